@@ -155,7 +155,7 @@ def _caches(
 ) -> Iterator[Item]:
     """Namespaces that no profile uses, nor a container, nor anybody for a month; and what killed runs left in others.
 
-    Of volumes alone: a folder of this machine is shared by all projects that name it; `envgen cache gc` is for those.
+    A folder of this machine may be shared by other projects: each use of theirs leaves its time there, too.
     """
     keys = set()
     for profile in profiles:
@@ -169,16 +169,17 @@ def _caches(
         with contextlib.suppress(EngineError):  # without an image nothing can be looked into
             swept = space.stale_inside(cache)
             if swept is not None:
-                yield Item("stage", *swept[:2], "of an interrupted load or clear", swept[2])
-        if not made.namespace or made.host is not None or profile.instance:
+                yield Item("stage", *swept[:2], "of an interrupted clear", swept[2])
+        if profile.instance:
             continue  # those that a copy uses are shared: what no copy needs, the plain one sees
         owned = set(engine.volumes(project=profile.compose_name))
         with contextlib.suppress(EngineError):
             for one in space.spaces(cache):
                 recent = time.time() - one.used < UNUSED
-                if one.source in owned and not (one.current or one.users or recent or one.key in keys):
+                ours = one.source in owned or one.kind == "bind"
+                if ours and not (one.current or one.users or recent or one.key in keys):
                     why = f"no profile uses it, for {int((time.time() - one.used) / _DAY)} days"
-                    yield Item("cache", one.source, one.bytes, why, partial(engine.remove_volume, one.source))
+                    yield Item("cache", one.source, one.bytes, why, partial(space.remove, cache, one))
 
 
 # In the project

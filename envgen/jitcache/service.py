@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +16,6 @@ from envgen.inside import run
 from envgen.inside.jit.judge import Holder, Module, Record
 from envgen.inside.jit.locks import BATCH, LockId
 from envgen.inside.jit.locks import holders as local_holders
-from envgen.jitcache.audit import Audit
 from envgen.jitcache.place import Place, Query, arch_folders, find_place, root_in
 from envgen.profile.model import Profile
 from envgen.render.environment import service_env
@@ -64,7 +63,7 @@ class Building:
 
 @dataclass(frozen=True)
 class Leftovers:
-    """What killed clears and loads left. The next one deletes it."""
+    """What killed clears left. The next one deletes it."""
 
     count: int
     bytes: int
@@ -126,7 +125,7 @@ class User:
 
 @dataclass(frozen=True)
 class Cleared:
-    """The plan (``dry_run``) or the deed. ``restart`` = services and containers that still use what is gone."""
+    """The plan (``dry_run``), or the result. ``restart`` = services and containers that still use what is gone."""
 
     root: str
     dry_run: bool
@@ -185,7 +184,7 @@ ROOT_USER = "0:0"
 AGENT = run.Program("jit/main", watch=True, bytes=64 << 20)
 
 L = TypeVar("L", Module, Building)
-P = TypeVar("P", Inventory, Recorded, Audit, Cleared)
+P = TypeVar("P", Inventory, Recorded, Cleared)
 T = TypeVar("T")
 NOTHING = Query()
 
@@ -221,22 +220,6 @@ class JitCache:
         """The modules that earlier runs used, whatever version they were of, also those that were cleared since."""
         place = self.place()
         return self.ask(Used, place, {"operation": "used", "root": place.root}) if place else Used()
-
-    def record_missing(self, say: Callable[[str], None]) -> None:
-        """Record baselines where a service runs (elsewhere the sources can't be seen) and modules have none."""
-        place = self.place()
-        if place is None or place.container is None:
-            return
-        names = tuple(sorted({m.name for m in self.inventory().modules if m.guess and m.state == "fresh"}))
-        if names:
-            recorded = {record.name for record in self.baseline(Query(names)).modules if record.recorded}
-            if recorded:
-                say(f"recorded baselines of {', '.join(sorted(recorded))}")
-
-    def audit(self) -> Audit:
-        """The GPU code in every library of the cache and of the packages beside it."""
-        names = [arch.sm for arch in self.profile.cuda.arch_list.archs]
-        return self._judged(Audit, NOTHING, "audit", names=names)[1]
 
     def clear(
         self, query: Query, *, everything: bool = False, dry_run: bool = False, causes: Mapping[str, Any] | None = None

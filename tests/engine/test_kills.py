@@ -1,7 +1,6 @@
 """kill -9 at a random moment of a verb, many times: no internal error, no half state, nothing left after a prune.
 
-ENVGEN_KILLS says how many in all, with those of test_patch_kills.py and test_results_process.py. A few by default:
-`ENVGEN_KILLS=300 pytest -n 0 tests/engine/test_kills.py` is the whole trial.
+Ten in all, or ENVGEN_EXAMPLES: `ENVGEN_EXAMPLES=300 pytest -n 0 tests/engine/test_kills.py` is the whole trial.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from envgen import files
 
 pytestmark = pytest.mark.engine
 
-KILLS = int(os.environ.get("ENVGEN_KILLS", "7"))
-VERBS = ("render", "lock", "clear", "save", "load", "gc", "build")
+KILLS = int(os.environ.get("ENVGEN_EXAMPLES", "10"))
+VERBS = ("render", "lock", "clear", "build")
 FILE = f"""
 default_profile: prod
 profiles:
@@ -125,25 +124,6 @@ def clear(trial: Trial) -> None:
     assert "norm" in left and "rope" in left
     assert trial.envgen("cache", "clear", "page").code in (0, 1)  # 1: it was gone already
     assert "page" not in trial.envgen("cache", "list").out
-
-
-def save(trial: Trial) -> None:
-    fill(trial)
-    trial.kill("cache", "save", "s.tar", "--force")
-    assert trial.envgen("cache", "save", "s.tar", "--force").code == 0
-
-
-def load(trial: Trial) -> None:
-    if not (trial.project.root / "s.tar").exists():
-        fill(trial)
-        assert trial.envgen("cache", "save", "s.tar").code == 0
-    trial.kill("cache", "load", "s.tar", "--force", "--replace")
-    assert trial.envgen("cache", "load", "s.tar", "--force", "--replace").code == 0
-
-
-def gc(trial: Trial) -> None:
-    trial.kill("cache", "gc", "--keep", "1")
-    assert trial.envgen("cache", "gc", "--keep", "1").code == 0
 
 
 def build(trial: Trial) -> None:

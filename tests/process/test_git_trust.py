@@ -211,7 +211,7 @@ def test_verbs(trap: Trap) -> None:
         ("patch", "refresh", "flashinfer", "-p", "prod", "--release", "0.5.4"),
         ("patch", "drop", "0001-a.patch", "flashinfer", "-p", "prod", "--dry-run"),
         *((verb, "web") for verb in ("up", "bench", "accept", "logs")),
-        *(("cache", verb) for verb in ("list", "why", "gc", "audit", "warm")),
+        *(("cache", verb) for verb in ("list", "why", "warm")),
         *(("lock", *more) for more in ((), ("--check",))),
         ("doctor", "--bundle", "b.tgz"),
         ("predict", "web"), ("inspect",), ("diff",), ("verify",), ("ps",), ("status",), ("prune", "--dry-run"),

@@ -18,7 +18,7 @@ from envgen.patches import series as folder
 from envgen.patches.checkout import APPLIED, Checkout
 from envgen.patches.series import load_series
 
-KILLS = max(int(os.environ.get("ENVGEN_KILLS", "60")) // 10, 3)
+KILLS = int(os.environ.get("ENVGEN_EXAMPLES", "10"))
 MODULES = [f"pkg/m{number}.py" for number in range(40)]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from envgen import files
 from envgen.bench import record
 
-KILLS = max(int(os.environ.get("ENVGEN_KILLS", "60")) // 10, 3)
+KILLS = int(os.environ.get("ENVGEN_EXAMPLES", "10"))
 WRITER = """\
 import itertools, sys
 from pathlib import Path

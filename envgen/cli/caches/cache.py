@@ -21,9 +21,7 @@ from envgen.engine.host import compilers
 from envgen.errors import NotFoundError, UsageError
 from envgen.explain import log_lines
 from envgen.inside.jit.main import named_in
-from envgen.jitcache import space
-from envgen.jitcache.audit import findings
-from envgen.jitcache.place import arch_folders, changed_files, make_query, seconds
+from envgen.jitcache.place import changed_files, make_query, seconds
 from envgen.jitcache.service import JitCache, Used
 from envgen.jitcache.warm import warm as compile_modules
 from envgen.text import progress, visible
@@ -129,7 +127,7 @@ def _from_log(log: str) -> Used:
 @narrowing
 @click.option("--stale", is_flag=True, help="What is proven stale.")
 @click.option("--foreign", is_flag=True, help="What this environment's version and arch will never use.")
-@click.option("--older-than", metavar="AGE", help="What was built longer ago: 30d, 12h, 45m.")
+@click.option("--older-than", metavar="AGE", help="Only modules older than AGE: 30d, 12h, 45m.")
 @click.option(
     "--changed",
     metavar="REV",
@@ -138,7 +136,7 @@ def _from_log(log: str) -> Used:
     default=None,
     help="What is compiled from files of the mounted checkout that differ from REV (HEAD when left out).",
 )
-@click.option("--all", "everything", is_flag=True, help="Every module (that --version and --arch leave).")
+@click.option("--all", "everything", is_flag=True, help="All modules (after --version and --arch).")
 @dry_run_option
 @click.option("-y", "--yes", is_flag=True, help="Don't ask before --all.")
 @reporting
@@ -228,87 +226,3 @@ def baseline(session: Session, patterns: tuple[str, ...], version: str | None, a
     """
     found = open_cache(session).baseline(make_query(patterns, version, arch), force=force)
     return answer(asdict(found), shown.recorded(found), not all(module.recorded for module in found.modules))
-
-
-@command.command()
-@click.option(
-    "--keep", type=click.IntRange(1, LARGEST), default=3, show_default=True, metavar="N", help="How many stay."
-)
-@dry_run_option
-@reporting
-def gc(session: Session, keep: int, dry_run: bool) -> int:
-    """Remove the namespaces of this profile that were not used for the longest time.
-
-    Never the one that the profile uses now, never one that a container has mounted. Ends with 1 when one could not be
-    removed.
-
-    \b
-    Examples:
-      envgen cache gc --keep 2
-    """
-    found = space.gc(open_cache(session), keep, dry_run=dry_run)
-    stayed = any(one.fate.startswith("not removed") for one in found)
-    return answer([vars(one) for one in found], shown.spaces(found, dry_run=dry_run), stayed)
-
-
-@command.command()
-@click.argument("archive", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--force", is_flag=True, help="Replace FILE.")
-@reporting
-def save(session: Session, archive: Path, force: bool) -> int:
-    """Write the whole cache into one archive, with times to the nanosecond: a restored one is not compiled again.
-
-    Refused while a module is being built. Baselines that are missing are recorded first, where a service runs.
-
-    \b
-    Example:
-      envgen cache save kernels.tar.gz
-    """
-    cache = open_cache(session)
-    cache.record_missing(progress)
-    moved = space.save(cache, archive, force=force)
-    return answer(asdict(moved), shown.moved(moved, f"saved into {archive}"))
-
-
-@command.command()
-@click.argument("archive", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--force", is_flag=True, help="Also what was compiled in another environment.")
-@click.option("--replace", "replacing", is_flag=True, help="Remove modules of the same FlashInfer version for it.")
-@reporting
-def load(session: Session, archive: Path, force: bool, replacing: bool) -> int:
-    """Put a saved cache into the profile's. Refused where modules of the same FlashInfer version are there already.
-
-    The archive is unpacked aside and checked whole before anything is put in its place: links, devices and paths that
-    lead out of the cache are refused.
-
-    \b
-    Example:
-      envgen cache load kernels.tar.gz
-    """
-    moved = space.load(open_cache(session), archive, force=force, replacing=replacing)
-    return answer(asdict(moved), shown.moved(moved, f"loaded from {archive}"))
-
-
-@command.command()
-@reporting
-def audit(session: Session) -> int:
-    """Show which GPU code each library really holds: of the cache, vLLM, flash-attn, and what Triton's ptxas knows.
-
-    Ends with 1 when the profile's GPU can't run one of them.
-
-    \b
-    Example:
-      envgen cache audit
-    """
-    cache = open_cache(session)
-    found = cache.audit()
-    wanted = cache.profile.cuda.arch_list
-    judged = findings(found, [(arch.major, arch.minor) for arch in wanted.archs], arch_folders(str(wanted)))
-    bad = any(one.verdict == "error" for one in judged) or any(one.missing for one in found.assemblers)
-    rows = [
-        {"path": one.library.path, "owner": one.library.owner, "archs": list(one.library.archs),
-         "verdict": one.verdict, "message": one.message}
-        for one in judged
-    ]  # fmt: skip
-    document = {"libraries": rows, "assemblers": [vars(assembler) for assembler in found.assemblers]}
-    return answer(document, shown.audit(found, judged, bad=bad), bad)

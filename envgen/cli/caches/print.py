@@ -6,9 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from envgen.inside.jit.judge import Module
-from envgen.jitcache.audit import Audit, Finding
 from envgen.jitcache.service import Cleared, Inventory, Recorded, describe_holders
-from envgen.jitcache.space import Moved, Space
 from envgen.jitcache.warm import Built
 from envgen.text import counted, duration, progress, size, table, visible
 
@@ -173,36 +171,3 @@ def built(built: Sequence[Built], recorded: Recorded | None) -> Iterator[str]:
                 progress(f"{one.name}: no baseline recorded, {record.reason}: {', '.join(record.changed[:3])}")
     if not built:
         yield "nothing to compile: no module is partial or stale"
-
-
-def spaces(found: Sequence[Space], *, dry_run: bool) -> Iterator[str]:
-    rows = [("NAMESPACE", "SIZE", "MODULES", "LAST USED", "")]
-    for space in found:
-        used = "now, by " + ", ".join(space.users) if space.users else f"{_age(space.used)} ago"
-        word = ", ".join(part for part in ("current" if space.current else "", space.fate) if part)
-        rows.append((space.key, size(space.bytes), str(space.libraries), used, word))
-    if found:
-        yield from table(rows, right=(1, 2))
-    gone = sum(space.bytes for space in found if space.fate in ("removed", "would go"))
-    yield f"{'would free' if dry_run else 'freed'} {size(gone)}"
-
-
-def moved(moved: Moved, what: str) -> Iterator[str]:
-    for problem in moved.problems:
-        progress(visible(problem))
-    if moved.replaced:
-        progress(f"instead of {counted(len(moved.replaced), 'module')} of before: {_names(moved.replaced, ', ...')}")
-    held = f"{counted(moved.modules, 'module')}, {size(moved.bytes)} in {counted(moved.files, 'file')}"
-    yield f"{what}: {held}" + (f", namespace {moved.key}" if moved.key else "")
-
-
-def audit(found: Audit, judged: Sequence[Finding], *, bad: bool) -> Iterator[str]:
-    progress(f"{found.root} in {found.place}")
-    for one in sorted(judged, key=lambda one: (one.verdict == "error", one.library.owner, one.library.name)):
-        library = f"{visible(one.library.owner)}  {visible(one.library.name)}"
-        yield f"{one.verdict:5}  {library}: {visible(one.message)}"
-    for assembler in found.assemblers:
-        if assembler.missing:
-            yield f"error  triton  {visible(assembler.path)}: does not know {', '.join(assembler.missing)}"
-    good = "" if bad else ", all of which the profile's GPU can run"
-    yield counted(len(judged), "library", "libraries") + good

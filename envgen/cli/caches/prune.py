@@ -71,7 +71,7 @@ def _show(items: Sequence[Item], left: Sequence[str] | None) -> int:
             if why:
                 progress(f"not removed: {item.kind} {visible(item.name)}: {visible(why)}")
         verb = "would remove" if left is None else "removed"
-        yield f"{verb} {counted(stayed.count(''), 'thing')}, {size(freed)}" if items else "nothing is left behind"
+        yield f"{verb} {counted(stayed.count(''), 'item')}, {size(freed)}" if items else "nothing to prune"
 
     return answer({"items": rows, "bytes": freed}, lines(), any(stayed))
 

@@ -13,9 +13,7 @@ from typing import Any
 from envgen.inside.jit.tree import FOLDER, GONE, LISTED, Fault, note, note_unless_gone, reason
 
 OURS = ".envgen"  # beside the versions: records of envgen
-LEARNED = OURS + "/learned"  # what compilers took, by compiler, module and object: written by compile-gate
-LIVE = OURS + "/gate"  # the socket and the lock of the gates that run now
-WORK = ".envgen-work-"  # folders at the top of a cache for what goes or comes
+WORK = ".envgen-work-"  # folders at the top of a cache for what goes
 # What may lie beside the versions: downloaded kernels, autotuner results (0.7).
 BESIDE = ("autotune", "cubins")
 

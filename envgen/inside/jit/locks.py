@@ -204,32 +204,19 @@ def close_all(fds: list[int]) -> None:
 
 # A line of /proc/PID/maps whose file is, or was when it was cleared, in a cache; the inode.
 _MAPPED = re.compile(rb"^\S+ \S+ \S+ \S+ (\d+) +/.*/(?:cached_ops|" + re.escape(WORK.encode()) + rb"\w+)/", re.M)
-_FLOCK = re.compile(rb"^\d+: FLOCK +\S+ +\S+ +(\d+) +(\w+):(\w+):(\d+) ", re.M)  # waiting ones (``->``) hold nothing
+_FLOCK = re.compile(rb"^\d+: FLOCK +\S+ +\S+ +(\d+) +\w+:\w+:(\d+) ", re.M)  # waiting ones (``->``) hold nothing
 
 
 def holders(locks: list[LockId], proc: str = "/proc") -> dict[LockId, list[dict[str, object]]]:
     """For each lock file, the processes that hold a flock on it: pid and command.
 
-    /proc/locks shows the processes of other users too, whose open files even root may not see in a container. It names
-    another device than stat does on btrfs and overlayfs: what it doesn't show is looked for among open files.
+    By the inode alone: on btrfs and overlayfs /proc/locks names another device than stat does.
     """
     found: dict[LockId, set[int]] = {lock: set() for lock in locks}
-    devices = {(os.major(device), os.minor(device), inode): (device, inode) for device, inode in locks}
-    for pid, major, minor, inode in _FLOCK.findall(read_bytes(proc + "/locks")) if locks else ():
-        place = (int(major, 16), int(minor, 16), int(inode))
-        if place in devices and int(pid):  # 0: in another namespace
-            found[devices[place]].add(int(pid))
-    missing = {lock for lock, held in found.items() if not held}
-    for number in pids(proc) if missing else ():
-        base = proc + "/" + str(number)
-        for name in listing(base + "/fd"):
-            try:
-                status = os.stat(base + "/fd/" + name)
-            except OSError:
-                continue  # closed meanwhile
-            lock = (status.st_dev, status.st_ino)
-            if lock in missing and b"FLOCK" in read_bytes(base + "/fdinfo/" + name):
-                found[lock].add(number)
+    for pid, number in _FLOCK.findall(read_bytes(proc + "/locks")) if locks else ():
+        for lock in found:
+            if lock[1] == int(number) and int(pid):  # 0: in another namespace
+                found[lock].add(int(pid))
     return {key: [{"pid": pid, "command": command(pid, proc)} for pid in sorted(held)] for key, held in found.items()}
 
 
@@ -279,7 +266,7 @@ def run_look(request: dict[str, Any]) -> dict[str, Any]:
     return {"holders": [known[lock] for lock in locks], "users": users, "unseen": unseen}
 
 
-# Folders at the top of a cache for what goes or comes: modules that are cleared, an archive that is unpacked
+# Folders at the top of a cache for what goes: modules that are cleared, namespaces that are removed
 #
 # Whoever made one holds a lock on it. What has no holder was left by a killed run, and the next one deletes it.
 

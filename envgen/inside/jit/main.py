@@ -6,11 +6,9 @@ import os
 import re
 from typing import Any, Callable, Dict
 
-from envgen.inside.jit.archive import run_load, run_save
 from envgen.inside.jit.clear import run_clear
 from envgen.inside.jit.judge import run_baseline, run_list
 from envgen.inside.jit.layout import asked, check_name, modules_of, open_cache, root_of
-from envgen.inside.jit.libraries import run_audit
 from envgen.inside.jit.locks import BATCH, discard, run_look, sweep
 from envgen.inside.jit.tree import Fault, Measure, measure, noting, opened, read_file
 
@@ -80,9 +78,6 @@ OPERATIONS: Dict[str, Callable[[Doc], Doc]] = {
     "clear": run_clear,
     "look": run_look,
     "baseline": run_baseline,
-    "audit": run_audit,
-    "save": run_save,
-    "load": run_load,
     "spaces": run_spaces,
     "sweep": run_sweep,
     "used": run_used,

@@ -18,11 +18,7 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 GONE = (errno.ENOENT, errno.ESTALE)
-FULL = (errno.ENOSPC, errno.EDQUOT)
 NOT_A_FOLDER = (errno.ELOOP, errno.ENOTDIR)
-TOO_DEEP = "folders nested too deeply to be a cache's; not looked into"
-# FlashInfer nests five folders deep. What is deeper than this is not a cache's: neither measured, saved nor loaded.
-DEEPEST = 40
 MANY = 100  # problems of one kind that are named; a folder of a million strange files must not fill the answer
 LISTED = 4000  # modules, and other things, in one answer
 _SPECIAL = 100  # locks and libraries of one module; FlashInfer 0.7 has a few
@@ -153,7 +149,7 @@ class Measure:
     unread: list[str] = field(default_factory=list)
 
 
-def measure(fd: int, total: Measure, prefix: str = "", depth: int = 0) -> Measure:
+def measure(fd: int, total: Measure, prefix: str = "") -> Measure:
     """Add up all files below the folder ``fd``: one stat a file, links counted as themselves."""
     try:
         entries = os.scandir(fd)
@@ -180,12 +176,9 @@ def measure(fd: int, total: Measure, prefix: str = "", depth: int = 0) -> Measur
                 total.libraries.append((prefix + name, status.st_ino, status.st_mtime))
             elif name.endswith(".lock") and len(total.locks) < _SPECIAL:
                 total.locks.append(prefix + name)
-    if folders and depth >= DEEPEST:
-        note(total.unread, short(prefix) + ": " + TOO_DEEP)
-        return total
     for name in folders:
         with noting(total.unread, prefix + name), opened(name, fd) as inner:
-            measure(inner, total, prefix + name + "/", depth + 1)
+            measure(inner, total, prefix + name + "/")
     return total
 
 
@@ -210,50 +203,33 @@ def measure_path(name: str, dir_fd: int) -> Measure | None:
 
 
 def remove(name: str, dir_fd: int, device: int, errors: list[str], shown: str) -> None:
-    """Remove a file or a whole folder below ``dir_fd``, however deep: a container may nest thousands of folders.
+    """Remove a file or a whole folder below ``dir_fd``; no link is followed, and nothing is raised.
 
-    Each folder is first renamed into the top one, so that nothing recurses and two descriptors do. Every step is
-    relative to an open folder and refuses links: exchanging a folder for a link mid-way leads nowhere.
-    What is mounted into the cache is left alone. What fails is put into ``errors``; nothing is raised.
+    What is mounted into the cache is left alone. What fails is put into ``errors``. (``shutil.rmtree`` takes a
+    descriptor from Python 3.11 on.)
     """
-    before, lifted = len(errors), "." + os.urandom(4).hex() + "-"
+    before = len(errors)
+
+    def gone(inner: str, fd: int, path: str, how: Callable[..., None]) -> None:
+        try:
+            how(inner, dir_fd=fd)
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY or len(errors) == before:  # else what is in it was reported
+                note_unless_gone(errors, short(path), error)
+
     with noting(errors, shown):
         if kind_of(name, dir_fd) != "folder":
-            os.unlink(name, dir_fd=dir_fd)
+            gone(name, dir_fd, shown, os.unlink)
             return
-    with noting(errors, shown), opened(name, dir_fd) as top:
-        waiting, empty = [(".", shown)], []
-        for inner, path in waiting:  # it grows
-            with noting(errors, path), opened(inner, top) as fd:
-                if os.fstat(fd).st_dev != device:
-                    note(errors, path + ": is on another file system; left alone")
-                    continue
-                with os.scandir(fd) as entries:
-                    found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-                for entry, is_folder in found:
-                    whole = short(path + "/" + entry)
-                    with noting(errors, whole):
-                        if not is_folder:
-                            os.unlink(entry, dir_fd=fd)
-                            continue
-                        new = entry if inner == "." else lifted + str(len(waiting))
-                        if inner != ".":
-                            os.rename(entry, new, src_dir_fd=fd, dst_dir_fd=top)
-                        waiting.append((new, whole))
-                empty.append((inner, path))
-        for inner, path in empty[:0:-1]:
-            _remove_empty(inner, top, errors, path, before)
-        if empty:
-            _remove_empty(name, dir_fd, errors, shown, before)
-
-
-def _remove_empty(name: str, dir_fd: int, errors: list[str], shown: str, before: int) -> None:
-    """``before``: how many errors there were; a folder that is not empty because of a later one needs no second."""
-    try:
-        os.rmdir(name, dir_fd=dir_fd)
-    except OSError as error:
-        if error.errno != errno.ENOTEMPTY or len(errors) == before:
-            note_unless_gone(errors, shown, error)
+        for path, folders, names, fd in os.fwalk(name, topdown=False, dir_fd=dir_fd):
+            where = shown + path[len(name) :]
+            if os.fstat(fd).st_dev != device:
+                note(errors, where + ": is on another file system; left alone")
+                continue
+            for inner in names + folders:
+                is_folder = kind_of(inner, fd) == "folder"
+                gone(inner, fd, where + "/" + inner, os.rmdir if is_folder else os.unlink)
+        gone(name, dir_fd, shown, os.rmdir)
 
 
 # The files that modules were compiled from

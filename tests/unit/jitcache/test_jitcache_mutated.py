@@ -24,7 +24,6 @@ ASKED: dict[str, tuple[dict[str, Any], list[str]]] = {
     "clear": ({"operation": "clear", "patterns": ["page"], "dry_run": True}, ["clear", "page", "--dry-run"]),
     "nothing": ({"operation": "clear", "patterns": ["pag"]}, ["clear", "pag"]),
     "used": ({"operation": "used"}, ["modules"]),
-    "audit": ({"operation": "audit"}, ["audit"]),
 }
 
 
