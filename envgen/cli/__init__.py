@@ -31,7 +31,6 @@ GROUPS: Groups = {
         "schema": ("project.schema", "Print the JSON Schema of the project file."),
         "render": ("project.render", "Write Dockerfiles, Compose files and .dockerignore."),
         "lock": ("project.lock", "Resolve every input into envgen.lock, or check that it still answers."),
-        "upgrade": ("project.upgrade", "Move a source to another release, after looking at what that changes."),
         "model": ("project.model", "Fetch and check the weights that services load."),
         "patch": ("patches.patch", "Try, make, carry over, apply and retire patches."),
     },

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict
-from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -18,7 +17,6 @@ import click
 
 from envgen.app import build as builds
 from envgen.app.build import Job, Outcome
-from envgen.app.compose_diff import compare
 from envgen.app.session import Session
 from envgen.cli.common import answer, print_json, reporting, wants_json
 from envgen.engine.buildx import OWN, BuildResult, Options, Step, argv_of
@@ -366,42 +364,22 @@ def _recorded(found: Manifest) -> Iterator[str]:
 
 
 @click.command()
-@click.argument("first", required=False)
-@click.argument("second", required=False)
+@click.argument("first")
+@click.argument("second")
 @reporting
-@click.option("--with", "other", metavar="FILE", type=click.Path(path_type=Path, exists=True, dir_okay=False),
-              help="Compare what the profile runs with what this Compose file (or recipe) runs.")  # fmt: skip
-def diff(session: Session, first: str | None, second: str | None, other: Path | None) -> int:
+def diff(session: Session, first: str, second: str) -> int:
     """Say in which inputs FIRST and SECOND differ. Each is a lock file or the name of an image.
 
-    With --with, say what differs when the profile runs rather than an existing Compose file: both as
-    `docker compose config` resolves them, `.env` and env_file included. Values that look like secrets are not shown.
     Ends with 1 when they differ.
 
     \b
-    Examples:
+    Example:
       envgen diff mxfp4:prod envgen.lock
-      envgen diff --with compose.yaml
     """
-    if other is not None and first is None:
-        return _with(session, other)
-    if other is not None or first is None or second is None:
-        hint = "envgen diff FIRST SECOND, or envgen diff --with FILE"
-        raise UsageError("name two locks or images, or one Compose file", hint=hint)
     found = changes(*_alike(_side(first), _side(second)))
     answer({"changes": list(map(asdict, found))}, map(str, found))
     if not wants_json():
         progress(counted(len(found), "input differs", "inputs differ") if found else "all inputs are the same")
-    return ExitCode.FINDINGS if found else ExitCode.OK
-
-
-def _with(session: Session, file: Path) -> int:
-    found = compare(session.profile(), session.loaded().project.root, file)
-    services = dict.fromkeys(one.service for one in found)
-    lines = ([name, *(f"  {one}" for one in found if one.service == name)] for name in services)
-    answer({"differences": list(map(asdict, found))}, chain.from_iterable(lines))
-    progress(counted(len(found), "difference") + ", without what envgen gives every container" if found else
-             "both run the same, but for what envgen gives every container")  # fmt: skip
     return ExitCode.FINDINGS if found else ExitCode.OK
 
 

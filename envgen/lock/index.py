@@ -20,8 +20,6 @@ from pathlib import Path
 from urllib.parse import unquote, urljoin
 
 import requests
-from packaging.specifiers import SpecifierSet
-from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
 from packaging.version import Version
 
@@ -54,14 +52,13 @@ def certificates() -> str | bool:
 
 @dataclass(frozen=True)
 class Release:
-    """One file of a release on the index: a wheel for machines with one of its ``tags``, or a source distribution."""
+    """One file of a release on the index: a wheel, or a source distribution."""
 
     version: Version
     url: str
     sha256: str
     yanked: bool
-    python: SpecifierSet
-    tags: frozenset[Tag] = frozenset()
+    wheel: bool
 
 
 class PackageIndex:
@@ -86,20 +83,6 @@ class PackageIndex:
         """Every version that was not withdrawn, as a source distribution or as wheels alone."""
         return [str(version) for version in sorted({one.version for one in self._page(name) if not one.yanked})]
 
-    def fitting(self, name: str, *, wheel: bool, arch: str, python: str = "") -> set[Version]:
-        """The releases with a source distribution, or a ``wheel``, that was not withdrawn and is for this machine.
-
-        ``arch``: as x86_64; ``python``: as 3.12, "" where it is not known, and then every one will do.
-        """
-        return {
-            one.version
-            for one in self._page(name)
-            if not one.yanked
-            and bool(one.tags) == wheel
-            and (not wheel or any(_is_for(tag, arch, python) for tag in one.tags))
-            and (not python or one.python.contains(python, prereleases=True))
-        }
-
     def _archive(self, name: str, version: str) -> Path:
         return self.cache / f"{canonicalize_name(name)}-{version}.tar.gz"
 
@@ -121,7 +104,7 @@ class PackageIndex:
         if known is not None:
             return known
         wanted = Version(version)
-        found = [one for one in self._page(name) if not one.tags and one.version == wanted]
+        found = [one for one in self._page(name) if not one.wheel and one.version == wanted]
         if not found:
             hint = f"`envgen patch check --ref v{version}` asks git, where the source's origin is git"
             raise EnvgenError(f"the package index has no source distribution (.tar.gz) of {name} {version}", hint=hint)
@@ -202,33 +185,22 @@ def _releases(answer: requests.Response, name: str) -> list[Release]:
     links.feed(answer.text)
     for link in links.found:
         url, _, fragment = (link.get("href") or "").partition("#")
-        file, tags = unquote(url.rpartition("/")[2]), frozenset[Tag]()
+        file = unquote(url.rpartition("/")[2])
         try:
             if file.endswith(".whl"):
-                package, version, _, tags = parse_wheel_filename(file)
+                package, version, *_ = parse_wheel_filename(file)
             elif file.endswith(".tar.gz"):
                 package, version = parse_sdist_filename(file)
             else:
                 continue
-            python = SpecifierSet(link.get("data-requires-python") or "")
-        except ValueError:  # not a name, a version or a range
+        except ValueError:  # not a name or a version
             continue
         if package == name:
             sha256 = fragment.removeprefix("sha256=")
-            found.append(Release(version, urljoin(answer.url, url), sha256, "data-yanked" in link, python, tags))
+            found.append(
+                Release(version, urljoin(answer.url, url), sha256, "data-yanked" in link, file.endswith(".whl"))
+            )
     return found
-
-
-def _is_for(tag: Tag, arch: str, python: str) -> bool:
-    """Whether a wheel of this tag can be installed on such a machine."""
-    if tag.platform != "any" and not re.fullmatch(rf"(many)?linux.*_{arch}", tag.platform):
-        return False
-    if not python:
-        return True
-    version = [int(part) for part in python.split(".")[:2]]
-    name = f"cp{version[0]}{version[1]}"
-    every = (*cpython_tags(version, [name], ["any"]), *compatible_tags(version, name, ["any"]))
-    return any((tag.interpreter, tag.abi) == (one.interpreter, one.abi) for one in every)
 
 
 # --- pip's configuration ----------------------------------------------------------------------------------------------

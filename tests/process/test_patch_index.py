@@ -113,32 +113,6 @@ def test_withdrawn_releases_and_wheels_are_not_listed(server: tuple[str, type[Ha
         found.fetch("alpha", "1.7")
 
 
-def test_releases_for_a_machine_and_its_python(server: tuple[str, type[Handler]], tmp_path: Path) -> None:
-    address, own = server
-    own.pages["/simple/alpha/"] = page(
-        ("alpha-1.0.tar.gz", DIGEST, False),
-        ("alpha-1.1-py3-none-any.whl", DIGEST, False),
-        ("alpha-1.2-cp38-abi3-manylinux_2_28_aarch64.whl", DIGEST, False),
-        ("alpha-1.3-cp312-cp312-manylinux2014_x86_64.manylinux_2_17_x86_64.whl", DIGEST, False),
-        ("alpha-1.4-cp312-cp312-macosx_11_0_arm64.whl", DIGEST, False),
-        ("alpha-1.5-py3-none-any.whl", DIGEST, True),
-        ("odd.whl", DIGEST, False),
-        ("alpha-x.y-py3-none-any.whl", DIGEST, False),
-    )
-    found = index(address, tmp_path)
-
-    def fitting(arch: str, python: str, wheel: bool = True) -> list[str]:
-        return sorted(map(str, found.fitting("Alpha", wheel=wheel, arch=arch, python=python)))
-
-    assert fitting("x86_64", "") == ["1.1", "1.3"] and fitting("aarch64", "3.11") == ["1.1", "1.2"]
-    assert fitting("x86_64", "3.12") == ["1.1", "1.3"] and fitting("x86_64", "3.13") == ["1.1"]
-    assert fitting("x86_64", "", wheel=False) == ["1.0"]
-    older = '<a href="../../files/alpha-2.0.tar.gz" data-requires-python="&gt;=3.12">alpha-2.0.tar.gz</a>'
-    own.pages["/simple/alpha/"] = (200, "text/html", older.encode())
-    found = index(address, tmp_path)
-    assert fitting("x86_64", "3.11", wheel=False) == [] and fitting("x86_64", "3.12", wheel=False) == ["2.0"]
-
-
 @pytest.mark.parametrize(
     ("digest", "reason"), [("0" * 64, "arrived with sha256"), ("", "gives no sha256"), ("zz", "gives no sha256")]
 )
