@@ -28,7 +28,7 @@ class ExitCode(IntEnum):
     BUILD = 4  # an image build failed
     SERVICE = 5  # a service did not start or did not become ready
     REFUSED = 6  # a guard refused to act: held lock, path outside its root, port taken
-    LOCK = 7  # an input could not be resolved; envgen.lock is as it was
+    LOCK = 7  # an input could not be resolved: envgen.lock is as it was, or lacks only revisions of models
     RESULTS = 8  # the record of a run could not be written or read
     INTERNAL = 70  # a defect of envgen itself (sysexits EX_SOFTWARE)
     INTERRUPTED = 130

@@ -25,11 +25,10 @@ from envgen.lock.model import (
     load,
     save,
 )
-from envgen.lock.resolve import Outcome, Tools, resolve
+from envgen.lock.resolve import Tools, Unresolved, resolve
 from envgen.lock.servers import Git
 from envgen.patches.series import load_series
 from envgen.profile.model import Mode, Profile
-from envgen.redact import without_login
 from envgen.text import progress
 
 _UNLOCKED = "`envgen build --unlocked` builds anyway"
@@ -52,12 +51,13 @@ def patch_locks(profiles: list[Profile], root: Path) -> dict[str, tuple[PatchLoc
 
 @dataclass(frozen=True)
 class Updated:
-    """What `envgen lock` has resolved. ``first``: nothing was locked before."""
+    """What `envgen lock` has resolved. ``first``: nothing was locked before; ``left``: models without a revision."""
 
     changes: Sequence[Change]
     notes: Sequence[str]
     written: bool
     first: bool
+    left: Sequence[Problem] = ()
 
 
 def check(session: Session) -> dict[str, list[Stale]] | None:
@@ -70,7 +70,10 @@ def check(session: Session) -> dict[str, list[Stale]] | None:
 
 
 def update(session: Session, names: tuple[str, ...], *, upgrade: bool, offline: bool, dry_run: bool) -> Updated:
-    """Resolve what has no answer yet (or is to be upgraded), and write the lock file. LockError with all problems."""
+    """Resolve what has no answer yet (or is to be upgraded), and write the lock file. LockError with all problems.
+
+    A hub that does not answer stops nothing: no image depends on a model's revision. See ``Updated.left``.
+    """
     profiles, every = _profiles(session)
     root = session.loaded(local=False).project.root
     with exclusive(state_dir(root, "state")):
@@ -80,10 +83,11 @@ def update(session: Session, names: tuple[str, ...], *, upgrade: bool, offline: 
         for note in outcome.notes:
             progress(f"note: {note}")
         if outcome.problems:
-            raise _failure(session, outcome)
+            progress("envgen.lock is as it was")
+            raise LockError(problems=_problems_of(session, [*outcome.problems, *outcome.left]))
         found = changes(facts(old), facts(outcome.lock))
         written = False if dry_run else save(root / FILE_NAME, outcome.lock)
-    return Updated(found, outcome.notes, written, not old.images)
+    return Updated(found, outcome.notes, written, not old.images, _problems_of(session, outcome.left))
 
 
 def _profiles(session: Session) -> tuple[list[Profile], list[Profile]]:
@@ -111,28 +115,13 @@ def _tools(session: Session, offline: bool) -> Tools:
     return Tools(connect, Git(progress), progress, ca, offline)
 
 
-def _failure(session: Session, outcome: Outcome) -> LockError:
-    unique = {(problem.message, problem.hint): problem for problem in outcome.problems}
-    progress("envgen.lock is as it was")
-    return LockError(problems=[replace(p, place=p.place or _asked_at(session, p.message)) for p in unique.values()])
-
-
-def _asked_at(session: Session, message: str) -> Place | None:
-    """Where the project file asks for the input that a message begins with."""
-    for profile in _profiles(session)[1]:
-        starts = {
-            f"{profile.base.image}:": "base.image",
-            f"{profile.base.image} ": "base.image",
-            f"the Python packages of profile {profile.name}:": "pip",
-            f"the Debian packages of profile {profile.name}:": "apt",
-        }
-        for name, source in profile.sources.items():
-            if git := source.origin.git:
-                starts[f"{source.origin.git_ref} of {without_login(git)}:"] = f"sources.{name}.origin"
-        for start, key in starts.items():
-            if message.startswith(start):
-                return place_of(session, profile.name, key)
-    return None
+def _problems_of(session: Session, found: Sequence[Unresolved]) -> list[Problem]:
+    """Each once, with its place in the project file."""
+    unique = {(one.problem.message, one.problem.hint): one for one in reversed(found)}
+    return [
+        replace(one.problem, place=one.problem.place or place_of(session, one.profile, one.key))
+        for one in reversed(unique.values())
+    ]
 
 
 # --- before a build ---------------------------------------------------------------------------------------------------
@@ -160,7 +149,9 @@ def _problems(profile: Profile, root: Path, engine: Engine, lock: ProfileLock | 
     if whole is None or lock is None:
         return [Problem("there is no envgen.lock")]
     platform = profile.base.platform.value if profile.base.platform else f"linux/{engine.info().arch}"
-    found = [Problem(str(each)) for each in stale(profile, whole, patch_locks([profile], root), platform)]
+    found = [
+        Problem(str(each)) for each in stale(profile, whole, patch_locks([profile], root), platform, weights=False)
+    ]
     if lock.base and lock.base.resolved == LOCAL:
         image = engine.image(lock.base.name)
         if image is None or image.id != lock.base.digest:

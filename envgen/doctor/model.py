@@ -451,7 +451,7 @@ class Flags:
 
 @dataclass(frozen=True)
 class Load:
-    """One real load of a vocabulary by openai-harmony, without a network."""
+    """One real load of a vocabulary by openai_harmony, without a network."""
 
     name: str
     state: str  # loaded, failed, no-harmony

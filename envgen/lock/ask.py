@@ -71,6 +71,11 @@ class Repository:
         """Under which it is in the lock."""
         return git_key(self.url, self.ref)
 
+    @property
+    def source(self) -> str:
+        """The source of the profile that it belongs to."""
+        return self.name.partition("/")[0].partition(".")[0]
+
 
 def repositories(profile: Profile) -> tuple[Repository, ...]:
     """Every git repository that a build of ``profile`` fetches: sources, their submodules' forks, builds' inputs."""
@@ -156,11 +161,16 @@ def locked(profile: Profile, lock: Lock) -> ProfileLock:
 
 
 def stale(
-    profile: Profile, lock: Lock, patches: Mapping[str, tuple[PatchLock, ...]], platform: str = ""
+    profile: Profile,
+    lock: Lock,
+    patches: Mapping[str, tuple[PatchLock, ...]],
+    platform: str = "",
+    *,
+    weights: bool = True,
 ) -> list[Stale]:
     """The inputs of ``profile`` to which the lock has no answer. ``patches``: what is in the project now.
 
-    ``platform``: the packages of that one must be there; "": those of any.
+    ``platform``: the packages of that one must be there; "": those of any. Without ``weights``: those of its image.
     """
     mine = locked(profile, lock)
     found = []
@@ -168,9 +178,8 @@ def stale(
         found.append(Stale("base", f"{profile.base.image} is not in the lock", "base.image"))
     for one in repositories(profile):
         if one.name not in mine.git:
-            source = one.name.partition("/")[0].partition(".")[0]
             message = f"{one.ref} of {without_login(one.url)} is not in the lock"
-            found.append(Stale(one.name, message, f"sources.{source}"))
+            found.append(Stale(one.name, message, f"sources.{one.source}"))
     for name, encoding in profile.tiktoken.encodings.items():
         if mine.files.get(encoding.url) != encoding.sha256:
             found.append(Stale(name, "its sha256 is not the one in the lock", f"tiktoken.encodings.{name}"))
@@ -178,7 +187,7 @@ def stale(
         if mine.patches.get(folder) != patches.get(folder):
             message = f"patches/{folder} is not what was locked"
             found.append(Stale(f"patches.{source_name}", message, f"sources.{source_name}.patches"))
-    for name, model in models_of(profile).items():
+    for name, model in models_of(profile).items() if weights else ():
         if model_key(model.repo, model.revision) not in lock.models:
             message = f"{model.revision} of the model {model.repo} is not in the lock"
             found.append(Stale(name, message, f"services.{name}.model"))

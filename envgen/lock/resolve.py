@@ -169,12 +169,25 @@ Say = Callable[[str], None]
 Patches = Mapping[str, tuple[PatchLock, ...]]
 
 
+@dataclass(frozen=True)
+class Unresolved:
+    """An input without an answer: why, and the profile and its key that want it."""
+
+    problem: Problem
+    profile: str
+    key: str
+
+
 @dataclass
 class Outcome:
-    """The new lock; what could not be resolved; and what else the user should know."""
+    """The new lock; what could not be resolved; and what else the user should know.
+
+    ``problems`` keep a lock from being written. ``left``: revisions of models, which no image depends on.
+    """
 
     lock: Lock
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[Unresolved] = field(default_factory=list)
+    left: list[Unresolved] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
@@ -197,19 +210,19 @@ def resolve(
     engine = _engine(tools, out)
     questions = _questions(profiles, old, upgrade, tools, engine)
     asked = {kind: _started(each, tools.say) for kind, each in questions.items()}
-    images: dict[str, ImageLock] = {**old.images, **_answers(asked["images"], out)}
+    images: dict[str, ImageLock] = {**old.images, **_answers(asked["images"], out.problems)}
     python, apt = _packages(profiles, replace(old, images=images), upgrade, tools, engine, out)
     files = {e.url: e.sha256 for p in profiles for e in p.tiktoken.encodings.values()}
     mine = {folder: patches[folder] for p in profiles for folder in ask.patched(p).values() if folder in patches}
     out.lock = _pruned(
         Lock(
             images=images,
-            git={**old.git, **_answers(asked["git"], out)},
+            git={**old.git, **_answers(asked["git"], out.problems)},
             files={**old.files, **files},
             patches={**old.patches, **mine},
             python={**old.python, **python},
             apt={**old.apt, **apt},
-            models={**old.models, **_answers(asked["models"], out)},
+            models={**old.models, **_answers(asked["models"], out.left)},
         ),
         every,
     )
@@ -219,8 +232,17 @@ def resolve(
 # --- images, git and models, each in a thread -------------------------------------------------------------------------
 
 
-_Question = tuple[str, Callable[[], Any]]  # a name for people, and what asks
-_Job = Future[Any]
+@dataclass(frozen=True)
+class _Question:
+    """What is asked, under a name for people, and the key of a profile that wants it."""
+
+    name: str
+    profile: str
+    key: str
+    ask: Callable[[], Any]
+
+
+_Job = tuple[_Question, Future[Any]]
 
 
 def _started(questions: Mapping[str, _Question], say: Say) -> dict[str, _Job]:
@@ -230,7 +252,7 @@ def _started(questions: Mapping[str, _Question], say: Say) -> dict[str, _Job]:
         say(f"{name}: resolved ({time.monotonic() - started:.1f} s)")
         return found
 
-    return {key: in_background(functools.partial(job, *question)) for key, question in questions.items()}
+    return {key: (one, in_background(functools.partial(job, one.name, one.ask))) for key, one in questions.items()}
 
 
 def _questions(
@@ -239,21 +261,27 @@ def _questions(
     """All images, refs and revisions of models that have no answer, or whose answer shall move."""
     images, git, models = dict[str, _Question](), dict[str, _Question](), dict[str, _Question]()
     every = [one for profile in profiles for one in ask.repositories(profile)]
+    owners = {one.key: (p.name, one.source) for p in reversed(profiles) for one in reversed(ask.repositories(p))}
     for one in every:
         if one.key not in git and (one.key not in old.git or upgrade.wants(one.name)):
             same = [other for other in every if other.key == one.key]
             # What one profile replaces is still to be asked for another one.
             without = set.intersection(*(set(other.without) for other in same))
             whole = replace(one, submodules=any(o.submodules for o in same), without=tuple(sorted(without)))
-            git[one.key] = f"{one.name} {one.ref}", functools.partial(_ask_git, tools, whole)
+            owner, source = owners[one.key]
+            what, place = f"{one.name} {one.ref}", f"sources.{source}.origin"
+            git[one.key] = _Question(what, owner, place, functools.partial(_ask_git, tools, whole))
     for profile in profiles:
         name = str(profile.base.image)
         if name not in images and (name not in old.images or upgrade.wants("base", name)):
-            images[name] = name, functools.partial(_ask_image, profile, tools, engine)
+            images[name] = _Question(
+                name, profile.name, "base.image", functools.partial(_ask_image, profile, tools, engine)
+            )
         for service, model in ask.models_of(profile).items():
             key = model_key(model.repo, model.revision)
             if key not in models and (key not in old.models or upgrade.wants(service, model.repo)):
-                models[key] = f"{model.repo} {model.revision}", functools.partial(_ask_model, tools, model)
+                what, place = f"{model.repo} {model.revision}", f"services.{service}.model"
+                models[key] = _Question(what, profile.name, place, functools.partial(_ask_model, tools, model))
     return {"images": images, "git": git, "models": models}
 
 
@@ -293,14 +321,14 @@ def _online(tools: Tools, name: str) -> None:
         raise LockError(f"{name} would have to be asked for, and --offline forbids it")
 
 
-def _answers(jobs: Mapping[str, _Job], out: Outcome) -> dict[str, Any]:
-    """What was found; a question without an answer is a problem, and what was there stays."""
+def _answers(jobs: Mapping[str, _Job], into: list[Unresolved]) -> dict[str, Any]:
+    """What was found; a question without an answer goes ``into`` the problems, and what was there stays."""
     found = {}
-    for key, job in jobs.items():
+    for key, (question, job) in jobs.items():
         try:
             found[key] = job.result()
         except EnvgenError as error:
-            out.problems += error.problems
+            into += [Unresolved(one, question.profile, question.key) for one in error.problems]
     return found
 
 
@@ -340,14 +368,16 @@ def _packages(
             answers = _ask_inside(lock.images[name], pythons, apts, lock, upgrade, tools, engine)
         except EngineError as error:
             message = f"packages: they are resolved in the base image, but {error.problems[0].message}"
-            out.problems.append(replace(error.problems[0], message=message))
+            first = (*pythons, *apts)[0]
+            out.problems.append(Unresolved(replace(error.problems[0], message=message), first.name, "base.image"))
             continue
         except LockError as error:
-            out.problems += error.problems
+            first = (*pythons, *apts)[0]
+            out.problems += [Unresolved(one, first.name, "base.image") for one in error.problems]
             continue
         out.notes += answers.notes
-        _take(answers.python, answers.platform, lock.python, python, out)
-        _take(answers.apt, answers.platform, lock.apt, apt, out)
+        _take("pip", answers.python, answers.platform, lock.python, python, out)
+        _take("apt", answers.apt, answers.platform, lock.apt, apt, out)
         for profile in pythons:
             found = python.get(profile.name, {}).get(answers.platform)
             for step, reason in found.open.items() if found else ():
@@ -389,11 +419,16 @@ def _ask_inside(
 
 
 def _take(
-    found: Mapping[str, Any], platform: str, before: Mapping[str, Mapping[str, Any]], into: dict[str, Any], out: Outcome
+    key: str,
+    found: Mapping[str, Any],
+    platform: str,
+    before: Mapping[str, Mapping[str, Any]],
+    into: dict[str, Any],
+    out: Outcome,
 ) -> None:
     for name, answer in found.items():
         if isinstance(answer, LockError):
-            out.problems += answer.problems
+            out.problems += [Unresolved(one, name, key) for one in answer.problems]
         else:
             # Another platform's packages stay if they are an answer to the same question.
             others = {p: v for p, v in before.get(name, {}).items() if p != platform and v.asks == answer.asks}

@@ -385,12 +385,11 @@ def _plan(given: Mapping[str, Any]) -> Plan:
 def trace(asked: Asked) -> int:
     """Trace one request to SERVICE (default: the one that serves) with vLLM's own torch profiler.
 
-    The service must have been started with a profiler, as docs/benchmarking.md shows. The files that the server writes
-    are copied beside the record, 256 MiB at most.
+    The service must have been started with a profiler, by a variant of yours as in docs/benchmarking.md. The files that
+    the server writes are copied beside the record, 256 MiB at most.
 
     \b
-    Examples:
-      envgen up serve --variant trace
+    Example:
       envgen trace serve
     """
     return report(asked, "trace", {}, _trace)

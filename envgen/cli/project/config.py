@@ -24,7 +24,7 @@ def command(session: Session, with_origin: bool, changed: bool) -> None:
     \b
     Example:
       envgen config --changed
-      envgen config -p prod --variant upstream --explain
+      envgen config -p prod --variant cutlass --explain
     """
     loaded, profile = session.loaded(), session.profile()
     for warning in loaded.warnings:

@@ -70,7 +70,9 @@ def _stale(session: Session, found: dict[str, list[Stale]] | None) -> Iterator[s
 def _lock(session: Session, names: tuple[str, ...], how: Mapping[str, bool]) -> int:
     made = lock.update(session, names, **how)
     document = {"changes": list(map(asdict, made.changes)), "notes": made.notes, "written": made.written}
-    return answer({**document, "dry_run": how["dry_run"]}, _changes(made, how["dry_run"]))
+    left = [one.message for one in made.left]
+    code = ExitCode.LOCK if left else ExitCode.OK
+    return answer({**document, "dry_run": how["dry_run"], "left": left}, _changes(made, how["dry_run"]), code)
 
 
 def _changes(made: lock.Updated, dry_run: bool) -> Iterator[str]:
@@ -80,4 +82,9 @@ def _changes(made: lock.Updated, dry_run: bool) -> Iterator[str]:
     if dry_run:
         progress(f"{counted(len(made.changes), 'input')} would change" if made.changes else "nothing would change")
     else:
-        progress(f"wrote {FILE_NAME}" if made.written else f"{FILE_NAME} is up to date")
+        same = f"{FILE_NAME} is as it was" if made.left else f"{FILE_NAME} is up to date"
+        progress(f"wrote {FILE_NAME}" if made.written else same)
+    for problem in made.left:
+        progress(f"not pinned: {problem}", always=True)
+    if made.left:
+        progress("all else is pinned, and builds; run `envgen lock` again once the hub answers")

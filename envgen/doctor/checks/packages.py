@@ -316,12 +316,15 @@ def flags(context: Context, probe: Probe) -> Judged:
 
 @check("tiktoken.load", Where.INSIDE, needs="probe")
 def harmony(context: Context, probe: Probe) -> Judged:
-    """openai-harmony itself loads the vocabulary with the network off. Asked for by `--deep`: it takes a second."""
+    """openai_harmony itself loads the vocabulary with the network off. Asked for by `--deep`: it takes a second."""
     for load in probe.loads:
         if load.state == "loaded":
             yield ok(f"{load.name} loads without a network", seconds=load.seconds)
         elif load.state == "no-harmony":
-            yield info("openai-harmony isn't installed: its vocabulary was not loaded", load.said)
+            yield info(
+                "openai_harmony (of openai-harmony or oss-harmony) isn't installed: its vocabulary was not loaded",
+                load.said,
+            )
         else:
             title, cure = f"{load.name} can't be loaded without a network", remedies.build(context)
             yield error(title, load.said or "no answer", "an encoding", cure, case="failed")

@@ -37,7 +37,7 @@ COMPILERS = ("nvcc", "cicc", "ptxas", "cudafe++", "fatbinary", "nvlink", "ninja"
 TEXT_LIMIT = 2000
 LOAD_LIMIT = 8.0  # seconds, for each vocabulary
 NOWHERE = "http://127.0.0.1:9"  # the discard port: refused at once
-# gpt-oss's encoding is the only one that openai-harmony has, and o200k_base is its vocabulary.
+# gpt-oss's encoding is the only one that openai_harmony has, and o200k_base is its vocabulary.
 HARMONY = {"o200k_base": "HarmonyGptOss"}
 LOADER_TEXT = """
 import sys
@@ -238,7 +238,7 @@ def encodings(request: Doc, _document: Doc) -> list[Doc]:
 
 
 def load_one(name: str) -> Doc:
-    """openai-harmony loads one vocabulary, with every proxy pointing at a closed port: what needs a network fails."""
+    """openai_harmony loads one vocabulary, with every proxy pointing at a closed port: what needs a network fails."""
     env = {key: value for key, value in os.environ.items() if key not in ("NO_PROXY", "no_proxy")}
     env.update(dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy"), NOWHERE))
     began = time.time()
@@ -250,7 +250,7 @@ def load_one(name: str) -> Doc:
 
 
 def loads(request: Doc, _document: Doc) -> list[Doc]:
-    """One real load of each vocabulary that openai-harmony knows; none unless asked for."""
+    """One real load of each vocabulary that openai_harmony knows; none unless asked for."""
     return [load_one(name) for name in request.get("load", []) if name in HARMONY]
 
 

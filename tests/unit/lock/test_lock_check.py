@@ -5,11 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import requests
 
 from envgen.__main__ import main
+from envgen.engine.client import Engine
+from envgen.errors import EngineError
 from envgen.lock import model
-from envgen.lock.ask import apt_asks, python_asks
+from envgen.lock.ask import apt_asks, python_asks, stale
 from envgen.lock.model import AptLock, GitLock, ImageLock, Lock, PythonLock
+from envgen.lock.servers import Git
 from envgen.profile.load import load_project
 from envgen.profile.model import Origin
 
@@ -52,3 +56,40 @@ def test_every_check_compares_afresh(
     monkeypatch.setattr(Origin, "git_ref", property(lambda _origin: "refs/tags/v1"))
     assert main(["lock", "--check"]) == 1
     assert "refs/tags/v1" in capsys.readouterr().out
+
+
+def test_without_the_hub_all_else_is_pinned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The hub refuses the connection: commits are written, the model is named, and no build depends on it."""
+    service = "    services: {serve: {command: [vllm, serve, a/m], model: {repo: a/m}}}\n"
+    cache = "    caches: {huggingface: {path: /root/.cache/huggingface, host: ~/.cache/huggingface}}\n"
+    (tmp_path / "envgen.yaml").write_text(PROJECT + cache + service)
+    monkeypatch.chdir(tmp_path)
+
+    def no_engine() -> Engine:
+        raise EngineError("Docker is stopped")
+
+    def no_hub(*_asked: object, **_how: object) -> requests.Response:
+        raise requests.ConnectionError("Connection refused")
+
+    profile = load_project(file=tmp_path / "envgen.yaml", local=False).project.profiles["prod"]
+    image = ImageLock("example.org/base:1", "sha256:" + "a" * 64)
+    python = PythonLock(python_asks(profile, image.digest), "3.12", {})
+    apt = AptLock(apt_asks(profile, image.digest), (), ())
+    there = Lock(
+        images={image.name: image}, python={"prod": {"linux/arm64": python}}, apt={"prod": {"linux/arm64": apt}}
+    )
+    model.save(tmp_path / "envgen.lock", there)
+    monkeypatch.setattr("envgen.app.lock.connect", no_engine)
+    monkeypatch.setattr("envgen.lock.servers.requests.get", no_hub)
+    monkeypatch.setattr(Git, "resolve", lambda _git, url, ref, *_how: GitLock(url, ref, "b" * 40, "tag"))
+    assert main(["lock"]) == 7
+    said = capsys.readouterr().err
+    assert "wrote envgen.lock" in said and "envgen.yaml:" in said and "not pinned: " in said
+    assert "the model a/m at main: the hub could not be asked" in said
+    found = model.load(tmp_path)
+    assert found is not None and found.git["https://h/fi.git v1"].commit == "b" * 40 and not found.models
+    assert main(["lock", "--check"]) == 1
+    assert "main of the model a/m is not in the lock" in capsys.readouterr().out
+    assert stale(profile, found, {}, weights=False) == []

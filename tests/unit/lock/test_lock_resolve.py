@@ -12,7 +12,7 @@ from envgen.engine.values import Image
 from envgen.errors import EngineError, LockError
 from envgen.lock.ask import Upgrade
 from envgen.lock.model import GitLock, ImageLock, Lock
-from envgen.lock.resolve import Outcome, Tools, _answers, _ask_image, _started, resolve
+from envgen.lock.resolve import Tools, Unresolved, _answers, _ask_image, _Question, _started, resolve
 from envgen.profile.load import load_project
 
 
@@ -24,14 +24,16 @@ def fails(error: Exception) -> Any:
 
 
 def test_trouble_of_others() -> None:
-    said, out = list[str](), Outcome(Lock())
-    assert _answers(_started({"x": ("base", fails(EngineError("no engine")))}, said.append), out) == {}
-    assert [one.message for one in out.problems] == ["no engine"] and not said
+    said, problems = list[str](), list[Unresolved]()
+    question = _Question("base", "prod", "base.image", fails(EngineError("no engine")))
+    assert _answers(_started({"x": question}, said.append), problems) == {}
+    assert [(one.problem.message, one.profile, one.key) for one in problems] == [("no engine", "prod", "base.image")]
+    assert not said
 
 
 def test_a_defect_of_envgen() -> None:
     with pytest.raises(TypeError, match="ours"):
-        _answers(_started({"x": ("base", fails(TypeError("ours")))}, print), Outcome(Lock()))
+        _answers(_started({"x": _Question("base", "prod", "base.image", fails(TypeError("ours")))}, print), [])
 
 
 COMMIT = "b" * 40
@@ -78,7 +80,8 @@ def test_what_has_no_answer_stays_and_all_else_moves(tmp_path: Path) -> None:
     online = resolve(profiles, profiles, old, {}, Upgrade(("one", "two")), Tools(no_engine, Servers(), print))  # type: ignore[arg-type]
     assert [online.lock.git[key].commit for key in sorted(before)] == ["c" * 40, "d" * 40]
     assert online.lock.models == {f"a/m {COMMIT}": COMMIT}
-    said = [problem.message for problem in (*out.problems, *online.problems)]
+    said = [one.problem.message for one in (*out.problems, *online.problems)]
+    assert {one.key for one in online.problems} == {"sources.two.origin", "base.image"}
     assert "it is gone" in said
     assert any(message.startswith("h:5000/base:1 would have to be asked for") for message in said)
     assert any("no Docker Engine answers" in message for message in said)
