@@ -10,9 +10,9 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
-from typing import Any, TextIO
+from typing import Any, ClassVar, TextIO
 
 # C0 and C1 controls, DEL; soft hyphen; bidi controls; zero-width characters; line and paragraph separators (also NEL,
 # which is C1); annotation anchors; invisible tags and variation selectors; lone surrogates.
@@ -174,6 +174,7 @@ class SafeStream:
 
     encoding = "utf-8"
     errors = "strict"
+    before_write: ClassVar[Callable[[], None]] = staticmethod(lambda: None)  # a live line is taken away
 
     def __init__(self, stream: TextIO) -> None:
         self.raw = stream  # for a live display, which moves the cursor itself
@@ -182,6 +183,7 @@ class SafeStream:
     def write(self, text: str) -> int:
         if not isinstance(text, str):
             raise TypeError(f"write() takes text, not {type(text).__name__}")
+        type(self).before_write()
         for value, instead in self.hidden.items():
             if value in text:
                 text = type(text)(text.replace(value, instead))

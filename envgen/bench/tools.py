@@ -16,6 +16,7 @@ from envgen.bench.record import resolve
 from envgen.engine.values import MISSHAPEN, read_json
 from envgen.errors import ServiceError, UsageError
 from envgen.inside import run
+from envgen.live import doing
 from envgen.text import duration, progress, visible
 
 PROGRAM = run.Program("bench_tool")
@@ -281,7 +282,8 @@ def measure_all(tool: Tool, on_cell: Callable[[Measured], None]) -> list[Measure
         left = time_left(done, fitting[index:])
         about = "" if left is None else f", about {duration(left)} left"
         progress(f"  {cell} ({index + 1} of {len(fitting)}{about})")
-        done.append(tool.measure(cell))
+        with doing("cell", f"{cell} ({index + 1} of {len(fitting)})"):
+            done.append(tool.measure(cell))
         on_cell(done[-1])
     return done
 

@@ -17,6 +17,7 @@ import click
 from envgen.app.session import Session
 from envgen.engine.compose import Compose
 from envgen.errors import ExitCode, Output, UsageError
+from envgen.live import paused
 from envgen.profile.layers import misspelt
 from envgen.text import progress, with_own_colours
 
@@ -110,7 +111,8 @@ def print_json(document: Any) -> None:
 
 def ask(question: str) -> bool:
     """A yes from the terminal; False without a terminal."""
-    return sys.stdin.isatty() and sys.stderr.isatty() and click.confirm(question, err=True)
+    with paused():
+        return sys.stdin.isatty() and sys.stderr.isatty() and click.confirm(question, err=True)
 
 
 def confirm(what: str, question: str, lines: Iterable[str]) -> None:

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Container as Holds
@@ -30,6 +31,7 @@ from envgen.engine.owner import ROOT, host_user, run_as
 from envgen.engine.values import Container, read_json
 from envgen.errors import Problem, ProcessError, RefusedError, ServiceError
 from envgen.explain import cause_of
+from envgen.explain.first import first_exception
 from envgen.files import state_dir
 from envgen.profile.model import GpuMode, Profile, Service
 from envgen.profile.values import PortMapping, own_path
@@ -45,7 +47,7 @@ from envgen.render.environment import (
 from envgen.serve import preflight
 from envgen.serve.readiness import Answer
 from envgen.serve.wait import Awaited, Failure, NotReady, Waiter, log_text
-from envgen.text import short_id
+from envgen.text import short_id, shorten
 
 FILE = "compose/checkouts.json"
 _MOST = 100  # submodules in one checkout
@@ -115,6 +117,7 @@ def _bind(source: Path, target: str, *, read_only: bool) -> dict[str, Any]:
 
 
 Say = Callable[[str], None]
+SHOWN = 300  # characters of the line that proves a cause
 LAST_LINES = 30  # of the log, in an error message
 CAUSE_LINES = 5000  # of the log, for the cause: what ends a server is often told long before its last words
 API_KEY = "VLLM_API_KEY"
@@ -305,6 +308,8 @@ class Launcher:
         """The error to raise. It is called before anything is removed."""
         self.say(f"  {self.name}: {failure.reason}; saving a crash bundle")
         again = f"envgen up {self.name} --profile {self.profile.name} --no-wait keeps it running for a closer look"
+        if failure.container is not None and not failure.container.running:
+            again = ""  # it ends again, waited for or not
         fitting = partial(in_profile, profile=self.profile, service=self.name)
         return explained(self.engine, f"{self.name} {self.verdict}", failure, self.keep, self.closer or again, fitting)
 
@@ -334,19 +339,22 @@ def explained(
     container = failure.container
     log = engine.logs(container.id, tail=CAUSE_LINES) if container else ""
     lines = [log_text(line) for line in (*failure.lines, *log.splitlines())]
-    known = None
+    known, first = None, None
     if not failure.says_all:
         code = container.exit_code or None if container and not container.running else None
         known = cause_of(lines, exit_code=code, service=True, oom_killed=container is not None and container.oom_killed)
-    kept = keep(failure, known.summary if known else "")
-    told = "\n".join(f"    {line}" for line in lines[-LAST_LINES:]) or "    (it wrote nothing)"
-    return ServiceError(
-        f"{what}: {failure.reason}"
-        + (f"; cause: {known.summary}" if known else "")
-        + (f"\n  its last lines:\n{told}" if container or lines else "")
-        + (f"\n  crash bundle: {kept}" if kept else ""),
-        hint=fitting(known.cure) if known else hint,
-    )
+        first = None if known else first_exception(lines)
+    kept = keep(failure, known.summary if known else str(first or ""))
+    told = f"{what}: {failure.reason}"
+    if known:
+        told += f"; cause: {known.summary}\n  {shorten(known.evidence, SHOWN)}"
+    elif first:
+        told += f"\n  first exception: {first}"
+    elif container or lines:
+        told += "\n  its last lines:\n" + ("\n".join(f"    {line}" for line in lines[-LAST_LINES:]) or "    (none)")
+    if kept:
+        told += f"\n  crash bundle: {kept}\n  whole log: `tar -xOzf {shlex.quote(kept)} --wildcards '*server.log'`"
+    return ServiceError(told, hint=fitting(known.cure) if known else hint)
 
 
 def in_profile(cure: str, profile: Profile, service: str) -> str:

@@ -16,6 +16,7 @@ from envgen.engine.client import Engine
 from envgen.engine.process import in_background
 from envgen.engine.values import Container
 from envgen.errors import EngineTimeout
+from envgen.live import doing, now_doing
 from envgen.logpattern import LogPattern
 from envgen.profile.model import Phases, Ready, Service
 from envgen.redact import redact_secrets
@@ -268,6 +269,10 @@ class Waiter:
 
     def wait(self, container_id: str, deadline: float) -> Awaited:
         """Until it is ready; ``deadline`` as of time.monotonic(). Raises NotReady with the reason."""
+        with doing(self._name, f"{self._name}: {DOING[Phase.START]}"):
+            return self._wait(container_id, deadline)
+
+    def _wait(self, container_id: str, deadline: float) -> Awaited:
         container = self._look(container_id)
         # One that exits at once may have been restarted before this first look.
         self._first_restarts = self._restarts = container.restarts if container.running else 0
@@ -392,6 +397,8 @@ class Waiter:
         health = f" ({container.health})" if container.health not in ("", "none") else ""
         started = container.state == "running" and self.progress.words() == DOING[Phase.START]  # it says nothing more
         state = container.state + health + ("" if started else f", {self.progress.words()}")
+        step = "" if self._step == _MODELS else f", asked for {self._step}"
+        now_doing(self._name, f"{self._name}: {self.progress.words()}{step}")
         now = time.monotonic()
         if state == self._said[0] and now - self._said[1] < REPEAT:
             return

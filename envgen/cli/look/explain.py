@@ -15,8 +15,9 @@ import click
 from envgen.cli.common import answer, json_option
 from envgen.errors import ExitCode, UsageError
 from envgen.explain import Explanation, classify, log_lines
+from envgen.explain.first import Tracker
 from envgen.files import NotAFile, state_dir
-from envgen.text import counted, reason_of, shorten
+from envgen.text import counted, reason_of, shorten, visible
 
 
 @click.command()
@@ -25,7 +26,8 @@ from envgen.text import counted, reason_of, shorten
 def command(log: Path | None) -> int:
     """Explain a log of a build, of a kernel's compilation or of a server: cause, evidence, cure.
 
-    LOG is a file, or `-` for stdin; default: the project's newest build log. Ctrl-C ends the reading of what a program
+    LOG is a file, or `-` for stdin; default: the project's newest build log. Where no rule knows the failure, the first
+    exception of the first process that failed is shown. Ctrl-C ends the reading of what a program
     still writes. Exit code 0: no failure is known in it; 1: one is.
 
     \b
@@ -33,20 +35,27 @@ def command(log: Path | None) -> int:
       envgen explain .envgen/logs/build-dev-20260101T120000.log
       docker logs -f prod-serve-1 2>&1 | envgen explain -
     """
-    name, count = str(log or _newest()), 0
+    name, count, tracker = str(log or _newest()), 0, Tracker()
 
     def read(file: BinaryIO) -> Iterator[str]:
         nonlocal count
         with contextlib.suppress(KeyboardInterrupt):
             for line in log_lines(file):
                 count += 1
+                tracker.feed(line)
                 yield line
 
     with sys.stdin.buffer if name == "-" else open_log(Path(name)) as file:
         found = classify(read(file))
     code = ExitCode.FINDINGS if any(one.failure for one in found) else ExitCode.OK
-    document = {"log": name, "lines": count, "explanations": [one.data() for one in found]}
-    return answer(document, [_text(found, name, count)], code)
+    first = tracker.first
+    told = {"process": first.process, "text": first.text, "line": first.line} if first else None
+    document = {"log": name, "lines": count, "explanations": [one.data() for one in found], "first_exception": told}
+    lines = [_text(found, name, count)]
+    if first and code is ExitCode.OK:
+        where = f" of {first.process}" if first.process else ""
+        lines.append(visible(f"      first exception{where}: {name}:{first.line}: {first.text}"))
+    return answer(document, lines, code)
 
 
 def open_log(path: Path) -> BinaryIO:
@@ -75,7 +84,7 @@ def _newest() -> Path:
 
 def _text(found: tuple[Explanation, ...], name: str, lines: int) -> str:
     if not found:
-        return f"{name}: no rule knows a failure in {counted(lines, 'line')}"
+        return f"{name}: no known failure found in {counted(lines, 'line')}"
     return "\n".join(
         f"{'FAIL' if one.failure else 'note'}  {one.cause} ({one.rule})\n"
         f"      {name}:{one.line}: {shorten(one.evidence.strip(), 400)}\n"

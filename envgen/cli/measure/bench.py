@@ -31,6 +31,7 @@ from envgen.engine.process import terminable
 from envgen.engine.values import Container
 from envgen.errors import EngineError, EnvgenError, ExitCode, NotFoundError, ResultsError, ServiceError, UsageError
 from envgen.inside import run
+from envgen.live import moving
 from envgen.profile.load import find as find_project
 from envgen.profile.model import Profile
 from envgen.redact import without_login
@@ -199,7 +200,8 @@ def report(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) -
             trial.look = functools.partial(facts.look, server.engine, server.container.id)
             trial.alive = functools.partial(facts.alive, server.engine, server.container)
         try:
-            outcome, summary = work(server, trial, run)
+            with moving(kind):
+                outcome, summary = work(server, trial, run)
         except KeyboardInterrupt:
             progress(f"\ninterrupted; what was measured is kept in {run.path}; the server keeps running")
             raise

@@ -11,6 +11,7 @@ from envgen.app import lock
 from envgen.app.session import Session
 from envgen.cli.common import answer, reporting
 from envgen.errors import ExitCode, Place, Problem, UsageError, as_annotations
+from envgen.live import moving
 from envgen.lock.ask import Stale
 from envgen.lock.model import FILE_NAME
 from envgen.text import counted, progress
@@ -44,7 +45,8 @@ def command(session: Session, names: tuple[str, ...], check: bool, **how: bool) 
 
 
 def _check(session: Session) -> int:
-    found = lock.check(session)
+    with moving("checking"):
+        found = lock.check(session)
     rows = [{"profile": p, "name": s.name, "message": s.message} for p, items in (found or {}).items() for s in items]
     code = ExitCode.FINDINGS if found is None or rows else ExitCode.OK
     return answer({"exists": found is not None, "stale": rows}, _stale(session, found), code)
@@ -68,7 +70,8 @@ def _stale(session: Session, found: dict[str, list[Stale]] | None) -> Iterator[s
 
 
 def _lock(session: Session, names: tuple[str, ...], how: Mapping[str, bool]) -> int:
-    made = lock.update(session, names, **how)
+    with moving("resolving"):
+        made = lock.update(session, names, **how)
     document = {"changes": list(map(asdict, made.changes)), "notes": made.notes, "written": made.written}
     left = [one.message for one in made.left]
     code = ExitCode.LOCK if left else ExitCode.OK

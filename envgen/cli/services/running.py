@@ -30,6 +30,7 @@ from envgen.cli.images import make
 from envgen.engine.compose import attach
 from envgen.engine.owner import ours
 from envgen.errors import EnvgenError, ExitCode, NotFoundError, UsageError
+from envgen.live import moving
 from envgen.profile.exposure import exposed, open_ports
 from envgen.profile.model import Profile
 from envgen.render.environment import with_start_up
@@ -124,15 +125,17 @@ def up(
         nodes.choose(session.profile(), names[0])
     if build_first:
         make(session, take_over=take_over)
-    checked = services.check_all(session, names, ask, take_over=take_over)
+    with moving("checking"):
+        checked = services.check_all(session, names, ask, take_over=take_over)
     documents: list[dict[str, Any]] = []
     try:
-        for one, started in services.start_all(
-            checked, ask, wait=not no_wait, predict=not no_predict, recreate=recreate, timeout=timeout
-        ):
-            documents.append(document(one.here.profile, one.service, started, waited=not no_wait))
-            if not wants_json():
-                report(one.here.profile, one.service, started, waited=not no_wait)
+        with moving("starting"):
+            for one, started in services.start_all(
+                checked, ask, wait=not no_wait, predict=not no_predict, recreate=recreate, timeout=timeout
+            ):
+                documents.append(document(one.here.profile, one.service, started, waited=not no_wait))
+                if not wants_json():
+                    report(one.here.profile, one.service, started, waited=not no_wait)
     except EnvgenError as error:
         error.details = {"started": documents}
         raise
@@ -309,7 +312,8 @@ def start(session: Session, names: tuple[str, ...], timeout: int | None) -> int:
 def _again(verb: str, session: Session, names: Sequence[str], timeout: int | None) -> int:
     documents = []
     for name in names:
-        profile, started = services.again(verb, session, name, timeout)
+        with moving(f"{name}: {verb}"):
+            profile, started = services.again(verb, session, name, timeout)
         documents.append(document(profile, name, started, waited=True))
         if not wants_json():
             report(profile, name, started)

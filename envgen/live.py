@@ -1,0 +1,119 @@
+"""The last line of a terminal, which moves while a command waits: what it waits for, and for how long.
+
+Other output goes through ``SafeStream``, which takes the line away first. In a log or a pipe there is no such line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+from envgen.text import Loudness, SafeStream, visible
+
+STILL = 1.0  # seconds without output after which the line is drawn
+TICK = 0.5
+
+
+class _Line:
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.rows: dict[str, tuple[str, float]] = {}  # what is waited for -> in words, since when
+        self.drawn = False
+        self.last = time.monotonic()  # when something else was printed
+        self.paused = 0
+
+    def clear(self) -> None:
+        """Take the line away: something is printed."""
+        with self.lock:
+            self.last = time.monotonic()
+            if self.drawn:
+                self.drawn = False
+                self._write("\r\x1b[K")
+
+    def draw(self) -> None:
+        """Draw it, where nothing else was printed lately."""
+        with self.lock:
+            now = time.monotonic()
+            if self.paused or not self.rows or now - self.last < STILL:
+                return
+            rows = [row for name, row in self.rows.items() if name or len(self.rows) == 1]
+            texts = [f"{text}, {now - since:.0f} s" for text, since in rows]
+            shown = visible(" | ".join(texts))[: max(20, shutil.get_terminal_size().columns - 5)]
+            self.drawn = True
+            self._write(f"\r\x1b[K  … {shown}")
+
+    @staticmethod
+    def _write(text: str) -> None:
+        raw = getattr(sys.stderr, "raw", sys.stderr)
+        with contextlib.suppress(OSError, ValueError):  # no reader any more
+            raw.write(text)
+            raw.flush()
+
+
+_line = _Line()
+
+
+@contextlib.contextmanager
+def moving(text: str) -> Iterator[None]:
+    """While this lasts, the terminal shows ``text`` where nothing else is printed; ``doing`` says more."""
+    if Loudness.quiet or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        yield
+        return
+    over = threading.Event()
+
+    def tick() -> None:
+        while not over.wait(TICK):
+            _line.draw()
+
+    before = SafeStream.before_write
+    SafeStream.before_write = _line.clear
+    _line.rows[""] = (text, time.monotonic())
+    thread = threading.Thread(target=tick, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        _line.clear()
+        _line.rows.clear()
+        SafeStream.before_write = before
+
+
+@contextlib.contextmanager
+def doing(name: str, text: str) -> Iterator[None]:
+    """A part of it is ``text``; ``now_doing`` changes the words."""
+    with _line.lock:
+        _line.rows[name] = (text, time.monotonic())
+    try:
+        yield
+    finally:
+        with _line.lock:
+            _line.rows.pop(name, None)
+            if "" in _line.rows:
+                _line.rows[""] = (_line.rows[""][0], time.monotonic())
+
+
+def now_doing(name: str, text: str) -> None:
+    """Other words for a part that is under way."""
+    with _line.lock:
+        if name in _line.rows:
+            _line.rows[name] = (text, _line.rows[name][1])
+
+
+@contextlib.contextmanager
+def paused() -> Iterator[None]:
+    """Without the line: a question is asked."""
+    with _line.lock:
+        _line.paused += 1
+        _line.clear()
+    try:
+        yield
+    finally:
+        with _line.lock:
+            _line.paused -= 1

@@ -1,0 +1,87 @@
+"""The line that a maintainer would point at is the first one shown: logs of a real vLLM 0.30.0 for CPUs that failed.
+
+Each was recorded with one thing wrong: a /dev/shm of 64 MiB, a truncated weights file, a configuration of another
+model... Lines of more than 1500 characters were left out, addresses replaced.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envgen.explain import cause_of
+from envgen.explain.first import first_exception
+
+LOGS = Path(__file__).parent / "logs" / "failures"
+# What is shown first: the process, and how its exception begins.
+FIRST = {
+    "architecture": ("APIServer pid=1", "ValidationError: Model architectures ['NopeForCausalLM'] are not supported"),
+    "heads": ("APIServer pid=1", "StrictDataclassClassValidationError: ValueError: The hidden size (64) is not a mul"),
+    "model-missing": ("APIServer pid=1", "huggingface_hub.errors.HFValidationError: Repo id must be in the form"),
+    "model-type": (
+        "APIServer pid=1",
+        "ValidationError: The checkpoint you are trying to load has model type `nope_llm`",
+    ),
+    "parser": ("APIServer pid=1", "KeyError: \"Reasoning parser 'nope' not found."),
+    "quantization": ("APIServer pid=1", "ValidationError: Cannot find the config file for awq"),
+    "shm": ("EngineCore pid=27", "RuntimeError: Insufficient space in /dev/shm: 160 MiB required, 64 MiB free."),
+    "template": ("", "vllm.exceptions.VLLMValidationError: The supplied chat template string (/models/none.jinja)"),
+    "tokenizer": ("APIServer pid=1", "json.decoder.JSONDecodeError: Expecting value: line 1 column 13 (char 12)"),
+    "too-long": (
+        "APIServer pid=1",
+        "ValidationError: User-specified max_model_len (99999) is greater than the derived",
+    ),
+    "unknown-flag": ("", "api_server.py: error: unrecognized arguments: --max-modl-len"),
+    "weights-cut": ("Worker pid=38", "safetensors._safetensors_rust.SafetensorError: Error while deserializing header"),
+    "weights-shape": ("Worker pid=38", "RuntimeError: start (0) + length (256) exceeds dimension size (128)."),
+}
+RULES = {"architecture": "model_type", "model-missing": "model_missing", "model-type": "model_type",
+         "shm": "shared_memory", "unknown-flag": "arguments", "weights-cut": "weights_broken"}  # fmt: skip
+
+
+def test_each_log_is_judged() -> None:
+    assert {path.stem for path in LOGS.iterdir()} == set(FIRST)
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_the_first_exception_of_a_real_failure(name: str) -> None:
+    lines = (LOGS / f"{name}.log").read_text(encoding="utf-8").splitlines()
+    found = first_exception(lines)
+    assert found is not None
+    assert (found.process, found.text[: len(FIRST[name][1])]) == FIRST[name]
+    assert found.text.rpartition(": ")[2][:20] in lines[found.line - 1]
+    cause = cause_of(lines, exit_code=1, service=True)
+    assert (cause.kind if cause else None) == RULES.get(name)
+
+
+def test_another_s_failure_is_named_where_nothing_else_is() -> None:
+    trace = ["Traceback (most recent call last):", '  File "x.py", line 1, in x']
+    wrapper = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {'E': -9}"
+    lines = [f"(APIServer pid=1) {line}" for line in [*trace, wrapper]]
+    found = first_exception(lines)
+    assert found is not None and found.text == wrapper and found.line == 3
+    child = [f"(EngineCore pid=7) ERROR 11-23 18:18:52 [core.py:1366] {line}" for line in [*trace, "OSError: no"]]
+    found = first_exception([*child, *lines])
+    assert str(found) == "EngineCore pid=7: OSError: no"
+    caught = [line.replace("ERROR", "WARNING") for line in child]
+    assert str(first_exception([*caught, *lines])).endswith(wrapper)
+
+
+def test_the_last_of_a_chain_was_written_for_people() -> None:
+    lines = [
+        "Traceback (most recent call last):", "  File", "KeyError: 'gpt'", "",
+        "During handling of the above exception, another exception occurred:", "",
+        "Traceback (most recent call last):", "  File", "ValueError: no such model", "INFO done",
+    ]  # fmt: skip
+    assert str(first_exception(lines)) == "ValueError: no such model"
+
+
+@given(
+    st.lists(st.sampled_from(["Traceback (most recent call last):", "  File x", "A: b", "A:", "", "x y"]) | st.text())
+)
+def test_any_text_is_taken(lines: list[str]) -> None:
+    found = first_exception(lines)
+    assert found is None or 1 <= found.line <= len(lines)
