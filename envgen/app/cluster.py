@@ -85,7 +85,7 @@ class Group:
                 watch.report(head, failure)
         raise self._failed(watch, "is not ready")
 
-    def stay(self, canary: float) -> None:
+    def stay(self) -> None:
         """Watch a service that runs until a rank ends; then take all down and raise ServiceError. Ctrl-C leaves it."""
         watch = Watch(progress)
         try:
@@ -94,7 +94,6 @@ class Group:
             progress(
                 f"watching {self.service} on {', '.join(one.node for one in self.ranks)}; Ctrl-C ends only the watching"
             )
-            watch.sing(canary, self.service)
             watch.first.result()
         finally:
             watch.over.set()

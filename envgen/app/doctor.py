@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from envgen.doctor import fix, report, scripts
 from envgen.doctor.collect import attempt, gather
 from envgen.doctor.deep import examine
 from envgen.doctor.fix import Fix
-from envgen.doctor.model import Context, Finding, Remedy, Subject, Where, error, ok, warning
+from envgen.doctor.model import Context, Finding, Severity, Subject, Where
 from envgen.doctor.report import Report
 from envgen.engine.client import Engine
 from envgen.engine.session import hurried
@@ -47,7 +46,7 @@ def look(subject: Subject, *, deep: bool) -> list[Looked]:
         mine = replace(subject, profile=at.profile)
         found.append(Looked(at, mine, _look(mine, at, deep)))
     first = found[0]
-    between = _machines(first.report.context, subject)
+    between = _machines(subject)
     return [replace(first, report=report.with_more(first.report, Where.NODES, between)), *found[1:]]
 
 
@@ -78,7 +77,7 @@ def _look(subject: Subject, at: At, deep: bool) -> Report:
     return found
 
 
-def _machines(context: Context, subject: Subject) -> list[Finding]:
+def _machines(subject: Subject) -> list[Finding]:
     """What `envgen nodes check` finds: of the service that is asked about, else of all that have `cluster`."""
     found = []
     for name, service in subject.profile.services.items():
@@ -88,21 +87,11 @@ def _machines(context: Context, subject: Subject) -> list[Finding]:
             with hurried(BETWEEN):
                 answers = nodes.check(subject.profile, subject.root, name)
         except EnvgenError as problem:
-            answers = [nodes.Finding("fail", (), problem.problems[0].message, problem.problems[0].hint)]
-        found += [_of_machines(one, name, context) for one in answers]
+            first = problem.problems[0]
+            failed = nodes.finding(Severity.ERROR, (), first.message, first.hint)
+            answers = [nodes.completed(failed, subject.profile, name)]
+        found += answers
     return found
-
-
-def _of_machines(one: nodes.Finding, service: str, context: Context) -> Finding:
-    """A finding of `envgen nodes check` in doctor's words; the first command of its hint is what to type."""
-    if one.level == "ok":
-        who = f"{one.nodes[0]}: " if len(one.nodes) == 1 else ""
-        return replace(ok(f"{who}{one.message}", nodes=list(one.nodes)), check="nodes.fit")
-    quoted = re.search(r"`([^`\n]+)`", one.hint)
-    again = Remedy(quoted[1]) if quoted else Remedy(f"envgen nodes check {service} -p {context.profile.name}")
-    make, case = (error, "differ") if one.level == "fail" else (warning, "doubt")
-    title, wanted = f"{service} on {' and '.join(one.nodes) or 'its machines'}", one.hint or "the same on all machines"
-    return replace(make(title, one.message, wanted, again, case=case, nodes=list(one.nodes)), check="nodes.fit")
 
 
 def _causes(context: Context, engine: Engine) -> dict[str, str]:

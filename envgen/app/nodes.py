@@ -19,6 +19,7 @@ from envgen import files
 from envgen.app.session import the_service
 from envgen.binding import digest_of
 from envgen.doctor.collect import mounts
+from envgen.doctor.model import Finding, Remedy, Severity, Where
 from envgen.engine.client import Engine, connect
 from envgen.engine.values import COMPOSE_PROJECT, MISSHAPEN, Container, Image, Mount
 from envgen.errors import EngineError, Problem, UsageError
@@ -57,14 +58,16 @@ COMPARED = (
 )
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One answer of the check. ``level``: ok, warn or fail; ``nodes``: whom it is about."""
-
-    level: str
-    nodes: tuple[str, ...]
-    message: str
-    hint: str = ""
+def finding(
+    severity: Severity, who: Sequence[str], message: str, expected: str = "", fix: str = "", *, is_line: bool = False
+) -> Finding:
+    """One answer of the check about the machines ``who``. ``fix``: a command, or a line of the project file."""
+    evidence = {"case": {Severity.ERROR: "differ", Severity.WARNING: "doubt"}.get(severity, ""), "nodes": list(who)}
+    one = Finding(severity, message, check="nodes.fit", where=Where.NODES, evidence=evidence)
+    return one if severity is Severity.OK else replace(
+        one, seen=message, expected=expected or "the same on all machines",
+        remedy=Remedy(fix, is_line) if fix else None,
+    )  # fmt: skip
 
 
 @dataclass
@@ -89,13 +92,13 @@ class Seen:
     offset: float = 0.0  # seconds that its clock is ahead of ours
 
     def ok(self, message: str) -> Finding:
-        return Finding("ok", (self.name,), message)
+        return finding(Severity.OK, (self.name,), message)
 
-    def warn(self, message: str, hint: str = "") -> Finding:
-        return Finding("warn", (self.name,), message, hint)
+    def warn(self, message: str, expected: str = "", fix: str = "", *, is_line: bool = False) -> Finding:
+        return finding(Severity.WARNING, (self.name,), message, expected, fix, is_line=is_line)
 
-    def fail(self, message: str, hint: str = "") -> Finding:
-        return Finding("fail", (self.name,), message, hint)
+    def fail(self, message: str, expected: str = "", fix: str = "", *, is_line: bool = False) -> Finding:
+        return finding(Severity.ERROR, (self.name,), message, expected, fix, is_line=is_line)
 
     def ask(self, profile: Profile, request: Mapping[str, Any], seconds: float, **more: Any) -> Any:
         """What the program in a container of the image answers (a dict), or a ``run.Failure``."""
@@ -274,28 +277,30 @@ def _connection(profile: Profile, source: Seen, target: Seen, meeting: int) -> F
         answer, heard = source.ask(profile, call, 2 * LINK), listening.result()
     firewall = "all TCP ports must be open between these addresses: vLLM, gloo and NCCL take random ones"
     if isinstance(answer, run.Failure):
-        return Finding("fail", what, f"{said}: {answer}")
+        return finding(Severity.ERROR, what, f"{said}: {answer}")
     if "error" in answer:
         reason = heard.get("error") if isinstance(heard, dict) and "peer" not in heard else None
         note = f"{answer['error']}" + (f"; the other end: {reason}" if reason and reason != "timed out" else "")
         port = f"TCP port {meeting}" if answer.get("port") == meeting else "a TCP port"
-        return Finding("fail", what, f"{said}: {port} cannot be reached: {note}", firewall)
+        return finding(Severity.ERROR, what, f"{said}: {port} cannot be reached: {note}", firewall)
     try:
         got, rate = int(answer["bytes"]), int(answer["bytes"] / answer["seconds"])
         packet = int(heard.get("packet", 0)) if isinstance(heard, dict) else 0
         mtu = int(target.facts["interfaces"][target.machine.interface]["mtu"])
     except MISSHAPEN as error:
-        return Finding("fail", what, f"{said}: the answer cannot be read: {type(error).__name__}")
+        return finding(Severity.ERROR, what, f"{said}: the answer cannot be read: {type(error).__name__}")
     if got < LINK_BYTES:
         hint = "do both interfaces and the switch between them have the same MTU?"
-        return Finding("fail", what, f"{said}: only {size(got)} of {size(LINK_BYTES)} arrived", hint)
+        return finding(Severity.ERROR, what, f"{said}: only {size(got)} of {size(LINK_BYTES)} arrived", hint)
     if 0 < packet < mtu:
         hint = "something between the two has a smaller MTU: set the same one at all ends"
-        return Finding("fail", what, f"{said}: packets of {packet} bytes pass, and the MTU is {mtu}", hint)
+        return finding(Severity.ERROR, what, f"{said}: packets of {packet} bytes pass, and the MTU is {mtu}", hint)
     text = f"{said}: connected, {size(rate)}/s, packets of {packet} bytes"
     if rate < SLOW:
-        return Finding("warn", what, text, "this is slow for a cable between two Sparks: is it the right interface?")
-    return Finding("ok", what, text)
+        return finding(
+            Severity.WARNING, what, text, "this is slow for a cable between two Sparks: is it the right interface?"
+        )
+    return finding(Severity.OK, what, text)
 
 
 # --- comparing --------------------------------------------------------------------------------------------------------
@@ -315,7 +320,9 @@ def check(profile: Profile, root: Path, name: str, *, deep: bool = False) -> lis
     try:
         found += _between(whole, service)
     except MISSHAPEN as error:
-        found.append(Finding("fail", cluster.nodes, f"a machine's answer cannot be read: {type(error).__name__}"))
+        found.append(
+            finding(Severity.ERROR, cluster.nodes, f"a machine's answer cannot be read: {type(error).__name__}")
+        )
     linked = [one for one in whole if _has_address(one)]
     pairs = [(a, b) for a in linked for b in linked if a is not b and 0 in (a.rank, b.rank)]
     if pairs:
@@ -324,24 +331,39 @@ def check(profile: Profile, root: Path, name: str, *, deep: bool = False) -> lis
         taken = any(one.runs or cluster.port in one.facts["taken"] for one in linked if one.rank == 0)
         meeting = 0 if taken else cluster.port
         found += [_connection(profile, source, target, meeting) for source, target in pairs]
-    return found
+    return [completed(one, profile, name) for one in found]
+
+
+def completed(one: Finding, profile: Profile, service: str) -> Finding:
+    """With whom and what it is about as its title; where nothing else helps, the check is to be typed again."""
+    who = one.evidence["nodes"]
+    if one.severity is Severity.OK:
+        return replace(one, title=f"{who[0]}: {one.title}") if len(who) == 1 else one
+    again = Remedy(f"envgen nodes check {service} -p {profile.name}")
+    return replace(one, title=f"{service} on {' and '.join(who) or 'its machines'}", remedy=one.remedy or again)
 
 
 def problems(profile: Profile, root: Path, name: str) -> list[Problem]:
     """What keeps ``name`` from being started on its machines."""
-    failed = (one for one in check(profile, root, name) if one.level == "fail")
-    return [Problem(f"{'+'.join(one.nodes)}: {one.message}", None, one.hint) for one in failed]
+    failed = (one for one in check(profile, root, name) if one.severity is Severity.ERROR)
+    return [Problem(f"{'+'.join(one.evidence['nodes'])}: {one.seen}", None, hint_of(one)) for one in failed]
+
+
+def hint_of(one: Finding) -> str:
+    """What is expected, and what to type."""
+    assert one.remedy is not None
+    return f"{one.expected}: {'write ' * one.remedy.is_line}{one.remedy.text}"
 
 
 def _about(one: Seen, profile: Profile, service: Service, cluster: Cluster) -> list[Finding]:
     if one.trouble and not one.version:
-        return [one.fail(one.trouble, one.hint or f"try: docker --context {one.machine.context} version")]
+        return [one.fail(one.trouble, one.hint or "it answers", f"docker --context {one.machine.context} version")]
     found = [one.ok(f"Docker {one.version}, {one.arch}")]
     found += [one.fail(stale.message, stale.hint) for stale in one.stale]
     if one.image is None:
         there = f"DOCKER_CONTEXT={one.machine.context} " if one.machine.context != "default" else ""
-        hint = "envgen nodes push --image" if one.rank else f"{there}envgen build"
-        lacking = one.fail(f"the image {profile.image_name} is not there", hint)
+        fix = "envgen nodes push --image" if one.rank else f"{there}envgen build"
+        lacking = one.fail(f"the image {profile.image_name} is not there", "the image of the profile", fix)
         return found if one.stale else [*found, lacking]
     if one.trouble:
         return [*found, one.fail(one.trouble, one.hint)]
@@ -411,8 +433,8 @@ def _rdma(one: Seen, profile: Profile, service: Service) -> Iterator[Finding]:
     unused = [device for device, port in facts["rdma"].items() if "ACTIVE" in port["state"] and port["gids"]]
     if unused and not machine.rdma:
         message = f"{', '.join(unused)} can do RDMA, and `rdma` names no device: NCCL uses TCP"
-        hint = f"write into `nodes`, in the same order on all machines: rdma: [{', '.join(unused)}]"
-        yield one.warn(message, hint)
+        line = f"nodes: {{{one.name}: {{rdma: [{', '.join(unused)}]}}}}"
+        yield one.warn(message, "`rdma` names them, in the same order on all machines", line, is_line=True)
 
 
 def _room(one: Seen, profile: Profile, service: Service, cluster: Cluster) -> Iterator[Finding]:
@@ -420,7 +442,7 @@ def _room(one: Seen, profile: Profile, service: Service, cluster: Cluster) -> It
     facts = one.facts
     for port in facts["taken"]:
         what = "cluster.port" if port == cluster.port else "the service's port"
-        yield one.fail(f"port {port} is taken ({what})", "`ss -tlnp` on that machine shows who has it")
+        yield one.fail(f"port {port} is taken ({what})", "a free port, on that machine", f"ss -tlnp 'sport = :{port}'")
     need = service.needs_memory.bytes if service.needs_memory else 0
     if one.runs:
         yield one.ok("the service runs: its ports and its memory are its own")
@@ -435,21 +457,25 @@ def _room(one: Seen, profile: Profile, service: Service, cluster: Cluster) -> It
         yield one.warn(message, "vLLM needs a few hundred MiB there")
     if one.gpus and profile.gpu is not GpuMode.NONE:
         others = ", ".join(it.name for it in one.gpus)
-        level = "fail" if any(RANK in it.labels for it in one.gpus) else "warn"
-        hint = f"docker --context {one.machine.context} stop {one.gpus[0].name}"
-        yield Finding(level, (one.name,), f"other containers have the GPU, and may hold its memory: {others}", hint)
+        judged = one.fail if any(RANK in it.labels for it in one.gpus) else one.warn
+        fix = f"docker --context {one.machine.context} stop {one.gpus[0].name}"
+        yield judged(f"other containers have the GPU, and may hold its memory: {others}", "the GPU is free", fix)
     if facts["disk_free"] < DISK:
-        hint = "make room there: `docker system df` on that machine"
-        yield one.fail(f"{size(facts['disk_free'])} are free on Docker's disk", hint)
+        fix = f"docker --context {one.machine.context} system df"
+        yield one.fail(f"{size(facts['disk_free'])} are free on Docker's disk", "room there", fix)
     if 0 < facts["gpus"] < (ranks := ranks_of(service.args) // len(cluster.nodes)):
         message = f"{ranks} ranks are to run here, each with a GPU; there are {facts['gpus']}"
-        yield one.fail(message, f"write args: {{tensor-parallel-size: {len(cluster.nodes)}}}")
+        line = f"args: {{tensor-parallel-size: {len(cluster.nodes)}}}"
+        yield one.fail(message, "a GPU for each rank", line, is_line=True)
     for mount in one.absent:
-        hint = "put it there" + "; a checkout: `envgen nodes push --sources`" * bool(one.rank)
-        yield one.fail(f"there is no {mount.source}, which is mounted at {mount.target}", hint)
+        message = f"there is no {mount.source}, which is mounted at {mount.target}"
+        sources = {str(it.mount) for it in profile.mounted_sources.values()}
+        fix = "envgen nodes push --sources" if one.rank and mount.target in sources else ""
+        yield one.fail(message, "the folder that the profile mounts", fix)
     model = facts.get("model")
     if model is not None and not dict(model["files"]):
-        yield one.fail("the model is not there", "envgen nodes push --model" if one.rank else "envgen model pull")
+        fix = "envgen nodes push --model" if one.rank else "envgen model pull"
+        yield one.fail("the model is not there", "the weights of the service", fix)
     if abs(one.offset) > CLOCKS:
         yield one.fail(f"its clock differs from ours by {abs(one.offset):.0f} s", "set the clock (NTP)")
 
@@ -466,7 +492,7 @@ def _between(seen: Sequence[Seen], service: Service) -> list[Finding]:
     who = tuple(one.name for one in seen)
     same = partial(_same, seen)
     found = [
-        same("the image", lambda one: one.image and content(one.image), "envgen nodes push --image", shown=False),
+        same("the image", lambda one: one.image and content(one.image), fix="envgen nodes push --image", shown=False),
         same("the machine's architecture", lambda one: one.arch),
         same("the GPU's driver", lambda one: one.facts["driver"]),
         same("the interface's MTU", _mtu, "set the same MTU at both ends"),
@@ -479,7 +505,7 @@ def _between(seen: Sequence[Seen], service: Service) -> list[Finding]:
     for name in seen[0].facts["checkouts"]:
         if all(one.facts["checkouts"][name] for one in seen):
             of = partial(_fact, kind="checkouts", name=name)
-            found.append(same(f"the checkout {name}", of, "envgen nodes push --sources", shown=False))
+            found.append(same(f"the checkout {name}", of, fix="envgen nodes push --sources", shown=False))
     for package in COMPARED:
         if any(package in one.facts["versions"] for one in seen):
             found.append(same(package, partial(_fact, kind="versions", name=package)))
@@ -487,7 +513,9 @@ def _between(seen: Sequence[Seen], service: Service) -> list[Finding]:
         found += _same_model(seen, who)
     elif service.model is not None or len(service.command) > 2:
         hint = "the weights must be the same on all machines: other weights give wrong text, and no error"
-        found.append(Finding("warn", who, "the weights are not compared: no cache of the profile has them", hint))
+        found.append(
+            finding(Severity.WARNING, who, "the weights are not compared: no cache of the profile has them", hint)
+        )
     return found
 
 
@@ -507,14 +535,15 @@ def _mtu(one: Seen) -> str:
 
 
 def _same(
-    seen: Sequence[Seen], what: str, of: Callable[[Seen], object], hint: str = "", *, shown: bool = True
+    seen: Sequence[Seen], what: str, of: Callable[[Seen], object], hint: str = "", fix: str = "", *, shown: bool = True
 ) -> Finding:
     values = {one.name: str(of(one)) for one in seen}
     who = tuple(values)
     if len(set(values.values())) == 1:
-        return Finding("ok", who, f"{what} is the same" + f": {values[who[0]]}" * shown)
+        return finding(Severity.OK, who, f"{what} is the same" + f": {values[who[0]]}" * shown)
     differing = ": " + "; ".join(f"{name}: {value}" for name, value in values.items())
-    return Finding("fail", who, f"{what} differs" + (differing if shown else f" between {' and '.join(who)}"), hint)
+    message = f"{what} differs" + (differing if shown else f" between {' and '.join(who)}")
+    return finding(Severity.ERROR, who, message, hint, fix)
 
 
 def _same_model(seen: Sequence[Seen], who: tuple[str, ...]) -> list[Finding]:
@@ -526,7 +555,7 @@ def _same_model(seen: Sequence[Seen], who: tuple[str, ...]) -> list[Finding]:
         if differing:
             more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
             message = f"the model differs in {', '.join(differing[:3])}{more}"
-            hint = "`envgen nodes push --model` makes it that of the first machine"
-            found.append(Finding("fail", (seen[0].name, one.name), message, hint))
+            pair = (seen[0].name, one.name)
+            found.append(finding(Severity.ERROR, pair, message, fix="envgen nodes push --model"))
     how = "all bytes" if seen[0].facts["model"].get("deep") else "large ones by samples"
-    return found or [Finding("ok", who, f"the model is the same: {len(head)} files, {how}")]
+    return found or [finding(Severity.OK, who, f"the model is the same: {len(head)} files, {how}")]

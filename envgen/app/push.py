@@ -1,33 +1,52 @@
-"""`envgen nodes push`: the other machines of a cluster get what the first one has. Nothing is built or downloaded."""
+"""`envgen nodes push`: the other machines of a cluster get what the first one has. Nothing is built or downloaded.
+
+An image goes by `docker save | docker load`, what is in volumes by tar between two containers, and folders of the
+machines by rsync over ssh.
+"""
 
 from __future__ import annotations
 
 import shlex
+import shutil
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
 from pathlib import Path
-from typing import Any
 
 from envgen.app import nodes, whose
-from envgen.app.copy import End, Folder, archive, copy
 from envgen.app.nodes import content
 from envgen.app.places import At
 from envgen.app.session import Session
+from envgen.engine import process
+from envgen.engine.client import Engine
+from envgen.engine.endpoint import SshAddress
 from envgen.engine.values import COMPOSE_PROJECT, Image, Mount
 from envgen.errors import EngineError, RefusedError
 from envgen.profile.model import Profile, Service
 from envgen.render import environment as names
 from envgen.render.locking import places_of
-from envgen.text import counted, progress, size
+from envgen.text import progress, size, visible
 
-EVERY = 5.0  # seconds between two lines of progress
-UNFINISHED = "-envgen-push"  # ends the name of an image until it is whole
+EVERY = 3.0  # seconds between two lines of progress
 KINDS = ("image", "sources", "model", "caches")
 COMPILED = ("flashinfer", "torch", "triton", "vllm")  # caches of what the second machine would compile once more
 FOLDER = "/run/envgen/folder"
+ASIDE = ".envgen-push"  # in a volume: what arrives, until all of it is there
+# Made again on each machine; `nodes check` does not compare them.
+LEFT_OUT = ("build", "dist", ".venv", "venv", "node_modules", "__pycache__", ".deps", ".envgen")
+INSTALL = "on that machine: sudo apt-get install rsync"
+
+LISTED = f"cd {FOLDER} && find . ! -type d -printf '%P %s %T@ %l\\n' | LC_ALL=C sort | sha256sum"
+PACK = f"tar --format=posix --exclude=./{ASIDE} -C {FOLDER} -cf - ."
+# All of it arrives aside; then it takes its place by links, which is a matter of moments.
+UNPACK = f"""set -e
+cd {FOLDER}
+rm -rf {ASIDE}
+mkdir {ASIDE}
+tar -C {ASIDE} -xpf -
+[ "$1" = add ] || find . -mindepth 1 -maxdepth 1 ! -name {ASIDE} -exec rm -rf {{}} +
+cp -alf {ASIDE}/. .
+rm -rf {ASIDE}"""
 
 
 @dataclass(frozen=True)
@@ -43,8 +62,36 @@ class Pushed:
     hint: str = ""
 
 
+@dataclass(frozen=True)
+class End:
+    """One machine."""
+
+    at: At
+    engine: Engine
+
+    @property
+    def node(self) -> str:
+        return self.at.node
+
+    def docker(self, *words: str) -> list[str]:
+        """A command of Docker's own program there."""
+        context = self.at.profile.nodes[self.node].context
+        return ["docker", *([] if context == "default" else ["--context", context]), *words]
+
+
+@dataclass(frozen=True)
+class Folder:
+    """What is copied, where it is on each machine. ``mirror``: what the first machine does not have goes."""
+
+    what: str
+    source: Mount
+    target: Mount
+    mirror: bool = False
+    idle: bool = False  # while no service runs
+
+
 class Meter:
-    """Counts what passes, and says so every few seconds."""
+    """Counts what passes, and prints it every few seconds."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -55,86 +102,28 @@ class Meter:
     def seconds(self) -> float:
         return time.monotonic() - self.began
 
-    def through(self, parts: Iterable[bytes]) -> Iterator[bytes]:
-        """The same parts."""
-        for part in parts:
-            self.reached(self.bytes + len(part))
-            yield part
+    def add(self, count: int) -> None:
+        """So many bytes more."""
+        self.bytes += count
+        self.show(f"{size(self.bytes)} sent, {size(int(self.bytes / max(self.seconds, 0.1)))}/s")
 
-    def reached(self, count: int) -> None:
-        """Note how many bytes there are in all."""
-        self.bytes = count
-        now = time.monotonic()
-        if now - self._last > EVERY:
-            self._last = now
-            progress(f"{self._what}: {size(self.bytes)} sent, {size(int(self.bytes / self.seconds))}/s")
+    def show(self, text: str) -> None:
+        """A line of progress, unless one was just shown."""
+        if time.monotonic() - self._last > EVERY:
+            self._last = time.monotonic()
+            progress(f"{self._what}: {text}")
 
 
-def shared_layers(image: Image, others: Iterable[Image]) -> int:
-    """How many layers of an image, from the lowest on, one of ``others`` has too."""
-
-    def shared(other: Image) -> int:
-        pairs = zip(image.layers, other.layers, strict=False)
-        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-
-    return max(map(shared, others), default=0)
-
-
-def push_image(source: End, target: End, image: Image, name: str, python: str, dry_run: bool) -> Pushed:
-    """Send the layers that ``target`` lacks. Until all is there, the image that has the name keeps it. EngineError.
-
-    ``python``: that of the image.
-    """
-    what, node, engine = f"image {name}", target.node, target.engine
-    old = engine.image(name)
-    if old is not None and content(old) == content(image):
-        return Pushed(what, node, "same")
-    known = shared_layers(image, engine.images())
-    detail = f"{len(image.layers) - known} of {counted(len(image.layers), 'layer')}"
-    if dry_run:
-        return Pushed(what, node, "to send", detail)
-    progress(f"{node}: {what}: sending {detail}")
-    meter = Meter(f"{node}: {what}")
-    unfinished = name + UNFINISHED
-
-    def sent(known: int) -> bool:
-        parts = archive(source, target, image, name, unfinished, python, known)
-        try:
-            engine.load_image(meter.through(parts))
-        finally:
-            with suppress(ValueError):  # Ctrl-C: the request's thread is in it, and ends with envgen
-                parts.close()
-        found = engine.image(unfinished)
-        same = found is not None and content(found) == content(image)
-        return same and (not known or engine.has_whole_image(unfinished))
-
-    try:
-        if not sent(known):
-            progress(f"{node}: its image store has these layers in another form: sending all of them")
-            detail = f"all of {counted(len(image.layers), 'layer')}"
-            if not sent(0):
-                raise EngineError(f"{name} arrived with other content than it was sent with: run the command again")
-        engine.tag_image(unfinished, name)
-    finally:
-        engine.remove_image(unfinished)  # its name, where it has another one
-    if old is not None and old.repo_tags == (name,):
-        engine.remove_image(old.id)  # stays where a container uses it
-    return Pushed(what, node, "sent", detail, meter.bytes, meter.seconds)
-
-
-def push(
-    session: Session, wanted: str | None, *, kinds: Collection[str], dry_run: bool, force: bool
-) -> list[Pushed]:  # fmt: skip
+def push(session: Session, wanted: str | None, *, kinds: Collection[str], dry_run: bool) -> list[Pushed]:
     """Bring all machines of a service to what its first one has. What fails on one machine stops no other.
 
-    ``force``: also over files of a checkout that were changed there. EngineError, RefusedError: the first machine has
-    nothing to give.
+    EngineError, RefusedError: the first machine has nothing to give.
     """
     profile, root = session.profile(), session.loaded().project.root
     _, service, cluster = nodes.choose(profile, wanted)
     first, *others = cluster.nodes
     name = profile.image_name
-    source = End(first, profile.nodes[first], At(profile, first).connect())
+    source = End(At(profile, first), At(profile, first).connect())
     image = source.engine.image(name)
     if image is None:
         raise RefusedError(f"{first}: the image {name} is not there", hint="envgen build")
@@ -142,25 +131,39 @@ def push(
     for node in others:
         what = f"image {name}"
         try:
-            target = End(node, profile.nodes[node], At(profile, node).connect())
+            target = End(At(profile, node), At(profile, node).connect())
             if "image" in kinds:
-                found.append(push_image(source, target, image, name, profile.base.python, dry_run))
-            folders = list(_folders(profile, root, service, source, target, image, kinds))
-            if folders and target.engine.image(name) is None:
-                message = "its folders can be compared when it has the image"
-                found.append(Pushed("folders", node, "to send" if dry_run else "failed", message))
-                continue
-            for folder in folders:
+                found.append(push_image(source, target, image, name, dry_run))
+            for folder in _folders(profile, root, service, source, target, image, kinds):
                 what = folder.what
-                found += push_folder(profile, root, folder, source, target, dry_run=dry_run, force=force)
+                found.append(push_folder(profile, root, folder, source, target, dry_run))
         except (EngineError, RefusedError) as error:
             problem = error.problems[0]
             hint = problem.hint
-            if "no space left" in problem.message:
+            if "no space left" in problem.message.lower():
                 hint = f"make room there: docker --context {shlex.quote(profile.nodes[node].context)} image prune"
             state = "refused" if isinstance(error, RefusedError) else "failed"
             found.append(Pushed(what, node, state, problem.message, hint=hint))
     return found
+
+
+def push_image(source: End, target: End, image: Image, name: str, dry_run: bool) -> Pushed:
+    """`docker save | docker load`, unless the same image is there. EngineError."""
+    what, node = f"image {name}", target.node
+    old = target.engine.image(name)
+    if old is not None and content(old) == content(image):
+        return Pushed(what, node, "same")
+    if dry_run:
+        return Pushed(what, node, "to send", size(image.size))
+    progress(f"{node}: {what}: sending {size(image.size)}")
+    meter = Meter(f"{node}: {what}")
+    process.pipe(source.docker("save", name), target.docker("load", "--quiet"), meter.add)
+    new = target.engine.image(name)
+    if new is None or content(new) != content(image):
+        raise EngineError(f"{name} arrived with other content than it was sent with: run the command again")
+    if old is not None and old.repo_tags == (name,):
+        target.engine.remove_image(old.id)  # stays where a container uses it
+    return Pushed(what, node, "sent", "", meter.bytes, meter.seconds)
 
 
 def _folders(
@@ -172,29 +175,33 @@ def _folders(
         here = names.compose_environment(profile, root)
         for name, one in profile.mounted_sources.items():
             if one.origin.checkout is not None:
-                mount = Mount(here[names.checkout_variable(name)], FOLDER, read_only=True)
-                yield Folder(f"checkout {name}", "checkout", mount, _writable(mount))
-        overlay = Mount(names.overlay_volume(profile), FOLDER, "volume", read_only=True)
+                mount = Mount(here[names.checkout_variable(name)], FOLDER)
+                yield Folder(f"checkout {name}", mount, mount, mirror=True)
+        overlay = Mount(names.overlay_volume(profile), FOLDER, "volume")
         if profile.mounted_sources and source.engine.volume(overlay.source) is not None:
-            yield Folder("overlay", "mirror", overlay, _writable(overlay))
+            yield Folder("overlay", overlay, overlay, mirror=True, idle=True)
     if "model" in kinds:
-        mounts, model = nodes.weights_of(source.machine, profile, root, service)
-        theirs, _ = nodes.weights_of(target.machine, profile, root, service)
-        for mount, other in zip(mounts, theirs, strict=True):
-            assert model is not None
-            if "folder" in model:
-                model = {**model, "folder": model["folder"].removeprefix(f"{nodes.MODEL_HOME}/")}
-            yield Folder("model", "model", mount, _writable(other), model)
+        for mine, theirs in zip(*(_weights(end, profile, root, service) for end in (source, target)), strict=True):
+            yield Folder("model", mine, theirs)
     if "caches" in kinds:
-        for (name, mount), (_, other) in zip(
-            _cache_mounts(profile, root, source, image), _cache_mounts(profile, root, target, image), strict=True
-        ):
-            if mount.kind == "bind" or source.engine.volume(mount.source) is not None:
-                yield Folder(f"cache {name}", "tree", replace(mount, read_only=True), _writable(other))
+        ends = (_cache_mounts(profile, root, end, image) for end in (source, target))
+        for (name, mine), (_, theirs) in zip(*ends, strict=True):
+            there = Path(mine.source).is_dir() if mine.kind == "bind" else source.engine.volume(mine.source)
+            if there:
+                yield Folder(f"cache {name}", mine, theirs, idle=True)
 
 
-def _writable(mount: Mount) -> Mount:
-    return replace(mount, read_only=False, create=mount.kind == "bind")
+def _weights(end: End, profile: Profile, root: Path, service: Service) -> list[Mount]:
+    """Where a machine has the weights: the folder of their repository, or their own; a whole volume."""
+    mounts, model = nodes.weights_of(end.at.profile.nodes[end.node], profile, root, service)
+    if not mounts or model is None:
+        return []
+    [mount] = mounts
+    if mount.kind != "bind":
+        return [replace(mount, target=FOLDER)]
+    repo = model.get("repo", "").replace("/", "--")
+    below = f"/hub/models--{repo}" if repo else model["folder"].removeprefix(nodes.MODEL_HOME)
+    return [Mount(mount.source + below, FOLDER)]
 
 
 def _cache_mounts(profile: Profile, root: Path, end: End, image: Image) -> Iterator[tuple[str, Mount]]:
@@ -202,53 +209,116 @@ def _cache_mounts(profile: Profile, root: Path, end: End, image: Image) -> Itera
     places = places_of(profile, root, image.labels)
     for (name, cache), (place, path, kind) in zip(profile.caches.items(), places, strict=True):
         if name in COMPILED:
-            own = end.machine.caches.get(name) if kind == "bind" else None
+            own = end.at.profile.nodes[end.node].caches.get(name) if kind == "bind" else None
             if own is not None and cache.host is not None:
                 here = names.compose_environment(profile, root)[names.cache_variable(name)]
                 place = own.path + place.removeprefix(here)  # with the namespace
             yield name, Mount(place, path, kind)
 
 
-def push_folder(
-    profile: Profile, root: Path, folder: Folder, source: End, target: End, *, dry_run: bool, force: bool
-) -> list[Pushed]:
-    """Send what ``target`` lacks of a folder; nothing where there is nothing to send. EngineError."""
-    what, node = folder.what, target.node
-    if folder.kind in ("tree", "mirror"):
+def push_folder(profile: Profile, root: Path, folder: Folder, source: End, target: End, dry_run: bool) -> Pushed:
+    """Send what ``target`` lacks of a folder or volume. EngineError, RefusedError."""
+    if folder.idle:
         for end in (source, target):
             if any(one.running for one in end.engine.containers(profile.compose_name)):
-                return [Pushed(what, node, "refused", f"services use it on {end.node}", hint="envgen down")]
-    if folder.kind == "mirror":
+                raise RefusedError(f"services use it on {end.node}", hint="envgen down")
+    if folder.source.kind == "bind":
+        return _rsync(folder, source, target, dry_run)
+    return _volume(profile, root, folder, source, target, dry_run)
+
+
+# --- volumes ----------------------------------------------------------------------------------------------------------
+
+
+def _volume(profile: Profile, root: Path, folder: Folder, source: End, target: End, dry_run: bool) -> Pushed:
+    """From volume to volume, by tar in a container of the image at each end."""
+    name, what, node = folder.source.source, folder.what, target.node
+    there, image = target.engine.volume(name) is not None, target.engine.image(profile.image_name)
+    if there and image and _listed(source.engine, profile, name) == _listed(target.engine, profile, name):
+        return Pushed(what, node, "same")
+    if image is None and not dry_run:
+        raise RefusedError("it is unpacked by a container of the image, which is not there", hint="add --image")
+    if dry_run:
+        return Pushed(what, node, "to send", "all of it")
+    if folder.mirror:
         whose.demand(target.engine, profile, root)
-    if folder.target.kind == "volume" and target.engine.volume(folder.target.source) is None:
-        if dry_run:
-            return [Pushed(what, node, "to send", "all of it")]
-        if folder.kind == "mirror":
+    if not there:
+        if folder.mirror:
             whose.make_volumes(target.engine, profile, root)
         # With the labels that Compose would give it: else it warns of a stranger at each start.
         labels = {COMPOSE_PROJECT: profile.shared_name, "com.docker.compose.volume": what.replace(" ", "-")}
-        target.engine.create_volume(folder.target.source, labels)
+        target.engine.create_volume(name, labels)
     meter = Meter(f"{node}: {what}")
-    found = copy(profile, folder, source, target, meter.reached, dry_run=dry_run, force=force)
-    return [] if "absent" in found and folder.kind == "tree" else [_result(folder, source, node, found, meter, dry_run)]
+    # What the container writes goes into no log.
+    run = ("run", "--rm", "-i", "--network=none", "--log-driver=none", "--user=0:0", "--entrypoint=sh", "-v")
+    pack = (f"{name}:{FOLDER}:ro", profile.image_name, "-c", PACK)
+    unpack = (f"{name}:{FOLDER}", profile.image_name, "-c", UNPACK, "sh", "all" if folder.mirror else "add")
+    process.pipe(source.docker(*run, *pack), target.docker(*run, *unpack), meter.add)
+    return Pushed(what, node, "sent", "", meter.bytes, meter.seconds)
 
 
-def _result(folder: Folder, source: End, node: str, found: Mapping[str, Any], meter: Meter, dry_run: bool) -> Pushed:
-    what = folder.what
-    if "absent" in found:
-        hint = "envgen model pull" if folder.kind == "model" else ""
-        return Pushed(what, node, "failed", f"{source.node} has none in {folder.source.source}", hint=hint)
-    if not found["files"] and not found["removed"]:
+def _listed(engine: Engine, profile: Profile, volume: str) -> bytes:
+    """One digest of the names, sizes and times of all files in a volume."""
+    mount = Mount(volume, FOLDER, "volume", read_only=True)
+    done = engine.run_once(profile.image_name, ["sh", "-c", LISTED], mounts=[mount], user="0:0", timeout=600)
+    if done.code:
+        raise EngineError(f"the files of {volume} cannot be listed: {visible(done.stderr.decode(errors='replace'))}")
+    return done.stdout
+
+
+# --- folders ----------------------------------------------------------------------------------------------------------
+
+
+def _rsync(folder: Folder, source: End, target: End, dry_run: bool) -> Pushed:
+    """By rsync over the ssh connection of the machine's Docker context. What is whole there is not sent again."""
+    what, node = folder.what, target.node
+    if not source.engine.endpoint.local:
+        hint = f"run `envgen nodes push` on {source.node}"
+        raise RefusedError(f"rsync reads {folder.source.source} on this machine, and it is on {source.node}", hint=hint)
+    if not Path(folder.source.source).is_dir():
+        hint = "envgen model pull" if what == "model" else ""
+        raise EngineError(f"{source.node} has no {folder.source.source}", hint=hint)
+    host = target.engine.endpoint.host
+    if not host.startswith("ssh://"):
+        hint = f"docker context update {target.at.profile.nodes[node].context} --docker host=ssh://HOST"
+        raise RefusedError(f"rsync needs ssh, and the Docker context of {node} is {host}", hint=hint)
+    if shutil.which("rsync") is None:
+        raise EngineError("rsync is not installed on this machine", hint="sudo apt-get install rsync")
+    address, there = SshAddress.parse(host), folder.target.source.rstrip("/")
+    words = ["rsync", "--archive", "--protect-args", "--partial", "--mkpath", f"--rsh={shlex.join(address.login)}"]
+    if folder.mirror:
+        # What somebody changed there is kept beside it.
+        words += ["--delete", "--backup", f"--backup-dir={there}.before-push"]
+        words += [f"--exclude={name}" for name in LEFT_OUT]
+    ends = [f"{folder.source.source.rstrip('/')}/", f"{address.host}:{there}/"]
+    rows = _rows([*words, "--dry-run", "--out-format=%i %l", *ends], node, Meter(""))
+    counts = [int(row.split()[1]) for row in rows if row[:2] in ("<f", "cL")]
+    removed = sum(row.startswith("*deleting") for row in rows)
+    if not counts and not removed:
         return Pushed(what, node, "same")
-    if "changed" in found:
-        shown = ", ".join(map(str, found["changed"])) + ", ..." * (found["changes"] > len(found["changed"]))
-        message = f"{counted(found['changes'], 'file')} in {folder.target.source} differ, and not by a push: {shown}"
-        return Pushed(what, node, "refused", message, hint="`--force` replaces them with what the first machine has")
-    if "free" in found:
-        message = f"{size(found['bytes'])} are missing, and {size(found['free'])} are free in {folder.target.source}"
-        return Pushed(what, node, "refused", message, hint="make room there")
-    detail = f"{found['files']} of {counted(found['of'], 'file')}"
-    detail += f", {found['removed']} removed" if found["removed"] else ""
+    detail = f"{len(counts)} files" if len(counts) != 1 else "1 file"
+    detail += f", {removed} removed" if removed else ""
     if dry_run:
-        return Pushed(what, node, "to send", f"{detail}, {size(found['bytes'])}")
-    return Pushed(what, node, "sent", detail, found["bytes"], meter.seconds)
+        return Pushed(what, node, "to send", f"{detail}, {size(sum(counts))}")
+    meter = Meter(f"{node}: {what}")
+    _rows([*words, "--out-format=%n", *ends], node, meter)
+    return Pushed(what, node, "sent", detail, sum(counts), meter.seconds)
+
+
+def _rows(argv: Sequence[str], node: str, meter: Meter) -> list[str]:
+    """What rsync prints of each file. EngineError in its own words."""
+    rows = []
+
+    def note(channel: str, line: bytes) -> None:
+        if channel == "stdout":
+            rows.append(line.decode(errors="replace"))
+            meter.show(visible(rows[-1]))
+
+    done = process.stream(argv, note)
+    if not done.code:
+        return rows
+    said = done.stderr.decode(errors="replace").strip()
+    if done.code == 127 or "rsync: command not found" in said or "rsync: not found" in said:
+        raise EngineError(f"rsync is not installed on {node}", hint=INSTALL)
+    hint = "run the same command again: what has arrived is kept" if done.code in (10, 12, 30, 35, 255) else ""
+    raise EngineError(f"rsync: {visible(said.splitlines()[0] if said else f'exit code {done.code}')}", hint=hint)

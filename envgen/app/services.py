@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,7 +26,6 @@ from envgen.serve.launch import Launcher, Started, differences, keep_moment, mis
 from envgen.serve.preflight import PreflightError
 from envgen.text import progress
 
-PAUSE = 5.0  # seconds before all is started again; doubled each time
 Agree = Callable[[str], bool]  # puts a question to the user; False without a terminal
 
 
@@ -160,12 +158,6 @@ class Checked:
         return self.ranks or (self.here,)
 
     @property
-    def restarts(self) -> int:
-        """How often all machines may be started again after a failure."""
-        cluster = self.here.profile.services[self.service].cluster
-        return cluster.restarts if cluster else 0
-
-    @property
     def group(self) -> Group:
         """For what is done with all machines at once."""
         return Group(self.ranks, self.service)
@@ -278,28 +270,6 @@ def start(
         if launcher.created:
             progress(f"\nno longer waiting; {service} keeps starting: {what_next(profile, service)}")
         raise
-
-
-def stay(session: Session, checked: Checked, canary: float, timeout: int | None) -> None:
-    """Watch a service on several machines until a part of it fails, and all is down. ServiceError.
-
-    With `cluster.on_failure: restart:N` all is checked and started again, N times at most.
-    """
-    service, limit = checked.service, checked.restarts
-    for number in range(limit + 1):
-        try:
-            if number:
-                checked.group.take_down()  # a machine that could not be reached may be back
-                checked = check(session, service, _never)
-                start(checked, _never, timeout=timeout)
-            checked.group.stay(canary)
-        except (EngineError, PreflightError, ServiceError) as error:
-            if number == limit:
-                raise
-            progress(f"{error}", always=True)
-            pause = PAUSE * 2**number
-            progress(f"{service}: starting all again in {pause:g} s, {number + 1} of {limit} (on_failure)", always=True)
-            time.sleep(pause)
 
 
 def _end_all(checked: Checked) -> None:

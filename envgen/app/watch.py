@@ -1,14 +1,12 @@
-"""Watching the ranks of a service: their containers, the cable between them, and whether the head still answers.
+"""Watching the ranks of a service: their containers, and the engines that these are on.
 
-A container's end is seen within a second, whatever its exit code. What vLLM hides is looked for: an interface that is
-down, a connection that the other machine does not answer, a request that hangs.
+A container's end is seen within a second, whatever its exit code.
 """
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from threading import Event, Lock
@@ -21,36 +19,20 @@ from envgen.engine.process import in_background
 from envgen.engine.values import Container
 from envgen.errors import EngineError
 from envgen.profile.model import Ready
-from envgen.serve.launch import key_of, reachable_url
-from envgen.serve.readiness import Question, ask, tokens
 from envgen.serve.wait import Evidence, Failure, LogReader, how_ended, log_text
-from envgen.text import size
 
 POLL = 0.5  # seconds between two looks at a container
+READ = 5.0  # seconds between two looks into a log
 LOST = 10.0  # seconds without an answer of its engine after which a rank counts as gone
-LINKS = 5.0  # seconds between two looks at interface and connections
-DOUBT = 5.0  # seconds that such trouble must last: a link may flap
-RETRIES = 3  # of one packet that nothing answers
-PAUSE = 5.0  # seconds without a turn after which this process was stopped: a closed lid
-GRACE = 30.0  # seconds after that until ssh has noticed what it lost, and engines answer again
 SETTLE = 2.0  # seconds for a last look at the others when one has ended
-AGAIN = 5.0  # seconds between a canary that failed and the next
-FAILURES = 2  # canaries in a row that are the end
-LATE = 3.0  # seconds without an answer of its engine after which a rank may be the cause of what others see
 QUIET = 120.0  # seconds that a worker may write nothing until that is said
 # NCCL's own lines (NCCL_DEBUG=INFO is rendered) where it does not use the RDMA devices that a machine has.
 OVER_TCP = {"rdma": r"NCCL INFO (Channel .* via NET/Socket|NET/IB : No device found)"}
-_FREE = re.compile(r"^\S.*\s(\d+)\s+\d+%\s+/$", re.MULTILINE)  # of `df -Pk /`: KiB
-# A line of /proc/net/tcp or tcp6: the other end (IPv4, at the end of a mapped address), 01 for established or 02 for
-# connecting, and how often the packet under way has been sent again.
-_CONNECTION = re.compile(
-    r"\s*\d+: [0-9A-F]+:[0-9A-F]{4} (?:[0-9A-F]{24})?([0-9A-F]{8}):([0-9A-F]{4}) (01|02) \S+ \S+ ([0-9A-F]{8}) "
-)
 
 
 @dataclass
 class Rank:
-    """One container that is watched. ``heard``: when its engine last answered; ``doubt``: trouble, and since when.
+    """One container that is watched. ``heard``: when its engine last answered; ``read``: when its log was last read.
 
     ``evidence``: what its log has shown, where that counts; ``wrote``: when it last grew.
     """
@@ -59,9 +41,7 @@ class Rank:
     container: Container
     engine: Engine
     heard: float
-    looked: float = 0.0
-    doubt: tuple[str, str, float] | None = None
-    is_full: bool = False  # Docker's disk there
+    read: float = 0.0
     evidence: Evidence | None = None
     reader: LogReader | None = None
     wrote: float = 0.0
@@ -85,13 +65,7 @@ class Watch:
 
     def __post_init__(self) -> None:
         self._lock = Lock()
-        self._awake = Awake(self.say)
         self._offline = False
-        in_background(self._tick)
-
-    def _tick(self) -> None:
-        while not self.over.wait(1):
-            self._awake.since()
 
     def add(self, here: Opened, container: Container, ready: Ready | None = None) -> None:
         """Watch this one, too. ``ready``: what its log must show, and must not."""
@@ -120,17 +94,15 @@ class Watch:
                 continue
             if container is None or not container.running:
                 self.report(rank, ending(container))
-            elif rank.here.node and time.time() - rank.looked > (1 if rank.doubt else LINKS):
-                self._look_at_links(rank)
+            elif time.time() - rank.read > READ:
+                rank.read = time.time()
                 self.read(rank)
 
     def _silent(self, rank: Rank, error: EngineError) -> None:
         """Its engine does not answer: connect again; after a while it counts as gone, unless none answers."""
-        if time.time() - max(rank.heard, self._awake.since()) > self.patience:
+        if time.time() - rank.heard > self.patience:
             reason = f"its engine has not answered for {self.patience:g} s: {error.problems[0].message}"
             others = [one for one in self.ranks if one is not rank]
-            if any(one.doubt for one in others):
-                reason += "; nothing answers on the cable either: is the machine switched off?"
             if not others or any(time.time() - one.heard < LOST for one in others):
                 self.report(rank, Failure(reason, says_all=True))
             elif not self._offline:
@@ -141,38 +113,6 @@ class Watch:
             rank.reader = None
         except (EngineError, KeyError):
             return
-
-    def _look_at_links(self, rank: Rank) -> None:
-        rank.looked = time.time()
-        interface = rank.here.profile.nodes[rank.here.node].interface
-        peers = {one.here.profile.nodes[one.here.node].address: one.here.node for one in self.ranks if one is not rank}
-        paths = [f"/sys/class/net/{interface}/operstate", "/proc/net/tcp", "/proc/net/tcp6"]
-        words = ["sh", "-c", 'cat "$@"; df -Pk /', "sh", *paths]
-        try:
-            text = rank.engine.exec(rank.container.id, words, timeout=LOST).stdout.decode("ascii", "replace")
-        except EngineError:
-            return  # it has just ended, or its engine does not answer: the next look says which
-        self._note_disk(rank, text)
-        kind, reason = link_trouble(text, interface, peers)
-        if not kind:
-            rank.doubt = None
-        elif rank.doubt is None or rank.doubt[0] != kind:
-            rank.doubt = (kind, reason, time.time())
-            self.say(f"  {rank.here.node}: {reason}")
-        elif time.time() - rank.doubt[2] > DOUBT and not any(
-            time.time() - one.heard > LATE for one in self.ranks if one is not rank
-        ):  # a machine that is switched off looks like this to the others; its engine will tell
-            down = next((one for one in self.ranks if one.doubt and one.doubt[0] == "down"), rank)
-            assert down.doubt is not None
-            self.report(down, Failure(down.doubt[1], down.container))
-
-    def _note_disk(self, rank: Rank, text: str) -> None:
-        found = _FREE.search(text)
-        free = int(found[1]) << 10 if found else nodes.DISK
-        if free < nodes.DISK and not rank.is_full:
-            look = f"docker --context {rank.here.profile.nodes[rank.here.node].context} system df"
-            self.say(f"  {rank.here.node}: {size(free)} are free on Docker's disk: make room there, see `{look}`")
-        rank.is_full = free < nodes.DISK
 
     def read(self, rank: Rank) -> tuple[str, ...]:
         """Read on in a rank's log: a fallback may happen on one machine alone. What it has not shown yet."""
@@ -226,82 +166,7 @@ class Watch:
         done = wait([answer], SETTLE).done
         return answer.result() if done and not isinstance(answer.exception(), EngineError) else None
 
-    # --- the canary ---------------------------------------------------------------------------------------------------
-
-    def sing(self, every: float, service: str) -> None:
-        """Ask the head for a completion, ``every`` so many seconds (0: never), until all is over."""
-        head = self.ranks[0]
-        described = head.here.profile.services[service]
-        ready = described.ready or Ready()
-        if every and ready.model:
-            question = Question(ready.model, ready.prompt, ready.expect_text, key_of(head.here.profile))
-            in_background(lambda: self._guarded(lambda: self._sing(every, head, service, question)))
-        elif every:
-            self.say(f"  no canary request is sent: services.{service}.ready.model is not set")
-
-    def _sing(self, every: float, head: Rank, service: str, question: Question) -> None:
-        bad, timeout = 0, max(5.0, 2 * every)
-        while not self.over.wait(AGAIN if bad else every):
-            began = self._awake.since()
-            try:
-                url = reachable_url(head.here.profile.services[service], head.here.compose.endpoint)
-            except EngineError:
-                continue  # a machine that cannot be reached is noticed elsewhere
-            before = tokens(url)
-            answer = ask(url, question, timeout=timeout)
-            if answer.ready or self._awake.since() != began:
-                bad = 0
-                continue
-            if not (answer.fatal or answer.refused) and before is not None and before < (tokens(url) or before):
-                self.say(f"  canary: no answer within {timeout:g} s, and the server works on others")
-                continue
-            bad += 1
-            why = answer.why.replace("the first ", "the ", 1)
-            self.say(f"  canary: {why} ({bad} of {FAILURES})")
-            if bad >= FAILURES:
-                reason = f"it failed {bad} small requests in a row: {why}"
-                self.report(head, Failure(reason, head.container, says_all=answer.fatal))
-
-
-class Awake:
-    """Since when this process has run without a pause. A laptop that was closed has heard nothing meanwhile."""
-
-    def __init__(self, say: Callable[[str], None], clock: Callable[[], float] = time.time) -> None:
-        self._say, self._clock = say, clock
-        self._last = self._since = clock()
-        self._lock = Lock()
-
-    def since(self) -> float:
-        """To be called every second or so; some time is granted after a pause, for connections to come back."""
-        with self._lock:
-            now = self._clock()
-            if now - self._last > PAUSE:
-                self._say(f"  envgen was stopped for {now - self._last:.0f} s (a closed lid?); looking again")
-                self._since = now + GRACE
-            self._last = now
-            return self._since
-
 
 def ending(container: Container | None) -> Failure:
     """How a container ended."""
     return Failure(f"its program {how_ended(container)}" if container else "its container was removed", container)
-
-
-def link_trouble(text: str, interface: str, peers: Mapping[str, str]) -> tuple[str, str]:
-    """What is wrong with a machine's cable: a word for the kind of trouble, and a sentence. "" where nothing is.
-
-    ``text``: the interface's state, then the kernel's tables of TCP connections; ``peers``: the others' addresses.
-    """
-    state, *lines = text.splitlines() or [""]
-    if state not in ("up", "unknown"):
-        known = state if re.fullmatch("[a-z]+", state) else "gone"
-        return "down", f"its interface {interface} is {known}: is the cable plugged in at both ends?"
-    for address, port, kind, retries in (found.groups() for line in lines if (found := _CONNECTION.match(line))):
-        number = ".".join(str(int(address[at : at + 2], 16)) for at in (6, 4, 2, 0))
-        if number in peers and int(retries, 16) >= RETRIES:
-            where = f"{peers[number]} ({number})"
-            if kind == "02":
-                cause = "all TCP ports must be open between these addresses"
-                return "silent", f"{where} does not answer on TCP port {int(port, 16)}: {cause}"
-            return "silent", f"{where} does not acknowledge what is sent to it: is the cable plugged in at both ends?"
-    return "", ""

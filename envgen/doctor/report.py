@@ -111,15 +111,18 @@ def as_data(report: Report) -> dict[str, Any]:
         "container": context.container.name if context.container else None,
         "worst": report.worst.word,
         "counts": {severity.word: report.count(severity) for severity in Severity},
-        "findings": [
-            {
-                "check": finding.check, "where": finding.where.word, "node": finding.node or None,
-                "severity": finding.severity.word,
-                "title": finding.title, "seen": finding.seen, "expected": finding.expected,
-                "remedy": None if finding.remedy is None else
-                {"kind": "profile" if finding.remedy.is_line else "command", "text": finding.remedy.text},
-                "evidence": dict(finding.evidence),
-            }
-            for finding in report.findings
-        ],
+        "findings": list(map(row_of, report.findings)),
+    }
+
+
+def row_of(finding: Finding) -> dict[str, Any]:
+    """A finding as data."""
+    remedy = finding.remedy and {
+        "kind": "profile" if finding.remedy.is_line else "command",
+        "text": finding.remedy.text,
+    }
+    return {
+        "check": finding.check, "where": finding.where.word, "node": finding.node or None,
+        "severity": finding.severity.word, "title": finding.title, "seen": finding.seen,
+        "expected": finding.expected, "remedy": remedy, "evidence": dict(finding.evidence),
     }  # fmt: skip

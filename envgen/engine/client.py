@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -28,7 +27,6 @@ _KILLER = (
 _UPGRADE = {"Connection": "Upgrade", "Upgrade": "tcp"}
 IMAGE = 6 * 3600  # seconds to read or load an image; the engine may write all of it aside before it answers
 SAVING = 1800  # seconds to save an image
-PART = 1 << 20  # bytes handed on at once; the engine gives them in frames of 32 KiB
 LOG_TIME = 30  # seconds to read a log; what comes later is left out
 
 
@@ -70,41 +68,6 @@ class Engine:
                 file.write(chunk)
                 if time.monotonic() > deadline:
                     raise EngineError(f"image {name}: it was not saved within {SAVING} s")
-
-    def images(self) -> tuple[values.Image, ...]:
-        """All images."""
-        with self._told("images"):
-            found = (self.image(str(row["Id"])) for row in self._api.images())
-            return tuple(one for one in found if one)
-
-    def load_image(self, parts: Iterator[bytes]) -> None:
-        """Take an image from an archive. EngineError when the engine, or what gives the parts, is the trouble."""
-        with self._told("the image"):
-            response = self._work.post(
-                self._url("images", "load"), params={"quiet": "1"}, data=parts, stream=True, timeout=IMAGE,
-                headers={"Content-Type": "application/x-tar"},
-            )  # fmt: skip
-            answer = session.read_all(response)
-            if answer.status_code >= 400:
-                raise EngineError(f"the image was not loaded: {session.message_of(answer)}")
-            for line in answer.text.splitlines():
-                if error := json.loads(line or "{}").get("error"):
-                    raise EngineError(f"the image was not loaded: {error}")
-
-    def has_whole_image(self, name: str) -> bool:
-        """False where blobs of an image are missing, or where the engine is too old to be asked."""
-        with self._told(f"image {name}"):
-            if not self.info().containerd_store:
-                return True
-            found = self._api.get(self._api._url("/images/{0}/json", name), params={"manifests": "1"}).json()
-            kept = [one for one in found.get("Manifests") or () if one["Kind"] == "image"]
-            return bool(kept) and all(one["Available"] for one in kept)
-
-    def tag_image(self, name: str, new: str) -> None:
-        """Give an image one more name; another image loses it."""
-        repository, _, tag = new.rpartition(":")
-        with self._told(f"image {name}"):
-            self._work.tag(name, repository, tag)
 
     def container(self, name: str) -> values.Container | None:
         """The container of that name or id; None if it isn't there."""
@@ -298,32 +261,6 @@ class Engine:
             session.talk(stream, stdin, timeout, what, output.take, lambda: None)
             return output.result(_exit_code(ended))
 
-    def stream_once(
-        self, image: str, argv: Sequence[str], *, stdin: bytes, mounts: Sequence[values.Mount] = ()
-    ) -> Generator[bytes, None, None]:
-        """What a program writes to stdout, as root in a throw-away container without a network. Its stdin stays open.
-
-        EngineError, at the end, when it fails. Closed early, it removes the container.
-        """
-        what = f"`{argv[0]}` in a container of {image}"
-        body = self._throwaway(image, argv, True, mounts=mounts, user="0:0", unmapped=True)
-        body["HostConfig"]["LogConfig"] = {"Type": "none"}  # else the engine also writes all of it to a log
-        part, errors = bytearray(), bytearray()
-        with self._told(what), self._started(body, what, hold=True) as (stream, ended):
-            with contextlib.closing(stream.parts(stdin, IMAGE)) as parts:
-                for channel, data in parts:
-                    if channel == 1:
-                        part += data
-                    else:
-                        errors = (errors + data)[-values.LOG_LIMIT :]
-                    if len(part) >= PART:
-                        yield bytes(part)
-                        part.clear()
-            if code := _exit_code(ended):
-                last = errors.decode(errors="replace").strip().rpartition("\n")[2]
-                raise EngineError(f"{what}: {last or f'it ended with exit code {code}'}")
-            yield bytes(part)
-
     def _throwaway(
         self,
         image: str,
@@ -333,7 +270,6 @@ class Engine:
         mounts: Sequence[values.Mount] = (),
         env: Mapping[str, str] | None = None,
         user: str = "",
-        unmapped: bool = False,
         network: str = "none",
         memory: int = values.MEMORY,
         ulimits: Mapping[str, tuple[int, int]] | None = None,
@@ -341,7 +277,6 @@ class Engine:
         """The request for a container that bypasses the image's entrypoint and health check.
 
         It gets ``memory`` bytes, no swap, at most ``PIDS`` processes, and ``ulimits`` (soft, hard).
-        ``unmapped``: its users are those of the machine under userns-remap too, as any that is not root always is.
         """
         host = {
             "AutoRemove": True,
@@ -357,7 +292,7 @@ class Engine:
                 for m in mounts
             ],
         }
-        if (unmapped or user.partition(":")[0] not in ("", "0")) and self.info().remapped:
+        if user.partition(":")[0] not in ("", "0") and self.info().remapped:  # users are those of the machine
             host["UsernsMode"] = "host"
         return {
             "Image": image,

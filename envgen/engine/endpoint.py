@@ -224,11 +224,14 @@ class SshAddress:
 
     def argv(self, forwarding: str) -> list[str]:
         """OpenSSH with one forwarding (LOCAL:REMOTE). ~/.ssh/config, the agent and known_hosts apply."""
-        words = ["ssh", "-nNT", *(word for option in _OPTIONS for word in ("-o", option))]
-        words += ["-L", forwarding]
+        return [*self.login, "-nNT", "-L", forwarding, "--", self.host]
+
+    @property
+    def login(self) -> list[str]:
+        """OpenSSH with its options; the host follows."""
+        words = ["ssh", *(word for option in _OPTIONS for word in ("-o", option))]
         words += ["-p", str(self.port)] if self.port else []
-        words += ["-l", self.user] if self.user else []
-        return [*words, "--", self.host]
+        return words + (["-l", self.user] if self.user else [])
 
 
 def _bad(text: str, why: str) -> EngineError:

@@ -88,7 +88,6 @@ class Image:
     env: Mapping[str, str]
     layers: tuple[str, ...] = ()  # digests of what they hold: the same in every store, unlike the id
     repo_digests: tuple[str, ...] = ()  # name@sha256:..., where it was pulled or pushed; none: it was made here
-    folders: tuple[str, ...] = ()  # of the layers' files, where the store has one for each, lowest first
 
 
 @dataclass(frozen=True)
@@ -195,14 +194,7 @@ def image_of(document: Mapping[str, Any]) -> Image:
         env=_environment(config.get("Env")),
         layers=tuple(str(layer) for layer in (document.get("RootFS") or {}).get("Layers") or ()),
         repo_digests=tuple(str(digest) for digest in document.get("RepoDigests") or ()),
-        folders=_folders((document.get("GraphDriver") or {}).get("Data") or {}),
     )
-
-
-def _folders(data: Mapping[str, Any]) -> tuple[str, ...]:
-    """Of overlay2, which names the highest layer first."""
-    found = [str(data.get("UpperDir") or ""), *str(data.get("LowerDir") or "").split(":")]
-    return tuple(folder for folder in reversed(found) if folder)
 
 
 def container_of(document: Mapping[str, Any]) -> Container:

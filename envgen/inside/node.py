@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import hmac
 import json
 import os
 import re
@@ -29,24 +28,17 @@ MIB = 1 << 20
 MOST_FILES = 2000
 BLOCK = 1 << 20
 HEADERS = 52  # bytes of IPv4, TCP and its time stamp in each packet
-PROGRESS = "envgen-progress "
-LISTENS = "envgen-listens"
-PART = ".envgen-part"
-RECORD = "envgen-pushed.json"  # what the last run wrote into a checkout, by path
-LINE = 256 << 20
-PATIENCE = 300.0  # seconds in which the other end must do something
-RESERVE = 64 << 20  # bytes of the disk that stay free
+PATIENCE = 300.0  # seconds for git
 # Ignored by git, but the checkout does not run without: compiled modules, and Python that its build writes.
 BUILT = ("*.so", "*.py")
-MIRRORED = ("checkout", "mirror")
 LEFT_OUT = {"build", "dist", ".venv", "venv", "node_modules", "__pycache__", ".deps", ".envgen"}
 
 
 def answer(request: Doc) -> Doc:
-    """One of five: ``facts``, ``listen``, ``connect``, ``send`` and ``receive``."""
+    """One of three: ``facts``, ``listen`` and ``connect``."""
     if request["ask"] == "facts":
         return facts(request)
-    ask = {"listen": listen, "connect": connect, "send": send, "receive": receive}
+    ask = {"listen": listen, "connect": connect}
     try:
         return ask[request["ask"]](request)
     except (OSError, EOFError) as error:
@@ -161,11 +153,37 @@ def manifest(model: Doc, deep: bool = False) -> Doc:
 
 
 def checkout(folder: str) -> str:
-    """One digest of a checkout's files as `nodes push` sends them, of large ones by samples; "" where there is none."""
-    found = chosen({"kind": "checkout", "folder": folder}) if os.path.isdir(folder) else []
-    own = [path for path in found if path != ".git" and not path.startswith(".git/")]
-    described = all_described({"kind": "tree", "folder": folder}, own)
+    """One digest of what a checkout holds, of large files by samples; "" where there is none."""
+    own = sorted(of_checkout(folder)) if os.path.isdir(folder) else []
+    described = [[path, described_as(os.path.join(folder, path))] for path in own]
     return hashlib.sha256(json.dumps(described).encode()).hexdigest() if described else ""
+
+
+def of_checkout(folder: str) -> Set[str]:
+    """What git knows and does not ignore, and what a build has put there."""
+    try:
+        found = tracked(folder, "--cached", "--recurse-submodules") | tracked(folder, "--others", "--exclude-standard")
+        built = tracked(folder, "--others", "--ignored", "--exclude-standard", "--", *BUILT)
+        return found | {path for path in built if not LEFT_OUT & set(path.split("/"))}
+    except (OSError, subprocess.SubprocessError):  # no git, or no checkout
+        return {path for path, _ in files_of(folder) if not (LEFT_OUT | {".git"}) & set(path.split("/"))}
+
+
+def tracked(folder: str, *words: str) -> Set[str]:
+    trust = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*"}
+    done = subprocess.run(
+        ["git", "-C", folder, "ls-files", "-z", *words],
+        env=dict(os.environ, **trust), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True, timeout=PATIENCE,
+    )  # fmt: skip
+    return {os.fsdecode(path) for path in done.stdout.split(b"\0") if path and not path.endswith(b"/")}
+
+
+def described_as(path: str) -> List[Any]:
+    """A link and where to; or size, hash and mode; nothing where it is gone."""
+    try:
+        return ["link", os.readlink(path)] if os.path.islink(path) else [*sample(path), os.stat(path).st_mode & 0o111]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def snapshot(home: str, repo: str, revision: str) -> str:
@@ -273,275 +291,3 @@ def connect(request: Doc) -> Doc:
 
 def said(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
-
-
-# --- which files ------------------------------------------------------------------------------------------------------
-
-
-def chosen(request: Doc) -> List[str]:
-    """Paths below the folder that count. ``kind``: tree, mirror (a tree; what is not sent is removed), checkout, or
-    model (one snapshot in Hugging Face's cache)."""
-    folder = request["folder"]
-    if request["kind"] == "checkout":
-        found = of_checkout(folder)
-    elif request["kind"] == "model":
-        found = of_model(folder, request["model"])
-    else:
-        found = of_tree(folder)
-    return sorted(path for path in found if not path.endswith(PART) and os.path.basename(path) != RECORD)
-
-
-def of_tree(folder: str) -> Set[str]:
-    found = set()
-    for top, folders, names in os.walk(folder):
-        for path in (os.path.join(top, name) for name in names + folders):
-            if os.path.islink(path) or os.path.isfile(path):
-                found.add(os.path.relpath(path, folder))
-    return found
-
-
-def of_model(home: str, model: Doc) -> Set[str]:
-    """One commit of a repository: its links, what they lead to, and the name of the commit. A folder is one, too."""
-    if model.get("folder"):
-        return {os.path.join(model["folder"], path) for path in of_tree(os.path.join(home, model["folder"]))}
-    top = os.path.join(home, "hub", "models--" + model["repo"].replace("/", "--"))
-    commit = snapshot(home, model["repo"], model["revision"])
-    found = set()
-    for path in of_tree(commit):
-        whole = os.path.join(commit, path)
-        found.add(os.path.relpath(whole, home))
-        real = os.path.relpath(os.path.realpath(whole), os.path.realpath(home))
-        if not real.startswith(".."):
-            found.add(real)
-    name = os.path.join(top, "refs", model["revision"])
-    return found | ({os.path.relpath(name, home)} if os.path.isfile(name) else set())
-
-
-def of_checkout(folder: str) -> Set[str]:
-    """What git knows and does not ignore, what a build has put there, and git's own files."""
-    try:
-        found = tracked(folder, "--cached", "--recurse-submodules") | tracked(folder, "--others", "--exclude-standard")
-        built = tracked(folder, "--others", "--ignored", "--exclude-standard", "--", *BUILT)
-        found |= {path for path in built if not LEFT_OUT & set(path.split("/"))}
-    except (OSError, subprocess.SubprocessError):  # no git, or no checkout
-        found = {path for path in of_tree(folder) if not (LEFT_OUT | {".git"}) & set(path.split("/"))}
-    found = {path for path in found if os.path.lexists(os.path.join(folder, path))}
-    marks = {os.path.join(os.path.dirname(path), ".git") for path in found} | {".git"}  # of worktrees and submodules
-    found |= {path for path in marks if os.path.isfile(os.path.join(folder, path))}
-    own = os.path.join(folder, ".git")
-    if os.path.isdir(own):
-        found |= {os.path.join(".git", path) for path in of_tree(own) if not path.endswith(".lock")}
-    return found
-
-
-def tracked(folder: str, *words: str) -> Set[str]:
-    trust = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*"}
-    done = subprocess.run(
-        ["git", "-C", folder, "ls-files", "-z", *words],
-        env=dict(os.environ, **trust), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True, timeout=PATIENCE,
-    )  # fmt: skip
-    return {os.fsdecode(path) for path in done.stdout.split(b"\0") if path and not path.endswith(b"/")}
-
-
-def all_described(request: Doc, paths: List[str]) -> Doc:
-    """What each file is: a link and where to, or its size, its hash (of a large one samples) and mode."""
-    found: Doc = {}
-    for path in paths:
-        whole = os.path.join(request["folder"], path)
-        try:
-            deep = request["kind"] in MIRRORED and not path.startswith(".git/")
-            if os.path.islink(whole):
-                found[path] = ["link", os.readlink(whole)]
-            else:
-                found[path] = [*sample(whole, deep), os.stat(whole).st_mode & 0o111]
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-    return found
-
-
-# --- the two ends -----------------------------------------------------------------------------------------------------
-
-
-def told(stream: Any, document: Doc) -> None:
-    stream.write(json.dumps(document).encode() + b"\n")
-    stream.flush()
-
-
-def heard(stream: Any) -> Doc:
-    line = stream.readline(LINE)
-    if not line.endswith(b"\n"):
-        raise EOFError("the other end closed the connection")
-    found = json.loads(line)
-    if not isinstance(found, dict):
-        raise ValueError("the other end sent something else")
-    return found
-
-
-def send(request: Doc) -> Doc:
-    """Wait for the other end, tell it what is here, and send what it wants."""
-    files = all_described(request, chosen(request))
-    if not files:
-        return {"absent": True}
-    with listener(request, request["port"]) as sock:
-        print(LISTENS, flush=True)
-        while True:
-            peer, _ = sock.accept()
-            with peer:
-                peer.settimeout(PATIENCE)
-                stream = peer.makefile("rwb", BLOCK)
-                if hmac.compare_digest(str(heard(stream).get("token")), request["token"]):
-                    told(stream, {"files": files})
-                    serve(request["folder"], files, heard(stream)["want"], stream)
-                    return {"files": len(files)}
-
-
-def serve(folder: str, files: Doc, wanted: List[str], stream: Any) -> None:
-    for path in wanted:
-        if path not in files:
-            raise EOFError("the other end asked for something else")
-        whole = os.path.join(folder, path)
-        state = os.stat(whole)
-        told(stream, {"size": state.st_size, "mtime": state.st_mtime_ns, "mode": state.st_mode & 0o777})
-        digest, left = hashlib.sha256(), state.st_size
-        with open(whole, "rb") as file:
-            while left:
-                data = file.read(min(BLOCK, left))
-                if not data:
-                    raise EOFError("%s became shorter" % whole)
-                digest.update(data)
-                stream.write(data)
-                left -= len(data)
-        told(stream, {"sha256": digest.hexdigest()})
-
-
-def receive(request: Doc) -> Doc:
-    """Compare with what the other end has, and take what differs. ``dry_run``: only compare."""
-    with dialled(request, request["port"], time.monotonic() + request["seconds"]) as sock:
-        sock.settimeout(PATIENCE)
-        stream = sock.makefile("rwb", BLOCK)
-        told(stream, {"token": request["token"]})
-        return Receiver(request, heard(stream)["files"]).take(stream)
-
-
-class Receiver:
-    """Brings a folder to what ``theirs`` describes."""
-
-    def __init__(self, request: Doc, theirs: Doc) -> None:
-        self.request, self.theirs, self.folder = request, theirs, request["folder"]
-        for path in theirs:
-            if path.startswith("/") or ".." in path.split("/"):
-                raise EOFError("the other end sent a path that leads out: %s" % path)
-        state = os.stat(self.folder)
-        new = state.st_uid == 0 and not os.listdir(self.folder)
-        # A folder that Docker has just made for us is root's.
-        self.owner: Tuple[int, int] = tuple(request["owner"]) if new else (state.st_uid, state.st_gid)
-        if new and not request.get("dry_run"):
-            os.chown(self.folder, *self.owner)
-        self.at = 0
-        self.last = time.monotonic()
-
-    def take(self, stream: Any) -> Doc:
-        checkout, mirror = self.request["kind"] == "checkout", self.request["kind"] in MIRRORED
-        mine = all_described(self.request, chosen(self.request) if mirror else sorted(self.theirs))
-        differing = [path for path, one in self.theirs.items() if mine.get(path) != one]
-        # Links, and the small files by which a model is found, come after what they lead to.
-        differing.sort(key=lambda path: (self.is_link(path), -self.size(path), path))
-        extra = [path for path in mine if path not in self.theirs and not path.startswith(".git/")] if mirror else []
-        count = sum(self.size(path) for path in differing)
-        found: Doc = {"files": len(differing), "removed": len(extra), "bytes": count, "of": len(self.theirs)}
-        if checkout and not self.request["force"]:
-            record = self.record()
-            own = [path for path in differing + extra if path in mine and not path.startswith(".git/")]
-            changed = [path for path in own if mine[path] != record.get(path)]
-            if changed:
-                found.update(changed=changed[:5], changes=len(changed))
-        space = shutil.disk_usage(self.folder).free - RESERVE
-        if count > space:
-            found["free"] = max(0, space)
-        if self.request.get("dry_run") or "changed" in found or "free" in found:
-            told(stream, {"want": []})
-            return found
-        wanted = [path for path in differing if not self.is_link(path)]
-        told(stream, {"want": wanted})
-        for path in wanted:
-            self.write(path, stream)
-        for path in differing:
-            if self.is_link(path):
-                self.link(path)
-        for path in extra:
-            os.unlink(os.path.join(self.folder, path))
-        if checkout:
-            self.keep_record()
-        return found
-
-    def is_link(self, path: str) -> bool:
-        return bool(self.theirs[path][0] == "link")
-
-    def size(self, path: str) -> int:
-        return 0 if self.is_link(path) else int(self.theirs[path][0])
-
-    def write(self, path: str, stream: Any) -> None:
-        whole = os.path.join(self.folder, path)
-        self.make_folder(os.path.dirname(whole))
-        head, digest = heard(stream), hashlib.sha256()
-        with open(whole + PART, "wb") as file:
-            left = int(head["size"])
-            while left > 0:
-                data = stream.read(min(BLOCK, left))
-                if not data:
-                    raise EOFError("the other end closed the connection")
-                file.write(data)
-                digest.update(data)
-                left -= len(data)
-                self.progress(len(data))
-        if heard(stream)["sha256"] != digest.hexdigest():
-            os.unlink(whole + PART)
-            raise EOFError("%s arrived with other content: run the command again" % path)
-        os.chmod(whole + PART, head["mode"])
-        os.chown(whole + PART, *self.owner)
-        os.utime(whole + PART, ns=(head["mtime"], head["mtime"]))
-        if os.path.isdir(whole) and not os.path.islink(whole):
-            raise IsADirectoryError(21, "%s is a folder here, and a file there" % path)
-        os.replace(whole + PART, whole)
-
-    def link(self, path: str) -> None:
-        whole = os.path.join(self.folder, path)
-        self.make_folder(os.path.dirname(whole))
-        if os.path.lexists(whole + PART):
-            os.unlink(whole + PART)
-        os.symlink(self.theirs[path][1], whole + PART)
-        os.chown(whole + PART, *self.owner, follow_symlinks=False)
-        os.replace(whole + PART, whole)
-
-    def make_folder(self, path: str) -> None:
-        if path and not os.path.isdir(path):
-            self.make_folder(os.path.dirname(path))
-            if os.path.lexists(path):
-                os.unlink(path)  # a file or a broken link, where a folder is now
-            os.mkdir(path)
-            os.chown(path, *self.owner)
-
-    def progress(self, count: int) -> None:
-        self.at += count
-        if time.monotonic() - self.last > 1.0:
-            self.last = time.monotonic()
-            print(PROGRESS + str(self.at), flush=True)
-
-    def record_path(self) -> str:
-        own = os.path.join(self.folder, ".git")
-        return os.path.join(own if os.path.isdir(own) else self.folder, RECORD)
-
-    def record(self) -> Doc:
-        try:
-            with open(self.record_path(), encoding="utf-8") as file:
-                found = json.load(file)
-        except (OSError, ValueError):
-            return {}
-        return found if isinstance(found, dict) else {}
-
-    def keep_record(self) -> None:
-        path = self.record_path()
-        with open(path + PART, "w", encoding="utf-8") as file:
-            json.dump({path: one for path, one in self.theirs.items() if not path.startswith(".git/")}, file)
-        os.chown(path + PART, *self.owner)
-        os.replace(path + PART, path)

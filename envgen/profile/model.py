@@ -326,17 +326,6 @@ class Cluster:
         "The machines, by their names below `nodes`. The first has rank 0 and the API.", item=p.NODE
     )
     port: int = key("Port of the first node where all ranks meet (--master-port).", 29501, low=1024, high=65535)
-    on_failure: str = key(
-        "What `envgen up --stay` does when a part of it fails: stop takes all down; restart:N then starts all again, N"
-        " times at most.",
-        "stop",
-        item=p.ON_FAILURE,
-    )
-
-    @property
-    def restarts(self) -> int:
-        """How often all of it may be started again."""
-        return int(self.on_failure.partition(":")[2] or 0)
 
 
 @dataclass(frozen=True)

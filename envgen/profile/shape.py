@@ -108,7 +108,6 @@ CPUS = Pattern(r"\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*", "numbers and ranges 
 # A name below /dev, in the container the same or another one. No part is "..".
 _DEVICE = r"/dev/(?!\.\.?(?:[/:]|$))[A-Za-z0-9._-]+(/(?!\.\.?(?:[/:]|$))[A-Za-z0-9._-]+)*"
 DEVICE = Pattern(rf"{_DEVICE}(:{_DEVICE})?(:[rwm]{{1,3}})?", "a device such as /dev/infiniband, or /dev/x:/dev/y:rw")
-ON_FAILURE = Pattern(r"stop|restart:[1-9][0-9]{0,2}", "stop, or restart:N with a number such as 3")
 CAPABILITY = Pattern(r"(?!ALL$|CAP_)[A-Z][A-Z0-9_]{1,40}", "a capability such as IPC_LOCK, without CAP_; never ALL")
 LABEL = Pattern(
     r"(?!dev\.envgen\.|com\.docker\.)[A-Za-z0-9][A-Za-z0-9._/-]{0,127}",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +18,6 @@ from envgen.serve.events import (
     Completion,
     NoCompletion,
     Part,
-    body_of,
     document_of,
     error_text,
     read_events,
@@ -31,7 +29,6 @@ from envgen.text import visible
 PROMPT = "The capital of France is"
 MAX_TOKENS = 12
 ENOUGH = 80  # characters of a chat's answer; the rest proves nothing more
-_TOKENS = re.compile(r"^vllm:(?:generation|prompt)_tokens_total(?:\{[^}]*\})? ([0-9.e+]+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -227,15 +224,3 @@ def judge_completion(completion: Completion, expect_text: str | None = None) -> 
         why = f"the first prompt was completed with {visible(text)!r}, which does not contain {expect_text!r}"
         return Answer(False, why, text=visible(text), fatal=True)
     return Answer(True, text=visible(text))
-
-
-def tokens(url: str) -> float | None:
-    """How many tokens a vLLM server has read and written so far; None where it does not say."""
-    try:
-        with requests.Session() as session:
-            session.trust_env = False
-            text = body_of(session.get(f"{url}/metrics", timeout=10, stream=True)).decode("utf-8", "replace")
-            found = [float(one) for one in _TOKENS.findall(text)]
-    except (requests.RequestException, ValueError):
-        return None
-    return sum(found) if found else None

@@ -120,7 +120,7 @@ def test_other_weights_are_found_before_anything_starts(pair: Pair) -> None:
 
 
 def test_two_machines_answer_together_and_end_together(pair: Pair) -> None:
-    argv = [sys.executable, "-m", "envgen", "up", "serve", "--stay", "--canary", "0"]
+    argv = [sys.executable, "-m", "envgen", "up", "serve", "--stay"]
     said, logs, answers = "", dict[str, str](), list[dict[str, Any]]()
     with subprocess.Popen(argv, cwd=pair.folder, env=pair.env, stderr=subprocess.PIPE, text=True) as staying:
         try:

@@ -695,8 +695,6 @@ two(
     "        restart: ⟦on-failure:3\n        cluster:",
     ("restarted alone", "on_failure: restart:3"),
 )
-two("a restart without a number", "[one, two]}", "[one, two], on_failure: ⟦restart}", ("restart", "restart:N"))
-two("no restart at all", "[one, two]}", "[one, two], on_failure: ⟦restart:0}", ("restart:0", "restart:N"))
 two(
     "a variable of one machine",
     "        cluster:",

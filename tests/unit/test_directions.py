@@ -38,7 +38,7 @@ INSIDE = tuple(
     for path in sorted(PACKAGE.glob("inside/**/*.py"))
     if path.name != "run.py"  # the host's side
 )
-ALONE = ("inside/layers.py", "inside/warm.py")  # sent without the runner
+ALONE = ("inside/warm.py",)  # sent without the runner
 
 
 @cache

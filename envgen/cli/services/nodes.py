@@ -16,10 +16,10 @@ from envgen.app import push as use_case
 from envgen.app.session import Session
 from envgen.cli import FullGroup
 from envgen.cli.common import answer, reporting, variant_option
+from envgen.doctor.model import Finding, Severity
+from envgen.doctor.report import MARKS, row_of
 from envgen.errors import ExitCode
 from envgen.text import Styled, paint, size, visible, wants_colour
-
-MARKS = {"ok": ("ok  ", "32"), "warn": ("warn", "33"), "fail": ("FAIL", "31")}
 
 
 @click.group(cls=FullGroup)
@@ -61,23 +61,29 @@ def check(session: Session, service: str | None, deep: bool) -> int:
     began = time.monotonic()
     written = nodes.write_variables(profile, root, machines)
     found = nodes.check(profile, root, name, deep=deep)
-    failed = [one for one in found if one.level == "fail"]
+    failed = [one for one in found if one.severity is Severity.ERROR]
     seconds = time.monotonic() - began
-    rows = list(map(asdict, found))
-    document = {"service": name, "findings": rows, "failed": len(failed), "seconds": round(seconds, 1)}
+    document = {
+        "service": name,
+        "findings": list(map(row_of, found)),
+        "failed": len(failed),
+        "seconds": round(seconds, 1),
+    }
     return answer({**document, "files": written}, _lines(found, seconds), ExitCode.REFUSED if failed else ExitCode.OK)
 
 
-def _lines(found: Sequence[nodes.Finding], seconds: float) -> Iterator[str]:
+def _lines(found: Sequence[Finding], seconds: float) -> Iterator[str]:
     colour = wants_colour(sys.stdout, os.environ)
     for one in found:
-        mark, code = MARKS[one.level]
-        who = f"{one.nodes[0]}: " if len(one.nodes) == 1 else ""
-        yield Styled(f"  {paint(mark, code, colour)}  {visible(who + one.message)}")
-        if one.hint and one.level != "ok":
-            yield f"        hint: {one.hint}"
-    counts = Counter(one.level for one in found)
-    yield f"{counts['fail']} failed, {counts['warn']} warned, {counts['ok']} passed, {seconds:.1f} s"
+        mark, code = MARKS[one.severity]
+        who = "" if one.severity is Severity.OK or len(one.evidence["nodes"]) != 1 else f"{one.evidence['nodes'][0]}: "
+        yield Styled(f"  {paint(f'{mark:<4}', code, colour)}  {visible(who + (one.seen or one.title))}")
+        if one.remedy:
+            yield f"        expected: {one.expected}"
+            yield f"        fix:      {one.remedy.text}{'   (in the project file)' * one.remedy.is_line}"
+    counts = Counter(one.severity for one in found)
+    failed, warned, passed = (counts[one] for one in (Severity.ERROR, Severity.WARNING, Severity.OK))
+    yield f"{failed} failed, {warned} warned, {passed} passed, {seconds:.1f} s"
 
 
 @command.command()
@@ -87,27 +93,25 @@ def _lines(found: Sequence[nodes.Finding], seconds: float) -> Iterator[str]:
 @click.option("--sources", is_flag=True, help="The mounted checkouts.")
 @click.option("--model", is_flag=True, help="The weights.")
 @click.option("--caches", is_flag=True, help="The kernels that were compiled at run time.")
-@click.option("--force", is_flag=True, help="Also over files of a checkout that were changed on the other machine.")
 @click.option("-n", "--dry-run", is_flag=True, help="Show what would be sent; change nothing.")
-def push(session: Session, service: str | None, force: bool, dry_run: bool, **chosen: bool) -> int:
+def push(session: Session, service: str | None, dry_run: bool, **chosen: bool) -> int:
     """Copy what the first machine of SERVICE has to its other machines: image, checkouts, weights, compiled kernels.
 
-    All of it, or what is named. Nothing is built or downloaded a second time; what is the same is left alone. What was
-    cut off is never taken for whole, and the same command goes on.
+    All of it, or what is named. Nothing is built or downloaded a second time; what is the same is left alone.
 
-    Of the image only the layers that a machine lacks are sent, over the connection of its Docker context. Files travel
-    from machine to machine over the cable, unencrypted, and are compared by their hashes; they need the image on both.
-    Files of a checkout that the first machine does not have are removed on the others.
+    The image goes by `docker save` and `docker load` over the connection of the machine's Docker context, what is in
+    volumes by tar between two containers of the image, and folders (weights, checkouts) by rsync over ssh, which goes
+    on where it was cut off. What a push replaces or removes in a checkout is kept beside it, in NAME.before-push.
 
-    Exit code 3 where something could not be sent, 6 where it was refused: files of a checkout changed there, no space,
-    services that use a cache.
+    Exit code 3 where something could not be sent, 6 where it was refused: services that use a cache, a context that is
+    not an ssh:// one.
 
     \b
     Examples:
       envgen nodes push --image
     """
     kinds = [kind for kind in use_case.KINDS if chosen[kind]] or use_case.KINDS
-    found = use_case.push(session, service, kinds=kinds, dry_run=dry_run, force=force)
+    found = use_case.push(session, service, kinds=kinds, dry_run=dry_run)
     states = {one.state for one in found}
     code = ExitCode.ENGINE if "failed" in states else ExitCode.REFUSED if "refused" in states else ExitCode.OK
     return answer({"pushed": [asdict(one) for one in found]}, _sent(found), code)

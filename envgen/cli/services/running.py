@@ -16,7 +16,6 @@ from envgen.app.session import Session
 from envgen.cli.common import (
     LARGEST,
     F,
-    Figure,
     answer,
     ask,
     project_options,
@@ -87,12 +86,9 @@ def command_of(argv: tuple[str, ...]) -> tuple[str, ...]:
 @click.option("--recreate", is_flag=True, help="Replace a running container whose settings differ, without asking.")
 @click.option("--take-over", is_flag=True, help="Stop and replace what another folder or user runs under this name.")
 @click.option("--stay", is_flag=True, help="Then watch a service with `cluster`; if a part of it fails, take all down.")
-@click.option("--canary", type=Figure(0, LARGEST), default=30, show_default=True, metavar="SECONDS",
-              help="With --stay: send a small request this often (0: none); two in a row that fail or take twice as "
-              "long are the end.")  # fmt: skip
 def up(
     session: Session, names: tuple[str, ...], build_first: bool, no_wait: bool, timeout: int | None,
-    no_predict: bool, recreate: bool, take_over: bool, stay: bool, canary: float,
+    no_predict: bool, recreate: bool, take_over: bool, stay: bool,
 ) -> int:  # fmt: skip
     """Start each SERVICE (default: all of the profile) in turn, and wait until it answers.
 
@@ -141,9 +137,7 @@ def up(
         raise
     answer(documents[0] if len(names) == 1 else documents)
     if stay:
-        services.stay(session, checked[0], canary, timeout)
-    elif unwatched := [one.service for one in checked if one.restarts]:
-        progress(f"note: on_failure of {', '.join(unwatched)} needs --stay: else nothing watches it from here on")
+        checked[0].group.stay()
     return 0
 
 

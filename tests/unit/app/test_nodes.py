@@ -11,14 +11,14 @@ import pytest
 
 from envgen.app import doctor, nodes
 from envgen.app.nodes import Seen
-from envgen.doctor.model import Context, Remedy, Severity, Subject
+from envgen.doctor.model import Finding, Remedy, Severity, Subject
 from envgen.engine.values import Container, Image, Mount
 from envgen.profile.model import Cluster, GpuMode, Machine, Service
 from envgen.profile.values import ByteSize
 
 SERVICE = Service(command=("vllm", "serve", "/models/m"))
 CLUSTER = Cluster(nodes=("one", "two"))
-PROFILE: Any = SimpleNamespace(env={}, shm_size=None, ipc="private", gpu=GpuMode.ALL)
+PROFILE: Any = SimpleNamespace(env={}, shm_size=None, ipc="private", gpu=GpuMode.ALL, mounted_sources={})
 
 
 def image(layers: tuple[str, ...] = ("sha256:a",)) -> Image:
@@ -49,12 +49,12 @@ def seen(name: str, rank: int, **changes: Any) -> Seen:
     return Seen(name, machine, rank, version="29.0", arch="arm64", image=image(), facts=facts(**changes))
 
 
-def facts_of(one: Seen, service: Service = SERVICE, profile: Any = None) -> list[nodes.Finding]:
+def facts_of(one: Seen, service: Service = SERVICE, profile: Any = None) -> list[Finding]:
     return [*nodes._facts(one, profile or PROFILE, service, CLUSTER)]
 
 
-def failed(found: list[nodes.Finding]) -> list[str]:
-    return [one.message for one in found if one.level == "fail"]
+def failed(found: list[Finding]) -> list[str]:
+    return [one.seen for one in found if one.severity is Severity.ERROR]
 
 
 def between(one: Seen, two: Seen) -> list[str]:
@@ -129,7 +129,7 @@ def test_a_port_that_is_blocked_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
     one, two = seen("one", 0), seen("two", 1)
     one.engine = two.engine = object()  # type: ignore[assignment]
     found = nodes._connection(SimpleNamespace(image_name="i", base=SimpleNamespace(python="python3")), two, one, 29501)  # type: ignore[arg-type]
-    assert found.message == "two -> one (10.0.0.1): TCP port 29501 cannot be reached: timed out"
+    assert found.seen == "two -> one (10.0.0.1): TCP port 29501 cannot be reached: timed out"
 
 
 def test_rdma_devices_must_be_active_and_have_an_address() -> None:
@@ -192,7 +192,7 @@ def test_what_rdma_needs_and_what_could_do_rdma() -> None:
     assert failed(facts_of(refused)) == [
         "Docker may not set the service's limits there (setrlimit type 8: operation not permitted)"
     ]
-    [unused] = [one.message for one in facts_of(seen("one", 0, rdma=RAILS)) if one.level == "warn"]
+    [unused] = [one.seen for one in facts_of(seen("one", 0, rdma=RAILS)) if one.severity is Severity.WARNING]
     assert unused == "a, b can do RDMA, and `rdma` names no device: NCCL uses TCP"
 
 
@@ -203,28 +203,29 @@ def with_gpu(name: str, **labels: str) -> Container:
 def test_other_containers_that_have_the_gpu() -> None:
     one = seen("one", 0)
     one.gpus = (with_gpu("notebook"),)
-    [found] = [found for found in facts_of(one) if found.level != "ok"]
+    [found] = [found for found in facts_of(one) if found.severity]
     message = "other containers have the GPU, and may hold its memory: notebook"
-    assert (found.level, found.message, found.hint) == ("warn", message, "docker --context default stop notebook")
+    cure = Remedy("docker --context default stop notebook")
+    assert (found.severity, found.seen, found.remedy) == (Severity.WARNING, message, cure)
     one.gpus += (with_gpu("other-serve-1", **{"dev.envgen.cluster": "head"}),)  # it certainly holds memory
     assert failed(facts_of(one)) == [f"{message}, other-serve-1"]
 
 
 def test_shared_memory_counts_as_memory() -> None:
     service = replace(SERVICE, needs_memory=ByteSize.parse("64GiB"), shm_size=ByteSize.parse("32GiB"))
-    [found] = [found for found in facts_of(seen("one", 0), service) if found.level == "warn"]
-    assert found.message.startswith("shm_size is 32GiB: ")
+    [found] = [found for found in facts_of(seen("one", 0), service) if found.severity is Severity.WARNING]
+    assert found.seen.startswith("shm_size is 32GiB: ")
 
 
-@pytest.mark.parametrize(("packet", "level"), [(9000, "ok"), (1500, "fail")])
-def test_packets_of_the_whole_mtu_must_pass(packet: int, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("packet", "severity"), [(9000, Severity.OK), (1500, Severity.ERROR)])
+def test_packets_of_the_whole_mtu_must_pass(packet: int, severity: Severity, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = {"bytes": nodes.LINK_BYTES, "seconds": 0.01, "peer": "10.0.0.1", "packet": packet}
     monkeypatch.setattr("envgen.app.nodes.run.ask", lambda *_args, **_more: answer)
     monkeypatch.setattr("envgen.app.nodes.run.in_image", lambda *_args, **_more: None)
     one, two = seen("one", 0), seen("two", 1)
     one.engine = two.engine = object()  # type: ignore[assignment]
     found = nodes._connection(SimpleNamespace(image_name="i", base=SimpleNamespace(python="python3")), one, two, 29501)  # type: ignore[arg-type]
-    assert found.level == level and f"packets of {packet} bytes" in found.message
+    assert found.severity is severity and f"packets of {packet} bytes" in found.title
 
 
 @pytest.mark.parametrize(
@@ -251,26 +252,27 @@ def test_an_answer_about_a_connection_of_another_shape(answer: dict[str, Any], m
     one, two = seen("one", 0), seen("two", 1)
     one.engine = two.engine = object()  # type: ignore[assignment]
     found = nodes._connection(SimpleNamespace(image_name="i", base=SimpleNamespace(python="python3")), one, two, 29501)  # type: ignore[arg-type]
-    assert found.level == "fail" and "cannot be read" in found.message
+    assert found.severity is Severity.ERROR and "cannot be read" in found.seen
 
 
 def test_doctor_reports_the_machines_of_a_cluster_in_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = [
-        nodes.Finding("ok", ("one",), "Docker 29"),
-        nodes.Finding("warn", ("one", "two"), "slow", "is it the right interface?"),
-        nodes.Finding("fail", ("two",), "the image x is not there", "`envgen nodes push`, or copy it"),
-    ]
-    monkeypatch.setattr("envgen.app.nodes.check", lambda *_: answers)
     services = {"serve": replace(SERVICE, cluster=CLUSTER), "dev": SERVICE}
     profile: Any = SimpleNamespace(name="prod", services=services)
-    context = Context(profile, "serve")
-    ok, warning, error = doctor._machines(context, Subject(profile, Path()))
+    answers = [
+        nodes.finding(Severity.OK, ("one",), "Docker 29"),
+        nodes.finding(Severity.WARNING, ("one", "two"), "slow", "is it the right interface?"),
+        nodes.finding(Severity.ERROR, ("two",), "the image x is not there", fix="envgen nodes push --image"),
+    ]
+    monkeypatch.setattr(
+        "envgen.app.nodes.check", lambda *_: [nodes.completed(one, profile, "serve") for one in answers]
+    )
+    ok, warning, error = doctor._machines(Subject(profile, Path()))
     assert ok.title == "one: Docker 29" and ok.severity is Severity.OK
     assert warning.severity is Severity.WARNING and (warning.title, warning.seen) == ("serve on one and two", "slow")
     assert warning.remedy == Remedy("envgen nodes check serve -p prod")
     assert error.severity is Severity.ERROR and error.seen == "the image x is not there"
-    assert error.remedy == Remedy("envgen nodes push")
-    assert doctor._machines(context, Subject(profile, Path(), "dev")) == []
+    assert error.remedy == Remedy("envgen nodes push --image")
+    assert doctor._machines(Subject(profile, Path(), "dev")) == []
 
 
 def test_a_machine_that_runs_the_service_has_its_ports_and_memory() -> None:

@@ -54,12 +54,9 @@ def test_the_user_of_a_service(monkeypatch: pytest.MonkeyPatch, user: str | None
     assert run_as(engine(), found, "unknown") == ""
 
 
-@pytest.mark.parametrize(
-    ("user", "unmapped", "mode"),
-    [("", False, None), ("0:0", False, None), ("0:0", True, "host"), ("1000:1000", False, "host")],
-)
+@pytest.mark.parametrize(("user", "mode"), [("", None), ("0:0", None), ("1000:1000", "host")])
 def test_users_of_helpers_where_the_engine_remaps_them(
-    monkeypatch: pytest.MonkeyPatch, user: str, unmapped: bool, mode: str | None
+    monkeypatch: pytest.MonkeyPatch, user: str, mode: str | None
 ) -> None:
     """Files in checkouts and caches keep the numbers of this machine, also under userns-remap."""
     asked: list[dict[str, Any]] = []
@@ -75,5 +72,5 @@ def test_users_of_helpers_where_the_engine_remaps_them(
     )
     monkeypatch.setattr(docker, "_started", started)
     with pytest.raises(EngineError, match="far enough"):
-        docker.run_once("image", ["true"], user=user, unmapped=unmapped)
+        docker.run_once("image", ["true"], user=user)
     assert asked[0]["HostConfig"].get("UsernsMode") == mode
