@@ -28,7 +28,7 @@ from envgen.patches.dry_run import (
     dry_run,
     report_lines,
 )
-from envgen.patches.series import Series, complete, load_series, version_of, version_of_ref
+from envgen.patches.series import Series, load_series, version_of, version_of_ref
 from envgen.profile.model import Profile, Project, Source
 from envgen.redact import without_login
 from envgen.render.locking import lock_of
@@ -85,8 +85,6 @@ def find_targets(session: Session, names: Sequence[str] = ()) -> list[Target]:
         where = f"profile {profiles[0].name}" if session.profile_name else "any profile"
         hint = "write `patches: NAME` into a source that is not a mounted checkout (docs/patches.md)"
         raise UsageError(f"no source of {where} has patches", hint=hint)
-    for folder in {target.folder for target in found.values()}:
-        complete(project.root, folder)
     for name in names:
         if name not in known:
             raise UsageError(f"no source {name!r} with patches", hint=f"there is {', '.join(known)}")
@@ -102,7 +100,7 @@ def one_target(session: Session, name: str | None) -> Target:
     return found[0]
 
 
-def new_target(session: Session, name: str | None) -> tuple[Target, str]:
+def new_target(session: Session, name: str | None, title: str) -> tuple[Target, str]:
     """Where a new patch goes, and what is still to be written into the project file ("": nothing).
 
     A source that has no `patches` yet gets a folder of its own name.
@@ -113,6 +111,8 @@ def new_target(session: Session, name: str | None) -> tuple[Target, str]:
     built = {place[0]: place for place, source in reversed(sources.items()) if source.origin.kind != "checkout"}
     known = sorted({key for key, _ in sources})
     wanted = [name] if name is not None else known
+    if name is None and title in known:
+        raise UsageError(f"{title} is a source, and the patch has no name", hint=f"envgen patch new NAME {title}")
     if any(sources[place].patches for key, place in built.items() if key in wanted) or not set(wanted) & set(known):
         return one_target(session, name), ""
     if len(wanted) > 1:
@@ -321,15 +321,17 @@ def _left_out(run: DryRun, tree: Tree, series: Series) -> list[str]:
     lines = []
     for verdict in dry_run(tree, series, beyond_range=True).verdicts:
         if verdict.state is State.OUT_OF_RANGE and verdict.measured is not None:
-            fits, how = verdict.measured.fits, verdict.measured.value
-            would = f"it would still fit ({how}): widen its Applies-To" if fits else f"it would not fit ({how})"
+            fits = verdict.measured is State.FITS
+            would = (
+                "it would still fit: widen its Applies-To" if fits else f"it would not fit ({verdict.measured.value})"
+            )
             left = f"warning: {verdict.path} is left out: it is for {verdict.applies_to}, not {run.version}"
             lines.append(f"{left}; {would}")
     return lines
 
 
 def _summary(run: DryRun) -> str:
-    fitting = sum(verdict.state.fits for verdict in run.verdicts)
+    fitting = sum(verdict.state is State.FITS for verdict in run.verdicts)
     skipped = len(run.verdicts) - fitting
     words = f"{fitting} patch{'es' * (fitting != 1)} fit{'s' * (fitting == 1)} {run.tree}"
     return words + (f" ({skipped} skipped, not for this version)" if skipped else "")

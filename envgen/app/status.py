@@ -81,7 +81,8 @@ def checkout(folder: Path) -> Mapping[str, Any]:
         tree = WorkTree(folder)
         branch = tree.git(["symbolic-ref", "--short", "--quiet", "HEAD"], check=False)
         commit = tree.head
-        edited = len(tree.edited("HEAD")) if commit else 0
+        names = tree.edited("HEAD") if commit else []
+        edited = len(names) - len(tree.generated(names))
         return {"branch": branch.text if branch.code == 0 else None, "commit": commit or None, "edited": edited,
                 "untracked": len(tree.untracked()), "trouble": None}  # fmt: skip
     except EnvgenError as error:

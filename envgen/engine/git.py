@@ -45,6 +45,7 @@ _OF_SERVERS = ("GIT_SSL_", "GIT_SSH", "GIT_PROXY", "GIT_ASKPASS", "GIT_HTTP_")
 _PROTOCOLS = "https:http:git:ssh:file"
 _LARGEST_INDEX = 1 << 30
 _SMALL = 1 << 20
+_VERSION_FILES = ("_version.py", "_build_meta.py")  # of setuptools-scm (vLLM) and FlashInfer
 _DEEPEST = 5  # alternates of alternates, as in git itself
 
 
@@ -212,6 +213,11 @@ class WorkTree(Repository):
     def untracked(self) -> list[str]:
         """Files that git does not know and does not ignore. A repository inside is one name with a slash at its end."""
         return self.git(["ls-files", "--others", "--exclude-standard", "-z"]).names
+
+    def generated(self, names: Sequence[str]) -> list[str]:
+        """Those that nobody edits by hand: tracked though git ignores them, or written by a build's version script."""
+        ignored = set(self.git(["ls-files", "--cached", "--ignored", "--exclude-standard", "-z"]).names)
+        return [name for name in names if name in ignored or name.rpartition("/")[2] in _VERSION_FILES]
 
     def submodules(self, revision: str) -> dict[str, tuple[str, str]]:
         """path -> (its commit in ``revision``, its commit in the index), "" where there is none."""

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
-import re
 import tarfile
-import warnings
 import zlib
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from envgen import files
 from envgen.engine.git import Repository, git
-from envgen.errors import EnvgenError, Place
-from envgen.patches.series import Patch, Series, in_range, read_patch, strip
+from envgen.errors import EnvgenError
+from envgen.patches.series import Patch, Series, in_range
 from envgen.text import counted, reason_of, table, visible
 
 LARGEST = 16 << 20  # bytes of one file
@@ -120,52 +117,29 @@ def put(folder: Path, files: dict[str, File]) -> None:
 class State(str, Enum):
     """How a patch and a source stand to each other."""
 
-    APPLIES = "applies"
-    OFFSET = "applies with offset"
-    FUZZY = "fuzzy"
+    FITS = "fits"
     ALREADY = "already applied"
-    PARTLY = "partly applied"
-    CONFLICT = "conflict"
+    CONFLICT = "does not fit"
     OUT_OF_RANGE = "out of range"
-
-    @property
-    def fits(self) -> bool:
-        """Whether a build takes it as it is: at any place, but with all of its context."""
-        return self in (State.APPLIES, State.OFFSET)
-
-
-@dataclass(frozen=True)
-class HunkVerdict:
-    """One hunk. ``line`` is its line in the patch; ``offset`` how many lines off it was found."""
-
-    file: str
-    number: int  # 0: a file without hunks (a rename, a mode)
-    line: int
-    heading: str
-    state: State = State.CONFLICT
-    offset: int = 0
-    expected: tuple[str, ...] = ()  # the lines that the patch wants to find
-    actual: tuple[str, ...] = ()  # the most similar lines that the source has
-    actual_at: int = 0  # the line number of the first of them; 0: nothing similar
-    reason: str = ""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One patch against one source. ``measured`` is how it would stand if its range did not matter."""
+    """One patch against one source. ``measured`` is how it would stand if its range did not matter; ``said`` is git's.
+
+    ``ok`` is False where a build would stop.
+    """
 
     name: str
     path: str
     applies_to: str
     state: State
     measured: State | None
-    hunks: tuple[HunkVerdict, ...] = ()
-    reason: str = ""
+    said: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
-        """False where a build would stop."""
-        return self.state.fits or self.state is State.OUT_OF_RANGE
+        return self.state in (State.FITS, State.OUT_OF_RANGE)
 
 
 @dataclass(frozen=True)
@@ -184,10 +158,6 @@ class DryRun:
 
 
 APPLY = ("apply", "--whitespace=nowarn")
-# Less context than the patch has, as git itself offers it. One line is the least that still says where.
-_FUZZ = ("-C2", "-C1")
-_SUCCEEDED = re.compile(r"^Hunk #(\d+) succeeded at \d+(?: \(offset (-?\d+) lines?\))?", re.MULTILINE)
-_CHECKING = re.compile(r"^Checking patch (.*)\.\.\.$", re.MULTILINE)
 
 
 def dry_run(tree: Tree, series: Series, *, beyond_range: bool = False) -> DryRun:
@@ -202,53 +172,20 @@ def dry_run(tree: Tree, series: Series, *, beyond_range: bool = False) -> DryRun
         put(folder, tree.read({name for patch in series.patches for name in patch.touches}))
         for patch in series.patches:
             inside = in_range(patch.header.applies_to, tree.version)
-            state, hunks, reason = _tried(folder, patch) if inside or beyond_range else (None, (), "")
+            state, said = _tried(folder, patch) if inside or beyond_range else (None, ())
             now = state if inside and state else State.OUT_OF_RANGE
-            verdicts.append(Verdict(patch.name, patch.path, patch.header.applies_to, now, state, hunks, reason))
+            verdicts.append(Verdict(patch.name, patch.path, patch.header.applies_to, now, state, said))
     return DryRun(series.folder, tree.label, tree.version, tuple(verdicts))
 
 
-def _tried(folder: Path, patch: Patch) -> tuple[State, tuple[HunkVerdict, ...], str]:
-    """Judge one patch, and apply it if it fits (a fuzzy one too, so that those after it can be judged)."""
-    code, said = _apply(folder, patch.content, "--check", "-v")
+def _tried(folder: Path, patch: Patch) -> tuple[State, tuple[str, ...]]:
+    """What git says of one patch. One that fits is applied, so that those after it can be tried."""
+    code, said = _apply(folder, patch.content)
     if code == 0:
-        hunks = tuple(_placed(patch, said))
-        compiled = _compiling(folder, patch)
-        _apply(folder, patch.content)
-        if broken := sorted(compiled - _compiling(folder, patch)):
-            return State.CONFLICT, hunks, f"leaves {broken[0]}, which Python cannot compile"
-        return State.OFFSET if any(hunk.offset for hunk in hunks) else State.APPLIES, hunks, ""
+        return State.FITS, ()
     if _apply(folder, patch.content, "--check", "-R")[0] == 0:
-        return State.ALREADY, (), ""
-    hunks = tuple(_judged(folder, *part) for part in _parts(patch))
-    states = {hunk.state for hunk in hunks}
-    if State.CONFLICT in states:
-        return State.CONFLICT, hunks, ""
-    if State.ALREADY in states:
-        return State.ALREADY if states == {State.ALREADY} else State.PARTLY, hunks, ""
-    if State.FUZZY in states and any(_apply(folder, patch.content, less)[0] == 0 for less in _FUZZ):
-        return State.FUZZY, hunks, ""
-    return State.CONFLICT, hunks, _first_error(said)  # each part fits alone, but not all of them together
-
-
-def _judged(folder: Path, verdict: HunkVerdict, alone: bytes) -> HunkVerdict:
-    """One hunk by itself: does it fit, is it in already, or does it fit with less context?"""
-    code, said = _apply(folder, alone, "--check", "-v")
-    if code == 0:
-        offset = next((int(match[2] or 0) for match in _SUCCEEDED.finditer(said)), 0)
-        return replace(verdict, state=State.OFFSET if offset else State.APPLIES, offset=offset)
-    if _apply(folder, alone, "--check", "-R")[0] == 0:
-        return replace(verdict, state=State.ALREADY)
-    if any(_apply(folder, alone, "--check", less)[0] == 0 for less in _FUZZ):
-        return replace(verdict, state=State.FUZZY)
-    path = folder / verdict.file
-    if not path.is_file():
-        return replace(verdict, reason="the source has no such file")
-    if not verdict.expected:
-        return replace(verdict, reason=_first_error(said))
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    at, actual = most_similar(verdict.expected, lines)
-    return replace(verdict, actual=actual, actual_at=at)
+        return State.ALREADY, ()
+    return State.CONFLICT, tuple(line.removeprefix("error: ") for line in said.splitlines() if line.strip())
 
 
 def _apply(folder: Path, content: bytes, *options: str) -> tuple[int, str]:
@@ -256,106 +193,27 @@ def _apply(folder: Path, content: bytes, *options: str) -> tuple[int, str]:
     return answer.code, answer.stderr
 
 
-def _compiling(folder: Path, patch: Patch) -> set[str]:
-    """The Python files of a patch that compile as they now are, or are not there."""
-    return {name for name in patch.touches if name.endswith(".py") and compiles(folder / name)}
-
-
-def compiles(path: Path) -> bool:
-    """Whether a Python file compiles. Nothing of it runs."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
-    except FileNotFoundError:
-        return True
-    except (SyntaxError, ValueError):
-        return False
-    return True
-
-
-def _placed(patch: Patch, said: str) -> Iterator[HunkVerdict]:
-    """The hunks of a patch that fits, with the offsets that git tells."""
-    sections = _CHECKING.split(said)
-    by_file = dict(zip(sections[1::2], sections[2::2], strict=False))
-    for hunk, _ in _parts(patch):
-        found = {int(number): int(offset or 0) for number, offset in _SUCCEEDED.findall(by_file.get(hunk.file, ""))}
-        offset = found.get(hunk.number, 0)
-        yield replace(hunk, state=State.OFFSET if offset else State.APPLIES, offset=offset)
-
-
-def _parts(patch: Patch) -> Iterator[tuple[HunkVerdict, bytes]]:
-    """Each hunk, and a patch with that hunk alone. A file without hunks is one part."""
-    for changed in read_patch(patch.content, patch.path, Place(patch.path)):
-        name = strip(changed.target if changed.source == "/dev/null" else changed.source)
-        if not changed.hunks:
-            yield HunkVerdict(name, 0, 1, "the whole file"), changed.alone()
-        for number, hunk in enumerate(changed.hunks, 1):
-            yield HunkVerdict(name, number, hunk.line, hunk.heading, expected=hunk.expected), changed.alone(hunk)
-
-
-def _first_error(said: str) -> str:
-    errors = [line.removeprefix("error: ") for line in said.splitlines() if line.startswith("error: ")]
-    telling = [line for line in errors if not line.startswith("while searching")]
-    return (telling or errors or ["git apply refused it"])[0]
-
-
-def most_similar(expected: Sequence[str], lines: Sequence[str]) -> tuple[int, tuple[str, ...]]:
-    """(line number from 1, lines) of the stretch around the most letters in a row that are as ``expected``.
-
-    (0, ()) where no line is.
-    """
-    wanted, there = ([line.strip() for line in text] for text in (expected, lines))
-    blocks = difflib.SequenceMatcher(None, wanted, there, autojunk=False).get_matching_blocks()
-    best = max(blocks, key=lambda block: len("".join(wanted[block.a : block.a + block.size])))
-    at = max(0, best.b - best.a)
-    return (at + 1, tuple(lines[at : at + len(expected)])) if best.size else (0, ())
-
-
 # --- how verdicts look: lines for people, keys for programs -----------------------------------------------------------
 
-_SHORT = {State.OFFSET: "offset", State.FUZZY: "FUZZY", State.ALREADY: "ALREADY IN", State.PARTLY: "PARTLY IN"}
 _CURES = {
-    State.FUZZY: "some context differs, and builds apply exactly: carry it over with `envgen patch refresh`",
-    State.ALREADY: "the source has it: narrow its Applies-To, or remove it with `envgen patch drop`",
-    State.PARTLY: "the source has a part of it: carry the rest over with `envgen patch refresh`",
-    State.CONFLICT: "carry it over with `envgen patch refresh`, or narrow its Applies-To",
+    State.ALREADY: "the source has it: narrow its Applies-To, or delete it and its line in the series",
+    State.CONFLICT: "docs/patches.md: carry it to another version; or narrow its Applies-To",
 }
+_SHORT = {State.FITS: "fits", State.ALREADY: "ALREADY IN", State.CONFLICT: "CONFLICT"}
 
 
 def report_lines(run: DryRun, *, only_bad: bool = False) -> list[str]:
-    """One source: a line a patch, and both sides of what does not fit."""
+    """One source: a line a patch, and git's words on what does not fit."""
     found = [] if only_bad else [f"{run.tree} ({run.series})"]
     for verdict in run.verdicts:
         if only_bad and verdict.ok:
             continue
-        sentence = verdict.state.value
-        if verdict.state is State.OUT_OF_RANGE:
-            sentence += f", skipped (it is for {verdict.applies_to})"
-        elif verdict.state is State.OFFSET:
-            sentence += f" ({', '.join(f'{hunk.offset:+d}' for hunk in verdict.hunks if hunk.offset)} lines)"
-        found.append(f"  {'ok ' if verdict.ok else 'BAD'} {verdict.name}: {sentence}")
-        if verdict.ok:
-            continue
-        found += [f"        {visible(verdict.reason)}"] if verdict.reason else []
-        for hunk in verdict.hunks:
-            found += _hunk(verdict, hunk, run.tree)
-        found.append(f"      hint: {_CURES[verdict.state]}")
+        skipped = f", skipped (it is for {verdict.applies_to})" if verdict.state is State.OUT_OF_RANGE else ""
+        found.append(f"  {'ok ' if verdict.ok else 'BAD'} {verdict.name}: {verdict.state.value}{skipped}")
+        if not verdict.ok:
+            found += [f"        {visible(line)}" for line in verdict.said]
+            found.append(f"      hint: {_CURES[verdict.state]}")
     return found
-
-
-def _hunk(verdict: Verdict, hunk: HunkVerdict, tree: str) -> list[str]:
-    where = f"hunk {hunk.number} {hunk.heading}" if hunk.number else hunk.heading
-    head = f"      {verdict.path}:{hunk.line}: {visible(hunk.file)}, {visible(where)}: {hunk.state.value}"
-    found = [head + (f" ({visible(hunk.reason)})" if hunk.reason else "")]
-    if hunk.state is not State.CONFLICT or not hunk.expected:
-        return found
-    compared = [f"-{line}" for line in hunk.expected]
-    if hunk.actual:
-        found.append("        --- what the patch expects")
-        found.append(f"        +++ what {tree} has from line {hunk.actual_at} on")
-        compared = list(difflib.unified_diff(hunk.expected, hunk.actual, lineterm="", n=3))[2:]
-    return found + [f"        {visible(line, lines=True)}" for line in compared]
 
 
 def report_matrix(runs: Sequence[DryRun]) -> list[str]:
@@ -375,8 +233,7 @@ def report_matrix(runs: Sequence[DryRun]) -> list[str]:
 
 def _cell(verdict: Verdict) -> str:
     """One field of the matrix; in brackets where the patch is not for that release, and so is skipped."""
-    measured = verdict.measured or State.CONFLICT
-    short = _SHORT.get(measured, "CONFLICT" if measured is State.CONFLICT else measured.value)
+    short = _SHORT[verdict.measured or State.CONFLICT]
     return f"({short.lower()})" if verdict.state is State.OUT_OF_RANGE else short
 
 
@@ -385,8 +242,7 @@ def last_fits(runs: Sequence[DryRun]) -> dict[str, str]:
     found: dict[str, str] = {}
     for run in runs:
         for verdict in run.verdicts:
-            fits = verdict.measured is not None and verdict.measured.fits
-            found[verdict.name] = run.version if fits else found.get(verdict.name, "")
+            found[verdict.name] = run.version if verdict.measured is State.FITS else found.get(verdict.name, "")
     return found
 
 

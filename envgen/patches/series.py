@@ -6,9 +6,8 @@ below fields in the manner of DEP-3; ``Applies-To`` says which versions it is fo
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -115,11 +114,6 @@ class Hunk:
     heading: str
     lines: list[str] = field(default_factory=list)
 
-    @property
-    def expected(self) -> tuple[str, ...]:
-        """The lines that it wants to find."""
-        return tuple(line[1:] for line in self.lines if not line.startswith(("+", "\\")))
-
 
 @dataclass
 class FilePatch:
@@ -129,13 +123,6 @@ class FilePatch:
     target: str = ""
     info: list[str] = field(default_factory=list)
     hunks: list[Hunk] = field(default_factory=list)
-
-    def alone(self, hunk: Hunk | None = None) -> bytes:
-        """A patch with one hunk of it, or with its ``info`` only."""
-        lines = [*self.info]
-        if hunk:
-            lines += [f"--- {self.source}", f"+++ {self.target}", hunk.heading, *hunk.lines]
-        return "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape")
 
 
 def read_patch(content: bytes, file: str, fallback: Place) -> list[FilePatch]:
@@ -283,7 +270,6 @@ def _refusal(message: str, place: Place, hint: str = "") -> ProjectError:
     return ProjectError([Problem(message, place, hint)])
 
 
-UNDERWAY = ".envgen-refresh.json"  # beside the series while `patch refresh` rewrites it
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 
 
@@ -351,9 +337,6 @@ def load_series(root: Path, name: str) -> Series:
     """
     folder = f"patches/{name}"
     series_path = f"{folder}/series"
-    if (root / folder / UNDERWAY).exists():
-        hint = "`envgen patch list` finishes it"
-        raise ProjectError([Problem("`envgen patch refresh` was interrupted", Place(series_path), hint)])
     is_file = (root / folder).is_file()
     if not is_file and not (root / series_path).exists() and not any((root / folder).glob("*.patch")):
         return Series(folder, ())  # none yet: `envgen patch new` begins it
@@ -454,17 +437,6 @@ def add(root: Path, folder: str, title: str, head: str, diff: bytes) -> str:
     return path
 
 
-def remove(root: Path, folder: str, wanted: str) -> str:
-    """Take a patch out of the series and delete it. Returns its path."""
-    file = series_file(root, folder)
-    lines = listed(file).splitlines(keepends=True)
-    name = choose(entries("".join(lines)), wanted)
-    kept = [line for line in lines if line.split("#", 1)[0].strip() != name]
-    files.write(file, "".join(kept).encode(), within=root)
-    (file.parent / name).unlink(missing_ok=True)
-    return f"{folder}/{name}"
-
-
 def choose(names: list[str], wanted: str) -> str:
     """A patch by its name, with or without ``.patch``, or by its number."""
     number = f"{int(wanted):04d}" if wanted.isascii() and wanted.isdigit() and len(wanted) <= 4 else wanted
@@ -475,56 +447,10 @@ def choose(names: list[str], wanted: str) -> str:
     return found[0]
 
 
-def set_field(head: bytes, name: str, value: str) -> bytes:
-    """The head of a patch with one field changed, or added at its end."""
-    lines = head.decode("utf-8", "surrogateescape").rstrip("\n").splitlines()
-    kept: list[str] = []
-    at, inside = len(lines), False
-    for line in lines:
-        inside = line.lower().startswith(f"{name.lower()}:") or (inside and line.startswith((" ", "\t")))
-        if inside:
-            at = min(at, len(kept))
-        else:
-            kept.append(line)
-    kept.insert(at, f"{name}: {value}")
-    return ("\n".join(kept) + "\n\n").encode("utf-8", "surrogateescape")
-
-
-def rewrite(root: Path, folder: str, contents: Mapping[str, bytes]) -> None:
-    """Replace patches (name -> content) by others that pass the same inspection: all of them, or none.
-
-    All contents are in one file before the first patch changes: `complete` brings a killed run to its end.
-    """
-    for name, content in contents.items():
-        _inspect(f"{folder}/{name}", content)
-    if contents:
-        texts = {name: content.decode("utf-8", "surrogateescape") for name, content in contents.items()}
-        files.write(root / folder / UNDERWAY, json.dumps(texts, indent=1).encode(), within=root)
-        complete(root, folder)
-
-
-def complete(root: Path, folder: str) -> None:
-    """Finish a `rewrite` that was killed."""
-    journal = root / folder / UNDERWAY
-    try:
-        texts = json.loads(files.read(journal, follow=False))
-        contents = {str(name): str(text).encode("utf-8", "surrogateescape") for name, text in texts.items()}
-    except FileNotFoundError:
-        return
-    except (OSError, ValueError, AttributeError) as error:
-        raise ProjectError([Problem(f"cannot be read: {error}", Place(f"{folder}/{UNDERWAY}"), "remove it")]) from None
-    listed = entries(files.read(series_file(root, folder)).decode())
-    for name, content in contents.items():
-        if name not in listed or "/" in name:
-            raise ProjectError([Problem(f"{name} is not in the series", Place(f"{folder}/{UNDERWAY}"), "remove it")])
-        _inspect(f"{folder}/{name}", content)
-    for name, content in contents.items():
-        files.write(root / folder / name, content, within=root)
-    journal.unlink()
-
-
-def _inspect(path: str, content: bytes) -> None:
-    try:
-        make_patch(Path(path).name, path, content, Place(path))
-    except ProjectError as error:
-        raise ProjectError([Problem(f"would not be a patch: {p.message}", p.place) for p in error.problems]) from None
+def replace_diff(root: Path, folder: str, name: str, diff: bytes) -> str:
+    """Give a patch another diff below its head. Returns its path."""
+    path = f"{folder}/{name}"
+    content = head_of(files.read(root / path)) + diff
+    make_patch(name, path, content, Place(path))  # refuses what no patch may do, before anything is written
+    files.write(root / path, content, within=root)
+    return path

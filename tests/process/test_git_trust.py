@@ -15,6 +15,7 @@ from envgen.engine.git import Mirror, WorkTree, read_config
 from envgen.errors import RefusedError, UsageError
 from envgen.lock.servers import Git
 from envgen.patches.checkout import Checkout
+from envgen.patches.series import Series
 from envgen.profile.load import load_project
 
 # A `*` or <name> in a key of `git help --config` is a driver, remote, branch or tool; this one is used everywhere.
@@ -156,7 +157,7 @@ def test_git_finds_no_other_program_even_if_it_is_asked_to_start_one(trap: Trap)
 def test_patches(trap: Trap) -> None:
     for folder in (trap.top, trap.linked):
         there = Checkout(folder)
-        diff = there.changes()
+        diff, _ = there.changes(Series("patches/x", ()))
         assert b"+a = 2" in diff and b"+n = 1" in diff
         assert there.version == "0.5.3"
         assert there.bare().read(["a.py"])["a.py"].data == b"a = 1\n"
@@ -208,8 +209,7 @@ def test_verbs(trap: Trap) -> None:
         ("patch", "apply", "flashinfer", "-p", "prod", "--checkout", str(trap.top)),
         ("patch", "new", "mine", "flashinfer", "-p", "prod", "--checkout", str(trap.top)),
         ("patch", "list", "-p", "prod"),
-        ("patch", "refresh", "flashinfer", "-p", "prod", "--release", "0.5.4"),
-        ("patch", "drop", "0001-a.patch", "flashinfer", "-p", "prod", "--dry-run"),
+        ("patch", "refresh", "mine", "flashinfer", "-p", "prod", "--checkout", str(trap.top)),
         *((verb, "web") for verb in ("up", "bench", "accept", "logs")),
         *(("cache", verb) for verb in ("list", "why", "warm")),
         *(("lock", *more) for more in ((), ("--check",))),
@@ -227,7 +227,7 @@ def test_verbs(trap: Trap) -> None:
     }
     (trap.top / "a.py").write_text("a = 1\n")
     (trap.top / "new.py").unlink()
-    made.envgen("patch", "drop", "0002-mine.patch", "flashinfer", "-p", "prod")
+    (made.root / "patches/flashinfer/series").write_text("0001-a.patch\n")
     for words in (("patch", "apply"), ("patch", "apply", "--reverse")):
         made.envgen(*words, "flashinfer", "-p", "prod", "--checkout", str(trap.top), env=nowhere)
     assert not trap.marker.exists()
@@ -301,7 +301,7 @@ def test_nothing_is_written_into_the_checkout(trap: Trap) -> None:
 
     before = state()
     WorkTree(trap.top).differing("v0.5.3")
-    Checkout(trap.top).changes()
+    Checkout(trap.top).changes(Series("patches/x", ()))
     assert state() == before
 
 

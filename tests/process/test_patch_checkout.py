@@ -1,20 +1,20 @@
-"""Patches and checkouts with real files: applied, taken back, made, carried over, retired; and nothing half-done."""
+"""Patches and checkouts with real files: applied, taken out, made, refreshed; and nothing half-done."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from patch_sources import TOP, checkout, files, project, tree_hash
+from patch_sources import TOP, checkout, project, tree_hash
 from projects import Project
 
+from envgen.app.status import checkout as status_of
 from envgen.engine.git import git
 from envgen.errors import EnvgenError, Place
-from envgen.patches.checkout import MANIFEST, Checkout
+from envgen.patches.checkout import Checkout
 from envgen.patches.dry_run import dry_run
 from envgen.patches.series import Series, load_series, make_patch
 
@@ -40,16 +40,13 @@ def refs(folder: Path) -> str:
 def test_apply_and_take_back(made: Project, source: Path) -> None:
     before, names = tree_hash(source), refs(source)
     found = made.envgen("patch", "apply", "vllm", "--checkout", str(source), "--json")
-    assert [patch["name"][:4] for patch in found.json["applied"]] == ["0001", "0002", "0003"]
+    assert [name[:4] for name in found.json["applied"]] == ["0001", "0002", "0003"]
     assert "get_world_group().device" in (source / LOADER).read_text()
-    manifest = json.loads((source / ".git" / MANIFEST).read_text())
-    assert [patch["name"] for patch in manifest["patches"]] == [p["name"] for p in found.json["applied"]]
     assert not [path for path in source.rglob("*") if path.suffix in (".rej", ".orig")]
     assert refs(source) == names
     assert "already" in made.envgen("patch", "apply", "vllm", "--checkout", str(source), code=6).err
     made.envgen("patch", "apply", "vllm", "--reverse", "--checkout", str(source))
     assert tree_hash(source) == before
-    assert not (source / ".git" / MANIFEST).exists()
     assert refs(source) == names
 
 
@@ -61,13 +58,40 @@ def test_only_a_clean_checkout_is_changed(made: Project, source: Path) -> None:
     assert tree_hash(source) == before
 
 
-def test_only_what_the_patches_left_is_taken_back(made: Project, source: Path) -> None:
+def test_what_was_edited_over_a_patch_is_neither_taken_out_nor_taken_for_new(made: Project, source: Path) -> None:
     made.envgen("patch", "apply", "vllm", "--checkout", str(source))
-    (source / LOADER).write_text((source / LOADER).read_text() + "# mine\n")
+    text = (source / LOADER).read_text()
+    (source / LOADER).write_text(text.replace("get_world_group().device", "get_world_group().device  # mine"))
     before = tree_hash(source)
     found = made.envgen("patch", "apply", "vllm", "--reverse", "--checkout", str(source), code=6)
-    assert f"changed since: {LOADER}" in found.err
+    assert "the patches are not in" in found.err
+    said = made.envgen("patch", "new", "mine", "vllm", "--checkout", str(source), code=6).err
+    assert "can't be told whether 0003-fastsafetensors-own-device.patch is in" in said and "git commit" in said
     assert tree_hash(source) == before
+
+
+def test_what_a_build_writes_is_no_edit(made: Project, source: Path) -> None:
+    """An sdist's checkout tracks _version.py, which git ignores and each editable build writes again."""
+    (source / ".gitignore").write_text("/vllm/ignored.py\n")
+    (source / "vllm/_version.py").write_text("version = '0.14.0'\n")
+    (source / "vllm/ignored.py").write_text("x = 1\n")
+    git(["add", "--all", "--force"], cwd=source)
+    git(["commit", "-qm", "an sdist"], cwd=source)
+    (source / "vllm/_version.py").write_text("version = '0.14.1.dev0'\n")
+    (source / "vllm/ignored.py").write_text("x = 2\n")
+    assert "nothing is changed" in made.envgen("patch", "new", "x", "vllm", "--checkout", str(source), code=2).err
+    assert status_of(source)["edited"] == 0
+    (source / LOADER).write_text((source / LOADER).read_text() + "# mine\n")
+    assert status_of(source)["edited"] == 1
+    found = made.envgen("patch", "new", "x", "vllm", "--checkout", str(source))
+    assert "left out, as a build writes them: vllm/_version.py, vllm/ignored.py" in found.err
+    text = (made.root / found.out.strip()).read_text()
+    assert "+# mine" in text and "_version.py" not in text and "ignored.py" not in text
+
+
+def test_a_source_is_not_taken_for_the_name_of_a_patch(made: Project, source: Path) -> None:
+    said = made.envgen("patch", "new", "vllm", "--checkout", str(source), code=2).err
+    assert "vllm is a source, and the patch has no name" in said and "envgen patch new NAME vllm" in said
 
 
 def test_a_series_that_does_not_fit_changes_nothing(made: Project, tmp_path: Path) -> None:
@@ -76,14 +100,14 @@ def test_a_series_that_does_not_fit_changes_nothing(made: Project, tmp_path: Pat
     patch.write_text(patch.read_text().replace("<0.17", "<1"))
     before = tree_hash(other)
     found = made.envgen("patch", "apply", "vllm", "--checkout", str(other), code=6)
-    assert "BAD 0003-fastsafetensors-own-device.patch: conflict" in found.err
+    assert "BAD 0003-fastsafetensors-own-device.patch: does not fit" in found.err
     assert tree_hash(other) == before
 
 
 def test_patches_for_other_versions_are_skipped(made: Project, tmp_path: Path) -> None:
     other = checkout(tmp_path / "other", "vllm", "0.13.0")
     found = made.envgen("patch", "apply", "vllm", "--checkout", str(other), "--json").json
-    assert [patch["name"][:4] for patch in found["applied"]] == ["0001", "0003"]
+    assert [name[:4] for name in found["applied"]] == ["0001", "0003"]
 
 
 def test_a_new_patch_from_a_checkout(made: Project, source: Path) -> None:
@@ -148,12 +172,12 @@ def test_the_first_patch_needs_no_folder_and_no_second_time_gives_the_same(tmp_p
     (tool / "other.py").write_text("y = 1\n")
     made.envgen("patch", "new", "other")
     assert "x = 2" not in (tmp_path / "patches/tool/0002-other.patch").read_text()
-    made.envgen("patch", "apply", "--reverse")  # both were recorded as being in
+    made.envgen("patch", "apply", "--reverse")  # both are in
     assert (tool / "__init__.py").read_text() == "x = 1\n" and not (tool / "other.py").exists()
-    assert "deleted patches/tool/0002-other.patch" in made.envgen("patch", "drop", "2").out
-    assert (tmp_path / "patches/tool/series").read_text() == "0001-two.patch\n"
-    (tool / "__init__.py").write_text("x = 2\n")
-    assert "0001-two.patch is this change already" in made.envgen("patch", "new", "again", code=6).err
+    (tool / "other.py").write_text("y = 2\n")
+    assert made.envgen("patch", "refresh", "2").out == "patches/tool/0002-other.patch\n"
+    text = (tmp_path / "patches/tool/0002-other.patch").read_text()
+    assert text.startswith("Description: other\n") and "+y = 2\n" in text
 
 
 def test_every_verb_takes_a_series_that_is_not_there_as_empty(tmp_path: Path) -> None:
@@ -161,7 +185,7 @@ def test_every_verb_takes_a_series_that_is_not_there_as_empty(tmp_path: Path) ->
     (tmp_path / "envgen.yaml").write_text(FIRST.replace("ref: v1.2.3},", "ref: v1}, patches: tool,"))
     for words in (["config", "-p", "prod"], ["render"], ["patch", "list"], ["patch", "check"]):
         made.envgen(*words)
-    assert "no patch '2' in the series" in made.envgen("patch", "drop", "2", code=2).err
+    assert "no patch '2' in the series" in made.envgen("patch", "refresh", "2", code=2).err
 
 
 def test_a_binary_change_makes_no_patch(made: Project, source: Path) -> None:
@@ -171,43 +195,17 @@ def test_a_binary_change_makes_no_patch(made: Project, source: Path) -> None:
     assert not list((made.root / "patches/vllm").glob("0004*"))
 
 
-def test_refresh_carries_a_series_over(made: Project) -> None:
-    folder = made.root / "patches/vllm"
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    words = ["patch", "refresh", "vllm", "--release", "0.16.0", "--applies-to", ">=0.16.0, <0.17"]
-    made.envgen(*words, "--dry-run")
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-    made.envgen(*words)
+def test_a_patch_is_carried_by_git_and_refreshed(made: Project, tmp_path: Path) -> None:
+    """As docs/patches.md shows: git merges it into a checkout of the new release, and `refresh` writes it down."""
+    there = checkout(tmp_path / "new", "vllm", "0.16.0")
+    path = next((made.root / "patches/vllm").glob("0001-*"))
+    head, before = path.read_text().split("diff --git")[0], path.read_text()
+    git(["apply", "-3", str(path)], cwd=there)
+    git(["reset", "-q"], cwd=there)
+    made.envgen("patch", "refresh", "1", "vllm", "--checkout", str(there))
+    assert path.read_text().split("diff --git")[0] == head and path.read_text() != before
     out = made.envgen("patch", "check", "vllm", "--release", "0.16.0").out
-    assert out.count(": applies\n") == 3
-    head = next(folder.glob("0001*")).read_text().partition("diff --git")[0]
-    assert head == before[next(folder.glob("0001*")).name].decode().partition("diff --git")[0].replace(
-        ">=0.13.0, <0.19", ">=0.16.0, <0.17"
-    )
-
-
-def test_refresh_shows_conflicts_and_writes_nothing(made: Project) -> None:
-    folder = made.root / "patches/vllm"
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    found = made.envgen("patch", "refresh", "vllm", "--release", "0.20.2", code=1)
-    assert "<<<<<<< HEAD" in found.out
-    assert '        if is_torch_equal_or_newer("2.10.0"):' in found.out
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-
-
-def test_refresh_names_what_is_merged(made: Project) -> None:
-    import difflib
-
-    name = "vllm/compilation/decorators.py"
-    sides = [files("vllm", v)[name].data.decode().splitlines(keepends=True) for v in ("0.14.0", "0.16.0")]
-    text = "Description: backport\n\n" + "".join(difflib.unified_diff(sides[0], sides[1], f"a/{name}", f"b/{name}"))
-    (made.root / "patches/vllm/0001-backport.patch").write_text(text)
-    (made.root / "patches/vllm/series").write_text("0001-backport.patch\n")
-    out = made.envgen("patch", "refresh", "vllm", "--release", "0.16.0").out
-    assert "0001-backport.patch: already in the new version" in out
-    assert "envgen patch drop 0001-backport.patch" in out
-    assert made.envgen("patch", "drop", "0001", "vllm").out == "deleted patches/vllm/0001-backport.patch\n"
-    assert not (made.root / "patches/vllm/0001-backport.patch").exists()
+    assert "ok  0001-mxfp4-sm12x-flashinfer-cutlass.patch: fits" in out
 
 
 def test_a_branch_of_a_git_server(made: Project, tmp_path: Path) -> None:
@@ -240,7 +238,7 @@ def test_a_branch_of_a_git_server(made: Project, tmp_path: Path) -> None:
         own = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
         out = made.envgen("patch", "check", "vllm", env=own).out
         assert out.startswith(f"main of git://127.0.0.1:{port}/vllm.git")
-        assert out.count(": applies\n") == 3
+        assert out.count(": fits\n") == 3
         found = made.envgen("patch", "check", "vllm", "--ref", "v0.14.0", "--json", env=own).json
         assert found["rehearsals"][0]["version"] == "0.14.0"
     finally:
@@ -344,5 +342,5 @@ def test_whatever_a_patch_is_the_tree_is_changed_wholly_or_not_at_all(shared: Pa
         assert tree_hash(shared) == before
     else:
         assert tree_hash(shared) != before
-        Checkout(shared).reverse()
+        Checkout(shared).reverse(series)
         assert tree_hash(shared) == before

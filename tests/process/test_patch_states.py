@@ -43,12 +43,12 @@ def upstream(old: str, new: str, *names: str) -> str:
 @pytest.mark.parametrize(
     ("source", "version", "states"),
     [
-        ("vllm", "0.13.0", ["applies with offset", "out of range/conflict", "applies with offset"]),
-        ("vllm", "0.14.0", ["applies", "applies", "applies"]),
-        ("vllm", "0.16.0", ["applies with offset", "applies with offset", "applies with offset"]),
-        ("vllm", "0.20.2", ["out of range/conflict"] * 3),
-        ("flashinfer", "0.5.3", ["applies"]),
-        ("flashinfer", "0.6.18.post1", ["out of range/conflict"]),
+        ("vllm", "0.13.0", ["fits", "out of range/does not fit", "fits"]),
+        ("vllm", "0.14.0", ["fits", "fits", "fits"]),
+        ("vllm", "0.16.0", ["fits", "fits", "fits"]),
+        ("vllm", "0.20.2", ["out of range/does not fit"] * 3),
+        ("flashinfer", "0.5.3", ["fits"]),
+        ("flashinfer", "0.6.18.post1", ["out of range/does not fit"]),
     ],
 )
 def test_the_shipped_patches(source: str, version: str, states: list[str]) -> None:
@@ -63,73 +63,35 @@ def test_the_shipped_patches(source: str, version: str, states: list[str]) -> No
     assert [v.measured is None for v in skipped] == [state.startswith("out of range") for state in states]
 
 
-def test_offsets_are_told() -> None:
-    found = judge("vllm", "0.16.0")
-    assert [hunk.offset for hunk in found[0].hunks] == [-4]
-    assert [hunk.offset for hunk in found[2].hunks] == [1, 28]
-
-
 def test_a_backport_is_already_applied_where_it_came_from() -> None:
     backport = upstream("0.14.0", "0.16.0", DECORATORS)
-    assert judge("vllm", "0.14.0", backport)[0].state is State.APPLIES
+    assert judge("vllm", "0.14.0", backport)[0].state is State.FITS
     found = judge("vllm", "0.16.0", backport)[0]
     assert (found.state, found.ok) == (State.ALREADY, False)
-
-
-def test_a_patch_of_which_a_part_is_in() -> None:
-    found = judge("vllm", "0.16.0", upstream("0.14.0", "0.16.0", DECORATORS) + shipped("0001").partition("\n\n")[2])[0]
-    assert found.state is State.PARTLY
-    by_file = {hunk.file: hunk.state for hunk in found.hunks}
-    assert by_file == {DECORATORS: State.ALREADY, MXFP4: State.OFFSET}
-
-
-def test_a_merged_fix_of_flashinfer_is_in_by_half() -> None:
-    hunks = judge("flashinfer", "0.6.18.post1")[0].hunks
-    assert [hunk.state for hunk in hunks] == [State.CONFLICT, State.ALREADY]
-
-
-def test_changed_context_is_fuzzy_and_an_error() -> None:
-    text = shipped("0001").replace("Using FlashInfer MXFP4 MXFP8 CUTLASS backend for SM100", "Using another backend")
-    found = judge("vllm", "0.14.0", text)[0]
-    assert (found.state, found.ok) == (State.FUZZY, False)
-
-
-def test_a_conflict_has_file_hunk_and_both_sides() -> None:
-    found = judge("vllm", "0.20.2")[1]
-    (hunk,) = found.hunks
-    assert (hunk.file, hunk.number, hunk.state) == (DECORATORS, 1, State.CONFLICT)
-    assert hunk.heading.startswith("@@ -521,7 +521,8 @@")
-    assert '        if is_torch_equal_or_newer("2.10.0.dev"):' in hunk.expected
-    assert '        if is_torch_equal_or_newer("2.10.0"):' in hunk.actual
-    assert hunk.actual_at == files("vllm", "0.20.2")[DECORATORS].data.decode().splitlines().index(hunk.actual[0]) + 1
-    patch_lines = shipped("0002").splitlines()
-    assert patch_lines[hunk.line - 1].startswith("@@ -521,7 +521,8 @@")
 
 
 def test_a_file_that_is_not_there() -> None:
     text = "--- a/vllm/gone.py\n+++ b/vllm/gone.py\n@@ -1,1 +1,1 @@\n-old\n+new\n"
     found = judge("vllm", "0.14.0", text)[0]
-    assert (found.state, found.hunks[0].reason) == (State.CONFLICT, "the source has no such file")
+    assert (found.state, found.said) == (State.CONFLICT, ("vllm/gone.py: No such file or directory",))
 
 
-def test_a_patch_that_breaks_python_is_a_conflict() -> None:
-    text = shipped("0003").replace(
-        "+        device = get_world_group().device", "+        device = get_world_group(.device"
-    )
+def test_changed_context_does_not_fit() -> None:
+    text = shipped("0001").replace("Using FlashInfer MXFP4 MXFP8 CUTLASS backend for SM100", "Using another backend")
     found = judge("vllm", "0.14.0", text)[0]
-    assert found.state is State.CONFLICT
-    assert f"leaves {LOADER}, which Python cannot compile" in found.reason
+    assert (found.state, found.ok) == (State.CONFLICT, False)
+    assert any(line.startswith(f"patch failed: {MXFP4}:") for line in found.said)
 
 
 def test_each_patch_stands_on_those_before_it() -> None:
     second = shipped("0003").replace("rank counts over", "RANK COUNTS OVER")
-    assert [v.state for v in judge("vllm", "0.14.0", shipped("0003"), second)] == [State.APPLIES, State.CONFLICT]
+    assert [v.state for v in judge("vllm", "0.14.0", shipped("0003"), second)] == [State.FITS, State.CONFLICT]
     follow = (
         f"--- a/{LOADER}\n+++ b/{LOADER}\n@@ -798,3 +798,3 @@\n"
         "         # The rank counts over all hosts; a device number counts on one.\n"
         "-        device = get_world_group().device\n+        device = get_world_group().device  # ours\n     else:\n"
     )
-    assert [v.state.fits for v in judge("vllm", "0.14.0", shipped("0003"), follow)] == [True, True]
+    assert [v.ok for v in judge("vllm", "0.14.0", shipped("0003"), follow)] == [True, True]
 
 
 def test_creation_deletion_rename_and_mode() -> None:
@@ -141,9 +103,9 @@ def test_creation_deletion_rename_and_mode() -> None:
     )
     delete = head + "deleted file mode 100755\n--- a/vllm/n.py\n+++ /dev/null\n@@ -1 +0,0 @@\n-x = 1\n"
     found = judge("vllm", "0.14.0", create, mode, rename, delete)
-    assert [verdict.state for verdict in found] == [State.APPLIES] * 4
+    assert [verdict.state for verdict in found] == [State.FITS] * 4
     again = judge("vllm", "0.14.0", create, create, rename, rename, delete, delete)
-    assert [verdict.state.fits for verdict in again] == [True, False] * 3
+    assert [verdict.ok for verdict in again] == [True, False] * 3
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -159,9 +121,9 @@ def test_check_prints_the_matrix(made: Project) -> None:
     out = made.envgen("patch", "check", "vllm", *words).out
     rows = [line.split() for line in out.splitlines() if line.startswith("  0.")]
     assert rows == [
-        ["0.13.0", "offset", "(conflict)", "offset"],
-        ["0.14.0", "applies", "applies", "applies"],
-        ["0.16.0", "offset", "offset", "offset"],
+        ["0.13.0", "fits", "(conflict)", "fits"],
+        ["0.14.0", "fits", "fits", "fits"],
+        ["0.16.0", "fits", "fits", "fits"],
         ["0.20.2", "(conflict)", "(conflict)", "(conflict)"],
     ]
     assert "[3] 0003-fastsafetensors-own-device.patch: last fits 0.16.0" in out
@@ -184,7 +146,7 @@ def test_patches_of_a_wheel_are_tried_on_the_source_distribution_of_its_release(
     made = project(tmp_path, vllm="wheel: vllm==0.14.0")
     (found,) = made.envgen("patch", "check", "vllm", "--json").json["rehearsals"]
     assert found["tree"] == "vllm 0.14.0"
-    assert [one["state"] for one in found["patches"]] == ["applies"] * 3
+    assert [one["state"] for one in found["patches"]] == ["fits"] * 3
 
 
 def test_check_says_what_a_build_would_meet(made: Project) -> None:
@@ -192,17 +154,9 @@ def test_check_says_what_a_build_would_meet(made: Project) -> None:
     patch = next((made.root / "patches/vllm").glob("0002-*"))
     patch.write_text(patch.read_text().replace("<0.17", "<1"))
     found = made.envgen("patch", "check", "vllm", "--release", "0.20.2", code=1)
-    assert "BAD 0002-assume-32bit-indexing-if-there.patch: conflict" in found.out
-    assert '        -        if is_torch_equal_or_newer("2.10.0.dev"):' in found.out
-    assert '        +        if is_torch_equal_or_newer("2.10.0"):' in found.out
+    assert "BAD 0002-assume-32bit-indexing-if-there.patch: does not fit" in found.out
+    assert f"patch failed: {DECORATORS}:521" in found.out
     assert "0001-mxfp4-sm12x-flashinfer-cutlass.patch: out of range, skipped" in found.out
-
-
-def test_fuzzy_passes_only_when_allowed(made: Project) -> None:
-    patch = next((made.root / "patches/vllm").glob("0001-*"))
-    patch.write_text(patch.read_text().replace("MXFP8 CUTLASS backend for SM100", "words"))
-    assert "fuzzy" in made.envgen("patch", "check", "vllm", code=1).out
-    made.envgen("patch", "check", "vllm", "--allow-fuzzy")
 
 
 def test_a_conflict_stops_a_build_before_docker(made: Project, tmp_path: Path) -> None:
@@ -213,13 +167,13 @@ def test_a_conflict_stops_a_build_before_docker(made: Project, tmp_path: Path) -
     nobody = {"DOCKER_HOST": f"unix://{tmp_path}/nobody.sock"}
     found = made.envgen(*BUILD, code=4, env=nobody)
     assert "patches do not fit, so nothing was built: patches/vllm/0002-" in found.err
-    assert "+++ what vllm 0.13.0 has from line" in found.err
+    assert f"patch failed: {DECORATORS}:" in found.err
     assert not (made.root / ".envgen/logs").exists()
     patch.write_text(patch.read_text().replace(">=0.13.0", ">=0.14.0"))
     found = made.envgen(*BUILD, code=3, env=nobody)  # now it is Docker's turn
     assert "2 patches fit vllm 0.13.0 (1 skipped, not for this version)" in found.err
     left_out = "0002-"
-    assert f"warning: patches/vllm/{left_out}" in found.err and "it would not fit (conflict)" in found.err
+    assert f"warning: patches/vllm/{left_out}" in found.err and "it would not fit (does not fit)" in found.err
     again = made.envgen(*BUILD, code=3, env=nobody).err
     assert "2 patches fit" not in again  # what passed once is not tried again,
-    assert "it would not fit (conflict)" in again  # and what is left out is told again
+    assert "it would not fit (does not fit)" in again  # and what is left out is told again

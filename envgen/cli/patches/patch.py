@@ -23,16 +23,15 @@ from envgen.cli import FullGroup
 from envgen.cli.common import answer, project_options, reporting
 from envgen.errors import EnvgenError, ExitCode, RefusedError, UsageError
 from envgen.patches import series as series_folder
-from envgen.patches.checkout import Checkout, Outcome, Refreshed
-from envgen.patches.checkout import refresh as carry
-from envgen.patches.dry_run import DryRun, State, Tree, as_document, dry_run, last_fits, report_lines, report_matrix
-from envgen.patches.series import head_of, in_range, read_header, rewrite, set_field
-from envgen.text import counted, progress, visible
+from envgen.patches.checkout import Checkout
+from envgen.patches.dry_run import DryRun, Tree, as_document, dry_run, last_fits, report_lines, report_matrix
+from envgen.patches.series import Series, in_range
+from envgen.text import counted, progress
 
 
 @click.group(cls=FullGroup)
 def command() -> None:
-    """Patches: try, make, carry over, apply to a checkout, retire.
+    """Patches: try, make, apply to a checkout.
 
     \b
     Examples:
@@ -83,12 +82,10 @@ def _listed(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 @click.option("--release", "releases", multiple=True, metavar="V", help="Against this release; may be repeated.")
 @click.option("--range", "span", metavar="A..B", help="Against every release from A to B: a matrix.")
 @click.option("--ref", metavar="REF", help="Against a branch, tag or commit of the source's repository.")
-@click.option("--allow-fuzzy", is_flag=True, help="Let a patch pass that fits with less context than it has.")
 @reporting
 def check(
-    session: Session, sources: tuple[str, ...], releases: tuple[str, ...], span: str | None, ref: str | None,
-    allow_fuzzy: bool,
-) -> int:  # fmt: skip
+    session: Session, sources: tuple[str, ...], releases: tuple[str, ...], span: str | None, ref: str | None
+) -> int:
     """Try patches against bare sources. Nothing is built, and nothing but a cache is written.
 
     Without an option: against what the profiles build. Exits with 1 where a build would stop.
@@ -126,9 +123,7 @@ def check(
 
     documents = [as_document(target.name, run) for target, runs in found for run in runs]
     last = {target.name: last_fits(runs) for target, runs in found}
-    bad = [verdict for _, runs in found for run in runs for verdict in run.verdicts if not verdict.ok]
-    passes = all(allow_fuzzy and verdict.state is State.FUZZY for verdict in bad)
-    code = ExitCode.OK if passes else ExitCode.FINDINGS
+    code = ExitCode.OK if all(run.ok for _, runs in found for run in runs) else ExitCode.FINDINGS
     return answer({"rehearsals": documents, "last_fits": last, "untried": untried}, lines(), code)
 
 
@@ -163,8 +158,6 @@ def _trees(
     return trees
 
 
-SHOWN_LINES = 60
-
 source_argument = click.argument("source", required=False)
 checkout_option = click.option(
     "--checkout", type=click.Path(path_type=Path), metavar="DIR", help="The checkout (default: what a profile mounts)."
@@ -187,11 +180,9 @@ def new(session: Session, name: str, source: str | None, checkout: Path | None, 
     Example:
       envgen patch new faster-moe vllm -m 'Fewer launches in the MoE layers'
     """
-    target, missing = new_target(session, source)
+    target, missing = new_target(session, source, name)
     there = Checkout(checkout_of(session.loaded().project, target.name, checkout))
-    diff = there.changes()
-    if not diff:
-        raise UsageError(f"nothing is changed in {there.folder}", hint="edit something there first")
+    diff = _changes(there, target.series().for_version(there.version))
     version = there.version or target.version
     fields = {
         "Description": " ".join(description.split()) or name.replace("-", " "),
@@ -202,7 +193,6 @@ def new(session: Session, name: str, source: str | None, checkout: Path | None, 
     }
     head = "".join(f"{key}: {value}\n" for key, value in fields.items() if value)
     path = series_folder.add(target.root, target.folder, name, head, diff)
-    there.adopt(target.series().for_version(there.version))
     click.echo(path)
     if missing:
         progress(missing)
@@ -210,73 +200,39 @@ def new(session: Session, name: str, source: str | None, checkout: Path | None, 
     return ExitCode.OK
 
 
+def _changes(there: Checkout, series: Series) -> bytes:
+    diff, left = there.changes(series)
+    if left:
+        progress(f"left out, as a build writes them: {', '.join(left)}")
+    if not diff:
+        raise UsageError(f"nothing is changed in {there.folder}", hint="edit something there first")
+    return diff
+
+
 @command.command("refresh")
+@click.argument("patch")
 @source_argument
-@click.option("--release", metavar="V", help="Carry to this release.")
-@click.option("--ref", metavar="REF", help="Carry to this branch, tag or commit.")
-@click.option("--applies-to", metavar="RANGE", help="Write this range into the patches that are carried.")
-@click.option("-n", "--dry-run", is_flag=True, help="Say what would come out; write nothing.")
-@reporting
-def refresh(
-    session: Session, source: str | None, release: str | None, ref: str | None, applies_to: str | None, dry_run: bool
-) -> int:  # fmt: skip
-    """Carry a series to another version by three-way merge. Written only when every patch comes through.
+@checkout_option
+@project_options
+def refresh(session: Session, patch: str, source: str | None, checkout: Path | None) -> int:
+    """Replace the diff of PATCH by what is changed in a mounted checkout; its head stays.
+
+    With the patches before it in the checkout, or none of them.
 
     \b
     Example:
-      envgen patch refresh vllm --release 0.16.0 --applies-to '>=0.16.0, <0.17'
+      envgen patch refresh 2 vllm
     """
-    if bool(release) == bool(ref):
-        raise UsageError("name where to carry them: --release V or --ref REF")
-    if applies_to:
-        read_header(f"Applies-To: {applies_to}\n".encode(), "--applies-to")
     target = one_target(session, source)
-    bare = Sources(say=progress)
-    old = bare.built(target)
-    fresh = bare.release(target, release) if release else bare.ref(target, ref or "")
-    results = carry(target.series(), old, fresh)
-    failed = [result for result in results if result.outcome is Outcome.CONFLICT]
-    written = [] if failed or dry_run else _write(target.root, target.folder, results, applies_to)
-    rows = [
-        {"name": r.patch.name, "outcome": r.outcome.value, "conflicts": r.conflicts, "moved": r.moved} for r in results
-    ]
-    document = {"source": target.name, "from": old.label, "to": fresh.label, "patches": rows, "written": written}
-    answer(document, [f"{target.folder}: {old.label} -> {fresh.label}", *_outcomes(results)])
-    if failed:
-        progress("nothing was written: one of them conflicts")
-        return ExitCode.FINDINGS
-    for path in written:
-        progress(f"wrote {path}")
+    series = target.series()
+    names = [one.name for one in series.patches]
+    name = series_folder.choose(names, patch)
+    there = Checkout(checkout_of(session.loaded().project, target.name, checkout))
+    before = Series(series.folder, series.patches[: names.index(name)]).for_version(there.version)
+    diff = _changes(there, before)
+    click.echo(series_folder.replace_diff(target.root, target.folder, name, diff))
+    progress("look at its Applies-To, then run `envgen patch check`")
     return ExitCode.OK
-
-
-def _outcomes(results: list[Refreshed]) -> Iterator[str]:
-    for result in results:
-        where = f", now in {', '.join(result.moved)}" if result.moved else ""
-        yield f"  {result.patch.name}: {result.outcome.value}{where}"
-        if result.outcome is Outcome.GONE:
-            yield f"      hint: retire it with `envgen patch drop {result.patch.name}`, or narrow its Applies-To"
-        for file, text in result.conflicts:
-            yield f"      {visible(file)}"
-            lines = text.splitlines()
-            yield from (f"        {visible(line)}" for line in lines[:SHOWN_LINES])
-            if len(lines) > SHOWN_LINES:
-                yield f"        ... and {len(lines) - SHOWN_LINES} more lines (--json has them all)"
-
-
-def _write(root: Path, folder: str, results: list[Refreshed], applies_to: str | None) -> list[str]:
-    changed: dict[str, bytes] = {}
-    for result in results:
-        if result.outcome not in (Outcome.CARRIED, Outcome.SAME):
-            continue
-        head = head_of(result.patch.content)
-        if applies_to:
-            head = set_field(head, "Applies-To", applies_to)
-        if head + result.content != result.patch.content:
-            changed[result.patch.name] = head + result.content
-    if changed:
-        rewrite(root, folder, changed)
-    return [f"{folder}/{name}" for name in changed]
 
 
 @command.command("apply")
@@ -285,9 +241,9 @@ def _write(root: Path, folder: str, results: list[Refreshed], applies_to: str | 
 @click.option("-R", "--reverse", is_flag=True, help="Take back what was applied.")
 @reporting
 def apply(session: Session, source: str | None, checkout: Path | None, reverse: bool) -> int:
-    """Apply a series to a mounted checkout, or take it back: all of it, or nothing.
+    """Apply a series to a mounted checkout, or take it out: all of it, or nothing.
 
-    The checkout must be clean, and for --reverse exactly as the patches left it. No branch is touched.
+    The checkout must be clean, and for --reverse the lines of the patches as they left them. No branch is touched.
 
     \b
     Example:
@@ -296,11 +252,6 @@ def apply(session: Session, source: str | None, checkout: Path | None, reverse: 
     """
     target = one_target(session, source)
     there = Checkout(checkout_of(session.loaded().project, target.name, checkout))
-    if reverse:
-        manifest = there.reverse()
-        names = [patch["name"] for patch in manifest.patches]
-        line = f"{there.folder}: {counted(len(names), 'patch', 'patches')} taken back"
-        return answer({"checkout": str(there.folder), "reversed": names}, [line])
     bare = there.bare()
     run = dry_run(bare, target.series())
     if not run.ok:
@@ -309,29 +260,11 @@ def apply(session: Session, source: str | None, checkout: Path | None, reverse: 
     series = target.series().for_version(bare.version)
     if not series.patches:
         raise RefusedError(f"no patch of {target.folder} is for {bare.version}")
-    manifest = there.apply(series)
-    document = {"checkout": str(there.folder), "applied": list(manifest.patches)}
-    line = f"{there.folder}: {counted(len(manifest.patches), 'patch is', 'patches are')} in"
-    return answer({**document, "rehearsal": as_document(target.name, run)}, [*report_lines(run), line])
-
-
-@command.command("drop")
-@click.argument("patch")
-@source_argument
-@click.option("-n", "--dry-run", is_flag=True, help="Say what would go; change nothing.")
-@project_options
-def drop(session: Session, patch: str, source: str | None, dry_run: bool) -> int:
-    """Retire a patch: out of the series, and its file deleted (git has it still).
-
-    \b
-    Example:
-      envgen patch drop 2 vllm
-    """
-    target = one_target(session, source)
-    file = series_folder.series_file(target.root, target.folder)
-    if dry_run:
-        names = series_folder.entries(series_folder.listed(file))
-        click.echo(f"would delete {target.folder}/{series_folder.choose(names, patch)}")
-        return ExitCode.OK
-    click.echo(f"deleted {series_folder.remove(target.root, target.folder, patch)}")
-    return ExitCode.OK
+    names = [patch.name for patch in series.patches]
+    count = counted(len(names), "patch is", "patches are")
+    if reverse:
+        there.reverse(series)
+        return answer({"checkout": str(there.folder), "reversed": names}, [f"{there.folder}: {count} out"])
+    there.apply(series)
+    document = {"checkout": str(there.folder), "applied": names, "rehearsal": as_document(target.name, run)}
+    return answer(document, [*report_lines(run), f"{there.folder}: {count} in"])

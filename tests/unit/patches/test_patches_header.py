@@ -100,7 +100,7 @@ def test_patches_for_other_versions_are_left_out() -> None:
     assert series.for_version("").patches == series.patches
 
 
-def test_add_choose_and_remove(tmp_path: Path) -> None:
+def test_add_choose_and_replace(tmp_path: Path) -> None:
     assert folder.add(tmp_path, "patches/x", "first", HEAD, DIFF.encode()) == "patches/x/0001-first.patch"
     (tmp_path / "patches/x/series").write_text("# why\n0001-first.patch  # because")  # no newline at the end
     with pytest.raises(RefusedError, match=r"0001-first\.patch is this change already"):
@@ -109,11 +109,12 @@ def test_add_choose_and_remove(tmp_path: Path) -> None:
     assert folder.add(tmp_path, "patches/x", "second", HEAD, other) == "patches/x/0002-second.patch"
     assert (tmp_path / "patches/x/series").read_text() == "# why\n0001-first.patch  # because\n0002-second.patch\n"
     assert folder.choose(["0001-first.patch", "0011-x.patch"], "1") == "0001-first.patch"
-    assert folder.remove(tmp_path, "patches/x", "0001") == "patches/x/0001-first.patch"
-    assert (tmp_path / "patches/x/series").read_text() == "# why\n0002-second.patch\n"
-    assert sorted(path.name for path in (tmp_path / "patches/x").iterdir()) == ["0002-second.patch", "series"]
-    with pytest.raises(UsageError, match="no patch '0001'"):
-        folder.remove(tmp_path, "patches/x", "0001")
+    newest = DIFF.replace("+new", "+newest").encode()
+    assert folder.replace_diff(tmp_path, "patches/x", "0001-first.patch", newest) == "patches/x/0001-first.patch"
+    text = (tmp_path / "patches/x/0001-first.patch").read_text()
+    assert text.startswith(HEAD) and "+newest" in text and "+new\n" not in text
+    with pytest.raises(UsageError, match="no patch '0003'"):
+        folder.choose(["0001-first.patch"], "0003")
 
 
 @pytest.mark.parametrize("title", ["", "Up", "a b", "../x", "a--b", "-a", "a.patch"])
@@ -127,10 +128,3 @@ def test_a_diff_that_is_refused_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(ProjectError, match="binary"):
         folder.add(tmp_path, "patches/x", "bin", HEAD, b"diff --git a/x b/x\nBinary files a/x and b/x differ\n")
     assert not list(tmp_path.iterdir())
-
-
-def test_a_field_is_changed_with_all_its_lines() -> None:
-    changed = folder.set_field(HEAD.encode(), "Applies-To", "==1.0").decode()
-    assert changed == HEAD.replace(">=0.13.0,\n <0.17", "==1.0")
-    assert folder.set_field(b"Description: x\n\n", "Applies-To", "==1.0") == b"Description: x\nApplies-To: ==1.0\n\n"
-    assert folder.set_field(b"", "Applies-To", "==1.0") == b"Applies-To: ==1.0\n\n"

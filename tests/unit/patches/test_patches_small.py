@@ -1,4 +1,4 @@
-"""Small things: ranges of releases, and the most similar stretch of a file."""
+"""Ranges of releases."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import pytest
 
 from envgen.app.patch_sources import versions_between
 from envgen.errors import UsageError
-from envgen.patches.dry_run import most_similar
 
 
 def test_finished_releases_between_two_others() -> None:
@@ -19,10 +18,3 @@ def test_finished_releases_between_two_others() -> None:
 def test_what_is_no_range(text: str) -> None:
     with pytest.raises(UsageError, match="not a range of releases"):
         versions_between(["0.13.0"], text)
-
-
-def test_rare_lines_decide_where_a_hunk_belongs() -> None:
-    lines = ["else:", "    pass", "else:", "    pass", "value = other(1)", "else:", "    pass"]
-    assert most_similar(["value = one(1)", "value = other(1)", "else:"], lines)[0] == 4
-    assert most_similar(["value = other(1)", "else:"], lines) == (5, ("value = other(1)", "else:"))
-    assert most_similar(["x"], []) == (0, ())
