@@ -58,6 +58,7 @@ stream() {
     wait $! || code=$?
     rm -f "$folder/$number.pid"
     printf 'stream %s, %s s: %s: %s\n' "$number" $((SECONDS - began)) "$group" "$(tail -n 1 "$log" | tr -d '=')" >&2
+    printf '%5s s  %s\n' $((SECONDS - began)) "$group" >>"$folder/seconds"
     if [ "$code" != 0 ]; then
       failed=1
       mv "$log" "${log%.log}.failed"
@@ -66,13 +67,16 @@ stream() {
   return $failed
 }
 
-# run_streams FOLDER: wait for all streams in ${streams[@]}; then print the output of the groups that failed.
+# run_streams FOLDER: wait for all streams in ${streams[@]}; then print how long each group took, the longest first (the
+# order that tests/groups should have), and the output of those that failed.
 run_streams() {
   local pid code=0 log
   for pid in "${streams[@]}"; do
     wait "$pid" || code=1
   done
   streams=()
+  step "seconds of each group"
+  sort -rn "$1/seconds" >&2
   for log in "$1"/*.failed; do
     [ ! -e "$log" ] || { step "failed: $(basename "${log%.failed}")"; cat "$log"; }
   done

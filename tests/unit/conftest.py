@@ -20,7 +20,7 @@ settings.register_profile(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
     derandomize=bool(os.environ.get("CI")),
-    max_examples=int(os.environ.get("ENVGEN_EXAMPLES", "100")),
+    max_examples=int(os.environ.get("ENVGEN_EXAMPLES", "30")),
 )
 settings.load_profile("envgen")
 

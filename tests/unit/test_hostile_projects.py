@@ -103,7 +103,7 @@ def check(text: str, folder: Path) -> None:
 
 
 EXAMPLES = settings(
-    max_examples=max(int(os.environ.get("ENVGEN_EXAMPLES", "100")), 10),
+    max_examples=int(os.environ.get("ENVGEN_EXAMPLES", "10")),
     suppress_health_check=list(HealthCheck),
     deadline=None,
 )

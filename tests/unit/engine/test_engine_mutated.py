@@ -20,7 +20,7 @@ from envgen.engine.endpoint import Endpoint
 from envgen.errors import EngineError
 
 EXAMPLES = settings(
-    max_examples=max(int(os.environ.get("ENVGEN_EXAMPLES", "100")), 10),
+    max_examples=int(os.environ.get("ENVGEN_EXAMPLES", "10")),
     suppress_health_check=list(HealthCheck),
     deadline=None,
 )

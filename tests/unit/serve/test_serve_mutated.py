@@ -25,7 +25,7 @@ from envgen.serve import chat, readiness
 from envgen.serve.events import BrokenOff, NoCompletion, document_of, error_text, read_events
 
 EXAMPLES = settings(
-    max_examples=max(int(os.environ.get("ENVGEN_EXAMPLES", "100")), 10),
+    max_examples=int(os.environ.get("ENVGEN_EXAMPLES", "10")),
     suppress_health_check=list(HealthCheck),
     deadline=None,
 )
