@@ -6,9 +6,11 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from concurrent import futures
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from envgen.app import nodes, weights, whose
 from envgen.app.cluster import Group
@@ -18,14 +20,18 @@ from envgen.app.predict import foresee
 from envgen.app.session import Session, known_service, of_running
 from envgen.engine.endpoint import demand_plugin
 from envgen.engine.owner import Owner, this_owner
+from envgen.engine.process import in_background
 from envgen.engine.values import Container
 from envgen.errors import EngineError, EnvgenError, NotFoundError, Problem, ServiceError, UsageError, named
-from envgen.profile.model import Profile
+from envgen.profile.model import GpuMode, Profile
 from envgen.serve import preflight
 from envgen.serve.launch import Launcher, Started, differences, keep_moment, missing_here, recreate_refused, what_next
 from envgen.serve.preflight import PreflightError
+from envgen.serve.readiness import Answer
+from envgen.serve.wait import Awaited
 from envgen.text import progress
 
+T = TypeVar("T")
 Agree = Callable[[str], bool]  # puts a question to the user; False without a terminal
 
 
@@ -231,11 +237,26 @@ def _check_shared(session: Session, service: str, take_over: bool) -> Checked:
     return Checked(ranks[0], service, passed, tuple(differing), other, tuple(ranks))
 
 
-def start(
+@dataclass(frozen=True)
+class Starting:
+    """A service that was begun. ``future`` is done when it is ready or never will be; ``finish`` says which."""
+
+    checked: Checked
+    future: Future[Any]
+    finish: Callable[[], Started]
+
+
+def start(checked: Checked, agree: Agree, **how: Any) -> Started:
+    """Start what was checked, with ``begin``'s options, and wait."""
+    ((_, started),) = start_all([checked], agree, **how)
+    return started
+
+
+def begin(
     checked: Checked, agree: Agree, *, wait: bool = True, predict: bool = True, recreate: bool = False,
     timeout: int | None = None, again: bool = False,
-) -> Started:  # fmt: skip
-    """Start what was checked. ``agree`` is asked before a running container with other settings is replaced.
+) -> Starting:  # fmt: skip
+    """Begin to start what was checked. ``agree`` is asked before a running container with other settings is replaced.
 
     ``again``: what runs on several machines ends first.
     """
@@ -262,14 +283,30 @@ def start(
     if checked.ranks:
         if found.running and (again or checked.differing):
             _end_all(checked)
-        return checked.group.start(wait_for_it=wait, timeout=timeout)
+        started = checked.group.start(wait_for_it=wait, timeout=timeout)
+        return Starting(checked, _done(started), lambda: started)
     launcher = Launcher(here.engine, here.compose, profile, service, progress, keeper((here,), service))
     try:
-        return launcher.start(wait=wait, timeout=timeout)
+        begun = launcher.begin()
     except KeyboardInterrupt:
         if launcher.created:
-            progress(f"\nno longer waiting; {service} keeps starting: {what_next(profile, service)}")
+            _left(checked)
         raise
+    ready = _done(Awaited(Answer(True)))
+    future = in_background(lambda: launcher.wait(begun.container.id, timeout)) if wait else ready
+    return Starting(checked, future, lambda: launcher.finish(begun, future.result))
+
+
+def _done(value: T) -> Future[T]:
+    future = Future[T]()
+    future.set_result(value)
+    return future
+
+
+def _left(checked: Checked) -> None:
+    """Say that a service is left to itself."""
+    again = what_next(checked.here.profile, checked.service)
+    progress(f"\nno longer waiting; {checked.service} keeps starting: {again}")
 
 
 def _end_all(checked: Checked) -> None:
@@ -286,38 +323,76 @@ def check_all(session: Session, names: Sequence[str], agree: Agree, *, take_over
     names = tuple(dict.fromkeys(names)) or tuple(session.profile().services)
     if not names:
         main_service(session.profile())
-    passed, refused = [], list[PreflightError]()
+    passed, refused = [], dict[str, PreflightError]()
     for name in names:  # before any is looked at
         known_service(session.profile(), name)
     for name in names:
         try:
             passed.append(check(session, name, agree, take_over=take_over))
         except PreflightError as error:
-            refused.append(error)
+            refused[name] = error
     if refused:
-        refused[0].problems = tuple(dict.fromkeys(problem for one in refused for problem in one.problems))
-        raise refused[0]
+        reasons: dict[tuple[Problem, ...], list[str]] = {}
+        for name, refusal in refused.items():
+            reasons.setdefault(tuple(refusal.problems[1:]), []).append(name)
+        raised = next(iter(refused.values()))
+        raised.problems = tuple(
+            problem for why, who in reasons.items()
+            for problem in (Problem(f"{', '.join(who)} {'was' if len(who) == 1 else 'were'} not started:"), *why)
+        )  # fmt: skip
+        raise raised
     return tuple(passed)
 
 
 def start_all(checked: Sequence[Checked], agree: Agree, **how: Any) -> Iterator[tuple[Checked, Started]]:
-    """Start what was checked, one after the other, with ``start``'s options; each as soon as it is ready.
+    """Start what was checked, with ``begin``'s options: one is created after the other, and they become ready side by
+    side; each is handed out as soon as it is. Servers that share GPUs wait for each other: vLLM measures what is free.
 
     One that fails keeps none of the others from being started. ServiceError at the end names those that failed.
     """
     failed: dict[str, EnvgenError] = {}
-    for one in checked:
-        try:
-            yield one, start(one, agree, **how)
-        except EnvgenError as error:
-            if len(checked) == 1 or isinstance(error, EngineError):
-                raise
-            failed[one.service] = error
+    waiting: list[Starting] = []
+
+    def ready(among: Sequence[Starting]) -> Iterator[tuple[Checked, Started]]:
+        """Those of ``among`` that are done; at least one."""
+        futures.wait([one.future for one in among], return_when=futures.FIRST_COMPLETED)
+        for one in [one for one in among if one.future.done()]:
+            waiting.remove(one)
+            try:
+                yield one.checked, one.finish()
+            except EnvgenError as error:
+                fail(one.checked, error)
+
+    def fail(one: Checked, error: EnvgenError) -> None:
+        if len(checked) == 1 or isinstance(error, EngineError):
+            raise error
+        failed[one.service] = error
+
+    try:
+        for one in checked:
+            while among := [other for other in waiting if _loads(one) and _loads(other.checked)]:
+                yield from ready(among)
+            try:
+                waiting.append(begin(one, agree, **how))
+            except EnvgenError as error:
+                fail(one, error)
+        while waiting:
+            yield from ready(waiting)
+    except KeyboardInterrupt:
+        for each in waiting:
+            _left(each.checked)
+        raise
     if failed:
         summary = Problem(f"{len(failed)} of {len(checked)} services did not start: {', '.join(failed)}")
         raised = next(iter(failed.values()))
         raised.problems = (summary, *(problem for error in failed.values() for problem in error.problems))
         raise raised
+
+
+def _loads(one: Checked) -> bool:
+    """Does it put a model on a GPU?"""
+    service = one.here.profile.services[one.service]
+    return one.found.gpu is not GpuMode.NONE and service.gpu != () and (service.is_vllm or service.ready is not None)
 
 
 def _may_replace(profile: Profile, service: str, running: Container, differing: tuple[str, ...], agree: Agree) -> None:

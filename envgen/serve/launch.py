@@ -13,7 +13,7 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Container as Holds
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -168,6 +168,16 @@ def key_of(profile: Profile) -> str:
     return os.environ.get(API_KEY, "") if API_KEY in profile.secrets else ""
 
 
+@dataclass(frozen=True)
+class Begun:
+    """A container that was created or ran ``already``. ``began``: seconds (monotonic); ``before``: what was there."""
+
+    container: Container
+    began: float
+    already: bool
+    before: frozenset[str]
+
+
 @dataclass
 class Launcher:
     """Starts ``name`` of ``profile``. ``say`` gets a line of progress at a time, ``keep`` every failure before anything
@@ -189,6 +199,11 @@ class Launcher:
 
     def start(self, *, wait: bool, timeout: float | None) -> Started:
         """Create or update the container, install mounted sources, wait. ServiceError with the reason if it fails."""
+        begun = self.begin()
+        return self.finish(begun, lambda: self.wait(begun.container.id, timeout) if wait else Awaited(Answer(True)))
+
+    def begin(self) -> Begun:
+        """Create or update the container and install mounted sources. ServiceError with the reason if it fails."""
         began = time.monotonic()
         before: set[str] | None = None  # until it is our turn, nothing there is of this start
         install = preflight.is_development(self.profile)
@@ -204,9 +219,8 @@ class Launcher:
             already = container.id in running
             if install and self.service.interactive:
                 self._install("exec", "-T")
-            awaited = self.wait(container.id, timeout) if wait else Awaited(Answer(True))
-            return self._started(container, began, already, awaited)
-        except NotReady as error:
+            return Begun(container, began, already, frozenset(before))
+        except NotReady as error:  # made, and not started
             failed = self.failed(error.failure)
             self._clean_up(before)
             raise failed from None
@@ -219,6 +233,20 @@ class Launcher:
         except KeyboardInterrupt:
             if not self.created:  # later it is only the waiting that ends
                 self._clean_up(before)
+            raise
+
+    def finish(self, begun: Begun, awaited: Callable[[], Awaited]) -> Started:
+        """How it became ready, by ``awaited``. ServiceError with the reason; what was begun is removed then."""
+        try:
+            return self._started(begun.container, begun.began, begun.already, awaited())
+        except NotReady as error:
+            failed = self.failed(error.failure)
+            self._clean_up(begun.before)
+            raise failed from None
+        except (ServiceError, RefusedError, ProcessError) as error:
+            self._clean_up(begun.before)
+            if isinstance(error, ProcessError):
+                raise ServiceError(f"{self.name} was not started: {error}") from None
             raise
 
     def _alone(self) -> contextlib.AbstractContextManager[None]:
@@ -313,7 +341,7 @@ class Launcher:
         fitting = partial(in_profile, profile=self.profile, service=self.name)
         return explained(self.engine, f"{self.name} {self.verdict}", failure, self.keep, self.closer or again, fitting)
 
-    def _clean_up(self, before: set[str] | None) -> None:
+    def _clean_up(self, before: Collection[str] | None) -> None:
         """Remove what this start has created. What was there before stays."""
         if before is None:
             return

@@ -125,6 +125,15 @@ def test_ready_means_that_it_completes_a_prompt(project: Project) -> None:
     assert again["already_running"] is True and again["completion"] == " Paris, of course"
 
 
+def test_services_become_ready_side_by_side_and_a_failure_is_named(project: Project) -> None:
+    """The slow one is begun first; the quick one is ready before it."""
+    done = project.envgen("up", "serve", "plain", "late", "--set", "env.answers.DELAY=6", code=5)
+    lines = [line.split(" ")[0] for line in done.out.splitlines() if " is ready" in line]
+    assert lines == ["plain", "serve"]
+    assert "1 of 3 services did not start: late" in done.err and "late is not ready: its program ended with 4" in done.err
+    assert services() == ["plain", "serve"]
+
+
 def test_what_is_done_with_a_service_that_runs(project: Project) -> None:
     project.envgen("up", "plain")
     (row,) = project.envgen("ps", "--json").json
@@ -294,7 +303,7 @@ profiles:
 @pytest.mark.parametrize(
     ("service", "sentences"),
     [
-        ("crash", ("its program ended with 3", "about to fail", "the GPU has too little free memory")),
+        ("crash", ("its program ended with 3", "CUDA out of memory. Tried", "the GPU has too little free memory")),
         ("late", ("its program ended with 4", "late failure")),
         ("sick", ("Docker calls it unhealthy", "sick")),
         ("loop", ("times, last with 5", "again")),

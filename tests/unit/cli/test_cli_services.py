@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from click.testing import CliRunner, Result
 
 from envgen import cli
+from envgen.app.services import Starting
 from envgen.app.whose import claim_labels
 from envgen.engine.compose import Compose
 from envgen.engine.owner import Owner
@@ -259,14 +261,21 @@ def test_up_without_a_service_is_for_all_and_names_what_failed(
         def __init__(self, name: str) -> None:
             self.service, self.here = name, type("Here", (), {"compose": None, "profile": None})()
 
-    def start(checked: Checked, *_: object, **__: object) -> Started:
+    def begin(checked: Any, *_: object, **__: object) -> Starting:
         begun.append(checked.service)
-        if checked.service == "web":
-            raise ServiceError("web is not ready: it ended")
-        return Started(container(checked.service), 2.0, "", False)
+        future = Future[None]()
+        future.set_result(None)
+
+        def finish() -> Started:
+            if checked.service == "web":
+                raise ServiceError("web is not ready: it ended")
+            return Started(container(checked.service), 2.0, "", False)
+
+        return Starting(checked, future, finish)
 
     monkeypatch.setattr("envgen.app.services.check", lambda _session, name, _agree, **_: Checked(name))
-    monkeypatch.setattr("envgen.app.services.start", start)
+    monkeypatch.setattr("envgen.app.services.begin", begin)
+    monkeypatch.setattr("envgen.app.services._loads", lambda _checked: False)
     monkeypatch.setattr("envgen.cli.services.running.report", lambda *_, **__: None)
     monkeypatch.setattr("envgen.cli.services.running.document", lambda *_, **__: {})
     assert "1 of 2 services did not start: web\nweb is not ready" in fails(ServiceError, "up")
@@ -283,8 +292,14 @@ def test_up_refuses_before_anything_is_started(engine: StubEngine, monkeypatch: 
     monkeypatch.setattr("envgen.app.services.check", check)
     said = fails(PreflightError, "up", "web", "srv", "web")
     assert said.splitlines() == [
-        "web was not started:", "web: no", "no image", "srv was not started:", "srv: no",
+        "web was not started:", "web: no", "no image", "srv was not started:", "srv: no", "no image",
     ]  # fmt: skip
+
+    def same(_session: object, name: str, _agree: object, **_: object) -> NoReturn:
+        raise PreflightError(name, (Problem("no image"),))
+
+    monkeypatch.setattr("envgen.app.services.check", same)
+    assert fails(PreflightError, "up", "web", "srv").splitlines() == ["web, srv were not started:", "no image"]
 
 
 @pytest.mark.parametrize(("noted", "said"), [("sha-2", "current"), ("sha-1", "differ"), (None, "-")])
