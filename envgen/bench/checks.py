@@ -19,6 +19,7 @@ from envgen.bench.tools import Measured, figures
 from envgen.engine.client import Engine
 from envgen.engine.values import MISSHAPEN
 from envgen.errors import ServiceError, UsageError
+from envgen.live import doing
 from envgen.logpattern import LogPattern
 from envgen.serve import chat
 from envgen.serve.events import Completion, short_answer
@@ -102,15 +103,16 @@ def smoke(trial: Trial) -> list[Criterion]:
 
     def judged(name: str, good: bool | None, seen: str, wanted: str, note: str = "") -> None:
         found.append(criterion(name, good, seen, wanted, note))
-        progress(f"  {name}: {found[-1].verdict}, {seen}")
 
     def ask(name: str, body: Mapping[str, Any], judge: Judge, wanted: str, note: str = "", **cell: int) -> None:
-        reply = trial.ask(name, [body], **cell).replies[0]
+        with doing("smoke", name):
+            reply = trial.ask(name, [body], **cell).replies[0]
         judged(name, *((False, reply.fault) if reply.fault else judge(reply)), wanted, note)
 
     def talk(name: str, judge: Callable[[Completion, chat.Talk], chat.Verdict], wanted: str, *, tool: bool) -> None:
         body = {**chat.body(target.model, limit, spoken, tool=tool), "stream_options": {"include_usage": True}}
-        reply = trial.ask(name, [body]).replies[0]
+        with doing("smoke", name):
+            reply = trial.ask(name, [body]).replies[0]
         if reply.kind == "status":
             verdict = chat.refused(reply.status, reply.fault, spoken)
         else:
@@ -124,12 +126,14 @@ def smoke(trial: Trial) -> list[Criterion]:
         talk("tool call", chat.judge_call, "get_weather is called with JSON that names a city", tool=True)
     ask("NaN/Inf in log probabilities", target.body(PROMPT, 4 * SHORT, logprobs=1), _finite, "all finite")
     parallel = [target.body(tokens(32), SHORT) for _ in range(PARALLEL)]
-    bad = trial.ask("parallel", parallel, PARALLEL).faults
+    with doing("smoke", "parallel"):
+        bad = trial.ask("parallel", parallel, PARALLEL).faults
     judged(f"{PARALLEL} in parallel", not bad, bad or f"all {PARALLEL} succeed", "all succeed")
     ask(f"prefill of {length} tokens", target.body(tokens(length), SHORT), _prefill, "no time-out, no error", note,
         prompt_tokens=length, output_tokens=SHORT)  # fmt: skip
     before = trial.look()
-    bad = trial.ask("repeats", [target.body(PROMPT, 4 * SHORT)] * REPEATS).faults
+    with doing("smoke", "repeats"):
+        bad = trial.ask("repeats", [target.body(PROMPT, 4 * SHORT)] * REPEATS).faults
     good, seen = _memory(before, trial.look(), SMOKE_GROWTH)
     wanted = f"all succeed, memory grows by less than {gigabytes(SMOKE_GROWTH)}"
     judged(f"{REPEATS} repeats", not bad and good, bad or f"all succeed; memory growth: {seen}", wanted)

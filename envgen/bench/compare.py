@@ -11,7 +11,7 @@ import statistics
 import string
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -292,6 +292,10 @@ def page(records: Sequence[Record]) -> str:
     return environment.get_template("page.html").render(title=title, tables=sections(found), plots=plots)
 
 
+def _by_depth(cell: Cell) -> tuple[int, int, int, int]:
+    return cell.output, cell.prompt, cell.concurrency, cell.context
+
+
 def _plot(found: Comparison, name: str) -> str:
     """Means with one standard deviation, a line for each run. No name from a record enters the picture."""
     import matplotlib as mpl  # heavy, and only here
@@ -299,16 +303,22 @@ def _plot(found: Comparison, name: str) -> str:
     mpl.use("svg")
     from matplotlib import pyplot
 
-    rows = [row for row in found.rows if row.metric.name == name]
+    rows = sorted((row for row in found.rows if row.metric.name == name), key=lambda row: _by_depth(row.cell))
     # Fixed ids: the same records give the same bytes.
     with mpl.rc_context({"svg.hashsalt": "envgen", "font.size": 10, "text.parse_math": False}):
         figure, axes = pyplot.subplots(figsize=(7, 3.6), layout="constrained")
         try:
             for index, run in enumerate(found.runs):
-                seen = [(place, one) for place, row in enumerate(rows) if (one := row.series[index])]
-                spread = [one.sd for _, one in seen]
-                axes.errorbar([place for place, _ in seen], [one.mean for _, one in seen], spread, fmt="o-", capsize=3,
-                              label=run)  # fmt: skip
+                label: str | None = run
+                # Tests that differ in depth alone are joined; others have nothing between them.
+                for _, places in groupby(range(len(rows)), lambda place: replace(rows[place].cell, context=0)):
+                    seen = [(place, one) for place in places if (one := rows[place].series[index])]
+                    if not seen:
+                        continue
+                    spread = [one.sd for _, one in seen]
+                    axes.errorbar([place for place, _ in seen], [one.mean for _, one in seen], spread, fmt="o-",
+                                  capsize=3, label=label, color=f"C{index}")  # fmt: skip
+                    label = None  # once in the legend; a run without a point is not in it
             axes.set_xticks(range(len(rows)), [str(row.cell) for row in rows], rotation=20, ha="right")
             axes.set_title(f"{rows[0].metric.label}, {rows[0].metric.unit}")
             axes.set_ylim(bottom=0)

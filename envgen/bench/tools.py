@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ class Plan:
     depth: tuple[int, ...] = (0,)
     concurrency: tuple[int, ...] = (1,)
     runs: int = 3
-    tool: str = LLAMA_BENCHY
+    tool: str = ""  # one of TOOLS; "": llama-benchy where it is, else vllm
     prefix_caching: bool = False
 
     def cells(self) -> list[Cell]:
@@ -110,7 +111,7 @@ class Tool:
 
     def measure(self, cell: Cell) -> Measured:
         """Run the tool for one cell. ServiceError when it fails or its results can't be read."""
-        benchy = self.plan.tool == LLAMA_BENCHY
+        benchy = self.plan.tool != VLLM
         called = f"{self.plan.tool} {self.version}"
         request = {
             "verb": "run", "words": self._benchy(cell) if benchy else self._vllm(cell),
@@ -136,7 +137,7 @@ class Tool:
                                hint=TRIED) from None  # fmt: skip
 
     def _measured(self, cell: Cell, report: Any, found: Mapping[str, Any], tail: tuple[str, ...]) -> Measured:
-        benchy = self.plan.tool == LLAMA_BENCHY
+        benchy = self.plan.tool != VLLM
         samples = benchy_samples(report) if benchy else vllm_samples(report, cell)
         notes = [f"the tool's lengths are those of another tokenizer: {line}" for line in found["fell_back"]]
         requests = found["progress"]  # llama-benchy's
@@ -204,7 +205,16 @@ def _ask(place: Place, request: Mapping[str, Any], timeout: float, what: str) ->
 
 
 def find_tool(place: Place, target: Target, plan: Plan) -> Tool:
-    """The plan's tool with its version. UsageError when it is not installed there."""
+    """The plan's tool, or the first of all that is there, with its version. UsageError when it is not installed."""
+    if not plan.tool:
+        try:
+            return find_tool(place, target, replace(plan, tool=LLAMA_BENCHY))
+        except UsageError as error:
+            with contextlib.suppress(UsageError):
+                other = find_tool(place, target, replace(plan, tool=VLLM))
+                progress(f"  llama-benchy is not in {place.where} (pip.tools); `vllm bench serve` measures")
+                return other
+            raise error from None
     module, distributions, hint = TOOLS[plan.tool]
     request = {"verb": "probe", "module": module, "distributions": distributions, "help": plan.tool == LLAMA_BENCHY}
     found = _ask(place, request, 150, f"{place.where} could not be asked for {plan.tool}")

@@ -375,7 +375,9 @@ def explained(
     kept = keep(failure, known.summary if known else str(first or ""))
     told = f"{what}: {failure.reason}"
     if known:
-        told += f"; cause: {known.summary}\n  {shorten(known.evidence, SHOWN)}"
+        told += f"; cause: {known.summary}"
+    if known and any(known.evidence in line for line in lines):
+        told += f"\n  {shorten(known.evidence, SHOWN)}"
     elif first:
         told += f"\n  first exception: {first}"
     elif container or lines:

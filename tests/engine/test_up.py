@@ -130,7 +130,9 @@ def test_services_become_ready_side_by_side_and_a_failure_is_named(project: Proj
     done = project.envgen("up", "serve", "plain", "late", "--set", "env.answers.DELAY=6", code=5)
     lines = [line.split(" ")[0] for line in done.out.splitlines() if " is ready" in line]
     assert lines == ["plain", "serve"]
-    assert "1 of 3 services did not start: late" in done.err and "late is not ready: its program ended with 4" in done.err
+    assert (
+        "1 of 3 services did not start: late" in done.err and "late is not ready: its program ended with 4" in done.err
+    )
     assert services() == ["plain", "serve"]
 
 

@@ -66,6 +66,6 @@ def test_the_sentence_of_a_tool_that_goes_wrong(program: str, message: str) -> N
         return ExecResult(0, f"{envelope['mark']} {json.dumps({'answer': answer})}\n".encode(), b"")
 
     place = Place(execute, "http://127.0.0.1:9", "/m", "here")
-    tool = Tool("0.9", "", place, Target("http://h", "m", silence=2), Plan(runs=1))
+    tool = Tool("0.9", "", place, Target("http://h", "m", silence=2), Plan(runs=1, tool="llama-benchy"))
     with pytest.raises(ServiceError, match=message):
         tool.measure(Cell(8, 64))

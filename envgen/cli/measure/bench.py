@@ -324,8 +324,8 @@ def tool_options(function: Any) -> Any:
         click.option("--tg", type=Numbers(1), help="Tokens of the reply [default: 32]."),
         click.option("--depth", "-d", type=Numbers(0), help="Tokens in the context before [default: 0]."),
         click.option("--runs", "-r", type=click.IntRange(1, LARGEST), help="Repetitions [default: 3]."),
-        click.option("--tool", type=click.Choice(list(TOOLS)), help="Who measures: llama-benchy (the default), or vllm "
-                     "for `vllm bench serve`."),
+        click.option("--tool", type=click.Choice(list(TOOLS)), help="Who measures: llama-benchy (the default where "
+                     "the image has it), or vllm for `vllm bench serve`."),
         click.option("--tokenizer", metavar="PATH", help="For the tool: the model's folder or name."),
         click.option("--throwaway", is_flag=True, help="Run the tool in a container of its own, from the image of the "
                      "service."),
@@ -372,8 +372,8 @@ def bench(
     chosen = _plan(given)
 
     def work(server: Server, trial: Trial, run: Run) -> checks.Outcome:
-        cells = _run_tool(trial, run, chosen, server.place(trial.target.root, tokenizer, image, throwaway))
-        return "failed" if any(cell.failed for cell in cells) else "passed", _document(cells, chosen)
+        tool, cells = _run_tool(trial, run, chosen, server.place(trial.target.root, tokenizer, image, throwaway))
+        return "failed" if any(cell.failed for cell in cells) else "passed", _document(tool, cells)
 
     return report(asked, "bench", asdict(chosen), work)
 
@@ -405,11 +405,11 @@ def _trace(server: Server, trial: Trial, run: Run) -> checks.Outcome:
     return "passed", {"files": found}
 
 
-def _run_tool(trial: Trial, run: Run, plan: Plan, place: Place) -> list[Measured]:
-    """Measure the plan's cells; each is in the record before the next one begins."""
+def _run_tool(trial: Trial, run: Run, plan: Plan, place: Place) -> tuple[str, list[Measured]]:
+    """The tool, and what it found; each of the plan's cells is in the record before the next one begins."""
     tool = find_tool(place, trial.target, plan)
-    progress(f"  {plan.tool} {tool.version} in {place.where}")
-    run.sample({"unit": "tool", "tool": plan.tool, "version": tool.version, "where": place.where})
+    progress(f"  {tool.plan.tool} {tool.version} in {place.where}")
+    run.sample({"unit": "tool", "tool": tool.plan.tool, "version": tool.version, "where": place.where})
 
     def keep(one: Measured) -> None:
         name = str(one.cell).replace(" @ ", "-").replace(" ", "-")
@@ -420,11 +420,11 @@ def _run_tool(trial: Trial, run: Run, plan: Plan, place: Place) -> list[Measured
         for remark in one.remarks:
             progress(f"    {remark}")
 
-    return measure_all(tool, keep)
+    return tool.plan.tool, measure_all(tool, keep)
 
 
-def _document(cells: list[Measured], plan: Plan) -> dict[str, Any]:
-    return {"tool": plan.tool, "cells": [cell.plain() for cell in cells]}
+def _document(tool: str, cells: list[Measured]) -> dict[str, Any]:
+    return {"tool": tool, "cells": [cell.plain() for cell in cells]}
 
 
 @click.command()
@@ -466,13 +466,13 @@ def accept(
         progress("load")
         parts["load"], load = checks.put_under_load(trial, requests, concurrency)
         progress("bench")
-        cells = _run_tool(trial, run, chosen, place)
+        tool, cells = _run_tool(trial, run, chosen, place)
         parts["bench"] = [*checks.throughput(cells, wanted), *checks.latency(cells, shorts, wanted)]
         log = server.engine.logs(server.container.id, tail=None) if server.engine and server.container else None
         parts["log"] = checks.log_shows(wanted, log, trial.environment.get("flags"), "gpu" in trial.environment)
         parts["end"] = [checks.zombies(after)] if (after := trial.look()) else []
         found = [replace(one, part=part) for part, criteria in parts.items() for one in criteria]
-        return checks.outcome(found, strict=True, load=load, **_document(cells, chosen))
+        return checks.outcome(found, strict=True, load=load, **_document(tool, cells))
 
     parameters = {"requests": requests, "concurrency": concurrency, **asdict(chosen), "references": list(reference)}
     return report(asked, "accept", parameters, work)

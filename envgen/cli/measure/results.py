@@ -18,6 +18,7 @@ from envgen.text import progress, table
 
 folder_option = click.option("--folder", type=click.Path(path_type=Path), metavar="DIR",
                              help="Where the records are (default: results/ beside envgen.yaml, or here).")  # fmt: skip
+_MEASURED = ("bench", "accept")  # kinds whose figures are of one make
 html_option = click.option("--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
                            help="Write one self-contained page with plots, too.")  # fmt: skip
 
@@ -104,6 +105,10 @@ def _compared(names: Sequence[str], folder: Path | None, html: Path | None) -> C
     records = [resolve(folder or default_folder(), name) for name in names]
     if len({record.path.resolve() for record in records}) < len(records):
         raise UsageError("the same run is named twice", hint="envgen results list")
+    unlike = {kind: one for one in records for kind in [_MEASURED if one.kind in _MEASURED else (one.kind,)]}
+    if len(unlike) > 1:
+        kinds = " and ".join(f"{one.id} is of kind {one.kind}" for one in unlike.values())
+        raise UsageError(f"these runs can't be compared: {kinds}", hint="envgen results list shows kinds")
     if html is not None:
         require_extra()
         write_page(html, records)

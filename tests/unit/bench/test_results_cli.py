@@ -63,6 +63,33 @@ def test_the_page(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert message in envgen(capsys, "show", "--html", name, code=2 if name == "results" else 6)
 
 
+def test_a_smoke_is_not_compared_with_a_bench(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with record.start(here / "results", "smoke", {}, {}) as run:
+        run.sample({"unit": "request", "ttft_ms": 5.0})
+        run.end("passed", {})
+    said = envgen(capsys, "compare", A, "latest", code=2)
+    assert f"{A} is of kind bench and {run.id} is of kind smoke" in said
+    with record.start(here / "results", "accept", {}, {}) as run:
+        run.end("passed", {})
+    assert "B against A" in envgen(capsys, "compare", A, "latest")
+
+
+def test_only_tests_that_differ_in_depth_are_joined(here: Path) -> None:
+    """And a run without a point is not in the legend."""
+    other = {"prompt_tokens": 512, "concurrency": 4}
+    runs: list[list[dict[str, int]]] = [[{}, {"context_tokens": 4096}, other], [{"prompt_tokens": 9}]]
+    for cells in runs:
+        with record.start(here / "own", "bench", {}, {}) as run:
+            for cell in cells:
+                run.sample({"prompt_tokens": 2048, "output_tokens": 32, **cell, "decode_tps": 30.0})
+            run.end("passed", {})
+    both, _ = record.runs(here / "own")
+    (svg,) = re.findall(r"<svg.*?</svg>", page(both), re.DOTALL)
+    lines = [path for path in re.findall(r'<path d="([^"]*)" clip-path[^>]*stroke: #1f77b4', svg) if " \nL" in path]
+    joined = [path for path in lines if path.split()[1] != path.split()[-2]]
+    assert len(joined) == 1
+
+
 def test_without_the_extra(here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "_is_there", lambda name: False)
     for name in ("scipy", "matplotlib", "aiohttp"):

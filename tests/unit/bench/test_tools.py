@@ -101,6 +101,20 @@ def test_a_tool_that_is_missing() -> None:
         tools.find_tool(one.place, one.target, Plan())
 
 
+def test_without_llama_benchy_vllm_measures(capsys: pytest.CaptureFixture[str]) -> None:
+    def execute(_argv: Sequence[str], stdin: bytes, _timeout: float) -> ExecResult:
+        envelope = json.loads(stdin)
+        answer = {"version": "0.32.0" if envelope["request"]["module"] == "vllm" else "", "help": ""}
+        return ExecResult(0, f"{envelope['mark']} {json.dumps({'answer': answer})}\n".encode(), b"")
+
+    place = replace(tool(None).place, execute=execute)
+    found = tools.find_tool(place, Target("http://h", "m"), Plan())
+    assert (found.plan.tool, found.version) == (VLLM, "0.32.0")
+    assert "llama-benchy is not in image x (pip.tools)" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="llama-benchy is not in image x"):
+        tools.find_tool(place, Target("http://h", "m"), Plan(tool=LLAMA_BENCHY))
+
+
 def report(decode: list[float], prefill: bool = True) -> str:
     values = {"values": [100.0, 100.0, 100.0]}
     one = {"prompt_size": 64, "response_size": 8, "context_size": 0, "concurrency": 1, "e2e_ttft": values,
