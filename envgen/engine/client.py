@@ -101,11 +101,13 @@ class Engine:
         return None
 
     def logs(
-        self, container_id: str, *, tail: int | None = 30, since: str = "", until: str = "", timestamps: bool = False
-    ) -> str:
+        self, container_id: str, *, tail: int | None = 30, since: str = "", until: str = "", timestamps: bool = False,
+        seconds: float = LOG_TIME,
+    ) -> str:  # fmt: skip
         """The last lines (None: all) that a container wrote, stdout and stderr together, in the order they came.
 
-        ``since`` and ``until`` are instants in the engine's spelling (seconds, a dot, nanoseconds).
+        ``since`` and ``until`` are instants in the engine's spelling (seconds, a dot, nanoseconds). What takes longer
+        than ``seconds`` is cut off there.
         """
         query = {"stdout": "1", "stderr": "1", "tail": "all" if tail is None else str(tail)}
         query |= {name: value for name, value in (("since", since), ("until", until)) if value}
@@ -116,7 +118,7 @@ class Engine:
             with contextlib.closing(response):
                 if response.status_code >= 400:
                     return ""
-                found, deadline = session.Tail(values.LOG_LIMIT), time.monotonic() + LOG_TIME
+                found, deadline = session.Tail(values.LOG_LIMIT), time.monotonic() + seconds
                 for data in response.iter_content(None):
                     found.feed(data)
                     if time.monotonic() > deadline:

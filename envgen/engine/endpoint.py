@@ -13,11 +13,12 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -174,6 +175,8 @@ def demand_plugin(name: str) -> None:
 
 REMOTE_SOCKET = "/var/run/docker.sock"
 PATIENCE = 15.0  # seconds to log in; ConnectTimeout below ends sooner where nothing answers
+AGAIN = 5.0  # seconds in which one that failed is not tried again: a command may ask for it more than once
+_patience = [PATIENCE]
 _OPTIONS = (
     "BatchMode=yes",  # never asks: a password prompt would wait for ever
     "ConnectTimeout=10",
@@ -187,6 +190,16 @@ _OPTIONS = (
     "ForwardX11=no",
     "StreamLocalBindMask=0177",
 )
+
+
+@contextlib.contextmanager
+def patient(seconds: float) -> Iterator[None]:
+    """Inside, no connection may take longer."""
+    _patience.append(seconds)
+    try:
+        yield
+    finally:
+        _patience.pop()
 
 
 @dataclass(frozen=True)
@@ -284,8 +297,9 @@ class Forward:
         child.wait()
 
     def _await(self) -> None:
-        deadline = time.monotonic() + PATIENCE
-        self._started.wait(PATIENCE)
+        seconds = min(_patience)
+        deadline = time.monotonic() + seconds
+        self._started.wait(seconds)
         host = self._where.host
         if self._failure:
             raise EngineError(
@@ -300,7 +314,7 @@ class Forward:
                     hint=f"try `ssh {host}`: it must log in without a password or a question",
                 )
             if time.monotonic() > deadline:
-                message = f"ssh has not connected to {host} within {PATIENCE:g} s{self._words}"
+                message = f"ssh has not connected to {host} within {seconds:g} s{self._words}"
                 raise EngineError(message, hint=f"try `ssh {host}`")
             time.sleep(0.02)
 
@@ -321,10 +335,9 @@ class Forward:
 
     def close(self) -> None:
         """End the connection and remove its socket."""
-        if self._child and self._child.poll() is None:
-            self._child.terminate()
-            with contextlib.suppress(process.Late):
-                self._child.wait(2)
+        if self._child:
+            process.stop(self._child, signal.SIGTERM)  # with all that it has started: a ProxyCommand
+            self._child = None
         self._folder.cleanup()
 
 
@@ -340,6 +353,7 @@ def _listens(port: int) -> bool:
 
 
 forwards: dict[tuple[str, str], Forward] = {}
+_failed: dict[tuple[str, str], tuple[float, EngineError]] = {}
 _locks: defaultdict[object, threading.Lock] = defaultdict(threading.Lock)  # one that does not answer delays no other
 
 
@@ -348,5 +362,12 @@ def forward(address: str, remote: str = "") -> Forward:
     key = (address, remote)
     with _locks[key]:
         if key not in forwards or not forwards[key].alive:
-            forwards[key] = Forward(address, remote)
+            when, error = _failed.get(key, (0.0, None))
+            if error is not None and time.monotonic() - when < AGAIN:
+                raise error
+            try:
+                forwards[key] = Forward(address, remote)
+            except EngineError as failure:
+                _failed[key] = time.monotonic(), failure
+                raise
         return forwards[key]

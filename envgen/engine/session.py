@@ -23,7 +23,7 @@ import docker.errors
 import requests
 
 import docker
-from envgen.engine.endpoint import Endpoint, forwards
+from envgen.engine.endpoint import Endpoint, forwards, patient
 from envgen.engine.process import in_background
 from envgen.engine.values import OUTPUT_LIMIT, ExecResult
 from envgen.errors import EngineError, EngineTimeout
@@ -50,7 +50,8 @@ def hurried(seconds: float) -> Iterator[None]:
     """Inside, all questions to an engine wait so long together, whatever it does in between."""
     _budgets.append((seconds, defaultdict(float)))
     try:
-        yield
+        with patient(seconds):
+            yield
     finally:
         _budgets.pop()
 

@@ -119,6 +119,7 @@ def _bind(source: Path, target: str, *, read_only: bool) -> dict[str, Any]:
 Say = Callable[[str], None]
 SHOWN = 300  # characters of the line that proves a cause
 LAST_LINES = 30  # of the log, in an error message
+LONGEST_SHOWN = 2000  # characters of each
 CAUSE_LINES = 5000  # of the log, for the cause: what ends a server is often told long before its last words
 API_KEY = "VLLM_API_KEY"
 _UNDECLARED = re.compile(r"`([^`@]+)(?:@[^`]*)?` depends on `([^`]+)`, but doesn't declare it as a build dependency")
@@ -379,9 +380,10 @@ def explained(
     if known and any(known.evidence in line for line in lines):
         told += f"\n  {shorten(known.evidence, SHOWN)}"
     elif first:
-        told += f"\n  first exception: {first}"
+        told += f"\n  first exception: {shorten(str(first), LONGEST_SHOWN)}"
     elif container or lines:
-        told += "\n  its last lines:\n" + ("\n".join(f"    {line}" for line in lines[-LAST_LINES:]) or "    (none)")
+        last = [f"    {shorten(line, LONGEST_SHOWN)}" for line in lines[-LAST_LINES:]]
+        told += "\n  its last lines:\n" + ("\n".join(last) or "    (none)")
     if kept:
         told += f"\n  crash bundle: {kept}\n  whole log: `tar -xOzf {shlex.quote(kept)} --wildcards '*server.log'`"
     return ServiceError(told, hint=fitting(known.cure) if known else hint)

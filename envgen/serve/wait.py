@@ -34,6 +34,7 @@ def log_text(line: str) -> str:
 # the engine would read the whole log from its beginning at each look.
 LINES = 5000
 LONGEST = 8192  # characters of a line; what a server says about itself is shorter
+LOOK = 3.0  # seconds for one look; a program that floods its log would keep us from everything else
 
 
 class LogReader:
@@ -62,7 +63,9 @@ class LogReader:
     def new_lines(self) -> list[str]:
         """What was written since the last call."""
         until, self._until = self._until, ""
-        text = self._engine.logs(self._container_id, tail=self._tail, since=self._since, until=until, timestamps=True)
+        text = self._engine.logs(
+            self._container_id, tail=self._tail, since=self._since, until=until, timestamps=True, seconds=LOOK
+        )
         self._tail = LINES
         skip = self._same
         lines = []

@@ -113,10 +113,25 @@ def test_an_engine_that_is_killed_in_a_build(make_project: Callable[..., Project
     assert "internal error" not in said
 
 
-def test_a_service_that_writes_10000_lines_a_second_is_given_up_in_time(slow: Callable[[str, str], Project]) -> None:
-    """Each look reads what is new, not the whole log from its beginning."""
-    made = slow("envgentestchatty", "12s")
+def test_a_service_that_floods_its_log_is_given_up_in_time(make_project: Callable[..., Project]) -> None:
+    """Each look reads what is new and ends; of a line of five million characters the beginning is shown."""
+    flood = "head -c 5000000 /dev/zero | tr '\\\\0' x; echo; yes $(head -c 500 /dev/zero | tr '\\\\0' y)"
+    text = SLOW.replace("while :; do seq 1 1000; sleep 0.1; done", flood)
+    text = text.replace("IMAGE", BASE).replace('        ports: ["127.0.0.1:PORT:8000"]\n', "").replace("TIMEOUT", "12s")
+    made = make_project("envgentestchatty", text)
     made.envgen("build")
     argv = [sys.executable, "-m", "envgen", "up", "web"]
     done = subprocess.run(argv, cwd=made.root, capture_output=True, text=True, timeout=12 + TIME, check=False)
-    assert done.returncode == 5 and "not ready in time" in done.stderr, done.stderr
+    assert done.returncode == 5 and "not ready in time" in done.stderr, done.stderr[:5000]
+    assert max(map(len, done.stderr.splitlines())) < 2500
+
+
+def test_a_line_without_an_end_is_cut(make_project: Callable[..., Project]) -> None:
+    text = SLOW.replace(
+        "while :; do seq 1 1000; sleep 0.1; done", "head -c 5000000 /dev/zero | tr '\\\\0' x; echo; exit 3"
+    )
+    text = text.replace("IMAGE", BASE).replace('        ports: ["127.0.0.1:PORT:8000"]\n', "").replace("TIMEOUT", "60s")
+    made = make_project("envgentestlong", text)
+    made.envgen("build")
+    said = made.envgen("up", "web", code=5).err
+    assert "xxxx" in said and max(map(len, said.splitlines())) < 2500

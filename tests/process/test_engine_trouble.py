@@ -294,3 +294,19 @@ def test_a_tcp_endpoint_where_nobody_listens(free_port: int) -> None:
     )  # fmt: skip
     assert f"cannot reach the Docker Engine at tcp://127.0.0.1:{free_port}" in done.stdout, done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_an_ssh_that_hangs_is_asked_once_and_ends_with_all_that_it_started(tmp_path: Path) -> None:
+    (tmp_path / "envgen.yaml").write_text(PROJECT)
+    (tmp_path / "ssh").write_text(
+        f"#!/bin/sh\necho $$ >>{tmp_path}/pids\nsleep 1000 &\necho $! >>{tmp_path}/pids\nwait\n"
+    )
+    (tmp_path / "ssh").chmod(0o755)
+    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "DOCKER_HOST": "ssh://far"}
+    argv = [sys.executable, "-m", "envgen", "doctor"]
+    done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=TIME, check=False)
+    assert done.returncode in (1, 3) and "ssh has not connected to far within 6 s" in done.stdout + done.stderr
+    pids = (tmp_path / "pids").read_text().split()
+    assert len(pids) == 2  # one ssh, and its child
+    left = [place for pid in pids if (place := Path(f"/proc/{pid}/cmdline")).exists() and place.read_bytes()]
+    assert left == []  # a zombie of init's has no words

@@ -103,7 +103,7 @@ class Log:
     def __init__(self) -> None:
         self.lines: list[tuple[str, str]] = []
 
-    def logs(self, _: str, *, tail: int | None, since: str, until: str, timestamps: bool) -> str:
+    def logs(self, _: str, *, tail: int | None, since: str, until: str, timestamps: bool, seconds: float) -> str:
         assert tail in (None, LINES) and timestamps
         last = until or "9"
         return "".join(f"{stamp} {text}\n" for stamp, text in self.lines if since <= instant(stamp) <= last)
