@@ -179,10 +179,11 @@ def put_under_load(trial: Trial, requests: int, concurrency: int) -> tuple[list[
         for number in range(requests)
     ]  # fmt: skip
     load = trial.ask("load", bodies, concurrency, prompt_tokens=PROMPT_TOKENS, output_tokens=REPLY_TOKENS)
-    return _judge(load, before, trial.look()), _summary(load)
+    return judge_load(load, before, trial.look()), summary_of(load)
 
 
-def _judge(load: Load, before: Vitals | None, after: Vitals | None) -> list[Criterion]:
+def judge_load(load: Load, before: Vitals | None, after: Vitals | None) -> list[Criterion]:
+    """What must hold after a load."""
     bad = [one for one in load.replies if one.fault]
     errors = sum(one.status >= 500 for one in bad)
     why = f": {load.faults}" if bad else ""
@@ -204,7 +205,8 @@ def zombies(vitals: Vitals | None) -> Criterion:
     return criterion("zombie processes", not vitals.zombies, f"{len(vitals.zombies)}{names}", "0")
 
 
-def _summary(load: Load) -> dict[str, Any]:
+def summary_of(load: Load) -> dict[str, Any]:
+    """Its requests, rates and latencies, for the record."""
     good = [one for one in load.replies if not one.fault]
     seconds = load.seconds or 1e-9
 

@@ -236,7 +236,7 @@ def find(url: str, *, model: str | None, key: str, silence: float) -> Target:
     except OSError as error:
         hint = "`envgen up serve` starts it, and waits for it"
         raise ServiceError(f"{target.url} is not ready: {error}", hint=hint) from None
-    listed = _listed(target.url, *answer)
+    listed = listed_models(target.url, *answer)
     names = ", ".join(list(listed)[:8])
     if model is not None and model not in listed:
         hint = f"choose one: --model {next(iter(listed), 'NAME')}"
@@ -248,7 +248,8 @@ def find(url: str, *, model: str | None, key: str, silence: float) -> Target:
     return Target(target.url, name, str(listed[name].get("root") or ""), limit_of(listed[name]), key, silence)
 
 
-def _listed(url: str, status: int, document: Any) -> dict[str, dict[str, Any]]:
+def listed_models(url: str, status: int, document: Any) -> dict[str, dict[str, Any]]:
+    """The rows of /v1/models, by name. ServiceError when that is no list of models."""
     if status in (401, 403):
         raise UsageError(f"{url} wants an API key", hint="export it, and name the variable: --api-key-env NAME")
     if status == 200:

@@ -112,7 +112,7 @@ def _compared(names: Sequence[str], folder: Path | None, html: Path | None) -> C
     if html is not None:
         require_extra()
         write_page(html, records)
-        progress(f"wrote {html}")
+        progress(f"wrote {html}: {html.resolve().as_uri()}")
     return compare(records)
 
 

@@ -48,7 +48,7 @@ def command(folder: Path, name: str | None) -> int:
     written = _starter(folder, chosen)
     go = "" if folder.resolve() == Path.cwd() else f"cd {shlex.quote(str(folder))} && "
     answer({"written": written, "folder": str(folder)}, ())
-    click.echo(f"next: {go}envgen config --explain", err=True)
+    click.echo(f"next: {go}envgen lock && envgen build -p current && envgen up serve -p current", err=True)
     return ExitCode.OK
 
 

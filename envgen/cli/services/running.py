@@ -90,16 +90,18 @@ def up(
     session: Session, names: tuple[str, ...], build_first: bool, no_wait: bool, timeout: int | None,
     no_predict: bool, recreate: bool, take_over: bool, stay: bool,
 ) -> int:  # fmt: skip
-    """Start each SERVICE (default: all of the profile) in turn, and wait until it answers.
+    """Start each SERVICE (default: all of the profile), and wait until it answers.
 
     First everything is checked: the image is current, mounted checkouts are there, ports are free, and the memory, GPU
     and weights that are wanted are available. vLLM in the image is asked which kernels it would choose (`envgen
     predict`). If anything is wrong, nothing is started (exit code 6); if only weights are missing, up asks whether to
     fetch them.
 
-    Ready means: the model is listed, a prompt is completed, and the log shows what `ready` expects. A service that
-    fails is removed, after its logs and state are saved in a crash bundle (exit code 5). Ctrl-C stops the waiting, not
-    the service.
+    Ready means: the model is listed, a prompt is completed, a chat and a tool call are answered where the server takes
+    them, and the log shows what `ready` expects. A service that fails is removed, after its logs and state are saved in
+    a crash bundle (exit code 5). Ctrl-C stops the waiting, not the service.
+
+    Services become ready side by side; those that put a model on a GPU, one after the other.
 
     A running service is left alone. If its settings differ from the profile's, up shows the differences and replaces it
     only with --recreate or after a yes (otherwise exit code 6). If another folder or user runs it, --take-over stops

@@ -110,10 +110,10 @@ def test_what_a_load_left_behind() -> None:
     load = Load([good, bad, bad], 2.0)
     assert load.faults == "2x answered with 500"
     after = vitals(memory=6_000_000_000, zombies=("sh (7)",), restarts=1)
-    found = dict(verdicts(checks._judge(load, vitals(), after)))
+    found = dict(verdicts(checks.judge_load(load, vitals(), after)))
     assert set(found.values()) == {"failed"} and len(found) == 4
-    assert {v for _, v in verdicts(checks._judge(Load([good], 1.0), vitals(), vitals(memory=9)))} == {"passed"}
-    assert checks._summary(load)["requests_per_s"] == 0.5
+    assert {v for _, v in verdicts(checks.judge_load(Load([good], 1.0), vitals(), vitals(memory=9)))} == {"passed"}
+    assert checks.summary_of(load)["requests_per_s"] == 0.5
 
 
 def test_a_run_that_fails_has_one_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

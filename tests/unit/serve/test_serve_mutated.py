@@ -77,7 +77,7 @@ def test_documents(body: bytes, status: int) -> None:
     text = body.decode(errors="replace")
     clean(error_text(text))
     try:
-        models = client._listed("http://h", status, text)
+        models = client.listed_models("http://h", status, text)
     except ServiceError as error:
         clean(str(error))
     else:
