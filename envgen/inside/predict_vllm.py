@@ -38,10 +38,15 @@ PLACES = {
               ("vllm.model_executor.layers.fused_moe.oracle.mxfp4", "select_mxfp4_moe_backend"),
               ("vllm.model_executor.layers.quantization.mxfp4", "get_mxfp4_backend")),
     "set config": (("vllm.config", "set_current_vllm_config"),),
+    "reasoning-parser": (("vllm.reasoning", "ReasoningParserManager"),),
+    "tool-call-parser": (("vllm.tool_parsers", "ToolParserManager"),
+                         ("vllm.entrypoints.openai.tool_parsers", "ToolParserManager")),
 }  # fmt: skip
 STUBS = ("/usr/local/cuda*/lib64/stubs/libcuda.so", "/usr/local/cuda*/targets/*/lib/stubs/libcuda.so",
          "/usr/local/cuda*/compat/libcuda.so.1")  # fmt: skip
 LINES = 400  # of the release's own log
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tekken.json", "tiktoken.model", "vocab.json")
+STDLIB = os.path.dirname(os.__file__) + os.sep
 
 
 class Refused(Exception):
@@ -80,6 +85,67 @@ def answer(request: Doc) -> Doc:
     return found
 
 
+def behind(problem: BaseException) -> List[BaseException]:
+    """The exception and what it was raised for, down to the first."""
+    found: List[BaseException] = []
+    waiting: List[Any] = [problem]
+    while waiting:
+        one = waiting.pop()
+        if not isinstance(one, BaseException) or one in found:
+            continue
+        found.append(one)
+        waiting.append(one.__cause__ or (None if one.__suppress_context__ else one.__context__))
+        if type(one).__name__ == "ValidationError":  # pydantic's: it holds what a validator raised
+            with contextlib.suppress(Exception):
+                waiting += [each.get("ctx", {}).get("error") for each in one.errors()]  # type: ignore[attr-defined]
+    return found
+
+
+def on_purpose(problem: BaseException) -> bool:
+    """Whether the release itself says no. An accident, a missing package or a missing file says nothing about a
+    server that has them."""
+    text = str(problem)
+    if "failed to be inspected" in text or re.search(r"\bImportError\b", text):
+        return False
+    if any(isinstance(one, (ImportError, OSError)) for one in behind(problem)):
+        return False
+    if type(problem).__name__ == "ValidationError" and type(problem).__module__.startswith("pydantic"):
+        return True
+    if not isinstance(problem, (ValueError, NotImplementedError)) or isinstance(problem, UnicodeError):
+        return False
+    frames = traceback.extract_tb(problem.__traceback__)
+    if not frames:
+        return False
+    last = frames[-1]
+    packaged = "site-packages" in last.filename or "dist-packages" in last.filename
+    if last.filename.startswith(STDLIB) and not packaged:
+        return False  # int("x"), a JSON file that is none
+    return not last.line or last.line.startswith("raise")
+
+
+def turned_down(problem: BaseException, lines: Optional[Lines] = None) -> Exception:
+    """A refusal of the release, or why it could not be asked and what would make the answer known."""
+    if on_purpose(problem):
+        return Refused(said(problem))
+    why = "%s: %s" % (type(problem).__name__, str(problem)[:1000])
+    chain = behind(problem)
+    missing = next((one for one in chain if isinstance(one, ImportError)), None)
+    logged = [one["text"] for one in (lines.kept if lines else ()) if "inspecting model arch" in one["text"]]
+    if "failed to be inspected" in why and (INSPECTED or logged):
+        why += " (%s)" % (INSPECTED or logged)[-1][-600:]
+    if missing is not None or "No module named" in why:
+        package = getattr(missing, "name", None) or (re.findall(r"No module named '([\w.]+)'", why) or ["it"])[-1]
+        known = "with %s installed where it is asked, as the profile's image has it" % package
+    elif any(isinstance(one, OSError) for one in chain):
+        known = "with the model's files in the cache: `envgen model pull`"
+    else:
+        known = "where the server starts: this is no refusal, it was not said on purpose"
+    return NotAskable("%s; it would be known %s" % (why, known))
+
+
+INSPECTED: List[str] = []  # why a model's class could not be imported
+
+
 @contextlib.contextmanager
 def told(answers: Doc, lines: Lines) -> Iterator[None]:
     """What is raised inside goes into ``answers``: a refusal, or why it can't be asked."""
@@ -100,13 +166,14 @@ def ask_all(request: Doc, found: Doc, lines: Lines, folder: str) -> None:
     platform = take_platform(request, found)
     lines.step = "arguments"
     args = parsed(request, found)
+    known_parsers(args, found)
     place_model(args, request, found, folder)
     lines.step = "configuration"
     if platform is not None:  # the platform that is pretended has as many GPUs as one worker a GPU needs
         sizes = [getattr(args, name, 1) or 1 for name in ("tensor_parallel_size", "pipeline_parallel_size")]
         platform["count"] = max(int(sizes[0]) * int(sizes[1]), 1)
         found["platform"]["count"] = platform["count"]
-    config = configured(args, found)
+    config = configured(args, found, lines)
     ask_selectors(config, found, lines)
     if offline(lines):
         # Whether NVIDIA's cubins can be had is decided where the server starts: ask for both.
@@ -349,7 +416,48 @@ def parsed(request: Doc, found: Doc) -> Any:
     except SystemExit as problem:
         raise Refused("the parser ended with exit code %s" % problem.code) from None
     except Exception as problem:
-        raise Refused("%s: %s" % (type(problem).__name__, problem)) from None
+        raise turned_down(problem) from None
+
+
+def known_parsers(args: Any, found: Doc) -> None:
+    """The names of the parsers, which the server looks up before anything else. A plugin may bring its own."""
+    for option, plugin, counts in (
+        ("tool-call-parser", "tool_parser_plugin", getattr(args, "enable_auto_tool_choice", False)),
+        ("reasoning-parser", "reasoning_parser_plugin", True),
+    ):
+        name = getattr(args, option.replace("-", "_"), None)
+        if not name or not counts or getattr(args, plugin, None):
+            continue
+        try:
+            known = list(named(option)[1].list_registered())
+        except Exception:
+            found["notes"].append("whether this release has the %s %s was not asked" % (option, name))
+            continue
+        if known and name not in known:
+            raise Refused("invalid %s: %s (this release has %s)" % (option, name, ", ".join(sorted(known))))
+
+
+def has_tokenizer(args: Any) -> bool:
+    """Whether the model's tokenizer is in its folder or in the Hugging Face cache."""
+    name = str(getattr(args, "tokenizer", None) or args.model)
+    if os.path.isdir(name):
+        return any(os.path.isfile(os.path.join(name, file)) for file in TOKENIZERS)
+    hub = importlib.import_module("huggingface_hub")
+    revision = getattr(args, "tokenizer_revision", None) or getattr(args, "revision", None)
+    with contextlib.suppress(ValueError):  # no name of a repository
+        return any(isinstance(hub.try_to_load_from_cache(name, file, revision=revision), str) for file in TOKENIZERS)
+    return False
+
+
+def without_tokenizer(args: Any, found: Doc, why: str) -> None:
+    """Ask without the tokenizer, and without what needs one: kernels don't hang on either."""
+    args.skip_tokenizer_init = True
+    parser = getattr(args, "reasoning_parser", None)
+    if parser:
+        args.reasoning_parser = ""
+        found["notes"].append("the reasoning parser %s was left out of the question: %s" % (parser, why))
+    if getattr(args, "reasoning_config", None) is not None:
+        args.reasoning_config = None
 
 
 def place_model(args: Any, request: Doc, found: Doc, folder: str) -> None:
@@ -388,19 +496,28 @@ def place_model(args: Any, request: Doc, found: Doc, folder: str) -> None:
                 args.speculative_config = None
                 why = "the config.json of the draft model %s is not in the Hugging Face cache" % repository
                 found["unasked"].append({"step": "speculative-config", "why": why})
-    if hasattr(args, "skip_tokenizer_init"):
-        args.skip_tokenizer_init = True  # only the choice of kernels is asked for
 
 
-def configured(args: Any, found: Doc) -> Any:
-    """The release's whole configuration, with its own checks."""
+def configured(args: Any, found: Doc, lines: Optional[Lines] = None) -> Any:
+    """The release's whole configuration, with its own checks; with the model's tokenizer where that is here."""
     arg_utils = importlib.import_module("vllm.engine.arg_utils")
     inspect_here()
     engine = getattr(arg_utils, "AsyncEngineArgs", arg_utils.EngineArgs)
-    try:
-        config = engine.from_cli_args(args).create_engine_config()
-    except Exception as problem:
-        raise Refused(said(problem)) from None
+    config, odd = None, None
+    if has_tokenizer(args):
+        try:
+            config = engine.from_cli_args(args).create_engine_config()
+        except Exception as problem:
+            odd = problem
+            if on_purpose(problem):
+                raise Refused(said(problem)) from None
+    if config is None:
+        lacking = "%s: %s" % (type(odd).__name__, str(odd)[:300]) if odd else "the tokenizer is not in the cache"
+        without_tokenizer(args, found, lacking)
+        try:
+            config = engine.from_cli_args(args).create_engine_config()
+        except Exception as problem:
+            raise turned_down(problem, lines) from None
     model = config.model_config
     found["quantization"] = str(model.quantization) if model.quantization else None
     found["kv"] = {"dtype": str(config.cache_config.cache_dtype), "block_size": config.cache_config.block_size}
@@ -425,7 +542,8 @@ def inspect_here() -> None:
     def here_first(function: Any) -> Any:
         try:
             return function()
-        except Exception:
+        except Exception as problem:
+            INSPECTED.append("%s: %s" % (type(problem).__name__, problem))
             return apart(function)
 
     registry._run_in_subprocess = here_first
@@ -491,6 +609,9 @@ def ask_attention(config: Any, found: Doc) -> Doc:
     where, select = named("attention")
     model, cache = config.model_config, config.cache_config
     text = getattr(model, "hf_text_config", model.hf_config)
+    if getattr(text, "compress_ratios", None):
+        raise NotAskable("attention layers of %s choose their kernels themselves: the selector is not what they ask"
+                         % found["model"]["type"])  # fmt: skip
     parallel = config.parallel_config
     shared: Doc = {
         "head_size": model.get_head_size(), "dtype": model.dtype, "kv_cache_dtype": cache.cache_dtype,
@@ -506,8 +627,8 @@ def ask_attention(config: Any, found: Doc) -> Doc:
         values = accepted(select, dict(shared, has_sliding_window=window))
         try:
             name = str(select(**values).get_name())
-        except (ValueError, NotImplementedError, AssertionError, ImportError) as no:
-            raise Refused(said(no)) from None
+        except Exception as problem:
+            raise turned_down(problem) from None
         if name not in chosen:
             chosen.append(name)
     wanted = asked_for(config, "attention_config", "backend") or os.environ.get("VLLM_ATTENTION_BACKEND")
@@ -541,9 +662,9 @@ def ask_moe(config: Any, found: Doc) -> Optional[Doc]:
             chosen = select(layer(config, int(experts), text))[0]
     except Refused:
         raise
-    except (ValueError, NotImplementedError) as no:
-        raise Refused(said(no)) from None
     except Exception as odd:
+        if on_purpose(odd):
+            raise Refused(said(odd)) from None
         raise NotAskable("%s wants more than a layer's shape: %s: %s" % (where, type(odd).__name__, odd)) from None
     return {"where": where, "backend": str(chosen.name), "asked_for": asked_for(config, "kernel_config", "moe_backend")}
 

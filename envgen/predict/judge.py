@@ -33,9 +33,9 @@ FIRSTS = (
         "FlashInfer attention with sinks on compute capability 12.x",
         r"FLASHINFER.*(sink setting|attention sinks) not supported",
         "0.28.0",
-        "FlashInfer's cubins: flashinfer-cubin of FlashInfer's version, or VLLM_HAS_FLASHINFER_CUBIN=1 where they are"
-        " already there; otherwise NVIDIA's artifactory must be reachable when the server starts",
-        "vllm#49718, vllm#52148; asked of 0.32.0", 12,
+        "VLLM_HAS_FLASHINFER_CUBIN=1 and nvcc: its kernels for 12.x are compiled from source, and the cubins that vLLM"
+        " looks for have none",
+        "vllm#49718, vllm#52148, flashinfer#3170; asked of 0.32.0", 12,
     ),
     First(
         "--moe-backend", r"unrecognized arguments:.*--moe-backend", "0.19.1", "", "the flag is in 0.19.1",
@@ -132,10 +132,12 @@ SUBJECTS = {
 }
 LEVELS = ("INFO", "WARNING", "ERROR", "CRITICAL")
 CUBINS = "FlashInfer's cubins are not here, and NVIDIA's artifactory can't be reached from here"
-CUBINS_NEEDED = (
-    "this holds only where the server can reach NVIDIA's artifactory, or has the cubins (flashinfer-cubin of"
-    " FlashInfer's version, or VLLM_HAS_FLASHINFER_CUBIN=1 where they are there already)"
-)
+CUBINS_NEEDED = {
+    True: "this holds only where the server can reach NVIDIA's artifactory, or with VLLM_HAS_FLASHINFER_CUBIN=1: on"
+    " 12.x no cubins are used, nvcc compiles the kernels",
+    False: "this holds only where the server can reach NVIDIA's artifactory, or has the cubins (flashinfer-cubin of"
+    " FlashInfer's version, or VLLM_HAS_FLASHINFER_CUBIN=1 where they are there already)",
+}
 
 
 def judge(answer: Mapping[str, Any] | Failure, service: Service) -> Judgement:
@@ -153,12 +155,17 @@ def judge(answer: Mapping[str, Any] | Failure, service: Service) -> Judgement:
     better = able.verdict is Verdict.FITS or (plain.refusals and not able.refusals)
     if plain.verdict is not Verdict.FITS and better:
         lost = [one.message for one in plain.refusals] or [one.seen for one in plain.contradictions]
-        return replace(able, caveats=(*able.caveats, f"{CUBINS_NEEDED}; without them: {'; '.join(lost)}"), cubins=True)
+        caveat = f"{CUBINS_NEEDED[_family(answer) == 12]}; without: {'; '.join(lost)}"
+        return replace(able, caveats=(*able.caveats, caveat), cubins=True)
     chosen = backends(with_cubins(answer))
     if backends(answer) != chosen:
         other = ", ".join(f"{step} {name}" for step, name in chosen.items())
         return replace(plain, caveats=(*plain.caveats, f"{CUBINS}; with the cubins it would choose: {other}"))
     return plain
+
+
+def _family(answer: Mapping[str, Any]) -> int:
+    return int((answer.get("platform") or {}).get("capability", [0])[0])
 
 
 def with_cubins(answer: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -177,7 +184,7 @@ def backends(answer: Mapping[str, Any]) -> dict[str, str]:
 
 def _judge(answer: Mapping[str, Any], service: Service) -> Judgement:
     version = str(answer.get("vllm", {}).get("version", ""))
-    family = int((answer.get("platform") or {}).get("capability", [0])[0])
+    family = _family(answer)
 
     def better(pattern: str, seen: str) -> str:
         """Which release takes CUTLASS where this one falls back to Marlin."""

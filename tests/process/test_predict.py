@@ -185,11 +185,13 @@ def test_what_is_shipped_fits_a_gb10(
     assert report["release"]["version"] == PROFILES[profile] and report["gpu"]["capability"] == [12, 1]
 
 
-def test_flashinfer_attention_of_current_needs_nvidia_s_cubins(warm: Warm, predict: Predict) -> None:
-    """The caveat that a user has to read."""
-    words = ("serve", "-p", "current", "--variant", "flashinfer")
+def test_flashinfer_attention_without_its_variable_and_without_network(warm: Warm, predict: Predict) -> None:
+    """The caveat that a user has to read; the variant has the variable."""
+    backend = 'services.serve.args.attention-config={"backend": "FLASHINFER"}'
+    words = ("serve", "-p", "current", "--set", backend)
     code, report = predict(environment("0.32.0"), *words)
-    assert any("without them" in one and "attention sinks not supported" in one for one in report["caveats"])
+    [caveat] = [one for one in report["caveats"] if "without: " in one]
+    assert "VLLM_HAS_FLASHINFER_CUBIN=1" in caveat and "attention sinks not supported" in caveat
     assert comparable(predict(warm("0.32.0"), *words)) == comparable((code, report))
 
 

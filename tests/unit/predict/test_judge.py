@@ -28,7 +28,7 @@ def test_a_refusal_has_its_reasons_and_the_first_release_that_would_do_it() -> N
     found = judge(recorded("0.14.0-flashinfer"), service())
     assert found.verdict is Verdict.REFUSED
     assert [(one.step, one.reasons) for one in found.refusals] == [("attention", ("sink setting not supported",))]
-    assert "is 0.28.0; it needs FlashInfer's cubins" in found.refusals[0].first
+    assert "is 0.28.0; it needs VLLM_HAS_FLASHINFER_CUBIN=1 and nvcc" in found.refusals[0].first
 
 
 def test_what_is_expected_of_a_refused_step_is_not_a_second_problem() -> None:
@@ -43,7 +43,18 @@ def test_cubins_decide_and_are_named() -> None:
     expect = {"attention": r"Using AttentionBackendEnum\.FLASHINFER backend", "moe": "Using 'MARLIN' Mxfp4 MoE backend"}
     found = judge(recorded("0.32.0-flashinfer"), service(expect))
     assert found.verdict is Verdict.FITS and found.refusals == () and set(found.shown) == {"attention", "moe"}
-    assert any("without them: ValueError" in one and "attention sinks not supported" in one for one in found.caveats)
+    assert any(
+        "no cubins are used" in one and "without: ValueError" in one and "attention sinks not supported" in one
+        for one in found.caveats
+    )
+
+
+@pytest.mark.parametrize("capability", [[9, 0], [10, 0]])
+def test_cubins_are_needed_where_there_are_any(capability: list[int]) -> None:
+    answer = recorded("0.32.0-flashinfer")
+    answer["platform"]["capability"] = capability
+    expect = {"attention": r"Using AttentionBackendEnum\.FLASHINFER backend"}
+    assert any("or has the cubins" in one for one in judge(answer, service(expect)).caveats)
 
 
 def test_words_of_an_older_release_are_contradicted() -> None:

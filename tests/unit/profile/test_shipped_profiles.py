@@ -44,10 +44,12 @@ def test_vllm_0_14_is_never_asked_for_flashinfer_attention(name: str, variant: s
 
 
 def test_current_starts_without_network() -> None:
+    """Its variant `flashinfer`, too: vLLM's question whether the artifactory answers is answered for it."""
     profile = PROFILES["current"]
     assert profile.services["serve"].args["attention-config"] == '{"backend":"TRITON_ATTN"}'
     names = {name for group in profile.env.values() for name in group}
-    assert "VLLM_HAS_FLASHINFER_CUBIN" not in names  # no cubins are installed
+    assert "VLLM_HAS_FLASHINFER_CUBIN" not in names
+    assert run("current", "flashinfer").services["serve"].env["VLLM_HAS_FLASHINFER_CUBIN"] == "1"
 
 
 def test_one_architecture_gets_one_nvcc_thread() -> None:

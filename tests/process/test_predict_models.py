@@ -1,0 +1,143 @@
+"""Models that owners of a Spark run, asked of both releases: what a release would start, it does not refuse.
+
+The configurations have the published shape with a few layers (tests/support/shapes), each with its usual parsers.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_predict import TOP, environment
+
+from envgen.predict.judge import Judgement, Verdict, backends, judge
+from envgen.profile.model import Service
+
+SHAPES = TOP / "tests" / "support" / "shapes"
+GPT_OSS = json.loads((TOP / "envgen" / "inside" / "models.json").read_text(encoding="utf-8"))
+# Model -> (reasoning parser, tool parser).
+MODELS = {
+    "gpt-oss-120b": ("openai_gptoss", "openai"),
+    "gpt-oss-20b": ("openai_gptoss", "openai"),
+    "qwen3.6-35b-a3b-nvfp4": ("qwen3", "qwen3_coder"),
+    "qwen3.6-27b-fp8": ("qwen3", "qwen3_coder"),
+    "qwen3-30b-a3b-fp8": ("qwen3", "hermes"),
+    "nemotron-3-super-120b-nvfp4": ("nemotron_v3", "qwen3_coder"),
+    "nemotron-3-nano-30b-fp8": ("nemotron_v3", "qwen3_coder"),
+    "glm-4.5-air-fp8": ("glm45", "glm45"),
+    "glm-4.7-flash": ("glm45", "glm47"),
+    "gemma-4-26b-a4b-nvfp4": ("gemma4", "gemma4"),
+    "minimax-m2.7-nvfp4": ("minimax_m2", "minimax_m2"),
+    "deepseek-v4-flash": ("deepseek_v4", "deepseek_v4"),
+    "llama-3.3-70b-fp8": ("", "llama3_json"),
+}
+UNKNOWN_TYPE = r"model type `\w+` but Transformers does not recognize"
+# What a release can't serve, as it says itself. All else is refused by neither.
+REFUSED = {
+    ("0.14.0", "qwen3.6-35b-a3b-nvfp4"): UNKNOWN_TYPE,
+    ("0.14.0", "qwen3.6-27b-fp8"): UNKNOWN_TYPE,
+    ("0.14.0", "nemotron-3-super-120b-nvfp4"): "invalid reasoning-parser: nemotron_v3",
+    ("0.14.0", "nemotron-3-nano-30b-fp8"): "invalid reasoning-parser: nemotron_v3",
+    ("0.14.0", "glm-4.7-flash"): UNKNOWN_TYPE,
+    ("0.14.0", "gemma-4-26b-a4b-nvfp4"): "invalid tool-call-parser: gemma4",
+    ("0.14.0", "deepseek-v4-flash"): "invalid tool-call-parser: deepseek_v4",
+}
+RELEASES = ("0.14.0", "0.32.0")
+# The repository brings the class of its configuration, as the model's cards tell to trust it.
+CODE = """\
+from transformers import PretrainedConfig
+
+
+class MiniMaxM2Config(PretrainedConfig):
+    model_type = "minimax_m2"
+"""
+Ask = Callable[[str], dict[str, Any]]
+
+
+def request(name: str, folder: Path) -> dict[str, Any]:
+    """What `envgen predict` asks about the model."""
+    reasoning, tools = MODELS[name]
+    model = str(folder / name)
+    if f"openai/{name}" in GPT_OSS:
+        model = f"openai/{name}"
+    else:
+        (folder / name).mkdir()
+        (folder / name / "config.json").write_bytes((SHAPES / f"{name}.json").read_bytes())
+        (folder / name / "configuration_minimax_m2.py").write_text(CODE, encoding="utf-8")
+    words = [model, "--max-model-len", "32768", "--trust-remote-code", "--enable-auto-tool-choice"]
+    words += ["--tool-call-parser", tools, *(["--reasoning-parser", reasoning] if reasoning else [])]
+    gpu = {"name": "NVIDIA GB10", "capability": [12, 1], "memory": 120 << 30}
+    return {"words": words, "gpu": gpu, "real": False, "models": GPT_OSS}
+
+
+@pytest.fixture(scope="session")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Ask:
+    """What a release answers about each model."""
+
+    @functools.cache
+    def ask(version: str) -> dict[str, Any]:
+        folder = tmp_path_factory.mktemp("models")
+        requests = {name: request(name, folder) for name in MODELS}
+        env = {**os.environ, "HOME": str(folder), "HF_HOME": str(folder), "VLLM_HAS_FLASHINFER_CUBIN": "1"}
+        done = subprocess.run(
+            [environment(version), TOP / "tests" / "support" / "ask_models.py"], input=json.dumps(requests), env=env,
+            cwd=folder, capture_output=True, text=True,
+        )  # fmt: skip
+        found = dict(json.loads(line[2:]) for line in done.stdout.splitlines() if line.startswith("@@"))
+        assert set(found) == set(MODELS), done.stderr[-3000:]
+        return found
+
+    return ask
+
+
+def judged(answer: dict[str, Any]) -> Judgement:
+    return judge(answer, Service(("vllm", "serve", "x")))
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("version", RELEASES)
+def test_none_is_refused_that_the_release_would_start(answers: Ask, version: str, name: str) -> None:
+    answer = answers(version)[name]
+    shown = json.dumps({key: answer[key] for key in ("refusals", "unasked", "asked", "notes")}, indent=1)
+    found = judged(answer)
+    expected = REFUSED.get((version, name))
+    if expected:
+        assert found.verdict is Verdict.REFUSED and re.search(expected, found.refusals[0].message), shown
+        return
+    assert found.verdict in (Verdict.FITS, Verdict.UNKNOWN), shown
+    # Whatever else could not be asked, the configuration was.
+    assert answer["config_line"], shown
+
+
+def test_a_parser_is_left_out_where_there_is_no_tokenizer_and_that_is_said(answers: Ask) -> None:
+    caveats = judged(answers("0.32.0")["qwen3-30b-a3b-fp8"]).caveats
+    assert "the reasoning parser qwen3 was left out of the question: the tokenizer is not in the cache" in caveats
+
+
+def cell(answer: dict[str, Any]) -> str:
+    """A release's answer in the table of docs/predict.md."""
+    found = judged(answer)
+    if found.refusals:
+        message = found.refusals[0].message
+        unknown = re.search(r"model type (`\w+`)", message)
+        return f"refused: its Transformers has no {unknown[1]}" if unknown else f"refused: {message.split(' (')[0]}"
+    chosen = ", ".join(f"{'MoE ' if step == 'moe' else ''}{name}" for step, name in backends(answer).items())
+    unasked = " and ".join(str(one["step"]) for one in answer["unasked"])
+    return "; ".join(filter(None, (chosen, f"{unasked} unknown" if unasked else "")))
+
+
+def test_the_table_in_the_docs_is_what_the_releases_answer(answers: Ask) -> None:
+    rows = []
+    for name, parsers in MODELS.items():
+        both = " | ".join(cell(answers(version)[name]) for version in RELEASES)
+        rows.append(f"| {name} | {', '.join(filter(None, parsers))} | {both} |")
+    text = (TOP / "docs" / "predict.md").read_text(encoding="utf-8")
+    section = text.partition("## A dozen models")[2].partition("\n## ")[0]
+    assert [line for line in section.splitlines() if line.startswith("| ")][2:] == rows, "\n".join(rows)

@@ -1,0 +1,51 @@
+"""Runs in a release's Python: asks it about many models, each in a fork of one process that has imported vLLM.
+
+Its platform is put in place first, as `envgen predict` does; the answers are those of the same program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+sys.path[:] = [str(Path(__file__).parents[2]), *(one for one in sys.path if one != str(Path(__file__).parent))]
+from envgen.inside import predict_vllm as asked  # noqa: E402
+
+# What each question imports anyway; a release lacks some of them.
+MODULES = (
+    "torch._inductor.lowering", "torch._inductor.compile_fx", "torch._dynamo.repro.after_dynamo",
+    "transformers.models.auto.image_processing_auto", "transformers.models.auto.modeling_auto",
+    "vllm.engine.arg_utils", "vllm.model_executor.layers.fused_moe", "vllm.model_executor.models",
+    "vllm.entrypoints.openai.cli_args", "vllm.entrypoints.launchers.cli_args",
+)  # fmt: skip
+
+
+def main() -> None:
+    requests: dict[str, Any] = json.load(sys.stdin)
+    found: Any = {"asked": {}, "stubs": [], "notes": [], "refusals": [], "unasked": []}
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ.update(HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", VLLM_CACHE_ROOT=folder)
+        asked.release(found, asked.Lines())
+        asked.driver(found, folder)
+        asked.unloadable(found)
+        asked.take_platform(next(iter(requests.values())), found)
+        for name in MODULES:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+        for name, request in requests.items():
+            sys.stdout.flush()
+            if (child := os.fork()) == 0:
+                document = asked.answer(request)
+                print("@@" + json.dumps([name, document]), flush=True)
+                os._exit(0)
+            os.waitpid(child, 0)
+
+
+if __name__ == "__main__":
+    main()
