@@ -22,6 +22,7 @@ from envgen.engine.client import Engine
 from envgen.engine.endpoint import SshAddress
 from envgen.engine.values import COMPOSE_PROJECT, Image, Mount
 from envgen.errors import EngineError, RefusedError
+from envgen.jitcache.place import COMPILED
 from envgen.profile.model import Profile, Service
 from envgen.render import environment as names
 from envgen.render.locking import places_of
@@ -29,7 +30,6 @@ from envgen.text import progress, size, visible
 
 EVERY = 3.0  # seconds between two lines of progress
 KINDS = ("image", "sources", "model", "caches")
-COMPILED = ("flashinfer", "torch", "triton", "vllm")  # caches of what the second machine would compile once more
 FOLDER = "/run/envgen/folder"
 ASIDE = ".envgen-push"  # in a volume: what arrives, until all of it is there
 # Made again on each machine; `nodes check` does not compare them.

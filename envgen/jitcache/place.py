@@ -18,9 +18,11 @@ from envgen.inside.jit.tree import Fault
 from envgen.profile.model import Profile
 from envgen.profile.values import CudaArch, CudaArchList
 from envgen.render.environment import service_env
-from envgen.render.locking import folder_of, namespace_here, volume_of
+from envgen.render.locking import folder_of, namespace_here, places_of, volume_of
 
 CACHE = "flashinfer"  # the key of the profile's `caches`
+# The caches of what is compiled at run time.
+COMPILED = (CACHE, "torch", "triton", "vllm", "cute_dsl", "tilelang", "tvm_ffi", "b12x")
 BASE = "FLASHINFER_WORKSPACE_BASE"
 SOURCE = "flashinfer"
 NO_ARCH = "none"  # the layout without an arch folder: no GPU and FLASHINFER_CUDA_ARCH_LIST unset
@@ -96,6 +98,27 @@ def mount_here(engine: Engine, profile: Profile, project_root: Path) -> Mount:
         return Mount(volume_of(profile, CACHE, key), cache.path.path, "volume")
     folder = os.path.normpath(project_root / Path(cache.host.path + folder_of(CACHE, key)).expanduser())
     return Mount(folder, cache.path.path, "bind")
+
+
+@dataclass(frozen=True)
+class Other:
+    """A cache beside FlashInfer's. ``source``: its volume or folder; ``there``: whether anything made it yet."""
+
+    name: str
+    source: str
+    path: str
+    there: bool
+
+
+def others(engine: Engine, profile: Profile, project_root: Path) -> list[Other]:
+    """The other caches of what is compiled at run time, as `envgen up` mounts them."""
+    places = places_of(profile, project_root, None)
+    found = []
+    for name, (source, path, kind) in zip(profile.caches, places, strict=True):
+        if name in COMPILED and name != CACHE:
+            there = Path(source).expanduser().is_dir() if kind == "bind" else engine.volume(source) is not None
+            found.append(Other(name, source, path, there))
+    return found
 
 
 def root_in(env: Mapping[str, str], profile: Profile) -> str:

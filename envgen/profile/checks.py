@@ -39,10 +39,14 @@ DERIVED: Mapping[str, str] = {
 # Caches whose program must be told where they are, wherever the profile puts them:
 # variable -> folder below the cache; torch's own defaults would lie in /tmp.
 CACHE_VARIABLES: Mapping[str, Mapping[str, str]] = {
+    "b12x": {"B12X_COMPILE_CACHE_DIR": "/compile", "B12X_ROCE_CACHE_DIR": "/roce"},
     "ccache": {"CCACHE_DIR": ""},
+    "cute_dsl": {"CUTE_DSL_CACHE_DIR": ""},
     "huggingface": {"HF_HOME": ""},
     "torch": {"TORCH_HOME": "", "TORCHINDUCTOR_CACHE_DIR": "/inductor", "TORCH_EXTENSIONS_DIR": "/extensions"},
+    "tilelang": {"TILELANG_CACHE_DIR": ""},
     "triton": {"TRITON_CACHE_DIR": ""},
+    "tvm_ffi": {"TVM_FFI_CACHE_DIR": ""},
     "uv": {"UV_CACHE_DIR": ""},
     "vllm": {"VLLM_CACHE_ROOT": ""},
 }

@@ -21,7 +21,7 @@ from envgen.engine.host import compilers
 from envgen.errors import NotFoundError, UsageError
 from envgen.explain import log_lines
 from envgen.inside.jit.main import named_in
-from envgen.jitcache.place import changed_files, make_query, seconds
+from envgen.jitcache.place import changed_files, make_query, others, seconds
 from envgen.jitcache.service import JitCache, Used
 from envgen.jitcache.warm import warm as compile_modules
 from envgen.text import progress, visible
@@ -60,14 +60,19 @@ def command() -> None:
 @narrowing
 @reporting
 def list_(session: Session, patterns: tuple[str, ...], version: str | None, arch: str | None) -> int:
-    """Show every compiled module: size, objects, age, state, and whether it is being built.
+    """Show every compiled module of FlashInfer: size, objects, age, state, and whether it is being built.
+
+    Below them, the other caches of what is compiled at run time: their volumes or folders.
 
     \b
     Examples:
       envgen cache list 'fused_moe_*' --arch 12.1a
     """
-    found = open_cache(session).inventory(make_query(patterns, version, arch))
-    return answer(asdict(found), shown.inventory(found))
+    cache = open_cache(session)
+    found = cache.inventory(make_query(patterns, version, arch))
+    more = [] if patterns else others(cache.engine, cache.profile, cache.root)
+    document = {**asdict(found), "others": [asdict(one) for one in more]}
+    return answer(document, [*shown.inventory(found), *shown.others(more)])
 
 
 @command.command()

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from envgen.inside.jit.judge import Module
+from envgen.jitcache.place import Other
 from envgen.jitcache.service import Cleared, Inventory, Recorded, describe_holders
 from envgen.jitcache.warm import Built
 from envgen.text import counted, duration, progress, size, table, visible
@@ -63,6 +64,13 @@ def inventory(inventory: Inventory) -> Iterator[str]:
         yield f"a batch build runs in {_in(batch.version, batch.arch)}, {describe_holders(batch.holders)}"
     if inventory.leftovers.count:
         yield f"left behind by an interrupted clear: {size(inventory.leftovers.bytes)}; the next clear deletes it"
+
+
+def others(found: Sequence[Other]) -> Iterator[str]:
+    """The caches that are not FlashInfer's."""
+    rows = [(one.name, one.source, one.path, "" if one.there else "empty") for one in found]
+    if rows:
+        yield from table([("OTHER CACHES", "VOLUME OR FOLDER", "IN THE CONTAINER", ""), *rows])
 
 
 def _row(module: Module) -> tuple[str, ...]:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
+import pytest
 from jitcache_engine import ROOT, LocalEngine, cache, container
 from jitcache_layouts import put, release
 
+from envgen.__main__ import main
 from envgen.engine.host import Leftover
 from envgen.engine.values import Mount
 from envgen.jitcache import space
 from envgen.jitcache.place import make_query, mount_here
 from envgen.jitcache.service import JitCache
+from envgen.render.environment import service_env
 
 VOLUMES = f"flashinfer: {{path: {ROOT}}}"
 HOST = f"flashinfer: {{path: {ROOT}, host: ../host}}"
@@ -120,3 +124,25 @@ def test_folders_on_the_host(tmp_path: Path) -> None:
 
 def test_without_namespaces_there_are_none(tmp_path: Path) -> None:
     assert space.spaces(cache(tmp_path, LocalEngine(tmp_path))) == []
+
+
+def test_the_other_caches_are_named_and_mounted_where_their_programs_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = LocalEngine(tmp_path / "cache")
+    release(tmp_path / "cache", "0.5.3")
+    kept = f"{VOLUMES}, cute_dsl: {{path: /c}}, tilelang: {{path: /t}}, b12x: {{path: /b}}, huggingface: {{path: /h}}"
+    jit = cache(tmp_path, engine, kept)
+    engine.volumes_ |= {here(jit).source, "demo-dev-cache-tilelang"}
+    monkeypatch.setattr("envgen.app.places.connect", lambda *_: engine)
+    monkeypatch.chdir(tmp_path / "project")
+    assert main(["cache", "list", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["others"]
+    assert [(one["name"], one["path"], one["there"]) for one in found] == [
+        ("cute_dsl", "/c", False), ("tilelang", "/t", True), ("b12x", "/b", False),
+    ]  # fmt: skip
+    assert main(["cache", "list"]) == 0
+    assert "demo-dev-cache-tilelang" in capsys.readouterr().out
+    env = service_env(jit.profile)
+    wanted = {"CUTE_DSL_CACHE_DIR": "/c", "TILELANG_CACHE_DIR": "/t", "B12X_COMPILE_CACHE_DIR": "/b/compile"}
+    assert wanted.items() <= env.items()
