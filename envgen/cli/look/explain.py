@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import stat
 import sys
+import tarfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -19,6 +22,8 @@ from envgen.explain.first import Tracker
 from envgen.files import NotAFile, state_dir
 from envgen.text import counted, reason_of, shorten, visible
 
+LARGEST = 256 << 20  # bytes of a bundle's log
+
 
 @click.command()
 @click.argument("log", required=False, type=click.Path(path_type=Path, allow_dash=True))
@@ -26,8 +31,8 @@ from envgen.text import counted, reason_of, shorten, visible
 def command(log: Path | None) -> int:
     """Explain a log of a build, of a kernel's compilation or of a server: cause, evidence, cure.
 
-    LOG is a file, or `-` for stdin; default: the project's newest build log. Where no rule knows the failure, the first
-    exception of the first process that failed is shown. Ctrl-C ends the reading of what a program
+    LOG is a file, a crash bundle, or `-` for stdin; default: the project's newest build log. Where no rule knows the
+    failure, the first exception of the first process that failed is shown. Ctrl-C ends the reading of what a program
     still writes. Exit code 0: no failure is known in it; 1: one is.
 
     \b
@@ -67,10 +72,20 @@ def open_log(path: Path) -> BinaryIO:
             file.close()
             raise NotAFile(path, "is not a log file")
         os.set_blocking(file.fileno(), True)
-        return file
-    except OSError as problem:
+        return _of_bundle(path, file) if path.name.endswith(".tar.gz") else file
+    except (OSError, EOFError, tarfile.TarError, zlib.error) as problem:
         hint = "name a log file, or `-` for stdin"
-        raise UsageError(f"{path} can't be read: {reason_of(problem)}", hint=hint) from None
+        why = reason_of(problem) if isinstance(problem, OSError) else str(problem)
+        raise UsageError(f"{path} can't be read: {why}", hint=hint) from None
+
+
+def _of_bundle(path: Path, file: BinaryIO) -> BinaryIO:
+    """The server's log in a crash bundle, up to ``LARGEST`` bytes of it."""
+    with file, tarfile.open(fileobj=file, mode="r:gz") as bundle:
+        for member in bundle:
+            if member.isfile() and member.name.endswith("server.log") and (log := bundle.extractfile(member)):
+                return io.BytesIO(log.read(LARGEST))
+    raise UsageError(f"{path} holds no server.log", hint="name a crash bundle of `envgen up`, or a log file")
 
 
 def _newest() -> Path:

@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envgen.__main__ import main
 from envgen.explain import cause_of
 from envgen.explain.first import first_exception
+from envgen.serve.crash import write_bundle
 
 LOGS = Path(__file__).parent / "logs" / "failures"
 # What is shown first: the process, and how its exception begins.
@@ -85,3 +87,16 @@ def test_the_last_of_a_chain_was_written_for_people() -> None:
 def test_any_text_is_taken(lines: list[str]) -> None:
     found = first_exception(lines)
     assert found is None or 1 <= found.line <= len(lines)
+
+
+def test_a_crash_bundle_is_read_as_its_server_s_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = (LOGS / "tokenizer.log").read_text(encoding="utf-8")
+    write_bundle(tmp_path / "b.tar.gz", {"findings.json": "{}", "server.log": log})
+    assert main(["explain", str(tmp_path / "b.tar.gz")]) == 0
+    assert "first exception of APIServer pid=1" in capsys.readouterr().out
+    write_bundle(tmp_path / "none.tar.gz", {"findings.json": "{}"})
+    (tmp_path / "cut.tar.gz").write_bytes((tmp_path / "b.tar.gz").read_bytes()[:300])
+    (tmp_path / "text.tar.gz").write_text("no archive")
+    for name, why in (("none", "holds no server.log"), ("cut", "can't be read"), ("text", "can't be read")):
+        assert main(["explain", str(tmp_path / f"{name}.tar.gz")]) == 2
+        assert why in capsys.readouterr().err
