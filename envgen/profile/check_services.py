@@ -202,7 +202,7 @@ def _cluster(here: Report, service: Service, cluster: Cluster) -> None:
         hint = f"write args: {{tensor-parallel-size: {count}}}"
         here.problem(where, f"{ranks} rank{'s' * (ranks != 1)} cannot be shared by {count} machines", hint)
     if service.restart != "no":
-        hint = "write restart: no, and cluster.on_failure: restart:3; `envgen up --stay` then starts all of them again"
+        hint = "write restart: no; a systemd unit around `envgen up --stay` starts all of them again"
         here.problem("restart", "a rank that is restarted alone never finds the others again", hint)
     for number, port in enumerate(service.ports):
         if port.auto or port.host != port.container:

@@ -693,7 +693,7 @@ two(
     "a rank that restarts",
     "        cluster:",
     "        restart: ⟦on-failure:3\n        cluster:",
-    ("restarted alone", "on_failure: restart:3"),
+    ("restarted alone", "restart: no"),
 )
 two(
     "a variable of one machine",
