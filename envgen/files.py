@@ -279,7 +279,7 @@ def _enter(directory: int, part: str, at: Path, create: bool) -> int:
 
 SHORT = Path("/tmp")  # for sockets: TMPDIR may be longer than the path of one may be
 # What each is for. Nothing else of that name is ever removed: the random part is that of mkdtemp and token_hex.
-_KINDS = ("build", "engine", "git", "patches", "save", "verify")
+_KINDS = ("build", "engine", "git", "patches", "recipe", "save", "verify")
 _OURS = re.compile(rf"\.?envgen-(?:{'|'.join(_KINDS)})-[a-z0-9_]{{8}}|\.envgen-[0-9a-f]{{16}}\.tmp")
 
 

@@ -32,7 +32,8 @@ GROUPS: Groups = {
         "render": ("project.render", "Write Dockerfiles, Compose files and .dockerignore."),
         "lock": ("project.lock", "Resolve every input into envgen.lock, or check that it still answers."),
         "model": ("project.model", "Fetch and check the weights that services load."),
-        "patch": ("patches.patch", "Try, make, carry over, apply and retire patches."),
+        "recipe": ("project.recipe", "Models as data: list, show, add one to the project as a profile."),
+        "patch": ("patches.patch", "Try, make and apply patches."),
     },
     "Build": {
         "build": ("images:build", "Render, then build the image of a profile."),

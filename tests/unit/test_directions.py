@@ -17,7 +17,7 @@ FLOORS: tuple[set[str], ...] = (
     {"cli"},
     {"app"},
     {"doctor", "jitcache", "serve", "predict", "bench"},
-    {"render", "lock", "patches", "inside", "explain"},
+    {"render", "lock", "patches", "inside", "explain", "recipes"},
     {"engine"},
     {"profile"},
 )

@@ -1,0 +1,191 @@
+"""`envgen recipe`: recipes from the package, a file, a folder or a git repository, as profiles of a project."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from importlib import resources
+from pathlib import Path
+
+from envgen import files
+from envgen.app.session import Session
+from envgen.engine.git import Mirror
+from envgen.errors import EnvgenError, Place, Problem, ProjectError, RefusedError, UsageError
+from envgen.patches.dry_run import GitTree
+from envgen.profile.load import load_project
+from envgen.profile.model import Profile
+from envgen.profile.shape import NAME, matches
+from envgen.profile.tree import decode, near, text_of
+from envgen.recipes.read import LARGEST, Recipe, name_of, read_recipe
+from envgen.recipes.write import added, indent_of, left_of, profile_name, profile_text
+from envgen.redact import without_login
+from envgen.text import progress
+
+_MOST = 5000  # files of a folder or repository that are looked at
+_YAML = (".yaml", ".yml")
+_GIT = re.compile(r"(?:https|http|ssh|git|file)://\S+|[\w.-]+@[\w.-]+:\S+")
+
+
+def shipped() -> dict[str, Recipe]:
+    """The recipes of the package, by name."""
+    folder = resources.files("envgen.recipes") / "data"
+    found = {}
+    for entry in sorted(folder.iterdir(), key=lambda one: one.name):
+        if entry.name.endswith(".yaml"):
+            found[name_of(entry.name)] = read_recipe(entry.read_text(encoding="utf-8"), entry.name)
+    return found
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Files that may be recipes, by path; ``source`` and ``commit`` say where they are from."""
+
+    source: str
+    commit: str
+    paths: Sequence[str]
+    folder: Path | None = None
+    tree: GitTree | None = None
+
+    def find(self, name: str) -> str:
+        """The path of a recipe: its whole path, or the name of its file."""
+        wanted = name_of(name)
+        found = [path for path in self.paths if path == name] or [p for p in self.paths if name_of(p) == wanted]
+        if not found:
+            known = sorted({name_of(path) for path in self.paths})
+            raise UsageError(
+                f"{self.source} has no recipe {name!r}", hint=near(wanted, known) or "envgen recipe list --from ..."
+            )
+        if len(found) > 1:
+            raise UsageError(f"{name!r} names several", hint=f"name one by its path: {', '.join(found[:4])}")
+        return found[0]
+
+    def text(self, path: str) -> str:
+        """The text of one file. Nothing of it is run."""
+        if self.tree is None:
+            assert self.folder is not None
+            return text_of(self.folder / path, path)
+        read = self.tree.read([path])
+        if path not in read:
+            raise UsageError(f"{path} is not a file of {self.source}")
+        if len(read[path].data) > LARGEST:
+            raise ProjectError([Problem(f"is larger than {LARGEST >> 10} KiB, the limit for a recipe", Place(path))])
+        return decode(read[path].data, path)
+
+
+def collection(place: str, ref: str = "") -> Collection:
+    """A folder of this machine, or a git repository at the commit that ``ref`` (default: HEAD) is now."""
+    if _GIT.fullmatch(place):
+        return _repository(place, ref or "HEAD")
+    folder = Path(place).expanduser()
+    if not folder.is_dir():
+        raise UsageError(f"{place} is not a folder, and not the address of a git repository")
+    paths: list[str] = []
+    for number, path in enumerate(sorted(folder.rglob("*"))):
+        if number >= _MOST:
+            raise RefusedError(f"{place} has more than {_MOST} files", hint="name the folder that holds the recipes")
+        if path.suffix in _YAML and path.is_file() and not path.is_symlink():
+            paths.append(path.relative_to(folder).as_posix())
+    return Collection(place, "", paths, folder)
+
+
+def _repository(url: str, ref: str) -> Collection:
+    mirror = Mirror.at(files.cache_dir() / "git" / hashlib.sha256(url.encode()).hexdigest()[:24], url)
+    name = f"refs/envgen/recipes-{hashlib.sha256(ref.encode()).hexdigest()[:24]}"
+    shown = without_login(url)
+    progress(f"fetching {ref} of {shown}")
+    options = ["--quiet", "--depth=1", "--filter=blob:none", "--no-tags"]
+    mirror.git(["fetch", *options, "origin", f"+{ref}:{name}"], timeout=120)
+    commit = mirror.git(["rev-parse", f"{name}^{{commit}}"]).text
+    tree = GitTree(mirror, commit, f"{commit[:12]} of {shown}")
+    paths = sorted(path for path in tree.names() if path.endswith(_YAML))
+    return Collection(shown, commit, paths[:_MOST], tree=tree)
+
+
+def find(name: str, place: str = "", ref: str = "", variant: str = "") -> Recipe:
+    """One recipe: of the package by its name, a file by its path, or ``name`` in the folder or repository ``place``."""
+    today = datetime.now(timezone.utc).strftime("%Y-%m-%d")
+    if place:
+        where = collection(place, ref)
+        path = where.find(name)
+        recipe = read_recipe(where.text(path), path, variant=variant)
+        return replace(recipe, source=f"{where.source} {path}", commit=where.commit, date=today)
+    if name.endswith(_YAML) or "/" in name:
+        file = Path(name).expanduser()
+        recipe = read_recipe(text_of(file, name), name, variant=variant)
+        return replace(recipe, source=recipe.source or file.name, date=recipe.date or today)
+    known = shipped()
+    if name not in known:
+        hint = near(name, sorted(known)) or f"there is {', '.join(known)}; or name a file, or --from FOLDER or URL"
+        raise UsageError(f"no recipe {name!r}", hint=hint)
+    return known[name]
+
+
+@dataclass(frozen=True)
+class Added:
+    """What adding a recipe changes in the project file."""
+
+    file: Path
+    before: str
+    after: str
+    profile: str
+    left: Sequence[str]
+
+    @property
+    def diff(self) -> str:
+        """The change of the project file."""
+        old, new = (text.splitlines(keepends=True) for text in (self.before, self.after))
+        return "".join(difflib.unified_diff(old, new, self.file.name, self.file.name, n=2)).rstrip("\n")
+
+    def write(self) -> None:
+        """Change the file, unless it was changed since it was read."""
+        if text_of(self.file, self.file.name) != self.before:
+            raise RefusedError(f"{self.file.name} has changed meanwhile, so nothing was written", hint="run it again")
+        files.write(self.file.resolve(), self.after.encode())
+
+
+def add(session: Session, recipe: Recipe, name: str = "", extends: str = "") -> Added:
+    """The project file with the recipe as a profile; nothing is written. ProjectError where it would not load."""
+    project = session.loaded(local=False).project
+    parent = _parent(project.profiles, extends or session.profile_name or "")
+    service = next((one for one, found in parent.services.items() if found.ready is not None), "")
+    if not service:
+        raise RefusedError(f"profile {parent.name} has no service with `ready`", hint="name another one: --extends")
+    name = name or profile_name(recipe)
+    if not matches(NAME, name):
+        raise UsageError(f"{name!r} is not a profile's name", hint="small letters and digits, with single _ between")
+    if name in project.profiles:
+        raise RefusedError(f"there is a profile {name} already", hint="--name NAME takes another one")
+    path = project.file
+    before = text_of(path, path.name)
+    machines = list(parent.nodes)
+    text = profile_text(recipe, name, parent, service, machines, indent_of(before))
+    after = added(before, text)
+    _must_load(path.name, after, name)
+    return Added(path, before, after, name, left_of(recipe, parent, machines))
+
+
+def _parent(profiles: Mapping[str, Profile], wanted: str) -> Profile:
+    names = list(profiles)
+    chosen = wanted or ("current" if "current" in names else "")
+    if chosen not in names:
+        message = f"there is no profile {chosen!r}" if chosen else "there is no profile `current` to extend"
+        raise UsageError(message, hint=f"--extends takes one of {', '.join(names)}")
+    return profiles[chosen]
+
+
+def _must_load(label: str, text: str, name: str) -> None:
+    """ProjectError with what is wrong with the profile, before anything is written."""
+    with files.Scratch("recipe") as scratch:
+        file = Path(scratch, label)
+        file.write_text(text, encoding="utf-8")
+        try:
+            load_project(file=file, local=False).project.profiles[name]
+        except ProjectError as error:
+            head = Problem(f"the recipe does not make a profile that loads; {label} is as it was:")
+            raise ProjectError([head, *error.problems]) from None
+        except EnvgenError as error:
+            raise RefusedError(f"the recipe does not make a profile: {error}") from None

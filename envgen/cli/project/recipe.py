@@ -1,0 +1,149 @@
+"""`envgen recipe`: models as data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+
+import click
+
+from envgen.app import recipes as app
+from envgen.app.session import Session
+from envgen.cli import FullGroup
+from envgen.cli.common import answer, ask, json_option, print_json, reporting, wants_json
+from envgen.errors import ExitCode, RefusedError, UsageError
+from envgen.recipes.read import Recipe, name_of
+from envgen.recipes.write import memory_of
+from envgen.text import counted, progress, table, visible
+
+_from = click.option("--from", "place", metavar="PLACE", default="", help="A folder, or the URL of a git repository.")
+_ref = click.option(
+    "--ref", metavar="REF", default="", help="Branch, tag or commit of that repository (default: HEAD)."
+)
+_variant = click.option("--model-variant", "variant", metavar="V", default="",
+                        help="The variant of a vllm-project recipe (default: the one for a DGX Spark).")  # fmt: skip
+
+
+@click.group(cls=FullGroup)
+def command() -> None:
+    """Models as data: list recipes, show one, add it to the project as a profile.
+
+    \b
+    Examples:
+      envgen recipe list
+      envgen recipe add qwen3.6-35b-a3b
+    """
+
+
+@command.command("list")
+@_from
+@_ref
+@json_option
+def list_(place: str, ref: str) -> int:
+    """List the recipes that ship with envgen, or those of a folder or repository.
+
+    \b
+    Example:
+      envgen recipe list --from https://github.com/vllm-project/recipes
+    """
+    if place:
+        found = app.collection(place, ref)
+        rows = [{"name": name_of(path), "path": path} for path in found.paths]
+        document = {"source": found.source, "commit": found.commit or None, "recipes": rows}
+        return answer(document, (visible(path) for path in found.paths))
+    if ref:
+        raise UsageError("--ref goes with --from")
+    known = app.shipped()
+    models = [
+        {"name": one.name, "repo": one.repo, "nodes": one.nodes, "weights": one.weights} for one in known.values()
+    ]
+    shown = [["recipe", "model", "machines", "weights"]]
+    shown += [[one.name, one.repo, str(one.nodes), one.weights] for one in known.values()]
+    return answer({"source": "envgen", "commit": None, "recipes": models}, table(shown))
+
+
+@command.command("show")
+@click.argument("name")
+@_from
+@_ref
+@_variant
+@json_option
+def show(name: str, place: str, ref: str, variant: str) -> int:
+    """Show a recipe as it is read: NAME of a shipped one, a file, or a name in PLACE.
+
+    \b
+    Example:
+      envgen recipe show nemotron-3-super-120b
+    """
+    recipe = app.find(name, place, ref, variant)
+    return answer({**asdict(recipe), "needs_memory": memory_of(recipe)}, _shown(recipe))
+
+
+def _shown(recipe: Recipe) -> Iterator[str]:
+    yield f"{visible(recipe.name)}: {recipe.repo}"
+    facts = {
+        "revision": recipe.revision,
+        "vLLM": recipe.release and f"{recipe.release} or newer",
+        "image": recipe.image,
+        "machines": str(recipe.nodes),
+        "weights": recipe.weights,
+        "memory": memory_of(recipe) or "",
+        "source": recipe.source,
+        "commit": recipe.commit,
+        "date": recipe.date,
+        "run by others": recipe.ran,
+    }
+    yield from (f"  {key}: {visible(value)}" for key, value in facts.items() if value)
+    yield from (f"  --{key} {visible(str(value))}" for key, value in recipe.args.items())
+    yield from (f"  {key}={visible(value)}" for key, value in recipe.env.items())
+    yield from (f"  not placed: {visible(one)}" for one in recipe.left)
+
+
+@command.command("add")
+@click.argument("name")
+@_from
+@_ref
+@_variant
+@click.option("--name", "called", metavar="PROFILE", default="", help="Name of the profile (default: the recipe's).")
+@click.option("--extends", metavar="PROFILE", default="", help="The profile it extends (default: current).")
+@click.option("--yes", is_flag=True, help="Write without asking.")
+@click.option("-n", "--dry-run", is_flag=True, help="Show what would change; write nothing.")
+@reporting
+def add(
+    session: Session, name: str, place: str, ref: str, variant: str, called: str, extends: str, yes: bool,
+    dry_run: bool,
+) -> int:  # fmt: skip
+    """Write a recipe into envgen.yaml as a profile, shown first: NAME of a shipped one, a file, or a name in PLACE.
+
+    Nothing of a recipe is executed: its command is read as words. What has no place in a profile is listed. Comments
+    and order of envgen.yaml stay. With --json only --yes writes.
+
+    \b
+    Examples:
+      envgen recipe add qwen3.6-35b-a3b
+      envgen recipe add Qwen3.6-27B --from https://github.com/vllm-project/recipes --model-variant fp8
+    """
+    if yes and dry_run:
+        raise UsageError("--yes writes, and --dry-run does not: name one of them")
+    made = app.add(session, app.find(name, place, ref, variant), called, extends)
+    written = yes
+    if wants_json():
+        if yes:
+            made.write()
+        print_json({"profile": made.profile, "left": list(made.left), "diff": made.diff, "written": written})
+        return ExitCode.OK
+    click.echo(visible(made.diff, lines=True))
+    for one in made.left:
+        progress(f"not placed: {one}", always=True)
+    progress(
+        f"{counted(len(made.left), 'thing has', 'things have')} no place in the profile"
+        if made.left
+        else "all of it has a place"
+    )
+    if dry_run:
+        return ExitCode.OK
+    if not (yes or ask(f"write {made.file.name}?")):
+        raise RefusedError(f"{made.file.name} is as it was: that needs a yes", hint="--yes writes without a question")
+    made.write()
+    progress(f"wrote {made.file.name}; next: envgen predict -p {made.profile}")
+    return ExitCode.OK

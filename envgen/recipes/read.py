@@ -1,0 +1,309 @@
+"""Recipes as data: envgen's own, vllm-project's, and those of eugr and sparkrun. Nothing of a file is executed."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from packaging.version import InvalidVersion, Version
+
+from envgen.errors import Place, Problem, ProjectError
+from envgen.profile.shape import ENV_NAME, FLAG, matches
+from envgen.profile.tree import LIST, MAP, NULL, PROJECT, Node, Source, parse
+
+HARDWARE = "dgx_spark_gb10"
+LARGEST = 256 << 10  # bytes of one recipe
+# Flags that a profile decides, not a recipe.
+_OURS = {"host", "port"}
+_SHORT = {"tp": "tensor-parallel-size", "pp": "pipeline-parallel-size", "dp": "data-parallel-size",
+          "q": "quantization", "dcp": "decode-context-parallel-size", "O": "optimization-level"}  # fmt: skip
+_SHELL = re.compile(r"[;|&<>`]|\$[({A-Za-z_]")
+_REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A model and how it is served. ``left``: what has no place in a profile; ``ran``: who ran it on what."""
+
+    name: str
+    repo: str
+    revision: str = ""
+    args: Mapping[str, Any] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    release: str = ""  # the first vLLM that it asks for
+    image: str = ""
+    nodes: int = 1
+    weights: str = ""
+    source: str = ""
+    commit: str = ""
+    date: str = ""
+    ran: str = ""
+    left: tuple[str, ...] = ()
+
+
+def read_recipe(text: str, file: str, *, variant: str = "", hardware: str = HARDWARE) -> Recipe:
+    """The recipe in ``text``. Raises ProjectError with the place of what is wrong.
+
+    ``variant`` and ``hardware`` choose in vllm-project's format.
+    """
+    if len(text.encode("utf-8", "surrogateescape")) > LARGEST:
+        raise _problem(f"is larger than {LARGEST >> 10} KiB, the limit for a recipe", Place(file))
+    top, problems = parse(Source(file, PROJECT, text), foreign=True)
+    if problems or top is None:
+        raise ProjectError(problems)
+    reader = _Reader(top, file)
+    if "repo" in top.items:
+        return reader.own()
+    if "model" in top.items and top.items["model"].kind == MAP:
+        return reader.vllm(variant, hardware)
+    if variant:
+        raise _problem("this format has no variants", top.place(), "leave --model-variant out")
+    if "command" in top.items or "container" in top.items:
+        return reader.spark()
+    raise _problem("is not a recipe that envgen reads", top.place(), "formats: docs/models.md")
+
+
+def _problem(message: str, place: Place, hint: str = "") -> ProjectError:
+    return ProjectError([Problem(message, place, hint)])
+
+
+def value_of(node: Node) -> Any:
+    """A tree as plain values. 0.70 stays as it is written: only whole numbers and booleans change their type."""
+    if node.kind == MAP:
+        return {name: value_of(one) for name, one in node.items.items()}
+    if node.kind == LIST:
+        return [value_of(one) for one in node.elements]
+    return None if node.kind == NULL else node.text
+
+
+class _Reader:
+    """One file, in whichever format."""
+
+    def __init__(self, top: Node, file: str) -> None:
+        self.top, self.file = top, file
+        self.left: list[str] = []
+
+    def _text(self, key: str, node: Node | None = None, *, needed: bool = False) -> str:
+        found = (node or self.top).items.get(key)
+        if found is None or found.kind == NULL:
+            if needed:
+                raise _problem(f"has no {key}", (node or self.top).place(), f"write `{key}: ...`")
+            return ""
+        if found.kind in (MAP, LIST):
+            raise _problem(f"expected text, found {found.seen()}", found.place(key))
+        return found.text
+
+    def _map(self, key: str, node: Node | None = None) -> dict[str, Node]:
+        found = (node or self.top).items.get(key)
+        if found is None or found.kind == NULL:
+            return {}
+        if found.kind != MAP:
+            raise _problem(f"expected a mapping, found {found.seen()}", found.place(key))
+        return found.items
+
+    def _words(self, node: Node | None) -> list[str]:
+        if node is None or node.kind == NULL:
+            return []
+        if node.kind != LIST or any(one.kind in (MAP, LIST) for one in node.elements):
+            raise _problem(f"expected a list of words, found {node.seen()}", node.place())
+        return [one.text for one in node.elements]
+
+    def _env(self, nodes: Mapping[str, Node]) -> dict[str, str]:
+        found = {}
+        for name, node in nodes.items():
+            if not matches(ENV_NAME, name) or node.kind in (MAP, LIST):
+                raise _problem(f"{name!r} is not a variable with a value", node.key_place())
+            found[name] = node.text
+        return found
+
+    def _unknown(self, known: Iterable[str], nodes: Mapping[str, Node], where: str = "") -> None:
+        for name in nodes:
+            if name not in known:
+                self.left.append(f"{where}{name}: a key that envgen does not know in this format")
+
+    def _repo(self, text: str, place: Place) -> str:
+        if not _REPO.fullmatch(text):
+            raise _problem(f"{text!r} is not the name of a model", place, "as in: openai/gpt-oss-120b")
+        return text
+
+    def _release(self, text: str, node: Node) -> str:
+        try:
+            return str(Version(text)) if text else ""
+        except InvalidVersion:
+            raise _problem(f"{text!r} is not a release of vLLM", node.place(), "as in: 0.28.0") from None
+
+    # --- envgen's own ---
+
+    def own(self) -> Recipe:
+        known = ("repo", "revision", "args", "env", "release", "nodes", "weights", "source", "commit", "date", "ran")
+        if unknown := [name for name in self.top.items if name not in known]:
+            raise _problem(f"unknown key {unknown[0]!r}", self.top.items[unknown[0]].key_place())
+        repo = self._repo(self._text("repo"), self.top.items["repo"].place())
+        args = {name: value_of(node) for name, node in self._map("args").items()}
+        nodes = self._text("nodes") or "1"
+        if not nodes.isascii() or not nodes.isdigit() or not 1 <= int(nodes[:3]) <= 64:
+            raise _problem(f"{nodes!r} is not a number of machines", self.top.items["nodes"].place())
+        return Recipe(
+            name_of(self.file), repo, self._text("revision"), args, self._env(self._map("env")),
+            self._release(self._text("release"), self.top), "", int(nodes), self._text("weights"),
+            self._text("source"), self._text("commit"), self._text("date"), self._text("ran"),
+        )  # fmt: skip
+
+    # --- vllm-project/recipes ---
+
+    def vllm(self, variant: str, hardware: str) -> Recipe:
+        model, variants = self.top.items["model"], self._map("variants")
+        self._unknown(
+            ("meta", "model", "features", "opt_in_features", "variants", "compatible_strategies", "hardware_overrides",
+             "strategy_overrides", "guide", "kv_offload_support"), self.top.items)  # fmt: skip
+        self._unknown(
+            ("model_id", "min_vllm_version", "docker_image", "architecture", "parameter_count", "active_parameters",
+             "context_length", "base_args", "base_env"), model.items, "model.")  # fmt: skip
+        supporting = [name for name, one in variants.items() if hardware in self._map("hardware_overrides", one)]
+        chosen = variant or (supporting[0] if supporting else "default" if "default" in variants else "")
+        if variant and variant not in variants:
+            raise _problem(f"no variant {variant!r}", self.top.place("variants"), f"there is {', '.join(variants)}")
+        one = variants.get(chosen, model)
+        over = self._map("hardware_overrides", one).get(hardware) if chosen else None
+        if hardware not in self._map("hardware", self.top.items.get("meta")):
+            self.left.append(f"{hardware} is not among the hardware that the recipe names")
+        repo = self._text("model_id", one) or self._text("model_id", model, needed=True)
+        words = self._words(model.items.get("base_args"))
+        optional = self._words(self.top.items.get("opt_in_features"))
+        for name, feature in self._map("features").items():
+            if name in optional or name in ("text_only", "encoder_parallel"):
+                self.left.append(f"feature {name}: optional")
+            else:
+                special = self._map("hardware_overrides", feature).get(hardware)
+                words += self._words((special or feature).items.get("args"))
+        words += self._words(one.items.get("extra_args") if chosen else None)
+        words += self._words(over.items.get("extra_args") if over else None)
+        env = {**self._env(self._map("base_env", model)), **self._env(self._map("extra_env", one) if chosen else {})}
+        env |= self._env(self._map("extra_env", over)) if over else {}
+        image = self._text("docker_image", over) if over else ""
+        image = image or self._text("docker_image", one) or self._text("docker_image", model)
+        release = self._text("min_vllm_version", one) or self._text("min_vllm_version", model)
+        args = self._flags(words, self.top.place(), again=True)
+        weights = self._text("vram_minimum_gb", one) if chosen else ""
+        return Recipe(
+            name_of(self.file) + (f"-{chosen}" if chosen not in ("", "default") else ""),
+            self._repo(repo, model.place()), "", args, env, self._release(release, model), image, 1,
+            f"{weights} GB" if weights else "", left=tuple(self.left),
+        )  # fmt: skip
+
+    # --- eugr v1, sparkrun v2 ---
+
+    def spark(self) -> Recipe:
+        self._unknown(
+            ("recipe_version", "name", "description", "model", "model_revision", "container", "build_args", "mods",
+             "cluster_only", "solo_only", "defaults", "env", "command", "runtime", "min_nodes", "max_nodes", "metadata",
+             "version"), self.top.items)  # fmt: skip
+        runtime = self._text("runtime")
+        if runtime and not runtime.startswith("vllm"):
+            raise _problem(f"the runtime {runtime} is not vLLM's", self.top.items["runtime"].place())
+        for key in ("build_args", "mods"):
+            self.left += [f"{key}: {word}" for word in self._words(self.top.items.get(key))]
+        defaults = {name: value_of(node) for name, node in self._map("defaults").items()}
+        words = self._command(defaults) if self._text("command") else []
+        place = self.top.items["command"].place() if "command" in self.top.items else self.top.place()
+        model = self._text("model")
+        if words:
+            if words[:2] != ["vllm", "serve"] or len(words) < 3 or words[2].startswith("-"):
+                raise _problem("the command is not `vllm serve MODEL ...`", place, "write the profile by hand")
+            if model and words[2] != model:
+                raise _problem(f"two models: {model}, and {words[2]} in the command", place, "which one is it?")
+            model, args = words[2], self._flags(words[3:], place)
+        else:
+            args = {name.replace("_", "-"): value for name, value in defaults.items() if name not in _OURS}
+            args = {{"tensor-parallel": "tensor-parallel-size"}.get(name, name): value for name, value in args.items()}
+        ranks = str(args.get("tensor-parallel-size", "1"))
+        nodes = int(self._text("min_nodes") or 1) if (self._text("min_nodes") or "1").isdigit() else 1
+        if self._text("cluster_only") == "true" or (nodes == 1 and ranks.isdigit() and int(ranks) > 1):
+            nodes = max(nodes, int(ranks) if ranks.isdigit() else 2, 2)
+        if args.pop("distributed-executor-backend", None):
+            self.left.append("distributed-executor-backend: vLLM's own multi-node mode takes its place")
+        image = self._text("container")
+        name = self._text("name") or name_of(self.file)
+        return Recipe(
+            name_of(name.lower()), self._repo(model, place), self._text("model_revision"), args,
+            self._env(self._map("env")), "", image, nodes, left=tuple(self.left),
+        )  # fmt: skip
+
+    def _command(self, defaults: Mapping[str, Any]) -> list[str]:
+        """The words of a command whose templates (``{port}``) are filled in from ``defaults``."""
+        node = self.top.items["command"]
+
+        def filled(found: re.Match[str]) -> str:
+            if found[0] in ("{{", "}}"):
+                return found[0][0]
+            values = {"model": self._text("model"), **defaults}
+            if found[1] not in values:
+                raise _problem(f"the template {found[0]} leads nowhere", node.place(), f"defaults has no {found[1]}")
+            value = values[found[1]]
+            if not isinstance(value, str):
+                raise _problem(f"the template {found[0]} leads to no plain value", node.place())
+            return value
+
+        text = re.sub(r"\{\{|\}\}|\{(\w+)\}", filled, node.text.replace("\\\n", " "))
+        try:
+            lexer = shlex.shlex(text.strip(), posix=False, punctuation_chars=False)
+            lexer.whitespace_split, lexer.commenters = True, "#"
+            raw = list(lexer)
+            words = shlex.split(text, comments=True)
+        except ValueError as error:
+            raise _problem(f"the command can't be read: {error}", node.place()) from None
+        if any("\n" in line.strip() for line in [text.strip()]) or any(_SHELL.search(_unquoted(one)) for one in raw):
+            raise _problem(
+                "the command is a shell script, not one command", node.place(), "envgen runs no shell of others"
+            )
+        return words
+
+    def _flags(self, words: Sequence[str], place: Place, *, again: bool = False) -> dict[str, Any]:
+        """Flags and their values. ``again``: a later one replaces an earlier one, as overrides do."""
+        found: dict[str, Any] = {}
+        at = 0
+        while at < len(words):
+            word = words[at]
+            at += 1
+            if not word.startswith("-") or word in ("-", "--"):
+                raise _problem(f"two models, or a word that belongs to no flag: {word!r}", place)
+            name, equals, value = word.lstrip("-").partition("=")
+            name = (_SHORT.get(name, "") if not word.startswith("--") else name).replace("_", "-")
+            if not name or not matches(FLAG, name):
+                raise _problem(f"{word!r} is not a flag that envgen knows", place)
+            values = [value] if equals else []
+            while not equals and at < len(words) and not re.match(r"-{1,2}[A-Za-z]", words[at]):
+                values.append(words[at])
+                at += 1
+            if name in found and not again:
+                raise _problem(f"the flag --{name} is there twice", place)
+            if name not in _OURS:
+                found[name] = _typed(values, place)
+        return found
+
+
+def _typed(values: Sequence[str], place: Place) -> Any:
+    if len(values) != 1:
+        return list(values) if values else "true"
+    if values[0].startswith("{"):
+        try:
+            return json.loads(values[0])
+        except (ValueError, RecursionError):
+            raise _problem(f"not JSON: {values[0][:80]}", place) from None
+    return values[0]
+
+
+def _unquoted(word: str) -> str:
+    """A word without what stands in single quotes, and in double quotes unless the shell expands it there."""
+    return re.sub(r"'[^']*'|\"[^\"$`]*\"", "", word)
+
+
+def name_of(file: str) -> str:
+    """The name of a recipe, from that of its file."""
+    stem = re.sub(r"\.ya?ml$", "", file.rsplit("/", 1)[-1].lower())
+    return re.sub(r"[^a-z0-9.]+", "-", stem).strip("-.") or "recipe"

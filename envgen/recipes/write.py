@@ -1,0 +1,165 @@
+"""A recipe as a profile of a project file: text that is put in, so that all that is there stays as it is."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import yaml
+from packaging.version import Version
+
+from envgen.errors import RefusedError
+from envgen.patches.series import version_of
+from envgen.profile.model import Profile
+from envgen.recipes.read import Recipe
+
+GB10 = 121.7  # GiB, as public logs of GB10s show
+_KEPT = ("host", "port")
+
+
+def profile_name(recipe: Recipe) -> str:
+    """A name that a profile may have: small letters and digits with single underscores."""
+    word = re.sub(r"[^a-z0-9]+", "_", recipe.name.lower()).strip("_")[:40].strip("_")
+    return word if word[:1].isalpha() else f"m_{word}"[:40].strip("_")
+
+
+def left_of(recipe: Recipe, parent: Profile, machines: Iterable[str]) -> list[str]:
+    """What the recipe says and the profile does not: to be read before it is trusted."""
+    found = list(recipe.left)
+    source = parent.sources.get("vllm")
+    version = version_of(source.origin) if source is not None else ""
+    if recipe.image:
+        has = f"installs vLLM {version}" if version else "has its own vLLM"
+        found.append(f"image {recipe.image}: profile {parent.name} {has}")
+    if recipe.release and version and Version(version) < Version(recipe.release):
+        found.append(f"vLLM {recipe.release} or newer: profile {parent.name} installs {version}")
+    if recipe.nodes > 1 and len(list(machines)) < recipe.nodes:
+        found.append(f"{recipe.nodes} machines: name them below `nodes`, then write `cluster` (docs/two-machines.md)")
+    return found
+
+
+def profile_text(recipe: Recipe, name: str, parent: Profile, service: str, machines: Iterable[str], indent: int) -> str:
+    """The lines of a profile that extends ``parent``, whose service it fills with the recipe's model."""
+    inherited = parent.services[service]
+    served = recipe.repo.rsplit("/", 1)[-1].lower()
+    gone: dict[str, Any] = {flag: None for flag in inherited.args if flag not in (*_KEPT, "served-model-name")}
+    args = {**gone, **recipe.args, "served-model-name": served}
+    if "tensor-parallel-size" in inherited.args and "tensor-parallel-size" not in recipe.args:
+        args["tensor-parallel-size"] = "1"
+    model = {"repo": recipe.repo, **({"revision": recipe.revision} if recipe.revision else {})}
+    ready: dict[str, Any] = {"model": served}
+    if inherited.ready is not None:
+        for kind in ("expect", "forbid"):
+            if patterns := getattr(inherited.ready, kind):
+                ready[kind] = dict.fromkeys(patterns)
+    body: dict[str, Any] = {
+        "description": f"{recipe.repo}, from the recipe {recipe.name}",
+        "extends": parent.name,
+    }
+    words: dict[str, Any] = {"command": ["vllm", "serve", recipe.repo], "args": args}
+    if recipe.env:
+        words["env"] = dict(recipe.env)
+    words["model"] = model
+    words["needs_memory"] = memory_of(recipe)
+    nodes = list(machines)[: recipe.nodes]
+    if recipe.nodes > 1 and len(nodes) == recipe.nodes:
+        words["cluster"] = {"nodes": nodes}
+    words["ready"] = ready
+    body["services"] = {service: words}
+    if parent.variants:
+        body["variants"] = dict.fromkeys(parent.variants)  # drafts and kernels of another model
+    head = [f"Recipe {recipe.name}: {recipe.repo}"]
+    if recipe.source:
+        head.append(" ".join(filter(None, (f"Source: {recipe.source}", recipe.commit and f"at {recipe.commit}"))))
+    if recipe.date:
+        head.append(f"Read on {recipe.date}. null takes out what profile {parent.name} has for its own model.")
+    head += [f"Run by others: {recipe.ran}"] if recipe.ran else []
+    head += [f"Not placed: {one}" for one in left_of(recipe, parent, machines)]
+    pad = " " * indent
+    lines = [f"{pad}# {_plain(one)}" for one in head]
+    lines += [f"{pad}{name}:", *(f"{pad}  {line}" for line in _yaml(body))]
+    return "\n".join(lines) + "\n"
+
+
+def memory_of(recipe: Recipe) -> str | None:
+    """What must be free: the share of a GB10's memory that vLLM is told to take."""
+    share = str(recipe.args.get("gpu-memory-utilization", ""))
+    if not re.fullmatch(r"0?\.[0-9]+|1(\.0+)?", share):
+        return None
+    return f"{math.ceil(float(share) * GB10)}GiB"
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^\x20-\x7e]+", " ", text)[:300]
+
+
+def _yaml(value: Mapping[str, Any], depth: int = 0) -> list[str]:
+    """Block style down to the args; what is below is written in one line."""
+    lines = []
+    for key, one in value.items():
+        if isinstance(one, Mapping) and one and depth < 4 and not _is_small(one):
+            lines += [f"{'  ' * depth}{key}:", *_yaml(one, depth + 1)]
+        else:
+            lines.append(f"{'  ' * depth}{key}: {_flow(one)}")
+    return lines
+
+
+def _is_small(value: Mapping[str, Any]) -> bool:
+    return len(_flow(value)) <= 60 and "args" not in value
+
+
+def _flow(value: Any) -> str:
+    """A value in flow style. What is text in Python is written so that it reads as it stood in the recipe."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_scalar(str(key))}: {_flow(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_flow, value)) + "]"
+    if value is None:
+        return "null"
+    return _scalar(value) if isinstance(value, str) else json.dumps(value)
+
+
+def _scalar(text: str) -> str:
+    if re.fullmatch(r"-?[0-9]+(\.[0-9]+)?|true|false|[A-Za-z0-9_][A-Za-z0-9_./+-]*", text):
+        return text
+    return json.dumps(text)
+
+
+def added(text: str, lines: str) -> str:
+    """The project file with the lines of a profile put behind the last one."""
+    place = _profiles(text)
+    if place is None:
+        raise RefusedError("`profiles` is not a block mapping with a profile in it", hint="write the first one by hand")
+    _, end = place
+    at = text.find("\n", end)
+    before, after = (text, "") if at < 0 else (text[: at + 1], text[at + 1 :])
+    return f"{before}{'' if before.endswith(chr(10)) else chr(10)}\n{lines}{after}"
+
+
+def indent_of(text: str) -> int:
+    """How far profiles are indented."""
+    place = _profiles(text)
+    return place[0] if place else 2
+
+
+def _profiles(text: str) -> tuple[int, int] | None:
+    """(column of a profile's name, where the last value of `profiles` ends)."""
+    top = yaml.compose(text, yaml.BaseLoader)
+    pairs = top.value if isinstance(top, yaml.MappingNode) else ()
+    found = next((value for key, value in pairs if key.value == "profiles"), None)
+    if not isinstance(found, yaml.MappingNode) or found.flow_style or not found.value:
+        return None
+    return found.value[0][0].start_mark.column, _end(found)
+
+
+def _end(node: yaml.Node) -> int:
+    """Where the last thing of a block ends: the block's own mark lies behind the comments that follow it."""
+    if isinstance(node, yaml.ScalarNode) or (isinstance(node, yaml.CollectionNode) and node.flow_style):
+        return node.end_mark.index - (1 if isinstance(node, yaml.ScalarNode) and node.style in ("|", ">") else 0)
+    children: list[yaml.Node] = []
+    for one in node.value:
+        children += one if isinstance(one, tuple) else (one,)
+    return max((_end(child) for child in children), default=node.end_mark.index)

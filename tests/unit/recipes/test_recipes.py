@@ -1,0 +1,222 @@
+"""Recipes: the shipped ones as profiles that load and render, three formats, and bad input."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import models_page
+import pytest
+import yaml
+
+from envgen.__main__ import main
+from envgen.app import recipes as app
+from envgen.errors import ProjectError
+from envgen.profile.load import load_project
+from envgen.recipes.read import read_recipe
+from envgen.recipes.write import profile_name
+from envgen.render import outputs
+
+TOP = Path(__file__).parents[3]
+NODES = """nodes:
+    spark-1: {address: 192.0.2.1, interface: eth0}
+    spark-2: {address: 192.0.2.2, interface: eth0, context: spark-2}"""
+
+VLLM = """\
+meta: {hardware: {dgx_spark_gb10: verified}}
+model:
+  model_id: org/Model
+  min_vllm_version: "0.20.0"
+  base_args: [--trust-remote-code]
+features:
+  tool_calling:
+    args: [--enable-auto-tool-choice, --tool-call-parser, qwen3_xml]
+  spec_decoding: {args: [--speculative-config, '{"method": "mtp", "num_speculative_tokens": 3}']}
+opt_in_features: [spec_decoding]
+variants:
+  default: {precision: bf16, vram_minimum_gb: 84}
+  nvfp4:
+    model_id: org/Model-NVFP4
+    vram_minimum_gb: 21
+    docker_image: vllm/vllm-openai:v0.28.0
+    extra_args: [--kv-cache-dtype, fp8, --max-num-seqs, "8"]
+    hardware_overrides:
+      dgx_spark_gb10:
+        extra_args: [--gpu-memory-utilization, "0.50", --max-num-seqs, "4"]
+        extra_env: {VLLM_X: "1"}
+news: later
+"""
+EUGR = """\
+recipe_version: "1"
+name: My Model
+model: org/My-Model
+container: vllm-node
+cluster_only: true
+mods: [mods/fix-it]
+defaults: {port: 8000, host: 0.0.0.0, tensor_parallel: 2, gpu_memory_utilization: 0.85}
+env: {OMP_NUM_THREADS: "8"}
+command: |
+  vllm serve org/My-Model \\
+      --port {port} --host {host} \\
+      -tp {tensor_parallel} --distributed-executor-backend ray \\
+      --gpu-memory-utilization {gpu_memory_utilization} \\
+      --compilation-config '{{"cudagraph_mode": "none"}}'
+"""
+SPARKRUN = """\
+recipe_version: "2"
+model: Qwen/Qwen3-1.7B
+model_revision: abc
+runtime: vllm-distributed
+min_nodes: 1
+container: example.org/vllm:latest
+defaults: {port: 8000, tensor_parallel: 1, max_model_len: 4096}
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The shipped project, with two machines."""
+    text = (TOP / "envgen.yaml").read_text(encoding="utf-8")
+    text = text.replace("defaults:\n", f"defaults:\n  {NODES}\n", 1)
+    (tmp_path / "envgen.yaml").write_text(text, encoding="utf-8")
+    shutil.copytree(TOP / "patches", tmp_path / "patches")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", sorted(app.shipped()))
+def test_each_shipped_recipe_is_a_profile_that_loads_and_renders(
+    name: str, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = app.shipped()[name]
+    assert main(["recipe", "add", name, "--yes"]) == 0
+    assert capsys.readouterr().err.startswith("all of it has a place\n")
+    loaded = load_project(file=project / "envgen.yaml", local=False).project
+    profile = loaded.profiles[profile_name(recipe)]
+    service = profile.services["serve"]
+    assert service.command == ("vllm", "serve", recipe.repo)
+    assert service.model is not None and service.model.repo == recipe.repo
+    assert service.ready is not None and service.ready.model == service.args["served-model-name"]
+    assert not service.ready.expect  # the parent's are log lines of another model
+    assert set(service.args) >= set(recipe.args)
+    others = {"host", "port", "served-model-name", "tensor-parallel-size"}
+    assert {flag for flag, value in service.args.items() if value is not None} <= {*recipe.args, *others}
+    assert (service.cluster.nodes if service.cluster else ()) == (("spark-1", "spark-2") if recipe.nodes == 2 else ())
+    assert recipe.source and recipe.date
+    outputs.render_project(loaded)
+    assert main(["recipe", "add", name, "--yes"]) == 6
+    assert "--name NAME takes another one" in capsys.readouterr().err
+
+
+def test_only_lines_are_added_and_nothing_without_a_yes(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (project / "envgen.yaml").read_text()
+    assert main(["recipe", "add", "gpt-oss-20b"]) == 6
+    assert main(["recipe", "add", "gpt-oss-20b", "--dry-run"]) == 0
+    assert main(["recipe", "add", "gpt-oss-20b", "--json"]) == 0
+    assert (project / "envgen.yaml").read_text() == before
+    shown = capsys.readouterr().out
+    assert not [line for line in shown.splitlines() if line.startswith("-") and not line.startswith("---")]
+    (project / "envgen.yaml").write_text(before + "# the end\n")
+    assert main(["recipe", "add", "gpt-oss-20b", "--yes", "--name", "small"]) == 0
+    after = (project / "envgen.yaml").read_text()
+    assert after.endswith("# the end\n")
+    start = after.index("\n  # Recipe gpt-oss-20b")
+    end = after.index("# the end")
+    assert after[:start] + after[end:] == before + "# the end\n"
+
+
+def test_vllm_projects_format() -> None:
+    found = read_recipe(VLLM, "models/org/Model.yaml")
+    assert (found.name, found.repo, found.release) == ("model-nvfp4", "org/Model-NVFP4", "0.20.0")
+    assert found.args == {
+        "trust-remote-code": "true", "enable-auto-tool-choice": "true", "tool-call-parser": "qwen3_xml",
+        "kv-cache-dtype": "fp8", "max-num-seqs": "4", "gpu-memory-utilization": "0.50",
+    }  # fmt: skip
+    assert found.env == {"VLLM_X": "1"} and found.image == "vllm/vllm-openai:v0.28.0" and found.weights == "21 GB"
+    assert found.left == ("news: a key that envgen does not know in this format", "feature spec_decoding: optional")
+    assert read_recipe(VLLM, "Model.yaml", variant="default").repo == "org/Model"
+    with pytest.raises(ProjectError, match="there is default, nvfp4"):
+        read_recipe(VLLM, "Model.yaml", variant="fp8")
+
+
+def test_eugrs_format() -> None:
+    found = read_recipe(EUGR, "my.yaml")
+    assert (found.name, found.repo, found.nodes, found.image) == ("my-model", "org/My-Model", 2, "vllm-node")
+    assert found.args == {
+        "tensor-parallel-size": "2", "gpu-memory-utilization": "0.85", "compilation-config": {"cudagraph_mode": "none"},
+    }  # fmt: skip
+    assert found.env == {"OMP_NUM_THREADS": "8"}
+    assert found.left[0] == "mods: mods/fix-it" and found.left[1].startswith("distributed-executor-backend: ")
+
+
+def test_sparkruns_format() -> None:
+    found = read_recipe(SPARKRUN, "qwen3.yaml")
+    assert (found.name, found.repo, found.revision, found.nodes) == ("qwen3", "Qwen/Qwen3-1.7B", "abc", 1)
+    assert found.args == {"tensor-parallel-size": "1", "max-model-len": "4096"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("--port {port}", "--port {door}", r"the template \{door\} leads nowhere"),
+        ("vllm serve org/My-Model", "vllm serve org/Other", "two models: org/My-Model, and org/Other"),
+        ("vllm serve org/My-Model", "vllm serve org/My-Model org/Two", "two models, or a word that belongs to no flag"),
+        ("vllm serve org/My-Model", "pip install x && vllm serve org/My-Model", "shell script"),
+        ("--port {port}", "--port $(id)", "shell script"),
+        ("--port {port}", "--port `id`", "shell script"),
+        ("--port {port}", '--api-key "$(cat ~/.ssh/id_rsa)"', "shell script"),
+        ("--port {port} --host {host} \\\n", "--port {port}\n  rm -rf /\n", "shell script"),
+        ('\'{{"cudagraph_mode"', "'{{cudagraph_mode", "not JSON"),
+        ("--port {port}", "--max-num-seqs 1 --max-num-seqs 2", "--max-num-seqs is there twice"),
+        ("OMP_NUM_THREADS", "'A B'", "not a variable"),
+        ("model: org/My-Model", "model: ../../etc", "two models"),
+        ("recipe_version", "runtime: sglang\nrecipe_version", "the runtime sglang is not vLLM's"),
+        ("defaults: {", "defaults: {{", "expected|mapping|found"),
+    ],
+)
+def test_bad_recipes_are_refused(old: str, new: str, reason: str) -> None:
+    text = EUGR.replace(old, new)
+    assert text != EUGR
+    with pytest.raises(ProjectError, match=reason):
+        read_recipe(text, "bad.yaml")
+
+
+def test_other_bad_input(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for text, reason in (
+        (VLLM.replace('"0.20.0"', "soon"), "'soon' is not a release of vLLM"),
+        ("repo: a/b\nargs: {}\nshell: rm\n", "unknown key 'shell'"),
+        ("a: &a [1]\nb: [*a]\n", "is not a recipe"),
+        ("x: " + "y" * (300 << 10), "is larger than 256 KiB"),
+    ):
+        Path("bad.yaml").write_text(text)
+        assert main(["recipe", "add", "bad.yaml", "--yes"]) == 2
+        assert reason in capsys.readouterr().err
+    Path("new.yaml").write_text(VLLM.replace('"0.20.0"', '"99.1"'))
+    assert main(["recipe", "add", "new.yaml", "--dry-run"]) == 0
+    said = capsys.readouterr().err
+    assert "not placed: vLLM 99.1 or newer: profile current installs 0.32.0" in said
+    assert "not placed: image vllm/vllm-openai:v0.28.0" in said
+    Path("flag.yaml").write_text("repo: a/b\nargs: {Not A Flag: 1}\n")
+    assert main(["recipe", "add", "flag.yaml", "--yes"]) == 2
+    assert "the recipe does not make a profile that loads" in capsys.readouterr().err
+    assert main(["recipe", "add", "qwen3.6-35b"]) == 2
+    assert "qwen3.6-35b-a3b" in capsys.readouterr().err
+
+
+def test_a_folder_of_recipes(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("theirs/deep").mkdir(parents=True)
+    Path("theirs/deep/Mine.yaml").write_text(EUGR)
+    assert main(["recipe", "list", "--from", "theirs", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["recipes"] == [{"name": "mine", "path": "deep/Mine.yaml"}]
+    assert main(["recipe", "add", "mine", "--from", "theirs", "--yes"]) == 0
+    assert "not placed: image vllm-node" in capsys.readouterr().err
+    found = yaml.safe_load((project / "envgen.yaml").read_text())["profiles"]["my_model"]
+    assert found["services"]["serve"]["cluster"] == {"nodes": ["spark-1", "spark-2"]}
+    assert main(["recipe", "show", "mine", "--from", "theirs"]) == 0
+    assert "--tensor-parallel-size 2" in capsys.readouterr().out
+
+
+def test_the_page_of_models_is_current() -> None:
+    page = TOP / "docs" / "models.md"
+    assert models_page.renew(page.read_text(encoding="utf-8")) == page.read_text(encoding="utf-8"), "scripts/regenerate"
