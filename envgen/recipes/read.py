@@ -122,8 +122,8 @@ class _Reader:
         return found
 
     def _unknown(self, known: Iterable[str], nodes: Mapping[str, Node], where: str = "") -> None:
-        for name in nodes:
-            if name not in known:
+        for name, node in nodes.items():
+            if name not in known and node.kind != NULL and not (node.kind in (MAP, LIST) and not node.items):
                 self.left.append(f"{where}{name}: a key that envgen does not know in this format")
 
     def _repo(self, text: str, place: Place) -> str:
@@ -185,8 +185,7 @@ class _Reader:
         words += self._words(over.items.get("extra_args") if over else None)
         env = {**self._env(self._map("base_env", model)), **self._env(self._map("extra_env", one) if chosen else {})}
         env |= self._env(self._map("extra_env", over)) if over else {}
-        image = self._text("docker_image", over) if over else ""
-        image = image or self._text("docker_image", one) or self._text("docker_image", model)
+        image = self._image(over) or self._image(one) or self._image(model)
         release = self._text("min_vllm_version", one) or self._text("min_vllm_version", model)
         args = self._flags(words, self.top.place(), again=True)
         weights = self._text("vram_minimum_gb", one) if chosen else ""
@@ -195,6 +194,13 @@ class _Reader:
             self._repo(repo, model.place()), "", args, env, self._release(release, model), image, 1,
             f"{weights} GB" if weights else "", left=tuple(self.left),
         )  # fmt: skip
+
+    def _image(self, node: Node | None) -> str:
+        """An image: one for all, or one a vendor."""
+        found = node.items.get("docker_image") if node is not None else None
+        return (
+            self._text("nvidia", found) if found and found.kind == MAP else self._text("docker_image", node or self.top)
+        )
 
     # --- eugr v1, sparkrun v2 ---
 

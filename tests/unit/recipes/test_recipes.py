@@ -39,13 +39,14 @@ variants:
   nvfp4:
     model_id: org/Model-NVFP4
     vram_minimum_gb: 21
-    docker_image: vllm/vllm-openai:v0.28.0
+    docker_image: {nvidia: "vllm/vllm-openai:v0.28.0", amd: other}
     extra_args: [--kv-cache-dtype, fp8, --max-num-seqs, "8"]
     hardware_overrides:
       dgx_spark_gb10:
         extra_args: [--gpu-memory-utilization, "0.50", --max-num-seqs, "4"]
         extra_env: {VLLM_X: "1"}
 news: later
+dependencies: []
 """
 EUGR = """\
 recipe_version: "1"
