@@ -111,7 +111,9 @@ class _Reader:
             return []
         if node.kind != LIST or any(one.kind in (MAP, LIST) for one in node.elements):
             raise _problem(f"expected a list of words, found {node.seen()}", node.place())
-        return [one.text for one in node.elements]
+        words = [one.text for one in node.elements]
+        # Some write a flag and its value in one item.
+        return [part for word in words for part in (word.split(" ", 1) if re.match(r"--[\w-]+ \S", word) else [word])]
 
     def _env(self, nodes: Mapping[str, Node]) -> dict[str, str]:
         found = {}
@@ -132,6 +134,9 @@ class _Reader:
         return text
 
     def _release(self, text: str, node: Node) -> str:
+        if text == "nightly":
+            self.left.append("a nightly build of vLLM")
+            return ""
         try:
             return str(Version(text)) if text else ""
         except InvalidVersion:
@@ -189,18 +194,21 @@ class _Reader:
         release = self._text("min_vllm_version", one) or self._text("min_vllm_version", model)
         args = self._flags(words, self.top.place(), again=True)
         weights = self._text("vram_minimum_gb", one) if chosen else ""
+        release = self._release(release, model)
         return Recipe(
             name_of(self.file) + (f"-{chosen}" if chosen not in ("", "default") else ""),
-            self._repo(repo, model.place()), "", args, env, self._release(release, model), image, 1,
+            self._repo(repo, model.place()), "", args, env, release, image, 1,
             f"{weights} GB" if weights else "", left=tuple(self.left),
         )  # fmt: skip
 
     def _image(self, node: Node | None) -> str:
-        """An image: one for all, or one a vendor."""
+        """An image: one for all, or one a vendor, perhaps by its CUDA; the first is what is told."""
         found = node.items.get("docker_image") if node is not None else None
-        return (
-            self._text("nvidia", found) if found and found.kind == MAP else self._text("docker_image", node or self.top)
-        )
+        if found is not None and found.kind == MAP:
+            found = found.items.get("nvidia")
+        while found is not None and found.kind == MAP:
+            found = next(iter(found.items.values()), None)
+        return found.text if found is not None and found.kind not in (LIST, NULL) else ""
 
     # --- eugr v1, sparkrun v2 ---
 

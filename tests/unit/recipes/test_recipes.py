@@ -39,8 +39,8 @@ variants:
   nvfp4:
     model_id: org/Model-NVFP4
     vram_minimum_gb: 21
-    docker_image: {nvidia: "vllm/vllm-openai:v0.28.0", amd: other}
-    extra_args: [--kv-cache-dtype, fp8, --max-num-seqs, "8"]
+    docker_image: {nvidia: {cu130: "vllm/vllm-openai:v0.28.0"}, amd: other}
+    extra_args: [--kv-cache-dtype, fp8, "--max-num-seqs 8"]
     hardware_overrides:
       dgx_spark_gb10:
         extra_args: [--gpu-memory-utilization, "0.50", --max-num-seqs, "4"]
@@ -137,6 +137,8 @@ def test_vllm_projects_format() -> None:
     assert found.env == {"VLLM_X": "1"} and found.image == "vllm/vllm-openai:v0.28.0" and found.weights == "21 GB"
     assert found.left == ("news: a key that envgen does not know in this format", "feature spec_decoding: optional")
     assert read_recipe(VLLM, "Model.yaml", variant="default").repo == "org/Model"
+    nightly = read_recipe(VLLM.replace('"0.20.0"', "nightly"), "Model.yaml")
+    assert nightly.release == "" and "a nightly build of vLLM" in nightly.left
     with pytest.raises(ProjectError, match="there is default, nvfp4"):
         read_recipe(VLLM, "Model.yaml", variant="fp8")
 
