@@ -25,7 +25,7 @@ def test_every_command_stands_in_the_help() -> None:
 def test_names_are_completed_with_their_help() -> None:
     found = {item.value: item.help for item in cli.main.shell_complete(click.Context(cli.main), "re")}
     assert found == {name: rows[name][1] for rows in cli.GROUPS.values() for name in rows if name.startswith("re")}
-    assert set(found) == {"render", "restart", "results"}
+    assert set(found) == {"recipe", "render", "restart", "results"}
 
 
 def test_a_near_miss_is_suggested() -> None:
