@@ -227,6 +227,16 @@ def _judge(answer: Mapping[str, Any], service: Service) -> Judgement:
     )  # fmt: skip
 
 
+def rejected(answer: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Each backend that the release tried before the one it chose, with its reason."""
+    words = re.compile(r"backend '?(.+?)'? does not support the deployment configuration(?: since (.*))?", re.DOTALL)
+    found = []
+    for line in answer.get("lines", ()):
+        if line["step"] == "moe" and (one := words.search(line["text"])):
+            found.append({"step": "moe", "backend": one[1], "reason": (one[2] or "").strip().rstrip(".")})
+    return found
+
+
 def by_subject(answer: Mapping[str, Any]) -> dict[str, list[str]]:
     """What a server of this release logs about each subject, in the release's own words."""
     found: dict[str, list[str]] = {}
@@ -303,6 +313,10 @@ def caveats(answer: Mapping[str, Any], service: Service) -> tuple[str, ...]:
         found.append(
             "Triton finds no driver here and is switched off: what only decides between Triton and others, may differ"
         )
+    unloaded_module = re.compile(r"Module (\S+) was found but failed to import")
+    lines = [str(line["text"]) for line in answer.get("lines", ())]
+    for name in dict.fromkeys(one[1] for line in lines if (one := unloaded_module.search(line))):
+        found.append(f"{name} can't be loaded here and counts as absent: in the profile's image it may be chosen")
     platform = answer.get("platform") or {}
     if not platform.get("real", True) and platform.get("count", 1) > 1:
         where = f"{len(service.cluster.nodes)} machines" if service.cluster else "one machine"

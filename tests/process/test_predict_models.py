@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from test_predict import TOP, environment
 
-from envgen.predict.judge import Judgement, Verdict, backends, judge
+from envgen.predict.judge import Judgement, Verdict, backends, judge, rejected
 from envgen.profile.model import Service
 
 SHAPES = TOP / "tests" / "support" / "shapes"
@@ -119,6 +119,25 @@ def test_none_is_refused_that_the_release_would_start(answers: Ask, version: str
 def test_a_parser_is_left_out_where_there_is_no_tokenizer_and_that_is_said(answers: Ask) -> None:
     caveats = judged(answers("0.32.0")["qwen3-30b-a3b-fp8"]).caveats
     assert "the reasoning parser qwen3 was left out of the question: the tokenizer is not in the cache" in caveats
+
+
+# Quantization of the experts -> what 0.32.0 logs, for `ready.expect`.
+MOE = {
+    "qwen3.6-35b-a3b-nvfp4": "Using 'FLASHINFER_CUTLASS' NvFp4 MoE backend",
+    "nemotron-3-super-120b-nvfp4": "Using 'FLASHINFER_CUTLASS' NvFp4 MoE backend",
+    "qwen3-30b-a3b-fp8": "Using TRITON Fp8 MoE backend",
+    "nemotron-3-nano-30b-fp8": "Using FLASHINFER_CUTLASS Fp8 MoE backend",
+    "glm-4.7-flash": "Using FlashInfer CUTLASS Unquantized MoE backend",
+}
+
+
+@pytest.mark.parametrize("name", MOE)
+def test_experts_of_each_quantization_are_asked_with_the_release_s_own_words(answers: Ask, name: str) -> None:
+    answer = answers("0.32.0")[name]
+    found = judged(answer)
+    assert found.verdict is Verdict.FITS and found.patterns["moe"] == MOE[name]
+    tried = {one["backend"]: one["reason"] for one in rejected(answer)}
+    assert any("TRTLLM" in one for one in tried) and all(tried.values())
 
 
 def cell(answer: dict[str, Any]) -> str:

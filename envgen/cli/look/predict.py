@@ -17,7 +17,7 @@ from envgen.app.session import Session
 from envgen.cli.common import answer, reporting, variant_option
 from envgen.errors import ExitCode
 from envgen.predict import gpus
-from envgen.predict.judge import Verdict
+from envgen.predict.judge import Verdict, rejected
 from envgen.profile.model import Profile
 from envgen.text import progress
 
@@ -106,6 +106,7 @@ def document(found: Prediction, profile: Profile) -> dict[str, Any]:
         "lines": [one for one in answer.get("lines", ()) if one["level"] != "DEBUG"],
         "place": found.place,
         "profile": profile.name,
+        "rejected": rejected(answer),
         "refusals": [{**asdict(one), "reasons": list(one.reasons)} for one in judged.refusals],
         "release": answer.get("vllm"),
         "service": found.service,
@@ -129,6 +130,7 @@ def text(found: Prediction, profile: Profile) -> list[str]:
         if one["step"] in ("attention", "moe") and one["level"] != "DEBUG" and "artifactory" not in one["text"]
     )
     lines += [f"  {'' if number else 'log':<13} {line}" for number, line in enumerate(told)]
+    lines += [f"  {'not chosen':<13} {one['step']} {one['backend']}: {one['reason']}" for one in rejected(answer)]
     lines += [f"  ready.expect  {name}: {line}" for name, line in judged.shown.items()]
     lines += [f"  ready.expect  {name}: logged later than the choice, not judged" for name in judged.unjudged]
     for refusal in judged.refusals:
