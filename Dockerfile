@@ -86,6 +86,12 @@ RUN --mount=type=secret,id=ca_certificates \
     && sh /run/envgen/lib/with-network sh /run/envgen/fetch-git https://github.com/vllm-project/FlashMLA 46d64a8ebef03fa50b4ae74937276a5c940e3f95 /src/inputs/vllm/flashmla submodules \
     && sh /run/envgen/lib/with-network sh /run/envgen/fetch-git https://github.com/IST-DASLab/qutlass.git 830d2c4537c7396e14a02a46fbddd18b5d107c65 /src/inputs/vllm/qutlass submodules
 
+# Applies the patches of vllm that its build needs.
+RUN --mount=from=scripts,source=/build/apply-patches,target=/run/envgen/apply-patches \
+    --mount=source=patches/vllm/0004-marlin-for-sm12x.patch,target=/run/envgen/patches/vllm/0004-marlin-for-sm12x.patch \
+    --mount=source=patches/vllm/0005-fa3-for-hopper-only.patch,target=/run/envgen/patches/vllm/0005-fa3-for-hopper-only.patch \
+    sh /run/envgen/apply-patches /src/vllm /run/envgen/patches/vllm/0004-marlin-for-sm12x.patch /run/envgen/patches/vllm/0005-fa3-for-hopper-only.patch
+
 FROM compiler AS wheel-vllm
 # Installs what the build of vllm needs: cmake, ninja, packaging, setuptools, setuptools-scm, wheel, jinja2, grpcio-tools.
 RUN --mount=type=secret,id=ca_certificates \
@@ -190,9 +196,9 @@ LABEL dev.envgen.project="mxfp4" \
     dev.envgen.lock="" \
     org.opencontainers.image.title="mxfp4 prod" \
     org.opencontainers.image.base.name="nvcr.io/nvidia/pytorch:25.12-py3" \
-    dev.envgen.patches="flashinfer/0001-rewrite-build-ninja.patch vllm/0001-mxfp4-sm12x-flashinfer-cutlass.patch vllm/0002-assume-32bit-indexing-if-there.patch vllm/0003-fastsafetensors-own-device.patch" \
+    dev.envgen.patches="flashinfer/0001-rewrite-build-ninja.patch vllm/0001-mxfp4-sm12x-flashinfer-cutlass.patch vllm/0002-assume-32bit-indexing-if-there.patch vllm/0003-fastsafetensors-own-device.patch vllm/0004-marlin-for-sm12x.patch vllm/0005-fa3-for-hopper-only.patch" \
     org.opencontainers.image.description="FlashInfer 0.5.3 and vLLM 0.14.0, built into the image" \
-    dev.envgen.render="599ee58493486318628cfd93ad2661851b1f921da5ba150d61691352662fd35d"
+    dev.envgen.render="fb33d880a0d16e83ddcb124ae4a153725c17bc2a5a3ff2ab86037dcb974dee0c"
 
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

@@ -79,7 +79,8 @@ def test_the_shipped_patches_say_what_they_are(name: str) -> None:
     series = load_series(ROOT, name)
     assert series.patches
     for patch in series.patches:
-        assert patch.is_python_only(name)
+        # What the compilers see is applied before the wheel is built.
+        assert patch.is_python_only(name) is (patch.name[:4] not in ("0004", "0005"))
         assert len(patch.header.title) < 100
         for field in (
             "Description",
