@@ -24,6 +24,8 @@ _IN_LINE = re.compile(f"[{_UNSAFE}]")
 _IN_LINES = re.compile(rf"(?![\n\t])[{_UNSAFE}]")
 # What no value of a project file may hold: it would end a line or reorder the text around it.
 _NO_TEXT = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]")
+# Colours, cursor movements and titles that a program writes for a terminal.
+_SEQUENCE = re.compile(r"\x1b(?:\[[0-9;?]{0,20}[ -/]{0,4}[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
@@ -42,6 +44,11 @@ def visible(text: str, *, lines: bool = False) -> str:
     if lines:
         return _IN_LINES.sub(lambda match: escaped(match[0]), text.replace("\r\n", "\n"))
     return _IN_LINE.sub(lambda match: escaped(match[0]), text)
+
+
+def plain_text(text: str) -> str:
+    """``text`` without the sequences for a terminal: vLLM colours the names of its processes, also where none is."""
+    return _SEQUENCE.sub("", text) if "\x1b" in text else text
 
 
 def masked(text: str) -> str:

@@ -1,6 +1,7 @@
 """Why did it fail? Rules over build, JIT and serve logs: cause, the line that proves it, cure, where to read on.
 
-The rules are data (``rules/*.yaml``), each with an excerpt of a real log. This package imports nothing but ``errors``.
+The rules are data (``rules/*.yaml``), each with an excerpt of a real log.
+This package imports nothing but ``errors`` and ``text``.
 """
 
 from __future__ import annotations
@@ -15,8 +16,12 @@ from typing import Any, BinaryIO
 
 import yaml
 
+from envgen.text import plain_text
+
 # `#12 34.5 ` of a build, `serve-1  | ` of Compose, `(EngineCore_DP0 pid=17) ` of vLLM, `ERROR: `.
 _BEGIN = r"^(?:#\d{1,5} (?:\d{1,7}\.\d{1,4} )?)?(?:[\w.-]{1,80} {1,40}\| )?(?:\([\w ]{1,60}pid=\d{1,9}\) )?(?:error: )?"
+
+_TIME = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{1,9}Z ")  # Docker's, as of `docker logs -t`
 
 
 @dataclass(frozen=True)
@@ -161,9 +166,12 @@ def _search(rule: Rule, pattern: Pattern, block: str, low: str, before: int) -> 
 
 
 def log_lines(log: BinaryIO) -> Iterator[str]:
-    """Lines of a log of any size, numbered as in an editor; bytes that are not UTF-8 become U+FFFD."""
+    """Lines of a log of any size, numbered as in an editor; bytes that are not UTF-8 become U+FFFD.
+
+    Without colours, and without the time that Docker puts before a line (`docker logs -t`, a crash bundle).
+    """
     while line := log.readline(LONGEST):
-        yield line.decode("utf-8", "replace")
+        yield _TIME.sub("", plain_text(line.decode("utf-8", "replace")))
         while line and not line.endswith(b"\n"):  # the rest of one that is too long
             line = log.readline(LONGEST)
 

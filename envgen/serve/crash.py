@@ -9,7 +9,6 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import re
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,9 +21,7 @@ from envgen.engine.client import Engine
 from envgen.engine.values import Container, Mount
 from envgen.errors import EngineError, ProcessError, UsageError
 from envgen.redact import redact
-from envgen.text import counted, last_printed, reason_of
-
-_STEERING = re.compile(r"\x1b(?:\[[0-9;?]{0,20}[ -/]{0,4}[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
+from envgen.text import counted, last_printed, plain_text, reason_of
 
 
 def write_bundle(
@@ -49,7 +46,7 @@ def archive(members: Mapping[str, bytes | str], *, known: Iterable[str] = ()) ->
         if path.is_absolute() or ".." in path.parts or not path.parts:
             raise ValueError(f"not a name inside an archive: {name!r}")
         text = content if isinstance(content, str) else as_text(content)
-        cleaned[str(path)] = redact(_STEERING.sub("", text), known=known).encode("utf-8", "replace")
+        cleaned[str(path)] = redact(plain_text(text), known=known).encode("utf-8", "replace")
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for name, data in sorted(cleaned.items()):

@@ -22,12 +22,12 @@ from envgen.profile.model import Phases, Ready, Service
 from envgen.redact import redact_secrets
 from envgen.serve.chat import talk_of
 from envgen.serve.readiness import Answer, Question, ask
-from envgen.text import counted, instant, visible
+from envgen.text import counted, instant, plain_text, visible
 
 
 def log_text(line: str) -> str:
-    """A line of a container's log, fit for the user's terminal: no secrets, nothing that steers."""
-    return visible(redact_secrets(line))
+    """A line of a container's log, fit for the user's terminal: no secrets, no colours, nothing that steers."""
+    return visible(redact_secrets(plain_text(line)))
 
 
 # Of what came since the last look, four a second: a program that writes more loses its oldest lines. Without a number

@@ -1,11 +1,14 @@
-"""The line that a maintainer would point at is the first one shown: logs of a real vLLM 0.30.0 for CPUs that failed.
+"""The line that a maintainer would point at is the first one shown: logs of a real vLLM for CPUs that failed.
 
-Each was recorded with one thing wrong: a /dev/shm of 64 MiB, a truncated weights file, a configuration of another
+Each was recorded (0.30.0; module.log: 0.14.0) with one thing wrong:
+a /dev/shm of 64 MiB, a truncated weights file, a configuration of another
 model... Lines of more than 1500 characters were left out, addresses replaced.
 """
 
 from __future__ import annotations
 
+import io
+import re
 from pathlib import Path
 
 import pytest
@@ -13,9 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envgen.__main__ import main
-from envgen.explain import cause_of
+from envgen.explain import cause_of, log_lines
 from envgen.explain.first import first_exception
 from envgen.serve.crash import write_bundle
+from envgen.serve.wait import log_text
 
 LOGS = Path(__file__).parent / "logs" / "failures"
 # What is shown first: the process, and how its exception begins.
@@ -27,6 +31,7 @@ FIRST = {
         "APIServer pid=1",
         "ValidationError: The checkpoint you are trying to load has model type `nope_llm`",
     ),
+    "module": ("EngineCore_DP0 pid=153", "ModuleNotFoundError: No module named 'numba'"),
     "parser": ("APIServer pid=1", "KeyError: \"Reasoning parser 'nope' not found."),
     "quantization": ("APIServer pid=1", "ValidationError: Cannot find the config file for awq"),
     "shm": ("EngineCore pid=27", "RuntimeError: Insufficient space in /dev/shm: 160 MiB required, 64 MiB free."),
@@ -57,6 +62,16 @@ def test_the_first_exception_of_a_real_failure(name: str) -> None:
     assert found.text.rpartition(": ")[2][:20] in lines[found.line - 1]
     cause = cause_of(lines, exit_code=1, service=True)
     assert (cause.kind if cause else None) == RULES.get(name)
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_colours_and_times_change_nothing(name: str) -> None:
+    """vLLM 0.14.0 colours the names of its processes, also where no terminal is; a crash bundle has Docker's times."""
+    log = (LOGS / f"{name}.log").read_text(encoding="utf-8")
+    coloured = re.sub(r"(?m)^(\([^)]+\))", "\x1b[0;36m\\1\x1b[0;0m", log)
+    timed = re.sub(r"(?m)^", "2026-11-23T21:37:16.037371662Z ", coloured)
+    assert first_exception(log_lines(io.BytesIO(timed.encode()))) == first_exception(log.splitlines())
+    assert [log_text(line) for line in coloured.splitlines()] == [log_text(line) for line in log.splitlines()]
 
 
 def test_another_s_failure_is_named_where_nothing_else_is() -> None:
