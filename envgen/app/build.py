@@ -39,7 +39,6 @@ from envgen.render.environment import CA_VARIABLE, WHEELHOUSE_VARIABLE, compose_
 from envgen.render.locking import base_image, lock_of
 from envgen.render.outputs import Rendered, prepare, render_profile
 from envgen.serve import preflight
-from envgen.serve.launch import compose_for
 from envgen.text import progress
 
 
@@ -166,21 +165,14 @@ def build(
     on_tick: Callable[[], None],
     options: Options,
     unlocked: bool = False,
-    take_over: bool = False,
 ) -> Outcome:
-    """Try the patches, hold the lock against the project, and build what is not up to date.
-
-    ``take_over``: what another folder or user has under the profile's name makes way.
-    """
+    """Try the patches, hold the lock against the project, and build what is not up to date."""
     profile, root = job.profile, job.root
     try_patches(profile, root, job.rendered.digest, job.lock)
     engine = connect()
     if not unlocked:
         demand(profile, root, engine, job.lock)
-    if take_over:
-        prepare(profile, root, job.lock)
-        whose.take_over(engine, profile, root, compose_for(engine, profile, root, job.folder))
-    whose.claim(engine, profile, root, f"envgen build --profile {profile.name} --take-over")
+    whose.claim(engine, profile, root)
     if image_id := up_to_date(job, options, engine):
         return Outcome(job, image_id)
     how = job.compilers(engine, options)

@@ -97,7 +97,7 @@ class Opened:
     def running(self, service: str) -> Container:
         """The container of a running service of ours. NotFoundError with the command that starts it."""
         known_service(self.profile, service)
-        whose.demand(self.engine, self.profile, self.root, take(self.profile, service))
+        whose.demand(self.engine, self.profile, self.root)
         found = self.engine.containers(self.profile.compose_name, service)
         if not found:
             what = f"{service} is not running" + (f" on {self.node}" if self.node else "")
@@ -112,11 +112,6 @@ class Opened:
         """The same for a start of ``service``."""
         folder = self.compose.files[0].parent.parent
         return replace(self, compose=_compose(self.engine, self.profile, self.root, folder, self.node, (service,)))
-
-
-def take(profile: Profile, service: str) -> str:
-    """The command that takes the profile's name from another folder or user."""
-    return f"envgen up {service} --profile {profile.name} --take-over"
 
 
 @dataclass
@@ -162,7 +157,7 @@ def opened(session: Session) -> Opened:
 
 
 def _opened(engine: Engine, profile: Profile, root: Path, made: Workspace, node: str = "") -> Opened:
-    profile = nodes.on_machine(profile, node) if node else preflight.settled(engine, profile)
+    profile = nodes.on_machine(profile, node) if node else profile
     compose = _compose(engine, profile, root, made.folder, node, tuple(profile.services))
     return Opened(root, profile, engine, compose, made.rendered.digest, node)
 
@@ -262,15 +257,11 @@ def changed(here: Callable[[], Opened], found: Sequence[Container]) -> dict[str,
     return settings_differ(place.compose, place.profile, known, os.environ) if place else {}
 
 
-def containers_of(here: Opened, names: Sequence[str], *, all: bool, foreign: bool = False) -> tuple[Container, ...]:
-    """The containers of these services (none named: everything of the profile). UsageError for an unknown name.
-
-    ``foreign``: those of another folder under this name, too.
-    """
+def containers_of(here: Opened, names: Sequence[str], *, all: bool) -> tuple[Container, ...]:
+    """The containers of these services (none named: everything of the profile). UsageError for an unknown name."""
     for name in names:
         known_service(here.profile, name)
-    found = here.engine.containers(here.profile.compose_name, all=all)
-    found = found if foreign else ours(found, here.root)
+    found = ours(here.engine.containers(here.profile.compose_name, all=all), here.root)
     return tuple(one for one in found if not names or one.service in names)
 
 

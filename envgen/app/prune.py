@@ -16,17 +16,17 @@ from functools import partial
 from pathlib import Path
 
 from envgen import files
-from envgen.app.whose import PROJECT, other_owner, removed_folders
+from envgen.app.whose import other_owner
 from envgen.engine.client import Engine
 from envgen.engine.owner import Owner
-from envgen.engine.values import COMPOSE_PROJECT, Container
+from envgen.engine.values import Container
 from envgen.errors import EngineError, EnvgenError, RefusedError
 from envgen.jitcache import space
 from envgen.jitcache.service import JitCache
 from envgen.profile.model import Profile, Project
 from envgen.render import locking
 from envgen.render.environment import overlay_volume
-from envgen.text import progress, reason_of, short_id
+from envgen.text import reason_of, short_id
 
 STATE = ".envgen"  # the project's folder of files.state_dir
 LOGS_KEPT = 20
@@ -39,7 +39,7 @@ _DAY = 86400.0
 class Item:
     """One thing that can go. ``remove`` returns why it stayed, or nothing."""
 
-    kind: str  # container, network, image, overlay, name, cache, stage, temporary, log or crash
+    kind: str  # container, network, image, overlay, cache, stage, temporary, log or crash
     name: str
     bytes: int
     why: str
@@ -55,7 +55,6 @@ def find(engine: Engine, project: Project, variants: Sequence[Profile] = ()) -> 
         yield Item("container", one.name, 0, one.reason, partial(engine.remove_container, one.id))
     ids = {one.id for one in left}
     containers = [one for one in engine.containers(all=True) if one.id not in ids]
-    yield from _removed_folders(engine, project, profiles, containers)
     yield from _images(engine, project, containers, foreign)
     yield from _overlays(engine, project, profiles, containers, foreign)
     yield from _caches(engine, project, profiles, foreign)
@@ -85,39 +84,12 @@ def remove(items: Sequence[Item]) -> list[str]:
 # On the engine
 
 
-def no_folder(owner: Owner) -> str:
-    """Why what ``owner`` left can go."""
-    return f"its folder is no longer there: {owner.folder}"
-
-
-def _removed_folders(
-    engine: Engine, project: Project, profiles: Sequence[Profile], containers: Sequence[Container]
-) -> Iterator[Item]:
-    """What a worktree or a copy that was removed left, and is stopped; but caches, which copies share."""
-    ours = {profile.image_name for profile in profiles}
-    for name, (owner, image_name) in removed_folders(engine, project.name).items():
-        left = [one for one in containers if one.labels.get(COMPOSE_PROJECT) == name]
-        why = no_folder(owner)
-        if any(one.running for one in left):
-            progress(f"note: {name} still runs, and {why}; `docker compose -p {name} down` ends it")
-            continue
-        for one in left:
-            yield Item("container", one.name, 0, why, partial(engine.remove_container, one.id))
-        for network in engine.networks_of(name):
-            yield Item("network", network, 0, why, partial(engine.remove_network, network))
-        image = engine.image(image_name) if image_name not in ours else None
-        if image is not None and image.labels.get(PROJECT) == project.name:
-            yield Item("image", image_name, image.size, why, partial(engine.remove_image, image_name))
-        yield from _volumes(engine, name, engine.volumes(f"{name}-env-"), why)
-        yield Item("name", name, 0, why, partial(engine.remove_volume, f"{name}-owner"))
-
-
 def _images(
     engine: Engine, project: Project, containers: Sequence[Container], foreign: Mapping[str, Owner]
 ) -> Iterator[Item]:
     """Those without a name that an earlier build of a profile left; not what a container was made of."""
     used = {container.image_id for container in containers}
-    for image in engine.dangling(f"{PROJECT}={project.name}"):
+    for image in engine.dangling(f"dev.envgen.project={project.name}"):
         profile = image.labels.get("dev.envgen.profile", "")
         if image.id in used or profile in foreign:
             continue
@@ -170,8 +142,6 @@ def _caches(
             swept = space.stale_inside(cache)
             if swept is not None:
                 yield Item("stage", *swept[:2], "of an interrupted clear", swept[2])
-        if profile.instance:
-            continue  # those that a copy uses are shared: what no copy needs, the plain one sees
         owned = set(engine.volumes(project=profile.compose_name))
         with contextlib.suppress(EngineError):
             for one in space.spaces(cache):

@@ -243,10 +243,8 @@ def _volume(profile: Profile, root: Path, folder: Folder, source: End, target: E
     if folder.mirror:
         whose.demand(target.engine, profile, root)
     if not there:
-        if folder.mirror:
-            whose.make_volumes(target.engine, profile, root)
         # With the labels that Compose would give it: else it warns of a stranger at each start.
-        labels = {COMPOSE_PROJECT: profile.shared_name, "com.docker.compose.volume": what.replace(" ", "-")}
+        labels = {COMPOSE_PROJECT: profile.compose_name, "com.docker.compose.volume": what.replace(" ", "-")}
         target.engine.create_volume(name, labels)
     meter = Meter(f"{node}: {what}")
     # What the container writes goes into no log.

@@ -15,14 +15,22 @@ from typing import Any, TypeVar
 from envgen.app import nodes, weights, whose
 from envgen.app.cluster import Group
 from envgen.app.crash import keeper
-from envgen.app.places import Opened, containers_of, opened, place_of, places, take
+from envgen.app.places import Opened, containers_of, opened, place_of, places
 from envgen.app.predict import foresee
 from envgen.app.session import Session, known_service, of_running
 from envgen.engine.endpoint import demand_plugin
-from envgen.engine.owner import Owner, this_owner
 from envgen.engine.process import in_background
 from envgen.engine.values import Container
-from envgen.errors import EngineError, EnvgenError, NotFoundError, Problem, ServiceError, UsageError, named
+from envgen.errors import (
+    EngineError,
+    EnvgenError,
+    NotFoundError,
+    Problem,
+    RefusedError,
+    ServiceError,
+    UsageError,
+    named,
+)
 from envgen.profile.model import GpuMode, Profile
 from envgen.serve import preflight
 from envgen.serve.launch import Launcher, Started, differences, keep_moment, missing_here, recreate_refused, what_next
@@ -38,7 +46,7 @@ Agree = Callable[[str], bool]  # puts a question to the user; False without a te
 def _there(here: Opened, service: str) -> Container:
     """The container of a service of ours, running or not. NotFoundError with the command that makes one."""
     profile = here.profile
-    whose.demand(here.engine, profile, here.root, take(profile, service))
+    whose.demand(here.engine, profile, here.root)
     found = here.engine.containers(profile.compose_name, service, all=True)
     if not found:
         up = f"envgen up {service} --profile {profile.name}"
@@ -59,7 +67,7 @@ def again(verb: str, session: Session, service: str, timeout: int | None) -> tup
         return varied.profile(), start(checked, _never, timeout=timeout, again=verb == "restart")
     if varied is not session:  # what it must show to be ready depends on the variant that it was started with
         here = opened(varied)
-    profile = preflight.settled(here.engine, here.profile)
+    profile = here.profile
     preflight.check_again(here.engine, profile, here.root, container)  # before a running one ends
     progress(f"  {verb}ing {container.name}")
     done = here.compose.run(verb, service, check=False)
@@ -86,17 +94,14 @@ def halt(here: Opened, names: Sequence[str]) -> list[str]:
     return [one.name for one in found]
 
 
-def remove(
-    here: Opened, names: Sequence[str], *, volumes: bool, take_over: bool, dry_run: bool
-) -> tuple[list[str], list[str]]:
+def remove(here: Opened, names: Sequence[str], *, volumes: bool, dry_run: bool) -> tuple[list[str], list[str]]:
     """Stop and remove the containers of these services (none named: all of the profile, and all that belongs to it).
 
     The containers and the volumes that are gone, or would be.
     """
     profile, engine, compose = here.profile, here.engine, here.compose
-    if not take_over:
-        whose.demand(engine, profile, here.root, f"envgen down --profile {profile.name} --take-over")
-    found = sorted(one.name for one in containers_of(here, names, all=True, foreign=take_over))
+    whose.demand(engine, profile, here.root)
+    found = sorted(one.name for one in containers_of(here, names, all=True))
     doomed = []
     if volumes:  # the named ones of the rendered file that exist
         config = json.loads(compose.run("--profile", "*", "config", "--format", "json").stdout)
@@ -106,8 +111,6 @@ def remove(
         doomed = sorted(name for name in known if engine.volume(name) is not None)
     if dry_run:
         return found, doomed
-    if take_over:
-        whose.take_over(engine, profile, here.root, compose)
     for name in found:
         progress(f"  stopping and removing {here.named(name)}")
     if not names:
@@ -126,12 +129,11 @@ def one_off(session: Session, service: str, argv: Sequence[str], options: Sequen
     """
     here = place_of(session, service, None)
     engine, profile, root = here.engine, here.profile, here.root
-    whose.demand(engine, profile, root, take(profile, service))
+    whose.demand(engine, profile, root)
     preflight.check_once(engine, profile, root, service, here.digest)
     compose = here.to_start(service).compose
-    whose.claim(engine, profile, root, take(profile, service))
+    whose.claim(engine, profile, root)
     preflight.prepare(engine, profile, root, service)
-    whose.make_volumes(engine, profile, root)
     terminal = () if tty and sys.stdin.isatty() and sys.stdout.isatty() else ("-T",)
     return compose.interactive("--progress=quiet", "run", "--rm", "--no-deps", *terminal, *options, service, *argv)
 
@@ -155,7 +157,6 @@ class Checked:
     service: str
     found: preflight.Preflight
     differing: tuple[str, ...] = ()
-    other: Owner | None = None
     ranks: tuple[Opened, ...] = ()
 
     @property
@@ -169,20 +170,15 @@ class Checked:
         return Group(self.ranks, self.service)
 
 
-def check(session: Session, service: str, agree: Agree, *, take_over: bool = False) -> Checked:
-    """Everything that must hold before a start. Where weights alone are missing, ``agree`` may have them fetched.
-
-    ``take_over``: what another folder or user has under this name will make way.
-    """
+def check(session: Session, service: str, agree: Agree) -> Checked:
+    """Everything that must hold before a start. Where weights alone are missing, ``agree`` may have them fetched."""
     known_service(session.profile(), service)
     demand_plugin("compose")
     if session.profile().services[service].cluster is not None:
-        return _check_shared(session, service, take_over)
+        return _check_shared(session, service)
     here = opened(session)
     root, profile, engine = here.root, here.profile, here.engine
-    other = whose.other_owner(engine, profile, root)
-    if other and not take_over:
-        raise whose.refused(engine, profile, root, other, take(profile, service))
+    whose.demand(engine, profile, root)
     lacking = partial(weights.preflight, engine, profile, root, service)
     look = partial(preflight.check, engine, profile, root, service, here.digest, lacking)
     try:
@@ -193,31 +189,31 @@ def check(session: Session, service: str, agree: Agree, *, take_over: bool = Fal
             raise
         weights.fetch(engine, profile, root, service)
         found = look()
-    if other and not other.same_folder(this_owner(root)):
-        found = replace(found, running=None)
     if not found.running:
-        return Checked(here, service, found, other=other)
+        return Checked(here, service, found)
     for name in missing_here(profile, found.running, os.environ):
         progress(f"  note: {name} is not set in this terminal; {service} keeps the value it was started with")
     compose = keep_moment(here.compose, profile, found.running, os.environ)
     differing = differences(engine, compose, profile, service, found.running)
-    return Checked(replace(here, compose=compose), service, found, differing, other)
+    return Checked(replace(here, compose=compose), service, found, differing)
 
 
-def _check_shared(session: Session, service: str, take_over: bool) -> Checked:
+def _check_shared(session: Session, service: str) -> Checked:
     """The same for a service on several machines."""
     root, profile = session.loaded().project.root, session.profile()
     found = places(session, (service,))
-    others = [(here, other) for here in found.found if (other := whose.other_owner(here.engine, profile, root))]
-    for here, other in [] if take_over else others:
-        raise named(here.node, whose.refused(here.engine, profile, root, other, take(profile, service)))
+    for here in found.found:
+        try:
+            whose.demand(here.engine, profile, root)
+        except RefusedError as refused:
+            raise named(here.node, refused) from None
     problems, ranks, running = [], list[Opened](), list[tuple[Opened, Container]]()
     for here in found.found:
         there = here.engine.containers(profile.compose_name, service)
         for one in preflight.refusals(here.engine, here.profile, root, service, running=bool(there)):
             problems.append(replace(one, message=here.named(one.message)))
         ranks.append(here.to_start(service))
-        running += [] if others else [(ranks[-1], one) for one in there]
+        running += [(ranks[-1], one) for one in there]
     if not running:
         problems += nodes.problems(profile, root, service)
     elif len(running) < len(ranks) + len(found.lost):
@@ -233,8 +229,7 @@ def _check_shared(session: Session, service: str, take_over: bool) -> Checked:
     notes = preflight.exposure(profile, service)
     mode, _ = preflight.gpu_mode(ranks[0].engine, profile.gpu)
     passed = preflight.Preflight(mode, running[0][1] if running else None, tuple(notes))
-    other = others[0][1] if others else None
-    return Checked(ranks[0], service, passed, tuple(differing), other, tuple(ranks))
+    return Checked(ranks[0], service, passed, tuple(differing), tuple(ranks))
 
 
 @dataclass(frozen=True)
@@ -274,12 +269,9 @@ def begin(
     if found.running and checked.differing and not recreate and not again:
         _may_replace(profile, service, found.running, checked.differing, agree)
     for one in checked.places:  # the head first: of two laptops at once, its engine decides
-        if checked.other:
-            whose.take_over(one.engine, profile, one.root, one.compose)
-        whose.claim(one.engine, profile, one.root, take(profile, service))
+        whose.claim(one.engine, profile, one.root)
         if checked.differing or not found.running:
             preflight.prepare(one.engine, one.profile, one.root, service)
-        whose.make_volumes(one.engine, profile, one.root)
     if checked.ranks:
         if found.running and (again or checked.differing):
             _end_all(checked)
@@ -318,7 +310,7 @@ def _end_all(checked: Checked) -> None:
         raise PreflightError(checked.service, tuple(problems))
 
 
-def check_all(session: Session, names: Sequence[str], agree: Agree, *, take_over: bool = False) -> tuple[Checked, ...]:
+def check_all(session: Session, names: Sequence[str], agree: Agree) -> tuple[Checked, ...]:
     """Check these services (none named: all of the profile). PreflightError with the problems of all of them."""
     names = tuple(dict.fromkeys(names)) or tuple(session.profile().services)
     if not names:
@@ -328,7 +320,7 @@ def check_all(session: Session, names: Sequence[str], agree: Agree, *, take_over
         known_service(session.profile(), name)
     for name in names:
         try:
-            passed.append(check(session, name, agree, take_over=take_over))
+            passed.append(check(session, name, agree))
         except PreflightError as error:
             refused[name] = error
     if refused:

@@ -119,12 +119,11 @@ def _line(outcome: str, name: str) -> str:
 )
 @click.option("--max-jobs", type=click.IntRange(1, 9999), metavar="N", help="Compilers at once.")
 @click.option("--unlocked", is_flag=True, help="Go by names and tags, whatever envgen.lock says or lacks.")
-@click.option("--take-over", is_flag=True, help="Stop and replace what another folder or user has under this name.")
 @click.option("--target", default="", metavar="STAGE", help="Stop after this stage; the image is IMAGE-STAGE.")
 @click.option("--shell-on-error", is_flag=True, help="Open a shell in what was there before the step that failed.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
 def build(
-    session: Session, platform: str | None, unlocked: bool, take_over: bool, target: str, shell_on_error: bool,
+    session: Session, platform: str | None, unlocked: bool, target: str, shell_on_error: bool,
     dry_run: bool, **chosen: Any,
 ) -> int:  # fmt: skip
     """Render a profile, then build its image with BuildKit.
@@ -161,7 +160,7 @@ def build(
         return _dry_run(job, options)
     with closing(Display(job.steps, live=not wants_json())) as display:
         outcome = builds.build(
-            job, on_step=display.step, on_tick=display.tick, options=options, unlocked=unlocked, take_over=take_over
+            job, on_step=display.step, on_tick=display.tick, options=options, unlocked=unlocked
         )  # fmt: skip
     try:
         _show(outcome)
@@ -181,11 +180,11 @@ def _job(session: Session, target: str = "", *, unlocked: bool = False) -> Job:
     return builds.job_of(profile, root, None if unlocked else lock_of(profile, root), target)
 
 
-def make(session: Session, *, take_over: bool = False) -> None:
+def make(session: Session) -> None:
     """Build the image of the session's profile if it is not up to date; what it prints goes to stderr."""
     job, options = _job(session), Options(builder=_builder())
     with closing(Display(job.steps, live=True)) as display:
-        outcome = builds.build(job, on_step=display.step, on_tick=display.tick, options=options, take_over=take_over)
+        outcome = builds.build(job, on_step=display.step, on_tick=display.tick, options=options)
     _show(outcome, on_the_way=True)
 
 

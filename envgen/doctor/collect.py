@@ -32,7 +32,7 @@ from envgen.profile.model import Profile, Service
 from envgen.render import environment as promised
 from envgen.render.locking import lock_of_image, places_of
 from envgen.render.outputs import render_profile
-from envgen.serve.preflight import holders, with_ports
+from envgen.serve.preflight import holders
 
 PROGRAM = run.Program("probe/facts")
 Facts: TypeAlias = "tuple[Probe | None, Trouble | None]"  # or the reason for none: exactly one of the two
@@ -293,7 +293,6 @@ def gather(subject: Subject, connect: Callable[[], Engine]) -> tuple[Context, li
         containers = tuple(one for one in everything if not one.one_off)
     except EngineError as problem:
         return _without_engine(subject, problem)
-    subject = replace(subject, profile=with_ports(subject.profile, containers))
     container = choose_container(containers, subject.service)
     service = container.service if container else choose_service(subject.profile, subject.service)
     python, probing, asked = program(subject.profile), None, None
@@ -406,7 +405,7 @@ def _busy_ports(profile: Profile, containers: Sequence[Container], engine: Engin
         for name, service in profile.services.items()
         if name not in running
         for port in service.host_ports
-        if not port.auto and port.host not in mine
+        if port.host not in mine
     ]
     holder = attempt(lambda: holders(engine)) if wanted else None
     return tuple({port.host: who for port in wanted if holder and (who := holder(port))}.items())

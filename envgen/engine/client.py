@@ -185,17 +185,6 @@ class Engine:
         with self._told(f"volume {name}"), _absent():
             self._work.remove_volume(name)
 
-    def networks_of(self, project: str) -> tuple[str, ...]:
-        """The names of the networks that Compose made for a project."""
-        with self._told("networks"):
-            found = self._api.networks(filters={"label": f"{values.COMPOSE_PROJECT}={project}"})
-            return tuple(sorted(str(network["Name"]) for network in found))
-
-    def remove_network(self, name: str) -> None:
-        """Delete a network. EngineError while any container is in it."""
-        with self._told(f"network {name}"), _absent():
-            self._work.remove_network(name)
-
     def exec(
         self,
         container_id: str,

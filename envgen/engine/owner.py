@@ -43,17 +43,14 @@ WORKING_DIR = "com.docker.compose.project.working_dir"
 
 @dataclass(frozen=True)
 class Owner:
-    """A project folder and a user; ``uid`` and ``user`` are "" where only the folder is known. ``host``: another
-    computer than this one."""
+    """A project folder and a user; ``uid`` and ``user`` are "" where only the folder is known."""
 
     folder: str
     uid: str = ""
     user: str = ""
-    host: str = ""
 
     def __str__(self) -> str:
-        where = f"{self.folder} on {self.host}" if self.host else self.folder
-        return f"{where} ({self.who})" if self.uid else where
+        return f"{self.folder} ({self.who})" if self.uid else self.folder
 
     @property
     def who(self) -> str:
@@ -67,7 +64,7 @@ class Owner:
 
     def same_folder(self, other: Owner) -> bool:
         """Whether both are one folder, whatever links lead there."""
-        return self.host == other.host and os.path.realpath(self.folder) == os.path.realpath(other.folder)
+        return os.path.realpath(self.folder) == os.path.realpath(other.folder)
 
     def same(self, other: Owner) -> bool:
         """The same folder, and not two users that are known to differ."""

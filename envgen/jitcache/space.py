@@ -55,7 +55,7 @@ def made_mount(cache: JitCache) -> Mount:
         Path(mount.source).mkdir(parents=True, exist_ok=True)
     elif cache.engine.volume(mount.source) is None:
         # With the labels that Compose would give it: else it warns of a stranger at each start.
-        labels = {COMPOSE_PROJECT: cache.profile.shared_name, "com.docker.compose.volume": f"cache-{CACHE}"}
+        labels = {COMPOSE_PROJECT: cache.profile.compose_name, "com.docker.compose.volume": f"cache-{CACHE}"}
         cache.engine.create_volume(mount.source, labels)
     return mount
 

@@ -427,7 +427,7 @@ COMPOSE: dict[str, Mapping[str, str]] = {
 COMPOSE["LocalFile"] = {
     **COMPOSE["Profile"], **dict.fromkeys(fields_of(Profile), "it belongs below `defaults:` or below a profile"),
 }  # fmt: skip
-COMPOSE["ProjectFile"] = {**COMPOSE["LocalFile"], "instance": "it is for one machine: write it in envgen.local.yaml"}
+COMPOSE["ProjectFile"] = COMPOSE["LocalFile"]
 
 
 def _list_for_mapping(inner: Shape, node: Node) -> str:

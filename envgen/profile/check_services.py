@@ -205,7 +205,7 @@ def _cluster(here: Report, service: Service, cluster: Cluster) -> None:
         hint = "write restart: no; a systemd unit around `envgen up --stay` starts all of them again"
         here.problem("restart", "a rank that is restarted alone never finds the others again", hint)
     for number, port in enumerate(service.ports):
-        if port.auto or port.host != port.container:
+        if port.host != port.container:
             hint = f'write "{port.container}:{port.container}", or change args.port'
             here.problem(("ports", number), "machines in a cluster use the host's network: no port is mapped", hint)
         elif port.container == cluster.port:

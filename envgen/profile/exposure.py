@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from envgen.profile.model import Profile, Service
@@ -40,6 +41,6 @@ def closer(service: Service) -> str:
     return str(replace(next(port for port in service.ports if not is_local(port.address)), address="127.0.0.1"))
 
 
-def left_open(service: Service, *taken: int) -> str:
-    """The ports of ``service`` as a YAML list, with `auto` for the host's ports ``taken``, on the same address."""
-    return "[" + ", ".join(f"'{replace(port, auto=port.auto or port.host in taken)}'" for port in service.ports) + "]"
+def renumbered(service: Service, numbers: Mapping[int, int]) -> str:
+    """The ports of ``service`` as a YAML list, with other ``numbers`` for the host's ports, on the same address."""
+    return f"[{', '.join(repr(str(replace(p, host=numbers.get(p.host, p.host)))) for p in service.ports)}]"

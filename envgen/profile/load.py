@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import re
@@ -89,7 +88,6 @@ def load_project(
     top = read(path, label_of(path))
     problems: list[Problem] = []
     name, default = _header(top, problems)
-    instance = of_worktree(path.parent) if local else ""
     files = [_sections(top, problems)]
     profiles = files[0][1]
     local_path = path.with_name(LOCAL_NAME)
@@ -98,13 +96,12 @@ def load_project(
             _refuse_foreign(local_path)
         own = _local(local_path, problems)
         files.append(_local_sections(own, profiles, problems))
-        if (named := _top(LocalFile, own, problems).instance) is not None:  # "" is the plain name, also in a worktree
-            instance = named
+        name = _top(LocalFile, own, problems).name or name
     overrides = [*(from_environ(environ, problems) if local else ()), *from_sets(sets, problems)]
     before = len(problems)
     chains = layers.chains(profiles, problems)
     partial = len(problems) > before
-    builder = Builder(name, path.parent, files, overrides, variant, instance, partial)
+    builder = Builder(name, path.parent, files, overrides, variant, partial)
     builder.build(chains, problems)
     if default not in profiles and profiles and default:
         place = top.items["default_profile"].place("default_profile")
@@ -217,7 +214,6 @@ class Builder:
     files: Files
     overrides: Sequence[Override]
     variant: str
-    instance: str
     partial: bool  # what some profile extends is unknown
     good: dict[str, Profile] = field(default_factory=dict)
     broken: dict[str, list[Problem]] = field(default_factory=dict)
@@ -253,7 +249,7 @@ class Builder:
 
     def _bind(self, name: str, tree: Node, variant: str = "") -> tuple[Profile, list[Problem]]:
         binding = Binding(partial=self.partial)
-        given = {"name": name, "project": self.project, "variant": variant, "instance": self.instance}
+        given = {"name": name, "project": self.project, "variant": variant}
         profile: Profile = binding.record(Profile, tree, "", **given)
         check_profile(profile, tree, binding, self.root)
         if (chosen := profile.env_groups) is not None:  # from here on the other groups are gone
@@ -278,27 +274,9 @@ class Builder:
 
 
 LENGTH = 40
-# A submodule's folder has a file `.git`, too.
-_WORKTREE = re.compile(rb"gitdir: (?:.*/)?worktrees/([^/\n]+)\n?")
 
 
-def of_worktree(folder: Path) -> str:
-    """The name of the linked git worktree that ``folder`` is in, as git itself calls it; "" elsewhere.
-
-    Git keeps that name when the worktree moves.
-    """
-    for place in (folder, *folder.parents):
-        mark = place / ".git"
-        if mark.is_file():
-            with contextlib.suppress(OSError):
-                found = _WORKTREE.fullmatch(files.read(mark, limit=1 << 16))
-                return as_instance(os.fsdecode(found[1])) if found else ""
-        if mark.exists():
-            return ""
-    return ""
-
-
-def as_instance(text: str) -> str:
+def as_name(text: str) -> str:
     """``text`` as Docker's names take it: small letters and digits, dashes between them."""
     plain = unicodedata.normalize("NFKD", text.lower()).encode("ascii", "ignore").decode()
     found = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:LENGTH].strip("-")

@@ -357,8 +357,7 @@ class Service:
     env: Mapping[str, str] = key("Variables for this service alone.", {}, names=p.ENV_NAME)
     ports: tuple[PortMapping, ...] = key(
         "Published ports. With 127.0.0.1 this machine alone reaches one; without an address, as in Compose, the whole"
-        " network does, past ufw. `127.0.0.1:auto:8000`: 8000 where it is free when the service starts, else the next"
-        " one that is; it stays while the service runs.",
+        " network does, past ufw.",
         (),
     )
     working_dir: ContainerPath | None = key("The folder it starts in.", None)
@@ -490,7 +489,6 @@ class Profile:
     base: Base = key("The base image.")
     cuda: Cuda = key("CUDA.")
     variant: str = ""  # the one that is laid over it
-    instance: str = ""  # which copy of the project; committed files are rendered without
     description: str = key("One line about this profile.", "")
     dockerfile: str = key(
         "The file that `envgen render` writes; unset: Dockerfile for the first profile that names none, "
@@ -551,21 +549,11 @@ class Profile:
     @property
     def image_name(self) -> str:
         """The full name of the built image."""
-        plain = str(self.image) if self.image else f"{self.project}:{self.name}"
-        if not self.instance or "@" in plain:
-            return plain
-        has_tag = ":" in plain.rpartition("/")[2]
-        return f"{plain}{'--' if has_tag else ':'}{self.instance}"
+        return str(self.image) if self.image else f"{self.project}:{self.name}"
 
     @property
     def compose_name(self) -> str:
         """The Compose project's name."""
-        # Two dashes: no profile's name has them, so `dev` in the copy `cpu` is not the profile `dev-cpu`.
-        return f"{self.shared_name}--{self.instance}" if self.instance else self.shared_name
-
-    @property
-    def shared_name(self) -> str:
-        """What is the same in all copies of the project on an engine: the caches are named by it."""
         return f"{self.project}-{self.name}"
 
     @property
@@ -608,8 +596,11 @@ class LocalFile:
     """What is at the top of envgen.local.yaml."""
 
     version: int = key("The version of this file format: 1.", 1, low=1, high=1)
-    instance: str | None = key(
-        "Only in envgen.local.yaml: what this copy's containers, images and overlay are called.", None, item=p.COPY
+    name: str | None = key(
+        "The name of this copy of the project, beside another on the same engine: its images, containers and volumes "
+        "carry it.",
+        None,
+        item=p.PROJECT_NAME,
     )
     defaults: Profile | None = key("As in envgen.yaml.", None)
     profiles: Mapping[str, Profile] = key("What differs from the profiles of envgen.yaml.", {}, names=p.NAME)

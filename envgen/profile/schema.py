@@ -29,7 +29,8 @@ def project_schema() -> Schema:
     definitions: Schema = {}
     for cls in (ProjectFile, LocalFile):
         _definition(cls, definitions)
-    file, local = definitions.pop("ProjectFile"), definitions.pop("LocalFile")
+    file = definitions.pop("ProjectFile")
+    del definitions["LocalFile"]
     definitions["Profile"]["properties"]["extends"] = {
         "type": ["string", "null"],
         "pattern": _whole(NAME),
@@ -41,7 +42,6 @@ def project_schema() -> Schema:
         "title": "envgen project file",
         **file,
         "required": ["version", "name", "profiles"],
-        "properties": {**file["properties"], "instance": local["properties"]["instance"]},
         "patternProperties": {"^x-": {"description": "Ignored: a place for anchors, as in Compose."}},
         "$defs": dict(sorted(definitions.items())),
     }

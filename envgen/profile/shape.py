@@ -61,7 +61,6 @@ NODE = Pattern(r"[a-z0-9](-?[a-z0-9]){0,39}", "lowercase letters and digits, wit
 PROJECT_NAME = Pattern(
     r"[a-z0-9]([_-]?[a-z0-9]){0,39}", "lowercase letters and digits, with single dashes or underscores between them"
 )
-COPY = Pattern(rf"({PROJECT_NAME})?", f"{PROJECT_NAME.meaning}; or nothing")
 ENV_NAME = Pattern(r"[A-Za-z_][A-Za-z0-9_]*", "letters, digits and underscores, not a digit first")
 # Not with a dash at the end, which tells apt-get to remove the package.
 APT_NAME = Pattern(

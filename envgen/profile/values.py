@@ -283,35 +283,29 @@ class Duration:
 
 @dataclass(frozen=True)
 class PortMapping:
-    """A published port: ``[address:]host:container``; the protocol is TCP.
-
-    ``auto``: the host's port is written as `auto`. ``host`` is then the one that it gets: the container's own number,
-    or the next that is free when the service starts.
-    """
+    """A published port: ``[address:]host:container``; the protocol is TCP."""
 
     host: int
     container: int
     address: str = ""
-    auto: bool = False
 
-    PATTERN: ClassVar[str] = r"^([0-9.]+:)?(auto|[0-9]{1,5}):[0-9]{1,5}$"
+    PATTERN: ClassVar[str] = r"^([0-9.]+:)?[0-9]{1,5}:[0-9]{1,5}$"
     EXAMPLE: ClassVar[str] = "127.0.0.1:8000:8000"
 
     @classmethod
     def parse(cls, text: str) -> PortMapping:
         what = "a port mapping; write it like 8000:8000 or 127.0.0.1:8000:8000"
-        match = _match(r"(?:([0-9.]+):)?(auto|[0-9]{1,6}):([0-9]{1,6})", text, what)
-        address, auto, container = match[1] or "", match[2] == "auto", int(match[3])
-        host = container if auto else int(match[2])
+        match = _match(r"(?:([0-9.]+):)?([0-9]{1,6}):([0-9]{1,6})", text, what)
+        address, host, container = match[1] or "", int(match[2]), int(match[3])
         if address and (address.count(".") != 3 or any(not 0 <= int(p or 256) <= 255 for p in address.split("."))):
             raise ValueError(f"{address!r} is not an IPv4 address")
         for port in (host, container):
             if not 1 <= port <= 65535:
                 raise ValueError(f"port {port} is out of range (1 to 65535)")
-        return cls(host, container, address, auto)
+        return cls(host, container, address)
 
     def __str__(self) -> str:
-        return (f"{self.address}:" if self.address else "") + f"{'auto' if self.auto else self.host}:{self.container}"
+        return (f"{self.address}:" if self.address else "") + f"{self.host}:{self.container}"
 
 
 @dataclass(frozen=True)

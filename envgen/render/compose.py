@@ -129,11 +129,9 @@ def _document(profile: Profile, key: str) -> Block:
         **{f"env-{name}": dict(group) for name, group in profile.env.items()},
     }
     volumes: Block = {"overlay": {"name": names.overlay_volume(profile)}} if profile.mounted_sources else {}
-    # The caches of a copy (`instance`) are those of the plain one: its `down --volumes` must leave them.
-    shares = {"external": True} if profile.instance else {}
     for name, cache in profile.caches.items():
         if cache.host is None:
-            volumes[f"cache-{name}"] = {"name": volume_of(profile, name, key), **shares}
+            volumes[f"cache-{name}"] = {"name": volume_of(profile, name, key)}
     return _filled({
         "name": profile.compose_name,
         **{f"x-{name}": block for name, block in blocks.items()},
@@ -248,7 +246,6 @@ def _service(profile: Profile, name: str, number: int, key: str, blocks: Mapping
     # `up` starts it when all weights are there, and then no hub can stop it.
     offline = service.model is not None and OFFLINE not in service.env
     labels = {**service.labels, **({VARIANT: profile.variant} if profile.variant else {})}
-    copy = f"--{profile.instance}" if profile.instance else ""
     return _filled({
         MERGE: blocks["service"],
         # Only the first service starts when none is named; `up NAME` starts exactly that one.
@@ -264,13 +261,10 @@ def _service(profile: Profile, name: str, number: int, key: str, blocks: Mapping
         "cpuset": service.cpuset,
         "stdin_open": service.interactive or None,
         "tty": service.interactive or None,
-        "ports": [
-            Interpolated(str(port).replace("auto", f"${{{names.port_variable(name, port)}:-{port.container}}}"))
-            for port in service.ports
-        ],
+        "ports": [str(port) for port in service.ports],
         "restart": service.restart,
         "labels": labels or None,
-        "container_name": service.container_name and f"{service.container_name}{copy}",
+        "container_name": service.container_name,
         "network_mode": service.network,
         "shm_size": service.shm_size and str(service.shm_size.bytes),
         "devices": list(service.devices),

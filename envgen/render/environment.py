@@ -10,7 +10,7 @@ from pathlib import Path
 
 from envgen.profile.checks import CACHE_VARIABLES
 from envgen.profile.model import GpuMode, Profile
-from envgen.profile.values import HostPath, PortMapping
+from envgen.profile.values import HostPath
 from envgen.render.quote import Pair
 
 WRITTEN = "Written by `envgen render`"  # in every rendered file; one without it belongs to the user
@@ -132,21 +132,6 @@ def mount_variable(service: str, mount: str) -> str:
     return f"ENVGEN_SERVICES__{service.upper()}__MOUNTS__{mount.upper()}__HOST"
 
 
-def port_variable(service: str, port: PortMapping) -> str:
-    """The host's port of a mapping that is written as `auto`."""
-    return f"ENVGEN_PORT_{service.upper()}_{port.container}"
-
-
-def port_environment(profile: Profile) -> dict[str, str]:
-    """The host's ports that the profile leaves open, as they are here (`serve/preflight.py` settles them)."""
-    return {
-        port_variable(name, port): str(port.host)
-        for name, service in profile.services.items()
-        for port in service.ports
-        if port.auto
-    }
-
-
 JOBS_VARIABLE = "ENVGEN_BUILD__MAX_JOBS"
 CA_VARIABLE = "ENVGEN_NETWORK__CA_CERTIFICATES"
 UID_VARIABLE, GID_VARIABLE = "ENVGEN_UID", "ENVGEN_GID"  # of who starts a service with `user: host`
@@ -161,8 +146,8 @@ WHEELHOUSE_VARIABLE = "ENVGEN_BUILD__WHEELHOUSE"
 
 
 def cache_volume(profile: Profile, cache: str) -> str:
-    """The Docker volume of a cache that has no folder on the host; all copies of a project share it."""
-    return f"{profile.shared_name}-cache-{cache}"
+    """The Docker volume of a cache that has no folder on the host."""
+    return f"{profile.compose_name}-cache-{cache}"
 
 
 def overlay_volume(profile: Profile) -> str:
@@ -197,4 +182,4 @@ def compose_environment(profile: Profile, root: Path) -> dict[str, str]:
     env |= {variable: absolute(path) for variable, path in paths.items() if path is not None}
     if any(service.model is not None for service in profile.services.values()):
         env[OFFLINE_VARIABLE] = "1"
-    return env | port_environment(profile)
+    return env

@@ -42,7 +42,6 @@ from envgen.render.environment import (
     UID_VARIABLE,
     checkout_variable,
     compose_environment,
-    port_environment,
 )
 from envgen.serve import preflight
 from envgen.serve.readiness import Answer
@@ -281,9 +280,6 @@ class Launcher:
 
     def _create(self) -> Container:
         lines: list[str] = []
-        # Installing may have taken minutes, and other services of the machine have started meanwhile.
-        self.profile = preflight.settled(self.engine, self.profile)
-        self.compose = replace(self.compose, env={**self.compose.env, **port_environment(self.profile)})
         done = self.compose.stream(
             "up", "--detach", "--no-build", "--pull", "never", self.name, on_line=lambda line: self._note(line, lines)
         )

@@ -15,7 +15,7 @@ from envgen.engine.host import GIB, mem_available
 from envgen.engine.owner import ROOT, caller, run_as
 from envgen.engine.values import Container, EngineInfo, Image, Mount
 from envgen.errors import EngineError, EnvgenError, ExitCode, Problem, RefusedError
-from envgen.profile.exposure import API_KEY, asks_for_key, closer, exposed, left_open
+from envgen.profile.exposure import API_KEY, asks_for_key, closer, exposed, renumbered
 from envgen.profile.model import GpuMode, Mode, Profile
 from envgen.profile.values import PortMapping
 from envgen.render.environment import OVERLAY, overlay_volume
@@ -204,48 +204,23 @@ def _ports(engine: Engine, profile: Profile, name: str, mine: tuple[Container, .
         return
     holder = holders(engine)
     taken = {port: found for port in wanted if (found := holder(port))}
-    hint = _leave_open(profile, name, *(port.host for port in taken))
+    hint = _free_ports(profile, name, holder, *(port.host for port in taken))
     for port, found in taken.items():
         yield Problem(f"port {port.host} is taken by {found}", hint=hint)
 
 
-def _leave_open(profile: Profile, name: str, *taken: int) -> str:
-    """The hint for ports that are taken: all ports of the service, with those left open."""
+def _free_ports(profile: Profile, name: str, holder: Holder, *taken: int) -> str:
+    """The hint for ports that are taken: all ports of the service, with the next free number for each of those."""
     service = profile.services[name]
     if service.network is not None:
         return "stop it, or let the server listen on another port"
-    return f'stop it, or take a free one: --set "services.{name}.ports={left_open(service, *taken)}"'
-
-
-def with_ports(
-    profile: Profile, containers: Sequence[Container], is_free: Callable[[PortMapping], bool] = lambda _: True
-) -> Profile:
-    """``profile`` with numbers for the ports that it leaves open (`auto`): what ``containers`` publish, which are its
-    own; else the container's number, or the next one that ``is_free``."""
-    every = [port for service in profile.services.values() for port in service.ports]
-    used = {port.host for port in every if not port.auto}
-    services = {}
-    for name, service in profile.services.items():
-        kept = {port.container: port.host for one in containers if one.service == name for port in one.ports}
-        ports = []
-        for port in service.ports:
-            if port.auto and port.container in kept:
-                port = replace(port, host=kept[port.container])
-            elif port.auto:
-                others = (replace(port, host=number) for number in range(port.container, 65536) if number not in used)
-                port = next((other for other in others if is_free(other)), port)
-            used.add(port.host)
-            ports.append(port)
-        services[name] = replace(service, ports=tuple(ports))
-    return replace(profile, services=services)
-
-
-def settled(engine: Engine, profile: Profile) -> Profile:
-    """``profile`` with the ports that its services have, or would get now, where it leaves them open."""
-    if not any(port.auto for service in profile.services.values() for port in service.ports):
-        return profile
-    holder = holders(engine)
-    return with_ports(profile, engine.containers(profile.compose_name), lambda port: not holder(port))
+    used, numbers = {port.host for one in profile.services.values() for port in one.ports}, {}
+    for port in service.ports:
+        if port.host in taken:
+            others = (replace(port, host=number) for number in range(port.host + 1, 65536) if number not in used)
+            numbers[port.host] = next((other.host for other in others if not holder(other)), port.host)
+            used.add(numbers[port.host])
+    return f'stop it, or take a free one: --set "services.{name}.ports={renumbered(service, numbers)}"'
 
 
 def changed_meanwhile(
@@ -259,9 +234,10 @@ def changed_meanwhile(
         port = next((one for one in profile.services[name].ports if one.host in refused), None)
         if port is None:
             return None
-        who = holders(engine)(port) or "another program"
+        holder = holders(engine)
+        who = holder(port) or "another program"
         taken = f"{name} was not started: port {port.host} was taken by {who} in the meantime"
-        return RefusedError(taken, hint=_leave_open(profile, name, port.host))
+        return RefusedError(taken, hint=_free_ports(profile, name, holder, port.host))
     path, up = Path(gone.strip()), f"envgen up {name} --profile {profile.name}"
     for source, one in profile.mounted_sources.items():
         assert one.origin.checkout is not None

@@ -182,8 +182,8 @@ def test_every_verb_reaches_all_machines(ready: Pair) -> None:
     for file in ("envgen.yaml", "envgen.local.yaml"):
         shutil.copy(ready.folder / file, other)
     refused = ready.envgen("up", "serve", code=6, cwd=other).stderr
-    assert f"spark-1: envgentest-pair-cpu belongs to another folder: {ready.folder} " in refused
-    assert "--take-over" in ready.envgen("down", code=6, cwd=other).stderr
+    assert f"spark-1: envgentest-pair-cpu belongs to {ready.folder} " in refused
+    assert "docker volume rm envgentest-pair-cpu-owner" in ready.envgen("down", code=6, cwd=other).stderr
 
     assert "serve is ready" in ready.envgen("restart", "serve").stdout
     stopped = ready.envgen("stop", "serve").stdout

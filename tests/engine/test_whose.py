@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,7 +32,6 @@ profiles:
     services:
       web: {{command: [sleep, infinity]}}
       port: {{command: [sleep, infinity], ports: ["127.0.0.1:PORT:8000"]}}
-      open: {{command: [sleep, infinity], ports: ["127.0.0.1:auto:8000"]}}
 """
 
 
@@ -71,18 +69,6 @@ def copy(project: Project, folder: str) -> Project:
     return Project(root, project.name)
 
 
-def worktree(project: Project, folder: str) -> Project:
-    """A linked worktree of a repository that the first is made into."""
-    root = project.root.with_name(folder)
-    (project.root / ".gitignore").write_text(".envgen/\nport\n")
-    for words in (
-        ("init", "-q"), ("add", "."), ("-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "x"),
-        ("worktree", "add", "-q", str(root)),
-    ):  # fmt: skip
-        subprocess.run(["git", *words], cwd=project.root, check=True, capture_output=True)
-    return Project(root, project.name)
-
-
 def shown(project: Project) -> list[str]:
     return [row["container"] for row in project.envgen("ps", "--json").json]
 
@@ -91,120 +77,47 @@ def containers(name: str) -> set[str]:
     return set(docker("ps", "-a", "--filter", f"name={name}-", "--format", "{{.Names}}").split())
 
 
-@pytest.mark.parametrize("make", [worktree, copy])
-def test_two_copies_run_side_by_side(first: Project, make: Callable[[Project, str], Project]) -> None:
-    second = make(first, "second")
-    if make is copy:
-        (second.root / "envgen.local.yaml").write_text("instance: second\n")
-    names = [f"{first.name}-dev-web-1", f"{first.name}-dev--second-web-1"]
+def test_a_copy_with_its_own_name_runs_beside_the_first(first: Project) -> None:
+    second = copy(first, "second")
+    (second.root / "envgen.local.yaml").write_text(f"name: {first.name}-2\n")
+    names = [f"{first.name}-dev-web-1", f"{first.name}-2-dev-web-1"]
     for project in (first, second):
         project.envgen("build")
         project.envgen("up", "web")
     assert shown(first) == names[:1] and shown(second) == names[1:]
-    folders = [
-        docker("inspect", "-f", '{{index .Config.Labels "com.docker.compose.project.working_dir"}}', one)
-        for one in names
-    ]
-    assert folders == [str(first.root / "compose"), str(second.root / "compose")]
-    assert docker("image", "inspect", "-f", "{{.Id}}", f"{first.name}:dev", f"{first.name}:dev--second")
-    # One cache for both, made by the plain one or for it: Compose has nothing to warn of, and `down` leaves it.
-    cache = f"{first.name}-dev-cache-jit"
     mounts = [docker("inspect", "-f", "{{range .Mounts}}{{.Name}} {{end}}", one).split() for one in names]
-    assert mounts == [[cache], [cache]]
-    again = second.envgen("up", "web", "--recreate")
-    assert "already exists" not in again.err
+    assert mounts == [[f"{first.name}-dev-cache-jit"], [f"{first.name}-2-dev-cache-jit"]]
     assert f"{names[1]} removed" in second.envgen("down", "--volumes").out
-    assert shown(first) == names[:1] and docker("volume", "ls", "-q", "--filter", f"name={cache}") == cache
-    assert docker("volume", "ls", "-q", "--filter", f"name={first.name}-dev--second") == ""
+    assert shown(first) == names[:1]
     # What is committed is the same in both.
     first.envgen("render")
     second.envgen("render")
     assert (first.root / "compose/dev.yaml").read_bytes() == (second.root / "compose/dev.yaml").read_bytes()
 
 
-def test_an_open_port_differs_in_each_worktree_and_stays(first: Project) -> None:
-    second = worktree(first, "second")
-    for project in (first, second):
-        project.envgen("build")
-    urls = [project.envgen("up", "open", "--json").json["url"] for project in (first, second)]
-    names = [f"{first.name}-dev-open-1", f"{first.name}-dev--second-open-1"]
-    assert urls == [f"http://{docker('port', one, '8000')}" for one in names] and urls[0] != urls[1]
-    # Now the other number is free, and what runs keeps its own.
-    first.envgen("down")
-    again = second.envgen("up", "open", "--json").json
-    assert again["already_running"] and again["url"] == urls[1]
-    with socket.create_server(("127.0.0.1", int(urls[0].rpartition(":")[2]))):
-        assert second.envgen("restart", "open", "--json").json["url"] == urls[1]
-        assert first.envgen("up", "open", "--json").json["url"] not in urls
-
-
-def test_what_a_removed_worktree_left_is_pruned(first: Project) -> None:
-    second = worktree(first, "second")
-    name, image = f"{first.name}-dev--second", f"{first.name}:dev--second"
-    first.envgen("build")
-    second.envgen("up", "--build", "web")
-    overlay = f"{name}-env-0123456789ab"
-    docker("volume", "create", overlay)
-    assert first.envgen("prune", "--dry-run", "--json").json["items"] == []
-    shutil.rmtree(second.root)
-    assert first.envgen("prune", "--dry-run", "--json").json["items"] == []  # it runs
-    docker("stop", "-t", "0", f"{name}-web-1")
-    wanted = {
-        ("container", f"{name}-web-1"),
-        ("network", f"{name}_default"),
-        ("image", image),
-        ("overlay", overlay),
-        ("name", name),
-    }
-    for words in ("--dry-run", "--yes"):
-        items = first.envgen("prune", words, "--json").json["items"]
-        assert {(one["kind"], one["name"]) for one in items} == wanted
-        assert all(one["why"] == f"its folder is no longer there: {second.root}" for one in items)
-    assert containers(name) == set() and docker("images", "-q", image) == ""
-    for kind in ("volume", "network"):
-        assert docker(kind, "ls", "-q", "--filter", f"name={name}") == ""
-    assert docker("images", "-q", f"{first.name}:dev") != ""
-    assert first.envgen("prune", "--dry-run", "--json").json["items"] == []
-
-
-def test_a_clone_takes_nothing_until_it_is_told_to(first: Project) -> None:
+def test_a_clone_is_refused_and_takes_nothing(first: Project) -> None:
     second = copy(first, "second")
     first.envgen("build")
-    built = docker("image", "inspect", "-f", "{{.Id}}", f"{first.name}:dev")
     first.envgen("up", "web")
     before = docker("inspect", "-f", "{{.State.StartedAt}}", f"{first.name}-dev-web-1")
-    (second.root / "envgen.yaml").write_text(
-        (second.root / "envgen.yaml").read_text().replace("gpu: none", "gpu: none\n    python_path: [/second]")
-    )
     for words in (
-        ("build",), ("up", "web"), ("up", "--build", "web"), ("down",),
-        ("down", "--volumes"),
-        ("down", "web"), ("exec", "web", "true"), ("restart", "web"), ("stop",), ("start", "web"), ("run", "true"),
-        ("cache", "clear", "--all", "--yes"),
+        ("build",), ("up", "web"), ("up", "--build", "web"), ("down",), ("down", "--volumes"), ("exec", "web", "true"),
+        ("restart", "web"), ("stop",), ("start", "web"), ("run", "true"), ("cache", "clear", "--all", "--yes"),
     ):  # fmt: skip
         done = second.envgen(*words, code=6)
         for folder in (first.root, second.root):
             assert str(folder) in done.err, (words, done.err)
-        assert "--take-over" in done.err and "`instance: second`" in done.err, (words, done.err)
     shown_there = second.envgen("ps", "--json")
     assert shown_there.json == [] and str(first.root) in shown_there.err
     assert str(first.root) in second.envgen("prune", "--dry-run").err
-    assert docker("image", "inspect", "-f", "{{.Id}}", f"{first.name}:dev") == built
     assert docker("inspect", "-f", "{{.State.StartedAt}}", f"{first.name}-dev-web-1") == before
-    # After its `down` the image is still the first's, and so is the name.
+    # After its `down` the image is still the first's, and so is the name: the hint's commands give it away.
     first.envgen("down")
-    assert str(first.root) in second.envgen("build", code=6).err
-    (second.root / "envgen.yaml").write_text((first.root / "envgen.yaml").read_text())
-    first.envgen("up", "web")
-    done = second.envgen("up", "web", "--take-over")
-    assert f"taking over {first.name}-dev from {first.root}" in done.err
-    assert shown(second) == [f"{first.name}-dev-web-1"] and shown(first) == []
+    refused = second.envgen("build", code=6).err
+    command = refused.rpartition("to take its place: ")[2].strip()
+    subprocess.run(["sh", "-ec", command], check=True)
+    second.envgen("build")
     assert str(second.root) in first.envgen("up", "web", code=6).err
-    first.envgen("build", "--take-over")
-    assert containers(first.name) == set()
-    first.envgen("up", "web")
-    assert f"{first.name}-dev-web-1 removed" in second.envgen("down", "--take-over").out
-    assert containers(first.name) == set()
 
 
 def test_a_checkout_that_moved(first: Project) -> None:
@@ -213,7 +126,8 @@ def test_a_checkout_that_moved(first: Project) -> None:
     moved = Project(first.root.rename(first.root.with_name("moved")), first.name)
     done = moved.envgen("up", "web", code=6)
     assert str(first.root) in done.err and "that folder no longer exists" in done.err
-    moved.envgen("up", "web", "--take-over")
+    subprocess.run(["sh", "-ec", done.err.rpartition("to take its place: ")[2]], check=True)
+    moved.envgen("up", "web")
     assert shown(moved) == [f"{first.name}-dev-web-1"]
 
 
@@ -242,8 +156,8 @@ def test_two_at_once(first: Project) -> None:
     assert sorted(codes) == [0, 6] and "uid 12345" in told[codes.index(6)] and "uid 12346" in told[codes.index(6)], told
 
 
-def test_what_plain_compose_started_in_a_worktree_holds_the_plain_name(first: Project) -> None:
-    second = worktree(first, "second")
+def test_what_plain_compose_started_in_a_copy_holds_the_name(first: Project) -> None:
+    second = copy(first, "second")
     first.envgen("build")
     second.envgen("render")
     docker("compose", "-f", str(second.root / "compose/dev.yaml"), "up", "-d", "--no-build", "web")
@@ -254,15 +168,11 @@ def test_what_plain_compose_started_in_a_worktree_holds_the_plain_name(first: Pr
 
 def test_another_user(first: Project) -> None:
     first.envgen("build")
-    sudo = {"SUDO_UID": "12345", "SUDO_GID": "12345"} if os.getuid() == 0 else None
-    if sudo is None:
+    if os.getuid() != 0:
         pytest.fail("this tier runs as root")
+    sudo = {"SUDO_UID": "12345", "SUDO_GID": "12345"}
     done = first.envgen("up", "web", code=6, env=sudo)
     assert "uid 12345" in done.err and "uid 0" in done.err and str(first.root) in done.err
-    first.envgen("up", "web", "--take-over", env=sudo)
-    labels = json.loads(docker("volume", "inspect", "-f", "{{json .Labels}}", f"{first.name}-dev-owner"))
-    assert labels["dev.envgen.folder"] == str(first.root) and labels["dev.envgen.user"].startswith("12345")
-    assert "uid 12345" in first.envgen("exec", "web", "true", code=6).err
 
 
 UNCHECKED = """

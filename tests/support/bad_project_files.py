@@ -378,7 +378,7 @@ service("port zero", "ports: [⟦'0:8000']", ("port 0 is out of range", ""))
 service("port without mapping", "ports: [⟦8000]", ("such as 127.0.0.1:8000:8000", 'write "127.0.0.1:8000:8000"'))
 service("port with a name", "ports: [⟦'http:8000']", ("is not a port mapping", ""))
 service("port address", "ports: [⟦'300.0.0.1:80:80']", ("is not an IPv4 address", ""))
-service("free port twice", "ports: ['auto:8000', ⟦'127.0.0.1:auto:8000']", ("port 8000 is published twice", ""))
+service("free port twice", "ports: ['8000:8000', ⟦'127.0.0.1:8000:8001']", ("port 8000 is published twice", ""))
 service("port twice", "ports: ['8000:8000', ⟦'127.0.0.1:8000:9000']", ("port 8000 is published twice", ""))
 service(
     "ready port not published",
@@ -686,7 +686,7 @@ two(
 two(
     "a port that is left open",
     "        cluster:",
-    '        ports: [⟦"auto:8000"]\n        cluster:',
+    '        ports: [⟦"8001:8000"]\n        cluster:',
     ("no port is", "8000:8000"),
 )
 two(

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import click
 
-from envgen.app.prune import Item, find, held_elsewhere, no_folder, remove
+from envgen.app.prune import Item, find, held_elsewhere, remove
 from envgen.app.session import Session
 from envgen.cli.common import answer, confirm, reporting
 from envgen.engine.client import connect
@@ -23,7 +23,7 @@ def command(session: Session, dry_run: bool, yes: bool) -> int:
     """Remove what is left of earlier and killed runs, on the engine and in the project.
 
     Throw-away containers, images without a name, overlays and cache namespaces that no profile uses, unfinished files,
-    all but the newest logs and crash bundles, and what a removed worktree or copy of the project left on the engine.
+    and all but the newest logs and crash bundles.
     Ends with 1 when something could not be removed.
 
     \b
@@ -34,9 +34,8 @@ def command(session: Session, dry_run: bool, yes: bool) -> int:
     project, engine = session.loaded().project, connect()
     items = list(find(engine, project, _variants(session)))
     for name, other in held_elsewhere(engine, project).items():
-        if no_folder(other) not in {item.why for item in items}:
-            whose = f"belongs to {other}, not to {project.root}"
-            progress(f"note: profile {name} {whose}: nothing under its name is touched")
+        whose = f"belongs to {other}, not to {project.root}"
+        progress(f"note: profile {name} {whose}: nothing under its name is touched")
     if dry_run:
         return _show(items, None)
     if items and not yes:

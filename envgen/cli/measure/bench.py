@@ -36,7 +36,6 @@ from envgen.profile.load import find as find_project
 from envgen.profile.model import Profile
 from envgen.redact import without_login
 from envgen.serve.launch import explained, reachable_url
-from envgen.serve.preflight import with_ports
 from envgen.serve.wait import POLL, Failure
 from envgen.text import progress, shorten, table, visible
 
@@ -173,7 +172,7 @@ def _own_service(asked: Asked) -> Server:
         there = at(profile, name)
         engine = there.connect()
         if found := ours(engine.containers(profile.compose_name, name), root):
-            service = with_ports(there.profile, found).services[name]
+            service = there.profile.services[name]
             url = reachable_url(service, there.endpoint)
             model = asked.model or (service.ready.model if service.ready else None)
             return Server(url, model, there.profile, root, name, engine, found[0])

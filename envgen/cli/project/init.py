@@ -12,7 +12,7 @@ from envgen.cli.common import answer, json_option
 from envgen.errors import ExitCode, RefusedError, UsageError
 from envgen.files import data_dir
 from envgen.profile import schema
-from envgen.profile.load import as_instance
+from envgen.profile.load import as_name
 from envgen.profile.shape import PROJECT_NAME, matches
 from envgen.text import reason_of
 
@@ -35,7 +35,7 @@ def command(folder: Path, name: str | None) -> int:
     """
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file", hint="name a folder")
-    chosen = name if name is not None else as_instance(folder.resolve().name)
+    chosen = name if name is not None else as_name(folder.resolve().name)
     if not matches(PROJECT_NAME, chosen):
         hint = "small letters and digits, with single - or _ between them; --name sets another"
         raise UsageError(f"{chosen!r} is not a project name", hint=hint)

@@ -34,7 +34,6 @@ from envgen.profile.exposure import exposed, open_ports
 from envgen.profile.model import Profile
 from envgen.render.environment import with_start_up
 from envgen.serve.launch import Started
-from envgen.serve.preflight import with_ports
 from envgen.text import progress, short_id, table
 
 timeout_option = click.option(
@@ -84,11 +83,10 @@ def command_of(argv: tuple[str, ...]) -> tuple[str, ...]:
 @click.option("-d", "--detach", is_flag=True, expose_value=False, help="Done anyway: `envgen logs -f` follows.")
 @click.option("--no-predict", is_flag=True, help="Don't ask the release first what it would choose.")
 @click.option("--recreate", is_flag=True, help="Replace a running container whose settings differ, without asking.")
-@click.option("--take-over", is_flag=True, help="Stop and replace what another folder or user runs under this name.")
 @click.option("--stay", is_flag=True, help="Then watch a service with `cluster`; if a part of it fails, take all down.")
 def up(
     session: Session, names: tuple[str, ...], build_first: bool, no_wait: bool, timeout: int | None,
-    no_predict: bool, recreate: bool, take_over: bool, stay: bool,
+    no_predict: bool, recreate: bool, stay: bool,
 ) -> int:  # fmt: skip
     """Start each SERVICE (default: all of the profile), and wait until it answers.
 
@@ -104,8 +102,8 @@ def up(
     Services become ready side by side; those that put a model on a GPU, one after the other.
 
     A running service is left alone. If its settings differ from the profile's, up shows the differences and replaces it
-    only with --recreate or after a yes (otherwise exit code 6). If another folder or user runs it, --take-over stops
-    theirs.
+    only with --recreate or after a yes (otherwise exit code 6). What another folder or user runs under the same name is
+    refused (exit code 6).
 
     A service with `cluster` starts on all its machines, after `envgen nodes check`: workers first, then the head. If
     one ends, up names it, saves a crash bundle and takes all down. --stay keeps watching once the service is ready.
@@ -122,9 +120,9 @@ def up(
     if stay:
         nodes.choose(session.profile(), names[0])
     if build_first:
-        make(session, take_over=take_over)
+        make(session)
     with moving("checking"):
-        checked = services.check_all(session, names, ask, take_over=take_over)
+        checked = services.check_all(session, names, ask)
     documents: list[dict[str, Any]] = []
     try:
         with moving("starting"):
@@ -156,7 +154,7 @@ def document(profile: Profile, service: str, started: Started, *, waited: bool) 
         "id": container.id,
         "image": container.image_id,
         "log_shows": awaited.shown,
-        "open_ports": list(open_ports(with_ports(profile, [container]).services[service])),
+        "open_ports": list(open_ports(profile.services[service])),
         "phases": awaited.phases,
         "restarts": awaited.restarts,
         "seconds": round(started.seconds, 1),
@@ -234,9 +232,8 @@ def pull(session: Session) -> int:
 @click.argument("names", metavar="[SERVICE]...", nargs=-1)
 @reporting
 @click.option("-v", "--volumes", is_flag=True, help="Also remove named volumes: caches and installed sources.")
-@click.option("--take-over", is_flag=True, help="Also what another folder or user has under this name.")
 @click.option("--dry-run", is_flag=True, help="Show what would be removed.")
-def down(session: Session, names: tuple[str, ...], volumes: bool, take_over: bool, dry_run: bool) -> int:
+def down(session: Session, names: tuple[str, ...], volumes: bool, dry_run: bool) -> int:
     """Stop and remove each SERVICE, or all services of the profile. Volumes stay unless --volumes is given.
 
     \b
@@ -247,7 +244,7 @@ def down(session: Session, names: tuple[str, ...], volumes: bool, take_over: boo
     if names and volumes:
         raise UsageError("the services of a profile share their volumes", hint="envgen down --volumes")
     profile, found = session.profile(), places(session, names)
-    work = partial(services.remove, names=names, volumes=volumes, take_over=take_over, dry_run=dry_run)
+    work = partial(services.remove, names=names, volumes=volumes, dry_run=dry_run)
     done, left = each(found, work)
     containers = [here.named(name) for here, (gone, _) in done for name in gone]
     doomed = [here.named(name) for here, (_, gone) in done for name in gone]
@@ -255,10 +252,7 @@ def down(session: Session, names: tuple[str, ...], volumes: bool, take_over: boo
     lines = [f"container {name} {verb}" for name in containers] + [f"volume {name} {verb}" for name in doomed]
     document = {"containers": containers, "dry_run": dry_run, "left": left, "volumes": doomed}
     nothing = not (lines or left or wants_json())
-    code = _ended(document, [f"no containers for {_whose(profile, names)}"] if nothing else lines, left)
-    for name in whose.removed_folders(found.found[0].engine, profile.project) if nothing else ():
-        progress(f"note: the folder of {name} is no longer there; `envgen prune` removes what it left")
-    return code
+    return _ended(document, [f"no containers for {_whose(profile, names)}"] if nothing else lines, left)
 
 
 def _ended(document: Any, lines: Sequence[str], left: Sequence[str]) -> int:

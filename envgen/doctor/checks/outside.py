@@ -9,7 +9,7 @@ from envgen.doctor.model import Context, Finding, Host, Judged, Probe, Where, ch
 from envgen.engine.endpoint import OLDEST, outdated
 from envgen.engine.values import Container, EngineInfo, Image
 from envgen.inside.probe.facts import is_secret
-from envgen.profile.exposure import asks_for_key, closer, exposed, left_open
+from envgen.profile.exposure import asks_for_key, closer, exposed, renumbered
 from envgen.profile.model import GpuMode
 from envgen.redact import redact
 from envgen.serve.preflight import gpu_offered
@@ -93,10 +93,12 @@ def ports(context: Context, host: Host) -> Judged:
     """The ports of services that don't run are free."""
     services = context.profile.services
     by_port = {mapping.host: name for name, one in reversed(list(services.items())) for mapping in one.host_ports}
+    busy = {*by_port, *(port for port, _ in host.busy_ports)}
     for port, owner in host.busy_ports:
         name = by_port.get(port, context.service)
         has_ports = name in services and services[name].ports
-        other = f"ports: {left_open(services[name], port)}" if has_ports else f"args: {{port: {port + 1}}}"
+        free = next((number for number in range(port + 1, 65536) if number not in busy), port)
+        other = f"ports: {renumbered(services[name], {port: free})}" if has_ports else f"args: {{port: {free}}}"
         cure = remedies.line(f"services: {{{name}: {{{other}}}}}")
         yield warning(f"port {port} is taken", owner, "free, or this profile's own service", cure,
                       case="taken", port=port)  # fmt: skip

@@ -5,17 +5,13 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from envgen import files
-from envgen.app import prune, whose
-from envgen.engine.host import CREATOR
-from envgen.engine.owner import WORKING_DIR, Owner
+from envgen.app import prune
+from envgen.engine.owner import WORKING_DIR
 from envgen.engine.values import Container
 from envgen.profile.load import load_project
 
@@ -148,68 +144,6 @@ def test_a_folder_elsewhere_with_the_same_name(tmp_path: Path, folder: str, thei
             return None
 
     assert set(prune.held_elsewhere(Stub(), project)) == ({"dev"} if theirs else set())  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("case", "pruned"),
-    [("removed", True), ("there", False), ("runs", False), ("remote", False), ("of another container", False),
-     ("of another project", False)],
-)  # fmt: skip
-def test_what_a_removed_folder_left(
-    tmp_path: Path, case: str, pruned: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
-    put(tmp_path / "p/envgen.yaml").write_text(PROJECT)
-    if case == "there":
-        (tmp_path / "p2").mkdir()
-    project = load_project(file=tmp_path / "p/envgen.yaml", environ={}).project
-    profile = replace(project.profiles["dev"], instance="p2")
-    labels = whose.claim_labels(profile, Owner(str(tmp_path / "p2"), "0", "root"))
-    if case == "of another container":
-        labels[CREATOR] = labels[CREATOR].replace("namespace=", "namespace=x")
-    if case == "of another project":
-        labels["dev.envgen.project"] = "demo-dev"
-    state = "running" if case == "runs" else "exited"
-    mine = {"com.docker.compose.project": "demo-dev--p2"}
-    one = Container("c", "demo-dev--p2-dev-1", "dev", state, "", 0, "", mine, {}, (), (), "")
-    volumes = ("demo-dev--p2-env-0123456789ab", "demo-dev--p2-env-mine", "demo-dev--p2-owner", "demo-dev-cache-x")
-
-    class Stub:
-        remove_container = remove_image = remove_volume = remove_network = print
-
-        def info(self) -> Any:
-            return SimpleNamespace(local=case != "remote")
-
-        def volumes(self, text: str) -> tuple[str, ...]:
-            return tuple(volume for volume in volumes if text in volume)
-
-        def volume_labels(self, name: str) -> Any:
-            return labels if name.endswith("-owner") else {}
-
-        def volume_sizes(self) -> Any:
-            return {volumes[0]: 7}
-
-        def networks_of(self, name: str) -> tuple[str, ...]:
-            return (f"{name}_default",)
-
-        def image(self, name: str) -> Any:
-            assert name == "demo:dev--p2"
-            return SimpleNamespace(size=5, labels={"dev.envgen.project": "demo"})
-
-    found = prune._removed_folders(Stub(), project, list(project.profiles.values()), [one])  # type: ignore[arg-type]
-    assert [(item.kind, item.name, item.bytes) for item in found] == (
-        [
-            ("container", one.name, 0),
-            ("network", "demo-dev--p2_default", 0),
-            ("image", "demo:dev--p2", 5),
-            ("overlay", volumes[0], 7),
-            ("name", "demo-dev--p2", 0),
-        ]
-        if pruned
-        else []
-    )
-    gone = f"its folder is no longer there: {tmp_path / 'p2'}"
-    runs = f"demo-dev--p2 still runs, and {gone}; `docker compose -p demo-dev--p2 down` ends it"
-    assert (runs in capsys.readouterr().err) is (case == "runs")
 
 
 def test_what_can_not_be_removed_is_said() -> None:

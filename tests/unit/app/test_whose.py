@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from envgen.app import whose
-from envgen.engine.host import CREATOR, this_process
 from envgen.engine.owner import FOLDER, USER, WORKING_DIR, Owner, this_owner
 from envgen.engine.values import Container, EngineInfo, Image
-from envgen.errors import EngineError, RefusedError
-from envgen.profile.load import load_project
+from envgen.errors import ProjectError, RefusedError
+from envgen.profile.load import as_name, load_project
 from envgen.profile.model import Profile
 
 FILE = """\
@@ -99,17 +98,16 @@ def test_what_holds_a_name(root: Path, profile: Profile) -> None:
     there = root.with_name("there")
     there.mkdir()
     engine: Any = Volumes(container(there))
-    assert str(other(engine, profile, root)) == str(there)  # of an older envgen: Compose's own label
+    assert str(other(engine, profile, root)) == str(there)  # plain Compose started it: its own label
     engine = Volumes()
     engine.labels[CLAIM] = by(there)
     assert other(engine, profile, root) is None  # nothing is behind it
     engine.images = ("lab:dev",)
     assert other(engine, profile, root) == Owner(str(there), str(os.getuid()), "bob")
-    engine = Volumes()
-    engine.labels[CLAIM] = {**by(there), CREATOR: str(this_process())}
-    assert other(engine, profile, root) is not None  # whoever made it is still at it
-    engine.labels[CLAIM] = {**by(there), CREATOR: str(replace(this_process(), pid=1, start=1))}
-    assert other(engine, profile, root) is None
+    there.rmdir()
+    assert other(engine, profile, root) is None  # its folder is gone, and nothing runs
+    engine.info = lambda: replace(Volumes.info(engine), endpoint="ssh://spark-1")
+    assert other(engine, profile, root) is not None  # a remote engine's folders can't be seen
     engine = Volumes(container(root))
     assert other(engine, profile, root) is None
 
@@ -128,15 +126,15 @@ def test_another_folder_is_refused_with_both_named(root: Path, profile: Profile)
     engine: Any = Volumes(images=("lab:dev",))
     engine.labels[CLAIM] = by(there, "1234")
     with pytest.raises(RefusedError) as refused:
-        whose.claim(engine, profile, root, "envgen build --profile dev --take-over")
-    text = str(refused.value)
-    assert f"lab-dev belongs to another folder: {there} (user bob, uid 1234); this one is {root}" in text
-    assert "no longer exists" not in text
-    assert "to take it over: envgen build --profile dev --take-over" in text
-    assert "`instance: here` at the top of envgen.local.yaml" in text
+        whose.claim(engine, profile, root)
+    (problem,) = refused.value.problems
+    assert problem.message == f"lab-dev belongs to {there} (user bob, uid 1234); this is {this_owner(root)}"
+    assert "`name: lab-2`" in problem.hint and problem.hint.endswith(": docker volume rm lab-dev-owner")
+    engine.found = (container(there),)
     there.rmdir()
-    with pytest.raises(RefusedError, match="that folder no longer exists"):
+    with pytest.raises(RefusedError, match="that folder no longer exists") as refused:
         whose.demand(engine, profile, root)
+    assert "docker compose -p lab-dev down && docker volume rm lab-dev-owner" in refused.value.problems[0].hint
 
 
 def test_another_user_of_the_same_folder_is_refused(root: Path, profile: Profile) -> None:
@@ -145,8 +143,7 @@ def test_another_user_of_the_same_folder_is_refused(root: Path, profile: Profile
     with pytest.raises(RefusedError) as refused:
         whose.demand(engine, profile, root)
     text = str(refused.value)
-    assert "user bob, uid 987654" in text and f"uid {os.getuid()}" in text and "instance" not in text
-    assert "envgen up web --profile dev --take-over" in text
+    assert "user bob, uid 987654" in text and f"uid {os.getuid()}" in text
 
 
 def test_under_sudo_it_is_who_called_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,19 +161,10 @@ def test_of_two_at_once_one_gets_the_name(root: Path, profile: Profile) -> None:
 
     class Raced(Volumes):
         def create_volume(self, name: str, labels: Mapping[str, str]) -> None:
-            self.labels[name] = {**by(there), CREATOR: str(this_process())}  # the other was a moment faster
+            self.labels[name] = by(there)  # the other was a moment faster
 
-    with pytest.raises(RefusedError, match="belongs to another folder"):
-        whose.claim(Raced(), profile, root)  # type: ignore[arg-type]
-
-
-def test_an_engine_that_keeps_no_labels_is_named(root: Path, profile: Profile) -> None:
-    class Forgetful(Volumes):
-        def create_volume(self, name: str, labels: Mapping[str, str]) -> None:
-            self.labels[name] = {}
-
-    with pytest.raises(EngineError, match="does not keep its labels"):
-        whose.claim(Forgetful(), profile, root)  # type: ignore[arg-type]
+    with pytest.raises(RefusedError, match="belongs to"):
+        whose.claim(Raced(images=("lab:dev",)), profile, root)  # type: ignore[arg-type]
 
 
 def test_a_left_over_claim_gives_way(root: Path, profile: Profile) -> None:
@@ -186,25 +174,35 @@ def test_a_left_over_claim_gives_way(root: Path, profile: Profile) -> None:
     assert engine.labels[CLAIM][FOLDER] == str(root)
 
 
-def test_a_copy_has_its_own_names_and_shares_the_caches(root: Path, profile: Profile) -> None:
-    own = replace(profile, instance="fix")
-    assert (own.compose_name, own.image_name) == ("lab-dev--fix", "lab:dev--fix")
-    engine: Any = Volumes(container(root), images=("lab:dev--fix",))
+def test_a_copy_has_the_name_of_its_local_file(root: Path) -> None:
+    (root / "envgen.local.yaml").write_text("name: lab-2\n")
+    found = load_project(file=root / "envgen.yaml", environ={}).project
+    own = found.profiles["dev"]
+    assert (found.name, own.compose_name, own.image_name) == ("lab-2", "lab-2-dev", "lab-2:dev")
+    engine: Any = Volumes(container(root.with_name("there")), images=("lab:dev",))
     whose.claim(engine, own, root)
-    whose.make_volumes(engine, own, root)
-    assert {"lab-dev--fix-owner", "lab-dev-cache-jit"} < set(engine.labels)
-    made = engine.labels["lab-dev-cache-jit"]
-    assert (made["com.docker.compose.project"], made["com.docker.compose.volume"]) == ("lab-dev", "cache-jit")
-    whose.make_volumes(other_engine := Volumes(), profile, root)  # type: ignore[arg-type]
-    assert other_engine.labels == {}  # there Compose makes them, as ever
+    assert set(engine.labels) == {"lab-2-dev-owner"}
+    committed = load_project(file=root / "envgen.yaml", local=False).project
+    assert committed.profiles["dev"].compose_name == "lab-dev"
 
 
-def test_one_folder_and_user_on_two_laptops_are_two_owners(root: Path, profile: Profile) -> None:
-    engine: Any = Volumes(images=("lab:dev",))
-    whose.claim(engine, profile, root)
-    engine.labels[CLAIM] = {**engine.labels[CLAIM], CREATOR: str(replace(this_process(), host="lid"))}
-    assert other(engine, profile, root) is None  # this computer's own engine: that was a container here
-    engine.info = lambda: replace(Volumes.info(engine), endpoint="ssh://spark-1")
-    assert f"{root} on lid (" in str(other(engine, profile, root))
-    with pytest.raises(RefusedError, match=f"belongs to another folder: {root} on lid"):
-        whose.claim(engine, profile, root)
+@pytest.mark.parametrize("text", ["Bob", "a--b", "-a", "[a]", "a/b", '""'])
+def test_a_name_that_docker_would_refuse_is_refused(root: Path, text: str) -> None:
+    (root / "envgen.local.yaml").write_text(f"name: {text}\n")
+    with pytest.raises(ProjectError, match=r"name: (.* is not accepted here|expected text)"):
+        load_project(file=root / "envgen.yaml", environ={})
+
+
+def test_a_local_file_leaves_the_places_of_the_shared_one(root: Path) -> None:
+    (root / "envgen.yaml").write_text(FILE.replace("name: lab\n", "name: lab\ndefault_profile: nowhere\n"))
+    (root / "envgen.local.yaml").write_text("name: bob\n")
+    with pytest.raises(ProjectError, match="there is no profile 'nowhere'") as refused:
+        load_project(file=root / "envgen.yaml", environ={})
+    place = refused.value.problems[0].place
+    assert place is not None and place.line == 3
+
+
+def test_any_folder_gives_a_name() -> None:
+    assert as_name("My Fix #12!") == "my-fix-12"
+    assert as_name("日本") == as_name("日本") and len(as_name("日本")) == 8
+    assert len(as_name("x" * 300)) == 40

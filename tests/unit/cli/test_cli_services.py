@@ -15,12 +15,9 @@ from click.testing import CliRunner, Result
 
 from envgen import cli
 from envgen.app.services import Starting
-from envgen.app.whose import claim_labels
 from envgen.engine.compose import Compose
-from envgen.engine.owner import Owner
 from envgen.engine.values import COMPOSE_ONE_OFF, Container, ExecResult
 from envgen.errors import EnvgenError, NotFoundError, ServiceError, UsageError
-from envgen.profile.load import load_project
 from envgen.serve.launch import CONFIG_HASH, Started
 
 FILE = """
@@ -142,18 +139,6 @@ def test_down_of_one_service_leaves_the_others(engine: StubEngine, asked: Words)
     assert invoke("down", "web", "--dry-run").output == "container unit-prod-web-1 would be removed\n"
     assert asked == [("--profile", "*", "rm", "--stop", "--force", "web")]
     assert "envgen down --volumes" in fails(UsageError, "down", "-v", "web")
-
-
-def test_down_with_nothing_to_do_names_what_a_removed_worktree_left(
-    engine: StubEngine, asked: Words, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    profile = load_project(file=tmp_path / "envgen.yaml", environ={}).project.profiles["prod"]
-    owner = Owner(str(tmp_path / "gone"), "0", "root")
-    engine.labels = {"unit-prod--gone-owner": claim_labels(profile, owner), "unit-prod--gone-env-0123456789ab": {}}
-    assert invoke("down").output.splitlines() == [
-        "no containers for profile prod",
-        "note: the folder of unit-prod--gone is no longer there; `envgen prune` removes what it left",
-    ]
 
 
 @pytest.mark.parametrize("verb", ["start", "restart"])

@@ -95,7 +95,7 @@ def test_gpu_runtime(make: Make, mode: str, facts: dict[str, Any], expected: lis
 def test_ports(make: Make) -> None:
     (found,) = outside.ports(make(profile="prod", host=Host(busy_ports=((8000, "container other-1"),))))
     assert found.seen == "container other-1"
-    assert found.remedy == Remedy("services: {serve: {ports: ['auto:8000']}}", is_line=True)
+    assert found.remedy == Remedy("services: {serve: {ports: ['8001:8000']}}", is_line=True)
 
 
 def test_exposure(make: Make) -> None:

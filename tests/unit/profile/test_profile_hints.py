@@ -10,7 +10,7 @@ from bad_project_files import HEAD
 
 from envgen.errors import Problem, ProjectError
 from envgen.profile import bind
-from envgen.profile.exposure import left_open, open_ports
+from envgen.profile.exposure import open_ports, renumbered
 from envgen.profile.load import load_project
 from envgen.profile.model import Profile, Service
 from envgen.profile.shape import fields_of
@@ -86,11 +86,11 @@ def test_a_command_of_two_lines(tmp_path: Path) -> None:
     accepted(tmp_path, body.format('"echo a; echo b"'))
 
 
-def test_an_open_port_keeps_the_address_and_the_others(tmp_path: Path) -> None:
+def test_another_port_keeps_the_address_and_the_others(tmp_path: Path) -> None:
     ports = (PortMapping(18001, 8000, "127.0.0.1"), PortMapping(18002, 9000))
-    written = left_open(Service(command=("x",), ports=ports), 18001)
+    written = renumbered(Service(command=("x",), ports=ports), {18001: 18003})
     found = accepted(tmp_path, SERVICE.format(f"ports: {written}"))
-    assert found.ports == (PortMapping(8000, 8000, "127.0.0.1", auto=True), PortMapping(18002, 9000))
+    assert found.ports == (PortMapping(18003, 8000, "127.0.0.1"), PortMapping(18002, 9000))
 
 
 def test_each_further_profile_has_a_dockerfile_of_its_own(tmp_path: Path) -> None:
