@@ -25,7 +25,7 @@ LOGS = Path(__file__).parent / "logs"
 PAGE = Path(__file__).parents[3] / "docs" / "explain.md"
 
 
-@given(st.binary())
+@given(st.binary().map(lambda content: content.replace(b"\x1b", b"")))
 def test_the_lines_are_those_of_an_editor(content: bytes) -> None:
     expected = content.split(b"\n")
     expected = expected[:-1] if expected[-1] == b"" else expected
