@@ -36,7 +36,12 @@ class Session:
         if local not in self._loaded:
             environ = dict(os.environ) if local else {}
             self._loaded[local] = load_project(
-                file=self.file, sets=self.sets, environ=environ, local=local, variant=self.variant
+                file=self.file,
+                sets=self.sets,
+                environ=environ,
+                local=local,
+                profile=self.profile_name,
+                variant=self.variant,
             )
         return self._loaded[local]
 

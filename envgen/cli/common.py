@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import math
-import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,8 +17,7 @@ from envgen.app.session import Session
 from envgen.engine.compose import Compose
 from envgen.errors import ExitCode, Output, UsageError
 from envgen.live import paused
-from envgen.profile.layers import misspelt
-from envgen.text import progress, with_own_colours
+from envgen.text import with_own_colours
 
 LARGEST = 1_000_000_000  # of any number on a command line: beyond it clocks and sizes overflow
 
@@ -52,8 +50,6 @@ def _with_session(function: F, *file_names: str) -> F:
     @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override one value, as in a.b=c.")
     @functools.wraps(function)
     def wrapper(*args: Any, file: Path | None, profile: str | None, sets: tuple[str, ...], **kwargs: Any) -> Any:
-        for warning in misspelt(os.environ):
-            progress(f"warning: {warning}")
         return function(*args, session=Session(file, profile, sets), **kwargs)
 
     return wrapper  # type: ignore[return-value]

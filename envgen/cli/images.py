@@ -154,8 +154,6 @@ def build(
         why = f"--shell-on-error needs the engine's own builder, not {options.builder!r}"
         raise UsageError(why, hint="unset BUILDX_BUILDER")
     job = _job(session, target, unlocked=unlocked)
-    for warning in session.loaded().warnings:
-        progress(f"warning: {warning}")
     if dry_run:
         return _dry_run(job, options)
     with closing(Display(job.steps, live=not wants_json())) as display:

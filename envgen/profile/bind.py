@@ -178,6 +178,9 @@ class Binding:
             if key.names and not matches(key.names, name):
                 message = f"{_short(name)} is not a name that can stand here"
                 self.report(message, child.key_place(where), meaning(key.names))
+            elif _begun_by_override(inner, child):
+                others = [one for one in node.items if one != name]
+                self.report(f"there is no {where} to change", child.key_place(where), near(name, others))
             elif child.kind != nodes.NULL or (texts and not self.overlay):
                 value = self.source_text(child, where) if texts else self.value(inner, child, where, nested)
                 if value is not _WRONG:
@@ -230,6 +233,14 @@ class Binding:
                 return self.wrong(node, path, f"{_short(node.text)} is not a number that JSON can carry", "quote it")
             return number
         return self.text(node, path)
+
+
+def _begun_by_override(inner: Shape, node: Node) -> bool:
+    """Whether ``node`` is an entry that no profile has, and a layer over the profile gives a part of."""
+    over = node.source.layer in (nodes.LOCAL, nodes.ENVIRONMENT, nodes.SET)
+    if not over or inner.kind != shapes.RECORD or node.kind != nodes.MAP:
+        return False
+    return any(field.required and name not in node.items for name, field in fields_of(inner.type).items())
 
 
 def _below(path: str, name: str) -> str:

@@ -13,7 +13,7 @@ from envgen.errors import Problem
 from envgen.profile import check_services
 from envgen.profile.bind import LOCAL_HINT, Binding, Path_, Report
 from envgen.profile.model import ORIGIN_KINDS, Mode, Origin, Profile
-from envgen.profile.tree import DEFAULT, LIST, MAP, TEXT, Node, near
+from envgen.profile.tree import DEFAULT, LIST, LOCAL, MAP, TEXT, Node, near
 from envgen.redact import is_secret_value, secret_in, secret_like, secret_word
 from envgen.text import forbidden_character
 
@@ -173,6 +173,9 @@ def _origin(source: Report, origin: Origin) -> None:
     if origin.checkout is not None:
         if here.profile.mode is Mode.PRODUCTION and not here.top.is_broken("mode"):
             hint = "give it a git ref, a pypi or a wheel version; or set mode: development"
+            node = here.node("checkout")
+            if node is not None and node.source.layer == LOCAL:
+                hint = "write it below `profiles:`, for those that mount it"
             here.problem("checkout", "a production profile mounts no checkouts", hint, at_key=True)
         here.host_path("checkout", origin.checkout)
 

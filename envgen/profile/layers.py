@@ -6,7 +6,6 @@ health check), naming one removes the others.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ from dataclasses import dataclass, replace
 from envgen.errors import Place, Problem
 from envgen.profile import tree as nodes
 from envgen.profile.model import ORIGIN_KINDS, Mount, Profile
-from envgen.profile.shape import NAME, RECORD, fields_of, matches
+from envgen.profile.shape import NAME, fields_of, matches
 from envgen.profile.tree import Node, Source, near, parse_value, scalar
 from envgen.profile.values import plain_text
 from envgen.text import shorten
@@ -90,7 +89,7 @@ def from_environ(environ: Mapping[str, str], problems: list[Problem]) -> list[Ov
     overrides: list[Override] = []
     for name, text in sorted(environ.items()):
         parts = tuple(name[len(PREFIX) :].split("__"))
-        is_key = len(parts) > 1 or parts[0].lower() in fields_of(Profile)  # else see misspelt()
+        is_key = len(parts) > 1 or parts[0].lower() in fields_of(Profile)
         # Compose's ${NAME:-default} too takes an empty variable for an unset one.
         if not name.startswith(PREFIX) or name in RESERVED or not is_key or not text.strip():
             continue
@@ -99,29 +98,6 @@ def from_environ(environ: Mapping[str, str], problems: list[Problem]) -> list[Ov
         else:
             problems.append(Problem("is not a path", Place(name), "write it like ENVGEN_BUILD__MAX_JOBS"))
     return overrides
-
-
-def misspelt(environ: Mapping[str, str]) -> list[str]:
-    """A sentence for each one-word ``ENVGEN_...`` variable that looks like a key and is none, so has no effect.
-
-    Not ours to refuse: scripts and containers have variables of that name, too.
-    """
-    keys = {name.removeprefix(PREFIX).lower(): name for name in RESERVED}
-    for name, field in fields_of(Profile).items():
-        for inner in fields_of(field.shape.type) if field.shape.kind == RECORD else ():
-            keys.setdefault(inner, f"{PREFIX}{name.upper()}__{inner.upper()}")
-    keys |= {name: f"{PREFIX}{name.upper()}" for name in fields_of(Profile)}
-    found = []
-    for name in sorted(environ):
-        word = name.removeprefix(PREFIX).lower()
-        if name.startswith(PREFIX) and "__" not in word and keys.get(word) != name.upper():
-            close = [word] if word in keys else difflib.get_close_matches(word, keys, 1, 0.8)
-            found += [f"{name} is not a key of a profile and is ignored (did you mean `{keys[one]}`?)" for one in close]
-    return found
-
-
-# Mappings whose entries are whole things: an override may change an entry, never begin one.
-_ENTRIES = (("sources",), ("caches",), ("services",), ("nodes",), ("ulimits",), ("tiktoken", "encodings"))
 
 
 def section(top: Node, name: str, problems: list[Problem]) -> Node:
@@ -220,9 +196,7 @@ def _drop_alternatives(items: dict[str, Node], over: Node, path: tuple[str, ...]
             items.pop("port", None)
 
 
-def layered(
-    files: Sequence[tuple[Node, dict[str, Node]]], orders: Mapping[str, list[str]], warnings: list[str]
-) -> dict[str, Node]:
+def layered(files: Sequence[tuple[Node, dict[str, Node]]], orders: Mapping[str, list[str]]) -> dict[str, Node]:
     """The merged tree of each profile: for each file its defaults, then the profiles that it extends, then itself."""
     defaults, profiles = files[0]
     # Of the first file, the shared one, a profile takes its parent's tree: long chains stay linear.
@@ -233,24 +207,12 @@ def layered(
     made: dict[str, Node] = {}
     for name, order in orders.items():
         tree = profiles[name].with_items(shared[name].items)
-        for file_defaults, file_profiles in files[1:]:  # their defaults are about the machine
-            kept = without_foreign_checkouts(tree, file_defaults, warnings)
-            above = [defaults, *(shared[step] for step in order[:-1] if step in shared)]
-            tree = merge(tree, _without_removed(tree, kept, above))
-            for step, over in ((step, file_profiles[step]) for step in order if step in file_profiles):
-                tree = _laid_over(tree, over if step == name else _without_removed(tree, over, above))
+        for file_defaults, file_profiles in files[1:]:
+            tree = merge(tree, file_defaults)
+            for step in order:
+                tree = _laid_over(tree, file_profiles[step]) if step in file_profiles else tree
         made[name] = tree
     return made
-
-
-def _without_removed(tree: Node, over: Node, above: Sequence[Node]) -> Node:
-    """``over`` without what it changes of entries that are in ``above``, and that ``tree`` has removed."""
-    items = dict(over.items)
-    for name in items.keys() & {prefix[0] for prefix in _ENTRIES if len(prefix) == 1}:
-        gone = {key for one in above for key in entries(one, (name,))} - set(entries(tree, (name,)))
-        node = items[name]
-        items[name] = node.with_items({key: child for key, child in node.items.items() if key not in gone})
-    return over.with_items(items)
 
 
 def _laid_over(tree: Node, node: Node) -> Node:
@@ -272,28 +234,6 @@ def name_dockerfiles(files: Sequence[tuple[Node, dict[str, Node]]], trees: Mappi
             node = scalar(file, Source("default", nodes.DEFAULT), quoted=True)
             made[name] = tree.with_items({**tree.items, "dockerfile": node})
     return made
-
-
-def without_foreign_checkouts(tree: Node, over: Node, warnings: list[str]) -> Node:
-    """``over`` without checkouts for sources that a production profile bakes in.
-
-    The place of a checkout is a fact about a machine. Said once, in a variable or in the local file's defaults, it
-    serves every profile that mounts the source; it must not turn a production profile into one that mounts.
-    """
-    mode = tree.items.get("mode")
-    sources = over.items.get("sources")
-    if mode is None or mode.text != "production" or sources is None or sources.kind != nodes.MAP:
-        return over
-    kept: dict[str, Node] = {}
-    for name, node in sources.items.items():
-        origin = node.items.get("origin")
-        if origin is not None and "checkout" in origin.items:
-            where = origin.items["checkout"].place()
-            warnings.append(f"{where}: the checkout of {name} is not used: a production profile mounts nothing")
-            node = node.with_items({k: v for k, v in node.items.items() if k != "origin"})
-        if node.items:
-            kept[name] = node
-    return over.with_items({**over.items, "sources": sources.with_items(kept)})
 
 
 def spell(tree: Node, override: Override) -> tuple[str, ...]:
@@ -320,20 +260,6 @@ def _keeps_case(path: Sequence[str]) -> bool:
     """True where the next part is the name of a variable."""
     where = (path[0], *path[2:]) if path else ()
     return len(path) > 1 and where in (("env",), ("services", "env"), ("sources", "install", "env"))
-
-
-def entry_of(path: Sequence[str]) -> tuple[tuple[str, ...], str]:
-    """The mapping and the entry in it that a path goes into, where entries are whole things; else nothing."""
-    for prefix in _ENTRIES:
-        if len(path) > len(prefix) + 1 and tuple(path[: len(prefix)]) == prefix:
-            return prefix, path[len(prefix)]
-    return (), ""
-
-
-def entries(tree: Node, prefix: Sequence[str]) -> list[str]:
-    """The names in the mapping at ``prefix``."""
-    node = tree.at(prefix)
-    return node.names if node is not None else []
 
 
 def as_tree(path: Sequence[str], node: Node) -> Node:

@@ -6,15 +6,14 @@ import hashlib
 import os
 import re
 import unicodedata
-from collections import UserDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import NoReturn, TypeVar, cast
+from typing import NoReturn, TypeVar
 
 from envgen import files
-from envgen.errors import Place, Problem, ProjectError, RefusedError, UsageError
+from envgen.errors import Problem, ProjectError, RefusedError, UsageError
 from envgen.profile import layers
 from envgen.profile.bind import Binding
 from envgen.profile.checks import check_profile, check_project
@@ -34,17 +33,6 @@ class Loaded:
 
     project: Project
     trees: Mapping[str, Node]  # profile name -> merged tree; see schema.values
-    warnings: tuple[str, ...]
-
-
-class _Profiles(UserDict[str, "Profile | list[Problem]"]):
-    """The profiles of a project. One that an override broke raises when it is asked for, not before."""
-
-    def __getitem__(self, name: str) -> Profile:
-        found = self.data[name]
-        if isinstance(found, list):
-            raise ProjectError(found)
-        return found
 
 
 def find(start: Path) -> Path:
@@ -75,14 +63,15 @@ def load_project(
     sets: Sequence[str] = (),
     environ: Mapping[str, str] = MappingProxyType({}),
     local: bool = True,
+    profile: str | None = None,
     variant: str = "",
 ) -> Loaded:
     """Load the project file found upward from ``start`` (default: the cwd), or ``file``.
 
-    ``variant`` is laid over each profile that has one of that name; `select` refuses a profile that has none.
-    ``sets`` and ``environ`` are the overrides; ``local=False`` leaves out the
-    local file and ``environ``, which is how committed files are rendered. Raises ProjectError with all problems, or
-    UsageError when there is no file.
+    ``sets`` and ``environ`` are the overrides. They and ``variant`` change the one ``profile`` that is in use (None:
+    the project's default one); `select` refuses a profile that is not there, or has no such variant. ``local=False``
+    leaves out the local file and ``environ``, which is how committed files are rendered. Raises ProjectError with all
+    problems, or UsageError when there is no file.
     """
     path = Path(os.path.abspath(file)) if file else find(start or Path.cwd())  # noqa: PTH100
     top = read(path, label_of(path))
@@ -101,16 +90,29 @@ def load_project(
     before = len(problems)
     chains = layers.chains(profiles, problems)
     partial = len(problems) > before
-    builder = Builder(name, path.parent, files, overrides, variant, partial)
-    builder.build(chains, problems)
+    trees = layers.name_dockerfiles(files, layers.layered(files, chains))
+    chosen, varied = profile or default, False
+    if chosen in trees:
+        trees[chosen], varied = _with_overrides(trees[chosen], overrides, variant)
+    made = dict[str, Profile]()
+    for key, tree in trees.items():
+        binding = Binding(partial=partial)
+        given = {"name": key, "project": name, "variant": variant if key == chosen and varied else ""}
+        bound: Profile = binding.record(Profile, tree, "", **given)
+        check_profile(bound, tree, binding, path.parent)
+        if (groups := bound.env_groups) is not None:  # from here on the other groups are gone
+            env = {group: values for group, values in bound.env.items() if group in groups}
+            bound = replace(bound, env=MappingProxyType(env))
+        made[key] = bound
+        problems += binding.problems
+    if not problems:
+        problems += check_project(made, trees)
     if default not in profiles and profiles and default:
         place = top.items["default_profile"].place("default_profile")
         problems.append(Problem(f"there is no profile {default!r}", place, near(default, list(profiles))))
     if problems:
         _raise(problems)
-    found = _Profiles({one: builder.good.get(one) or builder.broken[one] for one in profiles})
-    project = Project(name, default, cast("Mapping[str, Profile]", found), file=path, root=path.parent)
-    return Loaded(project, builder.trees, tuple(dict.fromkeys(builder.warnings)))
+    return Loaded(Project(name, default, made, file=path, root=path.parent), trees)
 
 
 def select(project: Project, name: str | None, variant: str = "") -> Profile:
@@ -202,75 +204,14 @@ def _local_sections(top: Node, shared: Mapping[str, Node], problems: list[Proble
     return defaults, profiles
 
 
-Files = Sequence[tuple[Node, dict[str, Node]]]
-
-
-@dataclass
-class Builder:
-    """Builds all profiles of a project. ``good`` and ``broken`` hold the outcome, ``trees`` what was merged."""
-
-    project: str
-    root: Path
-    files: Files
-    overrides: Sequence[Override]
-    variant: str
-    partial: bool  # what some profile extends is unknown
-    good: dict[str, Profile] = field(default_factory=dict)
-    broken: dict[str, list[Problem]] = field(default_factory=dict)
-    trees: dict[str, Node] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
-
-    def build(self, chains: Mapping[str, list[str]], problems: list[Problem]) -> None:
-        """Build each profile.
-
-        A problem of the files goes to ``problems``. One that only an override or the variant brings, and only into
-        some of the profiles, waits in ``broken`` until such a profile is used.
-        """
-        shared = layers.name_dockerfiles(self.files, layers.layered(self.files, chains, self.warnings))
-        for name, tree in shared.items():
-            over = lay_over(tree, self.variant) if self.variant else None
-            varied = layers.merge(tree, over) if over is not None else tree
-            full = self._with_overrides(varied, shared, found := [])
-            self.trees[name] = full
-            profile, more = self._bind(name, full, self.variant if over is not None else "")
-            found += more
-            if not found:
-                self.good[name] = profile
-            elif full is tree and not self.overrides:
-                problems += found
-            elif own := self._bind(name, tree)[1]:
-                problems += [*own, *found]
-            else:
-                self.broken[name] = found
-        if not self.good:
-            problems += [problem for found in self.broken.values() for problem in found]
-        if not problems:
-            problems += check_project(self.good, shared)
-
-    def _bind(self, name: str, tree: Node, variant: str = "") -> tuple[Profile, list[Problem]]:
-        binding = Binding(partial=self.partial)
-        given = {"name": name, "project": self.project, "variant": variant}
-        profile: Profile = binding.record(Profile, tree, "", **given)
-        check_profile(profile, tree, binding, self.root)
-        if (chosen := profile.env_groups) is not None:  # from here on the other groups are gone
-            env = {name: group for name, group in profile.env.items() if name in chosen}
-            profile = replace(profile, env=MappingProxyType(env))
-        return profile, binding.problems
-
-    def _with_overrides(self, tree: Node, shared: Mapping[str, Node], problems: list[Problem]) -> Node:
-        for override in self.overrides:
-            path, place = layers.spell(tree, override), Place(override.node.source.label)
-            prefix, name = layers.entry_of(path)
-            if prefix and name not in layers.entries(tree, prefix):
-                known = list(dict.fromkeys(n for other in shared.values() for n in layers.entries(other, prefix)))
-                if name not in known:  # else it is meant for another profile
-                    problems.append(Problem(f"there is no {'.'.join(prefix)}.{name}", place, near(name, known)))
-                continue
-            over = layers.spelled_out(layers.as_tree(path, override.node))
-            if override.from_environment:
-                over = layers.without_foreign_checkouts(tree, over, self.warnings)
-            tree = layers.merge(tree, over)
-        return tree
+def _with_overrides(tree: Node, overrides: Sequence[Override], variant: str) -> tuple[Node, bool]:
+    """``tree`` with the variant and the overrides laid over it, and whether it has that variant."""
+    over = lay_over(tree, variant) if variant else None
+    tree = layers.merge(tree, over) if over is not None else tree
+    for override in overrides:
+        path = layers.spell(tree, override)
+        tree = layers.merge(tree, layers.spelled_out(layers.as_tree(path, override.node)))
+    return tree, over is not None
 
 
 LENGTH = 40

@@ -44,9 +44,9 @@ Mappings merge deep; lists and scalars replace; `null` removes. Where an entry h
 others: a source's `origin` (git, pypi, wheel, folder, checkout; ref, pull) and a service's `health` (http, command).
 
 The value of a variable or an option is plain text, a number, true, false or null; where it begins with `[`, `{` or a
-quote, it is read as YAML. An override for an entry that only some profiles have (`services.dev...`) leaves the others
-alone. One that breaks a profile matters when that profile is used. A checkout set by a variable or by the local
-file's `defaults` is for the profiles that mount: a production profile doesn't look at it.
+quote, it is read as YAML. Variables, options and `--variant` change the profile in use alone; the local file
+changes all profiles that it names, its `defaults` every one. A layer that breaks a profile is an error, at that layer's
+place.
 
 Committed files are rendered from layers 1 and 2 alone. Absolute paths are places on one machine, so the shared file
 refuses them. `envgen config --explain` shows each value and where it comes from.

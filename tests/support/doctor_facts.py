@@ -88,7 +88,8 @@ def make(tmp_path: Path) -> Make:
         file.write_text(text)
         (tmp_path / "checkout").mkdir(exist_ok=True)
         sets = given.pop("sets", ())
-        profile = select(load_project(file=file, environ={}, sets=sets).project, given.pop("profile", "dev"))
+        name = given.pop("profile", "dev")
+        profile = select(load_project(file=file, environ={}, profile=name, sets=sets).project, name)
         service = next(iter(profile.services))
         document = recording(probe) if isinstance(probe, str) else probe
         found = from_json(document) if document is not None else None

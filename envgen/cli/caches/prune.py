@@ -45,12 +45,12 @@ def command(session: Session, dry_run: bool, yes: bool) -> int:
 
 def _variants(session: Session) -> list[Profile]:
     """The profiles as each of their variants changes them."""
-    names = {name for profile in session.loaded().project.profiles.values() for name in profile.variants}
-    found = []
-    for name in sorted(names):
-        project = replace(session, variant=name, _loaded={}).loaded().project
-        found += [profile for profile in project.profiles.values() if profile.variant == name]
-    return found
+    every = session.loaded().project.profiles.values()
+    return [
+        replace(session, profile_name=profile.name, variant=name, _loaded={}).profile()
+        for profile in every
+        for name in profile.variants
+    ]
 
 
 def _show(items: Sequence[Item], left: Sequence[str] | None) -> int:

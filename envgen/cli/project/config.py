@@ -27,8 +27,6 @@ def command(session: Session, with_origin: bool, changed: bool) -> None:
       envgen config -p prod --variant cutlass --explain
     """
     loaded, profile = session.loaded(), session.profile()
-    for warning in loaded.warnings:
-        click.echo(f"warning: {warning}", err=True)
     with_origin = with_origin or changed
     listing = [one for one in values(profile, loaded.trees[profile.name]) if one.place or not changed]
     if wants_json():
@@ -38,7 +36,7 @@ def command(session: Session, with_origin: bool, changed: bool) -> None:
         ]
         print_json({
             "project": loaded.project.name, "file": str(loaded.project.file), "profile": profile.name,
-            "variant": profile.variant, "values": plain(profile), "warnings": list(loaded.warnings),
+            "variant": profile.variant, "values": plain(profile),
             **({"origins": origins} if with_origin else {}),
         })  # fmt: skip
     elif with_origin:

@@ -99,11 +99,3 @@ def test_version_has_a_short_option(capsys: pytest.CaptureFixture[str], monkeypa
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("envgen ") and first.endswith(" (commit 0123456789ab)")
     assert second.startswith("Python 3.") and ", click " in second
-
-
-def test_every_verb_warns_of_a_misspelt_variable(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ENVGEN_GPUS", "none")
-    assert main(["config", "--json"]) == 0
-    assert "warning: ENVGEN_GPUS is not a key" in capsys.readouterr().err

@@ -188,7 +188,7 @@ def test_the_serve_command_is_whole() -> None:
 
 def test_groups_can_be_chosen() -> None:
     sets = ["env_groups=[mxfp4_cutlass, debug]"]
-    project = load_project(file=ROOT / "envgen.yaml", sets=sets, local=False).project
+    project = load_project(file=ROOT / "envgen.yaml", profile="prod", sets=sets, local=False).project
     env = project.profiles["prod"].env
     assert list(env) == ["debug", "mxfp4_cutlass"]
     assert env["mxfp4_cutlass"]["VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8_CUTLASS"] == "1"

@@ -11,8 +11,7 @@ from envgen import files
 from envgen.__main__ import main
 from envgen.errors import Problem, ProjectError, UsageError
 from envgen.patches.series import load_series
-from envgen.profile.load import find, load_project, select
-from envgen.profile.shape import GIT_URL, matches
+from envgen.profile.load import find, load_project
 
 
 def project(folder: Path, text: str | bytes, local: str = "") -> Path:
@@ -216,53 +215,14 @@ def test_problems_of_both_files_come_together(tmp_path: Path) -> None:
     assert len(found) == 2
 
 
-def test_a_production_profile_does_not_look_at_local_checkouts(tmp_path: Path) -> None:
+def test_a_local_default_that_breaks_a_profile_is_an_error_there(tmp_path: Path) -> None:
     git = SOURCE % "origin: {git: https://h/x, ref: main}"
     text = HEAD.replace("development", "production") + "    sources: {vllm: " + git + "}\n"
-    file = project(tmp_path, text, "defaults: {sources: {vllm: {origin: {checkout: /home/me/vllm}}}}\n")
-    loaded = load_project(file=file)
-    assert loaded.project.profiles["dev"].sources["vllm"].origin.kind == "git"
-    assert len(loaded.warnings) == 1
-    assert "the checkout of vllm is not used" in loaded.warnings[0]
-
-
-def test_the_local_file_does_not_bring_back_what_a_profile_removes(tmp_path: Path) -> None:
-    web = "{web: {command: [x]}, shell: {command: [y]}}"
-    child = "  small: {extends: dev, services: {web: null}}\n"
-    local = "profiles: {dev: {services: {web: {working_dir: /w}, shell: {working_dir: /s}}}}\n"
-    for text in (
-        HEAD + f"    services: {web}\n" + child,
-        HEAD.replace("defaults:\n", f"defaults:\n  services: {web}\n") + child,
-    ):
-        for more in (local, local.replace("profiles: {dev: ", "defaults: ").replace("}}}}", "}}}")):
-            found = load_project(file=project(tmp_path, text, more)).project.profiles
-            assert [(name, str(one.working_dir)) for name, one in found["dev"].services.items()] == [
-                ("web", "/w"), ("shell", "/s"),
-            ]  # fmt: skip
-            assert [(name, str(one.working_dir)) for name, one in found["small"].services.items()] == [("shell", "/s")]
-
-
-def test_select(tmp_path: Path) -> None:
-    loaded = load_project(file=project(tmp_path, HEAD))
-    assert select(loaded.project, None).name == "dev"
-    with pytest.raises(UsageError) as caught:
-        select(loaded.project, "dve")
-    assert caught.value.problems[0].hint == "did you mean `dev`?"
-
-
-@pytest.mark.parametrize(
-    "address",
-    [
-        "-x@h:p",
-        "--upload-pack@h:p",
-        "-c@x:y",
-        "git@-oProxyCommand:x",
-        "ssh://-oProxyCommand=x/p",
-        "ssh://-l@h/p",
-        "git@h:-p",
-    ],
-)
-def test_an_address_that_is_an_option_of_git_or_ssh(address: str) -> None:
-    assert not matches(GIT_URL, address)
-    for good in ("git@github.com:a/b.git", "https://github.com/a/b.git", "ssh://git@h:22/p", "file:///srv/x.git"):
-        assert matches(GIT_URL, good)
+    problem = only(project(tmp_path, text, "defaults: {sources: {vllm: {origin: {checkout: /home/me/vllm}}}}\n"))
+    assert "a production profile mounts no checkouts" in problem.message and "below `profiles:`" in problem.hint
+    child = "    services: {web: {command: [x]}}\n  small: {extends: dev, services: {web: null}}\n"
+    problem = only(project(tmp_path, HEAD + child, "profiles: {dev: {services: {web: {working_dir: /w}}}}\n"))
+    assert problem.message == "there is no services.web to change"
+    own = "profiles: {dev: {services: {web: {working_dir: /w}}}, small: {services: {web: null}}}\n"
+    found = load_project(file=project(tmp_path, HEAD + child, own)).project.profiles
+    assert str(found["dev"].services["web"].working_dir) == "/w" and not found["small"].services

@@ -52,7 +52,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def load(file: Path, variant: str, name: str = "dev", **more: object) -> Profile:
-    return select(load_project(file=file, variant=variant, **more).project, name, variant)  # type: ignore[arg-type]
+    return select(load_project(file=file, profile=name, variant=variant, **more).project, name, variant)  # type: ignore[arg-type]
 
 
 def test_a_variant_changes_what_it_says_and_nothing_else(file: Path) -> None:

@@ -19,7 +19,7 @@ RUNS = [(name, variant) for name, profile in PROFILES.items() for variant in (""
 
 
 def run(name: str, variant: str) -> Profile:
-    return load_project(file=TOP / "envgen.yaml", local=False, variant=variant).project.profiles[name]
+    return load_project(file=TOP / "envgen.yaml", local=False, profile=name, variant=variant).project.profiles[name]
 
 
 @pytest.mark.parametrize(("name", "variant"), RUNS)
