@@ -20,7 +20,7 @@ from typing import Any
 from envgen.errors import Place, Problem
 from envgen.profile import shape as shapes
 from envgen.profile import tree as nodes
-from envgen.profile.model import Mount, Profile, Source, Variant
+from envgen.profile.model import LocalFile, Mount, Profile, ProjectFile, Service, Source, Variant
 from envgen.profile.shape import ENV_NAME, Field, Key, Shape, fields_of, matches, meaning
 from envgen.profile.tree import Node, join_path, near, overlay, plain_kind, written
 from envgen.profile.values import HostPath, own_path, plain_text
@@ -62,8 +62,7 @@ class Binding:
             key = _below(path, name)
             field = fields.get(name)
             if field is None:
-                hint = COMPOSE.get(cls.__name__, {}).get(name) or near(name, list(fields))
-                self.report("unknown key", child.key_place(key), hint)
+                self.report("unknown key", child.key_place(key), _unknown(cls, name))
             elif child.kind != nodes.NULL:
                 value = self.value(field.shape, child, key, field.key)
                 if value is not _WRONG:
@@ -387,58 +386,37 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./=@+-]+")
 _SHELL = re.compile(r"[&|;<>`$*()]")
 
 
-_OWN_FILE = "not offered here: write it into a Compose file of yours, and name that in `compose:` of the profile"
-_OWN_FILE_ONLY = (
-    "cap_drop", "configs", "cpus", "dns", "extra_hosts", "group_add", "hostname", "init", "logging", "mem_limit",
-    "mem_reservation", "memswap_limit", "oom_score_adj", "pid", "pids_limit", "pull_policy", "read_only",
-    "security_opt", "stop_grace_period", "stop_signal", "sysctls", "userns_mode",
-)  # fmt: skip
-# Keys of Compose that are spelled otherwise here, by the record in which people write them.
-COMPOSE: dict[str, Mapping[str, str]] = {
-    "Service": {
-        "environment": "Compose's `environment` is `env: {NAME: value}`",
-        "env_file": "write `env: {NAME: value}`, or `secrets: [NAME]` in the profile for a variable of your shell",
-        "volumes": "write `mounts: {NAME: HOST:CONTAINER:ro}` for files of yours; `caches` of the profile for volumes",
-        "tmpfs": "write `caches: {NAME: {path: /x}}` in the profile: a named volume",
-        "depends_on": "not needed: `envgen up` waits until a service is ready; start the other one first",
-        "entrypoint": "write the program first in `command`",
-        "healthcheck": "Compose's `healthcheck` is `health: {http: /health}`",
-        "network_mode": "write `network: host`",
-        "networks": _OWN_FILE,
-        "privileged": "not offered: name what it needs in `devices` and `cap_add`",
-        "build": "the image is made from the profile's `base`, `apt`, `pip` and `sources`",
-        "image": "all services run the profile's image: `image` and `base.image` of the profile",
-        "platform": "write `base: {platform: linux/arm64}` in the profile",
-        "expose": "not needed: `ports` publishes a port, and services of one profile reach each other without",
-        "deploy": "write `gpu: [0]` for GPUs, `needs_memory` for memory",
-        "gpus": "write `gpu: [0]`, or `gpu` in the profile for all of them",
-        "runtime": "write `gpu: all` in the profile for the NVIDIA runtime",
-        "stdin_open": "write `interactive: true`",
-        "tty": "write `interactive: true`",
-        "ipc": "write `ipc: host` in the profile",
-        "ulimits": "write `ulimits: {memlock: {soft: -1, hard: -1}}` in the profile",
-        "secrets": "write `secrets: [NAME]` in the profile: variables of your shell",
-        "profiles": "`envgen up SERVICE` starts exactly that service",
-        "extends": "a profile extends another: `extends: NAME` in the profile",
-        **dict.fromkeys(_OWN_FILE_ONLY, _OWN_FILE),
-    },
-    "Profile": {
-        "environment": "write `env: {GROUP: {NAME: value}}`, or `env` in a service",
-        "env_file": "write `env: {GROUP: {NAME: value}}`, or `secrets: [NAME]` for a variable of your shell",
-        "volumes": "write `caches: {NAME: {path: /x}}` for named volumes, `mounts` in a service for files of yours",
-        "networks": _OWN_FILE,
-        "configs": _OWN_FILE,
-        "include": "write `compose: FILE` in a profile",
-        "extends": "a profile extends another; `defaults` are below all of them",
-        "command": "it belongs into a service: `services: {NAME: {command: [...]}}`",
-        "ports": "it belongs into a service: `services: {NAME: {ports: [...]}}`",
-        "mounts": "it belongs into a service: `services: {NAME: {mounts: {...}}}`",
-    },
+# Keys of Compose that people type most, and what they are here.
+COMPOSE: Mapping[str, str] = {
+    "environment": "it is `env` here: {NAME: value} in a service, {GROUP: {NAME: value}} in the profile",
+    "env_file": "write `secrets: [NAME]` in the profile for a variable of your shell or of .env, or `env`",
+    "volumes": "write `mounts: {NAME: HOST:CONTAINER:ro}` in a service for files of yours, `caches` for volumes",
+    "healthcheck": "it is `health: {http: /health}` in a service",
+    "network_mode": "it is `network: host` in a service",
+    "entrypoint": "write the program first in `command` of a service",
+    "depends_on": "not needed: `envgen up` waits until a service is ready; start the other one first",
+    "deploy": "write `gpu: [0]` for GPUs, `needs_memory` for memory",
+    "container_name": "name it in a Compose file of yours, and that file in `compose:` of the profile",
+    "tty": "it is `interactive: true` in a service",
 }
-COMPOSE["LocalFile"] = {
-    **COMPOSE["Profile"], **dict.fromkeys(fields_of(Profile), "it belongs below `defaults:` or below a profile"),
-}  # fmt: skip
-COMPOSE["ProjectFile"] = COMPOSE["LocalFile"]
+# Records whose keys people look for elsewhere, and how to say where they belong.
+_PLACES: tuple[tuple[type, str], ...] = (
+    (Profile, "it belongs to the profile"),
+    (Service, "it belongs into a service: `services: {{NAME: {{{}: ...}}}}`"),
+    *((field.shape.type, f"it belongs below `{name}`") for name, field in fields_of(Profile).items()
+      if field.shape.kind == shapes.RECORD),
+)  # fmt: skip
+
+
+def _unknown(cls: type, name: str) -> str:
+    """What to say of a key that ``cls`` does not have: its name here, where it belongs, or what it looks like."""
+    fields = fields_of(cls)
+    if cls in (ProjectFile, LocalFile) and name in fields_of(Profile):
+        return "it belongs below `defaults:` or below a profile"
+    if name in COMPOSE:
+        return COMPOSE[name]
+    place = next((place for record, place in _PLACES if record is not cls and name in fields_of(record)), "")
+    return place.format(name) if place else near(name, list(fields))
 
 
 def _list_for_mapping(inner: Shape, node: Node) -> str:

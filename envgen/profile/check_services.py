@@ -34,15 +34,12 @@ _SYSTEM_TREES = ("/dev", "/etc", "/opt/envgen", "/proc", "/run/envgen", "/sys")
 
 def check(report: Report) -> None:
     """Note what is wrong with the services, with their machines, and with what they mount."""
-    containers: dict[object, str] = {}
     for name, service in report.profile.services.items():
         here = report.at("services", name)
         if name == "all":
             here.problem("", f"{name!r} is a reserved name", "choose another", at_key=True)
         if not service.command:
             here.problem("command", "is empty", "write the program and its words: [vllm, serve, MODEL]")
-        if service.container_name is not None:
-            here.once(containers, service.container_name, name, "container_name", "the name of {}'s container")
         _container(here, service)
         _ports(here, service)
         _log_patterns(here, service)
@@ -59,9 +56,6 @@ def _container(here: Report, service: Service) -> None:
     if service.network is not None and service.ports:
         hint = "remove one of them: the server's own port is the machine's"
         here.problem("ports", f"has no effect with network: {service.network}", hint, at_key=True)
-    if service.shm_size is not None and here.profile.ipc == "host":
-        message = "has no effect with ipc: host, which shares the machine's /dev/shm"
-        here.problem("shm_size", message, "remove one of them")
     if service.gpu and here.profile.gpu is GpuMode.NONE:
         here.problem("gpu", "the profile has gpu: none", "remove one of them", at_key=True)
     if health is not None and health.http is not None and health.command:
@@ -94,14 +88,7 @@ def _model(here: Report, service: Service) -> None:
 
 
 def _ports(here: Report, service: Service) -> None:
-    """No port of the host twice; and one port of the server, in up to four keys: what the program gets decides."""
-    everywhere = ("", "0.0.0.0")
-    for number, port in enumerate(service.ports):
-        for earlier in service.ports[:number]:
-            anywhere = port.address in everywhere or earlier.address in everywhere
-            if port.host == earlier.host and (anywhere or port.address == earlier.address):
-                here.problem(("ports", number), f"the host's port {port.host} is published twice", "publish it once")
-                break
+    """One port of the server, in up to four keys: what the program gets decides."""
     published = [port.container for port in service.ports]
     health, ready = service.health, service.ready
     asked = ready.port if ready is not None else None

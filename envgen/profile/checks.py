@@ -26,8 +26,7 @@ DERIVED: Mapping[str, str] = {
     "TORCH_CUDA_ARCH_LIST": "cuda.torch",
     "CUDA_HOME": "cuda.home",
     "MAX_JOBS": "build.max_jobs",
-    "FLASHINFER_NVCC_THREADS": "build.nvcc_threads",
-    "NVCC_THREADS": "build.nvcc_threads",
+    **dict.fromkeys(("FLASHINFER_NVCC_THREADS", "NVCC_THREADS"), "cuda.arch_list"),
     "TRITON_PTXAS_PATH": "cuda.home",
     "TIKTOKEN_ENCODINGS_BASE": "tiktoken.directory",
     **dict.fromkeys(("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"), "gpu"),
@@ -87,24 +86,16 @@ def check_project(profiles: Mapping[str, Profile], trees: Mapping[str, Node]) ->
 def _image(report: Report) -> None:
     profile = report.profile
     bare = [str(arch) for arch in profile.cuda.arch_list.archs if arch.needs_suffix_for_fp4]
-    if profile.cuda.fp4 and bare:
+    if bare:
         better = " ".join(str(a) + ("a" if a.needs_suffix_for_fp4 else "") for a in profile.cuda.arch_list.archs)
         message = f"{', '.join(bare)} has no FP4 instructions without the suffix a or f"
-        hint = f"write {better}; or cuda.fp4: false when no FP4 kernel is ever built"
-        report.problem("cuda.arch_list", message, hint)
+        report.problem("cuda.arch_list", message, f"write {better}")
     if profile.image is not None and profile.image.digest:
         report.problem("image", "names a digest, which only a finished image has", "leave the @sha256:... out")
     if profile.image is not None and profile.image == profile.base.image:
         report.problem("image", "is the base image itself, which a build would overwrite", "choose a name of your own")
     if profile.dockerfile.lower().endswith(".dockerignore"):
         report.problem("dockerfile", "ends with .dockerignore, which means something else to Docker")
-    if profile.ipc == "host" and profile.shm_size is not None:
-        message = "has no effect with ipc: host, which shares the machine's /dev/shm"
-        report.problem("shm_size", message, "remove one of them")
-    for name, limit in profile.ulimits.items():
-        if limit.hard >= 0 and not 0 <= limit.soft <= limit.hard:
-            message = f"the soft limit {limit.soft} is above the hard limit {limit.hard}"
-            report.problem(("ulimits", name), message)
 
 
 def _variants(report: Report) -> None:
@@ -356,11 +347,6 @@ def _own(report: Report) -> None:
             if profile.reproducible:
                 message = "reproducible can't hold for lines of your own: envgen does not know what they write"
                 report.problem(path, message, "remove one of them")
-    for name, encoding in profile.tiktoken.encodings.items():
-        here = report.at("tiktoken", "encodings", name)
-        found = here.in_project("file", encoding.file.path) if encoding.file is not None else None
-        if found is not None and found.is_dir():
-            here.problem("file", f"{str(encoding.file)!r} is a folder", "name the file in it")
     if profile.compose is not None and (file := report.in_project("compose", profile.compose.path)) is not None:
         _compose(report, file)
     for name, source in report.sources("origin", "install"):

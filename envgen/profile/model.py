@@ -67,26 +67,16 @@ class Base:
 
 
 @dataclass(frozen=True)
-class TorchArch:
-    """Another list for torch, and why: two lists without an explanation drift apart."""
-
-    arch_list: CudaArchList = key(
-        "GPU architectures for TORCH_CUDA_ARCH_LIST: vLLM's build and torch's own extensions."
-    )
-    reason: str = key("Why it differs from cuda.arch_list.", item=p.SENTENCE)
-
-
-@dataclass(frozen=True)
 class Cuda:
     arch_list: CudaArchList = key("GPU architectures, separated by one space: 12.1a for GB10.")
     home: ContainerPath = key(
         "The one spelling of CUDA_HOME. FlashInfer writes it into build.ninja; another one recompiles all.",
         ContainerPath("/usr/local/cuda"),
     )
-    torch: TorchArch | None = key(
-        "Another list for torch alone, with the reason. torch 2.10 knows 12.1a and no 12.1f, FlashInfer both.", None
+    torch: CudaArchList | None = key(
+        "Another list for torch alone (TORCH_CUDA_ARCH_LIST). torch 2.10 knows 12.1a and no 12.1f, FlashInfer both.",
+        None,
     )
-    fp4: bool = key("The kernels use FP4 instructions, which 10.x and later offer only with the suffix a or f.", True)
 
 
 @dataclass(frozen=True)
@@ -94,13 +84,6 @@ class Build:
     max_jobs: MaxJobs = key(
         "Compilers at once, in builds and in JIT: a number, or auto. Either way each waits until its memory is free.",
         MaxJobs(None),
-    )
-    nvcc_threads: int | None = key(
-        "Threads inside one nvcc (FLASHINFER_NVCC_THREADS, NVCC_THREADS), each for one arch; unset: 1 for one arch, at "
-        "most 4 for several.",
-        None,
-        low=1,
-        high=64,
     )
     ccache: bool = key("Compile through ccache, kept between builds.", True)
     ccache_size: ByteSize = key("How large ccache's cache may grow (CCACHE_MAXSIZE).", ByteSize(50 << 30))
@@ -162,8 +145,6 @@ class DockerfileExtra:
 class Encoding:
     url: str = key("Where the file comes from.", item=p.HTTP_URL)
     sha256: str = key("Its SHA-256.", item=p.SHA256)
-    mirrors: tuple[str, ...] = key("Other addresses, tried in order.", (), item=p.HTTP_URL)
-    file: HostPath | None = key("A copy inside the project folder, tried first.", None)
 
 
 @dataclass(frozen=True)
@@ -393,13 +374,6 @@ class Service:
     )
     shm_size: ByteSize | None = key("Size of its /dev/shm; unset: as in the profile.", None)
     gpu: tuple[GpuId, ...] | None = key("The GPUs that it gets, by number or UUID; []: none; unset: all.", None)
-    labels: Mapping[str, str] = key("Labels of its container.", {}, names=p.LABEL)
-    container_name: str | None = key(
-        "A fixed name for its container: a second copy of the project can't start it beside the first; unset: "
-        "PROJECT-PROFILE-SERVICE-1.",
-        None,
-        item=p.CONTAINER_NAME,
-    )
 
     @property
     def argv(self) -> tuple[str, ...]:

@@ -108,15 +108,9 @@ CPUS = Pattern(r"\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*", "numbers and ranges 
 _DEVICE = r"/dev/(?!\.\.?(?:[/:]|$))[A-Za-z0-9._-]+(/(?!\.\.?(?:[/:]|$))[A-Za-z0-9._-]+)*"
 DEVICE = Pattern(rf"{_DEVICE}(:{_DEVICE})?(:[rwm]{{1,3}})?", "a device such as /dev/infiniband, or /dev/x:/dev/y:rw")
 CAPABILITY = Pattern(r"(?!ALL$|CAP_)[A-Z][A-Z0-9_]{1,40}", "a capability such as IPC_LOCK, without CAP_; never ALL")
-LABEL = Pattern(
-    r"(?!dev\.envgen\.|com\.docker\.)[A-Za-z0-9][A-Za-z0-9._/-]{0,127}",
-    "a name such as com.example.owner; dev.envgen. and com.docker. are taken",
-)
-CONTAINER_NAME = Pattern(r"[A-Za-z0-9][A-Za-z0-9_.-]{1,62}", "letters, digits, -, _ and dots")
 NETWORK = Pattern(r"host", "host; unset is a network of the profile's own")
 HUB_IGNORE = Pattern(r"[A-Za-z0-9*?_.\[\]/-]+", "a file name with * and ?, such as original/*")
 ULIMIT = Pattern(r"[a-z]+", "the name of a limit, such as memlock")
-SENTENCE = Pattern(r"[^\s].*[^\s]", "a sentence")
 PROGRAM = Pattern(r"[A-Za-z0-9._/-]+", "a program such as python3")
 COMMAND = Pattern(r"[A-Za-z0-9][A-Za-z0-9_.-]*", "the name of a command")
 

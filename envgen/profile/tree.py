@@ -20,7 +20,7 @@ import yaml
 
 from envgen import files
 from envgen.errors import Place, Problem, ProjectError
-from envgen.text import escaped, forbidden_character, masked, reason_of, visible
+from envgen.text import masked, reason_of, visible
 
 MAP, LIST, TEXT, INT, FLOAT, BOOL, NULL = "map", "list", "text", "int", "float", "bool", "null"
 
@@ -199,8 +199,6 @@ def parse(source: Source, *, foreign: bool = False) -> tuple[Node | None, list[P
 
     ``foreign``: a file of another program (Compose, a recipe), in which merge keys (``<<``) have their meaning.
     """
-    if problems := _characters(source):
-        return None, problems
     node, problems = _tree(source, foreign)
     if not problems and node is None:
         problems = [Problem("is empty", Place(source.label), "`envgen init DIR` writes a commented starter project")]
@@ -226,28 +224,6 @@ def _tree(source: Source, foreign: bool = False) -> tuple[Node | None, list[Prob
         return None, [*walker.problems, endless.args[0]]
 
 
-def _characters(source: Source) -> list[Problem]:
-    """Characters that no project file needs: control and bidi characters, and tabs as indentation.
-
-    YAML 1.1 readers take NEL and the two separators for line breaks, so one file would have two meanings.
-    """
-    problems = []
-    for number, line in enumerate(source.text.split("\n"), 1):
-        indent = line[: len(line) - len(line.lstrip(" \t"))]
-        if "\t" in indent and line.strip():
-            place = source.place(number, indent.index("\t") + 1)
-            problems.append(Problem("a tab in the indentation", place, "YAML indents with spaces"))
-        found = forbidden_character(line.removesuffix("\r").replace("\t", " "))
-        if found:
-            control = found < "\xa0"
-            message = f"the {'control ' if control else ''}character '{escaped(found)}'"
-            hint = "remove it" if control else "remove it; it breaks or reorders a line"
-            problems.append(Problem(message, source.place(number, line.index(found) + 1), hint))
-        if len(problems) >= 20:
-            break
-    return problems
-
-
 class _Endless(Exception):
     """A text that is not read to its end; the argument is the problem."""
 
@@ -267,7 +243,7 @@ def _composed(source: Source) -> yaml.Node | None:
 _SYNTAX_HINTS = {
     "mapping values are not allowed": "a value that contains `: ` must be quoted; or the indentation is off",
     "undefined alias": "a value that begins with * must be quoted",
-    "cannot start any token": "a value that begins with @, `, % or a tab must be quoted",
+    "cannot start any token": "YAML indents with spaces; a value that begins with @, ` or % must be quoted",
 } | dict.fromkeys(
     ("expected <block end>", "expected key", "could not find expected ':'"),
     "check the indentation, and that each key is followed by `: `",
@@ -279,12 +255,20 @@ def _syntax(error: yaml.YAMLError, source: Source) -> Problem:
     if not source.is_file:
         return Problem(f"is not a YAML value: {message}", Place(source.label), "quote it, or write plain text")
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    place = source.place(mark.line + 1, mark.column + 1) if mark else Place(source.label)
+    place = source.place(mark.line + 1, mark.column + 1) if mark else _at(getattr(error, "position", None), source)
     if "but found another document" in message:
         return Problem("a second document begins here", place, "a project file is one document; remove the `---`")
     context = getattr(error, "context", None)
     hint = next((hint for part, hint in _SYNTAX_HINTS.items() if part in message), "")
     return Problem(f"is not YAML: {message} ({context})" if context else f"is not YAML: {message}", place, hint)
+
+
+def _at(position: int | None, source: Source) -> Place:
+    """Where a byte of the text is that no YAML may have."""
+    if position is None:
+        return Place(source.label)
+    before = source.text.encode("utf-8", "replace")[:position].decode("utf-8", "replace")
+    return source.place(before.count("\n") + 1, len(before.rpartition("\n")[2]) + 1)
 
 
 class _Walker:
@@ -295,7 +279,7 @@ class _Walker:
         self.foreign = foreign
         self.problems: list[Problem] = []
         self.count = 0
-        self.open: set[int] = set()
+        self.depth = 0
 
     def problem(self, node: yaml.Node, path: str, message: str, hint: str = "") -> None:
         mark = node.start_mark
@@ -313,19 +297,18 @@ class _Walker:
             return scalar(node.value, self.source, line, column, quoted=bool(node.style))
         limits = {
             f"expands to more than {MAX_NODES} values": self.count > MAX_NODES,
-            "contains itself through an alias": id(node) in self.open,
-            f"nests deeper than {MAX_DEPTH} levels through aliases": len(self.open) >= MAX_DEPTH,
+            f"nests deeper than {MAX_DEPTH} levels through aliases": self.depth >= MAX_DEPTH,
         }
         for message, reached in limits.items():
             if reached:
                 hint = "write the values out instead of using aliases"
                 raise _Endless(Problem(message, self.source.place(line, column, path), hint))
-        self.open.add(id(node))
+        self.depth += 1
         if isinstance(node, yaml.SequenceNode):
             items = {str(index): self.walk(item, f"{path}[{index}]") for index, item in enumerate(node.value)}
         else:
             items = self._entries(node.value, path)
-        self.open.discard(id(node))
+        self.depth -= 1
         return Node(LIST if isinstance(node, yaml.SequenceNode) else MAP, self.source, line, column, items=items)
 
     def _entries(self, pairs: list[tuple[yaml.Node, yaml.Node]], path: str) -> dict[str, Node]:

@@ -245,7 +245,6 @@ def _service(profile: Profile, name: str, number: int, key: str, blocks: Mapping
     merged = [*(f"env-{group}" for group in reversed(chosen)), *user, "env-derived", "env-passed"]
     # `up` starts it when all weights are there, and then no hub can stop it.
     offline = service.model is not None and OFFLINE not in service.env
-    labels = {**service.labels, **({VARIANT: profile.variant} if profile.variant else {})}
     return _filled({
         MERGE: blocks["service"],
         # Only the first service starts when none is named; `up NAME` starts exactly that one.
@@ -263,8 +262,7 @@ def _service(profile: Profile, name: str, number: int, key: str, blocks: Mapping
         "tty": service.interactive or None,
         "ports": [str(port) for port in service.ports],
         "restart": service.restart,
-        "labels": labels or None,
-        "container_name": service.container_name,
+        "labels": {VARIANT: profile.variant} if profile.variant else None,
         "network_mode": service.network,
         "shm_size": service.shm_size and str(service.shm_size.bytes),
         "devices": list(service.devices),

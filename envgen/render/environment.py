@@ -27,7 +27,7 @@ CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 def nvcc_threads(profile: Profile) -> int:
     """Threads of one nvcc. Each compiles for one arch, so more threads than archs only take jobs away: vLLM's setup.py
     starts ``MAX_JOBS // NVCC_THREADS`` compilers."""
-    return profile.build.nvcc_threads or min(len(profile.cuda.arch_list.archs), 4)
+    return min(len(profile.cuda.arch_list.archs), 4)
 
 
 def build_env(profile: Profile) -> list[Pair]:
@@ -46,7 +46,7 @@ def cuda_env(profile: Profile) -> list[Pair]:
     return [
         Pair("CUDA_HOME", cuda.home.path),
         Pair("FLASHINFER_CUDA_ARCH_LIST", cuda.arch_list.flashinfer),
-        Pair("TORCH_CUDA_ARCH_LIST", (cuda.torch or cuda).arch_list.torch),
+        Pair("TORCH_CUDA_ARCH_LIST", (cuda.torch or cuda.arch_list).torch),
         Pair("FLASHINFER_NVCC_THREADS", threads),
         Pair("NVCC_THREADS", threads),
     ]

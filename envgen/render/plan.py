@@ -67,12 +67,6 @@ class BuiltSource:
     build_words: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class EncodingFile:
-    file: str  # of the project, tried first; "" = none
-    words: tuple[str, ...]
-
-
 class Plan:
     """Everything about the image of a profile. ``patches``: the series of each source that has one."""
 
@@ -110,7 +104,7 @@ class Plan:
         # The files of the project that the build reads, relative to it.
         steps = [self.patch_installed, *(source.patch_source for source in self.built)]
         read = {patch.path for step in steps if step for patch in step.patches}
-        self.context_files = tuple(sorted(read | {one.file for one in self.encodings if one.file}))
+        self.context_files = tuple(sorted(read))
 
     def _apt(self, step: str, packages: tuple[str, ...]) -> Step | None:
         words = locking.apt_words(self.lock, step, packages)
@@ -252,10 +246,8 @@ class Plan:
         return tuple(Pair(*one) for one in (*values.items(), *(one for one in more.items() if one[1])))
 
 
-def _encoding(name: str, encoding: Encoding) -> EncodingFile:
-    local = own_path(encoding.file.path) if encoding.file is not None else ""
-    places = (*((f"{RUN}/{local}",) if local else ()), encoding.url, *encoding.mirrors)
-    return EncodingFile(local, (f"/encodings/{name}.tiktoken", encoding.sha256, *places))
+def _encoding(name: str, encoding: Encoding) -> tuple[str, ...]:
+    return (f"/encodings/{name}.tiktoken", encoding.sha256, encoding.url)
 
 
 def _mounted(patches: Iterable[Patch]) -> list[str]:

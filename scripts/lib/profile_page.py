@@ -56,7 +56,7 @@ refuses them. `envgen config --explain` shows each value and where it comes from
 Text may hold anything but control characters (NEL too), line and paragraph separators, and the bidi controls that
 reorder what a reader sees. It may hold no secret ([security.md](security.md)). As in YAML 1.2, `true` and `false` are
 the only booleans: `no` and `on` are text. In `env` and in `args` a number keeps the spelling of the file: `0.70` stays
-`0.70`. YAML tags, merge keys (`<<`), duplicate keys and tabs as indentation are refused, and so are files above 1 MiB.
+`0.70`. YAML tags, merge keys (`<<`) and duplicate keys are refused, and so are files above 1 MiB.
 All problems are reported at once, each with file, line and column.
 
 ## What no key says

@@ -59,18 +59,16 @@ case(
     ("already there, on line 8", ""),
     ("already there, on line 10", ""),
 )
-case("tab indentation", "version: 1\nname: demo\nprofiles:\n⟦\tdev: {}\n", ("a tab in the indentation", "spaces"))
-case(
-    "tabs, two lines",
-    "version: 1\nprofiles:\n⟦\tdev:\n⟦\t\tmode: x\n",
-    ("a tab in the indentation", ""),
-    ("a tab in the indentation", ""),
-)
+case("tab indentation", "version: 1\nname: demo\nprofiles:\n⟦\tdev: {}\n", ("is not YAML", "spaces"))
 case("tab in a value", HEAD + '    description: ⟦"a\\tb"\n', ("control character '\\t'", ""))
-case("NUL", HEAD + "    description: a⟦\0b\n", ("control character '\\x00'", "remove it"))
-case("escape character", HEAD + "    description: a⟦\x1b[31mb\n", ("control character '\\x1b'", "remove it"))
-case("C1 control character", HEAD + "    description: a⟦\x9bb\n", ("control character '\\x9b'", "remove it"))
-case("alias cycle", "version: 1\nname: demo\nprofiles: ⟦&a\n  dev: *a\n", ("contains itself", "write the values out"))
+case("NUL", HEAD + "    description: a⟦\0b\n", ("control characters are not allowed", ""))
+case("escape character", HEAD + "    description: a⟦\x1b[31mb\n", ("control characters are not allowed", ""))
+case("C1 control character", HEAD + "    description: a⟦\x9bb\n", ("control characters are not allowed", ""))
+case(
+    "alias cycle",
+    "version: 1\nname: demo\nprofiles: ⟦&a\n  dev: *a\n",
+    ("nests deeper than 60 levels through aliases", "write the values out"),
+)
 BOMB = "x0: &x0 [a, a, a, a, a, a, a, a, a, a]\n" + "".join(
     f"x{level}: &x{level} [{', '.join([f'*x{level - 1}'] * 10)}]\n" for level in range(1, 9)
 )
@@ -136,7 +134,7 @@ case("extends a list", HEAD + "    extends: ⟦[dev]\n", ("expected the name of 
 case(
     "extends in defaults",
     HEAD.replace("defaults:\n", "defaults:\n  ⟦extends: dev\n"),
-    ("unknown key", "`defaults` are below"),
+    ("unknown key", ""),
 )
 case("one Dockerfile twice", HEAD + "    dockerfile: Dockerfile\n  prod:\n    extends: dev\n    dockerfile: ⟦Dockerfile\n",
      ("profiles dev and prod both write Dockerfile", "Dockerfile.prod"))  # fmt: skip
@@ -156,11 +154,31 @@ dev(
 dev("mapping expected", "    build: ⟦[4]\n", ("expected a mapping, found a list", ""))
 dev("list expected", "    secrets: ⟦HF_TOKEN\n", ("expected a list, found the text 'HF_TOKEN'", "[HF_TOKEN]"))
 dev("list item", "    secrets: [A, ⟦{b: c}]\n", ("expected text, found a mapping", ""))
-dev("number expected", "    build: {nvcc_threads: ⟦four}\n", ("expected a whole number, found the text 'four'", ""))
-dev("whole number expected", "    build: {nvcc_threads: ⟦4.5}\n", ("expected a whole number, found a number (4.5)", ""))
-dev("octal number", "    build: {nvcc_threads: ⟦010}\n", ("expected a whole number", ""))
-dev("number out of range", "    build: {nvcc_threads: ⟦0}\n", ("0 is out of range (1 to 64)", ""))
-dev("huge number", "    build: {nvcc_threads: ⟦" + "9" * 5000 + "}\n", ("is too large", ""))
+dev(
+    "number expected",
+    "    services: {s: {command: [x], health: {http: /h, port: ⟦four}}}\n",
+    ("expected a whole number, found the text 'four'", ""),
+)
+dev(
+    "whole number expected",
+    "    services: {s: {command: [x], health: {http: /h, port: ⟦4.5}}}\n",
+    ("expected a whole number, found a number (4.5)", ""),
+)
+dev(
+    "octal number",
+    "    services: {s: {command: [x], health: {http: /h, port: ⟦010}}}\n",
+    ("expected a whole number", ""),
+)
+dev(
+    "number out of range",
+    "    services: {s: {command: [x], health: {http: /h, port: ⟦0}}}\n",
+    ("0 is out of range (1 to 65535)", ""),
+)
+dev(
+    "huge number",
+    "    services: {s: {command: [x], health: {http: /h, port: ⟦" + "9" * 5000 + "}}}\n",
+    ("is too large", ""),
+)
 dev("boolean expected", "    build: {ccache: ⟦yes}\n", ("expected true or false, found the text 'yes'", "YAML 1.2"))
 dev("text expected", "    description: ⟦12\n", ("expected text, found a whole number (12)", 'quote it: "12"'))
 dev(
@@ -220,15 +238,12 @@ dev("image with a digest", "    image: ⟦x/y@sha256:" + "0" * 64 + "\n", ("name
 dev("image is the base", "    image: ⟦debian:12\n", ("is the base image itself", "of your own"))
 dev("bad digest", "    base: {image: ⟦'x@sha256:12'}\n", ("is not an image name", ""))
 dev("size", "    shm_size: ⟦lots\n", ("is not a size; write it like 8GiB", ""))
-dev("shm with ipc host", "    ipc: host\n    shm_size: ⟦1g\n", ("has no effect with ipc: host", "remove one"))
 dev("jobs", "    build: {max_jobs: ⟦0}\n", ("'0' is not a number of jobs", ""))
 dev("jobs, negative", "    build: {max_jobs: ⟦-1}\n", ("is not a number of jobs", ""))
 dev("jobs as fraction", "    build: {max_jobs: ⟦1.5}\n", ("expected text such as auto, found a number", ""))
 dev("relative container path", "    working_dir: ⟦workspace\n", ("is not an absolute path inside the container", ""))
 dev("container path with dots", "    working_dir: ⟦/a/../b\n", ("contains '..'", ""))
 dev("container path with a colon", "    working_dir: ⟦'/a:b'\n", ("contains a colon", ""))
-dev("ulimit", "    ulimits: {stack: ⟦{soft: 2, hard: 1}}\n", ("soft limit 2 is above the hard limit 1", ""))
-dev("ulimit, unlimited soft", "    ulimits: {stack: ⟦{soft: -1, hard: 1}}\n", ("soft limit -1 is above", ""))
 dev("ulimit, too small", "    ulimits: {stack: {soft: ⟦-2, hard: 1}}\n", ("-2 is too small; the least is -1", ""))
 dev("requirement", "    pip: {tools: [⟦'a; rm -rf /']}\n", ("is not accepted here", "a requirement"))
 dev("option as a package", "    apt: {build: [⟦-y]}\n", ("is not accepted here", "a Debian package"))
@@ -321,8 +336,8 @@ for _variable, _key in (
     ("TORCH_CUDA_ARCH_LIST", "cuda.torch"),
     ("CUDA_HOME", "cuda.home"),
     ("MAX_JOBS", "build.max_jobs"),
-    ("FLASHINFER_NVCC_THREADS", "build.nvcc_threads"),
-    ("NVCC_THREADS", "build.nvcc_threads"),
+    ("FLASHINFER_NVCC_THREADS", "cuda.arch_list"),
+    ("NVCC_THREADS", "cuda.arch_list"),
     ("TIKTOKEN_ENCODINGS_BASE", "tiktoken.directory"),
 ):
     dev(f"derived {_variable}", f"    env: {{g: {{⟦{_variable}: x}}}}\n", ("envgen sets", f"use the key {_key}"))
@@ -378,8 +393,6 @@ service("port zero", "ports: [⟦'0:8000']", ("port 0 is out of range", ""))
 service("port without mapping", "ports: [⟦8000]", ("such as 127.0.0.1:8000:8000", 'write "127.0.0.1:8000:8000"'))
 service("port with a name", "ports: [⟦'http:8000']", ("is not a port mapping", ""))
 service("port address", "ports: [⟦'300.0.0.1:80:80']", ("is not an IPv4 address", ""))
-service("free port twice", "ports: ['8000:8000', ⟦'127.0.0.1:8000:8001']", ("port 8000 is published twice", ""))
-service("port twice", "ports: ['8000:8000', ⟦'127.0.0.1:8000:9000']", ("port 8000 is published twice", ""))
 service(
     "ready port not published",
     "ports: ['8000:8000'], ready: {port: ⟦8001}",
@@ -417,7 +430,11 @@ service("argument without value", "args: {a: [⟦~]}", ("has no value", ""))
 # --- variants ---------------------------------------------------------------------------------------------------------
 
 SERVE = "    services: {serve: {command: [vllm]}}\n    env: {fast: {A: 1}}\n"
-dev("variant changes the image", "    variants: {v: {⟦cuda: {arch_list: 12.0a}}}\n", ("unknown key", "services"))
+dev(
+    "variant changes the image",
+    "    variants: {v: {⟦cuda: {arch_list: 12.0a}}}\n",
+    ("unknown key", "belongs to the profile"),
+)
 dev("variant with a wrong name", "    variants: {⟦Fast-One: {}}\n", ("is not a name", "small letters"))
 dev("variant of the wrong type", SERVE + "    variants: {v: ⟦[a]}\n", ("expected a mapping, found a list", ""))
 dev(
@@ -461,18 +478,14 @@ dev("wheelhouse on one machine", "    build: {wheelhouse: ⟦/wheels}\n", ("a pl
 dev(
     "certificates on one machine", "    network: {ca_certificates: ⟦/etc/ca.pem}\n", ("a place on one machine", "--set")
 )
-ENCODING = "    tiktoken: {encodings: {o: {url: %s, sha256: %s, file: %s}}}\n"
-dev("encoding outside", ENCODING % ("https://h/o", "a" * 64, "⟦../o"), ("is not a path in the project", "copy it"))
-dev(
-    "encoding outside, deeper", ENCODING % ("https://h/o", "a" * 64, "⟦a/../../o"), ("is not a path in the project", "")
-)
+ENCODING = "    tiktoken: {encodings: {o: {url: %s, sha256: %s}}}\n"
 dev(
     "encoding hash",
-    ENCODING % ("https://h/o", "⟦abc", "envgen.yaml"),
+    ENCODING % ("https://h/o", "⟦abc"),
     ("'abc' is not accepted here", "64 hexadecimal digits"),
 )
-dev("encoding address", ENCODING % ("⟦ftp://h/o", "a" * 64, "envgen.yaml"), ("is not accepted here", "https://"))
-dev("cache over the encodings", ENCODING % ("https://h/o", "a" * 64, "envgen.yaml") + "    caches: {a: {path: ⟦/workspace}}\n",
+dev("encoding address", ENCODING % ("⟦ftp://h/o", "a" * 64), ("is not accepted here", "https://"))
+dev("cache over the encodings", ENCODING % ("https://h/o", "a" * 64) + "    caches: {a: {path: ⟦/workspace}}\n",
     ("would hide the vocabulary files at /workspace/tiktoken_encodings", ""))  # fmt: skip
 dev("tool is protected", "    pip: {tools: [⟦'torch>=2']}\n", ("torch is in pip.protect", ""))
 dev(
@@ -493,11 +506,6 @@ dev(
     GIT.replace("%ssubmodule_", "%s⟦submodule_")
     % ("git: 'https://h/f.git', ref: v1", "submodules: false\n        ", "a/b"),
     ("there are no submodules to replace", "leave `submodules` on"),
-)
-dev(
-    "archs of torch without a reason",
-    "    cuda: {torch: {arch_list: 12.1a, reason: ⟦''}}\n",
-    ("is not accepted here", "a sentence"),
 )
 dev("tool is a source", MOUNTED + "    pip: {tools: [⟦vllm]}\n", ("what the source vllm installs", ""))
 
@@ -524,18 +532,7 @@ dev(
     ("contains \\u2028, which breaks or reorders a line", ""),
 )
 dev("a bidi control in a value", '    description: ⟦"a\\u202Eb"\n', ("contains \\u202e", ""))
-dev("a raw bidi control", "    description: a⟦\u2067b\n", ("the character '\\u2067'", "remove it"))
-dev(
-    "encoding that is missing",
-    ENCODING % ("https://h/o", "a" * 64, "⟦o"),
-    ("there is no 'o' in the project", "make it"),
-)
-dev("encoding with a long name", ENCODING % ("https://h/o", "a" * 64, "⟦" + "o" * 5000), ("too long for a path", ""))
-dev(
-    "encoding that no build can mount",
-    ENCODING % ("https://h/o", "a" * 64, "⟦'a b'"),
-    ("is not a path in the project", ""),
-)
+dev("a raw bidi control", "    description: ⟦a\u2067b\n", ("contains \\u2067", ""))
 dev("braces in host paths",
     "    caches: {a: {path: /c, host: ⟦'x{y'}}\n    build: {wheelhouse: ⟦'w}'}\n    network: {ca_certificates: ⟦'~/{c}'}\n",
     ("contains a brace", "rename"), ("contains a brace", ""), ("contains a brace", ""))  # fmt: skip
@@ -554,7 +551,7 @@ for _folder in ("/", "/etc", "/proc/x", "/sys", "/dev", "/usr", "/usr/bin", "/op
     )
 dev("a checkout on /usr/bin", "    sources: {vllm: " + (SOURCE % "origin: {checkout: ./x}").replace("/workspace/vllm", "⟦/usr/bin") + "}\n",
     ("/usr/bin belongs to the image's own system", ""))  # fmt: skip
-dev("encodings in /etc", (ENCODING % ("https://h/o", "a" * 64, "envgen.yaml")).replace("{enc", "{directory: ⟦/etc/x, enc"),
+dev("encodings in /etc", (ENCODING % ("https://h/o", "a" * 64)).replace("{enc", "{directory: ⟦/etc/x, enc"),
     ("/etc belongs to the image's own system", ""))  # fmt: skip
 dev(
     "health on another host",
@@ -570,9 +567,7 @@ GIT = "    sources: {vllm: " + SOURCE % "origin: {git: %s, ref: main}" + "}\n"
 for _url in ("https://ghp_abcdefghijklmnopqrstuvwxyz@github.com/a/b.git", "https://TOKEN@host/x", "https://me:pw@h/x"):
     dev(f"login in {_url[:12]}", GIT % ("⟦" + _url), ("looks like a login in an address", "ssh"))
 dev("token in a query", GIT % "⟦https://h/x?private_token=abcd", ("looks like a secret", "credential helper"))
-dev("login of an encoding", ENCODING % ("⟦https://u:p@h/o", "a" * 64, "envgen.yaml"), ("a login in an address", "file"))
-dev("signed mirror", (ENCODING % ("https://h/o", "a" * 64, "envgen.yaml, mirrors: [⟦'https://h/o?sv=1&sig=a%2Fb']")),
-    ("looks like a secret", ""))  # fmt: skip
+dev("login of an encoding", ENCODING % ("⟦https://u:p@h/o", "a" * 64), ("a login in an address", "file"))
 dev(
     "index with a login",
     "    env: {g: {UV_INDEX_URL: ⟦https://u:p@h/simple}}\n",
@@ -728,23 +723,12 @@ service(
     "mount as text", "mounts: {m: ⟦models}", ("expected a mapping, found the text", "write it like ~/models:/models:ro")
 )
 service("mounts as in Compose", "mounts: ⟦['~/m:/m:ro']", ("found a list", 'give each a name: {first: "~/m:/m:ro"}'))
-service("labels as in Compose", "labels: ⟦['a=b c']", ("found a list", 'write it as a mapping: {a: "b c"}'))
 service(
     "ports and host network", "⟦ports: ['8000:8000'], network: host", ("no effect with network: host", "remove one")
 )
 service("all rights", "cap_add: [⟦ALL]", ("not accepted", "never ALL"))
 service("bridge", "network: ⟦bridge", ("not accepted", "host"))
-service("a label of Compose", "labels: {⟦com.docker.compose.project: x}", ("not a name", "com.docker. are taken"))
-service("secret in a label", "labels: {a: ⟦https://me:hunter2x9@host/x}", ("a login in an address", ""))
 dev("GPU where there is none", "    gpu: none\n    services: {s: {command: [x], ⟦gpu: [0]}}\n", ("has gpu: none", ""))
-dev(
-    "shm twice", "    ipc: host\n    services: {s: {command: [x], shm_size: ⟦1GiB}}\n", ("no effect with ipc: host", "")
-)
-dev(
-    "one name for two containers",
-    "    services:\n      a: {command: [x], container_name: me}\n      b: {command: [x], container_name: ⟦me}\n",
-    ("already the name of a's container", "another"),
-)
 dev(
     "mount over a cache",
     "    caches: {c: {path: /c/d}}\n    services: {s: {command: [x], mounts: {m: ⟦../m:/c}}}\n",

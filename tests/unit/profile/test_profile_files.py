@@ -162,18 +162,6 @@ def test_a_folder_of_patches_that_is_a_file(tmp_path: Path) -> None:
         load_series(file.parent, "vllm")
 
 
-def test_an_encoding_that_links_out(tmp_path: Path) -> None:
-    (tmp_path / "secret").write_text("x")
-    folder = tmp_path / "project"
-    folder.mkdir()
-    (folder / "o").symlink_to(tmp_path / "secret")
-    text = HEAD + "    tiktoken: {encodings: {o: {url: https://h/o, sha256: " + "a" * 64 + ", file: o}}}\n"
-    assert "link that leaves the project" in only(project(folder, text)).message
-    (folder / "o").unlink()
-    (folder / "o").mkdir()
-    assert "'o' is a folder" in only(project(folder, text)).message
-
-
 # --- the local file ---------------------------------------------------------------------------------------------------
 
 MOUNTED = HEAD + "    sources: {vllm: " + SOURCE % "origin: {checkout: ../v}" + "}\n"

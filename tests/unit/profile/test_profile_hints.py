@@ -108,34 +108,38 @@ def test_dockerfile_is_free_where_a_later_profile_names_it(tmp_path: Path) -> No
     assert (found["dev"].dockerfile, found["prod"].dockerfile) == ("Dockerfile.dev", "Dockerfile")
 
 
-@pytest.mark.parametrize("record", ["Service", "Profile"])
-def test_no_key_of_compose_hides_one_of_ours(record: str) -> None:
-    known = fields_of({"Service": Service, "Profile": Profile}[record])
-    assert not set(bind.COMPOSE[record]) & set(known)
+def test_no_key_of_compose_hides_one_of_ours() -> None:
+    assert not set(bind.COMPOSE) & {*fields_of(Service), *fields_of(Profile)}
 
 
-@pytest.mark.parametrize("word", sorted(bind.COMPOSE["Service"]))
+@pytest.mark.parametrize("word", sorted(bind.COMPOSE))
 def test_each_key_of_compose_gets_its_hint(tmp_path: Path, word: str) -> None:
-    assert problem_of(tmp_path, SERVICE.format(f"{word}: x")).hint == bind.COMPOSE["Service"][word]
+    assert problem_of(tmp_path, SERVICE.format(f"{word}: x")).hint == bind.COMPOSE[word]
+    assert problem_of(tmp_path, f"    {word}: x\n").hint == bind.COMPOSE[word]
+
+
+@pytest.mark.parametrize("word", ["environment", "volumes", "healthcheck", "network_mode", "deploy", "tty"])
+def test_what_a_hint_for_a_key_of_compose_names_is_accepted(tmp_path: Path, word: str) -> None:
+    key, value = re.findall(r"`(\w+): ([^`]*)`|`(\w+)` here: (\{[^}]*\})", bind.COMPOSE[word])[0][:2]
+    if not key:
+        key, value = "env", "{NAME: value}"
+    value = value.replace("HOST:CONTAINER", "~/a:/b").replace("NAME", "m" if word != "environment" else "A")
+    accepted(tmp_path, SERVICE.format(f"{key}: {value}"))
 
 
 @pytest.mark.parametrize(
-    ("word", "where"),
+    ("body", "hint"),
     [
-        ("environment", "service"), ("volumes", "service"), ("healthcheck", "service"), ("network_mode", "service"),
-        ("deploy", "service"), ("tty", "service"), ("env_file", "service"), ("tmpfs", "profile"),
-        ("platform", "profile"), ("runtime", "profile"), ("ipc", "profile"), ("ulimits", "profile"),
+        (SERVICE.format("variants: {}"), "it belongs to the profile"),
+        (SERVICE.format("ipc: host"), "it belongs to the profile"),
+        (SERVICE.format("arch_list: 12.1a"), "it belongs below `cuda`"),
+        ("    command: [x]\n", "it belongs into a service: `services: {NAME: {command: ...}}`"),
+        ("    max_jobs: 4\n", "it belongs below `build`"),
+        ("mode: production\n", "it belongs below `defaults:` or below a profile"),
     ],
-)  # fmt: skip
-def test_what_a_hint_for_a_key_of_compose_names_is_accepted(tmp_path: Path, word: str, where: str) -> None:
-    written = re.findall("`([^`]*: [^`]*)`", bind.COMPOSE["Service"][word])[0]
-    written = written.replace("HOST:CONTAINER", "~/a:/b").replace("NAME", "m" if word != "environment" else "A")
-    accepted(tmp_path, SERVICE.format(written) if where == "service" else SERVICE.format("") + f"    {written}\n")
-
-
-@pytest.mark.parametrize("word", ["volumes", "networks"])
-def test_a_key_of_compose_at_the_top(tmp_path: Path, word: str) -> None:
-    assert problem_of(tmp_path, f"{word}: {{}}\n").hint == bind.COMPOSE["Profile"][word]
+)
+def test_a_key_in_the_wrong_place_is_told_its_place(tmp_path: Path, body: str, hint: str) -> None:
+    assert problem_of(tmp_path, body).hint == hint
 
 
 def test_what_begins_with_x_is_for_anchors(tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import yaml
-from tests_render_make import encoding, mounted, profile, source
+from tests_render_make import mounted, profile, source
 
 from envgen.errors import EnvgenError, ProjectError, RefusedError
-from envgen.profile.model import Cache, GpuMode, Mode, Network, Profile, Project, Service
-from envgen.profile.values import ContainerPath, HostPath
+from envgen.profile.model import Cache, DockerfileExtra, GpuMode, Mode, Network, Profile, Project, Service
+from envgen.profile.values import ContainerPath, DockerLine, HostPath
 from envgen.render import outputs
 from envgen.render.outputs import diff, docker_files, render_profile, render_project, scripts, without_comments, write
 
@@ -58,7 +58,7 @@ def test_comments_and_blank_lines_are_not_instructions() -> None:
 
 
 def test_the_digest_covers_local_files(tmp_path: Path) -> None:
-    found = profile(tiktoken=encoding(file=HostPath("o.tiktoken")))
+    found = profile(dockerfile_extra=DockerfileExtra(end=(DockerLine.parse("COPY o.tiktoken /"),)))
     missing = render_profile(found, root=tmp_path).digest
     (tmp_path / "o.tiktoken").write_text("a")
     first = render_profile(found, root=tmp_path).digest
@@ -176,7 +176,7 @@ def test_secrets_and_proxies_have_no_value() -> None:
 
 
 def test_the_ignore_file_lets_in_what_any_profile_needs(tmp_path: Path) -> None:
-    one = profile(tiktoken=encoding(file=HostPath("files/o")))
+    one = profile(dockerfile_extra=DockerfileExtra(end=(DockerLine.parse("COPY files/o /"),)))
     other = profile(name="other", dockerfile="Dockerfile.other")
     files = render_project(project(tmp_path, one, other))
     assert files[".dockerignore"].decode().splitlines()[1:] == ["*", "!docker/", "!patches/", "!files/o"]

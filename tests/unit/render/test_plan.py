@@ -27,7 +27,6 @@ from envgen.profile.model import (
     Pip,
     Profile,
     Repository,
-    TorchArch,
 )
 from envgen.profile.values import ByteSize, ContainerPath, CudaArchList, HostPath, ImageRef, MaxJobs, Pin
 from envgen.render.environment import (
@@ -112,7 +111,7 @@ def test_what_a_build_would_fetch_is_fetched_before_and_named_to_it() -> None:
 
 
 def test_torch_may_compile_for_another_list() -> None:
-    torch = TorchArch(CudaArchList.parse("12.0 12.1"), "torch's extension builder knows no 12.1f")
+    torch = CudaArchList.parse("12.0 12.1")
     env = {
         pair.name: pair.value for pair in Plan(profile(cuda=Cuda(CudaArchList.parse("12.1f"), torch=torch))).image_env
     }
@@ -224,25 +223,6 @@ def test_a_wheel_takes_python_patches_only() -> None:
         Plan(wheel, patches={"vllm": Series("patches/vllm", (patch("a", "csrc/a.cu"),))})
 
 
-def test_encodings_try_the_local_file_first_then_mirrors() -> None:
-    found = Plan(profile(tiktoken=encoding(file=HostPath("./files/o.tiktoken"), mirrors=("https://m.example/o",))))
-    (file,) = found.encodings
-    assert file.file == "files/o.tiktoken"
-    assert file.words == (
-        "/encodings/o200k_base.tiktoken",
-        "0" * 64,
-        "/run/envgen/files/o.tiktoken",
-        "https://example.org/o200k_base.tiktoken",
-        "https://m.example/o",
-    )
-
-
-@pytest.mark.parametrize("path", ["/abs/o", "~/o", "../o", "a/../../o"])
-def test_a_local_encoding_file_lies_in_the_project(path: str) -> None:
-    with pytest.raises(ValueError, match="not a path in the project"):
-        Plan(profile(tiktoken=encoding(file=HostPath(path))))
-
-
 def test_derived_variables() -> None:
     found = profile(
         python_path=(ContainerPath("/workspace/flashinfer"), ContainerPath("/workspace/vllm")),
@@ -330,13 +310,10 @@ def test_what_the_container_reads_about_mounts() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("archs", "asked", "threads"),
-    [("12.1a", None, "1"), ("12.0a 12.1a", None, "2"), ("8.0 8.6 8.9 9.0a 12.1a", None, "4"), ("12.1a", 3, "3")],
-)
-def test_nvcc_has_a_thread_for_each_arch_unless_told(archs: str, asked: int | None, threads: str) -> None:
+@pytest.mark.parametrize(("archs", "threads"), [("12.1a", "1"), ("12.0a 12.1a", "2"), ("8.0 8.6 8.9 9.0a 12.1a", "4")])
+def test_nvcc_has_a_thread_for_each_arch(archs: str, threads: str) -> None:
     """vLLM divides its jobs by the number, so that more of them than archs only make the build slower."""
-    found = profile(cuda=Cuda(CudaArchList.parse(archs)), build=Build(nvcc_threads=asked))
+    found = profile(cuda=Cuda(CudaArchList.parse(archs)))
     env = derived_env(found)
     assert (env["NVCC_THREADS"], env["FLASHINFER_NVCC_THREADS"]) == (threads, threads)
 
