@@ -137,6 +137,11 @@ def demand(profile: Profile, root: Path, engine: Engine, lock: ProfileLock | Non
         head = Problem(f"{profile.name} is a production profile, and the lock does not hold all of its inputs:")
         last = Problem("nothing was built", hint=f"run `envgen lock`; {_UNLOCKED}")
         raise RefusedError(problems=(head, *problems, last))
+    platform = _platform(profile, engine)
+    if lock is not None and lock.python and platform not in lock.python:
+        others = ", ".join(sorted(lock.python))
+        message = f"envgen.lock holds the packages of {profile.name} for {others}, and this image is for {platform}"
+        raise RefusedError(message, hint=f"`envgen lock -p {profile.name}` adds those for {platform}; {_UNLOCKED}")
     if lock is None:
         progress("note: there is no envgen.lock; `envgen lock` makes this build repeatable")
         return
@@ -144,11 +149,15 @@ def demand(profile: Profile, root: Path, engine: Engine, lock: ProfileLock | Non
         progress(f"warning: envgen.lock: {problem.message}")
 
 
+def _platform(profile: Profile, engine: Engine) -> str:
+    return profile.base.platform.value if profile.base.platform else f"linux/{engine.info().arch}"
+
+
 def _problems(profile: Profile, root: Path, engine: Engine, lock: ProfileLock | None) -> list[Problem]:
     whole = load(root)
     if whole is None or lock is None:
         return [Problem("there is no envgen.lock")]
-    platform = profile.base.platform.value if profile.base.platform else f"linux/{engine.info().arch}"
+    platform = _platform(profile, engine)
     found = [
         Problem(str(each)) for each in stale(profile, whole, patch_locks([profile], root), platform, weights=False)
     ]

@@ -148,6 +148,8 @@ def made_of(profile: Profile, lock: ProfileLock | None, series: Mapping[str, Ser
         "archs": profile.cuda.arch_list.flashinfer,
         "flashinfer": _source(profile, lock),
     }
+    if profile.base.platform is not None:
+        found["platform"] = str(profile.base.platform)
     patches = series.get(CACHE)
     if patches is not None and patches.patches:
         digest = hashlib.sha256(b"\0".join(patch.content for patch in patches.patches)).hexdigest()

@@ -49,8 +49,10 @@ class Causes:
             return ""
         if self.before is not None and module.modified < self.before:
             return "older"
-        if self.given.get("foreign") and self.judge.foreign(shelf):
-            return "foreign"
+        if self.given.get("foreign"):
+            self.judge.judge(shelf, module)
+            if module.state == "foreign" or self.judge.foreign(shelf):
+                return "foreign"
         path = self._changed(shelf, name) if self.changed else ""
         if path:
             return "compiled from " + path

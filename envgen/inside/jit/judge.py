@@ -204,7 +204,7 @@ class Judge:
 
     def judge(self, shelf: Shelf, module: Module) -> None:
         """Find the state of one module. Everything that speaks against it is collected, not only the first."""
-        is_debug, masking = False, ""
+        is_debug, masking, foreign = False, "", self.foreign(shelf)
         if module.kind == "ninja":
             masking = self.package.masking(module.name, shelf.arch.split("_") if shelf.arch else [])
             if self.thorough or not module.locked:
@@ -212,7 +212,8 @@ class Judge:
                 if recipe.library is not None:
                     self._compare(recipe, recipe.library, module)
                     is_debug = recipe.is_debug()
-        foreign = self.foreign(shelf)
+                if recipe.machine not in ("", os.uname().machine):
+                    foreign = foreign or "its library is for " + recipe.machine + ", this is " + os.uname().machine
         if module.locked:
             module.state = "building"
         elif module.kind == "ninja" and not module.built:

@@ -180,6 +180,7 @@ class Recipe:
 
     shelf: Shelf
     name: str
+    machine: str = ""  # that its .so is for, as `uname -m` says it
     library: tuple[int, int] | None = None  # size and mtime in ns of the .so: which build this is
     ninja: str = ""  # digest of build.ninja; empty: there is none
     variables: dict[str, str] = field(default_factory=dict)
@@ -231,6 +232,7 @@ class Reader:
         try:
             with opened(name, shelf.fd) as fd:
                 recipe.library = library_of(name, fd)
+                recipe.machine = machine_of(name, fd)
                 self._read(recipe, fd)
         except OSError as error:
             if error.errno not in GONE:
@@ -267,6 +269,25 @@ def library_of(name: str, fd: int) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_size, status.st_mtime_ns
+
+
+_MACHINES = {62: "x86_64", 183: "aarch64"}  # e_machine of an ELF header
+
+
+def machine_of(name: str, fd: int) -> str:
+    """What the module's library runs on, as `uname -m` says it; "" where there is none, or its header says nothing."""
+    try:
+        file = os.open(name + ".so", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=fd)
+    except OSError:
+        return ""
+    try:
+        head = os.read(file, 20)
+    except OSError:
+        return ""
+    finally:
+        os.close(file)
+    known = len(head) == 20 and head.startswith(b"\x7fELF")
+    return _MACHINES.get(int.from_bytes(head[18:20], "little"), "") if known else ""
 
 
 def _deps(fd: int) -> Deps | None:

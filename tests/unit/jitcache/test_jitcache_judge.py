@@ -248,6 +248,18 @@ def test_partial_masked_and_foreign(lab: Lab) -> None:
     assert (lab.shelf.ops / "page/page.so").exists()
 
 
+def test_a_library_of_another_machine_is_foreign(lab: Lab) -> None:
+    """A cache folder that an x86-64 container filled, mounted on ARM, and the other way round."""
+    there, code = ("aarch64", 183) if os.uname().machine == "x86_64" else ("x86_64", 62)
+    library = lab.shelf.ops / "page/page.so"
+    before = library.stat()
+    library.write_bytes(b"\x7fELF".ljust(18, b"\0") + code.to_bytes(2, "little") + b"x" * 44)
+    os.utime(library, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert states(lab) == {"page": ("foreign", False), "rope": ("fresh", True)}
+    assert any(f"its library is for {there}" in reason.message for reason in lab.why("page").reasons)
+    assert [module.name for module in lab.clear(foreign=True).modules] == ["page"]
+
+
 def test_changed_takes_what_includes_it(lab: Lab) -> None:
     assert [m.name for m in lab.clear(changed=[str(lab.header())]).modules] == ["page"]
     assert [m.name for m in lab.clear(changed=["/nowhere/x.cuh"]).modules] == []

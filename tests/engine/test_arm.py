@@ -1,0 +1,142 @@
+"""linux/arm64, which a Spark is: on an x86-64 machine under QEMU, registered for the length of this file.
+
+The base is the stand-in for ARM under a name of its own; what runs in it are real aarch64 programs.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from projects import BASE, Project, docker
+from rendering import package
+
+from envgen.engine.client import Engine
+
+pytestmark = pytest.mark.engine
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+ARM_BASE = "envgen-test-arm-base:1"
+FILE = """
+default_profile: dev
+profiles:
+  dev:
+    mode: development
+    base: {{image: "{base}"{platform}}}
+    cuda: {{arch_list: "12.1a"}}
+    gpu: none
+    build: {{ccache: false}}
+    python_path: [/workspace/lib]
+    pip: {{tools: [ninja]}}
+    caches: {{flashinfer: {{path: /root/.cache/flashinfer}}}}
+    sources:
+      lib:
+        origin: {{checkout: lib}}
+        package: lib
+        distribution: lib
+        mount: /workspace/lib
+        console_scripts: [lib-cli]
+    services:
+      dev: {{command: [sleep, infinity], health: {{command: [lib-cli], interval: 1s}}}}
+"""
+
+
+def script(*words: str, check: bool = True) -> int:
+    done = subprocess.run([SCRIPTS / words[0], *words[1:]], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 or not check, done.stdout + done.stderr
+    return done.returncode
+
+
+@pytest.fixture(scope="module")
+def arm_base(engine: Engine) -> Iterator[str]:
+    registered = script("emulator", "status", check=False) == 0
+    script("emulator", "up")
+    try:
+        script("stand-in-base", "--arch", "arm64", ARM_BASE)
+        yield ARM_BASE
+    finally:
+        if not registered:
+            script("emulator", "down")
+
+
+@pytest.fixture(scope="module")
+def project(arm_base: str, make_project: Callable[..., Project]) -> Project:
+    made = make_project("envgentestarm", FILE.format(base=arm_base, platform=", platform: linux/arm64"))
+    package(made.root / "lib", "lib")
+    made.envgen("lock")
+    made.envgen("render")
+    made.envgen("build")
+    made.envgen("up", "dev")
+    return made
+
+
+def test_the_main_job(project: Project) -> None:
+    """Locked, built, installed from the mount, healthy, green, and the real aarch64 wheel of ninja runs."""
+    assert "linux/arm64" in (project.root / "envgen.lock").read_text()
+    assert project.envgen("exec", "dev", "--", "uname", "-m").out == "aarch64\n"
+    assert project.envgen("exec", "dev", "--", "lib-cli").out == "lib as released\n"
+    program = project.envgen("exec", "dev", "--", "sh", "-c", 'od -An -tu2 -j18 -N2 "$(which ninja)"')
+    assert program.out.split() == ["183"]  # the ELF header's aarch64
+    assert project.envgen("exec", "dev", "--", "ninja", "--version").out.startswith("1.")
+    assert [row["health"] for row in project.envgen("ps", "--json").json] == ["healthy"]
+    found = project.envgen("doctor", "--json").json["findings"]
+    assert {one["severity"] for one in found} == {"ok", "warning"}
+    warned = [one["check"] for one in found if one["severity"] == "warning"]
+    assert [check for check in warned if not check.startswith("host.")] == ["image.platform"]  # it is emulated
+
+
+def test_an_edit_counts_at_once(project: Project) -> None:
+    (project.root / "lib" / "lib" / "__init__.py").write_text('ORIGIN = "edited"\n')
+    assert project.envgen("exec", "dev", "--", "lib-cli").out == "edited\n"
+
+
+def test_modules_of_the_other_architecture_are_foreign(project: Project) -> None:
+    """A cache folder that an x86-64 container filled: ARM can't load it."""
+    program = (
+        "import pathlib, sys; ops = pathlib.Path.home() / '.cache/flashinfer/0.5.3/121a/cached_ops'\n"
+        "for name, code in (('page', 62), ('norm', 183)):\n"
+        "    (ops / name).mkdir(parents=True)\n"
+        "    head = b'\\x7fELF'.ljust(18, b'\\0') + code.to_bytes(2, 'little')\n"
+        "    (ops / name / (name + '.so')).write_bytes(head + bytes(64))\n"
+        "    (ops / name / 'build.ninja').touch()\n"
+    )
+    project.envgen("exec", "dev", "--", "python3", "-c", program)
+    states = {one["name"]: one["state"] for one in project.envgen("cache", "list", "--json").json["modules"]}
+    assert states["page"] == "foreign" and states["norm"] != "foreign"
+    assert "x86_64" in project.envgen("cache", "why", "page", code=None).out
+    assert "removed page" in project.envgen("cache", "clear", "page").out
+
+
+def test_the_gate_reads_memory_and_cores(project: Project) -> None:
+    done = project.envgen("exec", "dev", "--", "compile-gate", "cc", "-x", "c", "-c", "/dev/null", "-o", "/tmp/x.o")
+    assert done.code == 0
+    machine = project.envgen("exec", "dev", "--", "od", "-An", "-tu2", "-j18", "-N2", "/tmp/x.o")
+    assert machine.out.split() == ["183"]
+
+
+def test_a_lock_of_one_platform_is_not_used_for_another(project: Project, make_project: Callable[..., Project]) -> None:
+    other = make_project("envgentestarmlock", FILE.format(base=BASE, platform=""))
+    package(other.root / "lib", "lib")
+    text = (project.root / "envgen.lock").read_text().replace(ARM_BASE.partition(":")[0], BASE.rpartition(":")[0])
+    (other.root / "envgen.lock").write_text(text.replace(":1:\n", f":{BASE.rpartition(':')[2]}:\n"))
+    done = other.envgen("build", code=6)
+    assert "for linux/arm64, and this image is for linux/amd64" in done.err
+    assert "envgen lock -p dev" in done.err
+
+
+def test_an_image_of_the_wrong_architecture(project: Project) -> None:
+    """One under the profile's name, made for x86-64: nothing is started from it, and doctor says what it is."""
+    image = f"{project.name}:dev"
+    docker("tag", image, f"{image}-arm")
+    docker("rmi", "-f", image, check=False)
+    docker("build", "-q", "--platform", "linux/amd64", "-t", image, "-", stdin=f"FROM {BASE}\nLABEL x=y\n")
+    try:
+        done = project.envgen("up", "dev", "--recreate", code=6)
+        assert "was not built by envgen" in done.err and "envgen build" in done.err
+        found = {one["check"]: one for one in project.envgen("doctor", "--json", code=1).json["findings"]}
+        assert found["image.platform"]["severity"] == "error"
+    finally:
+        docker("tag", f"{image}-arm", image)
+        docker("rmi", f"{image}-arm")
