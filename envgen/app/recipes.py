@@ -149,7 +149,8 @@ class Added:
 
 def add(session: Session, recipe: Recipe, name: str = "", extends: str = "") -> Added:
     """The project file with the recipe as a profile; nothing is written. ProjectError where it would not load."""
-    project = session.loaded(local=False).project
+    loaded = session.loaded(local=False)
+    project = loaded.project
     parent = _parent(project.profiles, extends or session.profile_name or "")
     service = next((one for one, found in parent.services.items() if found.ready is not None), "")
     if not service:
@@ -162,7 +163,7 @@ def add(session: Session, recipe: Recipe, name: str = "", extends: str = "") -> 
     path = project.file
     before = text_of(path, path.name)
     machines = list(parent.nodes)
-    text = profile_text(recipe, name, parent, service, machines, indent_of(before))
+    text = profile_text(recipe, name, parent, service, loaded.trees[parent.name], machines, indent_of(before))
     after = added(before, text)
     _must_load(path.name, after, name)
     return Added(path, before, after, name, left_of(recipe, parent, machines))

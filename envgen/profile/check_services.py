@@ -80,7 +80,7 @@ def _model(here: Report, service: Service) -> None:
         return
     loaded = service.command[2] if len(service.command) > 2 else service.args.get("model")
     if loaded != service.model.repo:
-        hint = f"write command: [vllm, serve, {service.model.repo}]"
+        hint = "write command: [vllm, serve]: the model is taken from here"
         here.problem("model.repo", f"the command loads {loaded or 'no model'}", hint)
     revision = service.args.get("revision")
     if revision is not None and revision != service.model.revision:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from envgen.errors import Place, Problem
 from envgen.profile import tree as nodes
 from envgen.profile.model import ORIGIN_KINDS, Mount, Profile
-from envgen.profile.shape import NAME, fields_of, matches
+from envgen.profile.shape import HUB_REPO, NAME, fields_of, matches
 from envgen.profile.tree import Node, Source, near, parse_value, scalar
 from envgen.profile.values import plain_text
 from envgen.text import shorten
@@ -260,6 +260,46 @@ def _keeps_case(path: Sequence[str]) -> bool:
     """True where the next part is the name of a variable."""
     where = (path[0], *path[2:]) if path else ()
     return len(path) > 1 and where in (("env",), ("services", "env"), ("sources", "install", "env"))
+
+
+def filled(tree: Node) -> Node:
+    """``tree`` with what `services.X.model` says put in where `vllm serve` needs it, and nothing else is written.
+
+    The model behind `command: [vllm, serve]`, `served-model-name`, and the name that `ready` asks for.
+    """
+    services = tree.items.get("services")
+    if services is None or services.kind != nodes.MAP:
+        return tree
+    made = {name: _with_model(service) for name, service in services.items.items()}
+    return tree.with_items({**tree.items, "services": services.with_items(made)})
+
+
+def _with_model(service: Node) -> Node:
+    repo, command = service.at(("model", "repo")), service.items.get("command")
+    words = [one.text for one in command.elements] if command is not None and command.kind == nodes.LIST else []
+    known = repo is not None and repo.kind == nodes.TEXT and matches(HUB_REPO, repo.text)
+    if repo is None or command is None or not known or words[:2] != ["vllm", "serve"]:
+        return service
+    args, ready = service.items.get("args") or Node(nodes.MAP, repo.source), service.items.get("ready")
+    if args.kind != nodes.MAP:
+        return service
+    items = {**service.items, "args": args}
+    if len(words) == 2 and "model" not in args.items:
+        items["command"] = command.with_items({**command.items, "2": _copy(repo, repo.text)})
+    served = next((one for key, one in args.items.items() if key.replace("_", "-") == "served-model-name"), None)
+    asked = ready.items.get("model") if ready is not None else None
+    if served is None:
+        served = _copy(repo, asked.text if asked is not None else repo.text.rpartition("/")[2])
+        items["args"] = args.with_items({**args.items, "served-model-name": served})
+    if ready is not None and asked is None and "port" in ready.items:
+        names = served.elements if served.kind == nodes.LIST else [served]
+        name = names[0].text if names and served.kind != nodes.BOOL else repo.text  # as vLLM itself calls it
+        items["ready"] = ready.with_items({**ready.items, "model": _copy(repo, name)})
+    return service.with_items(items)
+
+
+def _copy(node: Node, text: str) -> Node:
+    return scalar(text, node.source, node.line, node.column, quoted=True)
 
 
 def as_tree(path: Sequence[str], node: Node) -> Node:

@@ -95,6 +95,7 @@ def load_project(
     if chosen in trees:
         trees[chosen], varied = _with_overrides(trees[chosen], overrides, variant)
     made = dict[str, Profile]()
+    trees = {key: layers.filled(tree) for key, tree in trees.items()}
     for key, tree in trees.items():
         binding = Binding(partial=partial)
         given = {"name": key, "project": name, "variant": variant if key == chosen and varied else ""}

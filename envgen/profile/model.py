@@ -354,7 +354,10 @@ class Service:
     health: Health | None = key("Docker's health check.", None)
     ready: Ready | None = key("What `envgen up` waits for.", None)
     model: ModelRef | None = key(
-        "The weights it loads. `envgen model pull` fetches them, and `up` starts nothing until they are there.", None
+        "The weights it loads. `envgen model pull` fetches them, and `up` starts nothing until they are there. `vllm "
+        "serve` takes from it what is not written: the model in the command, `served-model-name` (the repository's "
+        "name) and `ready.model`.",
+        None,
     )
     cluster: Cluster | None = key("The machines that run it together; unset: one machine.", None)
     needs_memory: ByteSize | None = key(

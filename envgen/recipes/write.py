@@ -14,6 +14,7 @@ from packaging.version import Version
 from envgen.errors import RefusedError
 from envgen.patches.series import version_of
 from envgen.profile.model import Profile
+from envgen.profile.tree import Node
 from envgen.recipes.read import Recipe
 
 GB10 = 121.7  # GiB, as public logs of GB10s show
@@ -41,16 +42,19 @@ def left_of(recipe: Recipe, parent: Profile, machines: Iterable[str]) -> list[st
     return found
 
 
-def profile_text(recipe: Recipe, name: str, parent: Profile, service: str, machines: Iterable[str], indent: int) -> str:
-    """The lines of a profile that extends ``parent``, whose service it fills with the recipe's model."""
+def profile_text(
+    recipe: Recipe, name: str, parent: Profile, service: str, tree: Node, machines: Iterable[str], indent: int
+) -> str:
+    """The lines of a profile that extends ``parent``, with the recipe's model. ``tree``: of ``parent``."""
     inherited = parent.services[service]
-    served = recipe.repo.rsplit("/", 1)[-1].lower()
-    gone: dict[str, Any] = {flag: None for flag in inherited.args if flag not in (*_KEPT, "served-model-name")}
-    args = {**gone, **recipe.args, "served-model-name": served}
+    gone: dict[str, Any] = {
+        flag: None for flag in inherited.args if flag not in _KEPT and not _from_model(tree, service, "args", flag)
+    }
+    args = {**gone, **recipe.args}
     if "tensor-parallel-size" in inherited.args and "tensor-parallel-size" not in recipe.args:
         args["tensor-parallel-size"] = "1"
     model = {"repo": recipe.repo, **({"revision": recipe.revision} if recipe.revision else {})}
-    ready: dict[str, Any] = {"model": served}
+    ready: dict[str, Any] = {} if _from_model(tree, service, "ready", "model") else {"model": None}
     if inherited.ready is not None:
         for kind in ("expect", "forbid"):
             if patterns := getattr(inherited.ready, kind):
@@ -59,15 +63,18 @@ def profile_text(recipe: Recipe, name: str, parent: Profile, service: str, machi
         "description": f"{recipe.repo}, from the recipe {recipe.name}",
         "extends": parent.name,
     }
-    words: dict[str, Any] = {"command": ["vllm", "serve", recipe.repo], "args": args}
+    words: dict[str, Any] = {"model": model}
+    if not _from_model(tree, service, "command", "2"):
+        words["command"] = ["vllm", "serve"]
+    words["args"] = args
     if recipe.env:
         words["env"] = dict(recipe.env)
-    words["model"] = model
     words["needs_memory"] = memory_of(recipe)
     nodes = list(machines)[: recipe.nodes]
     if recipe.nodes > 1 and len(nodes) == recipe.nodes:
         words["cluster"] = {"nodes": nodes}
-    words["ready"] = ready
+    if ready:
+        words["ready"] = ready
     body["services"] = {service: words}
     if parent.variants:
         body["variants"] = dict.fromkeys(parent.variants)  # drafts and kernels of another model
@@ -82,6 +89,12 @@ def profile_text(recipe: Recipe, name: str, parent: Profile, service: str, machi
     lines = [f"{pad}# {_plain(one)}" for one in head]
     lines += [f"{pad}{name}:", *(f"{pad}  {line}" for line in _yaml(body))]
     return "\n".join(lines) + "\n"
+
+
+def _from_model(tree: Node, service: str, *path: str) -> bool:
+    """Whether a value of a service is what its `model` says, not written itself."""
+    found, repo = tree.at(("services", service, *path)), tree.at(("services", service, "model", "repo"))
+    return found is not None and repo is not None and found.place() == repo.place()
 
 
 def memory_of(recipe: Recipe) -> str | None:

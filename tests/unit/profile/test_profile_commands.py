@@ -177,11 +177,11 @@ def test_dev_and_prod_share_everything_but_the_sources() -> None:
 
 def test_the_serve_command_is_whole() -> None:
     assert " ".join(shipped("prod").services["serve"].argv) == (
-        "vllm serve openai/gpt-oss-120b --host 0.0.0.0 --port 8000 --served-model-name gpt-oss-120b "
+        "vllm serve openai/gpt-oss-120b --host 0.0.0.0 --port 8000 "
         "--quantization mxfp4 --tensor-parallel-size 1 --gpu-memory-utilization 0.70 --max-model-len 131072 "
         "--max-num-seqs 2 --max-num-batched-tokens 8192 --load-format fastsafetensors --attention-config "
         '{"backend":"TRITON_ATTN"} --async-scheduling --enable-prefix-caching --enable-auto-tool-choice '
-        "--tool-call-parser openai --reasoning-parser openai_gptoss"
+        "--tool-call-parser openai --reasoning-parser openai_gptoss --served-model-name gpt-oss-120b"
     )
 
 

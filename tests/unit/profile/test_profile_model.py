@@ -1,0 +1,82 @@
+"""`services.X.model`: the one place that names a model, and what may still be written beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from bad_project_files import HEAD
+
+from envgen.__main__ import main
+from envgen.errors import ProjectError
+from envgen.profile.load import load_project
+from envgen.profile.model import Service
+
+FILE = f"""{HEAD}\
+    caches: {{huggingface: {{path: /hf}}}}
+    services:
+      serve: {{model: {{repo: me/Small-1B}}, %s}}
+"""
+PLAIN = "command: [vllm, serve], ports: ['8000:8000'], ready: {port: 8000}"
+
+
+def serve(tmp_path: Path, text: str, *sets: str) -> Service:
+    file = tmp_path / "envgen.yaml"
+    file.write_text(FILE % text)
+    return load_project(file=file, sets=sets).project.profiles["dev"].services["serve"]
+
+
+def asked(service: Service) -> str | None:
+    return service.ready.model if service.ready else None
+
+
+def test_one_place_names_a_model(tmp_path: Path) -> None:
+    found = serve(tmp_path, PLAIN)
+    assert found.argv == ("vllm", "serve", "me/Small-1B", "--served-model-name", "Small-1B")
+    assert asked(found) == "Small-1B"
+    found = serve(tmp_path, PLAIN, "services.serve.model.repo=you/Big", "services.serve.model.revision=v2")
+    assert found.argv == ("vllm", "serve", "you/Big", "--served-model-name", "Big", "--revision", "v2")
+    assert asked(found) == "Big"
+
+
+@pytest.mark.parametrize(
+    ("text", "argv", "name"),
+    [
+        (PLAIN.replace("serve]", "serve, me/Small-1B]"), "me/Small-1B --served-model-name Small-1B", "Small-1B"),
+        (PLAIN + ", args: {model: me/Small-1B}", "--model me/Small-1B --served-model-name Small-1B", "Small-1B"),
+        (PLAIN + ", args: {served-model-name: x}", "me/Small-1B --served-model-name x", "x"),
+        (PLAIN + ", args: {served_model_name: [x, y]}", "me/Small-1B --served_model_name x y", "x"),
+        (PLAIN + ", args: {served-model-name: false}", "me/Small-1B", "me/Small-1B"),
+        (PLAIN.replace("port: 8000}", "model: x, port: 8000}"), "me/Small-1B --served-model-name x", "x"),
+        (PLAIN.replace("{port: 8000}", "{timeout: 5m}"), "me/Small-1B --served-model-name Small-1B", None),
+    ],
+)
+def test_what_is_written_stays(tmp_path: Path, text: str, argv: str, name: str | None) -> None:
+    found = serve(tmp_path, text)
+    assert (" ".join(found.argv[2:]), asked(found)) == (argv, name)
+
+
+def test_another_server_gets_nothing(tmp_path: Path) -> None:
+    found = serve(tmp_path, "command: [python3, -m, server], ports: ['8000:8000'], ready: {port: 8000}")
+    assert found.argv == ("python3", "-m", "server") and asked(found) is None
+
+
+def test_a_model_that_the_command_contradicts_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ProjectError, match="the command loads you/Other") as refused:
+        serve(tmp_path, "command: [vllm, serve, you/Other]")
+    assert "write command: [vllm, serve]" in refused.value.problems[0].hint
+
+
+def test_a_repository_that_is_none_is_one_problem(tmp_path: Path) -> None:
+    with pytest.raises(ProjectError) as refused:
+        serve(tmp_path, PLAIN, "services.serve.model.repo=../x")
+    assert [str(one.place).split(":")[0] for one in refused.value.problems] == ["--set services.serve.model.repo"]
+
+
+def test_explain_shows_where_the_name_is_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    serve(tmp_path, PLAIN)
+    words = ["--set", "services.serve.model.repo=you/Big", "--explain"]
+    assert main(["config", "-f", str(tmp_path / "envgen.yaml"), *words]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert 'services.serve.ready.model = "Big"  # --set services.serve.model.repo' in lines
+    assert 'services.serve.args.served-model-name = "Big"  # --set services.serve.model.repo' in lines
