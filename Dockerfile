@@ -198,7 +198,7 @@ LABEL dev.envgen.project="mxfp4" \
     org.opencontainers.image.base.name="nvcr.io/nvidia/pytorch:25.12-py3" \
     dev.envgen.patches="flashinfer/0001-rewrite-build-ninja.patch vllm/0001-mxfp4-sm12x-flashinfer-cutlass.patch vllm/0002-assume-32bit-indexing-if-there.patch vllm/0003-fastsafetensors-own-device.patch vllm/0004-marlin-for-sm12x.patch vllm/0005-fa3-for-hopper-only.patch" \
     org.opencontainers.image.description="FlashInfer 0.5.3 and vLLM 0.14.0, built into the image" \
-    dev.envgen.render="fb33d880a0d16e83ddcb124ae4a153725c17bc2a5a3ff2ab86037dcb974dee0c"
+    dev.envgen.render="df8c4d11856e1dc538d575b5be003b3fc209dc4d50ae79be5e60c39ef93c2c5d"
 
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

@@ -16,7 +16,7 @@ from envgen.inside import run
 from envgen.inside.jit.judge import Holder, Module, Record
 from envgen.inside.jit.locks import BATCH, LockId
 from envgen.inside.jit.locks import holders as local_holders
-from envgen.jitcache.place import Place, Query, arch_folders, find_place, root_in
+from envgen.jitcache.place import NO_ARCH, Place, Query, arch_folders, find_place, root_in
 from envgen.profile.model import Profile
 from envgen.render.environment import service_env
 from envgen.text import reason_of, visible
@@ -248,7 +248,7 @@ class JitCache:
             environ |= service_env(self.profile)
         request = {
             **vars(query), "operation": operation, "root": place.root, "environ": environ,
-            "expected_archs": sorted(arch_folders(str(self.profile.cuda.arch_list))),
+            "expected_archs": sorted(arch_folders(str(self.profile.cuda.arch_list) or NO_ARCH)),
             "blind": place.container is None,
         }  # fmt: skip
         found = self.ask(kind, place, {**request, **more})

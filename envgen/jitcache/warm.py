@@ -13,7 +13,7 @@ from envgen.engine.values import MISSHAPEN, read_json
 from envgen.errors import EngineError
 from envgen.inside.run import text_of
 from envgen.inside.warm import MARK
-from envgen.jitcache.place import Place, Query, arch_folders, throw_away
+from envgen.jitcache.place import NO_ARCH, Place, Query, arch_folders, throw_away
 from envgen.jitcache.service import JitCache, Recorded
 from envgen.jitcache.space import made_mount
 from envgen.render.environment import service_env, user_env, with_start_up
@@ -132,7 +132,7 @@ def warm(
     What is proven stale is cleared first, under its lock: FlashInfer itself would say that it is up to date.
     """
     place = compiling(cache)
-    archs = arch_folders(str(cache.profile.cuda.arch_list))
+    archs = arch_folders(str(cache.profile.cuda.arch_list) or NO_ARCH)
     # Nothing there yet, or not all that is named: no reason to stop.
     found = [module for module in cache.inventory(Query(archs=archs)).modules if not names or module.name in names]
     stale = sorted({module.name for module in found if module.state == "stale" and not module.guess})

@@ -61,5 +61,7 @@ def of_capability(major: int, minor: int) -> Gpu:
 
 def target(profile: Profile) -> Gpu:
     """The GPU that the profile compiles for: the first of cuda.arch_list."""
+    if not profile.cuda.arch_list.archs:
+        raise UsageError(f"profile {profile.name} names no GPU (cuda.arch_list)", hint="name one: --gpu gb10")
     first = profile.cuda.arch_list.archs[0]
     return of_capability(first.major, first.minor)

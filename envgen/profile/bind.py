@@ -352,6 +352,11 @@ class Report:
             return place
         return None
 
+    @property
+    def partial(self) -> bool:
+        """Whether what the profile extends is unknown, so that nothing can be said to be missing."""
+        return self._binding.partial
+
     def is_broken(self, path: str) -> bool:
         """True when the value at ``path`` is missing or wrong, so that the profile holds a stand-in."""
         return self._full(path)[1] in self._binding.broken

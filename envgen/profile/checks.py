@@ -12,7 +12,7 @@ from envgen import files
 from envgen.errors import Problem
 from envgen.profile import check_services
 from envgen.profile.bind import LOCAL_HINT, Binding, Path_, Report
-from envgen.profile.model import ORIGIN_KINDS, Mode, Origin, Profile
+from envgen.profile.model import ORIGIN_KINDS, GpuMode, Mode, Origin, Profile
 from envgen.profile.tree import DEFAULT, LIST, LOCAL, MAP, TEXT, Node, near
 from envgen.redact import is_secret_value, secret_in, secret_like, secret_word
 from envgen.text import forbidden_character
@@ -85,6 +85,9 @@ def check_project(profiles: Mapping[str, Profile], trees: Mapping[str, Node]) ->
 
 def _image(report: Report) -> None:
     profile = report.profile
+    if not profile.cuda.arch_list.archs and profile.gpu is not GpuMode.NONE and not report.partial:
+        hint = "write `cuda: {arch_list: 12.1a}`; without a GPU: gpu: none"
+        report.problem("cuda.arch_list", "is required", hint, at_key=True)
     bare = [str(arch) for arch in profile.cuda.arch_list.archs if arch.needs_suffix_for_fp4]
     if bare:
         better = " ".join(str(a) + ("a" if a.needs_suffix_for_fp4 else "") for a in profile.cuda.arch_list.archs)

@@ -68,7 +68,9 @@ class Base:
 
 @dataclass(frozen=True)
 class Cuda:
-    arch_list: CudaArchList = key("GPU architectures, separated by one space: 12.1a for GB10.")
+    arch_list: CudaArchList = key(
+        "GPU architectures, separated by one space: 12.1a for GB10. Required, but with `gpu: none`.", CudaArchList(())
+    )
     home: ContainerPath = key(
         "The one spelling of CUDA_HOME. FlashInfer writes it into build.ninja; another one recompiles all.",
         ContainerPath("/usr/local/cuda"),
@@ -464,7 +466,7 @@ class Profile:
     project: str
     mode: Mode = key("development: sources are mounted. production: sources are baked in.")
     base: Base = key("The base image.")
-    cuda: Cuda = key("CUDA.")
+    cuda: Cuda = key("CUDA.", Cuda())
     variant: str = ""  # the one that is laid over it
     description: str = key("One line about this profile.", "")
     dockerfile: str = key(

@@ -41,7 +41,10 @@ def ccache_size(profile: Profile) -> str:
 
 
 def cuda_env(profile: Profile) -> list[Pair]:
+    """For nvcc and what calls it; nothing in a profile without GPU architectures (`gpu: none`)."""
     cuda = profile.cuda
+    if not cuda.arch_list.archs:
+        return []
     threads = str(nvcc_threads(profile))
     return [
         Pair("CUDA_HOME", cuda.home.path),

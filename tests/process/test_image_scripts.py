@@ -398,7 +398,7 @@ def test_what_is_there_is_pinned_and_what_is_off_is_never_installed(protected: t
     home = script.parent / "home"
     assert (home / "constraints.txt").read_text() == "torch==2.9.1+ngc\n"
     assert (home / "overrides.txt").read_text() == 'num-ba ; sys_platform == "never"\ntorch ; sys_platform == "never"\n'
-    assert call(script, "verify", env=env) == (0, "protect: 1 packages of the base image are as they were\n")
+    assert call(script, "verify", env=env) == (0, "protect: packages of the base image that are as they were: 1\n")
 
 
 def test_what_is_removed_is_gone_and_never_comes_back(tmp_path: Path) -> None:
@@ -521,7 +521,7 @@ def needs(folder: Path, *words: str, fails: bool = False) -> subprocess.Complete
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
-INSTALLED = "pip-install: 0 packages, 0 modules compiled\n"
+INSTALLED = "pip-install: packages: 0; modules compiled: 0\n"
 
 
 def with_backend(folder: Path, body: str, requires: str = "[]") -> Path:

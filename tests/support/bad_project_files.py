@@ -138,7 +138,7 @@ case(
 )
 case("one Dockerfile twice", HEAD + "    dockerfile: Dockerfile\n  prod:\n    extends: dev\n    dockerfile: ⟦Dockerfile\n",
      ("profiles dev and prod both write Dockerfile", "Dockerfile.prod"))  # fmt: skip
-case("required keys", "version: 1\nname: demo\nprofiles:\n  ⟦⟦⟦dev: {gpu: none}\n",
+case("required keys", "version: 1\nname: demo\nprofiles:\n  ⟦⟦⟦dev: {gpu: auto}\n",
      ("is required", "sources are mounted"), ("is required", "base: {image: "), ("is required", "cuda: {arch_list: 12.1a}"))  # fmt: skip
 
 # --- keys and types ---------------------------------------------------------------------------------------------------

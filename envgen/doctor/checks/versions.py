@@ -127,7 +127,7 @@ def compilers(context: Context, probe: Probe) -> Judged:
             newest = ", ".join(sorted(tool.archs, key=lambda one: (len(one.rstrip("af")), one))[-3:])
             title, seen = f"{tool.name} doesn't know {', '.join(lacks)}", f"{tool.path}; its newest: {newest}"
             yield error(title, seen, ", ".join(sorted(wanted)), cure, case="arch", tool=tool.path)
-    names = ", ".join(tool.name for tool in tools)
+    names = ", ".join(tool.name for tool in tools) if context.profile.cuda.arch_list.archs else ""
     return ok(f"{names}: compile for {context.profile.cuda.arch_list}") if names else None
 
 

@@ -12,6 +12,7 @@ from envgen.__main__ import main
 from envgen.errors import Problem, ProjectError, UsageError
 from envgen.patches.series import load_series
 from envgen.profile.load import find, load_project
+from envgen.render.outputs import render_profile
 
 
 def project(folder: Path, text: str | bytes, local: str = "") -> Path:
@@ -214,3 +215,15 @@ def test_a_local_default_that_breaks_a_profile_is_an_error_there(tmp_path: Path)
     own = "profiles: {dev: {services: {web: {working_dir: /w}}}, small: {services: {web: null}}}\n"
     found = load_project(file=project(tmp_path, HEAD + child, own)).project.profiles
     assert str(found["dev"].services["web"].working_dir) == "/w" and not found["small"].services
+
+
+# --- without a GPU ----------------------------------------------------------------------------------------------------
+
+
+def test_cuda_is_not_required_without_a_gpu(tmp_path: Path) -> None:
+    text = "version: 1\nname: demo\nprofiles:\n  dev: {mode: production, base: {image: debian:12}, gpu: GPU}\n"
+    found = load_project(file=project(tmp_path, text.replace("GPU", "none"))).project.profiles["dev"]
+    rendered = render_profile(found).files["Dockerfile"].decode()
+    assert "CUDA" not in rendered.replace("CMAKE_CUDA_COMPILER_LAUNCHER", "") and "ARCH_LIST" not in rendered
+    problem = only(project(tmp_path, text.replace("GPU", "auto")))
+    assert problem.message == "is required" and "gpu: none" in problem.hint
