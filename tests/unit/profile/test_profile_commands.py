@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -192,3 +193,15 @@ def test_groups_can_be_chosen() -> None:
     assert list(env) == ["debug", "mxfp4_cutlass"]
     assert env["mxfp4_cutlass"]["VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8_CUTLASS"] == "1"
     assert "mxfp4_marlin" in shipped("prod").env
+
+
+def test_what_the_starter_says_of_the_local_file_works_when_it_is_typed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["init", str(tmp_path / "new")]) == 0
+    file = tmp_path / "new" / "envgen.yaml"
+    (line,) = re.findall(r"write envgen\.local\.yaml,\n +# +(.*)\n", file.read_text())
+    file.with_name("envgen.local.yaml").write_text(line + "\n")
+    profiles = load_project(file=file).project.profiles
+    assert str(profiles["dev"].sources["vllm"].origin.checkout) == "~/src/vllm"
+    assert "warning" not in capsys.readouterr().err
