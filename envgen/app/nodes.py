@@ -408,8 +408,8 @@ def _rdma(one: Seen, profile: Profile, service: Service) -> Iterator[Finding]:
     """The RDMA devices, their addresses, and the memory that a container may lock for them."""
     machine, facts = one.machine, one.facts
     env = dict[str, str]()
-    for name, group in profile.env.items():
-        env |= group if service.env_groups is None or name in service.env_groups else {}
+    for group in profile.env.values():
+        env |= group
     index = (env | dict(service.env)).get(GID, "")
     for device in machine.rdma:
         port = facts["rdma"].get(device)

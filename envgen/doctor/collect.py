@@ -148,11 +148,9 @@ def not_run(problem: EnvgenError) -> Facts:
 def compose_env(profile: Profile, service: str) -> dict[str, str]:
     """What Compose sets for a service, weakest first: derived from the profile, its groups in their order, its own."""
     described = profile.services.get(service)
-    chosen = described.env_groups if described else None
     env = {**promised.service_env(profile), **promised.user_env(profile, service)}
     for name, group in profile.env.items():
-        in_use = profile.env_groups is None or name in profile.env_groups
-        if in_use and (chosen is None or name in chosen):
+        if profile.env_groups is None or name in profile.env_groups:
             env.update(group)
     return {**env, **(described.env if described else {})}
 

@@ -247,28 +247,21 @@ def _env(report: Report) -> None:
     for number, name in enumerate(secrets):
         if name in DERIVED:
             report.problem(("secrets", number), f"envgen sets {name} itself", f"use the key {DERIVED[name]}")
-    in_use = _groups(report, profile.env_groups, list(profile.env), "there is no group {!r} in env")
-    for name, service in profile.services.items():
-        here = report.at("services", name)
-        used = _groups(here, service.env_groups, in_use, "the group {!r} is not in use in this profile")
-        # One variable with two values in the groups of one service: which one wins would be an accident.
-        first: dict[str, str] = {}
-        for group, variable, value in ((key, *pair) for key in used for pair in profile.env[key].items()):
+    used = list(profile.env)
+    for number, group in enumerate(profile.env_groups or ()):
+        if group not in used:
+            report.problem(("env_groups", number), f"there is no group {group!r} in env", near(group, used))
+    # One variable with two values: which one wins would be an accident.
+    first: dict[str, str] = {}
+    for group, variables in profile.env.items():
+        if profile.env_groups is not None and group not in profile.env_groups:
+            continue
+        for variable, value in variables.items():
             other = first.setdefault(variable, group)
             if profile.env[other][variable] != value:
                 hint = "put it into one group, or choose between the groups with env_groups"
                 message = f"{variable} is {value!r} here and {profile.env[other][variable]!r} in the group {other}"
                 report.problem(("env", group, variable), message, hint, at_key=True)
-
-
-def _groups(here: Report, chosen: tuple[str, ...] | None, known: list[str], message: str) -> list[str]:
-    """The groups that are in use; unknown ones are noted."""
-    if chosen is None:
-        return known
-    for number, group in enumerate(chosen):
-        if group not in known:
-            here.problem(("env_groups", number), message.format(group), near(group, known))
-    return [group for group in known if group in chosen]
 
 
 # --- secrets --------------------------------------------------------------------------------------------------------

@@ -334,9 +334,6 @@ class Service:
         {},
         names=p.FLAG,
     )
-    env_groups: tuple[str, ...] | None = key(
-        "Which of the groups in use it gets; unset: all of them.", None, item=p.NAME
-    )
     env: Mapping[str, str] = key("Variables for this service alone.", {}, names=p.ENV_NAME)
     ports: tuple[PortMapping, ...] = key(
         "Published ports. With 127.0.0.1 this machine alone reaches one; without an address, as in Compose, the whole"

@@ -134,9 +134,8 @@ class CudaArch:
 
     @classmethod
     def parse(cls, text: str) -> CudaArch:
-        other = re.fullmatch(
-            r"(?:sm_?|compute_)?([0-9]{1,2})\.?([0-9])([af]?)", text.lower()
-        )  # as nvcc and folders name it
+        # Without the dot, as nvcc and cache folders write it.
+        other = re.fullmatch(r"(?:sm_?|compute_)?([0-9]{1,2})\.?([0-9])([af]?)", text.lower())
         example = f"{other[1]}.{other[2]}{other[3]}" if other else "12.1a"
         match = _match(r"([0-9]{1,2})\.([0-9])([af]?)", text, f"a CUDA architecture; write it like {example}")
         return cls(int(match[1]), int(match[2]), match[3])

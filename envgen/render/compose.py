@@ -239,10 +239,9 @@ def _deploy(service: Service, mode: GpuMode) -> Block | None:
 
 def _service(profile: Profile, name: str, number: int, key: str, blocks: Mapping[str, Block]) -> Block:
     service = profile.services[name]
-    chosen = [n for n in profile.env if service.env_groups is None or n in service.env_groups]
     # YAML merges let the first of a list win, so the strongest group comes first.
     user = ["user"] if names.user_env(profile, name) else []
-    merged = [*(f"env-{group}" for group in reversed(chosen)), *user, "env-derived", "env-passed"]
+    merged = [*(f"env-{group}" for group in reversed(list(profile.env))), *user, "env-derived", "env-passed"]
     # `up` starts it when all weights are there, and then no hub can stop it.
     offline = service.model is not None and OFFLINE not in service.env
     return _filled({

@@ -306,9 +306,8 @@ def _args(service: Service, commit: str, leads: bool) -> list[str]:
 def _env(profile: Profile, name: str) -> Iterator[Doc]:
     service = profile.services[name]
     values: dict[str, str] = {**names.service_env(profile), **names.user_env(profile, name)}
-    for group, variables in profile.env.items():
-        if service.env_groups is None or group in service.env_groups:
-            values |= variables
+    for variables in profile.env.values():
+        values |= variables
     values |= {OFFLINE: "1"} if service.model is not None else {}
     values |= service.env
     if service.cluster is not None:

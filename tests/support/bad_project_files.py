@@ -375,9 +375,6 @@ dev(
     "    env: {mxfp4: {X: 1}}\n    env_groups: [⟦mxpf4]\n",
     ("there is no group 'mxpf4'", "did you mean `mxfp4`?"),
 )
-dev("group not in use", "    env: {a: {X: 1}, b: {Y: 1}}\n    env_groups: [a]\n"
-    "    services: {s: {command: [x], env_groups: [⟦b]}}\n",
-    ("'b' is not in use", "known: a"))  # fmt: skip
 
 # --- services ---------------------------------------------------------------------------------------------------------
 

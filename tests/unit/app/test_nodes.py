@@ -178,9 +178,8 @@ def test_a_gid_that_is_chosen_for_all_machines_must_be_the_right_one_on_each() -
     assert failed(facts_of(rails("one", "a"), service)) == []
     [said] = failed(facts_of(rails("one", "a", rdma=moved), service))
     assert said == "a has no IPv4 address for RoCE v2 at GID 3 (NCCL_IB_GID_INDEX), but at 4"
-    groups = replace(SERVICE, env_groups=("net",))
     profile = SimpleNamespace(**{**vars(PROFILE), "env": {"net": {"NCCL_IB_GID_INDEX": "5"}}})
-    assert len(failed(facts_of(rails("one", "a"), groups, profile))) == 1
+    assert len(failed(facts_of(rails("one", "a"), SERVICE, profile))) == 1
 
 
 def test_what_rdma_needs_and_what_could_do_rdma() -> None:

@@ -127,16 +127,12 @@ def test_later_env_groups_are_stronger_and_a_services_own_env_strongest() -> Non
         env={"a": {"X": "a", "Y": "a"}, "b": {"X": "b"}},
         services={
             "one": Service(command=("x",), env={"Y": "own"}),
-            "two": Service(command=("x",), env_groups=("a",)),
-            "three": Service(command=("x",), env_groups=()),
         },
     )
     document = yaml.safe_load(render_profile(found).files["compose/prod.yaml"])
     seen = {name: service["environment"] for name, service in document["services"].items()}
     assert (seen["one"]["X"], seen["one"]["Y"]) == ("b", "own")
-    assert seen["two"]["X"] == "a"
-    assert "X" not in seen["three"]
-    assert "MAX_JOBS" in seen["three"]
+    assert "MAX_JOBS" in seen["one"]
 
 
 def test_only_the_first_service_starts_unasked() -> None:

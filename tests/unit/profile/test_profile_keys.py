@@ -1,0 +1,92 @@
+"""Each key of the project file is used by a shipped file, or has a reason to be there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from envgen.profile.model import Profile
+from envgen.profile.shape import MAPPING, RECORD, fields_of
+
+TOP = Path(__file__).parents[3]
+FILES = ("envgen.yaml", "templates/init/envgen.yaml", "examples/quickstart/envgen.yaml")
+# What none of the files needs, and who does.
+REASONS: Mapping[str, str] = {
+    "Base.platform": "an image for another architecture: docs/arm.md",
+    "Base.python": "a base image whose Python is in an environment of its own",
+    "Build.ccache_size": "a small disk",
+    "Build.wheelhouse": "a machine without an index, or with wheels of one's own",
+    "Cache.namespace": "a cache that FlashInfer outside of envgen shares",
+    "Cuda.home": "an image whose CUDA is elsewhere",
+    "Cuda.torch": "an architecture that FlashInfer knows and torch does not (12.1f)",
+    "DockerfileExtra.base": "what no key says",
+    "DockerfileExtra.end": "what no key says",
+    "Health.command": "a server without HTTP",
+    "Health.retries": "Docker's own key",
+    "Health.timeout": "Docker's own key",
+    "ModelRef.ignore": "a repository that holds its weights twice",
+    "ModelRef.revision": "a model at a commit",
+    "Network.ca_certificates": "a company's network",
+    "Network.pass_proxy": "a proxy that is not for builds",
+    "Origin.folder": "code of one's own",
+    "Origin.pull": "a pull request, tried",
+    "Origin.pypi": "a release that is built, with patches",
+    "Profile.compose": "what no key says",
+    "Profile.dockerfile_extra": "what no key says",
+    "Profile.image": "a name that leads to a registry",
+    "Profile.network": "a company's network",
+    "Profile.reproducible": "two builds with one image ID",
+    "Profile.nodes": "several machines: docs/two-machines.md",
+    "Service.cap_add": "RDMA needs IPC_LOCK",
+    "Service.cluster": "several machines: docs/two-machines.md",
+    "Service.cpuset": "GB10 has fast and slow cores",
+    "Service.devices": "RDMA needs /dev/infiniband",
+    "Service.gpu": "two servers on two GPUs",
+    "Service.mounts": "a chat template, a folder of models: docs/recipes.md",
+    "Service.network": "RDMA and several machines",
+    "Service.restart": "a server that nobody watches",
+    "Service.shm_size": "a server that needs more than its neighbour",
+    "Service.user": "files that belong to whoever starts it",
+    "Service.working_dir": "a program that reads from where it stands",
+    "Source.submodules": "a fork whose submodules can't be fetched",
+    "Variant.env": "a group that only one variant has",
+    **{f"Mount.{key}": "docs/recipes.md" for key in ("host", "path", "read_only")},
+    **{f"Cluster.{key}": "docs/two-machines.md" for key in ("nodes", "port")},
+    **{f"Machine.{key}": "docs/two-machines.md" for key in ("address", "interface", "context", "rdma", "caches")},
+}
+
+
+def used(record: Any, written: object) -> Iterator[str]:
+    """The keys of the model in what a file has at a place."""
+    fields = fields_of(record)
+    for name, value in (written if isinstance(written, dict) else {}).items():
+        if name not in fields:
+            continue
+        yield f"{record.__name__}.{name}"
+        shape = fields[name].shape
+        if shape.kind == RECORD:
+            yield from used(shape.type, value)
+        elif shape.kind == MAPPING and shape.inner and shape.inner.kind == RECORD and isinstance(value, dict):
+            for one in value.values():
+                yield from used(shape.inner.type, one)
+
+
+def every(record: Any, seen: set[Any]) -> Iterator[str]:
+    seen.add(record)
+    for name, field in fields_of(record).items():
+        yield f"{record.__name__}.{name}"
+        shape = field.shape.inner if field.shape.kind == MAPPING and field.shape.inner else field.shape
+        if shape.kind == RECORD and shape.type not in seen:
+            yield from every(shape.type, seen)
+
+
+def test_each_key_is_used_or_has_a_reason() -> None:
+    found = set[str]()
+    for file in FILES:
+        text = yaml.safe_load((TOP / file).read_text(encoding="utf-8"))
+        for profile in (text.get("defaults"), *text["profiles"].values()):
+            found |= set(used(Profile, profile))
+    assert {*every(Profile, set())} - found <= REASONS.keys()
