@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from envgen.app import nodes, weights, whose
+from envgen.app import grants, nodes, weights, whose
 from envgen.app.cluster import Group
 from envgen.app.crash import keeper
 from envgen.app.places import Opened, containers_of, opened, place_of, places
@@ -259,6 +259,8 @@ def begin(
     profile = here.profile
     named = f"{profile.name}, variant {profile.variant}" if profile.variant else profile.name
     progress(f"up {service}: profile {named}, image {profile.image_name}, gpu {found.gpu.value}")
+    if handed := grants.note(profile, here.root, service):
+        progress(f"  note: {handed}")
     for note in found.notes:
         progress(f"  note: {note}")
     if unset := [name for name in profile.secrets if name not in os.environ and not found.running]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -316,17 +317,25 @@ class Report:
         place = node.key_place(key) if missing or at_key else node.place(key)
         self._binding.problems.append(Problem(message, replace(place, text="") if hidden else place, hint))
 
+    def elsewhere(self, problems: Iterable[Problem]) -> None:
+        """Note problems of another file, which have their places."""
+        self._binding.problems += problems
+
     def once(self, taken: dict[object, str], value: object, owner: str, path: str, what: str, hint: str = "") -> None:
         """Note that another than ``owner`` has ``value``; ``what`` it is, with {} for the other's name."""
         first = taken.setdefault(value, owner)
         if first != owner:
             self.problem(path, f"{value} is already {what.format(first)}", hint or "choose another")
 
-    def host_path(self, path: str, value: HostPath) -> None:
-        """A path of the machine: the shared file may not name places that only one machine has."""
-        if value.is_machine_specific and self.is_shared(path):
-            message = f"{str(value)!r} is a place on one machine; this file is shared"
-            self.problem(path, message, LOCAL_HINT.format("an absolute path"))
+    def host_path(self, path: str, value: HostPath, *, checkout: bool = False) -> None:
+        """A path of the machine. Who writes the shared file is not whose machine it is: it may name places of the
+        project and of the home, but no hidden ones there (~/.cache excepted), and beside the project a ``checkout``."""
+        if self.is_shared(path):
+            if value.is_machine_specific:
+                message = f"{str(value)!r} is a place on one machine; this file is shared"
+                self.problem(path, message, LOCAL_HINT.format("an absolute path"))
+            elif message := self._elsewhere(value, checkout):
+                self.problem(path, f"{str(value)!r} {message}", LOCAL_HINT.format("such a path"))
         if value.path.startswith("~") and not value.path.startswith("~/") and value.path != "~":
             self.problem(path, f"{str(value)!r} names another user's home", "write ~/... or an absolute path")
         if "$" in value.path:
@@ -335,6 +344,19 @@ class Report:
         elif "{" in value.path or "}" in value.path:
             message = f"{str(value)!r} contains a brace, which a default of a Compose variable cannot carry"
             self.problem(path, message, "rename the folder, or reach it through a link")
+
+    def _elsewhere(self, value: HostPath, checkout: bool) -> str:
+        """Why a path of the shared file leads to what is not the project's; "" where it does not."""
+        parts = os.path.normpath(value.path).split("/")
+        if not value.is_relative:
+            hidden = parts[0] == "~" and (len(parts) == 1 or (parts[1].startswith(".") and parts[1:2] != [".cache"]))
+            return "may hold keys and settings of the user; this file is shared" if hidden else ""
+        if parts[0] == "..":
+            beside = checkout and len(parts) > 1 and not parts[1].startswith(".")
+            return "" if beside else "leaves the project folder; this file is shared"
+        if not (self.root / value.path).resolve().is_relative_to(self.root.resolve()):
+            return "is a link that leaves the project folder; this file is shared"
+        return ""
 
     def in_project(self, path: Path_ | str, text: str) -> Path | None:
         """The file or folder ``text`` of the project; None, and a problem, where it is not there or leaves it."""

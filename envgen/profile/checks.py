@@ -8,14 +8,13 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from envgen import files
 from envgen.errors import Problem
 from envgen.profile import check_services
 from envgen.profile.bind import LOCAL_HINT, Binding, Path_, Report
+from envgen.profile.compose_file import problems_of
 from envgen.profile.model import ORIGIN_KINDS, GpuMode, Mode, Origin, Profile
 from envgen.profile.tree import DEFAULT, LIST, LOCAL, MAP, TEXT, Node, near
 from envgen.redact import is_secret_value, secret_in, secret_like, secret_word
-from envgen.text import forbidden_character
 
 # Names that mean something else where a source's name is used: stages of a Dockerfile, words of the command line.
 RESERVED_SOURCES = frozenset(("all", "base", "context", "scratch", "scripts", "wheelhouse"))
@@ -51,7 +50,6 @@ CACHE_VARIABLES: Mapping[str, Mapping[str, str]] = {
 }
 _CACHE_OF = {variable: cache for cache, variables in CACHE_VARIABLES.items() for variable in variables}
 _CACHE_OF["FLASHINFER_WORKSPACE_BASE"] = "flashinfer"
-LARGEST = 1 << 20  # of a Compose file of the user's
 
 
 def check_profile(profile: Profile, tree: Node, binding: Binding, root: Path) -> None:
@@ -171,7 +169,7 @@ def _origin(source: Report, origin: Origin) -> None:
             if node is not None and node.source.layer == LOCAL:
                 hint = "write it below `profiles:`, for those that mount it"
             here.problem("checkout", "a production profile mounts no checkouts", hint, at_key=True)
-        here.host_path("checkout", origin.checkout)
+        here.host_path("checkout", origin.checkout, checkout=True)
 
 
 def _python_path(report: Report) -> None:
@@ -344,7 +342,7 @@ def _own(report: Report) -> None:
                 message = "reproducible can't hold for lines of your own: envgen does not know what they write"
                 report.problem(path, message, "remove one of them")
     if profile.compose is not None and (file := report.in_project("compose", profile.compose.path)) is not None:
-        _compose(report, file)
+        report.elsewhere(problems_of(file, report.root))
     for name, source in report.sources("origin", "install"):
         if source.origin.folder is None:
             continue
@@ -357,19 +355,3 @@ def _own(report: Report) -> None:
         if source.install.dependencies:
             message = "no index knows what a folder of the project depends on"
             here.problem("install.dependencies", message, "name its dependencies in pip.deps")
-
-
-def _compose(report: Report, file: Path) -> None:
-    """Text, of a size that a person writes, without secrets: it is committed like the project file."""
-    try:
-        text = files.read(file, limit=LARGEST).decode()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = f"can't be read: {error.strerror}" if isinstance(error, OSError) else "is not UTF-8 text"
-        report.problem("compose", f"{file.name!r} {reason}", "name a Compose file")
-        return
-    for number, line in enumerate(text.splitlines(), 1):
-        if forbidden_character(line.replace("\t", " ")):
-            report.problem("compose", f"line {number} of {file.name!r} has a control character", "remove it")
-        elif kind := secret_in(line):
-            hint = "write `secrets: [NAME]` in the profile, and ${NAME} there"
-            report.problem("compose", f"line {number} of {file.name!r} looks like a secret ({kind})", hint)

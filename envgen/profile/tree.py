@@ -192,6 +192,7 @@ MAX_DEPTH = 60
 _Loader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 _CORE = "tag:yaml.org,2002:"
 _PLAIN_TAGS = frozenset((_CORE + "str", _CORE + "map", _CORE + "seq"))
+_COMPOSE_TAGS = frozenset(("!reset", "!override"))
 
 
 def parse(source: Source, *, foreign: bool = False) -> tuple[Node | None, list[Problem]]:
@@ -290,7 +291,7 @@ class _Walker:
         mark = node.start_mark
         line, column = mark.line + 1, mark.column + 1
         self.count += 1
-        if node.tag not in _PLAIN_TAGS:
+        if node.tag not in _PLAIN_TAGS and not (self.foreign and node.tag in _COMPOSE_TAGS):
             shown = node.tag.replace(_CORE, "!!", 1)
             self.problem(node, path, f"the tag {shown} is not supported", "remove the tag")
         if isinstance(node, yaml.ScalarNode):

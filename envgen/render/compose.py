@@ -24,18 +24,11 @@ Block = dict[str, Any]
 
 
 def compose_files(profile: Profile, key: str = "") -> dict[str, str]:
-    """Path relative to the project -> text: the file, and the GPU overlays where the profile leaves that open.
+    """Path relative to the project -> text: the file, and what the machines of a cluster add.
 
     ``key``: the namespace of FlashInfer's cache.
     """
     files = {profile.compose_file: compose_text(_head(profile), _document(profile, key))}
-    if profile.gpu.asks_engine:
-        for mode in (GpuMode.ALL, GpuMode.CDI):
-            gpu = {"deploy": _GPUS[mode]}
-            own = {name: _deploy(one, mode) for name, one in profile.services.items()}
-            services = {name: {MERGE: gpu} if one is None else {"deploy": one} for name, one in own.items()}
-            head = [f"{names.WRITTEN}: GPUs for {profile.compose_file}. Add it with a second -f."]
-            files[overlay_file(profile, mode)] = compose_text(head, {"x-gpu": gpu, "services": services})
     for name, service in profile.services.items():
         if service.cluster is not None:
             head = [f"{names.WRITTEN}: what {profile.compose_file} needs on a machine of a cluster.", *_PARTS]
@@ -46,14 +39,12 @@ def compose_files(profile: Profile, key: str = "") -> dict[str, str]:
 
 
 def _head(profile: Profile) -> Iterable[str]:
-    file, overlay = f"-f {profile.compose_file}", overlay_file(profile, GpuMode.ALL)
+    file = f"-f {profile.compose_file}"
     yield f"{names.WRITTEN} from profile {profile.name}. Edits here are lost: change the project file."
     yield ""
     yield "Without envgen, in the project folder:"
     yield f"  docker compose {file} build"
     yield f"  docker compose {file} up SERVICE"
-    if profile.gpu.asks_engine:
-        yield f"  with GPUs add  -f {overlay}  (the NVIDIA runtime) or its -cdi sibling (CDI devices)"
     if profile.compose is not None:
         yield f"  and your own file, last:  -f {own_path(profile.compose.path)}"
     yield f"  docker compose {file} --profile '*' down"
@@ -104,11 +95,6 @@ def cluster_flags(cluster: Cluster) -> list[str]:
     """What all ranks say of the whole; where the head is, and which rank this one has, follows."""
     flags = {"distributed-executor-backend": "mp", "nnodes": str(len(cluster.nodes)), "master-port": str(cluster.port)}
     return [word for flag, value in flags.items() for word in (f"--{flag}", value)]
-
-
-def overlay_file(profile: Profile, mode: GpuMode) -> str:
-    """The Compose file to add with `-f` for a GPU mode, where the profile leaves it to the engine."""
-    return f"compose/{profile.name}.gpu-{mode.value}.yaml"
 
 
 def _filled(block: Block) -> Block:
@@ -166,7 +152,7 @@ def _common(profile: Profile, key: str, proxy: list[str]) -> Block:
         "ulimits": {name: {"soft": one.soft, "hard": one.hard} for name, one in profile.ulimits.items()} or None,
         "working_dir": profile.working_dir.path,
         "stop_grace_period": STOP_GRACE,
-        "deploy": _GPUS.get(profile.gpu),
+        "deploy": _GPUS.get(written_mode(profile)),
         "volumes": _volumes(profile, key),
     })  # fmt: skip
 
@@ -179,6 +165,18 @@ _GPUS = {
     GpuMode.ALL: _devices(driver="nvidia", count="all"),
     GpuMode.CDI: _devices(driver="cdi", device_ids=["nvidia.com/gpu=all"]),
 }
+
+
+def written_mode(profile: Profile) -> GpuMode:
+    """How the rendered file asks for GPUs. Where the profile leaves it to the engine: as `docker run --gpus` does,
+    which DGX OS and every NVIDIA container toolkit take as they are installed; CDI needs a specification first."""
+    return GpuMode.ALL if profile.gpu.asks_engine else profile.gpu
+
+
+def gpu_devices(service: Service, mode: GpuMode) -> list[Block]:
+    """What stands in `deploy.resources.reservations.devices` of a service for an engine of this kind."""
+    deploy = _deploy(service, mode) if service.gpu is not None else _GPUS.get(mode)
+    return list(deploy["resources"]["reservations"]["devices"]) if deploy else []
 
 
 def _host(variable: str, path: HostPath, reason: str, after: str = "") -> Interpolated:
@@ -266,7 +264,7 @@ def _service(profile: Profile, name: str, number: int, key: str, blocks: Mapping
         "shm_size": service.shm_size and str(service.shm_size.bytes),
         "devices": list(service.devices),
         "cap_add": list(service.cap_add),
-        "deploy": _deploy(service, profile.gpu),
+        "deploy": _deploy(service, written_mode(profile)),
         # All of them, where it has more than the others.
         "volumes": [*_volumes(profile, key), *_mounts(name, service)] if service.mounts else None,
         "healthcheck": _health(service.health) if service.health else None,

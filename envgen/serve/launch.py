@@ -36,11 +36,10 @@ from envgen.files import state_dir
 from envgen.profile.model import GpuMode, Profile, Service
 from envgen.profile.values import PortMapping, own_path
 from envgen.redact import redact
-from envgen.render.compose import PROXY, overlay_file
+from envgen.render.compose import PROXY, gpu_devices, written_mode
 from envgen.render.environment import (
     GID_VARIABLE,
     UID_VARIABLE,
-    checkout_variable,
     compose_environment,
 )
 from envgen.serve import preflight
@@ -48,71 +47,31 @@ from envgen.serve.readiness import Answer
 from envgen.serve.wait import Awaited, Failure, NotReady, Waiter, log_text
 from envgen.text import short_id, shorten
 
-FILE = "compose/checkouts.json"
-_MOST = 100  # submodules in one checkout
+FILE = "compose/this-engine.yaml"
 
 
-def guard_file(profile: Profile, root: Path, folder: Path, unmapped: Holds[str] = ()) -> Path | None:
-    """The Compose file that mounts git's settings read-only, written below ``folder``; None where there are none.
+def engine_file(profile: Profile, root: Path, folder: Path, gpu: GpuMode, unmapped: Holds[str] = ()) -> Path | None:
+    """The Compose file, written below ``folder``, with what this engine does not take as rendered; None: nothing.
 
-    ``unmapped``: services whose user has to be this machine's, on an engine that changes the numbers of users.
+    ``gpu``: how it gives GPUs, if at all. ``unmapped``: services whose user has to be this machine's, on an engine that
+    changes the numbers of users.
     """
-    volumes = list(_volumes(profile, root))
-    path = folder / FILE
-    services = {
-        name: ({"volumes": volumes} if volumes else {}) | ({"userns_mode": "host"} if name in unmapped else {})
-        for name in profile.services
-        if volumes or name in unmapped
-    }
+    path, services = folder / FILE, dict[str, str]()
+    for name, service in profile.services.items():
+        settings = ["userns_mode: host"] if name in unmapped else []
+        wanted, given = gpu_devices(service, written_mode(profile)), gpu_devices(service, gpu)
+        if profile.gpu.asks_engine and wanted != given:
+            devices = f"!override {json.dumps(given)}" if given else "!reset []"
+            settings.append(f"deploy: {{resources: {{reservations: {{devices: {devices}}}}}}}")
+        if settings:
+            services[name] = f"  {name}: {{{', '.join(settings)}}}\n"
     if not services:
         path.unlink(missing_ok=True)
         return None
-    content = (json.dumps({"services": services}, indent=1) + "\n").encode()
+    content = ("services:\n" + "".join(services.values())).encode()
     if not path.is_file() or files.read(path) != content:
         files.write(path, content, within=root)
     return path
-
-
-def _volumes(profile: Profile, root: Path) -> Iterator[dict[str, Any]]:
-    environment = compose_environment(profile, root)
-    for name, source in profile.mounted_sources.items():
-        top, target = Path(environment[checkout_variable(name)]), source.mount.path
-        git = top / ".git"
-        if git.is_symlink():
-            continue  # leads to where the container sees nothing
-        if git.is_file():  # a linked worktree, or a submodule: its git directory is not mounted
-            yield _bind(git, f"{target}/.git", read_only=True)
-        elif git.is_dir():
-            kept = _git_dirs(git)
-            # Mounts of their own: a folder that only leads to a mount can be renamed to make place for another one.
-            ways = {at for folder in kept for at in (folder, *folder.parents) if at.is_relative_to(git)}
-            for at in sorted(ways):
-                yield _bind(at, f"{target}/{at.relative_to(top).as_posix()}", read_only=False)
-            for path in sorted(path for folder in kept for path in _settings(folder)):
-                yield _bind(path, f"{target}/{path.relative_to(top).as_posix()}", read_only=True)
-
-
-def _git_dirs(git: Path) -> list[Path]:
-    """A git directory and those of its submodules."""
-    found = [git]
-    for at, folders, names in os.walk(git / "modules"):
-        if "HEAD" in names and "config" in names and len(found) < _MOST:
-            found.append(Path(at))
-            folders[:] = [name for name in folders if name == "modules"]
-    return found
-
-
-def _settings(folder: Path) -> Iterator[Path]:
-    """Configuration and hooks of a git directory."""
-    for name in ("config", "config.worktree", "hooks"):
-        path = folder / name
-        if not path.is_symlink() and (path.is_dir() if name == "hooks" else path.is_file()):
-            yield path
-
-
-def _bind(source: Path, target: str, *, read_only: bool) -> dict[str, Any]:
-    volume = {"type": "bind", "source": str(source).replace("$", "$$"), "target": target.replace("$", "$$")}
-    return {**volume, "read_only": read_only, "bind": {"create_host_path": False}}
 
 
 Say = Callable[[str], None]
@@ -146,13 +105,11 @@ def compose_for(
     ``endpoint``: of the engine, where it is not the one that Docker itself would use.
     """
     files = [folder / profile.compose_file]
-    if profile.gpu.asks_engine and gpu in (GpuMode.ALL, GpuMode.CDI):
-        files.append(folder / overlay_file(profile, gpu))
-    endpoint = endpoint or find_endpoint()
+    endpoint, users = endpoint or find_endpoint(), list[str]()
     if endpoint.local:
         users = [name for name in profile.services if run_as(engine, profile, name) not in ("", ROOT)]
-        if guards := guard_file(profile, root, folder, users if users and engine.info().remapped else ()):
-            files.append(guards)
+    if own := engine_file(profile, root, folder, gpu, users if users and engine.info().remapped else ()):
+        files.append(own)
     if profile.compose is not None:
         files.append(root / own_path(profile.compose.path))
     # Relative paths in the rendered file start from compose/, wherever the copy that is used is.

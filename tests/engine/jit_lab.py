@@ -69,6 +69,7 @@ def jit_image(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> str:
     shutil.copytree(LAB, context, dirs_exist_ok=True)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "envgen" / "jit-lab"
     machine: tuple[str, ...] = ()
+    platform = f"linux/{base.architecture}"
     if base.architecture == "arm64":  # this tier on an engine whose base is for ARM, under an emulator or not
         cache, machine = cache / "aarch64", ("--machine", "aarch64")
     for pins in (WHEELS[:1], WHEELS[1:]):  # pip refuses two versions at once
@@ -78,7 +79,20 @@ def jit_image(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> str:
     subprocess.run([ROOT / "scripts/fetch-source", "flashinfer-python==0.5.3", fetched], check=True)
     shutil.copytree(fetched, context / "flashinfer", ignore=shutil.ignore_patterns(".git", "tests"))
     shutil.rmtree(fetched)
-    docker("build", "-q", "--network", "none", "--build-arg", f"BASE={BASE}", "-t", tag, str(context), timeout=3600)
+    docker(
+        "build",
+        "-q",
+        "--platform",
+        platform,
+        "--network",
+        "none",
+        "--build-arg",
+        f"BASE={BASE}",
+        "-t",
+        tag,
+        str(context),
+        timeout=3600,
+    )
     return tag
 
 

@@ -705,7 +705,7 @@ two(
 two(
     "a mount of the project on another machine",
     "        cluster:",
-    "        mounts: {m: ⟦../m:/m}\n        cluster:",
+    "        mounts: {m: ⟦./m:/m}\n        cluster:",
     ("is a folder of this machine, not of one, two", "envgen.local.yaml"),
 )
 
@@ -713,10 +713,8 @@ two(
 
 service("absolute mount", "mounts: {m: ⟦/data:/m}", ("'/data' is a place on one machine", "envgen.local.yaml"))
 service("variable in a mount", "mounts: {m: ⟦$HOME/m:/m}", ("contains a $", "~/"))
-service(
-    "mount over the system", "mounts: {m: '../m:/m', e: ⟦../e:/etc/x}", ("belongs to the image's own", "/workspace/")
-)
-service("two mounts in one place", "mounts: {m: '../m:/m', n: ⟦../n:/m}", ("would hide the mount m", "another folder"))
+service("mount over the system", "mounts: {m: './m:/m', e: ⟦./e:/etc/x}", ("belongs to the image's own", "/workspace/"))
+service("two mounts in one place", "mounts: {m: './m:/m', n: ⟦./n:/m}", ("would hide the mount m", "another folder"))
 service(
     "mount as text", "mounts: {m: ⟦models}", ("expected a mapping, found the text", "write it like ~/models:/models:ro")
 )
@@ -729,7 +727,7 @@ service("bridge", "network: ⟦bridge", ("not accepted", "host"))
 dev("GPU where there is none", "    gpu: none\n    services: {s: {command: [x], ⟦gpu: [0]}}\n", ("has gpu: none", ""))
 dev(
     "mount over a cache",
-    "    caches: {c: {path: /c/d}}\n    services: {s: {command: [x], mounts: {m: ⟦../m:/c}}}\n",
+    "    caches: {c: {path: /c/d}}\n    services: {s: {command: [x], mounts: {m: ⟦./m:/c}}}\n",
     ("would hide the cache c", ""),
 )
 

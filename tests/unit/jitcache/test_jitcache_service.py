@@ -48,11 +48,11 @@ def test_without_one_the_image_on_the_same_mount(tmp_path: Path) -> None:
 
 
 def test_a_host_folder_is_mounted_as_it_is(tmp_path: Path) -> None:
-    release(tmp_path / "cache", "0.5.3")
-    engine = LocalEngine(tmp_path / "cache")
-    jit = cache(tmp_path, engine, f"flashinfer: {{path: {ROOT}, namespace: false, host: ../cache}}")
+    release(tmp_path / "project" / "cache", "0.5.3")
+    engine = LocalEngine(tmp_path / "project" / "cache")
+    jit = cache(tmp_path, engine, f"flashinfer: {{path: {ROOT}, namespace: false, host: cache}}")
     assert jit.inventory(make_query()).modules
-    assert engine.mounts == (Mount(str(tmp_path / "cache"), ROOT, "bind"),)
+    assert engine.mounts == (Mount(str(tmp_path / "project" / "cache"), ROOT, "bind"),)
 
 
 def test_the_containers_own_variable_decides_the_root(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from envgen.jitcache.service import JitCache
 from envgen.render.environment import service_env
 
 VOLUMES = f"flashinfer: {{path: {ROOT}}}"
-HOST = f"flashinfer: {{path: {ROOT}, host: ../host}}"
+HOST = f"flashinfer: {{path: {ROOT}, host: host}}"
 
 
 def here(jit: JitCache) -> Mount:
@@ -58,10 +58,10 @@ def test_the_current_volume_is_the_rendered_one(tmp_path: Path) -> None:
     assert engine.mounts == (mount,)
     jit = cache(tmp_path, engine, HOST)
     mount = here(jit)
-    assert Path(mount.source).parent == tmp_path / "host"
+    assert Path(mount.source).parent == tmp_path / "project" / "host"
     files = render_profile(jit.profile, None, root=jit.root).files
     below = Path(mount.source).name
-    assert f"${{ENVGEN_CACHES__FLASHINFER__HOST:-../../host}}/{below}".encode() in files["compose/dev.yaml"]
+    assert f"${{ENVGEN_CACHES__FLASHINFER__HOST:-../host}}/{below}".encode() in files["compose/dev.yaml"]
 
 
 def test_a_stopped_container_of_another_namespace_is_not_followed(tmp_path: Path) -> None:
@@ -110,16 +110,16 @@ def test_folders_on_the_host(tmp_path: Path) -> None:
     jit = cache(tmp_path, engine, HOST)
     current = Path(here(jit).source)
     put(current / "0.5.3/121a/cached_ops/page/page.so")
-    old = tmp_path / "host/envgen-0123456789ab"
+    old = tmp_path / "project/host/envgen-0123456789ab"
     os.utime(put(old / "0.5.3/121a/cached_ops/page/page.so"), (5, 5))
     for name in ("envgen-notahexkey12", "other", "0.5.3"):
-        put(tmp_path / "host" / name / "x")
-    (tmp_path / "host/envgen-ffffffffffff").symlink_to(tmp_path / "host/other")
+        put(tmp_path / "project" / "host" / name / "x")
+    (tmp_path / "project/host/envgen-ffffffffffff").symlink_to(tmp_path / "project/host/other")
     found = space.spaces(jit)
     assert [one.source for one in found] == [str(current), str(old)]
     assert space.remove(jit, found[1]) == ""
     left = ["0.5.3", current.name, "envgen-ffffffffffff", "envgen-notahexkey12", "other"]
-    assert sorted(path.name for path in (tmp_path / "host").iterdir()) == sorted(left)
+    assert sorted(path.name for path in (tmp_path / "project" / "host").iterdir()) == sorted(left)
 
 
 def test_without_namespaces_there_are_none(tmp_path: Path) -> None:

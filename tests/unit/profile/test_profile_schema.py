@@ -94,7 +94,7 @@ GOOD_AND_BAD: list[tuple[str, list[str], list[str]]] = [
     ("services: {{s: {{command: [x], ports: {}}}}}",
      ["['8000:8000']", "['127.0.0.1:1:1']"], ["[8000]", "['8000']", "['http:1']", "['1:1/udp']"]),
     ("services: {{s: {{command: [x], mounts: {{m: {}}}}}}}",
-     ["a:/b", "~/a:/b:ro", "../a b:/b:rw", "{host: a, path: /b}", "{host: a, path: /b, read_only: true}"],
+     ["a:/b", "~/a:/b:ro", "./a b:/b:rw", "{host: a, path: /b}", "{host: a, path: /b, read_only: true}"],
         ["a", "a:b", "a:/b:x", "':/b'", "[a]", "1", "{host: a, path: b}", "{hst: a}", "a:/b:ro:z", '"a\\n:/b"']),
     ("services: {{s: {{command: [x], mounts: {}}}}}", ["{a_b: 'a:/b'}"], ["['a:/b']", "{A: 'a:/b'}", "a"]),
     ("services: {{s: {{command: [x], devices: {}}}}}",

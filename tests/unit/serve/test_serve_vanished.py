@@ -29,7 +29,7 @@ profiles:
     sources:
       lib: {origin: {checkout: ../src/lib}, package: lib, distribution: lib, mount: /code/lib}
     services:
-      web: {command: [web], mounts: {models: {path: /models, host: ../models, read_only: true}}}
+      web: {command: [web], mounts: {models: {path: /models, host: models, read_only: true}}}
 """
 # What Docker 28.5 with runc 1.1 wrote for `docker compose restart` and `docker compose start`.
 RESTART = (
@@ -108,7 +108,7 @@ def test_up_uses_it(tmp_path: Path, profile: Profile, monkeypatch: pytest.Monkey
 
 def test_what_would_not_start_again_is_not_ended(tmp_path: Path, profile: Profile) -> None:
     """Only what the container mounts from where the profile has it: an edited file keeps nobody from a restart."""
-    root, checkout, models = tmp_path / "p", tmp_path / "src/lib", tmp_path / "models"
+    root, checkout, models = tmp_path / "p", tmp_path / "src/lib", tmp_path / "p/models"
     mounts = (Mount(str(checkout), "/code/lib"), Mount(str(models), "/models"))
     web: Any = SimpleNamespace(service="web", mounts=mounts)
     with pytest.raises(preflight.PreflightError) as raised:

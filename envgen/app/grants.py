@@ -1,0 +1,56 @@
+"""What a service gets of this machine: said once, before it first starts, and again when it changes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from envgen import files
+from envgen.files import state_dir
+from envgen.profile.model import Mount, Profile
+
+LIMIT = 1 << 20  # of the record
+
+
+def granted(profile: Profile, service: str) -> Iterator[str]:
+    """Folders of the host, devices, rights and namespaces, each in a few words."""
+    own = profile.services[service]
+    for source in profile.mounted_sources.values():
+        if source.origin.checkout is not None:
+            yield f"{source.origin.checkout} (read-write)"
+    for mount in own.mounts.values():
+        yield _folder(mount)
+    for cache in profile.caches.values():
+        if cache.host is not None:
+            yield f"{cache.host} (read-write)"
+    yield from own.devices
+    yield from own.cap_add
+    if own.network == "host":
+        yield "the host's network"
+    if profile.ipc == "host":
+        yield "the host's IPC"
+    if profile.compose is not None:
+        yield f"what {profile.compose} adds"
+
+
+def _folder(mount: Mount) -> str:
+    return f"{mount.host} ({'read-only' if mount.read_only else 'read-write'})"
+
+
+def note(profile: Profile, root: Path, service: str) -> str:
+    """The line for a service that starts here for the first time, or gets something new; else "".
+
+    What was said is kept in .envgen; a folder that cannot be written is told each time.
+    """
+    words = list(dict.fromkeys(granted(profile, service)))
+    record, name, told = state_dir(root) / "granted.json", f"{profile.name}/{service}", dict[str, list[str]]()
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        told = dict(json.loads(files.read(record, limit=LIMIT)).items())
+    if not words or told.get(name) == words:
+        return ""
+    with contextlib.suppress(OSError):
+        text = json.dumps({**told, name: words}, indent=1, sort_keys=True) + "\n"
+        files.write(record, text.encode(), within=root)
+    return f"{service} gets of this machine: {', '.join(words)}"

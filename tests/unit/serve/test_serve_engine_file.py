@@ -1,0 +1,55 @@
+"""What an engine does not take as it is rendered: GPUs that it gives in another way or has none of, users."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from envgen.profile.load import load_project
+from envgen.profile.model import GpuMode
+from envgen.serve.launch import engine_file
+
+FILE = """\
+version: 1
+name: p
+profiles:
+  dev:
+    mode: development
+    base: {{image: "localhost/none:1"}}
+    cuda: {{arch_list: "12.1a"}}
+    gpu: {gpu}
+    services: {{web: {{command: [x]}}, one: {{command: [x], gpu: ["0"]}}, without: {{command: [x], gpu: []}}}}
+"""
+HEAD = "deploy: {resources: {reservations: {devices: "
+
+
+def written(root: Path, gpu: str, mode: GpuMode, unmapped: tuple[str, ...] = ()) -> list[str]:
+    (root / "envgen.yaml").write_text(FILE.format(gpu=gpu))
+    profile = load_project(file=root / "envgen.yaml").project.profiles["dev"]
+    path = engine_file(profile, root, root / ".envgen", mode, unmapped)
+    return path.read_text().splitlines() if path else []
+
+
+@pytest.mark.parametrize("gpu", ["auto", "required"])
+def test_what_the_engine_lacks_is_taken_out(tmp_path: Path, gpu: str) -> None:
+    lines = [f"  {name}: {{{HEAD}!reset []}}}}}}}}" for name in ("web", "one")]
+    assert written(tmp_path, gpu, GpuMode.NONE) == ["services:", *lines]
+    assert written(tmp_path, gpu, GpuMode.ALL) == []
+    assert not (tmp_path / ".envgen/compose/this-engine.yaml").exists()
+
+
+def test_an_engine_with_cdi_alone(tmp_path: Path) -> None:
+    _, web, one = written(tmp_path, "auto", GpuMode.CDI)
+    cdi = '"driver": "cdi", "device_ids": ["nvidia.com/gpu={}"], "capabilities": ["gpu"]'
+    assert web == f"  web: {{{HEAD}!override [{{{cdi.format('all')}}}]}}}}}}}}"
+    assert cdi.format("0") in one
+
+
+@pytest.mark.parametrize("gpu", ["all", "cdi", "none"])
+def test_what_the_profile_decides_stays(tmp_path: Path, gpu: str) -> None:
+    assert written(tmp_path, gpu, GpuMode.NONE) == []
+
+
+def test_users_of_the_host_on_an_engine_that_remaps_them(tmp_path: Path) -> None:
+    assert written(tmp_path, "none", GpuMode.NONE, ("web",)) == ["services:", "  web: {userns_mode: host}"]
