@@ -25,7 +25,8 @@ HEAD = "deploy: {resources: {reservations: {devices: "
 
 
 def written(root: Path, gpu: str, mode: GpuMode, unmapped: tuple[str, ...] = ()) -> list[str]:
-    (root / "envgen.yaml").write_text(FILE.format(gpu=gpu))
+    text = FILE.format(gpu=gpu)
+    (root / "envgen.yaml").write_text(text if gpu != "none" else text.replace(', gpu: ["0"]', ""))
     profile = load_project(file=root / "envgen.yaml").project.profiles["dev"]
     path = engine_file(profile, root, root / ".envgen", mode, unmapped)
     return path.read_text().splitlines() if path else []
