@@ -110,7 +110,7 @@ def _overlays(
     for profile in project.profiles.values():
         if profile.name not in foreign:
             found = [one for one in engine.volumes(project=profile.compose_name) if one not in kept]
-            why = f"installed sources that profile {profile.name} no longer has so"
+            why = f"stale editable installs of profile {profile.name}"
             yield from _volumes(engine, profile.compose_name, found, why)
 
 

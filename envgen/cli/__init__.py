@@ -8,9 +8,10 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
+import itertools
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -21,57 +22,62 @@ from envgen.errors import Output
 from envgen.text import Loudness
 
 Groups = dict[str, dict[str, tuple[str, str]]]
+# Commands in a row with the same text share a line of the help.
+INPUTS = "Show the inputs of an image, or compare two."
+LIFE = "Stop, start or restart services."
+OUTPUT = "List services, or show their output."
+INSIDE = "Run a command or a shell in a service's container."
+CHECKS = "Run quick checks, or the full acceptance test."
+PRINT = "Print the JSON Schema, or a shell's completion script."
 # Heading in the help -> name -> (module below envgen.cli, with :name where the command is called otherwise; its line of
 # help). The help stands here so that listing the commands imports none of them.
 GROUPS: Groups = {
     "Set up": {
-        "init": ("project.init", "Write a commented starter project into a folder."),
-        "config": ("project.config", "Show the values of a profile, and where each comes from."),
-        "completion": ("completion", "Print the script by which bash, zsh or fish completes."),
-        "schema": ("project.schema", "Print the JSON Schema of the project file."),
+        "init": ("project.init", "Write a commented starter project."),
+        "config": ("project.config", "Show a profile's values and where they come from."),
         "render": ("project.render", "Write Dockerfiles, Compose files and .dockerignore."),
-        "lock": ("project.lock", "Resolve every input into envgen.lock, or check that it still answers."),
-        "model": ("project.model", "Fetch and check the weights that services load."),
-        "recipe": ("project.recipe", "Models as data: list, show, add one to the project as a profile."),
-        "patch": ("patches.patch", "Try, make and apply patches."),
+        "lock": ("project.lock", "Write envgen.lock, or check that it is current."),
+        "model": ("project.model", "Download and check model weights."),
+        "recipe": ("project.recipe", "List model recipes, or add one to the project."),
+        "patch": ("patches.patch", "Test, create and apply patches."),
+        "export": ("project.export", "Write the project for Kubernetes or an editor."),
+        "schema": ("project.schema", PRINT),
+        "completion": ("completion", PRINT),
     },
     "Build": {
-        "build": ("images:build", "Render, then build the image of a profile."),
+        "build": ("images:build", "Build the image of a profile."),
         "pull": ("services.running:pull", "Pull the base image of a profile."),
-        "verify": ("images:verify", "Build twice without cache and compare the images down to the byte."),
-        "inspect": ("images:inspect", "Print every input of an image, as recorded in the image."),
-        "diff": ("images:diff", "Say in which inputs two locks or images differ."),
+        "verify": ("images:verify", "Build twice and compare the content of the images."),
+        "inspect": ("images:inspect", INPUTS),
+        "diff": ("images:diff", INPUTS),
     },
     "Run": {
-        "up": ("services.running:up", "Start services and wait until they really answer."),
+        "up": ("services.running:up", "Start services and wait until they answer."),
         "down": ("services.running:down", "Stop and remove services."),
-        "stop": ("services.running:stop", "Stop services; their containers stay."),
-        "start": ("services.running:start", "Start stopped services and wait until they answer."),
-        "ps": ("services.running:ps", "Show the services of a profile."),
-        "logs": ("services.running:logs", "Show the output of services."),
-        "restart": ("services.running:restart", "Restart services and wait until they answer."),
-        "exec": ("services.running:exec_", "Run a command in a running service."),
-        "run": ("services.running:run", "Run a command in a new container of a service's image."),
-        "shell": ("services.running:shell", "Open a shell in a running service."),
-        "export": ("project.export", "Write the project as other tools read it: Kubernetes, bake, an editor, CI."),
-        "nodes": ("services.nodes", "Compare the machines that serve one model together, and make them the same."),
+        "stop": ("services.running:stop", LIFE),
+        "start": ("services.running:start", LIFE),
+        "restart": ("services.running:restart", LIFE),
+        "ps": ("services.running:ps", OUTPUT),
+        "logs": ("services.running:logs", OUTPUT),
+        "exec": ("services.running:exec_", INSIDE),
+        "run": ("services.running:run", INSIDE),
+        "shell": ("services.running:shell", INSIDE),
+        "nodes": ("services.nodes", "Compare and sync machines that serve one model."),
     },
-    "Look": {
-        "status": ("look.status", "Show profile, image, containers, checkouts and lock on one screen."),
-        "doctor": ("look.doctor", "Prove which code the container imports, and what is around it."),
-        "predict": ("look.predict", "Ask the release what it would choose on a GPU, without that GPU."),
-        "explain": ("look.explain", "Say what a log of a build or a server means: cause, line, cure."),
-    },
-    "Caches": {
-        "cache": ("caches.cache", "List and clear compiled JIT modules, one at a time."),
-        "prune": ("caches.prune", "Remove what is left of earlier and killed runs."),
+    "Check and clean up": {
+        "status": ("look.status", "Show image, containers, checkouts and lock."),
+        "doctor": ("look.doctor", "Check which code a container imports, and its setup."),
+        "predict": ("look.predict", "Ask vLLM which kernels it would choose on a GPU."),
+        "explain": ("look.explain", "Find the cause of a failure in a log, and the fix."),
+        "cache": ("caches.cache", "List, clear and compile JIT kernels."),
+        "prune": ("caches.prune", "Remove leftovers of earlier runs."),
     },
     "Measure": {
-        "smoke": ("measure.bench:smoke", "Try a server in small tests."),
-        "bench": ("measure.bench:bench", "Measure a server with llama-benchy or `vllm bench serve`."),
-        "trace": ("measure.bench:trace", "Trace one request with vLLM's own profiler."),
-        "accept": ("measure.bench:accept", "Run the whole acceptance list against a server."),
-        "results": ("measure.results", "List, show and compare the records of runs."),
+        "smoke": ("measure.bench:smoke", CHECKS),
+        "accept": ("measure.bench:accept", CHECKS),
+        "bench": ("measure.bench:bench", "Benchmark a server."),
+        "trace": ("measure.bench:trace", "Trace one request with vLLM's profiler."),
+        "results": ("measure.results", "List, show and compare recorded runs."),
     },
 }
 
@@ -88,7 +94,7 @@ def _louder(_ctx: click.Context, param: click.Parameter, value: bool) -> None:
 
 
 def with_loudness(command: click.Command) -> click.Command:
-    """``command`` (and those below it) with -q and -v, but for what it has another meaning for (`ps -q`)."""
+    """Add -q and -v to ``command`` and its sub-commands, unless one already uses them (`ps -q`)."""
     taken = {spelling for param in command.params for spelling in param.opts}
     for letter, name, text in LOUDNESS:
         if free := [spelling for spelling in (f"-{letter}", f"--{name}") if spelling not in taken]:
@@ -101,12 +107,18 @@ def with_loudness(command: click.Command) -> click.Command:
 
 
 class FullGroup(click.Group):
-    """A click group whose list of commands cuts no line of help."""
+    """A click group that lists its commands with their whole line of help."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
             formatter.write_dl([(name, one.get_short_help_str(500)) for name, one in found if one])
+
+
+def _merged(rows: dict[str, tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Names and help of commands in a row with the same help: one line for all of them."""
+    for text, names in itertools.groupby(rows, lambda name: rows[name][1]):
+        yield ", ".join(names), text
 
 
 class LazyGroup(click.Group):
@@ -141,10 +153,11 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        width = max(map(len, self._commands()))  # so that all columns begin at the same place
-        for heading, rows in self.groups.items():
+        shown = {heading: list(_merged(rows)) for heading, rows in self.groups.items()}
+        width = max(len(names) for lines in shown.values() for names, _ in lines)  # one column for all groups
+        for heading, lines in shown.items():
             with formatter.section(heading):
-                formatter.write_dl([(name.ljust(width), row[1]) for name, row in rows.items()])
+                formatter.write_dl([(names.ljust(width), text) for names, text in lines])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Names and their help from the table: completing imports no command."""
@@ -164,17 +177,12 @@ def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option("-V", "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version,
-              help="Show the versions of envgen, Python and what it needs.")  # fmt: skip
+              help="Show the versions of envgen and its dependencies.")  # fmt: skip
 def main() -> None:
-    """From one YAML file to a proven, running vLLM + FlashInfer container.
+    """Build and run vLLM + FlashInfer containers from one YAML file.
 
     \b
-    Example:
-      envgen build --profile dev
-      envgen up serve
-      envgen doctor
-      envgen cache clear fused_moe_120
-      envgen up -q serve
+    Example: envgen build --profile current && envgen up serve --profile current
     """
 
 
@@ -187,7 +195,7 @@ def run(argv: Sequence[str] | None = None, output: Output | None = None) -> int:
     ``output`` is told whether the command line asks for JSON, and whether it was printed.
     """
     if os.environ.get("_ENVGEN_COMPLETE"):
-        # Whatever goes wrong, errors don't belong into a prompt.
+        # Errors don't belong in a prompt.
         with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stderr(nowhere), contextlib.suppress(Exception):
             main.main(prog_name="envgen", standalone_mode=False)
         return 0
@@ -197,7 +205,7 @@ def run(argv: Sequence[str] | None = None, output: Output | None = None) -> int:
         result = main.main(args=words, prog_name="envgen", standalone_mode=False, obj=output)
     except SystemExit:  # click's answer where the reader of a pipe has left
         raise BrokenPipeError from None
-    except click.UsageError as error:  # such as an option that there isn't: then no option was looked at
+    except click.UsageError as error:  # an unknown option, for example: no callback has run
         takes = error.ctx is not None and any(one.name == "as_json" for one in error.ctx.command.params)
         output.json = output.json or (takes and "--json" in words)
         raise

@@ -29,7 +29,7 @@ _MODULES = 'for m in "$1"/*/cached_ops/*/ "$1"/*/*/cached_ops/*/; do echo "${m%/
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def command(context: click.Context, shell: str) -> None:
-    """Print the script by which SHELL completes commands, options, profiles, services, variants, modules and keys.
+    """Print the completion script of SHELL: commands, options, profiles, services, variants, modules and keys.
 
     \b
     Example:

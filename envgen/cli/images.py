@@ -109,28 +109,28 @@ def _line(outcome: str, name: str) -> str:
 @click.command()
 @reporting
 @click.option("--no-cache", is_flag=True, help="Run every step again.")
-@click.option("--pull", is_flag=True, help="Look for a newer base image in its registry.")
-@click.option("--tag", "tags", multiple=True, metavar="REF", help="A further name of the image (repeatable).")
+@click.option("--pull", is_flag=True, help="Check the registry for a newer base image.")
+@click.option("--tag", "tags", multiple=True, metavar="REF", help="An additional tag of the image (repeatable).")
 @click.option("--push", is_flag=True, help="Push to the registries of --tag, instead of loading into the engine.")
-@click.option("--cache-from", multiple=True, metavar="SPEC", help="Where to take steps from, as buildx spells it.")
-@click.option("--cache-to", multiple=True, metavar="SPEC", help="Where to keep steps, as buildx spells it.")
+@click.option("--cache-from", multiple=True, metavar="SPEC", help="A cache to read, in buildx syntax.")
+@click.option("--cache-to", multiple=True, metavar="SPEC", help="A cache to write, in buildx syntax.")
 @click.option(
     "--platform", type=click.Choice([one.value for one in Platform]), help="Short for --set base.platform=..."
 )
-@click.option("--max-jobs", type=click.IntRange(1, 9999), metavar="N", help="Compilers at once.")
-@click.option("--unlocked", is_flag=True, help="Go by names and tags, whatever envgen.lock says or lacks.")
+@click.option("--max-jobs", type=click.IntRange(1, 9999), metavar="N", help="Maximum number of parallel compilers.")
+@click.option("--unlocked", is_flag=True, help="Ignore envgen.lock: resolve names and tags now.")
 @click.option("--target", default="", metavar="STAGE", help="Stop after this stage; the image is IMAGE-STAGE.")
 @click.option("--shell-on-error", is_flag=True, help="Open a shell in what was there before the step that failed.")
-@click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
 def build(
     session: Session, platform: str | None, unlocked: bool, target: str, shell_on_error: bool,
     dry_run: bool, **chosen: Any,
 ) -> int:  # fmt: skip
     """Render a profile, then build its image with BuildKit.
 
-    If nothing has changed since the last build, BuildKit isn't even asked. The whole output of every build is kept
-    below .envgen/logs. A changed number of jobs rebuilds nothing. A production profile wants an envgen.lock that holds
-    all of its inputs.
+    If nothing has changed since the last build, nothing is started. The full output of every build is kept in
+    .envgen/logs. Changing the number of jobs rebuilds nothing. A production profile needs an envgen.lock with all of
+    its inputs.
 
     --shell-on-error: BuildKit keeps nothing of a step that failed, so the shell is in the state before it, without the
     step's own mounts; the command that failed is printed. The exit code stays 4.
@@ -140,7 +140,7 @@ def build(
     \b
     Example:
       envgen build --profile dev
-      envgen build --set cuda.arch_list=12.1f --dry-run
+      envgen build --set cuda.arch_list=12.1a --dry-run
       envgen build -p prod --push --tag registry.example/vllm:1 --cache-to type=registry,ref=registry.example/cache
     """
     if platform:
@@ -365,9 +365,9 @@ def _recorded(found: Manifest) -> Iterator[str]:
 @click.argument("second")
 @reporting
 def diff(session: Session, first: str, second: str) -> int:
-    """Say in which inputs FIRST and SECOND differ. Each is a lock file or the name of an image.
+    """Show the inputs in which FIRST and SECOND differ. Each is a lock file or an image.
 
-    Ends with 1 when they differ.
+    Exits with 1 when they differ.
 
     \b
     Example:

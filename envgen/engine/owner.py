@@ -109,6 +109,6 @@ def owner_of(container: Container) -> Owner | None:
 
 
 def ours(containers: Sequence[Container], root: Path) -> tuple[Container, ...]:
-    """Those that no project in another folder than ``root`` made."""
+    """``containers`` without those of a project in another folder than ``root``."""
     owners = ((one, owner_of(one)) for one in containers)
     return tuple(one for one, owner in owners if owner is None or owner.same_folder(Owner(str(root))))

@@ -30,7 +30,7 @@ _INTEGER_DIGITS = 15
 _WRONG: Any = object()
 _NO_KEY = Key("")
 Path_ = tuple[str | int, ...]
-LOCAL_HINT = "{} belongs into envgen.local.yaml, an ENVGEN_... variable or --set"
+LOCAL_HINT = "{} belongs in envgen.local.yaml, an ENVGEN_... variable or --set"
 
 
 class Binding:
@@ -176,7 +176,7 @@ class Binding:
         for name, child in node.items.items():
             where = _below(path, name)
             if key.names and not matches(key.names, name):
-                message = f"{_short(name)} is not a name that can stand here"
+                message = f"{_short(name)} is not a valid name here"
                 self.report(message, child.key_place(where), meaning(key.names))
             elif _begun_by_override(inner, child):
                 others = [one for one in node.items if one != name]
@@ -429,7 +429,7 @@ COMPOSE: Mapping[str, str] = {
 # Records whose keys people look for elsewhere, and how to say where they belong.
 _PLACES: tuple[tuple[type, str], ...] = (
     (Profile, "it belongs to the profile"),
-    (Service, "it belongs into a service: `services: {{NAME: {{{}: ...}}}}`"),
+    (Service, "it belongs in a service: `services: {{NAME: {{{}: ...}}}}`"),
     *((field.shape.type, f"it belongs below `{name}`") for name, field in fields_of(Profile).items()
       if field.shape.kind == shapes.RECORD),
 )  # fmt: skip

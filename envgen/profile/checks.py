@@ -129,7 +129,7 @@ def _sources(report: Report) -> None:
             hint = "give it a git origin, and leave `submodules` on"
             here.problem("submodule_origins", "there are no submodules to replace", hint, at_key=True)
         _requirements(here, ("install", "requires"), source.install.requires)
-    # Two sources that claim the same thing, or lie in each other.
+    # Two sources that claim the same thing, or one inside the other.
     sources = report.sources("mount", "package", "distribution")
     for position, (name, source) in enumerate(sources):
         here = report.at("sources", name)
@@ -140,7 +140,8 @@ def _sources(report: Report) -> None:
             if canonicalize_name(source.distribution) == canonicalize_name(earlier.distribution):
                 here.problem("distribution", f"{source.distribution} is already the distribution of {other}")
             if source.mount.is_parent_of(earlier.mount) or earlier.mount.is_parent_of(source.mount):
-                here.problem("mount", f"{source.mount} and {earlier.mount} (of {other}) lie in each other")
+                inner, outer = sorted((source.mount, earlier.mount), key=str, reverse=True)
+                here.problem("mount", f"{inner} is inside {outer} (sources {name} and {other})")
 
 
 def _origin(source: Report, origin: Origin) -> None:

@@ -425,7 +425,7 @@ class Ulimit:
 
 @dataclass(frozen=True)
 class Machine:
-    """One of several machines: a fact about these machines, so it belongs into envgen.local.yaml."""
+    """One of several machines: a fact about these machines, so it belongs in envgen.local.yaml."""
 
     address: str = key("Its IPv4 address on the cable between the machines.", item=p.IPV4)
     interface: str = key("The network interface that has this address.", item=p.INTERFACE)

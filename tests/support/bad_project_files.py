@@ -289,7 +289,7 @@ dev("source incomplete", "    sources: {⟦⟦⟦vllm: {origin: {checkout: ../v}
 dev(
     "source name",
     "    sources: {⟦My-Source: " + SOURCE % "origin: {checkout: ../v}" + "}\n",
-    ("is not a name", "small letters"),
+    ("is not a valid name", "small letters"),
 )
 dev(
     "reserved source name",
@@ -307,7 +307,11 @@ TWO = (
     + "\n      other: {origin: {checkout: ../o}, %s}\n"
 )
 dev("same mount", TWO % "package: o, distribution: o, mount: ⟦/workspace/vllm", ("is already the mount of vllm", ""))
-dev("nested mount", TWO % "package: o, distribution: o, mount: ⟦/workspace/vllm/o", ("lie in each other", ""))
+dev(
+    "nested mount",
+    TWO % "package: o, distribution: o, mount: ⟦/workspace/vllm/o",
+    ("/workspace/vllm/o is inside /workspace/vllm", ""),
+)
 dev("same package", TWO % "package: ⟦vllm, distribution: o, mount: /o", ("is already the package of vllm", ""))
 dev(
     "same distribution", TWO % "package: o, distribution: ⟦VLLM, mount: /o", ("is already the distribution of vllm", "")
@@ -349,11 +353,11 @@ dev(
 )
 dev("a name of envgen's own", "    env: {g: {⟦ENVGEN_X: 1}}\n", ("are envgen's own", ""))
 dev("derived in a service", "    services: {s: {command: [x], env: {⟦MAX_JOBS: 4}}}\n", ("envgen sets MAX_JOBS", ""))
-dev("variable name", "    env: {g: {⟦A-B: 1}}\n", ("'A-B' is not a name", "letters, digits and underscores"))
+dev("variable name", "    env: {g: {⟦A-B: 1}}\n", ("'A-B' is not a valid name", "letters, digits and underscores"))
 dev("variable without value", "    env: {g: {A: ⟦~}}\n", ("has no value", 'write ""'))
 dev("variable with a list", "    env: {g: {A: ⟦[1]}}\n", ("expected text, found a list", "quote it"))
 dev("group as text", "    env: {g: ⟦x}\n", ("expected a mapping, found the text 'x'", ""))
-dev("variables without a group", "    env: {⟦VLLM_X: 1}\n", ("'VLLM_X' is not a name", "small letters"))
+dev("variables without a group", "    env: {⟦VLLM_X: 1}\n", ("'VLLM_X' is not a valid name", "small letters"))
 dev("token", "    env: {g: {HF_TOKEN: ⟦hf_abcdefghijklmnopqrst}}\n", ("looks like a secret", "secrets: [HF_TOKEN]"))
 dev("token in another variable", "    env: {g: {X: ⟦a hf_abcdefghijklmnopqrst}}\n", ("looks like a secret", ""))
 dev("password", "    env: {g: {DB_PASSWORD: ⟦correct horse}}\n", ("looks like a secret", "secrets: [DB_PASSWORD]"))
@@ -406,7 +410,7 @@ service(
     "pattern that is always there", "ready: {forbid: {moe: ⟦'x*'}}", ("'x*' matches every line", "a part of the line")
 )
 service("pattern without a value", "ready: {expect: {moe: ⟦~}}", ("has no value", ""))
-service("name of a pattern", "ready: {expect: {⟦MoE: x}}", ("'MoE' is not a name", "small letters"))
+service("name of a pattern", "ready: {expect: {⟦MoE: x}}", ("'MoE' is not a valid name", "small letters"))
 service("limit of a phase", "ready: {phases: {weights: ⟦30}}", ("expected text such as 30s", ""))
 service("unknown phase", "ready: {phases: {⟦load: 30s}}", ("unknown key", "start"))
 service("memory that it needs", "needs_memory: ⟦much", ("is not a size", ""))
@@ -421,7 +425,7 @@ service("newline in a word", 'args: {a: [b, ⟦"x\\ny"]}', ("control character '
 service("newline inside JSON", 'args: {a: {b: ⟦"x\\ny"}}', ("control character '\\n'", ""))
 service("empty list argument", "args: {a: ⟦[]}", ("is an empty list", "true for a bare flag"))
 service("not a number in JSON", "args: {a: {b: ⟦.nan}}", ("not a number that JSON can carry", "quote it"))
-service("argument with dashes", "args: {⟦--port: 1}", ("'--port' is not a name", "without its dashes"))
+service("argument with dashes", "args: {⟦--port: 1}", ("'--port' is not a valid name", "without its dashes"))
 service("argument twice", "args: {max-len: 1, ⟦max_len: 2}", ("is the same flag as max-len", ""))
 service("argument without value", "args: {a: [⟦~]}", ("has no value", ""))
 
@@ -433,14 +437,14 @@ dev(
     "    variants: {v: {⟦cuda: {arch_list: 12.0a}}}\n",
     ("unknown key", "belongs to the profile"),
 )
-dev("variant with a wrong name", "    variants: {⟦Fast-One: {}}\n", ("is not a name", "small letters"))
+dev("variant with a wrong name", "    variants: {⟦Fast-One: {}}\n", ("is not a valid name", "small letters"))
 dev("variant of the wrong type", SERVE + "    variants: {v: ⟦[a]}\n", ("expected a mapping, found a list", ""))
 dev(
     "variant with wrong values",
     SERVE + "    variants:\n      v: {services: {serve: {restart: ⟦always, ports: [⟦8000], args: {⟦--x: 1}}}}\n",
     ("'always' is not accepted here", "no, or on-failure:N"),
     ("expected text such as 127.0.0.1:8000:8000", ""),
-    ("is not a name", "without its dashes"),
+    ("is not a valid name", "without its dashes"),
 )
 dev(
     "variant of no service",
@@ -493,7 +497,11 @@ GIT = (
     "    sources:\n      fi:\n        origin: {%s}\n        package: f\n        distribution: f\n        mount: /w/f\n"
     "        %ssubmodule_origins: {%s: {git: 'https://h/c.git', ref: v1}}\n"
 )
-dev("submodule that leaves", GIT % ("git: 'https://h/f.git', ref: v1", "", "⟦../cutlass"), ("is not a name", "cutlass"))
+dev(
+    "submodule that leaves",
+    GIT % ("git: 'https://h/f.git', ref: v1", "", "⟦../cutlass"),
+    ("is not a valid name", "cutlass"),
+)
 dev(
     "submodules of a wheel",
     GIT.replace("submodule_", "⟦submodule_") % ("pypi: f==1.0", "", "3rdparty/cutlass"),

@@ -34,7 +34,7 @@ dry_run_option = click.option("-n", "--dry-run", is_flag=True, help="Show the pl
 def narrowing(function: F) -> F:
     """Add --version and --arch."""
     version = click.option("--version", "version", metavar="V", help="Only this FlashInfer version, as listed.")
-    arch = click.option("--arch", metavar="A", help="Only this arch: 12.1a or 121a; `none`: without one.")
+    arch = click.option("--arch", metavar="A", help="Only this architecture: 12.1a or 121a; `none`: those without one.")
     return version(arch(function))
 
 
@@ -62,7 +62,7 @@ def command() -> None:
 def list_(session: Session, patterns: tuple[str, ...], version: str | None, arch: str | None) -> int:
     """Show every compiled module of FlashInfer: size, objects, age, state, and whether it is being built.
 
-    Below them, the other caches of what is compiled at run time: their volumes or folders.
+    The other caches of compiled code follow, with their volumes or folders.
 
     \b
     Examples:
@@ -80,9 +80,9 @@ def list_(session: Session, patterns: tuple[str, ...], version: str | None, arch
 @narrowing
 @reporting
 def why(session: Session, patterns: tuple[str, ...], version: str | None, arch: str | None) -> int:
-    """Say why a module is stale, or that it is not: reads every file that it was compiled from.
+    """Explain why a module is stale, or confirm that it is not. Reads every file that it was compiled from.
 
-    Ends with 1 when a module is stale.
+    Exits with 1 when a module is stale.
 
     \b
     Examples:
@@ -96,15 +96,15 @@ def why(session: Session, patterns: tuple[str, ...], version: str | None, arch: 
 @command.command()
 @click.option(
     "--from-log", "log", is_flag=False, flag_value="", metavar="[FILE]",
-    help="Those that this log names (`-`: stdin); without FILE: FlashInfer's own records in the cache.",
+    help="Read FILE (`-`: stdin) instead of FlashInfer's records in the cache.",
 )  # fmt: skip
 @reporting
 def modules(session: Session, log: str | None) -> int:
-    """Print the names of the modules that earlier runs used, as `cache warm` takes them: attention modules too.
+    """Print the names of the modules that earlier runs used, as arguments for `cache warm`.
 
-    From FlashInfer's own records in the profile's cache: of all versions, and of modules that were cleared since. Or
-    from a log of another machine: FlashInfer 0.7.2 names each module that it begins to build, and any release
-    those whose build failed or was printed (FLASHINFER_JIT_VERBOSE).
+    They come from FlashInfer's records in the profile's cache: all versions, including modules cleared since. Or from
+    a log of another machine: FlashInfer 0.7.2 logs each module that it begins to build; older releases only those
+    whose build failed or was printed (FLASHINFER_JIT_VERBOSE).
 
     \b
     Examples:
@@ -130,8 +130,8 @@ def _from_log(log: str) -> Used:
 @command.command()
 @patterns_argument
 @narrowing
-@click.option("--stale", is_flag=True, help="What is proven stale.")
-@click.option("--foreign", is_flag=True, help="What this environment's version and arch will never use.")
+@click.option("--stale", is_flag=True, help="Modules proven stale.")
+@click.option("--foreign", is_flag=True, help="Modules of versions and architectures that this environment never uses.")
 @click.option("--older-than", metavar="AGE", help="Only modules older than AGE: 30d, 12h, 45m.")
 @click.option(
     "--changed",
@@ -139,7 +139,7 @@ def _from_log(log: str) -> Used:
     is_flag=False,
     flag_value="HEAD",
     default=None,
-    help="What is compiled from files of the mounted checkout that differ from REV (HEAD when left out).",
+    help="Modules compiled from files of the mounted checkout that differ from REV (default: HEAD).",
 )
 @click.option("--all", "everything", is_flag=True, help="All modules (after --version and --arch).")
 @dry_run_option
@@ -149,9 +149,9 @@ def clear(
     session: Session, patterns: tuple[str, ...], version: str | None, arch: str | None, stale: bool,
     foreign: bool, older_than: str | None, changed: str | None, everything: bool, dry_run: bool, yes: bool,
 ) -> int:  # fmt: skip
-    """Remove compiled modules, and the sources generated for them; nothing else.
+    """Remove compiled modules and their generated sources.
 
-    Takes the lock that FlashInfer takes: a module that is being built is refused, and so is all that was named with it.
+    Takes FlashInfer's own lock. If one of the named modules is being built, nothing is removed.
 
     \b
     Examples:
@@ -190,11 +190,11 @@ def clear(
 @click.option("-j", "--jobs", type=click.IntRange(1, LARGEST), metavar="N", help="At most N compilers at once.")
 @reporting
 def warm(session: Session, names: tuple[str, ...], jobs: int | None) -> int:
-    """Compile modules by FlashInfer's own build; without names: what is partial or stale.
+    """Compile modules with FlashInfer's own build; without names, those that are partial or stale.
 
-    In a running service, else in a throw-away container of the image: kernels are ready before a model takes the
-    memory. Each compiler starts when its memory is free. Attention modules go by their full names. What is proven
-    stale is cleared first. Records a baseline. Ends with 1 when a module could not be compiled.
+    Runs in a running service, or else in a throw-away container of the image, so that kernels are ready before a model
+    takes the memory. Each compiler starts when its memory is free. Attention modules need their full names. Modules
+    proven stale are cleared first. Records a baseline. Exits with 1 when a module could not be compiled.
 
     \b
     Examples:
@@ -218,12 +218,12 @@ def warm(session: Session, names: tuple[str, ...], jobs: int | None) -> int:
 @command.command()
 @patterns_argument
 @narrowing
-@click.option("--force", is_flag=True, help="Also where files changed after it was compiled: you know better.")
+@click.option("--force", is_flag=True, help="Record modules whose files changed after compilation, too.")
 @reporting
 def baseline(session: Session, patterns: tuple[str, ...], version: str | None, arch: str | None, force: bool) -> int:
-    """Record the bytes of every file that modules were compiled from, so that `list` and `why` are certain.
+    """Record checksums of every file that modules were compiled from, so that `list` and `why` are certain.
 
-    Ends with 1 when a module could not be recorded.
+    Exits with 1 when a module could not be recorded.
 
     \b
     Examples:

@@ -117,7 +117,7 @@ def evidence(evidence: Inventory) -> Iterator[str]:
             )
             yield f"  {what}: {counted(module.checked, 'file')} judged by their times of change, a guess"
         if module.state in ("stale", "debug"):
-            yield f"  cure: envgen cache clear {visible(module.name)}"
+            yield f"  fix: envgen cache clear {visible(module.name)}"
 
 
 def recorded(recorded: Recorded) -> Iterator[str]:
@@ -149,7 +149,7 @@ def cleared(cleared: Cleared) -> Iterator[str]:
         elif item.gone or cleared.dry_run:
             yield f"{verb} {visible(item.path)}, {size(item.bytes)} in {counted(item.files, 'file')}"
     if cleared.leftovers.count:
-        yield f"{verb} what an interrupted clear had left behind, {size(cleared.leftovers.bytes)}"
+        yield f"{verb} leftovers of an interrupted clear, {size(cleared.leftovers.bytes)}"
     if not cleared.modules:
         yield "nothing to clear"
     freed = cleared.freed + (cleared.leftovers.bytes if cleared.dry_run else 0)

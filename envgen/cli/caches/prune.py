@@ -20,11 +20,11 @@ from envgen.text import counted, progress, size, table, visible
 @click.option("-y", "--yes", is_flag=True, help="Don't ask.")
 @reporting
 def command(session: Session, dry_run: bool, yes: bool) -> int:
-    """Remove what is left of earlier and killed runs, on the engine and in the project.
+    """Remove leftovers of earlier and killed runs, on the engine and in the project.
 
-    Throw-away containers, images without a name, overlays and cache namespaces that no profile uses, unfinished files,
-    and all but the newest logs and crash bundles.
-    Ends with 1 when something could not be removed.
+    These are throw-away containers, untagged images, overlays and cache namespaces that no profile uses, unfinished
+    files, and all but the newest logs and crash bundles.
+    Exits with 1 when something could not be removed.
 
     \b
     Examples:

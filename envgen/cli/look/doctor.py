@@ -23,14 +23,14 @@ from envgen.text import wants_colour
 @click.command()
 @click.argument("service", required=False)
 @reporting
-@click.option("--run", "throw_away", is_flag=True, help="With nothing running, look inside a throw-away container.")
-@click.option("--deep", is_flag=True, help="Also import for real, ask the packages, and run a kernel (minutes).")
+@click.option("--run", "throw_away", is_flag=True, help="If nothing is running, check in a throw-away container.")
+@click.option("--deep", is_flag=True, help="Also import the packages, ask them, and run a kernel (minutes).")
 @click.option("--fix", is_flag=True, help="Fix what can be fixed safely, after showing it.")
-@click.option("--dry-run", is_flag=True, help="With --fix: show what would be done, and do nothing.")
+@click.option("--dry-run", is_flag=True, help="With --fix: show what would be done; change nothing.")
 @click.option("--yes", "-y", is_flag=True, help="With --fix: don't ask.")
 @click.option("--bundle", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
               help="Write findings, versions, files and logs to a redacted FILE (.tar.gz).")  # fmt: skip
-@click.option("--strict", is_flag=True, help="Exit 1 for warnings too.")
+@click.option("--strict", is_flag=True, help="Exit with 1 for warnings, too.")
 @hurried(DOCTOR)
 def command(
     session: Session, service: str | None, throw_away: bool, deep: bool, fix: bool, dry_run: bool, yes: bool,
@@ -39,8 +39,8 @@ def command(
     """Check host, image and container, and prove which flashinfer and vllm are imported.
 
     A probe in the container reports what -c, -m and console scripts import of each source, by folder. Exit code 0: no
-    errors; 1: errors (with --strict: or warnings). SERVICE is the one to look at; default: dev, else any that runs. One
-    with `cluster` is looked at on each of its machines.
+    errors; 1: errors (with --strict: or warnings). SERVICE defaults to dev, or else to a running one. One
+    with `cluster` is checked on each of its machines.
 
     \b
     Example:

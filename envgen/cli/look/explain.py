@@ -1,4 +1,4 @@
-"""`envgen explain`: what a log says about why it ended as it did."""
+"""`envgen explain`: the cause of a failure, from a log."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ LARGEST = 256 << 20  # bytes of a bundle's log
 @click.argument("log", required=False, type=click.Path(path_type=Path, allow_dash=True))
 @json_option
 def command(log: Path | None) -> int:
-    """Explain a log of a build, of a kernel's compilation or of a server: cause, evidence, cure.
+    """Explain a log of a build, of a kernel's compilation or of a server: cause, evidence, fix.
 
-    LOG is a file, a crash bundle, or `-` for stdin; default: the project's newest build log. Where no rule knows the
-    failure, the first exception of the first process that failed is shown. Ctrl-C ends the reading of what a program
-    still writes. Exit code 0: no failure is known in it; 1: one is.
+    LOG is a file, a crash bundle, or `-` for stdin; default: the project's newest build log. If no rule
+    matches, the first exception of the first process that failed is shown. Ctrl-C stops reading a program that still
+    writes. Exit code 0: no known failure; 1: one was found.
 
     \b
     Example:
@@ -94,7 +94,7 @@ def _newest() -> Path:
         logs = [path for path in state_dir(folder, "logs").glob("*.log") if stat.S_ISREG(path.lstat().st_mode)]
         if logs:
             return max(logs, key=lambda path: path.lstat().st_mtime)
-    raise UsageError("there is no build log here", hint="name a log file: envgen explain LOG, or `-` for stdin")
+    raise UsageError("no build log here", hint="name a log file: envgen explain LOG, or `-` for stdin")
 
 
 def _text(found: tuple[Explanation, ...], name: str, lines: int) -> str:

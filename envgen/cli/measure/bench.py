@@ -66,14 +66,14 @@ def server_options(function: Any) -> Any:
     """Add them; the command receives one ``asked``."""
     options = [
         click.argument("service", required=False),
-        click.option("--url", metavar="URL", help="Ask this server instead of the profile's own service."),
-        click.option("--model", metavar="NAME", help="The model to ask for (default: the only one that it has)."),
+        click.option("--url", metavar="URL", help="Use this server instead of the profile's service."),
+        click.option("--model", metavar="NAME", help="The model's name (default: the only one served)."),
         click.option("--container", metavar="NAME", help="With --url: the server's container."),
         click.option("--api-key-env", "key_variable", metavar="NAME", help="The variable that holds the API key."),
         click.option("--timeout", type=click.IntRange(1, LARGEST), default=300, show_default=True, metavar="SECONDS",
-                     help="Silence after which a request, or a tool, has failed."),
+                     help="Seconds without output after which a request or tool has failed."),
         click.option("--results", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER",
-                     help="Where the record is written (default: results/ beside the project file)."),
+                     help="Folder of the record (default: results/ beside the project file)."),
     ]  # fmt: skip
 
     @functools.wraps(function)
@@ -323,7 +323,7 @@ def tool_options(function: Any) -> Any:
         click.option("--tg", type=Numbers(1), help="Tokens of the reply [default: 32]."),
         click.option("--depth", "-d", type=Numbers(0), help="Tokens in the context before [default: 0]."),
         click.option("--runs", "-r", type=click.IntRange(1, LARGEST), help="Repetitions [default: 3]."),
-        click.option("--tool", type=click.Choice(list(TOOLS)), help="Who measures: llama-benchy (the default where "
+        click.option("--tool", type=click.Choice(list(TOOLS)), help="The benchmark: llama-benchy (the default where "
                      "the image has it), or vllm for `vllm bench serve`."),
         click.option("--tokenizer", metavar="PATH", help="For the tool: the model's folder or name."),
         click.option("--throwaway", is_flag=True, help="Run the tool in a container of its own, from the image of the "
@@ -335,7 +335,7 @@ def tool_options(function: Any) -> Any:
 @click.command()
 @server_options
 def smoke(asked: Asked) -> int:
-    """Try SERVICE (default: the one that serves), or the server at --url, in small tests.
+    """Run quick checks against SERVICE (default: the one that serves), or the server at --url.
 
     A short prompt; a chat, and a tool call where the server takes tools; no NaN or Inf among the log probabilities;
     four requests in parallel; a prefill of 4096 tokens (fewer where the model takes fewer); five repeats with
@@ -351,7 +351,7 @@ def smoke(asked: Asked) -> int:
 
 @click.command()
 @server_options
-@click.option("--concurrency", "-c", type=Numbers(1), help="How many clients at a time [default: 1].")
+@click.option("--concurrency", "-c", type=Numbers(1), help="Parallel clients [default: 1].")
 @tool_options
 @click.option("--prefix-caching", is_flag=True, default=None, help="Fill the context first, and measure what follows.")
 def bench(
@@ -360,7 +360,7 @@ def bench(
     """Measure SERVICE, or the server at --url, with llama-benchy or `vllm bench serve`, in a container.
 
     Every depth is combined with every length of prompt and reply and every concurrency. Ctrl-C keeps the cells that are
-    done. What the tool wrote itself is kept beside the record.
+    done. The tool's own output is kept beside the record.
 
     \b
     Examples:
@@ -384,7 +384,7 @@ def _plan(given: Mapping[str, Any]) -> Plan:
 @click.command()
 @server_options
 def trace(asked: Asked) -> int:
-    """Trace one request to SERVICE (default: the one that serves) with vLLM's own torch profiler.
+    """Trace one request to SERVICE (default: the one that serves) with vLLM's torch profiler.
 
     The service must have been started with a profiler, by a variant of yours as in docs/benchmarking.md. The files that
     the server writes are copied beside the record, 256 MiB at most.
@@ -431,9 +431,9 @@ def _document(tool: str, cells: list[Measured]) -> dict[str, Any]:
 @click.option("--requests", "-n", type=click.IntRange(1, LARGEST), default=200, show_default=True,
               help="Requests of the load.")  # fmt: skip
 @click.option("--concurrency", "-c", type=click.IntRange(1, 4096), default=8, show_default=True,
-              help="How many of them at a time.")  # fmt: skip
+              help="Parallel requests.")  # fmt: skip
 @tool_options
-@click.option("--reference", "-R", multiple=True, metavar="RUN", help="A recorded run to be as fast as.")
+@click.option("--reference", "-R", multiple=True, metavar="RUN", help="A recorded run to match in speed.")
 @click.option("--max-ttft", type=Figure(0, LARGEST, min_open=True), metavar="MS",
               help="Limit for the first token of a short prompt.")  # fmt: skip
 @click.option("--max-per-token", type=Figure(0, LARGEST, min_open=True), metavar="MS", help="Limit for each token.")
@@ -441,7 +441,7 @@ def accept(
     asked: Asked, requests: int, concurrency: int, tokenizer: str | None, throwaway: bool, image: str | None,
     reference: tuple[str, ...], max_ttft: float | None, max_per_token: float | None, **given: Any,
 ) -> int:  # fmt: skip
-    """Run the whole acceptance list against SERVICE, or the server at --url. Exit code 0 only when all of it holds.
+    """Run the full acceptance test against SERVICE, or the server at --url. Exit code 0: everything passed.
 
     What smoke asks for; a load in which no request fails, nothing restarts and memory grows by less than 5 GB; backends
     in the log as `ready.expect` and `ready.forbid` say, and CUDA graphs captured on a GPU; throughput within 20 % of

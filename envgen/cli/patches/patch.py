@@ -31,7 +31,7 @@ from envgen.text import counted, progress
 
 @click.group(cls=FullGroup)
 def command() -> None:
-    """Patches: try, make, apply to a checkout.
+    """Test, create and apply patches.
 
     \b
     Examples:
@@ -45,7 +45,7 @@ def command() -> None:
 @click.argument("sources", nargs=-1, metavar="[SOURCE]...")
 @reporting
 def list_(session: Session, sources: tuple[str, ...]) -> int:
-    """Show the patches of each source: what for, for which versions, and whether a compiler has to see them.
+    """List the patches of each source: purpose, versions, and whether they need a rebuild.
 
     \b
     Example:
@@ -79,16 +79,16 @@ def _listed(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 @command.command("check")
 @click.argument("sources", nargs=-1, metavar="[SOURCE]...")
-@click.option("--release", "releases", multiple=True, metavar="V", help="Against this release; may be repeated.")
-@click.option("--range", "span", metavar="A..B", help="Against every release from A to B: a matrix.")
-@click.option("--ref", metavar="REF", help="Against a branch, tag or commit of the source's repository.")
+@click.option("--release", "releases", multiple=True, metavar="V", help="Test against this release (repeatable).")
+@click.option("--range", "span", metavar="A..B", help="Test against every release from A to B.")
+@click.option("--ref", metavar="REF", help="Test against a branch, tag or commit of the source's repository.")
 @reporting
 def check(
     session: Session, sources: tuple[str, ...], releases: tuple[str, ...], span: str | None, ref: str | None
 ) -> int:
-    """Try patches against bare sources. Nothing is built, and nothing but a cache is written.
+    """Test patches on the sources that they patch. Nothing is built; only a cache is written.
 
-    Without an option: against what the profiles build. Exits with 1 where a build would stop.
+    By default, those that the profiles build. Exits with 1 if a build would fail.
 
     \b
     Examples:
@@ -168,13 +168,13 @@ checkout_option = click.option(
 @click.argument("name")
 @source_argument
 @checkout_option
-@click.option("-m", "--description", default="", help="What it is for, in one line.")
+@click.option("-m", "--description", default="", help="The purpose, in one line.")
 @project_options
 def new(session: Session, name: str, source: str | None, checkout: Path | None, description: str) -> int:
-    """Make a patch from what was changed in a mounted checkout.
+    """Create a patch from the changes in a mounted checkout.
 
-    With patches applied there (`envgen patch apply`), or made there before, from what was changed since. The files of
-    the checkout stay as they are. The first patch of a source makes its folder and series.
+    Only changes since the last patch applied or created there count. The checkout stays as it is. The first patch of a
+    source creates its folder and series.
 
     \b
     Example:
@@ -215,9 +215,9 @@ def _changes(there: Checkout, series: Series) -> bytes:
 @checkout_option
 @project_options
 def refresh(session: Session, patch: str, source: str | None, checkout: Path | None) -> int:
-    """Replace the diff of PATCH by what is changed in a mounted checkout; its head stays.
+    """Replace the diff of PATCH with the changes in a mounted checkout; its header stays.
 
-    With the patches before it in the checkout, or none of them.
+    The checkout has all earlier patches of the series applied, or none.
 
     \b
     Example:
@@ -238,12 +238,12 @@ def refresh(session: Session, patch: str, source: str | None, checkout: Path | N
 @command.command("apply")
 @source_argument
 @checkout_option
-@click.option("-R", "--reverse", is_flag=True, help="Take back what was applied.")
+@click.option("-R", "--reverse", is_flag=True, help="Revert what was applied.")
 @reporting
 def apply(session: Session, source: str | None, checkout: Path | None, reverse: bool) -> int:
-    """Apply a series to a mounted checkout, or take it out: all of it, or nothing.
+    """Apply a series to a mounted checkout, or revert it: all of it, or nothing.
 
-    The checkout must be clean, and for --reverse the lines of the patches as they left them. No branch is touched.
+    The checkout must be clean; for --reverse, the patched lines must be unchanged. Branches stay as they are.
 
     \b
     Example:

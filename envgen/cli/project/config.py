@@ -15,8 +15,8 @@ from envgen.profile.tree import VARIANT
 
 @click.command()
 @reporting
-@click.option("--explain", "with_origin", is_flag=True, help="One value a line, and where it comes from.")
-@click.option("--changed", is_flag=True, help="The same without what is a default.")
+@click.option("--explain", "with_origin", is_flag=True, help="Show one value per line, and where it comes from.")
+@click.option("--changed", is_flag=True, help="The same, without defaults.")
 @variant_option
 def command(session: Session, with_origin: bool, changed: bool) -> None:
     """Show the values of a profile after all layers are merged.

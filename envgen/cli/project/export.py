@@ -26,7 +26,7 @@ DIGEST = re.compile(r"[a-z0-9][a-z0-9._:/-]*@sha256:[0-9a-f]{64}")
 
 @click.group()
 def command() -> None:
-    """Write the project, or a service of it, as other tools read it.
+    """Write the project, or one of its services, for other tools.
 
     A file that `envgen export` did not write is not overwritten.
 
@@ -39,7 +39,7 @@ def command() -> None:
 
 
 output_option = click.option(
-    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="A file; default: stdout."
+    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write to this file (default: stdout)."
 )
 
 
@@ -68,14 +68,14 @@ def _named(profile: Profile, service: str | None) -> str:
 @click.argument("service", required=False)
 @project_options
 @variant_option
-@click.option("--image", required=True, metavar="NAME@sha256:DIGEST", help="The image as the cluster pulls it.")
+@click.option("--image", required=True, metavar="NAME@sha256:DIGEST", help="The image that the cluster pulls.")
 @output_option
 def kubernetes(session: Session, service: str | None, image: str, output: Path | None) -> int:
     """Write SERVICE (default: the first one) as a LeaderWorkerSet and a Service of Kubernetes.
 
-    The same file for the same project, lock and image. `docker push` prints the digest of an image. What only this
-    machine has is refused, all at once (exit code 6): mounted checkouts, mounts, devices. docs/kubernetes.md has
-    what the cluster needs, and what envgen does not do there.
+    The same project, lock and image give the same file. `docker push` prints the digest of an image. Parts of this
+    machine (mounted checkouts, mounts, devices) are refused with exit code 6. docs/kubernetes.md lists what the cluster
+    needs.
 
     \b
     Examples:

@@ -20,15 +20,15 @@ from envgen.text import counted, progress
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @reporting
-@click.option("--check", is_flag=True, help="Work offline; exit 1 and print what is missing or has changed.")
-@click.option("--upgrade", is_flag=True, help="Resolve the named inputs anew (all where none is named).")
-@click.option("--offline", is_flag=True, help="Use what is there already; fail where something must be asked.")
+@click.option("--check", is_flag=True, help="Work offline; exit with 1 and print what is missing or has changed.")
+@click.option("--upgrade", is_flag=True, help="Resolve the named inputs again (default: all).")
+@click.option("--offline", is_flag=True, help="Use the network for nothing; fail if an input needs it.")
 @click.option("--dry-run", is_flag=True, help="Resolve and show what would change; write nothing.")
 def command(session: Session, names: tuple[str, ...], check: bool, **how: bool) -> int:
     """Write envgen.lock: base image, commits, packages, files and patches, each exactly.
 
-    Only what has no answer yet is asked for; everything else stays. NAME, with --upgrade: base, apt, pip, a source
-    such as vllm, or a Python package. envgen.local.yaml and ENVGEN_ variables are left out, as the file is shared.
+    Only inputs without an entry are resolved; the others stay. NAME, with --upgrade: base, apt, pip, a source
+    such as vllm, or a Python package. envgen.local.yaml and ENVGEN_ variables are ignored, as the file is shared.
 
     \b
     Example:

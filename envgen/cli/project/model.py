@@ -19,7 +19,7 @@ GIB = 1 << 30
 
 @click.group("model", cls=FullGroup)
 def command() -> None:
-    """Fetch and check the weights that services load.
+    """Download and check the weights that services load.
 
     \b
     Examples:
@@ -32,10 +32,10 @@ def command() -> None:
 @click.argument("service", required=False)
 @reporting
 def pull(session: Session, service: str | None) -> int:
-    """Fetch the weights of SERVICE into the Hugging Face cache; continue what was begun.
+    """Download the weights of SERVICE into the Hugging Face cache, or resume a download.
 
-    They are fetched by the image's huggingface_hub, at the commit that envgen.lock names, and belong to you.
-    HF_TOKEN and HF_ENDPOINT are taken from this shell. Ctrl-C keeps what is there.
+    The image's huggingface_hub downloads them at the commit in envgen.lock; you own the files.
+    HF_TOKEN and HF_ENDPOINT come from this shell. Ctrl-C keeps what has arrived.
 
     \b
     Example:
@@ -48,7 +48,7 @@ def pull(session: Session, service: str | None) -> int:
 @click.argument("service", required=False)
 @reporting
 def check(session: Session, service: str | None) -> int:
-    """Check without a network that the weights of SERVICE are whole (exit code 1: they are not).
+    """Check offline that the weights of SERVICE are complete (exit code 1: they are not).
 
     \b
     Example:

@@ -26,7 +26,7 @@ _variant = click.option("--model-variant", "variant", metavar="V", default="",
 
 @click.group(cls=FullGroup)
 def command() -> None:
-    """Models as data: list recipes, show one, add it to the project as a profile.
+    """List model recipes, show one, or add one to the project as a profile.
 
     \b
     Examples:
@@ -69,7 +69,7 @@ def list_(place: str, ref: str) -> int:
 @_variant
 @json_option
 def show(name: str, place: str, ref: str, variant: str) -> int:
-    """Show a recipe as it is read: NAME of a shipped one, a file, or a name in PLACE.
+    """Show a recipe as envgen reads it: NAME is a shipped recipe, a file, or a recipe in PLACE.
 
     \b
     Example:
@@ -113,10 +113,10 @@ def add(
     session: Session, name: str, place: str, ref: str, variant: str, called: str, extends: str, yes: bool,
     dry_run: bool,
 ) -> int:  # fmt: skip
-    """Write a recipe into envgen.yaml as a profile, shown first: NAME of a shipped one, a file, or a name in PLACE.
+    """Add a recipe to envgen.yaml as a profile: NAME is a shipped recipe, a file, or a recipe in PLACE.
 
-    Nothing of a recipe is executed: its command is read as words. What has no place in a profile is listed. Comments
-    and order of envgen.yaml stay. With --json only --yes writes.
+    The change is shown first. No part of a recipe is executed: its command is only parsed. Settings that a profile
+    can't hold are listed. Comments and order of envgen.yaml are kept. With --json, only --yes writes.
 
     \b
     Examples:

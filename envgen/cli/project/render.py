@@ -20,19 +20,19 @@ from envgen.text import counted, progress
 
 @click.command()
 @reporting
-@click.option("--check", is_flag=True, help="Write nothing; exit 1 with a unified diff where a file has drifted.")
+@click.option("--check", is_flag=True, help="Write nothing; print a diff and exit with 1 if a file has drifted.")
 @click.option("--stdout", is_flag=True, help="Print the files instead of writing them.")
 @click.option("--force", is_flag=True, help="Overwrite files that envgen did not write; each is kept as FILE.orig.")
 def command(session: Session, check: bool, stdout: bool, force: bool) -> int:
     """Write Dockerfiles, Compose files and .dockerignore from the project file.
 
-    envgen.local.yaml and ENVGEN_ variables are left out: what is committed is the same on every machine.
-    Files that envgen did not write are not overwritten without --force.
+    envgen.local.yaml and ENVGEN_ variables are ignored: committed files are the same on every machine.
+    Files that envgen did not write are overwritten only with --force.
 
     \b
     Example:
       envgen render --check
-      envgen render -p prod --stdout --set cuda.arch_list=12.1f
+      envgen render -p prod --stdout --set cuda.arch_list=12.1a
     """
     if check and stdout:
         raise UsageError("--check and --stdout exclude each other")

@@ -36,20 +36,19 @@ def command() -> None:
 @click.argument("service", required=False)
 @reporting
 @variant_option
-@click.option("--deep", is_flag=True, help="Compare all bytes of the weights, not samples: minutes.")
+@click.option("--deep", is_flag=True, help="Compare every byte of the weights, not samples (minutes).")
 def check(session: Session, service: str | None, deep: bool) -> int:
-    """Compare the machines of SERVICE before anything is started on them.
+    """Compare the machines of SERVICE before a start.
 
-    Each machine is asked through its Docker context, by a container of the profile's own image: Docker, the image by
-    its content, versions, the network interface, RDMA devices, ports, memory, the weights, the clock. Then a TCP
-    connection is tried in both directions. The variables of each machine are written to .envgen/nodes/NAME.env, for
-    plain Docker:
+    A container of the profile's image on each machine, reached through its Docker context, checks Docker, the image's
+    content, versions, the network interface, RDMA devices, ports, memory, the weights and the clock. Then TCP is tried
+    in both directions. The variables of each machine are written to .envgen/nodes/NAME.env, for plain Docker:
 
     \b
       docker --context spark-2 compose --env-file .envgen/nodes/spark-2.env -f compose/prod.yaml \\
         -f compose/prod.serve.worker.yaml up -d serve
 
-    Exit code 6 where something does not fit.
+    Exit code 6: something does not match.
 
     \b
     Example:
@@ -92,19 +91,18 @@ def _lines(found: Sequence[Finding], seconds: float) -> Iterator[str]:
 @click.option("--image", is_flag=True, help="The image.")
 @click.option("--sources", is_flag=True, help="The mounted checkouts.")
 @click.option("--model", is_flag=True, help="The weights.")
-@click.option("--caches", is_flag=True, help="The kernels that were compiled at run time.")
+@click.option("--caches", is_flag=True, help="The compiled kernels.")
 @click.option("-n", "--dry-run", is_flag=True, help="Show what would be sent; change nothing.")
 def push(session: Session, service: str | None, dry_run: bool, **chosen: bool) -> int:
-    """Copy what the first machine of SERVICE has to its other machines: image, checkouts, weights, compiled kernels.
+    """Copy image, checkouts, weights and compiled kernels from the first machine of SERVICE to the others.
 
-    All of it, or what is named. Nothing is built or downloaded a second time; what is the same is left alone.
+    Copies everything, or only what the options name. Identical parts are skipped.
 
-    The image goes by `docker save` and `docker load` over the connection of the machine's Docker context, what is in
-    volumes by tar between two containers of the image, and folders (weights, checkouts) by rsync over ssh, which goes
-    on where it was cut off. What a push replaces or removes in a checkout is kept beside it, in NAME.before-push.
+    The image is copied by `docker save` and `docker load` through the machine's Docker context, volumes by tar between
+    two containers of the image, and folders (weights, checkouts) by rsync over ssh, which resumes. Files that a push
+    replaces or removes in a checkout are kept beside it, in NAME.before-push.
 
-    Exit code 3 where something could not be sent, 6 where it was refused: services that use a cache, a context that is
-    not an ssh:// one.
+    Exit code 3: a copy failed; 6: a copy was refused, since services use a cache, or the context is not an ssh:// one.
 
     \b
     Examples:

@@ -80,26 +80,31 @@ def command_of(argv: tuple[str, ...]) -> tuple[str, ...]:
 @click.option("--build", "build_first", is_flag=True, help="Build the image first if it is not up to date.")
 @click.option("--no-wait", is_flag=True, help="Return as soon as the container is created.")
 @timeout_option
-@click.option("-d", "--detach", is_flag=True, expose_value=False, help="Done anyway: `envgen logs -f` follows.")
-@click.option("--no-predict", is_flag=True, help="Don't ask the release first what it would choose.")
+@click.option(
+    "-d",
+    "--detach",
+    is_flag=True,
+    expose_value=False,
+    help="No effect: `up` always detaches. `envgen logs -f` follows.",
+)
+@click.option("--no-predict", is_flag=True, help="Skip asking vLLM which kernels it would choose.")
 @click.option("--recreate", is_flag=True, help="Replace a running container whose settings differ, without asking.")
-@click.option("--stay", is_flag=True, help="Then watch a service with `cluster`; if a part of it fails, take all down.")
+@click.option("--stay", is_flag=True, help="Keep watching a service with `cluster`; if one part fails, stop all.")
 def up(
     session: Session, names: tuple[str, ...], build_first: bool, no_wait: bool, timeout: int | None,
     no_predict: bool, recreate: bool, stay: bool,
 ) -> int:  # fmt: skip
     """Start each SERVICE (default: all of the profile), and wait until it answers.
 
-    First everything is checked: the image is current, mounted checkouts are there, ports are free, and the memory, GPU
-    and weights that are wanted are available. vLLM in the image is asked which kernels it would choose (`envgen
-    predict`). If anything is wrong, nothing is started (exit code 6); if only weights are missing, up asks whether to
-    fetch them.
+    It first checks that the image is current, mounted checkouts exist, ports are free, and memory, GPU and weights are
+    available, and asks vLLM in the image which kernels it would choose (`envgen predict`). If a check fails, nothing
+    starts (exit code 6); if only weights are missing, it offers to download them.
 
-    Ready means: the model is listed, a prompt is completed, a chat and a tool call are answered where the server takes
-    them, and the log shows what `ready` expects. A service that fails is removed, after its logs and state are saved in
-    a crash bundle (exit code 5). Ctrl-C stops the waiting, not the service.
+    Ready means: the model is listed; a prompt, and where the server supports them a chat and a tool call, are answered;
+    and the log shows what `ready` expects. The logs and state of a service that fails are saved in a crash bundle, then
+    it is removed (exit code 5). Ctrl-C stops the waiting, not the service.
 
-    Services become ready side by side; those that put a model on a GPU, one after the other.
+    Services start in parallel, except that models load onto a GPU one after the other.
 
     A running service is left alone. If its settings differ from the profile's, up shows the differences and replaces it
     only with --recreate or after a yes (otherwise exit code 6). What another folder or user runs under the same name is
@@ -200,7 +205,7 @@ def report(profile: Profile, service: str, started: Started, *, waited: bool = T
 def run(session: Session, argv: tuple[str, ...], inside: list[str], tty: bool) -> int:
     """Run a command in a new container with the image, mounts and environment of a service; it is removed afterwards.
 
-    SERVICE is the first word where the profile has a service of that name; else `dev`, or the first of the profile.
+    If the first word names a service of the profile, it is SERVICE; otherwise `dev`, or the first service.
     Ports are not published. The exit code is the command's own; Ctrl-C goes to the command.
 
     \b
@@ -290,7 +295,7 @@ def stop(session: Session, names: tuple[str, ...]) -> int:
 @reporting
 @timeout_option
 def start(session: Session, names: tuple[str, ...], timeout: int | None) -> int:
-    """Start the stopped container of each SERVICE as it is, and wait until it answers. `up` looks at the profile again.
+    """Start the stopped container of each SERVICE unchanged, and wait until it answers. `up` applies the profile.
 
     \b
     Example:
@@ -312,10 +317,10 @@ def _again(verb: str, session: Session, names: Sequence[str], timeout: int | Non
 
 @click.command()
 @reporting
-@click.option("-a", "--all", "everything", is_flag=True, help="Also what `envgen run` has started.")
-@click.option("-q", "--quiet", "only_ids", is_flag=True, help="Only the containers' ids.")
+@click.option("-a", "--all", "everything", is_flag=True, help="Include containers started by `envgen run`.")
+@click.option("-q", "--quiet", "only_ids", is_flag=True, help="Print only container IDs.")
 def ps(session: Session, everything: bool, only_ids: bool) -> int:
-    """Show the services of a profile: state, health, ports, and whether image and settings still are the profile's.
+    """Show the services of a profile: state, health, ports, and whether image and settings match the profile.
 
     \b
     Example:
@@ -372,10 +377,10 @@ def as_row(row: dict[str, Any]) -> tuple[str, ...]:
 @click.command()
 @click.argument("names", metavar="[SERVICE]...", nargs=-1)
 @project_options_without_f
-@click.option("-f", "--follow", is_flag=True, help="Go on until Ctrl-C.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the output until Ctrl-C.")
 @click.option("-n", "--tail", type=click.IntRange(0, LARGEST), metavar="LINES", help="Only the last lines.")
-@click.option("--since", metavar="TIME", help="Only what is younger: 10m, 2h, 2026-01-02T03:04:05Z.")
-@click.option("-t", "--timestamps", is_flag=True, help="Each line with its time.")
+@click.option("--since", metavar="TIME", help="Only lines since TIME: 10m, 2h, 2026-01-02T03:04:05Z.")
+@click.option("-t", "--timestamps", is_flag=True, help="Show timestamps.")
 @node_option
 def logs(
     session: Session, names: tuple[str, ...], follow: bool, tail: int | None, since: str | None, timestamps: bool,
@@ -414,9 +419,9 @@ def logs(
 @reporting
 @timeout_option
 def restart(session: Session, names: tuple[str, ...], timeout: int | None) -> int:
-    """Restart each SERVICE, or start it where it has ended, and wait until it answers.
+    """Restart each SERVICE (or start a stopped one), and wait until it answers.
 
-    A running server keeps the kernels that it has loaded.
+    Use it to load recompiled kernels: a running server keeps those that it has loaded.
 
     \b
     Example:
@@ -434,9 +439,9 @@ def restart(session: Session, names: tuple[str, ...], timeout: int | None) -> in
 def exec_(
     session: Session, service: str, argv: tuple[str, ...], inside: list[str], tty: bool, node: str | None
 ) -> int:  # fmt: skip
-    """Run a command in the running SERVICE. Options of envgen stand before SERVICE.
+    """Run a command in the running SERVICE. envgen's options come before SERVICE.
 
-    Its exit code is the command's own. Of several machines it is the first, or that of --node.
+    The exit code is the command's. On several machines it runs on the first, or on --node.
 
     \b
     Example:

@@ -133,7 +133,7 @@ def test_what_a_hint_for_a_key_of_compose_names_is_accepted(tmp_path: Path, word
         (SERVICE.format("variants: {}"), "it belongs to the profile"),
         (SERVICE.format("ipc: host"), "it belongs to the profile"),
         (SERVICE.format("arch_list: 12.1a"), "it belongs below `cuda`"),
-        ("    command: [x]\n", "it belongs into a service: `services: {NAME: {command: ...}}`"),
+        ("    command: [x]\n", "it belongs in a service: `services: {NAME: {command: ...}}`"),
         ("    max_jobs: 4\n", "it belongs below `build`"),
         ("mode: production\n", "it belongs below `defaults:` or below a profile"),
     ],
