@@ -39,6 +39,19 @@ def test_one_place_names_a_model(tmp_path: Path) -> None:
     assert asked(found) == "Big"
 
 
+def test_a_profile_that_extends_it_and_a_variant_name_another_model(tmp_path: Path) -> None:
+    more = """\
+    variants: {big: {services: {serve: {model: {repo: you/Big}}}}}
+  child: {extends: dev, dockerfile: Dockerfile.child, services: {serve: {model: {repo: you/Other}}}}
+"""
+    file = tmp_path / "envgen.yaml"
+    file.write_text(FILE % PLAIN + more)
+    profiles = load_project(file=file, variant="big").project.profiles
+    found = {name: profiles[name].services["serve"] for name in profiles}
+    assert found["dev"].argv[2:] == ("you/Big", "--served-model-name", "Big") and asked(found["dev"]) == "Big"
+    assert found["child"].argv[2:] == ("you/Other", "--served-model-name", "Other") and asked(found["child"]) == "Other"
+
+
 @pytest.mark.parametrize(
     ("text", "argv", "name"),
     [
