@@ -98,7 +98,7 @@ def _streams() -> Iterator[None]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the program and return its exit code (docs/exit-codes.md)."""
+    """Run the program and return its exit code (docs/troubleshooting.md)."""
     with _streams():
         hide(hidden_values(os.environ))
         return _main(argv)

@@ -19,7 +19,7 @@ E = TypeVar("E", bound="EnvgenError")
 
 
 class ExitCode(IntEnum):
-    """Exit codes of the program. They are documented in docs/exit-codes.md and never change their meaning."""
+    """Exit codes of the program. They are documented in docs/troubleshooting.md and never change their meaning."""
 
     OK = 0
     FINDINGS = 1  # a check ran and said no: drift, doctor errors, unknown module

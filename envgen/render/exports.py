@@ -232,7 +232,7 @@ def kubernetes(profile: Profile, name: str, image: str, commit: str = "") -> lis
 
 def kubernetes_text(found: list[Doc]) -> str:
     """The objects as YAML that every reader takes for the same, YAML 1.1 and 1.2."""
-    head = "# Written by `envgen export kubernetes`. docs/kubernetes.md has what must be in the cluster first.\n"
+    head = "# Written by `envgen export kubernetes`. docs/exports.md has what must be in the cluster first.\n"
     return head + yaml.dump_all(found, Dumper=Quoting, sort_keys=False, allow_unicode=False, width=120)
 
 

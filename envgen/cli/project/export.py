@@ -74,7 +74,7 @@ def kubernetes(session: Session, service: str | None, image: str, output: Path |
     """Write SERVICE (default: the first one) as a LeaderWorkerSet and a Service of Kubernetes.
 
     The same project, lock and image give the same file. `docker push` prints the digest of an image. Parts of this
-    machine (mounted checkouts, mounts, devices) are refused with exit code 6. docs/kubernetes.md lists what the cluster
+    machine (mounted checkouts, mounts, devices) are refused with exit code 6. docs/exports.md lists what the cluster
     needs.
 
     \b
