@@ -249,6 +249,6 @@ def test_debug_kernels_by_the_real_build(lab: Lab, envgen: Envgen) -> None:
         lab.sh(f"cp /tmp/verbose {ninja}")
         assert envgen.states()[f"{version} page"].rstrip("?") == "debug"
         said = envgen("why", "page", "--version", version)
-        assert "10 to 100 times slower" in said and "cure: envgen cache clear page" in said
+        assert "10 to 100 times slower" in said and "fix: envgen cache clear page" in said
         lab.sh(f"cp /tmp/both {ninja}")
         assert envgen.states()[f"{version} page"].rstrip("?") == "fresh"
