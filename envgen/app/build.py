@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envgen import files
-from envgen.app import whose
+from envgen.app import ownership
 from envgen.app.lock import demand
 from envgen.app.patch_sources import try_patches
 from envgen.app.session import Session
@@ -172,7 +172,7 @@ def build(
     engine = connect()
     if not unlocked:
         demand(profile, root, engine, job.lock)
-    whose.claim(engine, profile, root)
+    ownership.claim(engine, profile, root)
     if image_id := up_to_date(job, options, engine):
         return Outcome(job, image_id)
     how = job.compilers(engine, options)

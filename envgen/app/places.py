@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from envgen.app import nodes, whose
+from envgen.app import nodes, ownership
 from envgen.app.session import Session, known_service
 from envgen.engine.client import Engine, connect
 from envgen.engine.compose import Compose
@@ -97,7 +97,7 @@ class Opened:
     def running(self, service: str) -> Container:
         """The container of a running service of ours. NotFoundError with the command that starts it."""
         known_service(self.profile, service)
-        whose.demand(self.engine, self.profile, self.root)
+        ownership.require(self.engine, self.profile, self.root)
         found = self.engine.containers(self.profile.compose_name, service)
         if not found:
             what = f"{service} is not running" + (f" on {self.node}" if self.node else "")

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from envgen import files
-from envgen.app.whose import other_owner
+from envgen.app.ownership import other_owner
 from envgen.engine.client import Engine
 from envgen.engine.owner import Owner
 from envgen.engine.values import Container

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envgen.app import nodes, whose
+from envgen.app import nodes, ownership
 from envgen.app.nodes import content
 from envgen.app.places import At
 from envgen.app.session import Session
@@ -241,7 +241,7 @@ def _volume(profile: Profile, root: Path, folder: Folder, source: End, target: E
     if dry_run:
         return Pushed(what, node, "to send", "all of it")
     if folder.mirror:
-        whose.demand(target.engine, profile, root)
+        ownership.require(target.engine, profile, root)
     if not there:
         # With the labels that Compose would give it: else it warns of a stranger at each start.
         labels = {COMPOSE_PROJECT: profile.compose_name, "com.docker.compose.volume": what.replace(" ", "-")}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from envgen.app import grants, nodes, weights, whose
+from envgen.app import grants, nodes, ownership, weights
 from envgen.app.cluster import Group
 from envgen.app.crash import keeper
 from envgen.app.places import Opened, containers_of, opened, place_of, places
@@ -46,7 +46,7 @@ Agree = Callable[[str], bool]  # puts a question to the user; False without a te
 def _there(here: Opened, service: str) -> Container:
     """The container of a service of ours, running or not. NotFoundError with the command that makes one."""
     profile = here.profile
-    whose.demand(here.engine, profile, here.root)
+    ownership.require(here.engine, profile, here.root)
     found = here.engine.containers(profile.compose_name, service, all=True)
     if not found:
         up = f"envgen up {service} --profile {profile.name}"
@@ -87,7 +87,7 @@ def _never(_question: str) -> bool:
 
 def halt(here: Opened, names: Sequence[str]) -> list[str]:
     """Stop the running containers of these services (none named: of all); they stay, for `start`. Their names."""
-    whose.demand(here.engine, here.profile, here.root)
+    ownership.require(here.engine, here.profile, here.root)
     found = containers_of(here, names, all=False)
     if found:
         here.compose.run("--profile", "*", "stop", *names)
@@ -100,7 +100,7 @@ def remove(here: Opened, names: Sequence[str], *, volumes: bool, dry_run: bool) 
     The containers and the volumes that are gone, or would be.
     """
     profile, engine, compose = here.profile, here.engine, here.compose
-    whose.demand(engine, profile, here.root)
+    ownership.require(engine, profile, here.root)
     found = sorted(one.name for one in containers_of(here, names, all=True))
     doomed = []
     if volumes:  # the named ones of the rendered file that exist
@@ -118,7 +118,7 @@ def remove(here: Opened, names: Sequence[str], *, volumes: bool, dry_run: bool) 
     elif found:
         compose.run("--profile", "*", "rm", "--stop", "--force", *names)
     if volumes:
-        whose.release(engine, profile)
+        ownership.release(engine, profile)
     return found, doomed
 
 
@@ -129,10 +129,10 @@ def one_off(session: Session, service: str, argv: Sequence[str], options: Sequen
     """
     here = place_of(session, service, None)
     engine, profile, root = here.engine, here.profile, here.root
-    whose.demand(engine, profile, root)
+    ownership.require(engine, profile, root)
     preflight.check_once(engine, profile, root, service, here.digest)
     compose = here.to_start(service).compose
-    whose.claim(engine, profile, root)
+    ownership.claim(engine, profile, root)
     preflight.prepare(engine, profile, root, service)
     terminal = () if tty and sys.stdin.isatty() and sys.stdout.isatty() else ("-T",)
     return compose.interactive("--progress=quiet", "run", "--rm", "--no-deps", *terminal, *options, service, *argv)
@@ -178,7 +178,7 @@ def check(session: Session, service: str, agree: Agree) -> Checked:
         return _check_shared(session, service)
     here = opened(session)
     root, profile, engine = here.root, here.profile, here.engine
-    whose.demand(engine, profile, root)
+    ownership.require(engine, profile, root)
     lacking = partial(weights.preflight, engine, profile, root, service)
     look = partial(preflight.check, engine, profile, root, service, here.digest, lacking)
     try:
@@ -204,7 +204,7 @@ def _check_shared(session: Session, service: str) -> Checked:
     found = places(session, (service,))
     for here in found.found:
         try:
-            whose.demand(here.engine, profile, root)
+            ownership.require(here.engine, profile, root)
         except RefusedError as refused:
             raise named(here.node, refused) from None
     problems, ranks, running = [], list[Opened](), list[tuple[Opened, Container]]()
@@ -271,7 +271,7 @@ def begin(
     if found.running and checked.differing and not recreate and not again:
         _may_replace(profile, service, found.running, checked.differing, agree)
     for one in checked.places:  # the head first: of two laptops at once, its engine decides
-        whose.claim(one.engine, profile, one.root)
+        ownership.claim(one.engine, profile, one.root)
         if checked.differing or not found.running:
             preflight.prepare(one.engine, one.profile, one.root, service)
     if checked.ranks:

@@ -95,21 +95,21 @@ def _ports(here: Report, service: Service) -> None:
     if asked is not None and asked not in published and service.network is None and not here.is_broken("ports"):
         hint = f'add "127.0.0.1:{asked}:{asked}" to its ports'
         here.problem("ready.port", f"port {asked} of the container is not published", hint)
-    key, told = _told_port(service) or ("ready.port", asked)
-    if told is None:
+    key, listens = _server_port(service) or ("ready.port", asked)
+    if listens is None:
         return
     wrong = {}
-    if published and told not in published and key != "ready.port":
+    if published and listens not in published and key != "ready.port":
         wrong["ports"] = f"publishes port {', '.join(map(str, published))} of the container"
-    if health is not None and health.http is not None and health.port != told:
+    if health is not None and health.http is not None and health.port != listens:
         wrong["health.port"] = f"asks port {health.port}"
-    if asked is not None and asked != told:
+    if asked is not None and asked != listens:
         wrong["ready.port"] = f"asks port {asked}"
     for where, what in wrong.items():
-        here.problem(where, f"{what}, but the server listens on {told} ({key})", "write one port in all")
+        here.problem(where, f"{what}, but the server listens on {listens} ({key})", "write one port in all")
 
 
-def _told_port(service: Service) -> tuple[str, int | None] | None:
+def _server_port(service: Service) -> tuple[str, int | None] | None:
     """Where the program's port is written, and which it is; None where it is not known."""
     key, value = "args.port", service.args.get("port")
     if value is None:

@@ -36,7 +36,7 @@ def exposed(profile: Profile, name: str) -> str:
     return said if asks_for_key(profile, service) else f"{said}, and the server asks for no API key"
 
 
-def closer(service: Service) -> str:
+def on_loopback(service: Service) -> str:
     """The first open port, published on the loopback address instead."""
     return str(replace(next(port for port in service.ports if not is_local(port.address)), address="127.0.0.1"))
 

@@ -15,7 +15,7 @@ from envgen.engine.host import GIB, mem_available
 from envgen.engine.owner import ROOT, caller, run_as
 from envgen.engine.values import Container, EngineInfo, Image, Mount
 from envgen.errors import EngineError, EnvgenError, ExitCode, Problem, RefusedError
-from envgen.profile.exposure import API_KEY, asks_for_key, closer, exposed, renumbered
+from envgen.profile.exposure import API_KEY, asks_for_key, exposed, on_loopback, renumbered
 from envgen.profile.model import GpuMode, Mode, Profile
 from envgen.profile.values import PortMapping
 from envgen.render.environment import OVERLAY, overlay_volume
@@ -93,7 +93,7 @@ def exposure(profile: Profile, name: str) -> list[str]:
     service, open_to_all = profile.services[name], exposed(profile, name)
     if not open_to_all:
         return []
-    near = f"publish it as '{closer(service)}'" if service.network is None else "write args: {host: 127.0.0.1}"
+    near = f"publish it as '{on_loopback(service)}'" if service.network is None else "write args: {host: 127.0.0.1}"
     return [open_to_all + ("" if asks_for_key(profile, service) else f"; {near}, or add {API_KEY} to `secrets`")]
 
 

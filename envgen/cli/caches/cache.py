@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from envgen.app import whose
+from envgen.app import ownership
 from envgen.app.places import at
 from envgen.app.session import Session
 from envgen.cli import FullGroup
@@ -177,7 +177,7 @@ def clear(
     if changed is not None:
         causes["changed"] = list(changed_files(session.profile(), session.loaded().project.root, changed))
     cache = open_cache(session)
-    whose.demand(cache.engine, cache.profile, cache.root)
+    ownership.require(cache.engine, cache.profile, cache.root)
     if everything and not yes and not dry_run:
         lines = shown.cleared(cache.clear(query, everything=True, dry_run=True))
         confirm("cache clear --all", "Clear all of this?", lines)

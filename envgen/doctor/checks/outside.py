@@ -9,7 +9,7 @@ from envgen.doctor.model import Context, Finding, Host, Judged, Probe, Where, ch
 from envgen.engine.endpoint import OLDEST, outdated
 from envgen.engine.values import Container, EngineInfo, Image
 from envgen.inside.probe.facts import is_secret
-from envgen.profile.exposure import asks_for_key, closer, exposed, renumbered
+from envgen.profile.exposure import asks_for_key, exposed, on_loopback, renumbered
 from envgen.profile.model import GpuMode
 from envgen.redact import redact
 from envgen.serve.preflight import gpu_offered
@@ -114,7 +114,7 @@ def exposure(context: Context) -> Judged:
             yield ok(f"{said}; it asks for an API key")
         elif said:
             seen = ", ".join(str(port) for port in service.host_ports)
-            near = f"ports: ['{closer(service)}']" if service.network is None else "args: {host: 127.0.0.1}"
+            near = f"ports: ['{on_loopback(service)}']" if service.network is None else "args: {host: 127.0.0.1}"
             cure = remedies.line(f"services: {{{name}: {{{near}}}}}")
             yield warning(said, seen, "127.0.0.1, or an API key", cure, case="open")
     published = any(service.host_ports for service in context.profile.services.values())

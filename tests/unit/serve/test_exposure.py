@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envgen.profile.exposure import asks_for_key, closer, exposed, is_local, open_ports
+from envgen.profile.exposure import asks_for_key, exposed, is_local, on_loopback, open_ports
 from envgen.profile.load import load_project, select
 from envgen.profile.model import Profile
 
@@ -33,7 +33,7 @@ def test_an_open_one_is(tmp_path: Path, ports: str) -> None:
     assert exposed(found, "s") == (
         "s: port 8000 is reachable from the network, past ufw, and the server asks for no API key"
     )
-    assert closer(found.services["s"]) == "127.0.0.1:8000:8000"
+    assert on_loopback(found.services["s"]) == "127.0.0.1:8000:8000"
 
 
 def test_a_key_is_not_missed(tmp_path: Path) -> None:

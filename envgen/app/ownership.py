@@ -1,4 +1,4 @@
-"""Whose a profile's name on the engine is: one project folder and user at a time; all others are refused.
+"""Who owns a profile's name on the engine: one project folder and user at a time; all others are refused.
 
 Containers, the image and the overlay go by NAME-PROFILE, so two folders with one `name:` would take each other's. Who
 builds or starts first holds the name: an empty volume, NAME-PROFILE-owner, has folder and user as labels. An engine
@@ -38,7 +38,7 @@ def other_owner(engine: Engine, profile: Profile, root: Path) -> Owner | None:
     return next((one for one in owners if one is not None and not one.same(mine)), None)
 
 
-def demand(engine: Engine, profile: Profile, root: Path) -> None:
+def require(engine: Engine, profile: Profile, root: Path) -> None:
     """RefusedError, with both owners, where the name of ``profile`` is not ours."""
     if other := other_owner(engine, profile, root):
         raise refused(engine, profile, root, other)
@@ -60,13 +60,13 @@ def refused(engine: Engine, profile: Profile, root: Path, other: Owner) -> Refus
 
 def claim(engine: Engine, profile: Profile, root: Path) -> None:
     """Hold the name of ``profile`` from now on. RefusedError where somebody else does, or was faster."""
-    demand(engine, profile, root)
+    require(engine, profile, root)
     mine, name = this_owner(root), claim_volume(profile)
     holder = owner_in(engine.volume_labels(name) or {})
     if holder is not None and not holder.same(mine):  # of somebody who has left nothing
         release(engine, profile)
     engine.create_volume(name, mine.labels)
-    demand(engine, profile, root)
+    require(engine, profile, root)
 
 
 def release(engine: Engine, profile: Profile) -> None:
