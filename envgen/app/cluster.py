@@ -57,7 +57,7 @@ class Group:
             return replace(started, container=container, seconds=time.monotonic() - began, awaited=awaited)
         except KeyboardInterrupt:
             more = what_next(head.profile, self.service)
-            progress(f"\nno longer waiting, nor watching; {self.service} keeps starting: {more}")
+            progress(f"\nstopped waiting and watching; {self.service} keeps starting: {more}")
             raise
         finally:
             watch.over.set()

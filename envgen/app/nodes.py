@@ -117,7 +117,7 @@ def choose(profile: Profile, wanted: str | None) -> tuple[str, Service, Cluster]
     missing = [node for node in service.cluster.nodes if node not in profile.nodes]
     if missing:
         raise UsageError(
-            f"nothing says where {', '.join(missing)} can be reached",
+            f"no address for {', '.join(missing)}",
             hint=f"write into envgen.local.yaml: defaults: {{nodes: {{{missing[0]}: {{context: NAME, "
             "address: 192.168.177.11, interface: enp1s0f1np1}}}",
         )

@@ -86,7 +86,7 @@ def choose_service(profile: Profile, wanted: str | None) -> str:
     """The service to ask about: the wanted one, or the only one of the profile that starts vLLM."""
     found = servers(profile)
     hint = f"envgen predict {found[0]} --profile {profile.name}" if found else "another profile? add --profile NAME"
-    return the_service(profile, wanted, found, "starts no `vllm serve`: there is no release to ask", hint)
+    return the_service(profile, wanted, found, "starts no `vllm serve`: there is no vLLM to ask", hint)
 
 
 def place_in_engine(engine: Engine, profile: Profile, root: Path, service: str) -> Place:
@@ -98,7 +98,7 @@ def place_in_engine(engine: Engine, profile: Profile, root: Path, service: str) 
             return Place(execute, python, f"container {one.name}", profile.gpu is not GpuMode.NONE)
     if engine.image(profile.image_name) is None:
         raise NotFoundError(
-            f"the image {profile.image_name} is not built: there is no release to ask",
+            f"the image {profile.image_name} is not built: there is no vLLM to ask",
             hint=f"envgen build --profile {profile.name}",
         )
     execute, _ = throw_away(engine, profile, root, service)
@@ -141,7 +141,7 @@ def foresee(engine: Engine, profile: Profile, root: Path, service: str) -> list[
     if judged.refusals:
         chosen = f"{service} --profile {profile.name}"
         again = f"`envgen predict {chosen}` shows all of it; `envgen up {chosen} --no-predict` starts it anyway"
-        head = Problem(f"{service} was not started: this release refuses what it asks for")
+        head = Problem(f"{service} was not started: this vLLM refuses its settings")
         said = [
             Problem(f"{one.step}: {one.message}", hint="; ".join(filter(None, (one.first, again))))
             for one in judged.refusals
@@ -185,7 +185,7 @@ def findings(found: Prediction, context: Context) -> list[Finding]:
     """A prediction in doctor's words."""
     judged, name, chosen = found.judgement, found.service, found.chosen
     reported = [
-        error(f"{name}: this release refuses what it asks for ({one.step})", one.message[:600],
+        error(f"{name}: this vLLM refuses its settings ({one.step})", one.message[:600],
               one.first or "kernels that the release has for this GPU", _without_backend(one.step, name, context),
               case="refused", reasons=list(one.reasons))
         for one in judged.refusals

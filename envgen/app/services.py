@@ -300,7 +300,7 @@ def _done(value: T) -> Future[T]:
 def _left(checked: Checked) -> None:
     """Say that a service is left to itself."""
     again = what_next(checked.here.profile, checked.service)
-    progress(f"\nno longer waiting; {checked.service} keeps starting: {again}")
+    progress(f"\nstopped waiting; {checked.service} keeps starting: {again}")
 
 
 def _end_all(checked: Checked) -> None:

@@ -228,7 +228,7 @@ def _ask(
     )  # fmt: skip
     answer = run.ask(execute, collect.program(profile), PROGRAM, {**request, "home": HOME}, timeout=timeout)
     if isinstance(answer, run.Failure):
-        raise LockError(f"the Hugging Face cache could not be looked at: {answer}")
+        raise LockError(f"the Hugging Face cache could not be inspected: {answer}")
     return answer
 
 

@@ -243,7 +243,7 @@ def find(url: str, *, model: str | None, key: str, silence: float) -> Target:
         raise UsageError(f"{target.url} has no model {model!r}; it has: {names or '(none)'}", hint=hint)
     if model is None and len(listed) != 1:
         what = f"has {len(listed)} models: {names}" if listed else "lists no model"
-        raise UsageError(f"{target.url} {what}", hint="choose one: --model NAME")
+        raise UsageError(f"{target.url} {what}", hint="choose one with --model NAME")
     name = model or next(iter(listed))
     return Target(target.url, name, str(listed[name].get("root") or ""), limit_of(listed[name]), key, silence)
 

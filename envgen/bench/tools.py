@@ -122,8 +122,8 @@ class Tool:
         tail = tuple(visible(str(line)) for line in found.get("tail") or ())
         last = "; its last lines:" + "".join(f"\n    {line}" for line in tail[-15:]) if tail else ""
         if found.get("code") == -9:
-            raise ServiceError(f"{called} showed no sign of life for {self.target.silence:g} s at {cell}{last}",
-                               hint=f"raise --timeout (now {self.target.silence:g})")  # fmt: skip
+            raise ServiceError(f"{called} printed nothing for {self.target.silence:g} s at {cell}{last}",
+                               hint=f"increase --timeout (now {self.target.silence:g})")  # fmt: skip
         if found.get("code"):
             raise ServiceError(f"{called} ended with exit code {found['code']} at {cell}{last}", hint=TRIED)
         try:

@@ -142,7 +142,7 @@ def plugin_argv(name: str) -> list[str]:
     raise EngineError(
         f"Docker has no {name} plugin here: {NAMES[name]} is needed",
         hint=f"install the package docker-{name}-plugin (Debian: docker-{name}), or put docker-{name} "
-        "into ~/.docker/cli-plugins",
+        "in ~/.docker/cli-plugins",
     )
 
 

@@ -252,7 +252,7 @@ class _Saved:
     def _json(self, name: str) -> Any:
         file = self.tar.extractfile(name)
         if file is None:
-            raise EngineError(f"the saved image has no {name}")
+            raise EngineError(f"the saved image lacks {name}")
         return json.load(file)
 
     def configuration(self, times: bool) -> dict[str, dict[str, str]]:

@@ -109,7 +109,7 @@ class PackageIndex:
             hint = f"`envgen patch check --ref v{version}` asks git, where the source's origin is git"
             raise EnvgenError(f"the package index has no source distribution (.tar.gz) of {name} {version}", hint=hint)
         if not _SHA256.fullmatch(found[0].sha256):
-            raise EnvgenError(f"the package index gives no sha256 for {name} {version}")
+            raise EnvgenError(f"the package index has no sha256 for {name} {version}")
         try:
             return self._download(f"{name} {version}", self._archive(name, version), found[0])
         except requests.RequestException as error:

@@ -195,7 +195,7 @@ def exclusive(state: Path) -> contextlib.AbstractContextManager[None]:
     """One `envgen lock` a project at a time."""
 
     def refuse() -> None:
-        raise RefusedError("another `envgen lock` is at work in this project", hint="wait until it has ended")
+        raise RefusedError("another `envgen lock` is running in this project", hint="wait until it ends")
 
     return files.locked(state / "lock.lock", within=state.parents[1], on_wait=refuse)
 

@@ -152,7 +152,7 @@ class Git:
         try:
             listed = read_config(self._in(mirror, "show", f"{commit}:.gitmodules"))
         except LockError:
-            raise LockError("it has submodules, but no .gitmodules that says where they come from") from None
+            raise LockError("it has submodules, but no .gitmodules with their addresses") from None
         except EnvgenError as error:
             raise LockError(f"its .gitmodules is {error.problems[0].message}") from None
         fields = dict(listed)
@@ -163,7 +163,7 @@ class Git:
         for path, inner in sorted(links.items()):
             address = fields.get(f"{paths[path]}url", "") if path in paths else ""
             if not address:
-                raise LockError(f"its .gitmodules does not say where the submodule {path} comes from")
+                raise LockError(f"its .gitmodules does not name the address of submodule {path} comes from")
             found[path] = absolute(url, address), inner
             if _is_local(found[path][0]) and not _is_local(url):
                 raise LockError(f"its submodule {path} comes from {address}, which is a folder of this machine")
@@ -278,7 +278,7 @@ def _read(name: str, wanted: str, answer: bytes) -> ImageLock:
     if not _DIGEST.fullmatch(digest):
         raise LockError("its registry names no digest for it")
     if wanted and digest != wanted:
-        raise LockError(f"what came has the digest {digest}", hint="a proxy that alters answers?")
+        raise LockError(f"the answer has the digest {digest}", hint="a proxy that alters answers?")
     if not isinstance(manifest.get("manifests"), list):
         platform = f"{image.get('os', 'linux')}/{image.get('architecture', '')}"
         return ImageLock(name, digest, {platform: digest}, REGISTRY, seconds(str(image.get("created") or "")))

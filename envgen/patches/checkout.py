@@ -35,10 +35,10 @@ class Checkout:
         """Apply a series that fits ``bare()``. Raises ``RefusedError`` with nothing changed."""
         combined = self._combined(series.patches)
         if self._fits(combined, "-R"):
-            raise RefusedError("the patches are in this checkout already", hint="--reverse takes them out")
+            raise RefusedError("the patches are already applied in this checkout", hint="--reverse takes them out")
         if changed := self._work.edited("HEAD"):
             shown = ", ".join(changed[:3]) + (" ..." if len(changed) > 3 else "")
-            raise RefusedError(f"{self.folder} has changes of yours: {shown}", hint="commit or undo them first")
+            raise RefusedError(f"{self.folder} has uncommitted changes: {shown}", hint="commit or undo them first")
         self._work.git([*APPLY, "-"], stdin=combined)
 
     def reverse(self, series: Series) -> None:

@@ -39,7 +39,7 @@ def check(report: Report) -> None:
         if name == "all":
             here.problem("", f"{name!r} is a reserved name", "choose another", at_key=True)
         if not service.command:
-            here.problem("command", "is empty", "write the program and its words: [vllm, serve, MODEL]")
+            here.problem("command", "is empty", "write the program and its arguments: [vllm, serve, MODEL]")
         _container(here, service)
         _ports(here, service)
         _log_patterns(here, service)
@@ -190,7 +190,7 @@ def _cluster(here: Report, service: Service, cluster: Cluster) -> None:
         here.problem(where, f"{ranks} rank{'s' * (ranks != 1)} cannot be shared by {count} machines", hint)
     if service.restart != "no":
         hint = "write restart: no; a systemd unit around `envgen up --stay` starts all of them again"
-        here.problem("restart", "a rank that is restarted alone never finds the others again", hint)
+        here.problem("restart", "a rank that restarts alone never rejoins the others", hint)
     for number, port in enumerate(service.ports):
         if port.host != port.container:
             hint = f'write "{port.container}:{port.container}", or change args.port'

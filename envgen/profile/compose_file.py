@@ -57,7 +57,7 @@ def _text(source: Source) -> Iterator[Problem]:
     """It is committed like the project file; and what one YAML reader takes for a line break hides lines from us."""
     for number, line in enumerate(source.text.split("\n"), 1):
         if forbidden_character(line.removesuffix("\r").replace("\t", " ")):
-            yield Problem("a control character stands here", source.place(number, 1), "remove it")
+            yield Problem("contains a control character", source.place(number, 1), "remove it")
         elif kind := secret_in(line):
             hint = "write `secrets: [NAME]` in the profile, and ${NAME} there"
             yield Problem(f"looks like a secret ({kind})", Place(source.label, number), hint)
@@ -91,7 +91,7 @@ class _Walk:
                     "start the program yourself, or make it a service with an image",
                 )  # fmt: skip
             if node.kind == MAP and name == "project_directory":
-                yield Problem("every path would mean another file", child.key_place(name), "remove it")
+                yield Problem("it would change the meaning of every path", child.key_place(name), "remove it")
             for key in _FILES.get(name, ()) if node.kind == MAP else ():
                 for one in self._values(child, key):
                     yield from self._path(name, one)

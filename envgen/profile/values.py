@@ -402,9 +402,9 @@ class DockerLine:
         if not re.match(r"(RUN|COPY|ENV|ARG|LABEL) \S", text):
             raise ValueError(f"{text[:60]!r} is not a RUN, COPY, ENV, ARG or LABEL line")
         if text != text.rstrip() or text.endswith("\\"):
-            raise ValueError("ends with a blank or a backslash, which would join it to the next line; remove it")
+            raise ValueError("ends with a space or a backslash, which would join it to the next line; remove it")
         if "<<" in text:
-            raise ValueError("has <<, which begins a here-document; put the text into a file, and COPY it")
+            raise ValueError("has <<, which begins a here-document; put the text in a file and COPY it")
         found = cls(text)
         for path in found.sources:
             own_path(path)

@@ -253,7 +253,7 @@ def _target(root: Path, path: str) -> Path:
     if not target.is_relative_to(top):
         raise RefusedError(f"refusing to write {path}: a link leads it out of {root}", hint="remove the link")
     if target.exists() and not target.is_file():
-        raise RefusedError(f"refusing to write {path}: something else than a file is there")
+        raise RefusedError(f"refusing to write {path}: it exists and is not a file")
     return target
 
 

@@ -250,7 +250,7 @@ class Launcher:
                 Failure(f"docker compose ended with {done.code}", found[0] if found else None, lines=tuple(lines))
             )
         if not found:
-            raise ServiceError(f"{self.name} was started, and its container is gone already")
+            raise ServiceError(f"{self.name} was started, but its container is already gone")
         return found[0]
 
     def _note(self, line: str, lines: list[str]) -> None:
@@ -401,7 +401,7 @@ CONFIG_HASH = "com.docker.compose.config-hash"
 
 def recreate_refused(profile: Profile, service: str, differences: Sequence[str]) -> RefusedError:
     """The service runs with other settings; replacing it has to be asked for."""
-    head = Problem(f"{service} is running, and starting it as the profile says now would replace it:")
+    head = Problem(f"{service} is running, and a start with the current settings would replace it:")
     last = Problem(differences[-1], hint=f"envgen up {service} --profile {profile.name} --recreate")
     return RefusedError(problems=(head, *map(Problem, differences[:-1]), last))
 

@@ -34,7 +34,7 @@ A profile is merged from these layers, the weakest first:
 2. the profiles that it extends, the farthest first, then the profile itself
 3. `envgen.local.yaml` beside the project file: `defaults`, then `profiles`, in the same shape. It is for one machine;
    keep it out of git. It changes profiles and never adds one. Its key `name` names this copy of the
-   project ([serving.md](serving.md#two-copies-of-a-project)).
+   project ([engines.md](engines.md#two-copies-of-a-project)).
 4. variables: `ENVGEN_BUILD__MAX_JOBS=4` sets `build.max_jobs`. Two underscores stand for a dot; case and dashes don't
    matter. An empty variable counts as unset.
 5. options: `--set build.max_jobs=4`. A part with dots in it goes into double quotes:

@@ -129,7 +129,7 @@ def test_deep_asks_the_real_flashinfer(jit_lab: Lab, engine: Engine) -> None:
 
 
 def test_deep_reports_the_prediction(box: Box) -> None:
-    """Here there is no release to ask; what real ones answer stands in tests/process/test_predict.py."""
+    """Here there is no vLLM to ask; what real ones answer stands in tests/process/test_predict.py."""
     box.start()
     serve = ("--set", "services.serve={command: [vllm, serve, tiny]}")
     (found,) = box.found("deep.predict", "--deep", *serve, "--set", "gpu=auto")

@@ -56,7 +56,7 @@ def test_requests_are_read_from_progress_events() -> None:
     [
         ("print('v9')", "llama-benchy 0.9 wrote no JSON at pp64 tg8; its last lines:\n    v9"),
         ("raise SystemExit('No such option: --tg')", "ended with exit code 1 at pp64 tg8"),
-        ("import time; time.sleep(600)", "showed no sign of life for 2 s"),
+        ("import time; time.sleep(600)", "printed nothing for 2 s"),
     ],
 )  # fmt: skip
 def test_the_sentence_of_a_tool_that_goes_wrong(program: str, message: str) -> None:

@@ -54,7 +54,7 @@ def test_only_a_clean_checkout_is_changed(made: Project, source: Path) -> None:
     (source / LOADER).write_text("mine\n")
     before = tree_hash(source)
     found = made.envgen("patch", "apply", "vllm", "--checkout", str(source), code=6)
-    assert f"has changes of yours: {LOADER}" in found.err
+    assert f"has uncommitted changes: {LOADER}" in found.err
     assert tree_hash(source) == before
 
 

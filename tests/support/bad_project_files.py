@@ -694,7 +694,7 @@ two(
     "a rank that restarts",
     "        cluster:",
     "        restart: ⟦on-failure:3\n        cluster:",
-    ("restarted alone", "restart: no"),
+    ("restarts alone", "restart: no"),
 )
 two(
     "a variable of one machine",
@@ -749,7 +749,7 @@ extra("another user", "USER me", ("is not a RUN,", ""))
 extra("a download", "ADD https://h/x /x", ("is not a RUN,", ""))
 extra("instruction in small letters", "run true", ("is not a RUN,", ""))
 extra("a line that goes on", "'RUN true \\'", ("a backslash, which would join it to the next line", ""))
-extra("a line that ends with a blank", "'RUN true \\ '", ("a blank or a backslash", ""))
+extra("a line that ends with a blank", "'RUN true \\ '", ("a space or a backslash", ""))
 extra("a here-document", "'RUN cat <<EOF >/x'", ("begins a here-document", ""))
 extra("a here-document to copy", "'COPY <<EOF /x'", ("begins a here-document", ""))
 extra("two lines", '"RUN true\\nUSER me"', ("control character '\\n'", ""))

@@ -155,7 +155,7 @@ def cleared(cleared: Cleared) -> Iterator[str]:
     freed = cleared.freed + (cleared.leftovers.bytes if cleared.dry_run else 0)
     yield f"{'would free' if cleared.dry_run else 'freed'} {size(freed)}"
     if cleared.guesses:
-        progress(f"left alone, stale only by a guess: {_names(cleared.guesses)}; name them to clear them too")
+        progress(f"kept, only probably stale: {_names(cleared.guesses)}; name them to clear them too")
     for error in cleared.errors:
         progress(f"could not remove {visible(error)}")
     # A process keeps the library that it has loaded; only a restart makes it compile and load the new one.
@@ -165,7 +165,7 @@ def cleared(cleared: Cleared) -> Iterator[str]:
         pids = ", ".join(str(user.pid) for user in users)
         yield f"restart {visible(where)}: it still runs {_names(modules)} (pid {pids})"
     if cleared.unseen:
-        progress(f"{cleared.unseen} processes or containers could not be looked into: restart those that use the cache")
+        progress(f"{cleared.unseen} processes or containers could not be inspected: restart those that use the cache")
 
 
 def built(built: Sequence[Built], recorded: Recorded | None) -> Iterator[str]:

@@ -115,10 +115,10 @@ class Server:
         """
         folder, container = tokenizer or target_root, self.container
         if not folder:
-            raise UsageError("the server doesn't say where its model is", hint="name its folder: --tokenizer PATH")
+            raise UsageError("the server does not report where its model is", hint="name its folder: --tokenizer PATH")
         if container is None and not image:
             hint = "name its container, or an image to run the tool in: --container NAME or --image NAME"
-            raise UsageError("the tool runs in a container, and none of this server is known", hint=hint)
+            raise UsageError("the tool runs in a container, and this server's is unknown", hint=hint)
         engine = self.engine or connect()
         if container is None:
             return Place(run.in_image(engine, str(image), network="host"), self.url, folder, f"image {image}")
@@ -147,7 +147,7 @@ def server_of(asked: Asked) -> Server:
             raise UsageError("--container belongs to --url", hint="without --url the profile's own service is watched")
         return _own_service(asked)
     if asked.service:
-        raise UsageError("name a service or a --url, not both")
+        raise UsageError("use either a service or --url")
     engine = container = None
     if asked.container:
         engine = connect()
@@ -398,7 +398,7 @@ def trace(asked: Asked) -> int:
 
 def _trace(server: Server, trial: Trial, run: Run) -> checks.Outcome:
     if server.engine is None or server.container is None:
-        raise UsageError("the trace is in the server's container, and none is known", hint="--container NAME")
+        raise UsageError("the trace is in the server's container, which is unknown", hint="--container NAME")
     folder = checks.folder_of(trial.environment.get("flags", ()), server.container.env)
     found = checks.capture(trial, server.engine, server.container.id, folder, run.raw)
     return "passed", {"files": found}

@@ -196,7 +196,7 @@ def new(session: Session, name: str, source: str | None, checkout: Path | None, 
     click.echo(path)
     if missing:
         progress(missing)
-    progress("its head says what it is for and where it fits: complete it, then run `envgen patch check`")
+    progress("complete its header (purpose, versions), then run `envgen patch check`")
     return ExitCode.OK
 
 
@@ -205,7 +205,7 @@ def _changes(there: Checkout, series: Series) -> bytes:
     if left:
         progress(f"left out, as a build writes them: {', '.join(left)}")
     if not diff:
-        raise UsageError(f"nothing is changed in {there.folder}", hint="edit something there first")
+        raise UsageError(f"nothing has changed in {there.folder}", hint="edit something in it first")
     return diff
 
 
@@ -231,7 +231,7 @@ def refresh(session: Session, patch: str, source: str | None, checkout: Path | N
     before = Series(series.folder, series.patches[: names.index(name)]).for_version(there.version)
     diff = _changes(there, before)
     click.echo(series_folder.replace_diff(target.root, target.folder, name, diff))
-    progress("look at its Applies-To, then run `envgen patch check`")
+    progress("check its Applies-To, then run `envgen patch check`")
     return ExitCode.OK
 
 

@@ -38,7 +38,7 @@ def command(session: Session, names: tuple[str, ...], check: bool, **how: bool) 
     if names and not how["upgrade"]:
         raise UsageError("names go with --upgrade", hint=f"envgen lock --upgrade {' '.join(names)}")
     if check and (how["upgrade"] or how["dry_run"]):
-        raise UsageError("--check changes nothing, so --upgrade and --dry-run say nothing with it")
+        raise UsageError("--upgrade and --dry-run have no effect with --check")
     if session.sets:
         raise UsageError("--set would not reach the committed lock")
     return _check(session) if check else _lock(session, names, how)

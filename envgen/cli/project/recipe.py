@@ -143,7 +143,7 @@ def add(
     if dry_run:
         return ExitCode.OK
     if not (yes or ask(f"write {made.file.name}?")):
-        raise RefusedError(f"{made.file.name} is as it was: that needs a yes", hint="--yes writes without a question")
+        raise RefusedError(f"{made.file.name} is as it was: not confirmed", hint="--yes writes without asking")
     made.write()
     progress(f"wrote {made.file.name}; next: envgen predict -p {made.profile}")
     return ExitCode.OK

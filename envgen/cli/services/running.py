@@ -67,9 +67,9 @@ def command_of(argv: tuple[str, ...]) -> tuple[str, ...]:
     """The command behind SERVICE, with or without `--`. UsageError for an option that stands where it should not."""
     words = argv[1:] if argv[:1] == ("--",) else argv
     if not words:
-        raise UsageError("there is no command", hint="write it behind SERVICE")
+        raise UsageError("no command given", hint="write it after SERVICE")
     if words is argv and words[0].startswith("-"):
-        raise UsageError(f"{words[0]} is not a command", hint="options of envgen stand before SERVICE")
+        raise UsageError(f"{words[0]} is not a command", hint="envgen's options come before SERVICE")
     return words
 
 

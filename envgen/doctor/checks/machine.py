@@ -200,7 +200,7 @@ def gate_is_on(context: Context, probe: Probe) -> Finding:
     free = probe.system.MemAvailable
     if seen := _without_gate(probe.variables):
         if _without_gate(context.env):
-            return info("compile-gate does not stand before FlashInfer's compilers", "the profile says so")
+            return info("FlashInfer's compilers do not run through compile-gate", "the profile says so")
         title, wanted = "compilers start without looking at the memory", f"FLASHINFER_NVCC={GATE}"
         return warning(title, seen, wanted, remedies.up(context), case="off")
     left = f"; {free // GIB} GiB are free" if free else ""
@@ -272,7 +272,7 @@ def unified(context: Context, probe: Probe) -> Judged:
     told = f"{system.MemFree // GIB} GiB of the memory that GPU and programs share are free"
     if wanted is not None:
         return ok(told)
-    return info(told, "no service says how much it needs") if probe.gpus else None
+    return info(told, "no service sets needs_memory") if probe.gpus else None
 
 
 @check("processes.compilers", Where.INSIDE, needs="probe")

@@ -35,7 +35,7 @@ def docker(_context: Context, engine: EngineInfo) -> list[Finding]:
     found = [ok(", ".join(words), endpoint=engine.endpoint)]
     if engine.product == "Podman":
         seen = "no BuildKit of its own; `docker buildx create`, then BUILDX_BUILDER"
-        found.append(info("Podman builds with another builder of buildx alone", seen))
+        found.append(info("Podman needs a separate buildx builder", seen))
     return found
 
 

@@ -221,7 +221,7 @@ def holders(locks: list[LockId], proc: str = "/proc") -> dict[LockId, list[dict[
 
 
 def loaded(inodes: dict[int, str], proc: str = "/proc") -> tuple[list[dict[str, object]], int]:
-    """Processes that have mapped a library of the cache, and how many processes could not be looked into.
+    """Processes that have mapped a library of the cache, and how many processes could not be inspected.
 
     Libraries are told by inode: the same file has another path in every container, and once it is cleared.
     """

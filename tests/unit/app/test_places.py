@@ -58,7 +58,7 @@ def test_where_services_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_machines_that_no_file_describes_keep_no_other_service_from_being_seen(tmp_path: Path) -> None:
     found = profile(tmp_path, FILE)
     assert nodes_of(found) == [""]
-    with pytest.raises(UsageError, match="where one, two can be reached"):
+    with pytest.raises(UsageError, match="no address for one, two"):
         nodes_of(found, ("serve",))
 
 

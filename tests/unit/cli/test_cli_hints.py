@@ -90,7 +90,7 @@ def _refused(line: str, whole: bool = False) -> str:
                 return ""
             below = command.get_command(context, words[0])
             if below is None:
-                return f"there is no command {words[0]}"
+                return f"no command given {words[0]}"
             command, context, words = (
                 below,
                 click.Context(below, parent=context, info_name=words[0], **below.context_settings),

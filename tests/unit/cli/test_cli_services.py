@@ -234,7 +234,7 @@ def test_run_finds_service_and_command(
 
 
 def test_run_without_a_command_is_explained(engine: StubEngine) -> None:
-    assert "there is no command" in fails(UsageError, "run", "web")
+    assert "no command given" in fails(UsageError, "run", "web")
 
 
 def test_up_without_a_service_is_for_all_and_names_what_failed(

@@ -52,7 +52,7 @@ def found(root: Path, text: str) -> list[str]:
         ("name: other\n", "over.yaml:1:1: name"),
         ("include: ['https://example.com/a.yaml']\n", "names no plain path"),
         ("include: [{path: ['oci://example.com/a']}]\n", "names no plain path"),
-        ("include: [{path: over.yaml, project_directory: /}]\n", "every path would mean another file"),
+        ("include: [{path: over.yaml, project_directory: /}]\n", "it would change the meaning of every path"),
         ("include: nothing.yaml\n", "is not a file of the project"),
         ("services: {web: {env_file: /etc/passwd}}\n", "over.yaml:1:28 `env_file`"),
         ("services: {web: {env_file: [../values.env, ../../outside.env]}}\n", "'../../outside.env' is not a file"),

@@ -121,7 +121,7 @@ def test_patches_and_dependencies_of_a_folder_are_refused(root: Path) -> None:
     ("text", "message"),
     [
         ("a:\n  HF_TOKEN: hf_abcdefghijklmnopqrstuvwxyz012345\n", "over.yaml:2:0: looks like a secret"),
-        ("a: \x1b[2J\n", "over.yaml:1:1: a control character"),
+        ("a: \x1b[2J\n", "over.yaml:1:1: contains a control character"),
     ],
 )
 def test_a_compose_file_of_ones_own_is_looked_at(root: Path, text: str, message: str) -> None:
