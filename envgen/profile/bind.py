@@ -21,7 +21,7 @@ from typing import Any
 from envgen.errors import Place, Problem
 from envgen.profile import shape as shapes
 from envgen.profile import tree as nodes
-from envgen.profile.model import LocalFile, Mount, Profile, ProjectFile, Service, Source, Variant
+from envgen.profile.model import LocalFile, Machine, Mount, Profile, ProjectFile, Service, Source, Variant
 from envgen.profile.shape import ENV_NAME, Field, Key, Shape, fields_of, matches, meaning
 from envgen.profile.tree import Node, join_path, near, overlay, plain_kind, written
 from envgen.profile.values import HostPath, own_path, plain_text
@@ -236,11 +236,20 @@ class Binding:
 
 
 def _begun_by_override(inner: Shape, node: Node) -> bool:
-    """Whether ``node`` is an entry that no profile has, and a layer over the profile gives a part of."""
-    over = node.source.layer in (nodes.LOCAL, nodes.ENVIRONMENT, nodes.SET)
-    if not over or inner.kind != shapes.RECORD or node.kind != nodes.MAP:
+    """Whether ``node`` is an entry that no profile has, and a layer over the profile gives a part of.
+
+    The local file may describe whole entries (machines always are its own): there, one with a required key is one.
+    """
+    layer = node.source.layer
+    if (
+        layer not in (nodes.LOCAL, nodes.ENVIRONMENT, nodes.SET)
+        or inner.kind != shapes.RECORD
+        or node.kind != nodes.MAP
+    ):
         return False
-    return any(field.required and name not in node.items for name, field in fields_of(inner.type).items())
+    required = [name for name, field in fields_of(inner.type).items() if field.required]
+    given = [name for name in required if name in node.items]
+    return len(given) < len(required) and (layer != nodes.LOCAL or not (given or inner.type is Machine))
 
 
 def _below(path: str, name: str) -> str:

@@ -217,6 +217,13 @@ def test_a_local_default_that_breaks_a_profile_is_an_error_there(tmp_path: Path)
     assert str(found["dev"].services["web"].working_dir) == "/w" and not found["small"].services
 
 
+def test_a_machine_of_the_local_file_says_what_it_lacks(tmp_path: Path) -> None:
+    file = project(tmp_path, HEAD, "defaults: {nodes: {a: {context: x}, b: {address: 10.0.0.2}}}\n")
+    assert sorted(str(one.place and one.place.key) + " " + one.message for one in problems(file)) == [
+        "nodes.a.address is required", "nodes.a.interface is required", "nodes.b.interface is required",
+    ]  # fmt: skip
+
+
 # --- without a GPU ----------------------------------------------------------------------------------------------------
 
 
