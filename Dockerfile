@@ -1,4 +1,5 @@
 # Written by `envgen render` from profile prod. Edits here are lost: change the project file.
+# Of the lines below: b4ed675c9376.
 # FlashInfer 0.5.3 and vLLM 0.14.0, built into the image
 #
 # Without envgen:  docker buildx build -f Dockerfile -t mxfp4:prod .
@@ -129,7 +130,6 @@ RUN --mount=type=secret,id=ca_certificates \
     --mount=from=wheelhouse,target=/run/envgen/wheelhouse \
     --mount=type=cache,target=/run/envgen/cache \
     python3 /run/envgen/lib/with-index python3 /run/envgen/lib/pip-install --never flashinfer-python --never vllm -- fastsafetensors llama-benchy==0.3.3 'fastapi>=0.115,<0.137'
-
 # Installs flashinfer: the wheel that was built above.
 RUN --mount=type=secret,id=ca_certificates \
     --mount=from=scripts,source=/runtime/lib,target=/run/envgen/lib \
@@ -137,7 +137,6 @@ RUN --mount=type=secret,id=ca_certificates \
     --mount=type=cache,target=/run/envgen/cache \
     --mount=from=wheel-flashinfer,source=/wheels,target=/run/envgen/wheels \
     python3 /run/envgen/lib/with-index python3 /run/envgen/lib/pip-install --own flashinfer-python --never vllm -- /run/envgen/wheels/*.whl
-
 # Installs vllm: the wheel that was built above.
 RUN --mount=type=secret,id=ca_certificates \
     --mount=from=scripts,source=/runtime/lib,target=/run/envgen/lib \
@@ -145,7 +144,6 @@ RUN --mount=type=secret,id=ca_certificates \
     --mount=type=cache,target=/run/envgen/cache \
     --mount=from=wheel-vllm,source=/wheels,target=/run/envgen/wheels \
     python3 /run/envgen/lib/with-index python3 /run/envgen/lib/pip-install --own vllm --never flashinfer-python -- /run/envgen/wheels/*.whl
-
 # Applies patches of Python code alone to what is installed: an edit of one costs this step and no compiler.
 RUN --mount=from=scripts,source=/build/apply-patches,target=/run/envgen/apply-patches \
     --mount=source=patches/flashinfer/0001-rewrite-build-ninja.patch,target=/run/envgen/patches/flashinfer/0001-rewrite-build-ninja.patch \
@@ -198,7 +196,7 @@ LABEL dev.envgen.project="mxfp4" \
     org.opencontainers.image.base.name="nvcr.io/nvidia/pytorch:25.12-py3" \
     dev.envgen.patches="flashinfer/0001-rewrite-build-ninja.patch vllm/0001-mxfp4-sm12x-flashinfer-cutlass.patch vllm/0002-assume-32bit-indexing-if-there.patch vllm/0003-fastsafetensors-own-device.patch vllm/0004-marlin-for-sm12x.patch vllm/0005-fa3-for-hopper-only.patch" \
     org.opencontainers.image.description="FlashInfer 0.5.3 and vLLM 0.14.0, built into the image" \
-    dev.envgen.render="df8c4d11856e1dc538d575b5be003b3fc209dc4d50ae79be5e60c39ef93c2c5d"
+    dev.envgen.render="84ce7b784d99a08bb3a2a5154ff408712a3cd9e09f5eb7cc8736bd440550fa00"
 
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

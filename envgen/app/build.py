@@ -20,15 +20,13 @@ from envgen.engine.buildx import (
     BuildResult,
     Options,
     Step,
-    before,
     names_in,
     proxy_arguments,
     stages_in,
 )
 from envgen.engine.client import Engine, connect
-from envgen.engine.compose import docker_program, run_shell
+from envgen.engine.compose import docker_program
 from envgen.engine.endpoint import demand_plugin, find_endpoint
-from envgen.engine.host import CREATOR, THROWAWAY, this_process
 from envgen.errors import BuildError, LockError, RefusedError, UsageError
 from envgen.explain import Cause, cause_of
 from envgen.files import state_dir
@@ -204,31 +202,6 @@ def _cause(result: BuildResult) -> Cause | None:
     return cause_of(lines, exit_code=failed.exit_code if failed else None)
 
 
-def shell_before(job: Job, step: Step, options: Options) -> int:
-    """A shell in what the stage of a failed step had become before that step; the shell's exit code.
-
-    BuildKit keeps no container of a step that failed: what this step itself did is lost, and so are its mounts. The
-    steps before it come from the cache. Image and container are removed afterwards.
-    """
-    text = before(job.text, step)
-    if not text:
-        raise BuildError(f"{job.rendered.dockerfile} has no step {step.title!r} to open a shell before")
-    with files.Scratch("build") as folder:
-        dockerfile = Path(folder) / "Dockerfile"
-        dockerfile.write_text(text, encoding="utf-8")
-        request = request_of(job, Options(options.max_jobs))
-        result = buildx.build(replace(request, dockerfile=dockerfile, tags=(), target=step.stage))
-    if not result.ok:
-        raise BuildError(f"the stage {step.stage} could not be built up to the failed step: {result.error}")
-    progress(f"a shell in stage {step.stage} as it was before the failed step, without the mounts of that step:")
-    progress(f"    {step.instruction}")
-    progress("leave it with `exit`; container and image are removed then")
-    try:
-        return run_shell(find_endpoint(), result.image_id, {THROWAWAY: "1", CREATOR: str(this_process())})
-    finally:
-        connect().remove_image(result.image_id)
-
-
 def pull(session: Session) -> tuple[str, str]:
     """Pull the base image with Docker's own program, which knows the user's logins; name and id of the image."""
     profile, root = session.profile(), session.loaded().project.root
@@ -256,12 +229,11 @@ def pull(session: Session) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Verified:
-    """Both images, and in what they differ (in their times, too, where the profile is to be reproducible)."""
+    """Both images, and in what their content differs."""
 
     ids: tuple[str, ...]
     seconds: tuple[float, ...]
     found: Sequence[Difference]
-    same_content: bool
 
 
 def verify(session: Session) -> Verified:
@@ -278,11 +250,11 @@ def verify(session: Session) -> Verified:
     try:
         results = _twice(job, request_of(job, Options(no_cache=True)), names)
         ids = tuple(result.image_id for result in results)
-        found, content = ([], True) if ids[0] == ids[1] else _differences(engine, names, bytewise=profile.reproducible)
+        found = [] if ids[0] == ids[1] else _differences(engine, names)
     finally:
         for name in names:
             engine.remove_image(name)
-    return Verified(ids, tuple(result.seconds for result in results), found, content)
+    return Verified(ids, tuple(result.seconds for result in results), found)
 
 
 def _twice(job: Job, request: BuildRequest, names: Sequence[str]) -> list[BuildResult]:
@@ -304,12 +276,10 @@ def _twice(job: Job, request: BuildRequest, names: Sequence[str]) -> list[BuildR
     return results
 
 
-def _differences(engine: Engine, names: Sequence[str], *, bytewise: bool) -> tuple[Sequence[Difference], bool]:
-    """What differs, and whether the content is the same. ``bytewise``: times are differences, too."""
-    progress("the image IDs differ: comparing the content")
+def _differences(engine: Engine, names: Sequence[str]) -> Sequence[Difference]:
+    progress("the image IDs differ, as times do: comparing the content")
     with files.Scratch("verify") as folder:
         paths = [Path(folder, f"{number}.tar") for number in (1, 2)]
         for name, path in zip(names, paths, strict=True):
             engine.save_image(name, path)
-        found = compare(*paths)
-        return found or (compare(*paths, bytewise=True) if bytewise else []), not found
+        return compare(*paths)

@@ -21,8 +21,8 @@ from envgen.app.session import Session
 from envgen.cli.common import answer, print_json, reporting, wants_json
 from envgen.engine.buildx import OWN, BuildResult, Options, Step, argv_of
 from envgen.engine.client import Engine, connect
-from envgen.errors import BuildError, EngineError, ExitCode, NotFoundError, UsageError
-from envgen.lock.image import Manifest, read, take, write_sbom
+from envgen.errors import BuildError, EngineError, ExitCode, UsageError
+from envgen.lock.image import Manifest, read
 from envgen.lock.model import changes, facts, read_lock
 from envgen.profile.model import Platform
 from envgen.render.locking import lock_of
@@ -120,10 +120,9 @@ def _line(outcome: str, name: str) -> str:
 @click.option("--max-jobs", type=click.IntRange(1, 9999), metavar="N", help="Maximum number of parallel compilers.")
 @click.option("--unlocked", is_flag=True, help="Ignore envgen.lock: resolve names and tags now.")
 @click.option("--target", default="", metavar="STAGE", help="Stop after this stage; the image is IMAGE-STAGE.")
-@click.option("--shell-on-error", is_flag=True, help="Open a shell in what was there before the step that failed.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
 def build(
-    session: Session, platform: str | None, unlocked: bool, target: str, shell_on_error: bool,
+    session: Session, platform: str | None, unlocked: bool, target: str,
     dry_run: bool, **chosen: Any,
 ) -> int:  # fmt: skip
     """Render a profile, then build its image with BuildKit.
@@ -131,9 +130,6 @@ def build(
     If nothing has changed since the last build, nothing is started. The full output of every build is kept in
     .envgen/logs. Changing the number of jobs rebuilds nothing. A production profile needs an envgen.lock with all of
     its inputs.
-
-    --shell-on-error: BuildKit keeps nothing of a step that failed, so the shell is in the state before it, without the
-    step's own mounts; the command that failed is printed. The exit code stays 4.
 
     BUILDX_BUILDER names another builder than the engine's own, which then pulls the base image from its registry.
 
@@ -148,11 +144,6 @@ def build(
     options = Options(**chosen, builder=_builder())
     if options.push and not options.tags:
         raise UsageError("--push needs a name that leads to a registry", hint="--tag registry.example/name:tag")
-    if shell_on_error and (wants_json() or not (sys.stdin.isatty() and sys.stdout.isatty())):
-        raise UsageError("--shell-on-error needs a terminal", hint="run it in a terminal, without --json")
-    if shell_on_error and options.builder != OWN:
-        why = f"--shell-on-error needs the engine's own builder, not {options.builder!r}"
-        raise UsageError(why, hint="unset BUILDX_BUILDER")
     job = _job(session, target, unlocked=unlocked)
     if dry_run:
         return _dry_run(job, options)
@@ -160,12 +151,7 @@ def build(
         outcome = builds.build(
             job, on_step=display.step, on_tick=display.tick, options=options, unlocked=unlocked
         )  # fmt: skip
-    try:
-        _show(outcome)
-    except BuildError:
-        if shell_on_error and outcome.result and outcome.result.failed:
-            builds.shell_before(job, outcome.result.failed, options)
-        raise
+    _show(outcome)
     return ExitCode.OK
 
 
@@ -293,8 +279,8 @@ def verify(session: Session) -> int:
     """Build the image of a profile twice without cache, from two folders, and compare the images.
 
     Content is compared: files, modes, owners, links, bytes and configuration; times don't count. Where it differs, each
-    difference is named (exit code 1). A profile with `reproducible: true` must also give the same image ID. Images of
-    this command are removed again; the profile's own image stays as it is.
+    difference is named (exit code 1). Images of this command are removed again; the
+    profile's own image stays as it is.
 
     \b
     Example:
@@ -303,7 +289,7 @@ def verify(session: Session) -> int:
     verified = builds.verify(session)
     ids, found = verified.ids, verified.found
     document = {
-        "same_content": verified.same_content, "same_id": ids[0] == ids[1], "image_ids": list(ids),
+        "same_content": not found, "same_id": ids[0] == ids[1], "image_ids": list(ids),
         "seconds": [round(each, 1) for each in verified.seconds], "differences": list(map(asdict, found)),
     }  # fmt: skip
     return answer(document, _verdict(verified), ExitCode.FINDINGS if found else ExitCode.OK)
@@ -311,7 +297,7 @@ def verify(session: Session) -> int:
 
 def _verdict(verified: builds.Verified) -> Iterator[str]:
     ids, found = verified.ids, verified.found
-    yield "same content" if verified.same_content else "different content"
+    yield "different content" if found else "same content"
     yield f"same ID: {ids[0]}" if ids[0] == ids[1] else f"different IDs: {ids[0]} and {ids[1]}"
     yield from (f"  {difference}" for difference in found[:SHOWN_DIFFERENCES])
     if len(found) > SHOWN_DIFFERENCES:
@@ -324,24 +310,14 @@ def _verdict(verified: builds.Verified) -> Iterator[str]:
 @click.command()
 @click.argument("image", required=False)
 @reporting
-@click.option("--sbom", is_flag=True, help="Print what is installed in it as an SPDX 2.3 document instead.")
-def inspect(session: Session, image: str | None, sbom: bool) -> int:
+def inspect(session: Session, image: str | None) -> int:
     """Print every input of IMAGE (default: the image of the profile) as recorded in the image.
 
     \b
     Example:
-      envgen inspect mxfp4:prod --sbom > mxfp4.spdx.json
+      envgen inspect mxfp4:prod
     """
-    if sbom and wants_json():
-        raise UsageError("--sbom and --json would both print to stdout", hint="give one of the two")
-    engine = connect()
-    found = read(engine, image or session.profile().image_name)
-    if sbom:
-        made = engine.image(found.id)
-        if made is None:
-            raise NotFoundError(f"the image {found.image} is gone")
-        click.echo(write_sbom(found, made, take(engine, found.id)).decode(), nl=False)
-        return ExitCode.OK
+    found = read(connect(), image or session.profile().image_name)
     document = asdict(found)
     return answer({key: document[key] for key in ("image", "id", "labels", "inputs", "open")}, _recorded(found))
 

@@ -278,13 +278,6 @@ def stages_in(dockerfile: str) -> list[str]:
     return re.findall(r"^FROM .* AS (\S+)$", dockerfile, re.MULTILINE)
 
 
-def before(dockerfile: str, step: Step) -> str:
-    """The Dockerfile up to ``step``, whose stage is then its last; empty where it has no such step."""
-    wanted = step.stage, step.instruction
-    at = next((at for at, *what in _instructions(dockerfile) if tuple(what) == wanted), 0)
-    return dockerfile[:at]
-
-
 def _one_line(instruction: str) -> str:
     """Without line breaks and the flags of mounts."""
     return _FLAGS.sub(r"\1", " ".join(instruction.split()), count=1)

@@ -63,14 +63,6 @@ def attach(
     return process.interactive(words, env=endpoint.environment)
 
 
-def run_shell(endpoint: Endpoint, image: str, labels: Mapping[str, str]) -> int:
-    """A shell in a new container of ``image`` on our own terminal, removed when it ends; the shell's exit code."""
-    marks = [f"--label={name}={value}" for name, value in labels.items()]
-    shell = "if command -v bash >/dev/null; then exec bash; else exec sh; fi"
-    words = [docker_program(), "run", "--rm", "--interactive", "--tty", "--init", *marks, "--entrypoint=sh", image]
-    return process.interactive([*words, "-c", shell], env=endpoint.environment)
-
-
 def docker_program() -> str:
     """Docker's own program, which `exec` on a terminal and `pull` with the user's logins need. EngineError without."""
     program = shutil.which("docker")

@@ -1,4 +1,4 @@
-"""What an image says of itself: its manifest, what is installed in it, its SBOM; and two saved images compared."""
+"""What an image says of itself, its manifest; and two saved images compared."""
 
 from __future__ import annotations
 
@@ -6,23 +6,15 @@ import hashlib
 import json
 import re
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
-
-from envgen import __version__
-from envgen.binding import ShapeError, bind
+from envgen.binding import bind
 from envgen.engine.client import Engine
-from envgen.engine.values import ExecResult, Image
 from envgen.errors import EngineError, NotFoundError
-from envgen.inside import run
-from envgen.lock.servers import seconds
 
 PATH = "/opt/envgen/manifest.json"
 PREFIX = "dev.envgen."
@@ -64,159 +56,6 @@ def read(engine: Engine, name: str) -> Manifest:
         raise NotFoundError(message) from None
 
 
-TIMEOUT = 120
-UV = "/opt/envgen/uv"  # where a build puts uv, outside of the interpreter's own folders
-PROGRAM = run.Program("inventory")
-# The interpreter that the build worked with; an image that envgen did not build has no such link.
-_CHOOSE = 'for python in /opt/envgen/bin/base-python python3; do command -v "$python" && break; done >/dev/null\n'
-_CHOOSE += 'shift; exec "$python" "$@"'
-
-
-@dataclass(frozen=True)
-class Debian:
-    """An installed Debian package."""
-
-    name: str
-    version: str
-    arch: str
-
-
-@dataclass(frozen=True)
-class Distribution:
-    """An installed Python distribution. ``license``: what it says as an SPDX expression, or ""."""
-
-    name: str
-    version: str
-    license: str
-
-
-@dataclass(frozen=True)
-class Inventory:
-    """Everything that was found, sorted by name; ``os``: /etc/os-release."""
-
-    os: Mapping[str, str]
-    debian: tuple[Debian, ...]
-    distributions: tuple[Distribution, ...]
-
-
-def take(engine: Engine, image_id: str) -> Inventory:
-    """Ask an image what is in it. NotFoundError when it has no Python that could tell."""
-    inside = run.in_image(engine, image_id, user="0:0")
-
-    def execute(argv: Sequence[str], stdin: bytes, timeout: float) -> ExecResult:
-        return inside(["sh", "-c", _CHOOSE, "sh", *argv], stdin, timeout)
-
-    try:
-        answer = run.ask(execute, "python3", PROGRAM, {"folders": [UV]}, timeout=TIMEOUT)
-        if not isinstance(answer, run.Failure):
-            return bind(Inventory, answer)
-        trouble = str(answer)
-    except (EngineError, ShapeError) as error:
-        trouble = str(error).splitlines()[0]
-    raise NotFoundError(
-        f"the image {image_id[:19]} does not report what is installed in it: {trouble}",
-        hint="does it have Python 3.8 or newer, as python3?",
-    )
-
-
-TOP = "SPDXRef-DOCUMENT"
-_UNKNOWN = "NOASSERTION"
-
-
-def write_sbom(found: Manifest, image: Image, inventory: Inventory) -> bytes:
-    """The SBOM of an image, as JSON."""
-    document = _Document()
-    top = document.add("image", found.image, image.id, _oci(found.image, image.id), primaryPackagePurpose="CONTAINER")
-    document.relate(TOP, "DESCRIBES", top)
-    for name, digest in found.inputs.items():
-        if name.startswith("image "):
-            base = document.add("base", name[6:], digest, _oci(name[6:], digest), primaryPackagePurpose="CONTAINER")
-            document.relate(top, "DESCENDANT_OF", base)
-    sources = {}
-    for name, source in sorted(found.sources.items()):
-        if commit := found.inputs.get(f"git {source['origin']}", ""):
-            said = f"{source['origin'].rpartition(' ')[0]} at commit {commit}"
-            purl = _purl("generic", name, commit)
-            sources[source["distribution"]] = document.add("source", name, commit, purl, sourceInfo=said)
-    for package in inventory.debian:
-        purl = _purl(f"deb/{quote(inventory.os.get('ID', 'debian'))}", package.name, package.version)
-        purl += f"?arch={quote(package.arch)}"
-        document.relate(top, "CONTAINS", document.add("deb", package.name, package.version, purl))
-    hashes = _hashes(found.inputs, f"linux/{image.architecture} pip ")
-    for one in inventory.distributions:
-        made = document.add(
-            "python", one.name, one.version, _purl("pypi", one.name, one.version),
-            hashes.get((one.name, one.version), ""), licenseDeclared=_license(one.license),
-        )  # fmt: skip
-        document.relate(top, "CONTAINS", made)
-        if one.name in sources:
-            document.relate(made, "GENERATED_FROM", sources[one.name])
-    created = datetime.fromtimestamp(found.epoch or seconds(image.created), tz=timezone.utc)
-    slug = re.sub(r"[^A-Za-z0-9.]+", "-", found.image).strip("-")
-    return document.text(
-        name=f"{found.image} {image.id}",
-        documentNamespace=f"https://spdx.org/spdxdocs/envgen-{slug}-{image.id.removeprefix('sha256:')}",
-        creationInfo={
-            "created": created.strftime("%Y-%m-%dT%H:%M:%SZ"), "creators": [f"Tool: envgen-{__version__}"],
-        },
-    )  # fmt: skip
-
-
-class _Document:
-    """Collects packages and how they are related."""
-
-    def __init__(self) -> None:
-        self.packages: list[dict[str, Any]] = []
-        self.relations: list[dict[str, str]] = []
-
-    def add(self, kind: str, name: str, version: str, purl: str, sha256: str = "", **more: str) -> str:
-        """A package; its identifier."""
-        key = f"SPDXRef-{kind}-{len(self.packages)}"
-        refers = {"referenceCategory": "PACKAGE_MANAGER", "referenceType": "purl", "referenceLocator": purl}
-        made = {"SPDXID": key, "name": name, "versionInfo": version, "filesAnalyzed": False, "externalRefs": [refers]}
-        unknown = ("downloadLocation", "supplier", "copyrightText", "licenseConcluded", "licenseDeclared")
-        made |= dict.fromkeys(unknown, _UNKNOWN) | {field: value for field, value in more.items() if value}
-        made |= {"checksums": [{"algorithm": "SHA256", "checksumValue": sha256}]} if sha256 else {}
-        self.packages.append({field: value for field, value in made.items() if value != ""})
-        return key
-
-    def relate(self, one: str, kind: str, other: str) -> None:
-        self.relations.append({"spdxElementId": one, "relationshipType": kind, "relatedSpdxElement": other})
-
-    def text(self, **head: Any) -> bytes:
-        head |= {"spdxVersion": "SPDX-2.3", "dataLicense": "CC0-1.0", "SPDXID": TOP}
-        whole = {**head, "packages": self.packages, "relationships": self.relations}
-        return (json.dumps(whole, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode("utf-8", "replace")
-
-
-def _purl(kind: str, name: str, version: str) -> str:
-    """A package URL (https://github.com/package-url/purl-spec). None can hold a name of blanks and slashes alone."""
-    head = f"pkg:{kind}/{quote(name.strip().strip('/').strip() or 'unnamed', safe=':')}"
-    return head + (f"@{quote(version, safe=':')}" if version else "")
-
-
-def _oci(name: str, digest: str) -> str:
-    return _purl("oci", name.partition("@")[0].rpartition("/")[2].partition(":")[0].lower(), digest)
-
-
-def _license(expression: str) -> str:
-    """An SPDX expression, if it is one."""
-    try:
-        return canonicalize_license_expression(expression)
-    except InvalidLicenseExpression:
-        return ""
-
-
-def _hashes(inputs: Mapping[str, str], head: str) -> dict[tuple[str, str], str]:
-    """(package, version) -> the SHA-256 of its file, where the lock allows a single one."""
-    found = {}
-    for name, version in inputs.items():
-        if name.startswith(head) and not name.endswith(" sha256"):
-            digests = inputs.get(f"{name} sha256", "").split()
-            found[name.rpartition(" ")[2], version] = digests[0] if len(digests) == 1 else ""
-    return found
-
-
 # Files that are made of times, or name them: logs, the loader's auxiliary cache, uv's note of when a wheel was made.
 _TIMES = re.compile(
     r"/var/log/(apt/[^/]+|dpkg\.log|alternatives\.log|bootstrap\.log)|/var/cache/ldconfig/aux-cache|.*/uv_cache\.json"
@@ -255,12 +94,12 @@ class _Saved:
             raise EngineError(f"the saved image lacks {name}")
         return json.load(file)
 
-    def configuration(self, times: bool) -> dict[str, dict[str, str]]:
-        """Environment, labels, ...; when it was made too, with ``times``."""
+    def configuration(self) -> dict[str, dict[str, str]]:
+        """Environment, labels, ..., without times."""
         found = ((key, value) for key, value in _flat(self.config).items() if not key.startswith("rootfs"))
-        return {key: {"value": value} for key, value in found if times or not key.endswith("created")}
+        return {key: {"value": value} for key, value in found if not key.endswith("created")}
 
-    def entries(self, index: int, bytewise: bool = False) -> dict[str, Mapping[str, str]]:
+    def entries(self, index: int) -> dict[str, Mapping[str, str]]:
         """path -> fields of a layer, in its order; nothing where there is no such layer."""
         found: dict[str, Mapping[str, str]] = {}
         if index >= len(self.layers):
@@ -269,7 +108,7 @@ class _Saved:
             for member in layer:
                 file = layer.extractfile(member) if member.isreg() else None
                 digest = hashlib.sha256()
-                noted = file is not None and member.name.endswith(".dist-info/RECORD") and not bytewise
+                noted = file is not None and member.name.endswith(".dist-info/RECORD")
                 while file and (block := file.read(-1 if noted else 1 << 20)):
                     digest.update(_without_notes(block) if noted else block)
                 found["/" + member.name.lstrip("./")] = {
@@ -288,19 +127,15 @@ class _Saved:
 _Tree = Mapping[str, "Mapping[str, str] | None"]
 
 
-def compare(first: Path, second: Path, *, bytewise: bool = False) -> list[Difference]:
+def compare(first: Path, second: Path) -> list[Difference]:
     """What a container of one image sees and one of the other doesn't; times don't count.
 
-    ``bytewise``: for images of different IDs, all that differs in a layer. Only layers that are not the same are read.
+    Only layers that are not the same are read.
     """
     with closing(_Saved(first)) as one, closing(_Saved(second)) as two:
-        found = list(_compared(one.configuration(bytewise), two.configuration(bytewise), "configuration: "))
+        found = list(_compared(one.configuration(), two.configuration(), "configuration: "))
         pairs = zip(one.diff_ids, two.diff_ids, strict=False)
         shared = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one.layers), len(two.layers)))
-        if bytewise:
-            for index in range(shared, max(len(one.layers), len(two.layers))):
-                found += _compared(one.entries(index, True), two.entries(index, True), f"layer {index + 1}: ")
-            return found[:MOST] or [Difference("the layers' archives", "order of entries", "", "")]
         mine, theirs = (_tree(saved, shared, len(saved.layers)) for saved in (one, two))
         below: _Tree = {}
         if any((path in mine) != (path in theirs) for path in {*mine, *theirs}):  # touched, and perhaps as it was

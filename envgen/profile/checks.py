@@ -339,9 +339,6 @@ def _own(report: Report) -> None:
             path = ("dockerfile_extra", place, number)
             for copied in line.sources:
                 report.in_project(path, copied)
-            if profile.reproducible:
-                message = "reproducible can't hold for lines of your own: envgen does not know what they write"
-                report.problem(path, message, "remove one of them")
     if profile.compose is not None and (file := report.in_project("compose", profile.compose.path)) is not None:
         report.elsewhere(problems_of(file, report.root))
     for name, source in report.sources("origin", "install"):

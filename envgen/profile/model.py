@@ -509,9 +509,6 @@ class Profile:
     shm_size: ByteSize | None = key("Size of /dev/shm, where ipc is not host.", None)
     ulimits: Mapping[str, Ulimit] = key("Limits of the container.", {}, names=p.ULIMIT)
     working_dir: ContainerPath = key("The folder that services start in.", ContainerPath("/workspace"))
-    reproducible: bool = key(
-        "Two locked builds give the same image ID, not only the same content; every step takes a little longer.", False
-    )
     services: Mapping[str, Service] = key("What can be started: dev, serve, ...", {}, names=p.NAME)
     nodes: Mapping[str, Machine] = key(
         "Machines that services can share (`cluster`), by a name of yours.", {}, names=p.NODE

@@ -1,4 +1,4 @@
-"""The project as other tools read it: docker-bake.json, devcontainer.json, a workflow for GitHub Actions, Kubernetes.
+"""The project as other tools read it: devcontainer.json, Kubernetes.
 
 Pure like all rendering.
 """
@@ -8,75 +8,26 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import yaml
 
 from envgen.errors import Problem, RefusedError
-from envgen.profile.model import GpuMode, Health, Platform, Profile, Project, Service
-from envgen.profile.values import HostPath, ImageRef, own_path
+from envgen.profile.check_services import ranks_of
+from envgen.profile.model import GpuMode, Health, Profile, Service
+from envgen.profile.values import own_path
 from envgen.render import environment as names
-from envgen.render.compose import OFFLINE, PROXY, cluster_flags
-from envgen.render.environment import CA_VARIABLE, JOBS_VARIABLE, OVERLAY, WHEELHOUSE_VARIABLE
+from envgen.render.compose import OFFLINE, cluster_flags
+from envgen.render.environment import OVERLAY
 from envgen.render.quote import Quoting
 
 Doc = dict[str, Any]
-BAKE_HEAD = "Written by `envgen export bake`. docs/exports.md says how it differs from `envgen build`."
-
-
-def bake(project: Project, epochs: Mapping[str, int]) -> Doc:
-    """A target of docker-bake.json for each profile. ``epochs``: the time of a profile's lock, where it has one."""
-    variables: Doc = {}
-    targets = {name: _target(one, epochs.get(name), variables) for name, one in sorted(project.profiles.items())}
-    group = {"default": {"targets": [project.default_profile]}}
-    return {"//": BAKE_HEAD, "variable": variables, "group": group, "target": targets}
 
 
 def as_json(document: Doc) -> str:
     """As a file."""
     return json.dumps(document, indent=2) + "\n"
-
-
-def _target(profile: Profile, epoch: int | None, variables: Doc) -> Doc:
-    args = {"SOURCE_DATE_EPOCH": str(epoch)} if epoch is not None else {}
-    if profile.network.pass_proxy:
-        for name in PROXY:
-            variables[name] = {"default": ""}
-            args[name] = f'${{{name} == "" ? null : {name}}}'
-    # The variables of the Compose files: what differs between machines.
-    variables[CA_VARIABLE] = {"default": ""}
-    ca = _variable(CA_VARIABLE, profile.network.ca_certificates)
-    # Without a file there is no secret: bake asks for a permission to read outside the folder, /dev/null included.
-    optional = f'[for one in [{{id = "ca_certificates", src = {ca}}}] : one if one.src != ""]'
-    secrets = f'concat([{{id = "jobs", env = "{JOBS_VARIABLE}"}}], {optional})'
-    contexts = {}
-    if profile.build.wheelhouse is not None:
-        variables[WHEELHOUSE_VARIABLE] = {"default": ""}
-        contexts["wheelhouse"] = f"${{{_variable(WHEELHOUSE_VARIABLE, profile.build.wheelhouse)}}}"
-    return {
-        "context": ".",
-        "dockerfile": _bake_literal(profile.dockerfile),
-        "tags": [_bake_literal(profile.image_name)],
-        **({"args": args} if args else {}),
-        **({"contexts": contexts} if contexts else {}),
-        "secret": f"${{{secrets}}}",
-        **({"platforms": [profile.base.platform.value]} if profile.base.platform else {}),
-        "output": ["type=docker"],
-        "attest": ["type=provenance,disabled=true"],
-    }
-
-
-def _variable(name: str, path: HostPath | None) -> str:
-    """What a variable says, else the profile's path where it is one of the project; bake knows no ``~``."""
-    if path is None or path.path.startswith(("/", "~")):
-        return name
-    return f'({name} == "" ? {_bake_literal(json.dumps(path.path, ensure_ascii=False))} : {name})'
-
-
-def _bake_literal(text: str) -> str:
-    """A text in which bake replaces nothing."""
-    return text.replace("${", "$${").replace("%{", "%%{")
 
 
 DEVCONTAINER_HEAD = "// Written by `envgen export devcontainer`. docs/exports.md has what an editor does with it.\n"
@@ -113,70 +64,6 @@ def devcontainer(profile: Profile, name: str, folder: str) -> Doc:
             }
         },
     }
-
-
-WORKFLOW_HEAD = "# Written by `envgen export github-actions`. docs/exports.md has what the repository must set.\n"
-
-
-def workflow(profile: Profile, image: ImageRef, *, install: str, locked: bool) -> Doc:
-    """The workflow. ``image``: what is published, without tag; ``install``: what pip installs; ``locked``: whether
-    there is to be an envgen.lock."""
-    github = image.registry == "ghcr.io"
-    first: list[Doc] = [
-        {"uses": "actions/checkout@v4", "with": {"persist-credentials": False}},
-        {"uses": "actions/setup-python@v5", "with": {"python-version": "3.12"}},
-        {"run": 'python -m pip install "$ENVGEN"'},
-    ]
-    checks = ["envgen render --check", *(["envgen lock --check"] if locked else [])]
-    build: Doc = {
-        "needs": "check",
-        # A fork's pull request may not publish.
-        "if": "github.event_name != 'pull_request'",
-        "runs-on": f"ubuntu-24.04{'-arm' if profile.base.platform is Platform.ARM64 else ''}",
-        "timeout-minutes": 360,
-        "permissions": {"contents": "read", **({"packages": "write"} if github else {})},
-        "env": {"IMAGE": str(image)},
-        "steps": [*first, *_build(profile, image, github)],
-    }
-    return {
-        "name": "envgen",
-        "on": {"push": {"branches": ["main"]}, "pull_request": {}, "workflow_dispatch": {}},
-        "permissions": {"contents": "read"},
-        "env": {"ENVGEN": install},
-        "jobs": {
-            "check": {
-                "runs-on": "ubuntu-24.04",
-                "timeout-minutes": 15,
-                "steps": [*first, *({"run": check} for check in checks)],
-            },
-            "build": build,
-        },
-    }
-
-
-def workflow_text(document: Doc) -> str:
-    """As a file."""
-    return WORKFLOW_HEAD + yaml.dump(document, Dumper=Quoting, sort_keys=False, allow_unicode=False, width=10**6)
-
-
-def _build(profile: Profile, image: ImageRef, github: bool) -> Iterable[Doc]:
-    login = {"username": "${{ github.actor }}", "password": "${{ secrets.GITHUB_TOKEN }}"}
-    if not github:
-        login = {"username": "${{ secrets.REGISTRY_USER }}", "password": "${{ secrets.REGISTRY_TOKEN }}"}
-    registry = {"registry": image.registry} if image.registry else {}
-    yield {"uses": "docker/setup-buildx-action@v3", "id": "buildx"}
-    yield {"uses": "docker/login-action@v3", "with": {**registry, **login}}
-    on_gpu = profile.gpu is not GpuMode.NONE
-    served = [name for name, service in profile.services.items() if on_gpu and service.is_vllm]
-    words = ["envgen", "build", "--profile", profile.name, '--tag "$IMAGE:$GITHUB_SHA"']
-    words += ['--cache-from "type=registry,ref=$IMAGE:cache"', '--cache-to "type=registry,ref=$IMAGE:cache,mode=max"']
-    # What a release refuses is not published: it is asked in the image, which must then be in the engine.
-    words += [] if served else ["--push"]
-    yield {"run": " ".join(words), "env": {"BUILDX_BUILDER": "${{ steps.buildx.outputs.name }}"}}
-    for name in served:
-        yield {"run": f"envgen predict {name} --profile {profile.name}"}
-    if served:
-        yield {"run": 'docker push "$IMAGE:$GITHUB_SHA"'}
 
 
 ROLE = "dev.envgen/role"
@@ -264,7 +151,8 @@ def _pod(profile: Profile, name: str, image: str, commit: str, leads: bool) -> D
     service = profile.services[name]
     volumes, mounts = _volumes(profile, service)
     ports = [{"name": f"port-{port}", "containerPort": port} for port in _ports(service)] if leads else []
-    memory, gpu = service.needs_memory, profile.gpu is not GpuMode.NONE and service.gpu is None
+    memory = service.needs_memory
+    gpus = _gpus(service) if profile.gpu is not GpuMode.NONE and service.gpu is None else 0
     security = _security(profile, name, service)
     container: Doc = {
         "name": resource_name(name),
@@ -276,12 +164,18 @@ def _pod(profile: Profile, name: str, image: str, commit: str, leads: bool) -> D
         **(_probes(service.health) if leads and service.health is not None else {}),
         "resources": {
             **({"requests": {"memory": str(memory.bytes)}} if memory is not None else {}),
-            **({"limits": {"nvidia.com/gpu": 1}} if gpu else {}),
+            **({"limits": {"nvidia.com/gpu": gpus}} if gpus else {}),
         },
         **({"securityContext": security} if security else {}),
         "volumeMounts": mounts,
     }
     return {"terminationGracePeriodSeconds": TERMINATION, "containers": [container], "volumes": volumes}
+
+
+def _gpus(service: Service) -> int:
+    """Of one pod: the ranks that the flags ask for, shared by the machines; 1 where the flags can't be read."""
+    machines = len(service.cluster.nodes) if service.cluster is not None else 1
+    return max(1, ranks_of(service.args) // machines)
 
 
 def _literal(value: str) -> str:

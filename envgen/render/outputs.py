@@ -22,7 +22,7 @@ from envgen.lock.model import ProfileLock, load
 from envgen.profile.model import Profile, Project
 from envgen.profile.values import own_path
 from envgen.render.compose import compose_files
-from envgen.render.environment import RUN, WRITTEN
+from envgen.render.environment import WRITTEN
 from envgen.render.locking import namespace, series_of
 from envgen.render.plan import Plan
 from envgen.render.quote import Pair, Quoted, docker_pairs, render
@@ -55,13 +55,13 @@ def render_profile(profile: Profile, lock: ProfileLock | None = None, *, root: P
         plan = Plan(profile, lock, series)
         own = files_of(profile, root)
         text = dockerfile(plan)
-        programs = docker_files(plan)
-        digest = _digest(text, plan, used(text, programs), root, own)
+        programs = used(text, docker_files(plan))
+        digest = _digest(text, plan, programs, root, own)
         labels = docker_pairs((*plan.labels, Pair("dev.envgen.render", digest)))
         files = {
             **programs,
-            profile.dockerfile: text.replace(LABELS_HERE, labels),
-            **compose_files(profile, namespace(profile, lock, series)),
+            profile.dockerfile: sealed(text.replace(LABELS_HERE, labels)),
+            **{path: sealed(one) for path, one in compose_files(profile, namespace(profile, lock, series)).items()},
         }
     except ValueError as error:  # a value that one of the languages cannot carry
         raise ProjectError([Problem(f"profile {profile.name}: {error}")]) from error
@@ -73,12 +73,7 @@ def render_profile(profile: Profile, lock: ProfileLock | None = None, *, root: P
 
 def dockerfile(plan: Plan) -> str:
     """The text, with ``LABELS_HERE`` in place of the labels."""
-    numbers = count(1)  # each step of a reproducible build has its own time: docker/build/normalise
-
-    def step_end() -> Quoted:
-        return Quoted(f" \\\n    && sh {RUN}/normalise {next(numbers)}" if plan.reproducible else "")
-
-    context = {"plan": plan, "profile": plan.profile, "labels": LABELS_HERE, "step_end": step_end}
+    context = {"plan": plan, "profile": plan.profile, "labels": LABELS_HERE}
     return render("Dockerfile.j2", context)
 
 
@@ -91,7 +86,7 @@ def scripts() -> dict[str, str]:
 
 
 def docker_files(plan: Plan) -> dict[str, str]:
-    """All of docker/ for one profile: the programs, and its own data."""
+    """All that docker/ may hold for one profile: the programs, and its own data."""
     return {**scripts(), **{FOLDER + path: text for path, text in sorted(plan.data.items())}}
 
 
@@ -207,6 +202,66 @@ def foreign(root: Path, files: Mapping[str, bytes]) -> list[str]:
     there = {path: _there(root, path) for path in sorted(files)}
     mark = WRITTEN.encode()
     return [path for path, old in there.items() if old is not None and old != files[path] and mark not in old]
+
+
+_SEAL = re.compile(rb"\n# (?:Of the lines below: )([0-9a-f]{12})\.\n")
+
+
+def sealed(text: str) -> str:
+    """A file with a digest of what follows on its second line: an edit shows, whatever rendered it."""
+    head, _, rest = text.partition("\n")
+    return f"{head}\n# Of the lines below: {hashlib.sha256(rest.encode()).hexdigest()[:12]}.\n{rest}"
+
+
+def edited(root: Path, files: Mapping[str, bytes]) -> list[str]:
+    """The paths of ``files`` where a rendered file is that somebody has edited since, and that will be overwritten."""
+    found = []
+    for path in sorted(files):
+        old = _there(root, path)
+        if old is None or old == files[path] or (seal := _SEAL.search(old[:1000])) is None:
+            continue
+        if hashlib.sha256(old[seal.end() :]).hexdigest()[:12] != seal[1].decode():
+            found.append(path)
+    return found
+
+
+def ownerless(root: Path, files: Mapping[str, bytes]) -> list[str]:
+    """Rendered files below ``root`` that are not among ``files``, those of all profiles: of a profile that is gone."""
+    if (root / FOLDER).resolve() == data_dir("docker").resolve():
+        return []  # envgen's own sources
+    found, mark = [], WRITTEN.encode()
+    for pattern in ("Dockerfile*", "compose/*.yaml", f"{FOLDER}/**/*"):
+        for path in sorted(root.glob(pattern)):
+            name = path.relative_to(root).as_posix()
+            if (
+                name in files
+                or path.is_symlink()
+                or not path.is_file()
+                or not path.resolve().is_relative_to(root.resolve())
+            ):
+                continue
+            ours = name.startswith(f"{FOLDER}/profiles/") and path.name in ("manifest.json", "sources.json")
+            with path.open("rb") as file:
+                ours = ours or mark in file.read(1000)
+            if ours and ".orig" not in path.suffixes:
+                found.append(name)
+    return found
+
+
+def owner(text: bytes | None) -> str:
+    """The profile that a rendered Dockerfile names as its own; "" where none does."""
+    match = re.match(rb"# Written by `envgen render` from profile (\S{1,100})\. ", text or b"")
+    return match[1].decode("utf-8", "replace") if match else ""
+
+
+def remove(root: Path, paths: Iterable[str]) -> None:
+    """Remove these files, and the folders of docker/ and compose/ that become empty."""
+    for path in paths:
+        (root / path).unlink()
+        for folder in PurePosixPath(path).parents:
+            if folder.as_posix() == "." or any((root / folder).iterdir()):
+                break
+            (root / folder).rmdir()
 
 
 def _there(root: Path, path: str) -> bytes | None:

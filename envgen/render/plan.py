@@ -82,10 +82,8 @@ class Plan:
         # The stage that has the interpreter first: the base image itself, or what is made of it.
         self.first_python = "base" if profile.base.apt else "origin"
         self.epoch = str(lock.epoch) if lock else ""  # the time of what is added
-        self.reproducible = bool(lock) and profile.reproducible  # every step makes its times the same in every build
         pip, python = profile.pip, profile.base.python
-        timeless = ("--reproducible",) if self.reproducible else ()
-        self.pip_install = (python, f"{RUN}/lib/with-index", python, f"{RUN}/lib/pip-install", *timeless)
+        self.pip_install = (python, f"{RUN}/lib/with-index", python, f"{RUN}/lib/pip-install")
         # What stays, what is never installed, what of the base image goes.
         removed = ("--remove", *pip.remove) if pip.remove else ()
         self.protect_words = ("record", *pip.protect, "--off", *pip.override, *removed)

@@ -68,7 +68,7 @@ What it sets is not in `envgen config`, and `doctor` compares a container with t
 `dockerfile_extra` adds lines to the Dockerfile: `RUN`, `COPY`, `ENV`, `ARG` and `LABEL`, one instruction each, without
 here-documents. `base` is before everything that is compiled or installed, `end` in the finished image. Each is marked
 in the file. `COPY` takes files and folders of the project. What a `RUN` fetches is in no lock, and it has no company CA
-and no package index but those of the base image; `reproducible` refuses such lines.
+and no package index but those of the base image.
 
 `origin: {folder: ./src/mine}` builds code of your own into the image, from the project folder. Its content is part of
 the image's identity (the render digest): after an edit `up` asks for a `build`. `.git`, `__pycache__` and `*.pyc` are

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import pty
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -182,33 +179,6 @@ def test_a_failing_step_is_shown_with_its_cause(project: Project) -> None:
     assert project.envgen("build", "--json").json["ok"] is True
 
 
-def test_a_shell_in_the_state_before_the_failed_step(project: Project) -> None:
-    ours, theirs = pty.openpty()
-    words = ("build", "--unlocked", "--set", "apt.runtime=[envgen-no-such-package]", "--shell-on-error")
-    child = subprocess.Popen(
-        [sys.executable, "-m", "envgen", *words], cwd=project.root, stdin=theirs, stdout=theirs, stderr=theirs
-    )
-    os.close(theirs)
-    shown = b""
-    try:
-        while True:  # until the other end is closed, which Linux reports as an error
-            if select.select([ours], [], [], 120)[0] == []:
-                raise AssertionError(f"silent for two minutes after {shown[-2000:]!r}")
-            shown += os.read(ours, 1 << 16)
-            if b"leave it with" in shown and b"exit 3" not in shown:
-                os.write(ours, b"test -x /opt/envgen/bin/entrypoint && echo in-$((40 + 2)); exit 3\n")
-                shown += b"exit 3"
-    except OSError:
-        pass
-    finally:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(60)
-        child.kill()
-        os.close(ours)
-    assert child.returncode == 4 and b"in-42" in shown, shown
-    assert b"RUN sh /run/envgen/lib/with-network sh /run/envgen/apt-install envgen-no-such-package" in shown
-
-
 def test_a_stage_is_built_by_itself(project: Project) -> None:
     try:
         assert "built envgentestbuild:prod-base" in project.envgen("build", "--target", "base").out
@@ -216,7 +186,6 @@ def test_a_stage_is_built_by_itself(project: Project) -> None:
     finally:
         docker("image", "rm", "-f", "envgentestbuild:prod-base", check=False)
     assert "it has: scripts, wheelhouse, origin, base" in project.envgen("build", "--target", "nope", code=2).err
-    assert "needs a terminal" in project.envgen("build", "--shell-on-error", code=2).err
 
 
 # --- causes, provoked for real ----------------------------------------------------------------------------------------

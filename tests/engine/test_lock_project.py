@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import difflib
 import json
 import signal
@@ -10,9 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from projects import BASE, LEAN, Project, docker, same_image
-from spdx_tools.spdx.parser.jsonlikedict.json_like_dict_parser import JsonLikeDictParser
-from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
+from projects import BASE, LEAN, Project, docker
 
 from envgen.lock.index import PackageIndex
 from envgen.patches.dry_run import SdistTree
@@ -26,7 +23,6 @@ profiles:
     base: {{image: "{MY_BASE}"}}
     cuda: {{arch_list: 12.1a}}
     gpu: none
-    reproducible: true
     build: {{ccache: false}}
     apt: {{runtime: [tree]}}
     pip: {{tools: [sniffio, "filelock<4"]}}
@@ -131,23 +127,12 @@ def test_lock_then_nothing_changes(project: Project) -> None:
 
 @pytest.mark.usefixtures("locked")
 def test_two_builds_have_the_same_content(project: Project) -> None:
-    """Without `reproducible`: the times of both differ, and so do their IDs."""
-    told = project.envgen("verify", "--set", "reproducible=false", "--json", code=None)
+    """The times of both differ, and so do their IDs."""
+    told = project.envgen("verify", "--json", code=None)
     assert told.code in (0, 1), told.err  # an index that is out of reach, say
     assert told.json["differences"] == []
     assert told.json["same_content"]
     assert not told.json["same_id"]
-
-
-@pytest.mark.usefixtures("locked")
-def test_two_builds_are_the_same_to_the_byte(project: Project) -> None:
-    told = project.envgen("verify", "--json", code=None)
-    assert told.code in (0, 1), told.err
-    assert told.json["differences"] == []
-    assert told.json["same_content"]
-    assert told.json["same_id"]
-    built = project.envgen("build", "--json").json
-    same_image(built["image_id"], told.json["image_ids"][0])
 
 
 @pytest.mark.usefixtures("built")
@@ -158,46 +143,13 @@ def test_the_image_tells_its_inputs(project: Project) -> None:
     assert project.envgen("diff", f"{NAME}:prod", "envgen.lock").err.strip() == "all inputs are the same"
     lock = project.root / "envgen.lock"
     (project.root / "old.lock").write_text(lock.read_text().replace("six==1.16.0", "six==1.15.0"))
+    assert (
+        docker("run", "--rm", "--network", "none", f"{NAME}:prod", "python3", "-c", "import six; print(six.MARK)")
+        == "1"
+    )
+    assert "was not built by envgen" in project.envgen("inspect", BASE, code=1).err
     done = project.envgen("diff", "old.lock", f"{NAME}:prod", code=1)
     assert "linux/amd64 pip sdist.six six: 1.15.0 → 1.16.0" in done.out
-
-
-def inside(*words: str) -> str:
-    return docker("run", "--rm", "--network", "none", f"{NAME}:prod", *words)
-
-
-@pytest.mark.usefixtures("built")
-def test_a_replaced_package_of_the_base_is_hidden_by_a_link() -> None:
-    """A removal would leave a mark with the time of day: see test_two_builds_are_the_same_to_the_byte."""
-    see = "import importlib.metadata as m; print([d.version for d in m.distributions() if d.name == 'filelock'])"
-    versions = ast.literal_eval(inside("python3", "-c", see))
-    assert len(versions) == 2  # the folder and the link to it
-    assert set(versions) == {versions[0]}
-    assert versions[0].startswith("3.")
-    assert inside("python3", "-c", "import importlib.metadata as m; print(m.version('filelock'))") == versions[0]
-    assert inside("python3", "-m", "pip", "list", "--format=freeze").count("filelock==") == 1
-    gone = (
-        "pip uninstall -qy --root-user-action=ignore filelock; python3 -c '%s'; ls /usr/local/lib/python3*/*-packages"
-    )
-    left = inside("sh", "-c", gone % see.replace("'", '"'))
-    assert left.splitlines()[0] == "[]"
-    assert "filelock" not in left.partition("\n")[2]
-
-
-@pytest.mark.usefixtures("built")
-def test_the_sbom_names_what_is_really_inside(project: Project) -> None:
-    first = project.envgen("inspect", "--sbom").out
-    assert project.envgen("inspect", f"{NAME}:prod", "--sbom").out == first
-    read = JsonLikeDictParser().parse(json.loads(first))
-    assert validate_full_spdx_document(read) == []
-    packages = {(p.spdx_id.split("-")[1], p.name): p for p in read.packages}
-    version = inside("python3", "-c", "import importlib.metadata as m; print(m.version('torch'))")
-    assert packages["python", "torch"].version == version
-    assert packages["base", MY_BASE].version == docker("image", "inspect", MY_BASE, "-f", "{{.Id}}")
-    assert packages["deb", "tree"].version == inside("dpkg-query", "-W", "-f", "${Version}", "tree")
-    assert inside("python3", "-c", "import six; print(six.MARK)") == "1"
-    assert "would both print to stdout" in project.envgen("inspect", "--sbom", "--json", code=2).err
-    assert "was not built by envgen" in project.envgen("inspect", BASE, "--sbom", code=1).err
 
 
 @pytest.mark.usefixtures("locked")

@@ -762,11 +762,6 @@ extra("copy of git's own", "COPY .git/config /x", ("is not a path in the project
 extra("copy with a pattern", "'COPY a* /x'", ("is not a path in the project", ""))
 extra("copy in JSON", '\'COPY ["a", "/x"]\'', ("is not a plain COPY", ""))
 extra("copy of what is not there", "COPY own /x", ("there is no 'own' in the project", "make it"))
-dev(
-    "lines in a reproducible build",
-    "    reproducible: true\n    dockerfile_extra: {base: [⟦RUN true]}\n",
-    ("reproducible can't hold", "remove one"),
-)
 dev("compose elsewhere", "    compose: ⟦../over.yaml\n", ("is not a path in the project", "copy it into"))
 dev("compose that is not there", "    compose: ⟦over.yaml\n", ("there is no 'over.yaml'", "make it"))
 dev("compose that is rendered", "    compose: ⟦compose/dev.yaml\n", ("is not a path in the project", ""))

@@ -93,7 +93,7 @@ def interrupt(child: subprocess.Popen[str], timeout: float = 30) -> Finished:
 
 
 def same_image(first: str, second: str) -> None:
-    """Fail where two images are not the same, with every field of every file in which they differ."""
+    """Fail where two images have not the same content, with every field of every file in which they differ."""
     from envgen.engine.client import connect
     from envgen.lock.image import compare
 
@@ -103,8 +103,8 @@ def same_image(first: str, second: str) -> None:
         paths = [Path(folder, f"{number}.tar") for number in (1, 2)]
         for image, path in zip((first, second), paths, strict=True):
             connect().save_image(image, path)
-        found = "\n".join(str(one) for one in compare(*paths, bytewise=True)[:100])
-    raise AssertionError(f"{first} is not {second}:\n{found}")
+        found = "\n".join(str(one) for one in compare(*paths)[:100])
+    assert not found, f"{first} is not {second}:\n{found}"
 
 
 def forget(name: str) -> None:

@@ -13,11 +13,8 @@ from envgen.app.session import Session, known_service
 from envgen.app.weights import locked_commit
 from envgen.cli.common import project_options, variant_option
 from envgen.errors import RefusedError, UsageError
-from envgen.lock.model import FILE_NAME
-from envgen.profile.model import Mode, Profile
-from envgen.profile.values import ImageRef
+from envgen.profile.model import Profile
 from envgen.render import exports
-from envgen.render.locking import lock_of
 from envgen.text import progress
 
 WRITTEN = b"Written by `envgen export"  # in every file of ours
@@ -34,7 +31,6 @@ def command() -> None:
     Example:
       envgen export kubernetes serve --image registry.example/vllm@sha256:... -o serve.yaml
       envgen export devcontainer dev -o .devcontainer/devcontainer.json
-      envgen export github-actions -p prod --image ghcr.io/me/vllm -o .github/workflows/envgen.yml
     """
 
 
@@ -91,25 +87,6 @@ def kubernetes(session: Session, service: str | None, image: str, output: Path |
 
 
 @command.command()
-@project_options
-@output_option
-def bake(session: Session, output: Path | None) -> int:
-    """Write docker-bake.json: a target for each profile, from the files that `envgen render` wrote.
-
-    For what builds with `docker buildx bake` instead of `envgen build`. envgen.local.yaml and ENVGEN_ variables are
-    left out, as in all that is committed. The targets neither check the lock nor try the patches first.
-
-    \b
-    Examples:
-      envgen export bake -o docker-bake.json && docker buildx bake prod --push --set prod.tags=registry.example/vllm:1
-    """
-    project = session.loaded(local=False).project
-    locks = {name: lock_of(profile, project.root) for name, profile in project.profiles.items()}
-    epochs = {name: lock.epoch for name, lock in locks.items() if lock is not None}
-    return _deliver(exports.as_json(exports.bake(project, epochs)), output)
-
-
-@command.command()
 @click.argument("service", required=False)
 @project_options
 @output_option
@@ -129,31 +106,3 @@ def devcontainer(session: Session, service: str | None, output: Path | None) -> 
     if not (root / profile.compose_file).is_file():
         progress(f"note: the editor reads {profile.compose_file}, which is not there yet: run `envgen render`")
     return _deliver(exports.DEVCONTAINER_HEAD + exports.as_json(found), output)
-
-
-@command.command("github-actions")
-@project_options
-@click.option("--image", required=True, metavar="NAME", help="The image to publish, without a tag: ghcr.io/owner/name.")
-@click.option("--install", default="envgen", metavar="REQUIREMENT", help="What pip installs.", show_default=True)
-@output_option
-def github_actions(session: Session, image: str, install: str, output: Path | None) -> int:
-    """Write a workflow for GitHub Actions. Its branch (main) and its runner are yours to edit.
-
-    Every push and pull request: `render --check` and `lock --check`, with what is wrong shown beside its line. On the
-    branch: the profile's image is built with a cache in the registry, vLLM is asked what it would choose (`predict`),
-    and the image is pushed as NAME:COMMIT.
-
-    \b
-    Examples:
-      envgen export github-actions -p prod --image ghcr.io/me/vllm -o .github/workflows/envgen.yml
-    """
-    profile, root = session.profile(local=False), session.loaded(local=False).project.root
-    try:
-        name = ImageRef.parse(image)
-    except ValueError as error:
-        raise UsageError(f"--image {error}") from None
-    if name.tag or name.digest:
-        raise UsageError(f"--image {image}: leave out tag and digest, each commit gets its own tag")
-    locked = profile.mode is Mode.PRODUCTION or (root / FILE_NAME).is_file()
-    found = exports.workflow(profile, name, install=install, locked=locked)
-    return _deliver(exports.workflow_text(found), output)

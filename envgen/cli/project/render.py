@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 
 import click
 
+from envgen import files as file_io
 from envgen.app.session import Session
 from envgen.cli.common import answer, print_json, reporting, wants_json
 from envgen.errors import ExitCode, Place, Problem, RefusedError, UsageError, as_annotations
@@ -27,7 +28,8 @@ def command(session: Session, check: bool, stdout: bool, force: bool) -> int:
     """Write Dockerfiles, Compose files and .dockerignore from the project file.
 
     envgen.local.yaml and ENVGEN_ variables are ignored: committed files are the same on every machine.
-    Files that envgen did not write are overwritten only with --force.
+    Files that envgen did not write are overwritten only with --force; a rendered file that you have edited is kept as
+    FILE.orig. Files of a profile that no longer exists are removed.
 
     \b
     Example:
@@ -46,23 +48,41 @@ def command(session: Session, check: bool, stdout: bool, force: bool) -> int:
     if stdout:
         return _print(files)
     foreign = outputs.foreign(root, files)
+    gone = [] if chosen else outputs.ownerless(root, files)
     if check:
-        return _check(root, files, foreign)
+        return _check(root, files, foreign, gone)
     if foreign and not force:
         raise RefusedError(
             f"not written by `envgen render`, so not overwritten: {', '.join(foreign)}",
             hint="move them away, give the profile another `dockerfile:`, or run `envgen render --force`, "
             "which keeps each as FILE.orig",
         )
-    kept = outputs.keep_originals(root, foreign)
+    edited, moved = outputs.edited(root, files), list(_moved(root, files))
+    kept = outputs.keep_originals(root, [*foreign, *edited])
     written = outputs.write(root, files)
+    outputs.remove(root, gone)
     if wants_json():
-        print_json({"written": written, "unchanged": sorted(set(files) - set(written)), "kept": kept})
-    for line in (*(f"kept {path}" for path in kept), *(f"wrote {path}" for path in written)):
+        unchanged = sorted(set(files) - set(written))
+        print_json({"written": written, "unchanged": unchanged, "kept": kept, "removed": gone})
+    lines = [
+        *(f"kept {path}: it was edited" if path.removesuffix(".orig") in edited else f"kept {path}" for path in kept)
+    ]
+    lines += [*moved, *(f"wrote {path}" for path in written)]
+    for line in (*lines, *(f"removed {path}: it is no profile's" for path in gone)):
         progress(line)
-    if not written:
+    if not written and not gone:
         progress(f"{counted(len(files), 'file is', 'files are')} up to date")
     return ExitCode.OK
+
+
+def _moved(root: Path, files: Mapping[str, bytes]) -> Iterator[str]:
+    """A line for each Dockerfile that becomes another profile's."""
+    for path, content in files.items():
+        file = root / path
+        new = outputs.owner(content)
+        old = outputs.owner(file_io.read(file)) if new and file.is_file() else ""
+        if old and old != new:
+            yield f"{path} was profile {old}'s and is now {new}'s"
 
 
 def _print(files: Mapping[str, bytes]) -> int:
@@ -71,10 +91,13 @@ def _print(files: Mapping[str, bytes]) -> int:
     return answer(texts, chain.from_iterable(lines))
 
 
-def _check(root: Path, files: Mapping[str, bytes], foreign: list[str]) -> int:
+def _check(root: Path, files: Mapping[str, bytes], foreign: list[str], gone: list[str]) -> int:
     drifted = {path: drift for path in sorted(files) if (drift := outputs.diff(root, {path: files[path]}))}
     text = "".join(drifted.values())
-    answer({"drift": text, "files": sorted(files), "foreign": foreign}, [text.removesuffix("\n")] if text else ())
+    answer(
+        {"drift": text, "files": sorted(files), "foreign": foreign, "ownerless": gone},
+        [text.removesuffix("\n")] if text else (),
+    )
     wrong = "is not what the project file renders to"
     places = (Place(os.path.relpath(root / path)) for path in drifted)
     for line in as_annotations(Problem(wrong, place, "envgen render") for place in places):
@@ -82,8 +105,10 @@ def _check(root: Path, files: Mapping[str, bytes], foreign: list[str]) -> int:
     if foreign:
         hint = "`envgen render --force` keeps each as FILE.orig"
         progress(f"not written by `envgen render`: {', '.join(foreign)}; {hint}")
+    elif gone and not drifted:
+        progress(f"no profile renders {', '.join(gone)}: `envgen render` removes what it wrote")
     elif drifted:
         progress("the committed files have drifted from the project file: run `envgen render`")
     else:
         progress(f"{counted(len(files), 'file is', 'files are')} up to date")
-    return ExitCode.FINDINGS if foreign or drifted else ExitCode.OK
+    return ExitCode.FINDINGS if foreign or drifted or gone else ExitCode.OK

@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgen.engine.buildx import Progress, Step, before, stages_in
+from envgen.engine.buildx import Progress, Step
 
 STREAMS = Path(__file__).parent / "streams"
 
@@ -103,16 +103,5 @@ RUN last
 """
 
 
-def test_the_dockerfile_before_a_failed_step() -> None:
-    assert stages_in(DOCKERFILE) == ["one", "two"]
-    step = Step("[two 1/3] RUN --mount=type=cache,target=/c     first &&     second")
-    assert step.stage == "two"
-    assert before(DOCKERFILE, step) == DOCKERFILE[: DOCKERFILE.index("RUN --mount")]
-    assert before(DOCKERFILE, Step("[two 2/3] RUN same")) == DOCKERFILE[: DOCKERFILE.rindex("RUN same")]
-    assert before(DOCKERFILE, Step("[linux/arm64 one 2/2] RUN same")) == "FROM x AS one\n"
-
-
 def test_a_step_that_is_not_in_the_dockerfile() -> None:
-    assert before(DOCKERFILE, Step("[two 2/3] RUN other")) == ""
-    assert before(DOCKERFILE, Step("[internal] load build definition")) == ""
     assert Step("[internal] load build definition").stage == ""

@@ -67,7 +67,6 @@ RECORD = b"a.py,sha256=1,1\nx-1.dist-info/uv_cache.json,sha256=%d,9\n"
 )
 def test_times_are_no_content(tmp_path: Path, one: list[Entry], two: list[Entry]) -> None:
     assert differences(tmp_path, one, two, created="2026-02-02") == []
-    assert compare(tmp_path / "1", tmp_path / "2", bytewise=True)
 
 
 @pytest.mark.parametrize(
@@ -96,10 +95,3 @@ def test_what_came_and_went_is_not_there(tmp_path: Path) -> None:
 
 def test_the_configuration_is_content(tmp_path: Path) -> None:
     assert differences(tmp_path, NEW, NEW, env="A=2") == [("configuration: config.Env[0]", "value")]
-
-
-def test_a_difference_in_bytes_has_its_layer(tmp_path: Path) -> None:
-    first = saved(tmp_path / "1", BASE, NEW)
-    second = saved(tmp_path / "2", BASE, [("etc/new", b"new", {})])
-    [found] = compare(first, second, bytewise=True)
-    assert (found.path, found.field, found.first, found.second) == ("layer 2: /etc/new", "time", "5", "0")

@@ -38,7 +38,6 @@ REASONS: Mapping[str, str] = {
     "Profile.dockerfile_extra": "what no key says",
     "Profile.image": "a name that leads to a registry",
     "Profile.network": "a company's network",
-    "Profile.reproducible": "two builds with one image ID",
     "Profile.nodes": "several machines: docs/two-machines.md",
     "Service.cap_add": "RDMA needs IPC_LOCK",
     "Service.cluster": "several machines: docs/two-machines.md",

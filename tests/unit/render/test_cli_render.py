@@ -39,7 +39,6 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_write_then_check(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["render"]) == 0
     assert "wrote compose/prod.yaml" in capsys.readouterr().err
-    programs = len(scripts())
     written = sorted(str(p.relative_to(root)) for p in root.rglob("*") if p.is_file())
     assert [path for path in written if path not in scripts()] == [
         ".dockerignore",
@@ -47,10 +46,11 @@ def test_write_then_check(root: Path, capsys: pytest.CaptureFixture[str]) -> Non
         "compose/prod.yaml",
         "envgen.yaml",
     ]
-    assert set(scripts()) < set(written)
-    assert not [path for path in scripts() if not (root / path).stat().st_mode & 0o100]
+    programs = [path for path in written if path.startswith("docker/")]
+    assert "docker/runtime/bin/entrypoint" in programs and set(programs) <= set(scripts())
+    assert not [path for path in programs if not (root / path).stat().st_mode & 0o100]
     assert main(["render"]) == 0
-    assert f"{programs + 3} files are up to date" in capsys.readouterr().err
+    assert f"{len(programs) + 3} files are up to date" in capsys.readouterr().err
     assert main(["render", "--check"]) == 0
     assert capsys.readouterr().out == ""
 
@@ -160,3 +160,35 @@ def test_misuse_is_exit_2(root: Path, argv: list[str], capsys: pytest.CaptureFix
     assert main(["render", *argv]) == 2
     assert "Traceback" not in capsys.readouterr().err
     assert not (root / "Dockerfile").exists()
+
+
+def test_an_edited_file_is_kept_and_one_of_no_profile_goes(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (root / "envgen.yaml").read_text()
+    other = text + "  other: {extends: prod, dockerfile: Dockerfile.other}\n"
+    (root / "envgen.yaml").write_text(other)
+    assert main(["render"]) == 0
+    (root / "compose" / "mine.yaml").write_text("services: {}\n")  # not ours: it has no header
+    with (root / "compose/prod.yaml").open("a") as file:
+        file.write("# mine\n")
+    (root / "envgen.yaml").write_text(text)
+    capsys.readouterr()
+    assert main(["render", "--check"]) == 1
+    assert "+++ b/compose/prod.yaml" in capsys.readouterr().out
+    assert main(["render"]) == 0
+    told = capsys.readouterr().err
+    assert "kept compose/prod.yaml.orig: it was edited" in told
+    assert "removed Dockerfile.other: it is no profile's" in told and "removed compose/other.yaml" in told
+    assert (root / "compose/prod.yaml.orig").read_text().endswith("# mine\n")
+    assert sorted(path.name for path in (root / "compose").iterdir()) == ["mine.yaml", "prod.yaml", "prod.yaml.orig"]
+    assert main(["render", "--check"]) == 0
+    (root / "Dockerfile.gone").write_text((root / "Dockerfile").read_text())
+    assert main(["render", "--check"]) == 1
+    assert "no profile renders Dockerfile.gone" in capsys.readouterr().err
+
+
+def test_what_an_older_project_file_rendered_is_no_edit(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["render"]) == 0
+    (root / "envgen.yaml").write_text(PROJECT.replace("default_profile: prod", "").replace("  prod:", "  next:"))
+    assert main(["render"]) == 0
+    told = capsys.readouterr().err
+    assert "Dockerfile was profile prod's and is now next's" in told and "kept" not in told

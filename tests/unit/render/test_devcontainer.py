@@ -1,4 +1,4 @@
-"""devcontainer.json, checked against the published schema."""
+"""devcontainer.json; tests/engine/test_up_development.py opens it with the devcontainers CLI."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 from click.testing import CliRunner
 
 from envgen import cli
 
-SCHEMA = json.loads((Path(__file__).parent / "published" / "devContainer.base.schema.json").read_text())
 FILE = """\
 version: 1
 name: t
@@ -47,7 +45,6 @@ def exported(*words: str) -> dict[str, Any]:
     head, _, text = done.stdout.partition("\n")
     assert head.startswith("// Written by `envgen export devcontainer`.")
     found: dict[str, Any] = json.loads(text)
-    jsonschema.Draft201909Validator(SCHEMA).validate(found)
     return found
 
 

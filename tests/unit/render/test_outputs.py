@@ -176,13 +176,19 @@ def test_the_ignore_file_lets_in_what_any_profile_needs(tmp_path: Path) -> None:
     files = render_project(project(tmp_path, one, other))
     assert files[".dockerignore"].decode().splitlines()[1:] == ["*", "!docker/", "!patches/", "!files/o"]
     only = render_project(project(tmp_path, one, other), only="other")
-    # With the programs that both profiles have in common: plain `docker build` reads them.
-    assert set(only) == {"Dockerfile.other", ".dockerignore", "compose/other.yaml"} | set(scripts())
+    # With the programs that its Dockerfile mounts, and no others.
+    programs = {path for path in only if path.startswith("docker/")}
+    assert set(only) == {"Dockerfile.other", ".dockerignore", "compose/other.yaml"} | programs
+    assert programs < set(scripts())
 
 
-def test_each_profile_renders_the_same_programs(tmp_path: Path) -> None:
-    one, other = profile(), profile(name="other", dockerfile="Dockerfile.other", sources={"vllm": source()})
-    assert set(scripts()) <= set(render_profile(one).files) & set(render_profile(other).files)
+def test_a_profile_renders_the_programs_that_it_uses(tmp_path: Path) -> None:
+    def programs(*sources: str) -> set[str]:
+        rendered = render_profile(profile(sources={name: source() for name in sources}))
+        return {path for path in rendered.files if path.startswith("docker/build/")}
+
+    assert {path.rpartition("/")[2] for path in programs("vllm") - programs()} == {"build-wheel", "fetch"}
+    assert programs() < set(scripts())
 
 
 def test_the_digest_covers_the_programs_that_the_steps_mount(monkeypatch: pytest.MonkeyPatch) -> None:
