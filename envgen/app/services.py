@@ -150,8 +150,10 @@ def main_service(profile: Profile) -> str:
 
 @dataclass(frozen=True)
 class Checked:
-    """A service that passed the checks before a start. ``differing``: what a running one has otherwise. ``other``: who
-    holds the name until it is taken over. ``ranks``: where it is started, if on several machines."""
+    """A service that passed the checks before a start.
+
+    ``differing``: settings that differ in the running container. ``ranks``: its machines, if it runs on several.
+    """
 
     here: Opened
     service: str

@@ -9,7 +9,7 @@ BEGIN, END = "<!-- rules: generated -->", "<!-- end of rules -->"
 
 def table() -> str:
     """One row a rule: its name, what it says, what to do, the log's kind, where to read on."""
-    rows = ["| rule | cause | cure | logs | more |", "| --- | --- | --- | --- | --- |"]
+    rows = ["| rule | cause | fix | logs | more |", "| --- | --- | --- | --- | --- |"]
     rows += [_row(rule) for rule in rules()]
     return "\n".join(rows)
 
