@@ -1,5 +1,5 @@
 # Written by `envgen render` from profile prod. Edits here are lost: change the project file.
-# Of the lines below: b4ed675c9376.
+# Of the lines below: a6d3db39643f.
 # FlashInfer 0.5.3 and vLLM 0.14.0, built into the image
 #
 # Without envgen:  docker buildx build -f Dockerfile -t mxfp4:prod .
@@ -196,7 +196,7 @@ LABEL dev.envgen.project="mxfp4" \
     org.opencontainers.image.base.name="nvcr.io/nvidia/pytorch:25.12-py3" \
     dev.envgen.patches="flashinfer/0001-rewrite-build-ninja.patch vllm/0001-mxfp4-sm12x-flashinfer-cutlass.patch vllm/0002-assume-32bit-indexing-if-there.patch vllm/0003-fastsafetensors-own-device.patch vllm/0004-marlin-for-sm12x.patch vllm/0005-fa3-for-hopper-only.patch" \
     org.opencontainers.image.description="FlashInfer 0.5.3 and vLLM 0.14.0, built into the image" \
-    dev.envgen.render="84ce7b784d99a08bb3a2a5154ff408712a3cd9e09f5eb7cc8736bd440550fa00"
+    dev.envgen.render="57af1fedb0a19de8ed006268168eb87ee64461e6197c4fe7acc23ecf1ccf81b9"
 
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

@@ -32,6 +32,7 @@ from envgen.profile.model import Profile, Service
 from envgen.render import environment as promised
 from envgen.render.locking import lock_of_image, places_of
 from envgen.render.outputs import render_profile
+from envgen.render.plan import wheel_folder
 from envgen.serve.preflight import holders
 
 PROGRAM = run.Program("probe/facts")
@@ -90,6 +91,7 @@ def request(
     ``claims``: what patches must have left in files. ``load``: load the vocabularies for real, which takes a second.
     """
     sources = profile.sources.values()
+    wheels = {name: wheel_folder(name) for name, source in profile.mounted_sources.items() if source.binaries}
     if paths is None:
         targets = [source.mount for source in profile.mounted_sources.values()]
         paths = map(str, [*targets, *(cache.path for cache in profile.caches.values())])
@@ -99,8 +101,9 @@ def request(
             {
                 "package": source.package, "distribution": source.distribution, "mount": str(source.mount),
                 "scripts": list(source.console_scripts), "data": list(DATA) if source.package == "flashinfer" else [],
+                "source": name, "wheel": wheels.get(name, ""),
             }
-            for source in sources
+            for name, source in profile.sources.items()
         ],
         "folders": folders(profile, service),
         "also": list(ALSO) if has_flashinfer else [],

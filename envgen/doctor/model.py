@@ -460,6 +460,26 @@ class Load:
 
 
 @dataclass(frozen=True)
+class Binaries:
+    """Compiled modules of a mounted checkout that come from a wheel. ``compiled``: same, differs or "" (not known)."""
+
+    source: str
+    package: str
+    mount: str
+    wheel: str
+    noted: bool = False  # envgen-install has installed it
+    modules: tuple[str, ...] = ()  # the wheel's, unchanged since
+    others: tuple[str, ...] = ()  # of an earlier build, or changed
+    gone: tuple[str, ...] = ()
+    tag: str = ""  # the nearest release's, of the checkout
+    compiled: str = ""  # what modules are compiled from, beside that release
+
+    @property
+    def release(self) -> str:
+        return self.wheel.split("-")[1] if self.wheel.count("-") > 1 else ""
+
+
+@dataclass(frozen=True)
 class Environment:
     """Variables of the container whose values may leave it."""
 
@@ -477,6 +497,7 @@ class Probe:
     distributions: tuple[Distribution, ...] = ()
     portions: tuple[Portion, ...] = ()
     roots: tuple[Root, ...] = ()
+    binaries: tuple[Binaries, ...] = ()
     environment: Environment = Environment()
     folders: tuple[Folder, ...] = ()
     encodings: tuple[EncodingFile, ...] = ()

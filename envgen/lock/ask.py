@@ -114,6 +114,10 @@ def python_sets(profile: Profile) -> tuple[PythonSet, ...]:
         elif source.origin.wheel:
             wheel = (str(source.origin.wheel),)
             found.append(PythonSet(f"install.{name}", wheel, source.distribution, never, source.install.dependencies))
+        elif source.binaries:
+            wheel = (str(source.binaries),)
+            found.append(PythonSet(f"binaries.{name}", wheel, source.distribution, dependencies=False))
+            found.append(PythonSet(f"install.{name}", wheel, source.distribution, never, needs_metadata=True))
     return tuple(found)
 
 

@@ -12,7 +12,7 @@ from envgen.errors import Problem
 from envgen.profile import check_services
 from envgen.profile.bind import LOCAL_HINT, Binding, Path_, Report
 from envgen.profile.compose_file import problems_of
-from envgen.profile.model import ORIGIN_KINDS, GpuMode, Mode, Origin, Profile
+from envgen.profile.model import ORIGIN_KINDS, GpuMode, Mode, Origin, Profile, Source
 from envgen.profile.tree import DEFAULT, LIST, LOCAL, MAP, TEXT, Node, near
 from envgen.redact import is_secret_value, secret_in, secret_like, secret_word
 
@@ -128,6 +128,7 @@ def _sources(report: Report) -> None:
         if source.submodule_origins and (source.origin.kind in ("pypi", "wheel", "folder") or not source.submodules):
             hint = "give it a git origin, and leave `submodules` on"
             here.problem("submodule_origins", "there are no submodules to replace", hint, at_key=True)
+        _binaries(here, source)
         _requirements(here, ("install", "requires"), source.install.requires)
     # Two sources that claim the same thing, or one inside the other.
     sources = report.sources("mount", "package", "distribution")
@@ -142,6 +143,18 @@ def _sources(report: Report) -> None:
             if source.mount.is_parent_of(earlier.mount) or earlier.mount.is_parent_of(source.mount):
                 inner, outer = sorted((source.mount, earlier.mount), key=str, reverse=True)
                 here.problem("mount", f"{inner} is inside {outer} (sources {name} and {other})")
+
+
+def _binaries(here: Report, source: Source) -> None:
+    """Note binaries of something that is not mounted, or of another distribution."""
+    if source.binaries is None:
+        return
+    if source.origin.kind != "checkout":
+        message = "binaries are for a mounted checkout; every other origin brings its own"
+        here.problem("binaries", message, "remove it, or write `origin: {checkout: FOLDER}`", at_key=True)
+    if canonicalize_name(source.binaries.name) != canonicalize_name(source.distribution):
+        hint = f"write {source.distribution}=={source.binaries.version}"
+        here.problem("binaries", f"{source.binaries.name} is another distribution than {source.distribution}", hint)
 
 
 def _origin(source: Report, origin: Origin) -> None:

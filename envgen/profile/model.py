@@ -230,6 +230,11 @@ class Source:
     package: str = key("The name that Python imports.", item=p.MODULE)
     distribution: str = key("The name that pip knows.", item=p.DISTRIBUTION)
     mount: ContainerPath = key("Where its checkout is in the container.")
+    binaries: Pin | None = key(
+        "The release whose wheel gives a mounted checkout its dependencies and, for vLLM, its compiled modules: nothing"
+        " is compiled.",
+        None,
+    )
     submodules: bool = key("Fetch its git submodules.", True)
     submodule_origins: Mapping[str, Repository] = key(
         "Submodules that come from elsewhere, such as a fork of CUTLASS, by their path in the source.",

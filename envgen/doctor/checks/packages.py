@@ -8,6 +8,7 @@ from envgen.doctor import remedies
 from envgen.doctor.checks.imports import below
 from envgen.doctor.checks.versions import numbers
 from envgen.doctor.model import (
+    Binaries,
     Context,
     Distribution,
     Finding,
@@ -242,6 +243,44 @@ def claimed(context: Context, probe: Probe) -> Finding | None:
         title = f"patches that the image claims are not in the code: {names}"
         return error(title, seen, "their added lines", remedies.build(context), case="missing")
     return ok(f"seen in the imported files: {names}") if names else None
+
+
+@check("packages.binaries", Where.INSIDE, needs="probe")
+def binaries(context: Context, probe: Probe) -> Judged:
+    """A mounted checkout with `binaries` has the compiled modules of that wheel, and fits them."""
+    for one in probe.binaries:
+        install = remedies.inside(context, "envgen-install", "--force", one.source)
+        if not one.noted:
+            continue  # not installed: other checks say so
+        if one.gone:
+            title = f"{counted(len(one.gone), 'compiled module is', 'compiled modules are')} gone from {one.mount}"
+            yield error(title, ", ".join(one.gone[:4]), f"those of {one.wheel}", install, case="gone")
+        if one.others:
+            title = f"compiled modules in {one.mount} that are not of the wheel: {len(one.others)}"
+            seen = ", ".join(one.others[:4]) + ": of an earlier build, or built since"
+            yield warning(title, seen, f"those of {one.wheel}", _without(context, one), case="others")
+        release = one.tag.removeprefix("v")
+        if release and release != one.release:
+            title = f"{one.package}: the checkout is of {one.tag}, its wheel of {one.release}"
+            cure = remedies.line(f"sources: {{{one.source}: {{binaries: {_pin(context, one, release)}}}}}")
+            yield warning(title, f"{one.tag} is the checkout's nearest release", one.release, cure, case="release")
+        elif one.modules and one.compiled == "differs":  # FlashInfer has none: it compiles what is edited
+            title = f"{one.package}: edits of what is compiled have no effect: modules are those of {one.release}"
+            seen = f"`git diff v{one.release} -- csrc cmake CMakeLists.txt rust setup.py` shows it"
+            cure = remedies.line(f"sources: {{{one.source}: {{binaries: null}}}}")
+            yield warning(title, seen, "sources as released, or a build of your own", cure, case="csrc")
+        elif one.modules and not one.gone and not one.others:
+            come = counted(len(one.modules), "compiled module comes", "compiled modules come")
+            yield ok(f"{one.package}: {come} from {one.wheel}", modules=list(one.modules))
+    return None
+
+
+def _pin(context: Context, one: Binaries, release: str) -> str:
+    return f"{context.profile.sources[one.source].distribution}=={release}"
+
+
+def _without(context: Context, one: Binaries) -> Remedy:
+    return remedies.inside(context, "rm", *(f"{one.mount}/{path}" for path in one.others))
 
 
 # --- what is set for a release ---------------------------------------------------------------------------------------

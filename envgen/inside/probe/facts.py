@@ -31,6 +31,10 @@ SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH", "COOKIE"
 MANIFEST = "/opt/envgen/manifest.json"
 PROTECTED = "/opt/envgen/protected.json"
 MACHINES = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}
+STATE = "/opt/envgen/env/.envgen"  # what envgen-install notes
+# What vLLM's and FlashInfer's compiled modules are made of.
+COMPILED = ("csrc", "cmake", "CMakeLists.txt", "rust", "setup.py")
+GIT_LIMIT = 3.0  # seconds, for one question
 TOOL_LIMIT = 2.0  # seconds, for one compiler to say what it knows
 GPU_LIMIT = 4.0  # seconds, for all of NVML
 COMPILERS = ("nvcc", "cicc", "ptxas", "cudafe++", "fatbinary", "nvlink", "ninja", "cc1plus", "c++", "g++", "gcc")
@@ -185,6 +189,44 @@ def roots(request: Doc, document: Doc) -> list[Doc]:
             aot = os.path.join(folder, "data", "aot")
             fact["aot"] = [name for name in listing(aot) if os.path.isfile(os.path.join(aot, name, name + ".so"))][:200]
             found.append(fact)
+    return found
+
+
+def binaries(request: Doc, _document: Doc) -> list[Doc]:
+    """Of checkouts whose compiled modules come from a wheel: which do, which don't, and whether the two fit.
+
+    envgen-install has noted size and time of each module that was the wheel's, byte for byte.
+    """
+    found = []
+    for package in request.get("packages", []):
+        wheels = [name for name in listing(package["wheel"]) if name.endswith(".whl")] if package.get("wheel") else []
+        if not wheels or not os.path.isdir(package["mount"]):
+            continue
+        noted = json.loads(read_text("%s/%s.binaries" % (STATE, package["source"]), 1 << 20) or "null")
+        there = {}
+        for top, folders, names in os.walk(os.path.join(package["mount"], package["package"])):
+            folders[:] = [name for name in folders if name not in ("__pycache__", "tests")]
+            for path in (os.path.join(top, name) for name in names if name.endswith(".so")):
+                status = os.stat(path)
+                there[os.path.relpath(path, package["mount"])] = [status.st_size, status.st_mtime_ns]
+        fact = {
+            "source": package["source"],
+            "package": package["package"],
+            "mount": package["mount"],
+            "wheel": wheels[0],
+            "noted": noted is not None,
+        }
+        noted = noted or {}
+        fact["modules"] = sorted(name for name, seen in there.items() if noted.get(name) == seen)
+        fact["others"] = sorted(name for name, seen in there.items() if noted.get(name) != seen)
+        fact["gone"] = sorted(set(noted) - set(there))
+        git = ["git", "--no-optional-locks", "-C", package["mount"]]
+        said, failed = call([*git, "describe", "--tags", "--abbrev=0", "--match", "v*"], GIT_LIMIT)
+        fact["tag"] = "" if failed else said.strip()
+        _, failed = call([*git, "diff", "--quiet", "v" + wheels[0].split("-")[1], "--", *COMPILED], GIT_LIMIT)
+        # 128: it has no such tag.
+        fact["compiled"] = {"": "same", "ended with status 1": "differs"}.get(failed, "")
+        found.append(fact)
     return found
 
 
@@ -450,6 +492,7 @@ FACTS = (
     ("distributions", distributions),
     ("portions", portions),
     ("roots", roots),
+    ("binaries", binaries),
     ("environment", environment),
     ("folders", folders),
     ("encodings", encodings),

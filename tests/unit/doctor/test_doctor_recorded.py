@@ -86,10 +86,32 @@ def with_companion(version: str) -> dict[str, Any]:
 
 CASES[("cuda.driver", "old")] = lambda make: make(with_driver("580.95.05", "13.1.0"))
 CASES[("flashinfer.set", "ignored")] = lambda make: make(with_companion("0.7.2"))
+
+
+def with_binaries(**facts: object) -> dict[str, Any]:
+    """A checkout with the compiled modules of a wheel."""
+    one = {
+        "source": "flashinfer",
+        "package": "flashinfer",
+        "mount": "/workspace/flashinfer",
+        "wheel": "flashinfer_python-0.7.0.post1-py3-none-any.whl",
+        "noted": True,
+        "modules": ["flashinfer/_C.abi3.so"],
+        "tag": "v0.7.0.post1",
+        "compiled": "same",
+    }
+    return {**recording("hook"), "binaries": [{**one, **facts}]}
+
+
+CASES[("packages.binaries", "gone")] = lambda make: make(with_binaries(gone=["flashinfer/_C.abi3.so"]))
+CASES[("packages.binaries", "others")] = lambda make: make(with_binaries(others=["flashinfer/_old.abi3.so"]))
+CASES[("packages.binaries", "release")] = lambda make: make(with_binaries(tag="v0.7.2"))
+CASES[("packages.binaries", "csrc")] = lambda make: make(with_binaries(compiled="differs"))
 SILENT_CASES: dict[str, Callable[[Make], Context]] = {
     "host.disk": lambda make: make(host=Host(disk_path="/d", disk_free=99 * GIB)),
     "gpu.arch": lambda make: make(H100, sets=("cuda.arch_list=9.0a",)),
     "cuda.driver": lambda make: make(with_driver("580.95.05", "13.0.2")),
+    "packages.binaries": lambda make: make(with_binaries()),
 }
 
 

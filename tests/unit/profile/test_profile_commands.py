@@ -166,14 +166,24 @@ def test_init_where_a_file_is(tmp_path: Path) -> None:
 # --- the shipped project ----------------------------------------------------------------------------------------------
 
 
-def test_dev_and_prod_share_everything_but_the_sources() -> None:
-    dev, prod = shipped("dev"), shipped("prod")
+def test_dev_ngc_and_prod_share_everything_but_the_sources() -> None:
+    dev, prod = shipped("dev_ngc"), shipped("prod")
     for key in ("base", "cuda", "build", "apt", "pip", "tiktoken", "env", "secrets", "gpu", "ipc", "ulimits"):
         assert getattr(dev, key) == getattr(prod, key), key
     assert dev.services["serve"] == prod.services["serve"]
     assert {name: s.origin.kind for name, s in dev.sources.items()} == {"flashinfer": "checkout", "vllm": "checkout"}
     assert {name: s.origin.git_ref for name, s in prod.sources.items()} == {"flashinfer": "v0.5.3", "vllm": "v0.14.0"}
     assert [str(path) for path in dev.python_path] == ["/workspace/flashinfer", "/workspace/vllm"]
+
+
+def test_dev_is_current_with_checkouts_on_the_wheels_of_current() -> None:
+    dev, current = shipped("dev"), shipped("current")
+    for key in ("base", "cuda", "build", "apt", "pip", "tiktoken", "env", "secrets", "gpu", "ipc", "ulimits"):
+        assert getattr(dev, key) == getattr(current, key), key
+    assert dev.services["serve"] == current.services["serve"]
+    for name, source in dev.sources.items():
+        assert source.origin.kind == "checkout"
+        assert source.binaries == current.sources[name].origin.wheel
 
 
 def test_the_serve_command_is_whole() -> None:

@@ -306,8 +306,22 @@ def test_what_the_container_reads_about_mounts() -> None:
             "prepare": ["x"],
             "dependencies": False,
             "install_options": ["--own", "vllm"],
+            "binaries": "",
+            "wheel": "",
+            "precompiled": {},
         }
     ]
+
+
+def test_a_checkout_on_binaries_gets_its_dependencies_in_the_image_and_the_wheel_as_a_file() -> None:
+    found = Plan(profile(mode=Mode.DEVELOPMENT, sources={"vllm": mounted(binaries=Pin("vllm", "0.32.0"))}))
+    (source,) = json.loads(found.data["/profiles/prod/runtime/sources.json"])["sources"]
+    assert source["wheel"] == "/opt/envgen/wheels/vllm"
+    assert source["precompiled"]["VLLM_PRECOMPILED_WHEEL_LOCATION"] == "{wheel}"
+    assert not source["dependencies"]  # the image has them
+    text = dockerfile(found)
+    assert "--keep /opt/envgen/wheels/vllm -- vllm==0.32.0" in text
+    assert "--needs-of /opt/envgen/wheels/vllm" in text
 
 
 @pytest.mark.parametrize(("archs", "threads"), [("12.1a", "1"), ("12.0a 12.1a", "2"), ("8.0 8.6 8.9 9.0a 12.1a", "4")])
