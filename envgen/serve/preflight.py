@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from envgen.engine.owner import ROOT, caller, run_as
 from envgen.engine.values import Container, EngineInfo, Image, Mount
 from envgen.errors import EngineError, EnvgenError, ExitCode, Problem, RefusedError
 from envgen.profile.exposure import API_KEY, asks_for_key, exposed, on_loopback, renumbered
-from envgen.profile.model import GpuMode, Mode, Profile
+from envgen.profile.model import GpuMode, Mode, Profile, Source
 from envgen.profile.values import PortMapping
 from envgen.render.environment import OVERLAY, overlay_volume
 from envgen.render.locking import places_of
@@ -35,6 +36,13 @@ _BIND = re.compile(
 _VANISHED = re.compile(
     r'error mounting "([^"]+)" to rootfs .*no such file or directory|bind source path does not exist: (.+)'
 )
+
+
+# distribution -> what `git clone` needs for a checkout of a release, which is tagged v1.2.3.
+_CLONES = {
+    "vllm": ("https://github.com/vllm-project/vllm.git",),
+    "flashinfer-python": ("--recurse-submodules", "https://github.com/flashinfer-ai/flashinfer.git"),
+}
 
 
 class PreflightError(EnvgenError):
@@ -154,6 +162,14 @@ def _elsewhere(profile: Profile, name: str) -> str:
     return f"write `{wanted}` below profiles.{profile.name} in envgen.local.yaml"
 
 
+def _clone(source: Source, folder: Path) -> str:
+    """The command that makes a checkout that fits the `binaries` of a source; "" where nobody knows it."""
+    if source.binaries is None or source.distribution not in _CLONES:
+        return ""
+    words = ("git", "clone", "--branch", f"v{source.binaries.version}", *_CLONES[source.distribution])
+    return shlex.join([*words, os.path.relpath(folder)])
+
+
 def _mounts(profile: Profile, root: Path, among: Collection[str] | None = None) -> Iterator[Problem]:
     """What is wrong with checkouts. ``among``: with these alone."""
     for name, source in profile.mounted_sources.items():
@@ -161,6 +177,8 @@ def _mounts(profile: Profile, root: Path, among: Collection[str] | None = None) 
         folder, hint = _place(root, source.origin.checkout.path), _elsewhere(profile, name)
         if among is not None and str(folder) not in among:
             continue
+        if not folder.exists() and (clone := _clone(source, folder)):
+            hint = f"`{clone}`, or {hint}"
         if not folder.is_dir():
             yield Problem(f"sources.{name}: there is no folder {folder}", hint=hint)
         elif not os.access(folder, os.R_OK | os.X_OK):

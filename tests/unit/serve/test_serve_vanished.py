@@ -123,3 +123,21 @@ def test_what_would_not_start_again_is_not_ended(tmp_path: Path, profile: Profil
     (checkout / "lib/__init__.py").touch()
     models.mkdir()
     preflight.check_again(ENGINE, profile, root, web)
+
+
+def test_a_missing_checkout_of_a_release_is_offered_as_the_clone_that_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "p").mkdir()
+    shipped = Path(__file__).parents[3] / "envgen.yaml"
+    profile = load_project(file=shipped, environ={}, local=False).project.profiles["dev"]
+    monkeypatch.chdir(tmp_path / "p")
+    mounts = (Mount(str(tmp_path / "flashinfer"), "/f"), Mount(str(tmp_path / "vllm"), "/v"))
+    with pytest.raises(preflight.PreflightError) as raised:
+        preflight.check_again(ENGINE, profile, tmp_path / "p", SimpleNamespace(service="dev", mounts=mounts))  # type: ignore[arg-type]
+    hints = [problem.hint.partition("`, or write")[0] for problem in raised.value.problems if problem.hint]
+    assert hints == [
+        "`git clone --branch v0.7.0.post1 --recurse-submodules https://github.com/flashinfer-ai/flashinfer.git "
+        "../flashinfer",
+        "`git clone --branch v0.32.0 https://github.com/vllm-project/vllm.git ../vllm",
+    ]
