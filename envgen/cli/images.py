@@ -131,7 +131,7 @@ def build(
     .envgen/logs. Changing the number of jobs rebuilds nothing. A production profile needs an envgen.lock with all of
     its inputs.
 
-    BUILDX_BUILDER names another builder than the engine's own, which then pulls the base image from its registry.
+    BUILDX_BUILDER selects a builder other than the engine's; that one pulls the base image from its registry.
 
     \b
     Example:
@@ -278,9 +278,8 @@ def _dry_run(job: Job, options: Options) -> int:
 def verify(session: Session) -> int:
     """Build the image of a profile twice without cache, from two folders, and compare the images.
 
-    Content is compared: files, modes, owners, links, bytes and configuration; times don't count. Where it differs, each
-    difference is named (exit code 1). Images of this command are removed again; the
-    profile's own image stays as it is.
+    Compares files, modes, owners, links, bytes and configuration, but not times, and lists each difference (exit code
+    1). The images that it builds are removed; the profile's own image stays as it is.
 
     \b
     Example:

@@ -39,8 +39,8 @@ def command(
     """Check host, image and container, and prove which flashinfer and vllm are imported.
 
     A probe in the container reports what -c, -m and console scripts import of each source, by folder. Exit code 0: no
-    errors; 1: errors (with --strict: or warnings). SERVICE defaults to dev, or else to a running one. One
-    with `cluster` is checked on each of its machines.
+    errors; 1: errors (with --strict: or warnings). SERVICE defaults to dev, or else to a running one;
+    with `cluster`, each of its machines is checked.
 
     \b
     Example:

@@ -29,21 +29,20 @@ from envgen.text import progress
 @click.option("--gpu", metavar="NAME", help="The GPU to report: gb10, h100, ... or a compute capability (12.1).")
 @click.option("--python", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="PATH",
               help="Ask the vLLM of a Python on this machine instead of the profile's image.")  # fmt: skip
-@click.option("--write", "write_", is_flag=True, help="Put the release's own log lines into ready.expect, as patterns.")
+@click.option("--write", "write_", is_flag=True, help="Write the release's log lines to ready.expect, as patterns.")
 def command(session: Session, service: str | None, gpu: str | None, python: Path | None, write_: bool) -> int:
     """Ask SERVICE's vLLM which kernels it would choose on a GPU, without that GPU.
 
     vLLM's own argument parser, configuration and selectors run in the profile's image (or in its running container)
-    with a platform that reports the GPU. The answer: attention backend, MoE backend, quantization and KV cache, or the
-    refusal in the release's own words, and the log lines that it prints. They are compared with `ready.expect` and
-    `ready.forbid`. Nothing is started, loaded or downloaded.
+    with a platform that reports the GPU. It prints attention backend, MoE backend, quantization and KV cache, or the
+    release's own refusal, and the log lines, compared with `ready.expect` and `ready.forbid`. Nothing is started,
+    loaded or downloaded.
 
     Without --gpu, vLLM sees the container's GPU or, if there is none, the first of cuda.arch_list. Exit code 0: nothing
     is refused or contradicted; 1: something is, or vLLM can't be asked.
 
-    --write changes the project file where the profile (or its variant) defines its own `ready.expect`: patterns that
-    the release contradicts or that are missing; the rest of the file stays, and the change is shown. Elsewhere it
-    prints what to paste.
+    --write corrects wrong and missing patterns where the profile (or its variant) defines its own `ready.expect`, and
+    shows the change. Otherwise it prints what to paste.
 
     \b
     Example:

@@ -19,7 +19,7 @@ from envgen.text import short_id, size, table
 def command(session: Session) -> int:
     """Show profile, image, containers, checkouts, caches, lock, last build and last run on one screen.
 
-    It takes a few seconds at most: what the engine or git do not answer by then is left out. It changes nothing.
+    Takes a few seconds at most, and leaves out what the engine or git has not answered by then. Changes nothing.
 
     \b
     Example:

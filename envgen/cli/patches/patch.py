@@ -86,9 +86,9 @@ def _listed(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def check(
     session: Session, sources: tuple[str, ...], releases: tuple[str, ...], span: str | None, ref: str | None
 ) -> int:
-    """Test patches on the sources that they patch. Nothing is built; only a cache is written.
+    """Test whether patches apply to their sources. Nothing is built; only a cache is written.
 
-    By default, those that the profiles build. Exits with 1 if a build would fail.
+    By default, the versions that the profiles build. Exits with 1 if a build would fail.
 
     \b
     Examples:

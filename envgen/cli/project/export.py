@@ -93,8 +93,8 @@ def kubernetes(session: Session, service: str | None, image: str, output: Path |
 def devcontainer(session: Session, service: str | None, output: Path | None) -> int:
     """Write devcontainer.json: an editor opens SERVICE (default: the first one) as its environment.
 
-    The editor starts it by `envgen up` and attaches to it: with the checkouts, user, ports and GPUs of this machine.
-    Its Python is the one that the mounted sources are installed in.
+    The editor starts the service by `envgen up` and attaches to it, with this machine's checkouts, user, ports and
+    GPUs, and the Python that has the mounted sources.
 
     \b
     Examples:

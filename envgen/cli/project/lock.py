@@ -22,10 +22,10 @@ from envgen.text import counted, progress
 @reporting
 @click.option("--check", is_flag=True, help="Work offline; exit with 1 and print what is missing or has changed.")
 @click.option("--upgrade", is_flag=True, help="Resolve the named inputs again (default: all).")
-@click.option("--offline", is_flag=True, help="Use the network for nothing; fail if an input needs it.")
+@click.option("--offline", is_flag=True, help="Use only what is cached; fail if an input needs the network.")
 @click.option("--dry-run", is_flag=True, help="Resolve and show what would change; write nothing.")
 def command(session: Session, names: tuple[str, ...], check: bool, **how: bool) -> int:
-    """Write envgen.lock: base image, commits, packages, files and patches, each exactly.
+    """Write envgen.lock: base image, commits, packages, files and patches, all pinned.
 
     Only inputs without an entry are resolved; the others stay. NAME, with --upgrade: base, apt, pip, a source
     such as vllm, or a Python package. envgen.local.yaml and ENVGEN_ variables are ignored, as the file is shared.

@@ -39,7 +39,7 @@ from envgen.text import progress, short_id, table
 timeout_option = click.option(
     "--timeout", type=click.IntRange(1, LARGEST), metavar="SECONDS", help="Give up waiting after this long."
 )
-node_option = click.option("--node", metavar="NAME", help="Of a service with `cluster`: this machine.")
+node_option = click.option("--node", metavar="NAME", help="For a service with `cluster`: the machine.")
 
 
 def inside_options(function: F) -> F:
@@ -48,9 +48,9 @@ def inside_options(function: F) -> F:
     @click.option("-e", "--env", "variables", multiple=True, metavar="NAME[=VALUE]", help="Set a variable.")
     @click.option("-u", "--user", metavar="USER", help="Run as this user (name or number).")
     @click.option("-w", "--workdir", metavar="FOLDER", help="Run in this folder.")
-    @click.option("-i", "--interactive", is_flag=True, help="Pass standard input on (always done).")
-    @click.option("-t", "--tty", "wanted", is_flag=True, help="Use a terminal (done where there is one).")
-    @click.option("-T", "--no-tty", is_flag=True, help="Use no terminal.")
+    @click.option("-i", "--interactive", is_flag=True, help="No effect: standard input is always passed on.")
+    @click.option("-t", "--tty", "wanted", is_flag=True, help="Use a terminal (default if there is one).")
+    @click.option("-T", "--no-tty", is_flag=True, help="Do not use a terminal.")
     @functools.wraps(function)
     def wrapper(
         *args: Any, variables: tuple[str, ...], user: str | None, workdir: str | None, interactive: bool, wanted: bool,
@@ -111,7 +111,7 @@ def up(
     refused (exit code 6).
 
     A service with `cluster` starts on all its machines, after `envgen nodes check`: workers first, then the head. If
-    one ends, up names it, saves a crash bundle and takes all down. --stay keeps watching once the service is ready.
+    one ends, up names it, saves a crash bundle and stops all. --stay keeps watching once the service is ready.
 
     \b
     Example:
@@ -221,7 +221,7 @@ def run(session: Session, argv: tuple[str, ...], inside: list[str], tty: bool) -
 @click.command()
 @reporting
 def pull(session: Session) -> int:
-    """Pull the base image of the profile: the one that envgen.lock names, else the newest of its tag.
+    """Pull the base image of the profile: the digest in envgen.lock, or else the newest image of its tag.
 
     The images of services are built, not pulled: `envgen build`.
 
