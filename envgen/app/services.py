@@ -18,6 +18,7 @@ from envgen.app.crash import keeper
 from envgen.app.places import Opened, containers_of, opened, place_of, places
 from envgen.app.predict import foresee
 from envgen.app.session import Session, known_service, of_running
+from envgen.doctor.collect import lacking
 from envgen.engine.endpoint import demand_plugin
 from envgen.engine.process import in_background
 from envgen.engine.values import Container
@@ -263,6 +264,10 @@ def begin(
     progress(f"up {service}: profile {named}, image {profile.image_name}, gpu {found.gpu.value}")
     if handed := grants.note(profile, here.root, service):
         progress(f"  note: {handed}")
+    for source, lacks in lacking(profile, here.root).items():
+        folder = profile.sources[source].origin.checkout
+        names, cure = ", ".join(lacks), f"envgen patch apply {source} --checkout {folder}"
+        progress(f"  note: the checkout of {source} lacks {names}: {cure}")
     for note in found.notes:
         progress(f"  note: {note}")
     if unset := [name for name in profile.secrets if name not in os.environ and not found.running]:

@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
+from envgen import files
 from envgen.binding import ShapeError
 from envgen.doctor.model import Context, Finding, Foreign, Host, Probe, Remedy, Subject, Trouble, error, from_json
 from envgen.engine.client import Engine
@@ -27,7 +28,8 @@ from envgen.engine.process import in_background
 from envgen.engine.values import Container, EngineInfo, ExecResult, Mount
 from envgen.errors import EngineError, EnvgenError, Place, ProjectError
 from envgen.inside import run
-from envgen.patches.series import read_patch, strip
+from envgen.patches.checkout import nearest_release
+from envgen.patches.series import Series, load_series, read_patch, strip
 from envgen.profile.model import Profile, Service
 from envgen.render import environment as promised
 from envgen.render.locking import lock_of_image, places_of
@@ -219,6 +221,39 @@ def claims(profile: Profile, root: Path, label: str) -> list[dict[str, Any]]:
     return list(found.values())
 
 
+def lacking(profile: Profile, root: Path) -> dict[str, tuple[str, ...]]:
+    """Mounted source -> the patches of its series that its checkout lacks. Nothing applies them there by itself.
+
+    Asked of the files; a patch that is not for the checkout's nearest release is not missed. Of several patches to one
+    file only the last one is asked about, as its lines may stand where those of the others stood.
+    """
+    found = {}
+    for name, source in profile.mounted_sources.items():
+        assert source.origin.checkout is not None
+        folder = root / Path(source.origin.checkout.path).expanduser()
+        if source.patches and folder.is_dir():
+            with contextlib.suppress(EnvgenError, OSError):  # of an unreadable series `envgen patch list` says why
+                series = load_series(root, source.patches).for_version(nearest_release(folder))
+                if missed := _missed(folder, series):
+                    found[name] = missed
+    return found
+
+
+def _missed(folder: Path, series: Series) -> tuple[str, ...]:
+    last: dict[str, tuple[str, list[str]]] = {}
+    for patch in series.patches:
+        last.update({file: (patch.name, blocks) for file, blocks in added(patch.content, patch.name).items()})
+    missed = set()
+    for file, (name, blocks) in last.items():
+        try:
+            text = files.read(folder / file, limit=8 << 20, follow=False).decode("utf-8", "replace")
+        except OSError:
+            text = ""
+        if not all(block in text for block in blocks):
+            missed.add(name)
+    return tuple(patch.name for patch in series.patches if patch.name in missed)
+
+
 def added(content: bytes, name: str) -> dict[str, list[str]]:
     """file -> the blocks of neighbouring lines that a patch adds to it; nothing for what is not a patch."""
     found: dict[str, list[str]] = {}
@@ -372,6 +407,7 @@ def _look(subject: Subject, service: str, containers: Sequence[Container], engin
         "inodes": {
             name: found.st_ino if (found := attempt(Path(path).stat)) else 0 for name, path in folders.items() if path
         },
+        "unpatched": lacking(profile, subject.root) if local else {},
         "foreign": foreign(profile, subject.root) if local else (),
         "digest": attempt(lambda: image_digest(profile, subject.root, image.labels if image else None)) or "",
     }

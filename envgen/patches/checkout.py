@@ -11,6 +11,12 @@ from envgen.patches.dry_run import APPLY, GitTree, put
 from envgen.patches.series import Patch, Series, read_patch, strip, version_of_ref
 
 
+def nearest_release(folder: Path) -> str:
+    """The release of the nearest tag at or before HEAD, or nothing."""
+    said = WorkTree(folder).git(["describe", "--tags", "--abbrev=0"], check=False)
+    return version_of_ref(said.text.strip()) if said.code == 0 else ""
+
+
 class Checkout:
     """A git checkout on this machine."""
 

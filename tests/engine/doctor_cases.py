@@ -8,6 +8,7 @@ from __future__ import annotations
 # Findings that need hardware, or a machine that a test can't make. tests/unit/doctor/test_doctor_recorded.py fires each
 # of them from a recorded or altered document of the probe; the text says what is missing.
 RECORDED = {
+    ("patches.mounted", "lacks"): "a checkout beside a series: test_doctor_sources.py makes one",
     ("packages.binaries", "gone"): "a wheel of many megabytes: scripts/build-current --dev has one",
     ("packages.binaries", "others"): "the same",
     ("packages.binaries", "release"): "the same",
@@ -112,6 +113,7 @@ MUTE: dict[str, str] = {
     "import.leftovers": "good",
     "tiktoken.load": "good",  # it is asked for
     "image.patches": "good",
+    "patches.mounted": "good",
     "container.others": "good",
     "up.refused": "good",  # a container runs
 }

@@ -12,11 +12,13 @@ from patch_sources import TOP, checkout, project, tree_hash
 from projects import Project
 
 from envgen.app.status import checkout as status_of
+from envgen.doctor.collect import lacking
 from envgen.engine.git import git
 from envgen.errors import EnvgenError, Place
 from envgen.patches.checkout import Checkout
 from envgen.patches.dry_run import dry_run
 from envgen.patches.series import Series, load_series, make_patch
+from envgen.profile.load import load_project
 
 LOADER = "vllm/model_executor/model_loader/weight_utils.py"
 
@@ -48,6 +50,22 @@ def test_apply_and_take_back(made: Project, source: Path) -> None:
     made.envgen("patch", "apply", "vllm", "--reverse", "--checkout", str(source))
     assert tree_hash(source) == before
     assert refs(source) == names
+
+
+def test_what_a_mounted_checkout_lacks(made: Project, source: Path, tmp_path: Path) -> None:
+    """`dev_ngc` on a stock 0.14.0: named until they are applied. A release that they are not for lacks none."""
+    sets = [f"sources.vllm.origin.checkout={source}", f"sources.flashinfer.origin.checkout={tmp_path}/none"]
+    profile = load_project(file=TOP / "envgen.yaml", profile="dev_ngc", sets=sets, local=False).project.profiles[
+        "dev_ngc"
+    ]
+    (names,) = lacking(profile, TOP).values()
+    assert [name[:4] for name in names] == ["0001", "0002", "0003", "0004", "0005"]
+    made.envgen("patch", "apply", "vllm", "--checkout", str(source))
+    assert lacking(profile, TOP) == {}
+    made.envgen("patch", "apply", "vllm", "--reverse", "--checkout", str(source))
+    git(["tag", "-d", "v0.14.0"], cwd=source)
+    git(["tag", "v0.32.0"], cwd=source)
+    assert lacking(profile, TOP) == {}
 
 
 def test_only_a_clean_checkout_is_changed(made: Project, source: Path) -> None:

@@ -10,7 +10,7 @@ CHECKS: tuple[Check, ...] = (
     outside.docker, outside.plugins, outside.disk, outside.gpu_runtime, outside.ports, outside.refused,
     outside.weights, outside.exposure, outside.owners, outside.clock,
     # Image
-    outside.exists, outside.rendered_from_profile, outside.platform, outside.patches,
+    outside.exists, outside.rendered_from_profile, outside.platform, outside.patches, outside.unpatched,
     # Container
     outside.running, outside.others, outside.current_image, outside.variables, outside.restart_policy,
     # Inside

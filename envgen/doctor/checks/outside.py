@@ -228,6 +228,17 @@ def patches(context: Context, image: Image) -> Finding | None:
     return None
 
 
+@check("patches.mounted", Where.HOST)
+def unpatched(context: Context) -> Judged:
+    """Mounted checkouts have the patches that the profile names for them."""
+    for name, lacks in context.unpatched.items():
+        folder = context.checkouts.get(name, "")
+        cure = remedies.command(shlex.join(["envgen", "patch", "apply", name, "--checkout", folder]))
+        title = f"{name}: its checkout lacks {counted(len(lacks), 'patch', 'patches')} that this release needs here"
+        yield warning(title, f"{folder} lacks {', '.join(lacks)}", "the patches in it", cure, case="lacks")
+    return None
+
+
 # --- the container ----------------------------------------------------------------------------------------------------
 
 

@@ -103,6 +103,9 @@ def with_binaries(**facts: object) -> dict[str, Any]:
     return {**recording("hook"), "binaries": [{**one, **facts}]}
 
 
+CASES[("patches.mounted", "lacks")] = lambda make: make(
+    unpatched={"flashinfer": ("0001-a.patch",)}, checkouts={"flashinfer": "/home/me/flashinfer"}
+)
 CASES[("packages.binaries", "gone")] = lambda make: make(with_binaries(gone=["flashinfer/_C.abi3.so"]))
 CASES[("packages.binaries", "others")] = lambda make: make(with_binaries(others=["flashinfer/_old.abi3.so"]))
 CASES[("packages.binaries", "release")] = lambda make: make(with_binaries(tag="v0.7.2"))
