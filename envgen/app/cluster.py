@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from envgen.app.crash import keeper
-from envgen.app.places import Opened, by_hand
+from envgen.app.deployment import Deployment
+from envgen.app.places import by_hand
 from envgen.app.watch import Watch
 from envgen.engine.process import in_background
 from envgen.errors import EnvgenError, Problem, named
@@ -26,7 +27,7 @@ from envgen.text import progress, reason_of
 class Group:
     """The ranks of one service, the head first."""
 
-    ranks: tuple[Opened, ...]
+    ranks: tuple[Deployment, ...]
     service: str
 
     def start(self, *, wait_for_it: bool, timeout: float | None) -> Started:
@@ -99,7 +100,7 @@ class Group:
             watch.over.set()
         raise self._failed(watch, "has failed")
 
-    def _launcher(self, here: Opened, watch: Watch) -> Launcher:
+    def _launcher(self, here: Deployment, watch: Watch) -> Launcher:
         def say(line: str) -> None:
             if not watch.over.is_set() or here.node == watch.culprit:
                 progress(f"  {here.node}: {line.strip()}")
@@ -114,7 +115,7 @@ class Group:
         rank, failure = watch.first.result()
         watch.over.set()
         engines = {one.here.node: one.engine for one in watch.ranks}  # connected to again, where need be
-        now = Group(tuple(replace(one, engine=engines.get(one.node, one.engine)) for one in self.ranks), self.service)
+        now = Group(tuple(one.knowing(engine=engines.get(one.node, one.engine)) for one in self.ranks), self.service)
         at, here = next((at, one) for at, one in enumerate(now.ranks) if one.node == rank.here.node)
         launcher = now._launcher(here, watch)
         launcher.verdict = verdict
@@ -127,7 +128,7 @@ class Group:
     def take_down(self) -> list[str]:
         """End all ranks at the same time; what could not be done, with the command to type there."""
 
-        def one(here: Opened) -> str:
+        def one(here: Deployment) -> str:
             try:
                 here.compose.run("--profile", "*", "rm", "--stop", "--force", self.service, timeout=120)
             except EnvgenError as error:

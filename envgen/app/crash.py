@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from envgen import __version__, files
+from envgen.app.deployment import Deployment
 from envgen.app.doctor import Looked, joined
-from envgen.app.places import Opened
 from envgen.doctor import report
 from envgen.doctor.collect import attempt, gather
 from envgen.doctor.model import Subject
@@ -122,13 +122,13 @@ def _findings(failure: Failure, cause: str) -> dict[str, Any]:
     return {**{name: value for name, value in vars(failure).items() if name != "container"}, "cause": cause}
 
 
-def keeper(places: Sequence[Opened], service: str, culprit: str = "") -> Callable[[Failure, str], str]:
+def keeper(places: Sequence[Deployment], service: str, culprit: str = "") -> Callable[[Failure, str], str]:
     """What a Launcher calls when a start fails. Several machines get a folder each; ``culprit`` failed first."""
 
     def keep(failure: Failure, cause: str) -> str:
         findings, head = _findings(failure, cause), places[0]
 
-        def of(here: Opened) -> dict[str, bytes]:
+        def of(here: Deployment) -> dict[str, bytes]:
             mine = here.node == culprit
             container = failure.container if mine else None
             if container is None and here.node:  # raises where the machine is out of reach

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envgen.app import nodes, predict, weights
-from envgen.app.places import At, all_at
+from envgen.app.deployment import Deployment
+from envgen.app.places import all_at
 from envgen.doctor import fix, report, scripts
 from envgen.doctor.collect import attempt, gather
 from envgen.doctor.deep import examine
@@ -34,7 +35,7 @@ BETWEEN = 15.0  # seconds for the questions to a machine that are about it and t
 class Looked:
     """What was found on one machine; ``subject`` has the profile with its folders."""
 
-    at: At
+    at: Deployment
     subject: Subject
     report: Report
 
@@ -42,7 +43,7 @@ class Looked:
 def look(subject: Subject, *, deep: bool) -> list[Looked]:
     """What each machine of the service shows, the head's first, which has what is between them, too."""
     found = []
-    for at in all_at(subject.profile, subject.service):
+    for at in all_at(subject.profile, subject.root, subject.service):
         mine = replace(subject, profile=at.profile)
         found.append(Looked(at, mine, _look(mine, at, deep)))
     first = found[0]
@@ -55,12 +56,12 @@ def joined(looked: Sequence[Looked]) -> Report:
     return report.joined({one.at.node: one.report for one in looked})
 
 
-def _look(subject: Subject, at: At, deep: bool) -> Report:
+def _look(subject: Subject, at: Deployment, deep: bool) -> Report:
     """Collect, judge, and add what the project's own scripts and (with ``deep``) the packages themselves say."""
     context, extra = gather(subject, at.connect)
     if context.engine is None:
         return report.examine(context, extra)
-    engine = at.connect()
+    engine = at.engine
     if context.service in subject.profile.services:
         profile, service = subject.profile, context.service
         running = context.container is not None and context.container.running and not context.is_throw_away
@@ -136,7 +137,7 @@ def plan(one: Looked) -> list[Fix]:
     context, subject = one.report.context, one.subject
     if context.engine is None:
         return []
-    engine = one.at.connect()
+    engine = one.at.engine
     steps = [*fix.plan(context, one.report.findings, engine, subject.root), *_stale(engine, subject)]
     return [replace(step, title=one.at.named(step.title)) for step in steps]
 

@@ -5,113 +5,40 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from envgen.app import nodes, ownership
+from envgen.app import nodes
+from envgen.app.deployment import Deployment
 from envgen.app.session import Session, known_service
-from envgen.engine.client import Engine, connect
-from envgen.engine.compose import Compose
-from envgen.engine.endpoint import Endpoint, find_endpoint
-from envgen.engine.owner import ours
+from envgen.engine.endpoint import find_endpoint
 from envgen.engine.process import in_background
 from envgen.engine.values import Container
-from envgen.errors import EngineError, NotFoundError, UsageError, named
+from envgen.errors import EngineError, UsageError
 from envgen.profile.exposure import is_local
 from envgen.profile.model import Profile
-from envgen.render.compose import cluster_file
-from envgen.render.locking import lock_of_image
-from envgen.render.outputs import Workspace, prepare
-from envgen.serve import preflight
-from envgen.serve.launch import CONFIG_HASH, compose_for, settings_differ
+from envgen.serve.launch import CONFIG_HASH, settings_differ
 
 T = TypeVar("T")
 
 
-def workspace_of(engine: Engine | None, profile: Profile, root: Path) -> Workspace:
-    """The files as rendered for the image that ``engine`` has; None: as the project is now."""
-    image = engine.image(profile.image_name) if engine is not None else None
-    return prepare(profile, root, lock_of_image(profile, root, image.labels if image else None))
-
-
-@dataclass(frozen=True)
-class At:
-    """A machine to ask about a profile, which has that machine's folders.
-
-    ``node``: its name; "" for the engine that Docker itself would use.
-    """
-
-    profile: Profile
-    node: str = ""
-
-    @property
-    def _environment(self) -> dict[str, str] | None:
-        return nodes.environment(self.profile.nodes[self.node]) if self.node else None
-
-    @property
-    def endpoint(self) -> Endpoint:
-        """The address of its engine."""
-        return find_endpoint(self._environment)
-
-    def connect(self) -> Engine:
-        """Its engine. EngineError with the machine's name."""
-        try:
-            return connect(self._environment)
-        except EngineError as error:
-            raise (named(self.node, error) if self.node else error) from None
-
-    def named(self, text: str) -> str:
-        """``text`` with the machine in front."""
-        return f"{self.node}: {text}" if self.node else text
-
-
-def all_at(profile: Profile, service: str | None = None) -> list[At]:
+def all_at(profile: Profile, root: Path, service: str | None = None) -> list[Deployment]:
     """The machines of ``service``, the head's first. None: of the profile; where a service is not shared, its alone."""
     found = nodes_of(profile, (service,) if service else ())
     if service is None and not all(one.cluster for one in profile.services.values()):
         here = _host("", profile)
         found = [next((node for node in found if _host(node, profile) == here), "")]
-    return [At(nodes.on_machine(profile, node), node) for node in found]
+    return [_on(profile, root, node) for node in found]
 
 
-def at(profile: Profile, service: str | None = None) -> At:
+def _on(profile: Profile, root: Path, node: str) -> Deployment:
+    return Deployment(nodes.on_machine(profile, node), root, node)
+
+
+def at(profile: Profile, root: Path, service: str | None = None) -> Deployment:
     """Where ``service`` answers: on the head of its machines, or the engine that Docker itself would use."""
-    return all_at(profile, service)[0]
-
-
-@dataclass(frozen=True)
-class Opened:
-    """A profile with an engine and its Compose project there. ``digest``: of what is rendered for it now.
-
-    ``node``: the machine's name; "" for the engine that Docker itself would use.
-    """
-
-    root: Path
-    profile: Profile
-    engine: Engine
-    compose: Compose
-    digest: str
-    node: str = ""
-
-    def running(self, service: str) -> Container:
-        """The container of a running service of ours. NotFoundError with the command that starts it."""
-        known_service(self.profile, service)
-        ownership.require(self.engine, self.profile, self.root)
-        found = self.engine.containers(self.profile.compose_name, service)
-        if not found:
-            what = f"{service} is not running" + (f" on {self.node}" if self.node else "")
-            raise NotFoundError(what, hint=f"envgen up {service} --profile {self.profile.name}")
-        return found[0]
-
-    def named(self, text: str) -> str:
-        """``text`` with the machine in front."""
-        return f"{self.node}: {text}" if self.node else text
-
-    def to_start(self, service: str) -> Opened:
-        """The same for a start of ``service``."""
-        folder = self.compose.files[0].parent.parent
-        return replace(self, compose=_compose(self.engine, self.profile, self.root, folder, self.node, (service,)))
+    return all_at(profile, root, service)[0]
 
 
 @dataclass
@@ -119,11 +46,11 @@ class Places:
     """The engines that services are on, the head's first; and the machines that do not answer, with the reason."""
 
     profile: Profile
-    found: list[Opened] = field(default_factory=list)
+    found: list[Deployment] = field(default_factory=list)
     lost: dict[str, EngineError] = field(default_factory=dict)
 
 
-def each(found: Places, work: Callable[[Opened], T]) -> tuple[list[tuple[Opened, T]], list[str]]:
+def each(found: Places, work: Callable[[Deployment], T]) -> tuple[list[tuple[Deployment, T]], list[str]]:
     """Do it at all places at the same time; what could not be done on a machine, with what to type there."""
     if not any(one.node for one in found.found) and not found.lost:
         return [(one, work(one)) for one in found.found], []
@@ -149,20 +76,18 @@ def by_hand(node: str, profile: Profile, reason: str) -> str:
     )
 
 
-def opened(session: Session) -> Opened:
+def opened(session: Session) -> Deployment:
     """The profile on the engine that Docker itself would use."""
-    root, profile = session.loaded().project.root, session.profile()
-    engine = connect()
-    return _opened(engine, profile, root, workspace_of(engine, profile, root))
+    return _rendered(Deployment(session.profile(), session.loaded().project.root))
 
 
-def _opened(engine: Engine, profile: Profile, root: Path, made: Workspace, node: str = "") -> Opened:
-    profile = nodes.on_machine(profile, node) if node else profile
-    compose = _compose(engine, profile, root, made.folder, node, tuple(profile.services))
-    return Opened(root, profile, engine, compose, made.rendered.digest, node)
+def _rendered(one: Deployment) -> Deployment:
+    """What can't be rendered is told before anything is done with it."""
+    _ = one.compose
+    return one
 
 
-def place_of(session: Session, service: str, node: str | None) -> Opened:
+def place_of(session: Session, service: str, node: str | None) -> Deployment:
     """Where ``service`` is: on ``node``; not said: on the first of its machines. EngineError where that is lost."""
     profile = session.profile()
     known_service(profile, service)
@@ -185,11 +110,11 @@ def places(session: Session, names: Sequence[str] = (), node: str | None = None)
         wanted = [node]
     if wanted == [""]:
         return Places(profile, [opened(session)])
-    reached, lost = reach(profile, wanted)
+    reached, lost = reach(profile, root, wanted)
     made = Places(profile, lost=lost)
-    if reached:
-        workspace = workspace_of(next(iter(reached.values())), profile, root)
-        made.found = [_opened(engine, profile, root, workspace, one) for one, engine in reached.items()]
+    if reached:  # one rendering for all: that of the first machine's image
+        workspace = next(iter(reached.values())).knowing(profile=profile).workspace
+        made.found = [_rendered(one.knowing(workspace=workspace)) for one in reached.values()]
     return made
 
 
@@ -209,23 +134,25 @@ def nodes_of(profile: Profile, names: Sequence[str] = ()) -> list[str]:
 
 def _host(node: str, profile: Profile) -> str:
     try:
-        return At(profile, node).endpoint.host
+        endpoint = find_endpoint(nodes.environment(profile.nodes[node]) if node else None)
+        return endpoint.host
     except EngineError:  # it is reported where it is connected to
         return ""
 
 
 def reach(
-    profile: Profile, wanted: Sequence[str], seconds: float | None = None
-) -> tuple[dict[str, Engine], dict[str, EngineError]]:
-    """Connect to these machines at the same time: the engines, and why others do not answer (within ``seconds``)."""
-    asked = {node: in_background(At(profile, node).connect) for node in wanted}
+    profile: Profile, root: Path, wanted: Sequence[str], seconds: float | None = None
+) -> tuple[dict[str, Deployment], dict[str, EngineError]]:
+    """Connect to these machines at the same time: the profile there, and why others don't answer (in ``seconds``)."""
+    there = {node: _on(profile, root, node) for node in wanted}
+    asked = {node: in_background(one.connect) for node, one in there.items()}
     done = wait(asked.values(), seconds).done
-    reached, lost = dict[str, Engine](), dict[str, EngineError]()
+    reached, lost = dict[str, Deployment](), dict[str, EngineError]()
     for node, answer in asked.items():
-        late = At(profile, node).named(f"no answer within {seconds} s")
+        late = there[node].named(f"no answer within {seconds} s")
         error = answer.exception() if answer in done else EngineError(late)
         if error is None:
-            reached[node] = answer.result()
+            reached[node] = there[node]
         elif isinstance(error, EngineError):
             lost[node] = error
         else:
@@ -233,36 +160,11 @@ def reach(
     return reached, lost
 
 
-def _compose(
-    engine: Engine, profile: Profile, root: Path, folder: Path, node: str, names: Sequence[str]
-) -> Compose:  # fmt: skip
-    gpu, _ = preflight.gpu_mode(engine, profile.gpu)
-    if not node:
-        return compose_for(engine, profile, root, folder, gpu)
-    made = compose_for(engine, profile, root, folder, gpu, At(profile, node).endpoint)
-    files, env = list(made.files), dict(made.env)
-    for name in names:
-        cluster = profile.services[name].cluster
-        if cluster is not None and node in cluster.nodes:
-            parts = ["head" if node == cluster.nodes[0] else "worker", *(["rdma"] if profile.nodes[node].rdma else [])]
-            files += [folder / cluster_file(profile, name, part) for part in parts]
-            env |= nodes.variables(profile, root, cluster, node)
-    return replace(made, files=files, env=env)
-
-
-def changed(here: Callable[[], Opened], found: Sequence[Container]) -> dict[str, bool]:
+def changed(here: Callable[[], Deployment], found: Sequence[Container]) -> dict[str, bool]:
     """Container id -> whether `up` would replace it for its settings; ``here`` is asked where one can be compared."""
     known = [one for one in found if one.running and not one.one_off and CONFIG_HASH in one.labels]
     place = here() if known else None
     return settings_differ(place.compose, place.profile, known, os.environ) if place else {}
-
-
-def containers_of(here: Opened, names: Sequence[str], *, all: bool) -> tuple[Container, ...]:
-    """The containers of these services (none named: everything of the profile). UsageError for an unknown name."""
-    for name in names:
-        known_service(here.profile, name)
-    found = ours(here.engine.containers(here.profile.compose_name, all=all), here.root)
-    return tuple(one for one in found if not names or one.service in names)
 
 
 def as_data(container: Container, digest: str, differs: bool | None, node: str = "") -> dict[str, Any]:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envgen.app import nodes, ownership
+from envgen.app.deployment import Deployment
 from envgen.app.nodes import content
-from envgen.app.places import At
 from envgen.app.session import Session
 from envgen.engine import process
 from envgen.engine.client import Engine
@@ -63,23 +63,6 @@ class Pushed:
 
 
 @dataclass(frozen=True)
-class End:
-    """One machine."""
-
-    at: At
-    engine: Engine
-
-    @property
-    def node(self) -> str:
-        return self.at.node
-
-    def docker(self, *words: str) -> list[str]:
-        """A command of Docker's own program there."""
-        context = self.at.profile.nodes[self.node].context
-        return ["docker", *([] if context == "default" else ["--context", context]), *words]
-
-
-@dataclass(frozen=True)
 class Folder:
     """What is copied, where it is on each machine. ``mirror``: what the first machine does not have goes."""
 
@@ -123,7 +106,7 @@ def push(session: Session, wanted: str | None, *, kinds: Collection[str], dry_ru
     _, service, cluster = nodes.choose(profile, wanted)
     first, *others = cluster.nodes
     name = profile.image_name
-    source = End(At(profile, first), At(profile, first).connect())
+    source = Deployment(profile, root, first)
     image = source.engine.image(name)
     if image is None:
         raise RefusedError(f"{first}: the image {name} is not there", hint="envgen build")
@@ -131,7 +114,7 @@ def push(session: Session, wanted: str | None, *, kinds: Collection[str], dry_ru
     for node in others:
         what = f"image {name}"
         try:
-            target = End(At(profile, node), At(profile, node).connect())
+            target = Deployment(profile, root, node)
             if "image" in kinds:
                 found.append(push_image(source, target, image, name, dry_run))
             for folder in _folders(profile, root, service, source, target, image, kinds):
@@ -147,7 +130,7 @@ def push(session: Session, wanted: str | None, *, kinds: Collection[str], dry_ru
     return found
 
 
-def push_image(source: End, target: End, image: Image, name: str, dry_run: bool) -> Pushed:
+def push_image(source: Deployment, target: Deployment, image: Image, name: str, dry_run: bool) -> Pushed:
     """`docker save | docker load`, unless the same image is there. EngineError."""
     what, node = f"image {name}", target.node
     old = target.engine.image(name)
@@ -167,7 +150,13 @@ def push_image(source: End, target: End, image: Image, name: str, dry_run: bool)
 
 
 def _folders(
-    profile: Profile, root: Path, service: Service, source: End, target: End, image: Image, kinds: Collection[str]
+    profile: Profile,
+    root: Path,
+    service: Service,
+    source: Deployment,
+    target: Deployment,
+    image: Image,
+    kinds: Collection[str],
 ) -> Iterator[Folder]:
     """The folders that a service uses on each machine: checkouts and what is installed of them, weights, compiled
     kernels."""
@@ -191,9 +180,9 @@ def _folders(
                 yield Folder(f"cache {name}", mine, theirs, idle=True)
 
 
-def _weights(end: End, profile: Profile, root: Path, service: Service) -> list[Mount]:
+def _weights(end: Deployment, profile: Profile, root: Path, service: Service) -> list[Mount]:
     """Where a machine has the weights: the folder of their repository, or their own; a whole volume."""
-    mounts, model = nodes.weights_of(end.at.profile.nodes[end.node], profile, root, service)
+    mounts, model = nodes.weights_of(end.profile.nodes[end.node], profile, root, service)
     if not mounts or model is None:
         return []
     [mount] = mounts
@@ -204,19 +193,21 @@ def _weights(end: End, profile: Profile, root: Path, service: Service) -> list[M
     return [Mount(mount.source + below, FOLDER)]
 
 
-def _cache_mounts(profile: Profile, root: Path, end: End, image: Image) -> Iterator[tuple[str, Mount]]:
+def _cache_mounts(profile: Profile, root: Path, end: Deployment, image: Image) -> Iterator[tuple[str, Mount]]:
     """What was compiled at run time, as this machine keeps it."""
     places = places_of(profile, root, image.labels)
     for (name, cache), (place, path, kind) in zip(profile.caches.items(), places, strict=True):
         if name in COMPILED:
-            own = end.at.profile.nodes[end.node].caches.get(name) if kind == "bind" else None
+            own = end.profile.nodes[end.node].caches.get(name) if kind == "bind" else None
             if own is not None and cache.host is not None:
                 here = names.compose_environment(profile, root)[names.cache_variable(name)]
                 place = own.path + place.removeprefix(here)  # with the namespace
             yield name, Mount(place, path, kind)
 
 
-def push_folder(profile: Profile, root: Path, folder: Folder, source: End, target: End, dry_run: bool) -> Pushed:
+def push_folder(
+    profile: Profile, root: Path, folder: Folder, source: Deployment, target: Deployment, dry_run: bool
+) -> Pushed:
     """Send what ``target`` lacks of a folder or volume. EngineError, RefusedError."""
     if folder.idle:
         for end in (source, target):
@@ -230,7 +221,9 @@ def push_folder(profile: Profile, root: Path, folder: Folder, source: End, targe
 # --- volumes ----------------------------------------------------------------------------------------------------------
 
 
-def _volume(profile: Profile, root: Path, folder: Folder, source: End, target: End, dry_run: bool) -> Pushed:
+def _volume(
+    profile: Profile, root: Path, folder: Folder, source: Deployment, target: Deployment, dry_run: bool
+) -> Pushed:
     """From volume to volume, by tar in a container of the image at each end."""
     name, what, node = folder.source.source, folder.what, target.node
     there, image = target.engine.volume(name) is not None, target.engine.image(profile.image_name)
@@ -267,7 +260,7 @@ def _listed(engine: Engine, profile: Profile, volume: str) -> bytes:
 # --- folders ----------------------------------------------------------------------------------------------------------
 
 
-def _rsync(folder: Folder, source: End, target: End, dry_run: bool) -> Pushed:
+def _rsync(folder: Folder, source: Deployment, target: Deployment, dry_run: bool) -> Pushed:
     """By rsync over the ssh connection of the machine's Docker context. What is whole there is not sent again."""
     what, node = folder.what, target.node
     if not source.engine.endpoint.local:
@@ -278,7 +271,7 @@ def _rsync(folder: Folder, source: End, target: End, dry_run: bool) -> Pushed:
         raise EngineError(f"{source.node} has no {folder.source.source}", hint=hint)
     host = target.engine.endpoint.host
     if not host.startswith("ssh://"):
-        hint = f"docker context update {target.at.profile.nodes[node].context} --docker host=ssh://HOST"
+        hint = f"docker context update {target.profile.nodes[node].context} --docker host=ssh://HOST"
         raise RefusedError(f"rsync needs ssh, and the Docker context of {node} is {host}", hint=hint)
     if shutil.which("rsync") is None:
         raise EngineError("rsync is not installed on this machine", hint="sudo apt-get install rsync")

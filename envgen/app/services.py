@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 from envgen.app import grants, nodes, ownership, weights
 from envgen.app.cluster import Group
 from envgen.app.crash import keeper
-from envgen.app.places import Opened, containers_of, opened, place_of, places
+from envgen.app.deployment import Deployment
+from envgen.app.places import opened, place_of, places
 from envgen.app.predict import foresee
 from envgen.app.session import Session, known_service, of_running
 from envgen.doctor.collect import lacking
@@ -44,7 +45,7 @@ T = TypeVar("T")
 Agree = Callable[[str], bool]  # puts a question to the user; False without a terminal
 
 
-def _there(here: Opened, service: str) -> Container:
+def _there(here: Deployment, service: str) -> Container:
     """The container of a service of ours, running or not. NotFoundError with the command that makes one."""
     profile = here.profile
     ownership.require(here.engine, profile, here.root)
@@ -86,23 +87,23 @@ def _never(_question: str) -> bool:
     return False
 
 
-def halt(here: Opened, names: Sequence[str]) -> list[str]:
+def halt(here: Deployment, names: Sequence[str]) -> list[str]:
     """Stop the running containers of these services (none named: of all); they stay, for `start`. Their names."""
     ownership.require(here.engine, here.profile, here.root)
-    found = containers_of(here, names, all=False)
+    found = here.containers(names, all=False)
     if found:
         here.compose.run("--profile", "*", "stop", *names)
     return [one.name for one in found]
 
 
-def remove(here: Opened, names: Sequence[str], *, volumes: bool, dry_run: bool) -> tuple[list[str], list[str]]:
+def remove(here: Deployment, names: Sequence[str], *, volumes: bool, dry_run: bool) -> tuple[list[str], list[str]]:
     """Stop and remove the containers of these services (none named: all of the profile, and all that belongs to it).
 
     The containers and the volumes that are gone, or would be.
     """
     profile, engine, compose = here.profile, here.engine, here.compose
     ownership.require(engine, profile, here.root)
-    found = sorted(one.name for one in containers_of(here, names, all=True))
+    found = sorted(one.name for one in here.containers(names, all=True))
     doomed = []
     if volumes:  # the named ones of the rendered file that exist
         config = json.loads(compose.run("--profile", "*", "config", "--format", "json").stdout)
@@ -156,14 +157,14 @@ class Checked:
     ``differing``: settings that differ in the running container. ``ranks``: its machines, if it runs on several.
     """
 
-    here: Opened
+    here: Deployment
     service: str
     found: preflight.Preflight
     differing: tuple[str, ...] = ()
-    ranks: tuple[Opened, ...] = ()
+    ranks: tuple[Deployment, ...] = ()
 
     @property
-    def places(self) -> tuple[Opened, ...]:
+    def places(self) -> tuple[Deployment, ...]:
         """Where it is started, the head first."""
         return self.ranks or (self.here,)
 
@@ -198,7 +199,7 @@ def check(session: Session, service: str, agree: Agree) -> Checked:
         progress(f"  note: {name} is not set in this terminal; {service} keeps the value it was started with")
     compose = keep_moment(here.compose, profile, found.running, os.environ)
     differing = differences(engine, compose, profile, service, found.running)
-    return Checked(replace(here, compose=compose), service, found, differing)
+    return Checked(here.knowing(compose=compose), service, found, differing)
 
 
 def _check_shared(session: Session, service: str) -> Checked:
@@ -210,7 +211,7 @@ def _check_shared(session: Session, service: str) -> Checked:
             ownership.require(here.engine, profile, root)
         except RefusedError as refused:
             raise named(here.node, refused) from None
-    problems, ranks, running = [], list[Opened](), list[tuple[Opened, Container]]()
+    problems, ranks, running = [], list[Deployment](), list[tuple[Deployment, Container]]()
     for here in found.found:
         there = here.engine.containers(profile.compose_name, service)
         for one in preflight.refusals(here.engine, here.profile, root, service, running=bool(there)):

@@ -16,7 +16,6 @@ from envgen.app.session import Session
 from envgen.bench.record import runs, utc
 from envgen.engine.client import Engine
 from envgen.engine.git import WorkTree
-from envgen.engine.owner import ours
 from envgen.engine.process import in_background
 from envgen.engine.session import hurried
 from envgen.errors import EnvgenError
@@ -46,17 +45,17 @@ def look(session: Session) -> dict[str, Any]:
         "caches": [],
     }  # fmt: skip
     try:
-        reached, lost = reach(profile, nodes_of(profile), PATIENCE / 2)
+        reached, lost = reach(profile, root, nodes_of(profile), PATIENCE / 2)
         found["lost"] = {node: error.problems[0].message for node, error in lost.items() if node}
         if not reached:
             raise next(iter(lost.values()))
-        engine = next(iter(reached.values()))  # of several machines the first, which has the API
+        engine = next(iter(reached.values())).engine  # of several machines the first, which has the API
         sizes = in_background(engine.volume_sizes)
         digest, found["image"], labels = _image(engine, profile, root)
         found["caches"] = _caches(profile, root, labels, sizes)
         there = [
             (node, container) for node, one in reached.items()
-            for container in ours(one.containers(profile.compose_name, all=True), root)
+            for container in one.containers(all=True)
         ]  # fmt: skip
         differ = changed(lambda: opened(session), [one for node, one in there if not node])
         found["containers"] = [as_data(one, digest, differ.get(one.id), node) for node, one in there]

@@ -13,7 +13,7 @@ from threading import Event, Lock
 from typing import Any
 
 from envgen.app import nodes
-from envgen.app.places import Opened
+from envgen.app.deployment import Deployment
 from envgen.engine.client import Engine, connect
 from envgen.engine.process import in_background
 from envgen.engine.values import Container
@@ -37,7 +37,7 @@ class Rank:
     ``evidence``: what its log has shown, where that counts; ``wrote``: when it last grew.
     """
 
-    here: Opened
+    here: Deployment
     container: Container
     engine: Engine
     heard: float
@@ -67,7 +67,7 @@ class Watch:
         self._lock = Lock()
         self._offline = False
 
-    def add(self, here: Opened, container: Container, ready: Ready | None = None) -> None:
+    def add(self, here: Deployment, container: Container, ready: Ready | None = None) -> None:
         """Watch this one, too. ``ready``: what its log must show, and must not."""
         rank = Rank(here, container, here.engine, time.time(), wrote=time.time())
         if ready is not None:

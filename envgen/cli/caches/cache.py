@@ -40,8 +40,8 @@ def narrowing(function: F) -> F:
 
 def open_cache(session: Session) -> JitCache:
     """The cache of the chosen profile."""
-    there = at(session.profile())
-    return JitCache(there.connect(), there.profile, session.loaded().project.root)
+    there = at(session.profile(), session.loaded().project.root)
+    return JitCache(there.engine, there.profile, there.root)
 
 
 @click.group(cls=FullGroup)

@@ -50,7 +50,7 @@ def command(
     if service is not None:
         known_service(session.profile(), service)
     plain = session.profile()
-    session = of_running(session, service, lambda: at(plain, service).connect())
+    session = of_running(session, service, lambda: at(plain, session.loaded().project.root, service).engine)
     project, profile = session.loaded().project, session.profile()
     _options_fit(fix, dry_run, yes)
     subject = Subject(profile, project.root, service, throw_away, project.file.name, load=deep)

@@ -56,8 +56,8 @@ def command(session: Session, service: str | None, gpu: str | None, python: Path
     if python is not None:
         place = app.place_on_host(profile, name, python)
     else:
-        there = at(profile, name)
-        place = app.place_in_engine(there.connect(), there.profile, session.loaded().project.root, name)
+        there = at(profile, session.loaded().project.root, name)
+        place = app.place_in_engine(there.engine, there.profile, there.root, name)
     progress(f"asking {place.shown} what it would choose for {name}")
     found = app.predict(profile, name, place, chosen, pretend=gpu is not None)
     answer(document(found, profile), text(found, profile))

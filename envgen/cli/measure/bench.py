@@ -169,8 +169,8 @@ def _own_service(asked: Asked) -> Server:
         raise UsageError(f"{what} publishes {'no' if asked.service else 'a'} port",
                          hint="add one to its `ports`, or ask any server: --url URL")  # fmt: skip
     for name in likely:
-        there = at(profile, name)
-        engine = there.connect()
+        there = at(profile, root, name)
+        engine = there.engine
         if found := ours(engine.containers(profile.compose_name, name), root):
             service = there.profile.services[name]
             url = reachable_url(service, there.endpoint)

@@ -60,8 +60,8 @@ def check(session: Session, service: str | None) -> int:
 def _weights(session: Session, service: str | None, *, fetch: bool) -> int:
     root, profile = session.loaded().project.root, session.profile()
     name = weights.choose(profile, service)
-    there = at(profile, name)
-    engine = there.connect()
+    there = at(profile, root, name)
+    engine = there.engine
     commit, fetched = weights.fetch(engine, there.profile, root, name) if fetch else ("", 0)
     found = weights.look(engine, there.profile, root, name)
     document = {key: value for key, value in vars(found).items() if key != "model"}
@@ -87,8 +87,8 @@ def list_(session: Session) -> int:
       envgen model list
     """
     root, profile = session.loaded().project.root, session.profile()
-    there = at(profile)
-    found = weights.cached(there.connect(), there.profile, root)
+    there = at(profile, root)
+    found = weights.cached(there.engine, there.profile, root)
     return answer([dict(one) for one in found], _models(found))
 
 

@@ -11,7 +11,7 @@ import click
 
 from envgen.app import nodes, ownership, services
 from envgen.app.build import pull as pull_base
-from envgen.app.places import as_data, changed, containers_of, each, place_of, places
+from envgen.app.places import as_data, changed, each, place_of, places
 from envgen.app.session import Session
 from envgen.cli.common import (
     LARGEST,
@@ -398,7 +398,7 @@ def logs(
     found = places(session, names, node)
     for error in found.lost.values():
         progress(f"{error}", always=True)
-    having = [here for here in found.found if containers_of(here, names, all=True)]
+    having = [here for here in found.found if here.containers(names, all=True)]
     if not having and not found.lost:
         profile = session.profile()
         raise NotFoundError(

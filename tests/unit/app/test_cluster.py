@@ -10,7 +10,7 @@ import pytest
 
 from envgen.app import cluster
 from envgen.app.cluster import Group
-from envgen.app.places import Opened
+from envgen.app.deployment import Deployment
 from envgen.errors import EngineError
 
 GONE = "ssh: connect to host spark-2 port 22: Connection timed out"
@@ -44,14 +44,14 @@ class Launcher:
 def test_a_machine_that_is_switched_off_between_check_and_start(off: str, monkeypatch: pytest.MonkeyPatch) -> None:
     profile: Any = SimpleNamespace(name="prod", compose_name="p-prod", services={"serve": SimpleNamespace(ready=None)})
     ranks = tuple(
-        Opened(Path(), profile, None, Compose(node == off), "", node)  # type: ignore[arg-type]
+        Deployment(profile, Path(), node).knowing(engine=None, compose=Compose(node == off))
         for node in ("spark-1", "spark-2")
     )
     monkeypatch.setattr(Group, "_launcher", lambda _self, here, _watch: Launcher(here.compose))
     monkeypatch.setattr(cluster, "Watch", lambda *_: SimpleNamespace(over=SimpleNamespace(set=lambda: None), add=added))
     seen = list[str]()
 
-    def added(here: Opened, *_: Any) -> None:
+    def added(here: Deployment, *_: Any) -> None:
         seen.append(here.node)
 
     with pytest.raises(EngineError) as raised:

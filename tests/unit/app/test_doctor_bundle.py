@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 from envgen.app.crash import collect_report
+from envgen.app.deployment import Deployment
 from envgen.app.doctor import Looked
-from envgen.app.places import At
 from envgen.doctor.collect import gather
 from envgen.doctor.model import Subject
 from envgen.doctor.report import examine
@@ -42,7 +42,7 @@ def test_without_an_engine(tmp_path: Path) -> None:
     profile = load_project(tmp_path / "envgen.yaml").project.profiles["dev"]
     subject = Subject(profile, tmp_path)
     report = examine(*gather(subject, no_engine))
-    found = collect_report([Looked(At(profile), subject, report)])
+    found = collect_report([Looked(Deployment(profile, tmp_path), subject, report)])
     assert "no Docker Engine" in str(found["README.txt"])
     assert "no engine here" in str(found["findings.txt"])
     assert json.loads(found["versions.json"])["engine"] is None

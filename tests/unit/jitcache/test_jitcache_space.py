@@ -134,7 +134,7 @@ def test_the_other_caches_are_named_and_mounted_where_their_programs_look(
     kept = f"{VOLUMES}, cute_dsl: {{path: /c}}, tilelang: {{path: /t}}, b12x: {{path: /b}}, huggingface: {{path: /h}}"
     jit = cache(tmp_path, engine, kept)
     engine.volumes_ |= {here(jit).source, "demo-dev-cache-tilelang"}
-    monkeypatch.setattr("envgen.app.places.connect", lambda *_: engine)
+    monkeypatch.setattr("envgen.app.deployment.connect", lambda *_: engine)
     monkeypatch.chdir(tmp_path / "project")
     assert main(["cache", "list", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["others"]
