@@ -15,7 +15,7 @@ TOP = Path(__file__).parents[3]
 FILES = ("envgen.yaml", "templates/init/envgen.yaml", "examples/quickstart/envgen.yaml")
 # What none of the files needs, and who does.
 REASONS: Mapping[str, str] = {
-    "Base.platform": "an image for another architecture: docs/arm.md",
+    "Base.platform": "an image for another architecture: docs/engines.md",
     "Base.python": "a base image whose Python is in an environment of its own",
     "Build.ccache_size": "a small disk",
     "Build.wheelhouse": "a machine without an index, or with wheels of one's own",
