@@ -19,6 +19,7 @@ from envgen.engine.git import Mirror
 from envgen.errors import BuildError, EnvgenError, Problem, UsageError
 from envgen.lock.index import PackageIndex
 from envgen.lock.model import ProfileLock
+from envgen.lock.pyproject import build_requires
 from envgen.patches.dry_run import (
     DryRun,
     GitTree,
@@ -338,16 +339,6 @@ def _summary(run: DryRun) -> str:
 
 
 PYPROJECT = "pyproject.toml"
-_SECTION = re.compile(r"^\[build-system\]\s*$(.*?)(?=^\[|\Z)", re.MULTILINE | re.DOTALL)
-_REQUIRES = re.compile(r"^requires\s*=\s*\[((?:[^\[\]]|\[[^\[\]]*\])*)\]", re.MULTILINE)
-_ITEM = re.compile(r"([\"'])\s*([A-Za-z0-9][A-Za-z0-9._-]*).*?\1")
-
-
-def build_requires(pyproject: str) -> list[str]:
-    """The names in ``[build-system] requires``. (No TOML reader is in Python 3.10.)"""
-    section = _SECTION.search(pyproject)
-    listed = _REQUIRES.search(section[1]) if section else None
-    return [canonicalize_name(name) for _, name in _ITEM.findall(listed[1])] if listed else []
 
 
 def unnamed(profile: Profile, source: Source, pyproject: str) -> list[str]:

@@ -28,6 +28,7 @@ from envgen.engine.process import in_background
 from envgen.engine.values import Container, EngineInfo, ExecResult, Mount
 from envgen.errors import EngineError, EnvgenError, Place, ProjectError
 from envgen.inside import run
+from envgen.lock.pyproject import build_requires
 from envgen.patches.checkout import nearest_release
 from envgen.patches.series import Series, load_series, read_patch, strip
 from envgen.profile.model import Profile, Service
@@ -221,6 +222,17 @@ def claims(profile: Profile, root: Path, label: str) -> list[dict[str, Any]]:
     return list(found.values())
 
 
+def build_needs(profile: Profile, root: Path) -> frozenset[str]:
+    """The packages that the builds of mounted checkouts ask for: envgen-install puts them beside the image's."""
+    found: set[str] = set()
+    for source in profile.mounted_sources.values():
+        assert source.origin.checkout is not None
+        file = root / Path(source.origin.checkout.path).expanduser() / "pyproject.toml"
+        text = attempt(lambda at=file: files.read(at).decode("utf-8", "replace"))  # type: ignore[misc]
+        found.update(build_requires(text or ""))
+    return frozenset(found)
+
+
 def lacking(profile: Profile, root: Path) -> dict[str, tuple[str, ...]]:
     """Mounted source -> the patches of its series that its checkout lacks. Nothing applies them there by itself.
 
@@ -407,6 +419,7 @@ def _look(subject: Subject, service: str, containers: Sequence[Container], engin
         "inodes": {
             name: found.st_ino if (found := attempt(Path(path).stat)) else 0 for name, path in folders.items() if path
         },
+        "build_needs": build_needs(profile, subject.root) if local else frozenset(),
         "unpatched": lacking(profile, subject.root) if local else {},
         "foreign": foreign(profile, subject.root) if local else (),
         "digest": attempt(lambda: image_digest(profile, subject.root, image.labels if image else None)) or "",

@@ -143,6 +143,7 @@ class Context:
     others: tuple[Container, ...] = ()  # containers of the profile's other services, running or not
     checkouts: Mapping[str, str] = field(default_factory=dict)  # source -> folder on this machine
     inodes: Mapping[str, int] = field(default_factory=dict)  # source -> number of that folder; 0: it is not there
+    build_needs: frozenset[str] = frozenset()  # what the builds of mounted checkouts ask for
     unpatched: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # source -> patches that its checkout lacks
     foreign: tuple[Foreign, ...] = ()  # files of root's in checkouts and cache folders
     refused: tuple[Problem, ...] = ()  # what `envgen up` would refuse besides what other checks see

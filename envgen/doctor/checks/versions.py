@@ -53,7 +53,8 @@ def _fresh(context: Context) -> Remedy:
 @check("packages.locked", Where.INSIDE, needs="probe")
 def locked(context: Context, probe: Probe) -> Finding | None:
     """The packages that the lock put into the image are installed at the locked versions."""
-    differ, count = probe.locked.differ, probe.locked.count
+    count = probe.locked.count
+    differ = tuple(one for one in probe.locked.differ if canonicalize_name(one.name) not in context.build_needs)
     if differ:
         title = f"{len(differ)} of {count} locked packages have other versions"
         return error(title, listed(differ), "the versions of the lock", _fresh(context), case="differ")

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from envgen.app.patch_sources import build_requires, examine
+from envgen.app.patch_sources import examine
+from envgen.lock.pyproject import build_requires
 from envgen.patches.dry_run import File
 from envgen.profile.load import load_project
 
