@@ -104,8 +104,8 @@ def _filled(block: Block) -> Block:
 
 def _document(profile: Profile, key: str) -> Block:
     user_env = next((env for name in profile.services if (env := names.user_env(profile, name))), None)
-    # Empty where no number is given: the entry point then lets ninja start all, and compile-gate decides.
-    jobs = compose_variable(names.JOBS_VARIABLE, str(profile.build.max_jobs.count or ""))
+    # Where no number is given ninja starts all, and compile-gate decides. Never empty: vLLM's setup.py reads a number.
+    jobs = compose_variable(names.JOBS_VARIABLE, str(profile.build.max_jobs.count or names.ALL_JOBS))
     proxy = [name for name in PROXY if profile.network.pass_proxy]
     blocks: dict[str, Block] = {
         "service": _common(profile, key, proxy),

@@ -136,6 +136,7 @@ def mount_variable(service: str, mount: str) -> str:
 
 
 JOBS_VARIABLE = "ENVGEN_BUILD__MAX_JOBS"
+ALL_JOBS = 128  # above any usual number of cores; the entry point makes it 4 where no gate works
 CA_VARIABLE = "ENVGEN_NETWORK__CA_CERTIFICATES"
 UID_VARIABLE, GID_VARIABLE = "ENVGEN_UID", "ENVGEN_GID"  # of who starts a service with `user: host`
 OFFLINE_VARIABLE = "ENVGEN_HF_OFFLINE"  # 1 where `up` has seen that a service's weights are there

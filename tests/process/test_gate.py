@@ -425,3 +425,24 @@ def test_a_hundred_that_wait_cost_next_to_nothing(lab: Lab) -> None:
     share = (spent() - before) / (time.monotonic() - start)
     assert share < 0.01, f"{share:.1%} of a core"
     assert lab.names("start") == ["holds.cu"]
+
+
+@pytest.mark.parametrize("script", ["runtime/bin/entrypoint", "build/build-wheel"])
+def test_without_a_gate_four_compilers_run(tmp_path: Path, script: str) -> None:
+    """The scripts themselves, with this machine's gate in the image's place."""
+    folder = tmp_path / "meet"
+    text = (GATE.parents[2] / script).read_text()
+    for name in ("/opt/envgen/bin/compile-gate", "/run/envgen/lib/compile-gate"):
+        text = text.replace(name, str(GATE))
+    lines = text.replace("/run/envgen/cache/gate", str(folder)).splitlines()
+    start = next(n for n, line in enumerate(lines) if line.startswith(("export MAX_JOBS=", "export ENVGEN_GATE_DIR=")))
+    end = next(n for n, line in enumerate(lines) if n > start and line == "fi" and "MAX_JOBS=4" in lines[n - 1])
+    program = "\n".join(["set -eu; jobs=${GIVEN-}; gate=" + str(GATE), *lines[start : end + 1], 'echo "$MAX_JOBS"'])
+
+    def said(**given: str) -> str:
+        environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "ENVGEN_GATE_DIR": str(folder), **given}
+        return subprocess.run(["sh", "-c", program], env=environ, capture_output=True, text=True, check=True).stdout
+
+    assert said() == "128\n"
+    assert said(ENVGEN_GATE="off") == "4\n"
+    assert said(ENVGEN_GATE="off", MAX_JOBS="9", GIVEN="9") == "9\n"

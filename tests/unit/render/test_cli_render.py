@@ -90,7 +90,7 @@ def test_cores_and_free_memory_change_nothing(root: Path, monkeypatch: pytest.Mo
     profile = load_project(file=root / "envgen.yaml").project.profiles["prod"]
     main(["render"])
     before = compose_environment(profile, root)
-    assert 'MAX_JOBS: "${ENVGEN_BUILD__MAX_JOBS:-}"' in (root / "compose/prod.yaml").read_text()
+    assert 'MAX_JOBS: "${ENVGEN_BUILD__MAX_JOBS:-128}"' in (root / "compose/prod.yaml").read_text()
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0})
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     monkeypatch.setattr("envgen.engine.host.mem_available", lambda _meminfo: 512 << 10)
