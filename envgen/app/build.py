@@ -35,7 +35,7 @@ from envgen.lock.model import LOCAL, ProfileLock
 from envgen.profile.model import Profile
 from envgen.render.environment import CA_VARIABLE, WHEELHOUSE_VARIABLE, compose_environment
 from envgen.render.locking import base_image, lock_of
-from envgen.render.outputs import Rendered, prepare, render_profile
+from envgen.render.outputs import Rendered, lay_out, render_profile
 from envgen.serve import preflight
 from envgen.text import progress
 
@@ -144,7 +144,7 @@ def up_to_date(job: Job, options: Options, engine: Engine) -> str:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class BuildOutcome:
     """What became of a build. Without a ``result`` the image was up to date."""
 
     job: Job
@@ -163,7 +163,7 @@ def build(
     on_tick: Callable[[], None],
     options: Options,
     unlocked: bool = False,
-) -> Outcome:
+) -> BuildOutcome:
     """Try the patches, hold the lock against the project, and build what is not up to date."""
     profile, root = job.profile, job.root
     try_patches(profile, root, job.rendered.digest, job.lock)
@@ -172,13 +172,13 @@ def build(
         demand(profile, root, engine, job.lock)
     ownership.claim(engine, profile, root)
     if image_id := up_to_date(job, options, engine):
-        return Outcome(job, image_id)
+        return BuildOutcome(job, image_id)
     how = job.compilers(engine, options)
     request = request_of(job, options)
     demand_plugin("buildx")
     buildable(options.builder, engine)
     old = engine.image(job.image)
-    prepare(profile, root, job.lock)
+    lay_out(job.rendered, profile, root)
     progress(how)
     with BuildLog(state_dir(root, "logs"), profile.name) as log:
         log.say(f"$ {shlex.join(buildx.argv_of(request))}")
@@ -191,9 +191,9 @@ def build(
     if result.ok and options.builder != buildx.OWN and not options.push and (image := engine.image(job.image)):
         result = replace(result, image_id=image.id)  # of what it sent, the builder knows the manifest's digest alone
     if options.plain and old and old.id == result.image_id:
-        return Outcome(job, old.id)
+        return BuildOutcome(job, old.id)
     pushed = options.tags if result.ok and options.push else ()
-    return Outcome(job, result.image_id, how, result, cause, job.shown(log.path), pushed)
+    return BuildOutcome(job, result.image_id, how, result, cause, job.shown(log.path), pushed)
 
 
 def _cause(result: BuildResult) -> Cause | None:
@@ -245,7 +245,7 @@ def verify(session: Session) -> Verified:
     engine = connect()
     demand(profile, root, engine, lock)
     job = job_of(profile, root, lock)
-    prepare(profile, root, lock)
+    lay_out(job.rendered, profile, root)
     names = [f"envgen-verify-{profile.compose_name}:{number}" for number in (1, 2)]
     try:
         results = _twice(job, request_of(job, Options(no_cache=True)), names)

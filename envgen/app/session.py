@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from envgen.engine.client import Engine
 from envgen.engine.compose import DOTENV, read_dotenv
@@ -20,7 +21,7 @@ from envgen.text import hide, progress
 VARIANT_LABEL = "dev.envgen.variant"
 
 
-@dataclass
+@dataclass(frozen=True)
 class Session:
     """The choices of one command line: which file, which profile, which overrides."""
 
@@ -28,8 +29,12 @@ class Session:
     profile_name: str | None = None
     sets: tuple[str, ...] = ()
     variant: str = ""
-    _loaded: dict[bool, Loaded] = field(default_factory=dict)
-    _read: bool = False  # whether .env was
+    _loaded: dict[bool, Loaded] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _wanted: set[str] = field(default_factory=set, init=False, repr=False, compare=False)  # what .env was asked for
+
+    def with_(self, **choices: Any) -> Session:
+        """The same command line with other choices; nothing is loaded for them yet."""
+        return replace(self, **choices)
 
     def loaded(self, *, local: bool = True) -> Loaded:
         """The project with all layers; ``local=False`` leaves out envgen.local.yaml and ENVGEN_ variables."""
@@ -53,8 +58,8 @@ class Session:
         project = self.loaded(local=local).project
         profile = select(project, self.profile_name, self.variant)
         lacking = [name for name in profile.secrets if name not in os.environ]
-        if local and lacking and not self._read:
-            self._read = True
+        if local and lacking and not self._wanted:
+            self._wanted.update(lacking)
             try:
                 os.environ.update(read_dotenv(project.root / DOTENV, lacking))
             except EngineError:
@@ -81,7 +86,7 @@ def of_running(
     variant = names.pop() if len(names) == 1 else ""
     if variant not in profile.variants:
         return session
-    return Session(session.file, session.profile_name, session.sets, variant)
+    return session.with_(variant=variant)
 
 
 def known_service(profile: Profile, name: str) -> None:

@@ -62,8 +62,7 @@ def variant_option(function: F) -> F:
                   help="Lay a variant of the profile over it (`envgen config` lists them).")  # fmt: skip
     @functools.wraps(function)
     def wrapper(*args: Any, session: Session, variant: str, **kwargs: Any) -> Any:
-        session.variant = variant
-        return function(*args, session=session, **kwargs)
+        return function(*args, session=session.with_(variant=variant), **kwargs)
 
     return wrapper  # type: ignore[return-value]
 

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 import click
 
 from envgen.app import build as builds
-from envgen.app.build import Job, Outcome
+from envgen.app.build import BuildOutcome, Job
 from envgen.app.session import Session
 from envgen.cli.common import answer, print_json, reporting, wants_json
 from envgen.engine.buildx import OWN, BuildResult, Options, Step, argv_of
@@ -140,7 +140,7 @@ def build(
       envgen build -p prod --push --tag registry.example/vllm:1 --cache-to type=registry,ref=registry.example/cache
     """
     if platform:
-        session.sets += (f"base.platform={platform}",)
+        session = session.with_(sets=(*session.sets, f"base.platform={platform}"))
     options = Options(**chosen, builder=_builder())
     if options.push and not options.tags:
         raise UsageError("--push needs a name that leads to a registry", hint="--tag registry.example/name:tag")
@@ -172,7 +172,7 @@ def make(session: Session) -> None:
     _show(outcome, on_the_way=True)
 
 
-def _show(outcome: Outcome, *, on_the_way: bool = False) -> None:
+def _show(outcome: BuildOutcome, *, on_the_way: bool = False) -> None:
     """How the build ended; on stderr where it is not what the command is about. BuildError when it failed."""
     job, result = outcome.job, outcome.result
     as_json = wants_json() and not on_the_way
@@ -192,7 +192,7 @@ def _show(outcome: Outcome, *, on_the_way: bool = False) -> None:
             progress(f"the other machines: envgen nodes push --image --profile {job.profile.name}")
 
 
-def _failure(outcome: Outcome, result: BuildResult, quiet: bool) -> BuildError:
+def _failure(outcome: BuildOutcome, result: BuildResult, quiet: bool) -> BuildError:
     """Show what the failing step wrote last; the error itself says which step, why, and what to do."""
     cause, step = outcome.cause, result.failed
     for line in [] if quiet else result.last_lines[-SHOWN_LINES:]:
@@ -212,7 +212,7 @@ def _failure(outcome: Outcome, result: BuildResult, quiet: bool) -> BuildError:
     return error
 
 
-def _document(outcome: Outcome) -> dict[str, Any]:
+def _document(outcome: BuildOutcome) -> dict[str, Any]:
     result = outcome.result
     head = {**_head(outcome.job), "ok": True, "up_to_date": True, "image_id": outcome.image_id}
     if result is None:

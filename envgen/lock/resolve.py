@@ -179,7 +179,7 @@ class Unresolved:
 
 
 @dataclass
-class Outcome:
+class ResolveResult:
     """The new lock; what could not be resolved; and what else the user should know.
 
     ``problems`` keep a lock from being written. ``left``: revisions of models, which no image depends on.
@@ -204,9 +204,9 @@ class Tools:
 
 def resolve(
     profiles: Sequence[Profile], every: Sequence[Profile], old: Lock, patches: Patches, upgrade: Upgrade, tools: Tools
-) -> Outcome:
+) -> ResolveResult:
     """The lock of ``every`` profile, with ``profiles`` brought up to date. Never raises for an input: see problems."""
-    out = Outcome(old)
+    out = ResolveResult(old)
     engine = _engine(tools, out)
     questions = _questions(profiles, old, upgrade, tools, engine)
     asked = {kind: _started(each, tools.say) for kind, each in questions.items()}
@@ -332,7 +332,7 @@ def _answers(jobs: Mapping[str, _Job], into: list[Unresolved]) -> dict[str, Any]
     return found
 
 
-def _engine(tools: Tools, out: Outcome) -> Engine | None:
+def _engine(tools: Tools, out: ResolveResult) -> Engine | None:
     try:
         return tools.engine()
     except EngineError as error:
@@ -344,7 +344,7 @@ def _engine(tools: Tools, out: Outcome) -> Engine | None:
 
 
 def _packages(
-    profiles: Sequence[Profile], lock: Lock, upgrade: Upgrade, tools: Tools, engine: Engine | None, out: Outcome
+    profiles: Sequence[Profile], lock: Lock, upgrade: Upgrade, tools: Tools, engine: Engine | None, out: ResolveResult
 ) -> tuple[dict[str, Mapping[str, PythonLock]], dict[str, Mapping[str, AptLock]]]:
     """Per base image and interpreter one container, in this thread: it must be removed whatever happens."""
     python: dict[str, Mapping[str, PythonLock]] = {}
@@ -424,7 +424,7 @@ def _take(
     platform: str,
     before: Mapping[str, Mapping[str, Any]],
     into: dict[str, Any],
-    out: Outcome,
+    out: ResolveResult,
 ) -> None:
     for name, answer in found.items():
         if isinstance(answer, LockError):

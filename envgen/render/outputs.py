@@ -324,8 +324,12 @@ class Workspace:
 
 
 def prepare(profile: Profile, root: Path, lock: ProfileLock | None = None) -> Workspace:
-    """Render ``profile`` into its folder below ``root``; files that did not change keep their times."""
-    rendered = render_profile(profile, lock, root=root)
+    """Render ``profile`` into its folder below ``root``."""
+    return lay_out(render_profile(profile, lock, root=root), profile, root)
+
+
+def lay_out(rendered: Rendered, profile: Profile, root: Path) -> Workspace:
+    """Write what was rendered into the profile's folder; files that did not change keep their times."""
     folder = state_dir(root, "render", profile.name)
     with file_io.folder(folder, root):
         pass

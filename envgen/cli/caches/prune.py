@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import click
 
@@ -47,7 +46,7 @@ def _variants(session: Session) -> list[Profile]:
     """The profiles as each of their variants changes them."""
     every = session.loaded().project.profiles.values()
     return [
-        replace(session, profile_name=profile.name, variant=name, _loaded={}).profile()
+        session.with_(profile_name=profile.name, variant=name).profile()
         for profile in every
         for name in profile.variants
     ]

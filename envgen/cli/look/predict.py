@@ -74,7 +74,7 @@ def _write(session: Session, profile: Profile, found: Prediction) -> None:
         progress("--write: ready.expect has what this release logs already")
         return
     path = app.own_place(profile, found.service)
-    plain = Session(session.file, session.profile_name, (), session.variant).profile(local=False)
+    plain = session.with_(sets=()).profile(local=False)
     mine = app.expected(profile, found.service)
     overridden = [name for name in patterns if mine.get(name) != app.expected(plain, found.service).get(name)]
     file = session.loaded().project.file
