@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, ClassVar, TextIO
 
+GIB = 1 << 30  # bytes
+
 # C0 and C1 controls, DEL; soft hyphen; bidi controls; zero-width characters; line and paragraph separators (also NEL,
 # which is C1); annotation anchors; invisible tags and variation selectors; lone surrogates.
 _UNSAFE = (

@@ -73,7 +73,7 @@ def _look(subject: Subject, at: Deployment, deep: bool) -> Report:
     found = report.with_more(found, Where.INSIDE, scripts.from_folder(context, subject.root, engine))
     if deep:
         progress(f"  {at.named('asking the packages themselves; imports take seconds, a kernel up to minutes')}")
-        answers = [*examine(context, subject, engine), *predict.examine(engine, context, subject.root)]
+        answers = [*examine(context, subject, engine), *predict.examine(at, context)]
         found = report.with_more(found, Where.INSIDE, answers)
     return found
 

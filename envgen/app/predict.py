@@ -10,12 +10,11 @@ from typing import Any
 
 import yaml
 
+from envgen.app.deployment import Deployment
 from envgen.app.session import the_service
 from envgen.doctor import collect, remedies
 from envgen.doctor.collect import compose_env, throw_away
 from envgen.doctor.model import Context, Finding, Remedy, error, info, ok, warning
-from envgen.engine.client import Engine
-from envgen.engine.owner import ours
 from envgen.errors import EnvgenError, NotFoundError, Problem, RefusedError
 from envgen.inside import run
 from envgen.predict.gpus import Gpu, target
@@ -89,19 +88,19 @@ def choose_service(profile: Profile, wanted: str | None) -> str:
     return the_service(profile, wanted, found, "starts no `vllm serve`: there is no vLLM to ask", hint)
 
 
-def place_in_engine(engine: Engine, profile: Profile, root: Path, service: str) -> Place:
+def place_in_engine(here: Deployment, service: str) -> Place:
     """The running container of the service, else a throw-away one of the image."""
-    python = collect.program(profile)
-    for one in ours(engine.containers(profile.compose_name), root):
+    profile, python = here.profile, collect.program(here.profile)
+    for one in here.containers(all=False):
         if one.state == "running" and one.service == service:
-            execute = run.in_container(engine, one.id, workdir=str(profile.working_dir))
+            execute = run.in_container(here.engine, one.id, workdir=str(profile.working_dir))
             return Place(execute, python, f"container {one.name}", profile.gpu is not GpuMode.NONE)
-    if engine.image(profile.image_name) is None:
+    if here.image is None:
         raise NotFoundError(
             f"the image {profile.image_name} is not built: there is no vLLM to ask",
             hint=f"envgen build --profile {profile.name}",
         )
-    execute, _ = throw_away(engine, profile, root, service)
+    execute, _ = throw_away(here.engine, profile, here.root, service)
     return Place(execute, python, f"image {profile.image_name}")
 
 
@@ -128,13 +127,14 @@ def predict(profile: Profile, service: str, place: Place, gpu: Gpu, *, pretend: 
 # Before a service is started
 
 
-def foresee(engine: Engine, profile: Profile, root: Path, service: str) -> list[str]:
+def foresee(here: Deployment, service: str) -> list[str]:
     """What is worth a note before a service is started. RefusedError where the release would end it."""
+    profile = here.profile
     if profile.gpu is GpuMode.NONE or service not in servers(profile):
         return []
     gpu = target(profile)
     try:
-        found = predict(profile, service, place_in_engine(engine, profile, root, service), gpu, pretend=False)
+        found = predict(profile, service, place_in_engine(here, service), gpu, pretend=False)
     except EnvgenError as problem:
         return [f"the release could not be asked what it would choose: {str(problem).splitlines()[0]}"]
     judged = found.judgement
@@ -166,7 +166,7 @@ def contradicted(judged: Judgement) -> list[str]:
 # In doctor's words
 
 
-def examine(engine: Engine, context: Context, root: Path) -> list[Finding]:
+def examine(here: Deployment, context: Context) -> list[Finding]:
     """What `doctor --deep` reports of each server: the whole answer, every refusal and contradiction a finding."""
     profile, found = context.profile, list[Finding]()
     if profile.gpu is GpuMode.NONE:
@@ -174,7 +174,7 @@ def examine(engine: Engine, context: Context, root: Path) -> list[Finding]:
     names = servers(profile)
     for name in [context.service] if context.service in names else names:
         try:
-            place = place_in_engine(engine, profile, root, name)
+            place = place_in_engine(here, name)
             found += findings(predict(profile, name, place, target(profile), pretend=False), context)
         except EnvgenError as problem:
             found.append(_not_asked(name, str(problem).splitlines()[0], context))

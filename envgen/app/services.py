@@ -274,7 +274,7 @@ def begin(
     if unset := [name for name in profile.secrets if name not in os.environ and not found.running]:
         progress(f"  note: not set in this terminal or in .env: {', '.join(unset)}")
     if predict and not found.running:
-        for note in foresee(here.engine, profile, here.root, service):
+        for note in foresee(here, service):
             progress(f"  note: {note}")
     if found.running and checked.differing and not recreate and not again:
         _may_replace(profile, service, found.running, checked.differing, agree)

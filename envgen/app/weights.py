@@ -22,7 +22,7 @@ from envgen.profile.model import ModelRef, Profile
 from envgen.render import environment as names
 from envgen.render.compose import PROXY
 from envgen.serve.preflight import make_folder
-from envgen.text import progress
+from envgen.text import GIB, progress
 
 PROGRAM = run.Program("hub")
 CACHE = "huggingface"
@@ -33,7 +33,6 @@ FETCH_MEMORY = 8 << 30  # bytes, the page cache of what is written included
 TOKEN = "HF_TOKEN"
 ENDPOINT = "HF_ENDPOINT"
 PROGRESS = "envgen-progress "
-GIB = 1 << 30
 EVERY = 5.0  # seconds between two lines of progress
 
 

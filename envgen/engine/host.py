@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from envgen.engine.values import EngineInfo
-
-GIB = 1 << 30
+from envgen.text import GIB
 
 
 def compilers(wanted: int | None, engine: EngineInfo | None, *, root: Path = Path("/")) -> str:

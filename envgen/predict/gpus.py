@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from envgen.errors import UsageError
 from envgen.profile.model import Profile
-
-GIB = 1 << 30
+from envgen.text import GIB
 
 
 @dataclass(frozen=True)

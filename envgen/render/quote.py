@@ -17,6 +17,7 @@ import jinja2
 import yaml
 
 from envgen.files import data_dir
+from envgen.profile.values import LONGEST
 
 
 class Quoted(str):
@@ -25,8 +26,6 @@ class Quoted(str):
     __slots__ = ()
 
 
-# The Dockerfile parser reads lines of at most 64 KiB and gives up on longer ones.
-_LONGEST = 60_000
 _PLAIN_WORD = re.compile(r"(?:[A-Za-z/]|~/)[A-Za-z0-9./_-]*")
 # Words that YAML 1.1 or 1.2 readers take for something else than text.
 _YAML_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
@@ -45,8 +44,8 @@ def _one_line(text: str, language: str) -> str:
     _text(text, language)
     if "\n" in text or "\r" in text:
         raise ValueError(f"contains a line break, which {language} cannot carry")
-    if len(text.encode()) > _LONGEST:
-        raise ValueError(f"is longer than {_LONGEST} bytes, which {language} cannot carry in one line")
+    if len(text.encode()) > LONGEST:
+        raise ValueError(f"is longer than {LONGEST} bytes, which {language} cannot carry in one line")
     return text
 
 

@@ -33,6 +33,7 @@ from envgen.errors import Problem, ProcessError, RefusedError, ServiceError
 from envgen.explain import cause_of
 from envgen.explain.first import first_exception
 from envgen.files import state_dir
+from envgen.profile.exposure import API_KEY
 from envgen.profile.model import GpuMode, Profile, Service
 from envgen.profile.values import PortMapping, own_path
 from envgen.redact import redact
@@ -79,7 +80,6 @@ SHOWN = 300  # characters of the line that proves a cause
 LAST_LINES = 30  # of the log, in an error message
 LONGEST_SHOWN = 2000  # characters of each
 CAUSE_LINES = 5000  # of the log, for the cause: what ends a server is often told long before its last words
-API_KEY = "VLLM_API_KEY"
 _UNDECLARED = re.compile(r"`([^`@]+)(?:@[^`]*)?` depends on `([^`]+)`, but doesn't declare it as a build dependency")
 # Keeps what a failed service left behind (its cause: "" where it is unknown); returns where, or "".
 Keep = Callable[[Failure, str], str]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from envgen.engine import host
 from envgen.engine.client import Engine
-from envgen.engine.host import GIB, mem_available
+from envgen.engine.host import mem_available
 from envgen.engine.owner import ROOT, caller, run_as
 from envgen.engine.values import Container, EngineInfo, Image, Mount
 from envgen.errors import EngineError, EnvgenError, ExitCode, Problem, RefusedError
@@ -21,7 +21,7 @@ from envgen.profile.model import GpuMode, Mode, Profile, Source
 from envgen.profile.values import PortMapping
 from envgen.render.environment import OVERLAY, overlay_volume
 from envgen.render.locking import places_of
-from envgen.text import progress
+from envgen.text import GIB, progress
 
 RENDER_LABEL = "dev.envgen.render"
 NO_GPU = "the engine offers neither an NVIDIA runtime nor CDI devices"

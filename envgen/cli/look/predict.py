@@ -19,7 +19,7 @@ from envgen.errors import ExitCode
 from envgen.predict import gpus
 from envgen.predict.judge import Verdict, rejected
 from envgen.profile.model import Profile
-from envgen.text import progress
+from envgen.text import GIB, progress
 
 
 @click.command()
@@ -56,8 +56,7 @@ def command(session: Session, service: str | None, gpu: str | None, python: Path
     if python is not None:
         place = app.place_on_host(profile, name, python)
     else:
-        there = at(profile, session.loaded().project.root, name)
-        place = app.place_in_engine(there.engine, there.profile, there.root, name)
+        place = app.place_in_engine(at(profile, session.loaded().project.root, name), name)
     progress(f"asking {place.shown} what it would choose for {name}")
     found = app.predict(profile, name, place, chosen, pretend=gpu is not None)
     answer(document(found, profile), text(found, profile))
@@ -154,7 +153,7 @@ def _release(answer: Any) -> str:
     if not gpu:
         return head
     capability = ".".join(map(str, gpu["capability"]))
-    size = f"{gpu['memory'] / gpus.GIB:.0f} GiB"
+    size = f"{gpu['memory'] / GIB:.0f} GiB"
     many = f"{gpu['count']} x " if gpu["count"] > 1 else ""
     return f"{head} on {many}{gpu['name']} ({capability}, {size}{', real' if gpu['real'] else ''})"
 

@@ -12,9 +12,7 @@ from envgen.app.places import at
 from envgen.app.session import Session
 from envgen.cli import FullGroup
 from envgen.cli.common import answer, reporting, wants_json
-from envgen.text import counted, progress
-
-GIB = 1 << 30
+from envgen.text import GIB, counted, progress
 
 
 @click.group("model", cls=FullGroup)

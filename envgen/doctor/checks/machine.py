@@ -9,9 +9,8 @@ from envgen.doctor import remedies
 from envgen.doctor.model import Context, Finding, Folder, Judged, Probe, Remedy, Where, check, error, info, ok, warning
 from envgen.profile.model import GpuMode, Source
 from envgen.render.environment import GATE
-from envgen.text import counted
+from envgen.text import GIB, counted
 
-GIB = 1 << 30
 # GPUs whose memory is the machine's own: GB10 (12.1), Thor (11.0), Orin (8.7).
 UNIFIED = {(12, 1), (11, 0), (8, 7)}
 SWAPPED = 1 * GIB

@@ -13,9 +13,8 @@ from envgen.profile.exposure import asks_for_key, exposed, on_loopback, renumber
 from envgen.profile.model import GpuMode
 from envgen.redact import redact
 from envgen.serve.preflight import gpu_offered
-from envgen.text import counted
+from envgen.text import GIB, counted
 
-GIB = 1 << 30
 LITTLE, TIGHT = 5 * GIB, 30 * GIB
 # Seconds by which the clocks of this machine and of the container may differ before build tools take notice.
 SKEW = 2.0

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
+from envgen.app.deployment import Deployment
 from envgen.app.predict import choose_service, examine, foresee, vllm_words
 from envgen.doctor.model import Context, Finding, Severity
-from envgen.engine.client import Engine
 from envgen.engine.values import ExecResult, Image
 from envgen.errors import RefusedError, UsageError
 from envgen.profile.load import load_project
@@ -74,7 +74,7 @@ def profile(tmp_path: Path, text: str = TEXT) -> Profile:
 
 
 def ask(tmp_path: Path, engine: Recorded, service: str = "serve", text: str = TEXT) -> list[str]:
-    return foresee(cast(Engine, engine), profile(tmp_path, text), tmp_path, service)
+    return foresee(Deployment(profile(tmp_path, text), tmp_path).knowing(engine=engine), service)
 
 
 def test_a_refusal_stops_up_with_the_reasons_and_a_way_on(tmp_path: Path) -> None:
@@ -125,7 +125,8 @@ def test_the_one_service_that_starts_vllm_needs_no_name(tmp_path: Path) -> None:
 
 def reported(tmp_path: Path, engine: Recorded, service: str = "dev", text: str = TEXT) -> list[Finding]:
     """What `doctor --deep` says; asked about `dev` it asks every server of the profile."""
-    found = examine(cast(Engine, engine), Context(profile(tmp_path, text), service), tmp_path)
+    of = profile(tmp_path, text)
+    found = examine(Deployment(of, tmp_path).knowing(engine=engine), Context(of, service))
     assert all(one.check == "deep.predict" for one in found)
     return found
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from envgen.engine.host import GIB, compilers, mem_available
+from envgen.engine.host import compilers, mem_available
 from envgen.engine.values import EngineInfo
+from envgen.text import GIB
 
 MEMINFO = (
     "MemTotal:       125829120 kB\nMemFree:         1048576 kB\nMemAvailable:   104857600 kB\nCached:  2097152 kB\n"
