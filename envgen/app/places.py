@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from envgen.app import nodes
 from envgen.app.deployment import Deployment
-from envgen.app.session import Session, known_service
+from envgen.app.session import VARIANT_LABEL, Session, known_service
 from envgen.engine.endpoint import find_endpoint
 from envgen.engine.process import in_background
 from envgen.engine.values import Container
@@ -188,4 +188,5 @@ def as_data(container: Container, digest: str, differs: bool | None, node: str =
         "settings": None if differs is None else "differ" if differs else "current",
         "since": None if started.startswith("0001-") or not started else started,
         "state": container.state,
+        "variant": container.labels.get(VARIANT_LABEL) or None,
     }

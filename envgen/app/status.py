@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Mapping
@@ -12,18 +13,20 @@ from typing import Any, TypeVar
 
 from envgen.app import lock
 from envgen.app.places import as_data, changed, nodes_of, opened, reach
-from envgen.app.session import Session
+from envgen.app.session import VARIANT_LABEL, Session
 from envgen.bench.record import runs, utc
 from envgen.engine.client import Engine
 from envgen.engine.git import WorkTree
 from envgen.engine.process import in_background
 from envgen.engine.session import hurried
+from envgen.engine.values import Container
 from envgen.errors import EnvgenError
 from envgen.files import state_dir
 from envgen.profile.model import Profile
 from envgen.render.environment import checkout_variable, compose_environment
 from envgen.render.locking import lock_of_image, mounts_of
-from envgen.render.outputs import render_profile
+from envgen.render.outputs import diff, render_profile, render_project
+from envgen.serve.launch import differences, keep_moment
 from envgen.serve.preflight import RENDER_LABEL
 
 T = TypeVar("T")
@@ -42,7 +45,7 @@ def look(session: Session) -> dict[str, Any]:
     found: dict[str, Any] = {
         "profile": profile.name, "others": [name for name in project.profiles if name != profile.name],
         "mode": profile.mode.value, "file": str(project.file), "image": None, "containers": [], "lost": {},
-        "caches": [],
+        "caches": [], "differences": {}, "drift": drift(session),
     }  # fmt: skip
     try:
         reached, lost = reach(profile, root, nodes_of(profile), PATIENCE / 2)
@@ -59,6 +62,7 @@ def look(session: Session) -> dict[str, Any]:
         ]  # fmt: skip
         differ = changed(lambda: opened(session), [one for node, one in there if not node])
         found["containers"] = [as_data(one, digest, differ.get(one.id), node) for node, one in there]
+        found["differences"] = _differences(session, [one for _, one in there if differ.get(one.id)])
     except EnvgenError as error:
         trouble = error.problems[0].message
     folders = _folders(profile, root).items()
@@ -67,6 +71,35 @@ def look(session: Session) -> dict[str, Any]:
         "last_build": _last_build(root, profile), "last_run": _last_run(root),
         "checkouts": [{"name": name, "path": str(at), **_in_time(asked[name], deadline)} for name, at in folders],
     }  # fmt: skip
+
+
+def drift(session: Session) -> list[str]:
+    """The committed files that are not what the project file, without this machine's settings, renders to."""
+    if session.sets or session.variant:
+        return []  # those files are not about it
+    try:
+        project = session.loaded(local=False).project
+        files = render_project(project, only=session.profile().name)
+        return [
+            path
+            for path in sorted(files)
+            if (project.root / path).is_file() and diff(project.root, {path: files[path]})
+        ]
+    except EnvgenError:
+        return []  # what is built is another question: `render --check` reports it
+
+
+def _differences(session: Session, found: list[Container]) -> Mapping[str, list[str]]:
+    """By container, what `up` would change: names and both values."""
+    made: dict[str, list[str]] = {}
+    for one in found:
+        here, old = opened(session), one.labels.get(VARIANT_LABEL, "")
+        lines = [f"variant: {old or 'none'} is now {session.variant or 'none'}"] if old != session.variant else []
+        with contextlib.suppress(EnvgenError):  # Compose did not answer in time
+            kept = keep_moment(here.compose, here.profile, one, os.environ)
+            lines += differences(here.engine, kept, here.profile, one.service, one)
+        made[one.name] = lines
+    return made
 
 
 def _folders(profile: Profile, root: Path) -> dict[str, Path]:
@@ -104,7 +137,7 @@ def _image(engine: Engine, profile: Profile, root: Path) -> tuple[str, Mapping[s
     labels = image.labels if image else None
     digest = render_profile(profile, lock_of_image(profile, root, labels), root=root).digest
     state = "missing" if image is None else "current" if image.labels.get(RENDER_LABEL) == digest else "older"
-    id_, created = (image.id, image.created) if image else (None, None)
+    id_, created = (image.id, image.tagged or image.created) if image else (None, None)
     return digest, {"name": profile.image_name, "id": id_, "created": created, "state": state}, labels
 
 

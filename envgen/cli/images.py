@@ -18,6 +18,7 @@ import click
 from envgen.app import build as builds
 from envgen.app.build import BuildOutcome, Job
 from envgen.app.session import Session
+from envgen.app.status import drift
 from envgen.cli.common import answer, print_json, reporting, wants_json
 from envgen.engine.buildx import OWN, BuildResult, Options, Step, argv_of
 from envgen.engine.client import Engine, connect
@@ -152,6 +153,8 @@ def build(
             job, on_step=display.step, on_tick=display.tick, options=options, unlocked=unlocked
         )  # fmt: skip
     _show(outcome)
+    if files := drift(session):
+        progress(f"not what the project file renders to: {', '.join(files)}; update with: envgen render")
     return ExitCode.OK
 
 

@@ -88,6 +88,7 @@ class Image:
     env: Mapping[str, str]
     layers: tuple[str, ...] = ()  # digests of what they hold: the same in every store, unlike the id
     repo_digests: tuple[str, ...] = ()  # name@sha256:..., where it was pulled or pushed; none: it was made here
+    tagged: str = ""  # when its name was given: a locked build sets ``created`` to the time of its inputs
 
 
 @dataclass(frozen=True)
@@ -194,6 +195,7 @@ def image_of(document: Mapping[str, Any]) -> Image:
         env=_environment(config.get("Env")),
         layers=tuple(str(layer) for layer in (document.get("RootFS") or {}).get("Layers") or ()),
         repo_digests=tuple(str(digest) for digest in document.get("RepoDigests") or ()),
+        tagged=_time((document.get("Metadata") or {}).get("LastTagTime")),
     )
 
 
@@ -252,6 +254,11 @@ def too_old(version: Mapping[str, Any]) -> str:
     if int(major) < MINIMUM_ENGINE:
         return f"this Docker Engine is {said}; envgen needs version {MINIMUM_ENGINE} or newer"
     return ""
+
+
+def _time(said: Any) -> str:
+    """Empty where the engine has none, for which Go writes the year 1."""
+    return "" if said is None or str(said).startswith("0001-") else str(said)
 
 
 def _texts(labels: Any) -> dict[str, str]:

@@ -35,6 +35,8 @@ def _screen(found: Mapping[str, Any]) -> Iterator[str]:
     trouble = found["engine"]["error"]
     yield f"engine      {trouble}" if trouble else f"image       {_image(found['image'])}"
     yield f"lock        {_lock(found['lock'])}"
+    if found["drift"]:
+        yield f"files       {', '.join(found['drift'])} differ from the project file; update with: envgen render"
     if build := found["last_build"]:
         yield f"last build  {build['log']}: {build['ended'] or 'has no end: running, or killed'}"
     if run := found["last_run"]:
@@ -43,6 +45,8 @@ def _screen(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"machine     {message}"
     if found["containers"]:
         yield from ("", *listing(found["containers"]))
+        for name, lines in found["differences"].items():
+            yield from (f"{name}: {line}" for line in lines)
     elif not trouble:
         yield f"containers  none; start with: envgen up --profile {found['profile']}"
     if found["checkouts"]:
@@ -58,7 +62,7 @@ def _image(image: Mapping[str, Any]) -> str:
     if image["state"] == "missing":
         return f"{image['name']} is not built"
     state = "current" if image["state"] == "current" else "older than the profile"
-    return f"{image['name']} ({short_id(image['id'])}), {state}, created {image['created'][:19]}"
+    return f"{image['name']} ({short_id(image['id'])}), {state}, built {image['created'][:19]}"
 
 
 def _lock(lock: Mapping[str, Any]) -> str:

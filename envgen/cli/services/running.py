@@ -363,7 +363,7 @@ def as_row(row: dict[str, Any]) -> tuple[str, ...]:
     """The same for people."""
     code = row["exit_code"]
     return (
-        row["service"] + (" (run)" if row["one_off"] else ""),
+        row["service"] + (" (run)" if row["one_off"] else "") + (f" ({row['variant']})" if row.get("variant") else ""),
         row["state"] if code is None else f"{row['state']} ({code})",
         row["health"] or "-",
         ", ".join(row["ports"]) or "-",

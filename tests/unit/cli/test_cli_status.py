@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from test_cli_services import container
 from envgen import cli
 from envgen.app import status
 from envgen.engine.buildx import BuildLog
-from envgen.engine.values import Container, Image
+from envgen.engine.values import Container, Image, image_of
 from envgen.errors import EngineError
 
 FILE = """
@@ -89,6 +91,36 @@ def test_one_screen(monkeypatch: pytest.MonkeyPatch) -> None:
         "2KiB", "web (run)",
     ):  # fmt: skip
         assert text in screen
+
+
+def test_files_that_are_not_what_is_built(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "checkout", known)
+    assert CliRunner().invoke(cli.main, ["render"], standalone_mode=False).return_value == 0
+    assert "\nfiles " not in ask(monkeypatch, StubEngine())
+    (project / "envgen.yaml").write_text(FILE.replace("[web]", "[web, --more]"))
+    assert "files       compose/dev.yaml differ from the project file" in ask(monkeypatch, StubEngine())
+    assert json.loads(ask(monkeypatch, StubEngine(), "--json"))["drift"] == ["compose/dev.yaml"]
+
+
+def test_what_differs_has_a_name_and_the_variant_that_runs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "checkout", known)
+    running = replace(container("web"), labels={"dev.envgen.variant": "small"})
+    engine = StubEngine()
+    monkeypatch.setattr(engine, "containers", lambda _project, *, all: (running,))
+    monkeypatch.setattr(status, "changed", lambda _here, found: {one.id: True for one in found})
+    monkeypatch.setattr(status, "opened", lambda _session: SimpleNamespace(engine=0, compose=0, profile=0))
+    monkeypatch.setattr(status, "keep_moment", lambda *_: None)
+    monkeypatch.setattr(status, "differences", lambda *_: ("environment: A=1 is now 2",))
+    screen = ask(monkeypatch, engine)
+    assert "web (small)" in screen
+    assert f"{running.name}: variant: small is now none" in screen
+    assert f"{running.name}: environment: A=1 is now 2" in screen
+
+
+def test_the_time_is_of_the_build_not_of_its_inputs() -> None:
+    document = {"Created": "2020-01-01T00:00:00Z", "Metadata": {"LastTagTime": "2026-05-06T07:08:09Z"}}
+    assert image_of(document).tagged == "2026-05-06T07:08:09Z"
+    assert image_of({"Metadata": {"LastTagTime": "0001-01-01T00:00:00Z"}}).tagged == ""
 
 
 def test_a_build_that_was_cancelled_is_not_taken_for_one_that_runs(
