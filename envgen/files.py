@@ -64,8 +64,9 @@ def read(path: Path, *, limit: int = LARGEST, follow: bool = True) -> bytes:
     ``follow=False`` refuses a link as the last part of ``path`` too.
     """
     with opened(path, follow=follow) as file:
-        content = file.read(limit + 1)
-    if len(content) > limit:
+        large = os.fstat(file.fileno()).st_size > limit  # a sparse file costs its size, not what is written in it
+        content = b"" if large else file.read(limit + 1)
+    if large or len(content) > limit:
         raise OSError(errno.EFBIG, f"is larger than {limit >> 10} KiB", str(path))
     return content
 

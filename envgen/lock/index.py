@@ -14,9 +14,11 @@ import re
 import ssl
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Empty, Full, Queue
+from threading import Event
 from urllib.parse import unquote, urljoin
 
 import requests
@@ -25,11 +27,13 @@ from packaging.version import Version
 
 from envgen import files
 from envgen.engine import process
+from envgen.engine.process import in_background
 from envgen.errors import EnvgenError
 from envgen.redact import without_login
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-LARGEST = 512 << 20
+LARGEST = 512 << 20  # bytes of an archive
+PAGE = 64 << 20  # bytes of an index page; that of torch is 1 MiB
 # Of Debian and Ubuntu; Fedora and RHEL; openSUSE. An interpreter that was built elsewhere may look in other places.
 BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem")
 
@@ -119,12 +123,10 @@ class PackageIndex:
         self._say(f"fetching {what} from the package index")
         self.cache.mkdir(parents=True, exist_ok=True)
         # The archive first: without a record it counts for nothing.
-        with files.writing(archive) as out, self._get(release.url, "*/*") as answer:
-            deadline, size, found = time.monotonic() + self._seconds, 0, hashlib.sha256()
-            for block in answer.iter_content(1 << 20):
-                size += len(block)
-                if size > LARGEST or time.monotonic() > deadline:
-                    raise EnvgenError(f"{what} is too large, or took longer than {self._seconds:.0f} s")
+        with files.writing(archive) as out:
+            answer = self._get(release.url, "*/*")
+            found = hashlib.sha256()
+            for block in self._blocks(answer, LARGEST, what):
                 found.update(block)
                 out.write(block)
             if found.hexdigest() != release.sha256:
@@ -144,8 +146,9 @@ class PackageIndex:
             if not index.startswith(("http://", "https://")):
                 continue
             try:
-                with self._get(f"{index.rstrip('/')}/{name}/", "text/html") as answer:
-                    found = _releases(answer, name)
+                answer = self._get(f"{index.rstrip('/')}/{name}/", "text/html")
+                page = b"".join(self._blocks(answer, PAGE, f"the page of {name}"))
+                found = _releases(page.decode("utf-8", "replace"), answer.url, name)
             except requests.RequestException as error:
                 troubles.append(f"{without_login(index)}: {_reason(error)}")
                 continue
@@ -154,6 +157,43 @@ class PackageIndex:
                 return found
             troubles.append(f"{without_login(index)} has none")
         raise EnvgenError(f"no releases of {name}: " + "; ".join(troubles))
+
+    def _blocks(self, answer: requests.Response, limit: int, what: str) -> Iterator[bytes]:
+        """The whole body, unpacked: at most ``limit`` bytes, within our seconds in all, even where it trickles."""
+        blocks, ended = Queue[bytes | BaseException | None](maxsize=4), Event()
+
+        def put(block: bytes | BaseException | None) -> None:
+            while not ended.is_set():
+                with contextlib.suppress(Full):
+                    blocks.put(block, timeout=1)
+                    break
+
+        def read() -> None:
+            try:
+                for block in answer.iter_content(1 << 16):
+                    put(block)
+                put(None)
+            except BaseException as error:  # told to who waits for the blocks
+                put(error)
+
+        in_background(read)  # a read waits for 64 KiB, however long they take
+        deadline, size = time.monotonic() + self._seconds, 0
+        try:
+            while True:
+                block = blocks.get(timeout=max(0.0, deadline - time.monotonic()))
+                if block is None:
+                    return
+                if isinstance(block, BaseException):
+                    raise block
+                size += len(block)
+                if size > limit:
+                    raise EnvgenError(f"{what} is larger than {limit >> 20} MiB")
+                yield block
+        except Empty:
+            raise EnvgenError(f"{what} took longer than {self._seconds:.0f} s") from None
+        finally:
+            ended.set()
+            in_background(answer.close)  # which waits for a read that is under way
 
     def _get(self, url: str, accept: str) -> requests.Response:
         headers = {"Accept": accept, "User-Agent": "envgen"}
@@ -179,10 +219,10 @@ class _Links(html.parser.HTMLParser):
             self.found.append(dict(attrs))
 
 
-def _releases(answer: requests.Response, name: str) -> list[Release]:
+def _releases(page: str, address: str, name: str) -> list[Release]:
     """The wheels and source distributions (.tar.gz) of a package that its page lists. Every index has it as HTML."""
     links, found = _Links(), []
-    links.feed(answer.text)
+    links.feed(page)
     for link in links.found:
         url, _, fragment = (link.get("href") or "").partition("#")
         file = unquote(url.rpartition("/")[2])
@@ -197,9 +237,7 @@ def _releases(answer: requests.Response, name: str) -> list[Release]:
             continue
         if package == name:
             sha256 = fragment.removeprefix("sha256=")
-            found.append(
-                Release(version, urljoin(answer.url, url), sha256, "data-yanked" in link, file.endswith(".whl"))
-            )
+            found.append(Release(version, urljoin(address, url), sha256, "data-yanked" in link, file.endswith(".whl")))
     return found
 
 

@@ -125,6 +125,9 @@ def spelled_out(node: Node, path: tuple[str, ...] = ()) -> Node:
     return replace(node, kind=nodes.MAP, text="", items=items)
 
 
+DEEPEST = 30  # profiles that one extends, one above another
+
+
 def chains(profiles: dict[str, Node], problems: list[Problem]) -> dict[str, list[str]]:
     """Each profile with what it extends, the farthest first.
 
@@ -138,6 +141,10 @@ def chains(profiles: dict[str, Node], problems: list[Problem]) -> dict[str, list
             steps[step] = None
             step = _parent(step, steps, profiles, problems)
         above = found.get(step or "", [])
+        if len(steps) + len(above) > DEEPEST:
+            place = profiles[name].key_place(f"profiles.{name}")
+            problems.append(Problem(f"extends more than {DEEPEST} profiles, one above another", place, "extend fewer"))
+            above, steps = [], {name: None}
         for step in reversed(steps):
             above = found[step] = [*above, step]
     return {name: found[name] for name, node in profiles.items() if node.kind == nodes.MAP}

@@ -395,7 +395,9 @@ class DockerLine:
 
     PATTERN: ClassVar[str] = r"^(RUN|COPY|ENV|ARG|LABEL) \S(.*[^\\\s])?$"
     EXAMPLE: ClassVar[str] = "RUN echo 1 >/etc/of-mine"
-    _FLAG: ClassVar[str] = r"--(chown|chmod|from|link)(=\S+)?"
+    _FLAG: ClassVar[str] = r"--(chown|chmod|link)(=\S+)?|--from=\S+@sha256:[0-9a-f]{64}"
+    # What the builder would do beyond the build's own container, or with inputs that no lock knows.
+    _REACH: ClassVar[str] = r"--(network|security)\b|--mount=\S*type=(ssh|secret)|--device\b"
 
     @classmethod
     def parse(cls, text: str) -> DockerLine:
@@ -405,6 +407,10 @@ class DockerLine:
             raise ValueError("ends with a space or a backslash, which would join it to the next line; remove it")
         if "<<" in text:
             raise ValueError("has <<, which begins a here-document; put the text in a file and COPY it")
+        if text.startswith("RUN ") and (flag := re.search(cls._REACH, text)):
+            raise ValueError(f"has {flag[0]}, which reaches out of the build; leave it out")
+        if re.match(r"ARG\s+BUILDKIT_", text):
+            raise ValueError("sets an argument of the builder; leave it out")
         found = cls(text)
         for path in found.sources:
             own_path(path)
@@ -419,7 +425,9 @@ class DockerLine:
         flags = [word for word in words if word.startswith("--")]
         paths = words[len(flags) :]
         if len(paths) < 2 or paths[0].startswith("[") or not all(re.fullmatch(self._FLAG, flag) for flag in flags):
-            raise ValueError("is not a plain COPY; write COPY [--chown=, --chmod=, --from=, --link] SOURCE... TARGET")
+            raise ValueError(
+                "is not a plain COPY; write COPY [--chown=, --chmod=, --link, --from=IMAGE@sha256:...] SOURCE... TARGET"
+            )
         return () if any(flag.startswith("--from") for flag in flags) else tuple(paths[:-1])
 
     def __str__(self) -> str:

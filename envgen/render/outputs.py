@@ -33,7 +33,7 @@ IGNORE_FILE = ".dockerignore"
 LABELS_HERE = Quoted("\0")
 _MOUNT = re.compile(r"--mount=from=scripts,source=/(\S+?),target=")
 LEFT_OUT = (".git", ".envgen", "__pycache__")
-MOST, LARGEST = 20_000, 256 << 20
+MOST, LARGEST, DEEPEST = 20_000, 256 << 20, 40
 _NAME = re.compile(r"[A-Za-z0-9._@+ -]+")
 
 
@@ -154,8 +154,15 @@ def files_of(profile: Profile, root: Path | None) -> tuple[str, ...]:
 
 
 def _below(root: Path, path: str) -> Iterable[str]:
+    top = len((root / path).parts)
     for folder, folders, names in os.walk(root / path):
         folders[:] = sorted(name for name in folders if name not in LEFT_OUT)
+        if len(Path(folder).parts) - top >= DEEPEST:
+            raise RefusedError(f"{path} nests folders deeper than {DEEPEST} levels", hint="name the part of it")
+        for name in folders:
+            if Path(folder, name).is_symlink():
+                link = Path(folder, name).relative_to(root)
+                raise RefusedError(f"{link} is a link to a folder, which no build gets", hint="copy it here")
         for name in sorted(names):
             place = Path(folder, name)
             if name.endswith(".pyc") or not place.is_file():

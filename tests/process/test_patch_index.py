@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import http.server
 import io
 import tarfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from envgen.errors import EnvgenError
-from envgen.lock.index import PackageIndex, pip_settings
+from envgen.lock.index import PAGE, PackageIndex, pip_settings
 from envgen.patches.dry_run import SdistTree
 
 
@@ -114,7 +116,7 @@ def test_withdrawn_releases_and_wheels_are_not_listed(server: tuple[str, type[Ha
 
 
 @pytest.mark.parametrize(
-    ("digest", "reason"), [("0" * 64, "arrived with sha256"), ("", "gives no sha256"), ("zz", "gives no sha256")]
+    ("digest", "reason"), [("0" * 64, "arrived with sha256"), ("", "has no sha256"), ("zz", "gives no sha256")]
 )
 def test_wrong_hashes_leave_nothing(
     server: tuple[str, type[Handler]], tmp_path: Path, digest: str, reason: str
@@ -153,3 +155,44 @@ def test_pip_settings_come_from_files_then_variables(tmp_path: Path) -> None:
     assert pip_settings(environ)["index-url"] == "http://a/simple"
     assert pip_settings({**environ, "PIP_INDEX_URL": "http://b/simple"})["index-url"] == "http://b/simple"
     assert pip_settings(environ)["cert"] == "/x.pem"
+
+
+class Endless(http.server.BaseHTTPRequestHandler):
+    """/simple/endless/: HTML without an end; /simple/slow/: a byte now and then; /simple/bomb/: packed."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        if "bomb" in self.path:
+            packed = gzip.compress(b"<a>" * (PAGE // 2))
+            self.send_header("Content-Encoding", "gzip")
+            self.send_header("Content-Length", str(len(packed)))
+        self.end_headers()
+        try:
+            if "bomb" in self.path:
+                self.wfile.write(packed)
+            while "bomb" not in self.path:
+                self.wfile.write(b"<a>" if "slow" in self.path else b"<a>" * 100_000)
+                self.wfile.flush()
+                time.sleep(0.2 if "slow" in self.path else 0)
+        except OSError:
+            pass  # who asked has gone
+
+    def log_message(self, *_args: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("endless", "larger than 64 MiB"), ("bomb", "larger than 64 MiB"), ("slow", "longer than 2 s")]
+)
+def test_a_page_has_an_end(tmp_path: Path, name: str, why: str) -> None:
+    listening = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Endless)
+    listening.daemon_threads = True
+    threading.Thread(target=listening.serve_forever, daemon=True).start()
+    environ = {"PIP_INDEX_URL": f"http://127.0.0.1:{listening.server_port}/simple", "HOME": str(tmp_path)}
+    try:
+        with pytest.raises(EnvgenError, match=why):
+            PackageIndex(environ, seconds=2 if name == "slow" else 60).versions(name)
+    finally:
+        listening.shutdown()
+        listening.server_close()

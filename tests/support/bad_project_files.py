@@ -129,6 +129,13 @@ case(
     HEAD.replace("dev:\n", "dev:\n    extends: prod\n") + "  prod:\n    extends: ⟦dev\n    dockerfile: Dockerfile.p\n",
     ("extends itself: dev -> prod -> dev", "remove one"),
 )
+case(
+    "a long chain",
+    "version: 1\nname: p\nprofiles:\n  p0: {mode: production, base: {image: a/b:1}, cuda: {arch_list: 12.1a}}\n"
+    + "".join(f"  p{n}: {{extends: p{n - 1}}}\n" for n in range(1, 30))
+    + "  ⟦p30: {extends: p29}\n",
+    ("extends more than 30 profiles", "extend fewer"),
+)
 case("extends itself", HEAD + "    extends: ⟦dev\n", ("extends itself: dev -> dev", ""))
 case("extends a list", HEAD + "    extends: ⟦[dev]\n", ("expected the name of a profile, found a list", ""))
 case(
@@ -769,6 +776,12 @@ extra("a here-document to copy", "'COPY <<EOF /x'", ("begins a here-document", "
 extra("two lines", '"RUN true\\nUSER me"', ("control character '\\n'", ""))
 extra("an escape character in a line", '"RUN echo \\x1b[2J"', ("control character '\\x1b'", ""))
 extra("secret in a line", "ENV HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz012345", ("looks like a secret", ""))
+extra("a step in the host's network", "'RUN --network=host true'", ("has --network, which reaches out", ""))
+extra("a step with rights", "RUN --security=insecure true", ("has --security, which reaches out", ""))
+extra("a step with the user's ssh", "'RUN --mount=type=ssh true'", ("--mount=type=ssh, which reaches out", ""))
+extra("a step with a secret", "'RUN --mount=id=a,type=secret true'", ("type=secret, which reaches out", ""))
+extra("an argument of the builder", "ARG BUILDKIT_SYNTAX=evil", ("an argument of the builder", ""))
+extra("copy from an image by its tag", "COPY --from=alpine /a /b", ("is not a plain COPY", ""))
 extra("copy from above", "COPY ../x /x", ("'../x' is not a path in the project", ""))
 extra("copy of a machine's file", "COPY /etc/passwd /x", ("'/etc/passwd' is not a path in the project", ""))
 extra("copy of everything", "COPY . /x", ("'.' is not a path in the project", ""))

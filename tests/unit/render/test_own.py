@@ -94,6 +94,14 @@ def test_links_that_leave_the_project_and_too_much_are_refused(root: Path, monke
     with pytest.raises(RefusedError, match="own/link is a link that leaves the project"):
         rendered(root)
     link.unlink()
+    link.symlink_to("/etc")
+    with pytest.raises(RefusedError, match="own/link is a link to a folder"):
+        rendered(root)
+    link.unlink()
+    (root / "own" / "/".join("d" * outputs.DEEPEST)).mkdir(parents=True)
+    with pytest.raises(RefusedError, match="own nests folders deeper than 40 levels"):
+        rendered(root)
+    (root / "own/d").rename(root / "elsewhere")
     monkeypatch.setattr(outputs, "MOST", 3)
     with pytest.raises(RefusedError, match="holds more than 3 files"):
         rendered(root)
