@@ -76,7 +76,7 @@ class Cuda:
         ContainerPath("/usr/local/cuda"),
     )
     torch: CudaArchList | None = key(
-        "Another list for torch alone (TORCH_CUDA_ARCH_LIST). torch 2.13 knows 12.1a and not 12.1f, FlashInfer both.",
+        "Another list for torch (TORCH_CUDA_ARCH_LIST). Unset: the same, with 12.1a for 12.1f, which torch refuses.",
         None,
     )
 

@@ -9,7 +9,7 @@ unquoted.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import ClassVar
 
@@ -191,8 +191,9 @@ class CudaArchList:
 
     @property
     def torch(self) -> str:
-        """For TORCH_CUDA_ARCH_LIST: ``12.0a;12.1a``."""
-        return ";".join(str(arch) for arch in self.archs)
+        """For TORCH_CUDA_ARCH_LIST: ``12.0a;12.1a``. torch refuses ``12.1f`` and gets ``12.1a``."""
+        known = (replace(arch, suffix="a") if arch.suffix == "f" else arch for arch in self.archs)
+        return ";".join(dict.fromkeys(map(str, known)))
 
     @property
     def folder(self) -> str:
