@@ -15,10 +15,12 @@ from envgen.app.session import the_service
 from envgen.doctor import collect, remedies
 from envgen.doctor.collect import compose_env, throw_away
 from envgen.doctor.model import Context, Finding, Remedy, error, info, ok, warning
+from envgen.engine.host import mem_available
 from envgen.errors import EnvgenError, NotFoundError, Problem, RefusedError
 from envgen.inside import run
 from envgen.predict.gpus import Gpu, target
 from envgen.predict.judge import Judgement, Verdict, backends, judge, with_cubins
+from envgen.predict.memory import Estimate, estimate
 from envgen.profile.model import GpuMode, Profile, Service
 from envgen.render.environment import service_env
 
@@ -54,6 +56,13 @@ class Prediction:
         if isinstance(self.answer, run.Failure):
             return {}
         return with_cubins(self.answer) if self.judgement.cubins else self.answer
+
+    @property
+    def memory(self) -> Estimate | None:
+        """What it would take on each GPU; None where the release did not tell enough."""
+        if isinstance(self.answer, run.Failure) or not self.answer.get("platform"):
+            return None
+        return estimate(self.answer.get("size"), self.answer["platform"].get("memory"))
 
     @property
     def ends_well(self) -> bool:
@@ -150,9 +159,22 @@ def foresee(here: Deployment, service: str) -> list[str]:
     if isinstance(found.answer, run.Failure):
         return [f"the release could not be asked what it would choose: {found.answer}"]
     notes = [f"this release would choose on {gpu.name}: {found.chosen}"] if found.chosen else []
+    if found.memory is not None:
+        notes.append(f"memory: {'; '.join(found.memory.lines())}")
+        if "GB10" in gpu.name and here.engine.info().local and profile.services[service].needs_memory is None:
+            free = mem_available(meminfo())
+            notes += filter(None, [found.memory.short(free)] if free is not None else [])
     notes += [f"not asked: {one}" for one in judged.unasked]
     notes += contradicted(judged)
     return notes + [one for one in judged.caveats if "cubins" in one]
+
+
+def meminfo(root: Path = Path("/")) -> str:
+    """This machine's /proc/meminfo; empty where there is none."""
+    try:
+        return (root / "proc/meminfo").read_text(encoding="utf-8")
+    except OSError:
+        return ""
 
 
 def contradicted(judged: Judgement) -> list[str]:

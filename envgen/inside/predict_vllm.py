@@ -107,6 +107,8 @@ def on_purpose(problem: BaseException) -> bool:
     text = str(problem)
     if "failed to be inspected" in text or re.search(r"\bImportError\b", text):
         return False
+    if "requires Triton" in text and not has_triton():
+        return False
     if any(isinstance(one, (ImportError, OSError)) for one in behind(problem)):
         return False
     if type(problem).__name__ == "ValidationError" and type(problem).__module__.startswith("pydantic"):
@@ -121,6 +123,11 @@ def on_purpose(problem: BaseException) -> bool:
     if last.filename.startswith(STDLIB) and not packaged:
         return False  # int("x"), a JSON file that is none
     return not last.line or last.line.startswith("raise")
+
+
+def has_triton() -> bool:
+    """Whether the release has Triton switched on: without a driver, as here, it is off."""
+    return bool(getattr(sys.modules.get("vllm.triton_utils"), "HAS_TRITON", True))
 
 
 def turned_down(problem: BaseException, lines: Optional[Lines] = None) -> Exception:
@@ -502,6 +509,10 @@ def configured(args: Any, found: Doc, lines: Optional[Lines] = None) -> Any:
     """The release's whole configuration, with its own checks; with the model's tokenizer where that is here."""
     arg_utils = importlib.import_module("vllm.engine.arg_utils")
     inspect_here()
+    if not has_triton() and os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1":
+        del os.environ["VLLM_USE_V2_MODEL_RUNNER"]
+        why = "that runner wants Triton, which is switched off where there is no driver"
+        found["notes"].append("VLLM_USE_V2_MODEL_RUNNER was left out of the question: %s" % why)
     engine = getattr(arg_utils, "AsyncEngineArgs", arg_utils.EngineArgs)
     config, odd = None, None
     if has_tokenizer(args):
@@ -528,7 +539,39 @@ def configured(args: Any, found: Doc, lines: Optional[Lines] = None) -> Any:
         "sinks": has_sinks(model),
     })  # fmt: skip
     found["config_line"] = config_line(config)
+    with contextlib.suppress(Exception):  # another release: memory is not estimated then
+        found["size"] = size_of(config, found)
     return config
+
+
+def size_of(config: Any, found: Doc) -> Doc:
+    """What decides how much memory the server takes, as the release has it after its own defaults."""
+    model, cache, parallel, steps = (
+        getattr(config, name) for name in ("model_config", "cache_config", "parallel_config", "scheduler_config")
+    )
+    text = model.hf_config.to_dict()
+    text = text.get("text_config") or text
+    return {
+        "config": {name: value for name, value in text.items() if not isinstance(value, dict)},
+        "weights": weights_of(os.path.dirname(found["model"].get("place", ""))), "context": model.max_model_len,
+        "cache_dtype": str(cache.cache_dtype), "dtype": str(model.dtype).replace("torch.", ""),
+        "share": cache.gpu_memory_utilization, "fixed": getattr(cache, "kv_cache_memory_bytes", None),
+        "ranks": parallel.tensor_parallel_size, "stages": parallel.pipeline_parallel_size,
+        "sequences": steps.max_num_seqs, "batched": steps.max_num_batched_tokens,
+        "draft": getattr(config, "speculative_config", None) is not None,
+    }  # fmt: skip
+
+
+def weights_of(folder: str) -> Optional[int]:
+    """Bytes of the model's weights, by the index beside its config.json or the one file; None where neither is."""
+    index, whole = (os.path.join(folder, name) for name in ("model.safetensors.index.json", "model.safetensors"))
+    if not folder:
+        return None
+    if os.path.isfile(index) and os.path.getsize(index) < 100 << 20:
+        with open(index, encoding="utf-8") as file:
+            total = json.load(file)["metadata"]["total_size"]
+        return int(total) if total > 0 else None
+    return os.path.getsize(whole) if os.path.isfile(whole) else None
 
 
 def inspect_here() -> None:

@@ -18,6 +18,7 @@ from envgen.cli.common import answer, reporting, variant_option
 from envgen.errors import ExitCode
 from envgen.predict import gpus
 from envgen.predict.judge import Verdict, rejected
+from envgen.predict.memory import ENGINE
 from envgen.profile.model import Profile
 from envgen.text import GIB, progress
 
@@ -101,6 +102,7 @@ def document(found: Prediction, profile: Profile) -> dict[str, Any]:
         **{key: answer.get("asked", {}).get(key) for key in ("attention", "moe")},
         "gpu": answer.get("platform"),
         "kv_cache": answer.get("kv"),
+        "memory": _memory(found),
         "lines": [one for one in answer.get("lines", ()) if one["level"] != "DEBUG"],
         "place": found.place,
         "profile": profile.name,
@@ -114,6 +116,15 @@ def document(found: Prediction, profile: Profile) -> dict[str, Any]:
     }
 
 
+def _memory(found: Prediction) -> dict[str, Any] | None:
+    """Bytes on one GPU; null for what is not known."""
+    one = found.memory
+    if one is None:
+        return None
+    names = ("weights", "sequence", "sequences", "room", "least", "context", "context_that_fits", "draft")
+    return {"engine": ENGINE, **{name: getattr(one, name) for name in names}}
+
+
 def text(found: Prediction, profile: Profile) -> list[str]:
     """The answer and its judgement as lines for people."""
     judged = found.judgement
@@ -121,6 +132,8 @@ def text(found: Prediction, profile: Profile) -> list[str]:
     answer = found.effective
     lines = [f"{found.service} (profile {profile.name}{variant}): {_release(answer)}, asked in {found.place}"]
     lines += [f"  {title:<13} {value}" for title, value in _choices(answer) if value]
+    told_memory = found.memory.lines() if found.memory else []
+    lines += [f"  {'' if number else 'memory':<13} {line}" for number, line in enumerate(told_memory)]
     # The lines of the selectors: what a server's log shows of the choice. A note has the one about the artifactory.
     told = dict.fromkeys(
         one["text"]

@@ -94,6 +94,22 @@ def test_what_fits_is_a_note_and_the_target_of_the_profile_is_asked_for(tmp_path
     assert engine.asked[0]["gpu"]["capability"] == [12, 1] and engine.asked[0]["words"] == ["openai/gpt-oss-120b"]
 
 
+def test_memory_is_a_note_and_so_is_too_little_of_it_where_none_is_asked_for(tmp_path: Path) -> None:
+    answer = recorded("0.32.0-two-gpus")
+    config = {"num_hidden_layers": 4, "num_key_value_heads": 2, "head_dim": 64}
+    answer["size"] = {
+        "config": config, "weights": 1 << 50, "context": 4096, "cache_dtype": "auto", "dtype": "bfloat16", "share": 0.7,
+        "fixed": None, "ranks": 1, "stages": 1, "sequences": 2, "batched": 8192, "draft": False,
+    }  # fmt: skip
+    notes = [one for one in ask(tmp_path, Recorded(answer)) if one.startswith("memory: ")]
+    assert notes[0].startswith("memory: weights 1048576.0 GiB") and "about 0 tokens fit" in notes[0]
+    assert "at least 1048582.0 GiB are needed" in notes[1]
+    told = TEXT.replace("        ready:", "        needs_memory: 1GiB\n        ready:")
+    assert len([one for one in ask(tmp_path, Recorded(answer), text=told) if one.startswith("memory: ")]) == 1
+    answer["size"]["share"] = "much"
+    assert not [one for one in ask(tmp_path, Recorded(answer)) if one.startswith("memory: ")]
+
+
 def test_a_release_that_can_not_be_asked_is_a_note(tmp_path: Path) -> None:
     notes = ask(tmp_path, Recorded(None, 137))
     assert notes == [f"the release could not be asked what it would choose: no answer: {KILLED}"]

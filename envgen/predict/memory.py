@@ -1,0 +1,228 @@
+"""How much memory a model's cache and weights take, from its configuration. What is not known stays None."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+# What the engine takes beside weights and cache: CUDA's context, activations, graphs, workspaces. Public measurements
+# are 5.4 to 6.7 GiB; loaders that keep buffers take 4.4 GiB more (docs/predict.md has the sources).
+ENGINE = 6 << 30
+_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "half": 2, "float": 4, "int8": 1}
+_MAMBA = ("mamba", "linear_attention", "mamba2")
+_OTHER = ("compress_ratios", "index_topk", "num_kv_shared_layers")  # caches that are not counted here
+_NO_CACHE = ("moe", "mlp", "-", "E")
+_PATTERN = {"M": "mamba", "*": "full_attention", "-": "mlp", "E": "moe"}
+
+
+@dataclass(frozen=True)
+class Cache:
+    """What one sequence takes on one GPU: ``state`` bytes whatever its length, else bytes a token."""
+
+    each_token: int  # layers that see the whole sequence
+    window_token: int = 0  # layers with a sliding window
+    window: int = 0
+    state: int = 0  # Mamba and GDN layers
+
+    def sequence(self, tokens: int, batched: int = 0) -> int:
+        """Bytes of one sequence. A windowed layer keeps its window and the tokens of one step."""
+        kept = min(tokens, self.window - 1 + batched) if self.window else tokens
+        return self.each_token * tokens + self.window_token * kept + self.state
+
+    def largest(self, room: int, most: int, batched: int = 0) -> int:
+        """The longest sequence, up to ``most`` tokens, that ``room`` bytes hold; 0 for none."""
+        low, high = 0, most
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.sequence(middle, batched) <= room:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+
+def cache_of(config: Mapping[str, Any], cache_dtype: str, *, ranks: int = 1, dtype: str = "bfloat16") -> Cache | None:
+    """The cache of a model by its config.json (its text part), shared by ``ranks`` GPUs; None where it can't be told.
+
+    ``cache_dtype``: vLLM's ``--kv-cache-dtype``; ``auto`` is ``dtype``, the model's own.
+    """
+    text = _text(config)
+    layers, wide = _layers(text), _width(dtype if cache_dtype == "auto" else cache_dtype)
+    if layers is None or wide is None or any(text.get(name) for name in _OTHER):
+        return None
+    if (rank := _number(text, "kv_lora_rank")) is not None:  # MLA: one vector for all heads, on each GPU
+        rope = _number(text, "qk_rope_head_dim")
+        if rope is None or cache_dtype not in ("auto", "bfloat16") or set(layers) != {"full_attention"}:
+            return None
+        return Cache((rank + rope) * wide * len(layers))
+    full, windowed = layers.count("full_attention"), layers.count("sliding_attention")
+    linear = sum(kind in _MAMBA for kind in layers)
+    if full + windowed + linear + sum(kind in _NO_CACHE for kind in layers) != len(layers):
+        return None
+    one, other = _pair(text, ranks), _pair(text, ranks, wider="global_")
+    state = _state(text, ranks, _width(dtype)) if linear else 0
+    window = _number(text, "sliding_window") if windowed else 0
+    if one is None or other is None or state is None or window is None:
+        return None
+    return Cache(other * wide * full, one * wide * windowed, window, state * linear)
+
+
+def _text(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    inner = config.get("text_config")
+    return inner if isinstance(inner, Mapping) else config
+
+
+def _number(text: Mapping[str, Any], *names: str) -> int | None:
+    for name in names:
+        found = text.get(name)
+        if isinstance(found, int) and not isinstance(found, bool) and 0 < found < 1 << 60:
+            return found
+    return None
+
+
+def _width(dtype: str) -> int | None:
+    return 1 if dtype.startswith("fp8") and "_mla" not in dtype else _BYTES.get(dtype.removeprefix("torch."))
+
+
+def _layers(text: Mapping[str, Any]) -> list[str] | None:
+    """The kind of each layer."""
+    pattern, kinds = text.get("hybrid_override_pattern"), text.get("layer_types") or text.get("layers_block_type")
+    if isinstance(pattern, str):
+        return [_PATTERN.get(one, one) for one in pattern]
+    if isinstance(kinds, list):
+        return ["full_attention" if one == "attention" else str(one) for one in kinds]
+    many = _number(text, "num_hidden_layers")
+    unclear = ("sliding_window", "linear_num_value_heads", "mamba_num_heads", "ssm_state_size")
+    listed = text.get("attn_type_list") or [1]  # MiniMax: 0 is a linear layer
+    mixed = not isinstance(listed, list) or any(one != 1 for one in listed)
+    if many is None or many > 1000 or mixed or any(text.get(name) for name in unclear):
+        return None
+    return ["full_attention"] * many
+
+
+def _pair(text: Mapping[str, Any], ranks: int, wider: str = "") -> int | None:
+    """Elements of a token's key and value on one GPU; ``wider``: of layers that see everything, if they differ."""
+    heads = _number(text, f"num_{wider}key_value_heads", "num_key_value_heads", "num_attention_heads")
+    size = _number(text, f"{wider}head_dim", "head_dim")
+    if size is None:
+        hidden, many = _number(text, "hidden_size"), _number(text, "num_attention_heads")
+        size = hidden // many if hidden and many else None
+    if heads is None or size is None:
+        return None
+    return 2 * max(heads // ranks, 1) * size
+
+
+def _state(text: Mapping[str, Any], ranks: int, wide: int | None) -> int | None:
+    """Bytes of one Mamba-2 or GDN layer's state: recurrent as float32, the convolution in the model's dtype."""
+    if wide is None:
+        return None
+    values = _number(text, "linear_num_value_heads")
+    if values is not None:
+        keys, key, value = (
+            _number(text, f"linear_{one}") for one in ("num_key_heads", "key_head_dim", "value_head_dim")
+        )
+        taps = _number(text, "linear_conv_kernel_dim")
+        if keys is None or key is None or value is None or taps is None:
+            return None
+        return (values * key * value * 4 + (2 * keys * key + values * value) * (taps - 1) * wide) // ranks
+    heads, size, state = (_number(text, one) for one in ("mamba_num_heads", "mamba_head_dim", "ssm_state_size"))
+    groups, taps = _number(text, "n_groups"), _number(text, "conv_kernel")
+    if heads is None or size is None or state is None or groups is None or taps is None:
+        return None
+    return (heads * size * state * 4 + (heads * size + 2 * groups * state) * (taps - 1) * wide) // ranks
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a server takes on one GPU, in bytes. ``weights`` and ``cache`` are None where they are not known."""
+
+    gpu: int
+    share: float  # gpu-memory-utilization
+    context: int
+    sequences: int
+    batched: int
+    weights: int | None
+    cache: Cache | None
+    fixed: int | None = None  # kv-cache-memory-bytes
+    draft: bool = False  # there is one, and its weights and cache are not counted
+
+    @property
+    def sequence(self) -> int | None:
+        """The cache of one sequence of the whole context, which vLLM wants to hold before it starts."""
+        return None if self.cache is None else self.cache.sequence(self.context, self.batched)
+
+    @property
+    def room(self) -> int | None:
+        """What is left for the cache."""
+        if self.fixed is not None:
+            return self.fixed
+        return None if self.weights is None else int(self.gpu * self.share) - self.weights - ENGINE
+
+    @property
+    def least(self) -> int | None:
+        """The least that must be free: weights, engine, one whole sequence (or the cache that is asked for)."""
+        cache = self.sequence if self.fixed is None else self.fixed
+        return None if cache is None or self.weights is None else self.weights + ENGINE + cache
+
+    @property
+    def context_that_fits(self) -> int | None:
+        """The longest sequence that fits, up to the one asked for."""
+        if self.cache is None or self.room is None:
+            return None
+        return self.cache.largest(max(self.room, 0), self.context, self.batched)
+
+    def short(self, free: int) -> str | None:
+        """What is said where a machine that shares its memory with the GPU has ``free`` bytes, and that is too few."""
+        if self.least is None or self.least <= free:
+            return None
+        return f"memory: at least {_size(self.least)} are needed, and {_size(free)} can be had, page cache included"
+
+    def lines(self) -> list[str]:
+        """The estimate for people."""
+        without = ", the draft's not counted" if self.draft else ""
+        found = [f"weights {_size(self.weights)}, engine about {_size(ENGINE)}{without}"]
+        if (one := self.sequence) is None:
+            return [*found, "KV cache: unknown, the shape of this model's layers is not one that is counted here"]
+        every = one * self.sequences
+        found.append(f"KV cache {_size(one)} for {self.context} tokens; {self.sequences} such sequences {_size(every)}")
+        room, longest = self.room, self.context_that_fits
+        if room is None or longest is None or self.least is None:
+            return found
+        limit = "--kv-cache-memory-bytes" if self.fixed is not None else f"utilization {self.share:g}"
+        if longest < self.context:
+            share = self.least / self.gpu
+            need = (
+                f"{self.context} need about {share:.2f} of it" if share < 1 else f"{self.context} do not fit this GPU"
+            )
+            return [*found, f"{limit} leaves {_size(max(room, 0))} for it: about {longest} tokens fit; {need}"]
+        return [*found, f"{limit} leaves {_size(room)} for it: about {room / max(one, 1):.1f} whole sequences"]
+
+
+def _size(count: int | None) -> str:
+    return "unknown" if count is None else f"{count / (1 << 30):.1f} GiB"
+
+
+def estimate(size: object, gpu: object) -> Estimate | None:
+    """From what the release said of itself (``size`` of its answer), for one GPU of ``gpu`` bytes.
+
+    None where it said less than that takes, or something else: the answer comes out of a container.
+    """
+    if not isinstance(size, Mapping) or not isinstance(size.get("config"), Mapping):
+        return None
+    named = ("ranks", "stages", "context", "sequences", "batched")
+    ranks, stages, context, sequences, batched = (_number(size, name) for name in named)
+    memory, share = _number({"memory": gpu}, "memory"), size.get("share")
+    if None in (ranks, stages, context, sequences, batched, memory) or not isinstance(share, float):
+        return None
+    assert ranks and stages and context and sequences and batched and memory
+    if not 0 < share <= 1:
+        return None
+    cache = cache_of(size["config"], str(size.get("cache_dtype")), ranks=ranks, dtype=str(size.get("dtype")))
+    weights = _number(size, "weights")
+    return Estimate(
+        memory, share, context, sequences, batched,
+        None if weights is None else weights // ranks // stages,
+        cache if stages == 1 else None,  # with stages each GPU has other layers
+        _number(size, "fixed"), bool(size.get("draft")),
+    )  # fmt: skip

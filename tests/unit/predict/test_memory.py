@@ -1,0 +1,133 @@
+"""The estimate of memory against what vLLM's own logs say in public reports; what is not known stays unknown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envgen.predict.memory import ENGINE, cache_of, estimate
+
+TOP = Path(__file__).parents[3]
+GIB = 1 << 30
+GPT_OSS = json.loads((TOP / "envgen" / "inside" / "models.json").read_text(encoding="utf-8"))["openai/gpt-oss-120b"]
+MINIMAX = {"num_hidden_layers": 62, "num_key_value_heads": 8, "head_dim": 128, "attn_type_list": [1] * 62}
+QWEN_235B = {"num_hidden_layers": 94, "num_key_value_heads": 4, "head_dim": 128, "sliding_window": None}
+QWEN_35B = {
+    **json.loads((TOP / "tests/support/shapes/qwen3.6-35b-a3b-nvfp4.json").read_text(encoding="utf-8"))["text_config"],
+    "layer_types": ["linear_attention", "linear_attention", "linear_attention", "full_attention"] * 10,
+}
+
+
+# Model, GPUs, cache's dtype, tokens of one sequence, what vLLM logged as sequences or bytes, the error that is known.
+MEASURED = [
+    # eugr/spark-vllm-docker#396: 23.25 GiB are needed for 196608 tokens
+    (MINIMAX, 2, "auto", 196608, 23.25 * GIB, 0.001),
+    # the same: 28.74 GiB hold 240,816 tokens
+    (MINIMAX, 2, "auto", 240816, 28.74 * GIB, 0.01),
+    # vllm#21348: 8.11 GiB hold 178,880 tokens
+    (QWEN_235B, 4, "auto", 178880, 8.11 * GIB, 0.015),
+    # noonghunna/club-3090#612: 5.98 GiB are 4.33 sequences of 131072 tokens
+    (QWEN_35B, 1, "fp8", 131072, 5.98 / 4.33 * GIB, 0.06),
+]
+
+
+@pytest.mark.parametrize(("config", "ranks", "dtype", "tokens", "measured", "error"), MEASURED)
+def test_the_cache_is_as_large_as_vllm_s_own_logs_say(
+    config: dict[str, Any], ranks: int, dtype: str, tokens: int, measured: float, error: float
+) -> None:
+    found = cache_of(config, dtype, ranks=ranks)
+    assert found is not None and abs(found.sequence(tokens) / measured - 1) <= error
+
+
+def test_a_windowed_layer_keeps_its_window_and_a_step() -> None:
+    found = cache_of(GPT_OSS, "auto")
+    assert found is not None and found.window == 128
+    token = 18 * 2 * 8 * 64 * 2  # half of the layers
+    assert found.sequence(131072, 8192) == token * 131072 + token * (127 + 8192)
+    assert found.sequence(100) == 2 * token * 100
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"num_hidden_layers": 4},
+        {"num_hidden_layers": True, "num_key_value_heads": 2, "head_dim": 4},
+        {"num_hidden_layers": 10**9, "num_key_value_heads": 2, "head_dim": 4},
+        {"layer_types": ["something_new"] * 4, "num_key_value_heads": 2, "head_dim": 4},
+        {**MINIMAX, "attn_type_list": [0, 1] * 31},
+        {**MINIMAX, "sliding_window": 4096},  # which layers have it is not said
+        {**MINIMAX, "compress_ratios": [4]},
+        {**QWEN_35B, "linear_value_head_dim": None},
+        {"text_config": {"num_hidden_layers": "4"}},
+    ],
+)
+def test_what_is_not_counted_is_unknown(config: dict[str, Any]) -> None:
+    assert cache_of(config, "auto") is None
+
+
+def test_an_unknown_dtype_of_the_cache_is_unknown() -> None:
+    assert cache_of(MINIMAX, "nvfp4") is None and cache_of(MINIMAX, "fp8_ds_mla") is None
+
+
+SIZE = {
+    "config": GPT_OSS, "weights": 61 * GIB, "context": 131072, "cache_dtype": "auto", "dtype": "bfloat16",
+    "share": 0.7, "fixed": None, "ranks": 1, "stages": 1, "sequences": 2, "batched": 8192, "draft": False,
+}  # fmt: skip
+
+
+def test_what_fits_is_said() -> None:
+    found = estimate(SIZE, 120 * GIB)
+    assert found is not None and found.least is not None and found.sequence is not None
+    assert found.least == 61 * GIB + ENGINE + found.sequence and found.context_that_fits == 131072
+    assert found.lines()[-1] == "utilization 0.7 leaves 17.0 GiB for it: about 3.6 whole sequences"
+    tight = estimate({**SIZE, "share": 0.58}, 120 * GIB)
+    assert tight is not None and tight.context_that_fits is not None and 0 < tight.context_that_fits < 131072
+    cache = tight.cache
+    assert cache is not None and tight.room is not None
+    assert (
+        cache.sequence(tight.context_that_fits, 8192) <= tight.room < cache.sequence(tight.context_that_fits + 1, 8192)
+    )
+    assert "131072 need about 0.60" in tight.lines()[-1]
+    none = estimate({**SIZE, "share": 0.3}, 120 * GIB)
+    assert none is not None and "about 0 tokens fit" in none.lines()[-1]
+    fixed = estimate({**SIZE, "fixed": 2 * GIB}, 120 * GIB)
+    assert fixed is not None and fixed.lines()[-1].startswith("--kv-cache-memory-bytes leaves 2.0 GiB")
+
+
+def test_what_the_release_did_not_tell_is_not_made_up() -> None:
+    assert estimate(None, GIB) is None and estimate({**SIZE, "context": None}, GIB) is None
+    unknown = estimate({**SIZE, "weights": None}, 120 * GIB)
+    assert unknown is not None and unknown.least is None and unknown.lines()[0].startswith("weights unknown")
+    shapeless = estimate({**SIZE, "config": {}}, 120 * GIB)
+    assert shapeless is not None and "KV cache: unknown" in shapeless.lines()[-1]
+    draft = estimate({**SIZE, "draft": True}, 120 * GIB)
+    assert draft is not None and draft.lines()[0].endswith("the draft's not counted")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"share": "much"}, {"share": float("nan")}, {"share": 0.0}, {"ranks": 0}, {"stages": None}, {"context": 10**99},
+        {"sequences": "8"}, {"batched": [1]}, {"config": [1]},
+    ],
+)  # fmt: skip
+def test_an_answer_of_another_shape_is_no_estimate(wrong: dict[str, Any]) -> None:
+    assert estimate({**SIZE, **wrong}, 120 * GIB) is None
+    assert estimate([SIZE], 120 * GIB) is None and estimate(SIZE, "120") is None and estimate(SIZE, 0) is None
+
+
+def test_weights_that_are_no_number_and_layers_that_are_no_list_are_unknown() -> None:
+    odd = estimate({**SIZE, "weights": "61 GB", "fixed": "6G", "config": {**MINIMAX, "attn_type_list": 7}}, 120 * GIB)
+    assert odd is not None and odd.weights is None and odd.fixed is None and odd.cache is None
+    assert cache_of({**MINIMAX, "attn_type_list": [[1]]}, "auto") is None
+    assert cache_of({"layer_types": [{}], "num_key_value_heads": 1, "head_dim": 1}, "auto") is None
+
+
+def test_what_is_too_little_on_this_machine_is_said() -> None:
+    found = estimate(SIZE, 120 * GIB)
+    assert found is not None and found.least is not None and found.short(found.least) is None
+    assert found.short(40 * GIB) == "memory: at least 71.8 GiB are needed, and 40.0 GiB can be had, page cache included"
