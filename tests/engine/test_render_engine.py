@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from projects import BASE
 from rendering import docker
 
 from envgen.profile.load import load_project
+from envgen.profile.model import GpuMode
 from envgen.render.outputs import render_project, write
 
 pytestmark = pytest.mark.engine
@@ -37,5 +39,10 @@ def test_docker_finds_nothing_to_complain_about(folder: Path, tmp_path: Path) ->
             # What a machine of a cluster adds goes with the file of its profile.
             profile = tmp_path / "compose" / f"{Path(path).name.partition('.')[0]}.yaml"
             chosen = [word for file in dict.fromkeys((profile, tmp_path / path)) for word in ("-f", str(file))]
-            done = docker("compose", *chosen, "--profile", "*", "config", "-q")
+            done = docker("compose", *chosen, "--profile", "*", "config", "--format", "json")
             assert done.stderr == ""
+            described = project.profiles[Path(path).name.partition(".")[0]]
+            for name, service in json.loads(done.stdout)["services"].items():
+                devices = service.get("deploy", {}).get("resources", {}).get("reservations", {}).get("devices", [])
+                asks = any("gpu" in device["capabilities"] for device in devices)
+                assert asks == (described.gpu is not GpuMode.NONE and described.services[name].gpu != ()), name
