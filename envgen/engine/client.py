@@ -261,13 +261,15 @@ class Engine:
         mounts: Sequence[values.Mount] = (),
         env: Mapping[str, str] | None = None,
         user: str = "",
+        unmapped: bool = False,
         network: str = "none",
         memory: int = values.MEMORY,
         ulimits: Mapping[str, tuple[int, int]] | None = None,
     ) -> dict[str, Any]:
         """The request for a container that bypasses the image's entrypoint and health check.
 
-        It gets ``memory`` bytes, no swap, at most ``PIDS`` processes, and ``ulimits`` (soft, hard).
+        It gets ``memory`` bytes, no swap, at most ``PIDS`` processes, and ``ulimits`` (soft, hard). ``unmapped``: root
+        in it is the machine's, on an engine that changes the numbers of users.
         """
         host = {
             "AutoRemove": True,
@@ -283,7 +285,7 @@ class Engine:
                 for m in mounts
             ],
         }
-        if user.partition(":")[0] not in ("", "0") and self.info().remapped:  # users are those of the machine
+        if (unmapped or user.partition(":")[0] not in ("", "0")) and self.info().remapped:  # users are the machine's
             host["UsernsMode"] = "host"
         return {
             "Image": image,
