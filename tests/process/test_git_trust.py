@@ -221,7 +221,7 @@ def test_verbs(trap: Trap) -> None:
         assert found.code != 70, tried
         assert not trap.marker.exists(), (words, found)
     assert tried["patch new"].startswith("0 "), tried
-    assert tried["patch apply"].startswith("6 ") and "changes of yours" in tried["patch apply"], tried
+    assert tried["patch apply"].startswith("6 ") and "has uncommitted changes" in tried["patch apply"], tried
     assert checkouts(load_project(made.root / "envgen.yaml").project.profiles["dev"], made.root) == {
         "flashinfer": WorkTree(trap.top).head + "-dirty"
     }

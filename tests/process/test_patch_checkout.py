@@ -97,7 +97,7 @@ def test_what_a_build_writes_is_no_edit(made: Project, source: Path) -> None:
     git(["commit", "-qm", "an sdist"], cwd=source)
     (source / "vllm/_version.py").write_text("version = '0.14.1.dev0'\n")
     (source / "vllm/ignored.py").write_text("x = 2\n")
-    assert "nothing is changed" in made.envgen("patch", "new", "x", "vllm", "--checkout", str(source), code=2).err
+    assert "nothing has changed" in made.envgen("patch", "new", "x", "vllm", "--checkout", str(source), code=2).err
     assert status_of(source)["edited"] == 0
     (source / LOADER).write_text((source / LOADER).read_text() + "# mine\n")
     assert status_of(source)["edited"] == 1
@@ -131,7 +131,7 @@ def test_patches_for_other_versions_are_skipped(made: Project, tmp_path: Path) -
 def test_a_new_patch_from_a_checkout(made: Project, source: Path) -> None:
     made.envgen("patch", "apply", "vllm", "--checkout", str(source))
     applied = tree_hash(source)
-    assert "nothing is changed" in made.envgen("patch", "new", "x", "vllm", "--checkout", str(source), code=2).err
+    assert "nothing has changed" in made.envgen("patch", "new", "x", "vllm", "--checkout", str(source), code=2).err
     (source / LOADER).write_text((source / LOADER).read_text() + "\n\nOURS = True\n")
     (source / "vllm/ours.py").write_text("x = 1\n")
     before = tree_hash(source)
@@ -184,7 +184,7 @@ def test_the_first_patch_needs_no_folder_and_no_second_time_gives_the_same(tmp_p
     found = made.envgen("patch", "new", "two", "tool")
     assert found.out.strip() == "patches/tool/0001-two.patch"
     assert "write `patches: tool` into sources.tool (envgen.yaml:18)" in found.err
-    assert "nothing is changed" in made.envgen("patch", "new", "again", "tool", code=2).err
+    assert "nothing has changed" in made.envgen("patch", "new", "again", "tool", code=2).err
     text = (tmp_path / "envgen.yaml").read_text()
     (tmp_path / "envgen.yaml").write_text(text.replace("ref: v1.2.3},", "ref: v1.2.3}, patches: tool,"))
     (tool / "other.py").write_text("y = 1\n")

@@ -32,11 +32,11 @@ PROJECT = load_project(file=TOP / "envgen.yaml", environ={}, local=False).projec
 
 
 def _release(profile: Profile, source: str) -> str:
-    """The release that a shipped profile builds, takes as a wheel, or (`dev`) has as a checkout; "" for a commit."""
-    origin = profile.sources[source].origin
-    if origin.kind == "checkout":
+    """The release that a shipped profile builds, takes as a wheel, or has as a checkout; "" for a commit."""
+    origin, binaries = profile.sources[source].origin, profile.sources[source].binaries
+    if origin.kind == "checkout" and binaries is None:
         return _release(PROJECT.profiles["prod"], source)
-    pin = origin.wheel or origin.pypi
+    pin = binaries or origin.wheel or origin.pypi
     found = pin.version if pin else (origin.ref or "").removeprefix("v")
     return found if re.match(r"\d+\.\d", found) else ""
 
@@ -56,13 +56,13 @@ SHIPPED = [
     for variant in ("", *profile.variants)
 ]
 # What differs from the rest: TRITON_ATTN, MARLIN, and everything fits.
-ATTENTION = {("current", "flashinfer"): "FLASHINFER"}
+ATTENTION = dict.fromkeys((("current", "flashinfer"), ("dev", "flashinfer")), "FLASHINFER")
 MOE = {
     ("prod", "cutlass"): "SM100_FI_MXFP4_MXFP8_CUTLASS",
+    ("dev_ngc", "cutlass"): "SM100_FI_MXFP4_MXFP8_CUTLASS",  # once `envgen patch apply` has patched the checkout
     ("current", "cutlass"): "FLASHINFER_CUTLASS_MXFP4_MXFP8",
+    ("dev", "cutlass"): "FLASHINFER_CUTLASS_MXFP4_MXFP8",
 }
-# An unpatched 0.14.0 takes Marlin, and the variant's description says so.
-CONTRADICTED = {("dev", "cutlass")}
 SIZE = "services.serve.args.tensor-parallel-size"
 
 
@@ -172,17 +172,19 @@ def test_what_is_shipped_fits_a_gb10(
     tree = patched if PROJECT.profiles[profile].sources["vllm"].patches else None
     code, report = predict(warm(PROFILES[profile]), *words, path=tree)
     shown = json.dumps({name: report[name] for name in report if name != "lines"}, indent=1)
-    if (profile, variant) in CONTRADICTED:
-        assert (code, report["verdict"]) == (1, "contradicts"), shown
-        found = {(one["kind"], one["name"]) for one in report["contradictions"]}
-        assert found == {("expect", "moe"), ("forbid", "marlin")}
-        assert all("0.19.0" in one["first"] for one in report["contradictions"])
-        return
     assert (code, report["verdict"]) == (0, "fits"), shown
     assert report["attention"]["backend"] == ATTENTION.get((profile, variant), "TRITON_ATTN")
     assert report["moe"]["backend"] == MOE.get((profile, variant), "MARLIN")
     assert set(report["shown"]) >= {"attention", "moe", "quantization"} and report["model"]["from"] == "envgen"
     assert report["release"]["version"] == PROFILES[profile] and report["gpu"]["capability"] == [12, 1]
+
+
+def test_an_unpatched_checkout_takes_marlin(warm: Warm, predict: Predict) -> None:
+    code, report = predict(warm("0.14.0"), "serve", "-p", "dev_ngc", "--variant", "cutlass")
+    assert (code, report["verdict"]) == (1, "contradicts")
+    found = {(one["kind"], one["name"]) for one in report["contradictions"]}
+    assert found == {("expect", "moe"), ("forbid", "marlin")}
+    assert all("0.19.0" in one["first"] for one in report["contradictions"])
 
 
 def test_flashinfer_attention_without_its_variable_and_without_network(warm: Warm, predict: Predict) -> None:
