@@ -320,6 +320,9 @@ class _Walker:
                 self.problem(key, path, "a key must be plain text")
                 continue
             name = key.value
+            if key.tag not in _PLAIN_TAGS:  # Compose reads `!!binary cHJvdmlkZXI=` as `provider`
+                shown = key.tag.replace(_CORE, "!!", 1)
+                self.problem(key, path, f"the tag {shown} is not supported for a key", "remove the tag")
             inner = f"{path}.{name}" if path else name
             is_merge = name == "<<" and not key.style
             if is_merge and self.foreign:
