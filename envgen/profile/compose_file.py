@@ -76,6 +76,11 @@ class _Walk:
                 "`name` would take the containers out of this project's name", top.items["name"].key_place("name"),
                 "remove it; `name:` of envgen.yaml is the project's",
             )  # fmt: skip
+        if "models" in top.items:
+            place = top.items["models"].key_place("models")
+            yield Problem(
+                "Compose starts a plugin on this machine for `models`", place, "serve the model in a container"
+            )
         yield from self._node(top)
         for kind, key in _OF_NAMES.items():
             entries = top.items.get(kind)

@@ -398,7 +398,9 @@ class DockerLine:
     EXAMPLE: ClassVar[str] = "RUN echo 1 >/etc/of-mine"
     _FLAG: ClassVar[str] = r"--(chown|chmod|link)(=\S+)?|--from=\S+@sha256:[0-9a-f]{64}"
     # What the builder would do beyond the build's own container, or with inputs that no lock knows.
-    _REACH: ClassVar[str] = r"--(network|security)\b|--mount=\S*type=(ssh|secret)|--device\b"
+    _REACH: ClassVar[str] = (
+        r"--(network|security)\b|--mount=\S*type=(ssh|secret)|--device\b|--mount=(?!\S*@sha256:)\S*\bfrom=\S+"
+    )
 
     @classmethod
     def parse(cls, text: str) -> DockerLine:

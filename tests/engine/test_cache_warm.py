@@ -133,17 +133,5 @@ def test_of_a_cleared_module_alone_the_objects_are_compiled(warmed: Warmed) -> N
     assert compiled == [f"page/{name}" for name in sorted(PAGE)], said
 
 
-def test_what_compilers_took_travels_with_the_modules(warmed: Warmed, envgen: Envgen) -> None:
-    contents = "cd /c/.envgen/learned && find . -type f | sort | xargs grep ''"
-    learned, names = inside(contents), inside("ls /c/.envgen").split()
-    assert names == ["baseline", "gate", "learned"]
-    assert "left out" not in envgen("save", "kernels.tar")
-    docker("volume", "rm", VOLUME)
-    assert "2 modules" in envgen("load", "kernels.tar")
-    assert inside(contents) == learned
-    assert inside("ls /c/.envgen").split() == ["baseline", "learned"]
-    (warmed.root / "kernels.tar").unlink()
-
-
 def test_without_the_image_it_tells_how_to_get_it(envgen: Envgen) -> None:
     assert "run `envgen build --profile prod`" in envgen("warm", "page", "--set", "image=envgentest-none:1", code=3)

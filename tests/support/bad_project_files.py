@@ -780,6 +780,9 @@ extra("a step in the host's network", "'RUN --network=host true'", ("has --netwo
 extra("a step with rights", "RUN --security=insecure true", ("has --security, which reaches out", ""))
 extra("a step with the user's ssh", "'RUN --mount=type=ssh true'", ("--mount=type=ssh, which reaches out", ""))
 extra("a step with a secret", "'RUN --mount=id=a,type=secret true'", ("type=secret, which reaches out", ""))
+extra(
+    "a mount of an image by its tag", "'RUN --mount=type=bind,from=alpine true'", ("from=alpine, which reaches out", "")
+)
 extra("an argument of the builder", "ARG BUILDKIT_SYNTAX=evil", ("an argument of the builder", ""))
 extra("copy from an image by its tag", "COPY --from=alpine /a /b", ("is not a plain COPY", ""))
 extra("copy from above", "COPY ../x /x", ("'../x' is not a path in the project", ""))

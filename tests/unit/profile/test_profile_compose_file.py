@@ -52,6 +52,7 @@ def found(root: Path, text: str) -> list[str]:
         ("services: {web: {!!binary cHJvdmlkZXI=: {type: x}}}\n", "over.yaml:1:18: services.web the tag !!binary"),
         ("services: {web: {!!binary ZW52X2ZpbGU=: /etc/passwd}}\n", "the tag !!binary is not supported for a key"),
         ('secrets: {s: {!!merge "<<": {file: /etc/passwd}}}\n', "the tag !!merge is not supported for a key"),
+        ("models: {m: {model: x}}\n", "over.yaml:1:1: models"),
         ("name: other\n", "over.yaml:1:1: name"),
         ("include: ['https://example.com/a.yaml']\n", "names no plain path"),
         ("include: [{path: ['oci://example.com/a']}]\n", "names no plain path"),
