@@ -49,6 +49,10 @@ class Program:
     watch: bool = False  # end when envgen does, which keeps stdin open so long
     bytes: int = BYTES  # the longest answer
 
+    def __post_init__(self) -> None:
+        if not (FOLDER / f"{self.entry}.py").is_file():
+            raise ValueError(f"there is no program {self.entry!r} in {FOLDER}")
+
     def files(self) -> dict[str, str]:
         """Module name -> source."""
         folder, slash, _ = self.entry.rpartition("/")

@@ -1,0 +1,53 @@
+"""Runs inside a server's container: versions, GPU and inputs, for the record of a run. Reads only."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import subprocess
+from importlib import metadata
+from typing import Any, Dict
+
+Doc = Dict[str, Any]
+
+WANTED = re.compile(
+    r"^(torch|triton|vllm.*|flashinfer.*|transformers|sglang|llama[-_]cpp.*|nvidia[-_]cutlass.*|numpy|"
+    r"fastsafetensors|xformers|flash[-_]attn|uvicorn|openai|llama[-_]benchy)$",
+    re.I,
+)
+
+
+def answer(_request: Doc) -> Doc:
+    """Versions of the packages that matter, the GPU with its driver, and the image's inputs."""
+    found: Doc = {"versions": {"python": platform.python_version()}}
+    for one in metadata.distributions():
+        name = one.metadata["Name"] or ""
+        if WANTED.match(name):
+            found["versions"][name.lower().replace("_", "-")] = one.version
+    nvcc = os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin/nvcc")
+    cuda = re.search(r"release ([0-9.]+)", out(nvcc, "--version"))
+    if cuda:
+        found["versions"]["cuda"] = cuda.group(1)
+    gpu = out("nvidia-smi", "--query-gpu=name,driver_version,compute_cap,memory.total", "--format=csv,noheader")
+    if gpu:
+        rows = [[cell.strip() for cell in line.split(",")] for line in gpu.splitlines()]
+        names = ("name", "driver", "compute_capability", "memory")
+        found["gpu"] = dict({name: cell for name, cell in zip(names, rows[0])}, count=len(rows))  # noqa: C416
+    try:
+        with open("/opt/envgen/manifest.json", encoding="utf-8") as file:
+            inputs = json.load(file).get("inputs", {})
+        found["inputs"] = {key: value for key, value in inputs.items() if key.startswith(("git ", "image "))}
+    except (OSError, ValueError, AttributeError):
+        pass  # an image that envgen did not build
+    return found
+
+
+def out(*argv: str) -> str:
+    """What a program printed; "" when it is not there or failed."""
+    try:
+        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=15)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.decode("utf-8", "replace").strip() if done.returncode == 0 else ""
