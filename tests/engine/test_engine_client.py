@@ -243,9 +243,9 @@ def test_a_program_that_watches_its_input_ends_with_a_killed_envgen(box: str) ->
         "from envgen.engine.client import connect\nfrom envgen.inside import run\n"
         "class Sleeps(run.Program):\n"
         "    def files(self):\n"
-        "        return {'envgen.inside.sleeps': 'import time\\ndef answer(request): time.sleep(777)'}\n"
+        "        return {run.module_of(self.entry): 'import time\\ndef answer(request): time.sleep(777)'}\n"
         f"execute = run.in_container(connect(), {box!r}, hold=True)\n"
-        "run.ask(execute, 'python3', Sleeps('sleeps', watch=True), {}, timeout=900)"
+        "run.ask(execute, 'python3', Sleeps('hub', watch=True), {}, timeout=900)"
     )
 
     def agents() -> str:

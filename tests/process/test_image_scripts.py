@@ -13,6 +13,7 @@ import sys
 import sysconfig
 import tarfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -142,6 +143,9 @@ def test_a_ref_that_is_not_there_is_said(repository: Path, tmp_path: Path) -> No
 # --- servers ----------------------------------------------------------------------------------------------------------
 
 
+SILENT = "application/silent"  # half of the answer, and then nothing
+
+
 class Server(http.server.ThreadingHTTPServer):
     """Answers from a dict; counts requests; a path's answers may be a list of (status, body)."""
 
@@ -166,7 +170,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        if kind == SILENT:
+            self.wfile.write(body[: len(body) // 2])
+            time.sleep(3)
+        else:
+            self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
         pass
@@ -242,6 +250,15 @@ def test_a_server_error_is_tried_again(server: Server, tmp_path: Path) -> None:
     server.put("/my_pkg-1.0.tar.gz", SDIST)
     code, said = run("fetch", "sdist", "my-pkg", "1.0", tmp_path / "x", env={"UV_DEFAULT_INDEX": server.url})
     assert code == 0, said
+
+
+def test_a_server_that_falls_silent_is_tried_again(server: Server, tmp_path: Path) -> None:
+    server.put("/my-pkg/", b'<a href="/my_pkg-1.0.tar.gz">t</a>')
+    server.put("/my_pkg-1.0.tar.gz", SDIST, SILENT)
+    server.put("/my_pkg-1.0.tar.gz", SDIST)
+    env = {"UV_DEFAULT_INDEX": server.url, "PIP_DEFAULT_TIMEOUT": "1"}
+    code, said = run("fetch", "sdist", "my-pkg", "1.0", tmp_path / "x", env=env)
+    assert code == 0 and "trying again" in said, said
 
 
 def test_a_missing_version_names_the_index_without_its_password(server: Server, tmp_path: Path) -> None:
