@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envgen import files
-from envgen.app import ownership
-from envgen.app.lock import demand
+from envgen.app.lock import require_lock
 from envgen.app.patch_sources import try_patches
 from envgen.app.session import Session
+from envgen.deployment import Deployment
 from envgen.engine import buildx, host, process
 from envgen.engine.buildx import (
     BuildLog,
@@ -31,24 +31,29 @@ from envgen.errors import BuildError, LockError, RefusedError, UsageError
 from envgen.explain import Cause, cause_of
 from envgen.files import state_dir
 from envgen.lock.image import Difference, compare
-from envgen.lock.model import LOCAL, ProfileLock
+from envgen.lock.model import LOCAL
 from envgen.profile.model import Profile
 from envgen.render.environment import CA_VARIABLE, WHEELHOUSE_VARIABLE, compose_environment
 from envgen.render.locking import base_image, lock_of
-from envgen.render.outputs import Rendered, lay_out, render_profile
+from envgen.render.outputs import Rendered
 from envgen.serve import preflight
 from envgen.text import progress
 
 
 @dataclass(frozen=True)
 class Job:
-    """A profile with everything that was rendered for it."""
+    """A build; ``here`` has the lock that it is to hold to."""
 
-    profile: Profile
-    root: Path
-    rendered: Rendered
-    lock: ProfileLock | None = None
+    here: Deployment
     target: str = ""  # the stage to stop after; its image has a name of its own
+
+    @property
+    def profile(self) -> Profile:
+        return self.here.profile
+
+    @property
+    def rendered(self) -> Rendered:
+        return self.here.rendered
 
     @property
     def image(self) -> str:
@@ -57,7 +62,7 @@ class Job:
     @property
     def folder(self) -> Path:
         """The folder of what is really used: rendered with all layers, unlike the committed files."""
-        return state_dir(self.root, "render") / self.profile.name
+        return state_dir(self.here.root, "render") / self.profile.name
 
     @property
     def text(self) -> str:
@@ -78,12 +83,13 @@ class Job:
 
     def shown(self, path: Path) -> str:
         """A path below the project, as people read it."""
-        return str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
+        root = self.here.root
+        return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
 
 
-def job_of(profile: Profile, root: Path, lock: ProfileLock | None = None, target: str = "") -> Job:
-    """Render a profile (nothing is written). UsageError for a ``target`` that is not a stage of it."""
-    job = Job(profile, root, render_profile(profile, lock, root=root), lock, target)
+def job_of(here: Deployment, target: str = "", *, unlocked: bool = False) -> Job:
+    """Render what is to be built (nothing is written). UsageError for a ``target`` that is not a stage of it."""
+    job = Job(here.to_build(unlocked=unlocked), target)
     stages = stages_in(job.text)
     if target and target not in stages:
         raise UsageError(f"{job.rendered.dockerfile} has no stage {target!r}", hint=f"it has: {', '.join(stages)}")
@@ -93,8 +99,8 @@ def job_of(profile: Profile, root: Path, lock: ProfileLock | None = None, target
 def request_of(job: Job, options: Options) -> BuildRequest:
     """The request to buildx. Refuses when a file of this machine that it names is not there."""
     profile = job.profile
-    paths = compose_environment(profile, job.root)
-    if problems := tuple(preflight.files(profile, job.root)):
+    paths = compose_environment(profile, job.here.root)
+    if problems := tuple(preflight.files(profile, job.here.root)):
         raise RefusedError(problems=problems)
     most = job.max_jobs(options)
     secrets: dict[str, Path | str] = {} if most is None else {"jobs": str(most)}
@@ -107,7 +113,7 @@ def request_of(job: Job, options: Options) -> BuildRequest:
         options,
         tags=options.tags if options.push else (job.image, *options.tags),
         # The layers have this time anyway; as an argument it also reaches the image's own record of its making.
-        args={"SOURCE_DATE_EPOCH": str(job.lock.epoch)} if job.lock else {},
+        args={"SOURCE_DATE_EPOCH": str(job.here.lock.epoch)} if job.here.lock else {},
         pass_args=proxy_arguments() if profile.network.pass_proxy else (),
         secrets=secrets,
         contexts={"wheelhouse": Path(wheelhouse)} if wheelhouse else {},
@@ -135,7 +141,7 @@ def up_to_date(job: Job, options: Options, engine: Engine) -> str:
     image = engine.image(job.image) if known else None
     if image is None or image.labels.get(preflight.RENDER_LABEL) != job.rendered.digest:
         return ""
-    base = None if job.lock and job.lock.base else engine.image(str(job.profile.base.image))
+    base = None if job.here.lock and job.here.lock.base else engine.image(str(job.profile.base.image))
     if base is not None:
         changed = (base.env.items() ^ image.env.items()) | (base.labels.items() ^ image.labels.items())
         if image.layers[: len(base.layers)] != base.layers or any(f" {name}=" not in job.text for name, _ in changed):
@@ -165,12 +171,11 @@ def build(
     unlocked: bool = False,
 ) -> BuildOutcome:
     """Try the patches, hold the lock against the project, and build what is not up to date."""
-    profile, root = job.profile, job.root
-    try_patches(profile, root, job.rendered.digest, job.lock)
-    engine = connect()
+    here, engine = job.here, job.here.engine
+    try_patches(here)
     if not unlocked:
-        demand(profile, root, engine, job.lock)
-    ownership.claim(engine, profile, root)
+        require_lock(here)
+    here.claim_name()
     if image_id := up_to_date(job, options, engine):
         return BuildOutcome(job, image_id)
     how = job.compilers(engine, options)
@@ -178,9 +183,9 @@ def build(
     demand_plugin("buildx")
     buildable(options.builder, engine)
     old = engine.image(job.image)
-    lay_out(job.rendered, profile, root)
+    _ = here.workspace
     progress(how)
-    with BuildLog(state_dir(root, "logs"), profile.name) as log:
+    with BuildLog(state_dir(here.root, "logs"), here.profile.name) as log:
         log.say(f"$ {shlex.join(buildx.argv_of(request))}")
         log.say(how)
         result = buildx.build(request, on_line=log.say, on_step=on_step, on_tick=on_tick)
@@ -238,15 +243,13 @@ class Verified:
 
 def verify(session: Session) -> Verified:
     """Build without cache from two folders and compare. The two images are removed again."""
-    profile, root = session.profile(), session.loaded().project.root
-    lock = lock_of(profile, root)
-    if lock is None:
+    job = job_of(session.deployment())
+    here, engine = job.here, job.here.engine
+    if here.lock is None:
         raise UsageError("there is no envgen.lock, so no two builds need be alike", hint="`envgen lock`")
-    engine = connect()
-    demand(profile, root, engine, lock)
-    job = job_of(profile, root, lock)
-    lay_out(job.rendered, profile, root)
-    names = [f"envgen-verify-{profile.compose_name}:{number}" for number in (1, 2)]
+    require_lock(here)
+    _ = here.workspace
+    names = [f"envgen-verify-{here.profile.compose_name}:{number}" for number in (1, 2)]
     try:
         results = _twice(job, request_of(job, Options(no_cache=True)), names)
         ids = tuple(result.image_id for result in results)

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from envgen.app.crash import keeper
-from envgen.app.deployment import Deployment
 from envgen.app.places import by_hand
 from envgen.app.watch import Watch
+from envgen.deployment import Deployment
 from envgen.engine.process import in_background
 from envgen.errors import EnvgenError, Problem, named
 from envgen.profile.model import Ready
@@ -106,7 +106,7 @@ class Group:
                 progress(f"  {here.node}: {line.strip()}")
 
         keep = keeper(self.ranks, self.service, here.node)
-        launcher = Launcher(here.engine, here.compose, here.profile, self.service, say, keep)
+        launcher = Launcher(here, self.service, say, keep)
         launcher.closer = "`envgen nodes check` compares the machines; the crash bundle has the logs of all"
         return launcher
 

@@ -11,17 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from envgen import __version__, files
-from envgen.app.deployment import Deployment
 from envgen.app.doctor import Looked, joined
+from envgen.deployment import Deployment
 from envgen.doctor import report
 from envgen.doctor.collect import attempt, gather
 from envgen.doctor.model import Subject
-from envgen.engine.client import Engine
 from envgen.engine.session import hurried
 from envgen.errors import EnvgenError
 from envgen.explain import classify
 from envgen.files import state_dir
-from envgen.profile.model import Profile
 from envgen.redact import secret_values
 from envgen.serve import crash
 from envgen.serve.crash import as_json, collect, write_bundle
@@ -52,11 +50,11 @@ def collect_report(looked: Sequence[Looked]) -> dict[str, bytes | str]:
         **_files(looked[0].subject),
     }
     for one in looked:
-        folder = f"{one.at.node}/" if len(looked) > 1 else ""
+        folder = f"{one.here.node}/" if len(looked) > 1 else ""
         context, profile = one.report.context, one.subject.profile
-        engine = attempt(one.at.connect) if context.engine is not None else None
+        engine = attempt(one.here.connect) if context.engine is not None else None
         if engine is None:
-            about += f"There was no Docker Engine to ask{f' on {one.at.node}' if folder else ''}.\n"
+            about += f"There was no Docker Engine to ask{f' on {one.here.node}' if folder else ''}.\n"
         else:
             identity = context.container.id if context.container else ""
             seen = crash.collect(engine, identity, context.service, secrets=profile.secrets)
@@ -106,15 +104,15 @@ def _end(path: Path) -> bytes | str:
 FOLDER = "crash"  # below the state folder, which git ignores
 
 
-def write(engine: Engine, profile: Profile, root: Path, service: str, failure: Failure, cause: str) -> str:
+def write(here: Deployment, service: str, failure: Failure, cause: str) -> str:
     """Collect what ``service`` left behind and write it to .envgen/crash/; returns the file's path.
 
     What the log says and what the doctor sees is added. A bundle that can't be written is reported on stderr, and the
     path is empty: the failure itself matters more.
     """
-    identity, files = failure.container.id if failure.container else "", [root / profile.compose_file]
+    identity, files = failure.container.id if failure.container else "", [here.root / here.profile.compose_file]
     told = _findings(failure, cause)
-    return _written(profile, root, service, lambda: _members(engine, profile, root, service, identity, told, files))
+    return _written(here, service, lambda: _members(here, service, identity, told, files))
 
 
 def _findings(failure: Failure, cause: str) -> dict[str, Any]:
@@ -136,10 +134,8 @@ def keeper(places: Sequence[Deployment], service: str, culprit: str = "") -> Cal
                 container = found[0] if found else None
             told = findings if mine else {"reason": f"{culprit} failed first"}
             told = {**told, "node": here.node} if here.node else told
-            return _members(
-                here.engine, here.profile, here.root, service, container.id if container else "", told,
-                here.compose.files, examine=mine,
-            )  # fmt: skip
+            identity = container.id if container else ""
+            return _members(here, service, identity, told, here.compose.files, examine=mine)
 
         def collect_all() -> dict[str, bytes]:
             if len(places) == 1:
@@ -158,25 +154,27 @@ def keeper(places: Sequence[Deployment], service: str, culprit: str = "") -> Cal
                     members |= {f"{node}/{name}": data for name, data in answer.result().items()}
             return members
 
-        return _written(head.profile, head.root, service, collect_all)
+        return _written(head, service, collect_all)
 
     return keep
 
 
 def _members(
-    engine: Engine, profile: Profile, root: Path, service: str, container_id: str, findings: Mapping[str, Any],
+    here: Deployment, service: str, container_id: str, findings: Mapping[str, Any],
     compose_files: Sequence[Path] = (), *, examine: bool = True,
 ) -> dict[str, bytes]:  # fmt: skip
+    engine, profile = here.engine, here.profile
     facts = {"profile": profile.name, "variant": profile.variant, "image": profile.image_name, **findings}
     found = collect(engine, container_id, service, compose_files=compose_files, secrets=profile.secrets, findings=facts)
     # All that the rules know in the whole log, best first.
     known = classify(found["server.log"].decode("utf-8", "replace").splitlines(), kind="serve")
     members = {**found, "explanations.json": as_json([one.data() for one in known]).encode()}
-    return members | ({"doctor.json": _doctor(engine, profile, root, service)} if examine else {})
+    return members | ({"doctor.json": _doctor(here, service)} if examine else {})
 
 
-def _written(profile: Profile, root: Path, service: str, collected: Callable[[], Mapping[str, bytes]]) -> str:
-    known = [value for name in profile.secrets if (value := os.environ.get(name, ""))]
+def _written(here: Deployment, service: str, collected: Callable[[], Mapping[str, bytes]]) -> str:
+    root = here.root
+    known = [value for name in here.profile.secrets if (value := os.environ.get(name, ""))]
     try:
         members = collected()
         stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
@@ -192,10 +190,10 @@ def _written(profile: Profile, root: Path, service: str, collected: Callable[[],
         return str(target)
 
 
-def _doctor(engine: Engine, profile: Profile, root: Path, service: str) -> bytes:
+def _doctor(here: Deployment, service: str) -> bytes:
     """What `envgen doctor` finds right now, in the container if it still runs."""
     try:
-        context, extra = gather(Subject(profile, root, service, False, "envgen.yaml"), lambda: engine)
+        context, extra = gather(Subject(here, service))
         document: Any = report.as_data(report.examine(context, extra))
     except (EnvgenError, OSError) as error:
         document = {"not available": reason_of(error)}

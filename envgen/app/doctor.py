@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envgen.app import nodes, predict, weights
-from envgen.app.deployment import Deployment
 from envgen.app.places import all_at
+from envgen.deployment import Deployment
 from envgen.doctor import fix, report, scripts
 from envgen.doctor.collect import attempt, gather
 from envgen.doctor.deep import examine
@@ -33,19 +33,20 @@ BETWEEN = 15.0  # seconds for the questions to a machine that are about it and t
 
 @dataclass(frozen=True)
 class Looked:
-    """What was found on one machine; ``subject`` has the profile with its folders."""
+    """What was found on one machine: that of the ``subject``."""
 
-    at: Deployment
     subject: Subject
     report: Report
+
+    @property
+    def here(self) -> Deployment:
+        return self.subject.here
 
 
 def look(subject: Subject, *, deep: bool) -> list[Looked]:
     """What each machine of the service shows, the head's first, which has what is between them, too."""
-    found = []
-    for at in all_at(subject.profile, subject.root, subject.service):
-        mine = replace(subject, profile=at.profile)
-        found.append(Looked(at, mine, _look(mine, at, deep)))
+    each = [replace(subject, here=here) for here in all_at(subject.here, subject.service)]
+    found = [Looked(mine, _look(mine, deep)) for mine in each]
     first = found[0]
     between = _machines(subject)
     return [replace(first, report=report.with_more(first.report, Where.NODES, between)), *found[1:]]
@@ -53,27 +54,26 @@ def look(subject: Subject, *, deep: bool) -> list[Looked]:
 
 def joined(looked: Sequence[Looked]) -> Report:
     """All of it in one report."""
-    return report.joined({one.at.node: one.report for one in looked})
+    return report.joined({one.here.node: one.report for one in looked})
 
 
-def _look(subject: Subject, at: Deployment, deep: bool) -> Report:
+def _look(subject: Subject, deep: bool) -> Report:
     """Collect, judge, and add what the project's own scripts and (with ``deep``) the packages themselves say."""
-    context, extra = gather(subject, at.connect)
+    context, extra = gather(subject)
     if context.engine is None:
         return report.examine(context, extra)
-    engine = at.engine
-    if context.service in subject.profile.services:
-        profile, service = subject.profile, context.service
+    here, service = subject.here, context.service
+    if service in here.profile.services:
         running = context.container is not None and context.container.running and not context.is_throw_away
-        refused = attempt(lambda: preflight.refusals(engine, profile, subject.root, service, running=running))
-        lacking = attempt(lambda: weights.report(engine, profile, subject.root))
-        causes = attempt(lambda: _causes(context, engine))
+        refused = attempt(lambda: preflight.refusals(here, service, running=running))
+        lacking = attempt(lambda: weights.report(here))
+        causes = attempt(lambda: _causes(context, here.engine))
         context = replace(context, refused=refused or (), weights=lacking or {}, causes=causes or {})
     found = report.examine(context, extra)
-    found = report.with_more(found, Where.INSIDE, scripts.from_folder(context, subject.root, engine))
+    found = report.with_more(found, Where.INSIDE, scripts.from_folder(context, here.root, here.engine))
     if deep:
-        progress(f"  {at.named('asking the packages themselves; imports take seconds, a kernel up to minutes')}")
-        answers = [*examine(context, subject, engine), *predict.examine(at, context)]
+        progress(f"  {here.named('asking the packages themselves; imports take seconds, a kernel up to minutes')}")
+        answers = [*examine(context, subject), *predict.examine(here, context)]
         found = report.with_more(found, Where.INSIDE, answers)
     return found
 
@@ -134,19 +134,19 @@ def apply_fixes(looked: Sequence[Looked], *, dry_run: bool, agree: Callable[[int
 
 def plan(one: Looked) -> list[Fix]:
     """All steps on one machine."""
-    context, subject = one.report.context, one.subject
+    context = one.report.context
     if context.engine is None:
         return []
-    engine = one.at.engine
-    steps = [*fix.plan(context, one.report.findings, engine, subject.root), *_stale(engine, subject)]
-    return [replace(step, title=one.at.named(step.title)) for step in steps]
+    here = one.here
+    steps = [*fix.plan(context, one.report.findings, here.engine, here.root), *_stale(here)]
+    return [replace(step, title=here.named(step.title)) for step in steps]
 
 
-def _stale(engine: Engine, subject: Subject) -> list[Fix]:
+def _stale(here: Deployment) -> list[Fix]:
     """Modules that are proven stale, by the cache's own plan, guard and act."""
-    if not any(source.package == "flashinfer" for source in subject.profile.sources.values()):
+    if not any(source.package == "flashinfer" for source in here.profile.sources.values()):
         return []
-    cache, causes = JitCache(engine, subject.profile, subject.root), {"stale": True}
+    cache, causes = JitCache(here), {"stale": True}
     # What can't be asked: no cache, or one that is being built. `cache list` shows it.
     found = attempt(lambda: cache.clear(make_query(), dry_run=True, causes=causes))
     if found is None or not found.modules:

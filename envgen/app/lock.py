@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envgen.app.session import Session
-from envgen.engine.client import Engine, connect
+from envgen.deployment import Deployment
+from envgen.engine.client import connect
 from envgen.errors import LockError, Place, Problem, RefusedError
 from envgen.files import state_dir
 from envgen.lock.ask import Stale, Upgrade, checked, patched, stale
@@ -18,7 +19,6 @@ from envgen.lock.model import (
     Change,
     Lock,
     PatchLock,
-    ProfileLock,
     changes,
     exclusive,
     facts,
@@ -127,17 +127,18 @@ def _problems_of(session: Session, found: Sequence[Unresolved]) -> list[Problem]
 # --- before a build ---------------------------------------------------------------------------------------------------
 
 
-def demand(profile: Profile, root: Path, engine: Engine, lock: ProfileLock | None) -> None:
+def require_lock(here: Deployment) -> None:
     """RefusedError when a production build would not be what the lock says; development gets warnings."""
+    profile, lock = here.profile, here.lock
     production = profile.mode is Mode.PRODUCTION
-    problems = _problems(profile, root, engine, lock)
+    problems = _problems(here)
     if not problems:
         return
     if production:
         head = Problem(f"{profile.name} is a production profile, and the lock does not hold all of its inputs:")
         last = Problem("nothing was built", hint=f"run `envgen lock`; {_UNLOCKED}")
         raise RefusedError(problems=(head, *problems, last))
-    platform = _platform(profile, engine)
+    platform = _platform(here)
     if lock is not None and lock.python and platform not in lock.python:
         others = ", ".join(sorted(lock.python))
         message = f"envgen.lock holds the packages of {profile.name} for {others}, and this image is for {platform}"
@@ -149,20 +150,22 @@ def demand(profile: Profile, root: Path, engine: Engine, lock: ProfileLock | Non
         progress(f"warning: envgen.lock: {problem.message}")
 
 
-def _platform(profile: Profile, engine: Engine) -> str:
-    return profile.base.platform.value if profile.base.platform else f"linux/{engine.info().arch}"
+def _platform(here: Deployment) -> str:
+    chosen = here.profile.base.platform
+    return chosen.value if chosen else f"linux/{here.engine.info().arch}"
 
 
-def _problems(profile: Profile, root: Path, engine: Engine, lock: ProfileLock | None) -> list[Problem]:
+def _problems(here: Deployment) -> list[Problem]:
+    profile, root, lock = here.profile, here.root, here.lock
     whole = load(root)
     if whole is None or lock is None:
         return [Problem("there is no envgen.lock")]
-    platform = _platform(profile, engine)
+    platform = _platform(here)
     found = [
         Problem(str(each)) for each in stale(profile, whole, patch_locks([profile], root), platform, weights=False)
     ]
     if lock.base and lock.base.resolved == LOCAL:
-        image = engine.image(lock.base.name)
+        image = here.engine.image(lock.base.name)
         if image is None or image.id != lock.base.digest:
             seen = "is not there" if image is None else "is another one"
             message = f"base: {lock.base.name} was made on one machine, and here it {seen}"

@@ -5,7 +5,6 @@ vLLM compares nothing between its ranks: other weights on the second machine giv
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from typing import Any
 from envgen import files
 from envgen.app.session import the_service
 from envgen.binding import digest_of
-from envgen.doctor.collect import mounts
+from envgen.deployment import Deployment, docker_environment, on_machine, rank_environment
 from envgen.doctor.model import Finding, Remedy, Severity, Where
 from envgen.engine.client import Engine, connect
 from envgen.engine.values import COMPOSE_PROJECT, MISSHAPEN, Container, Image, Mount
@@ -27,8 +26,6 @@ from envgen.inside import run
 from envgen.profile.check_services import ranks_of
 from envgen.profile.model import Cluster, GpuMode, Machine, Profile, Service
 from envgen.render import environment as names
-from envgen.render.locking import lock_of_image
-from envgen.render.outputs import render_profile
 from envgen.serve.preflight import of_image
 from envgen.text import progress, size
 
@@ -124,43 +121,12 @@ def choose(profile: Profile, wanted: str | None) -> tuple[str, Service, Cluster]
     return name, service, service.cluster
 
 
-def environment(machine: Machine) -> dict[str, str]:
-    """Our variables, pointing Docker at one machine. `default` is what Docker uses anyway."""
-    context = {} if machine.context == "default" else {"DOCKER_CONTEXT": machine.context}
-    return {key: value for key, value in os.environ.items() if key != "DOCKER_HOST" or not context} | context
-
-
-def on_machine(profile: Profile, name: str) -> Profile:
-    """The profile with the folders of this machine for its caches; "": as it is."""
-    own = profile.nodes[name].caches if name else {}
-    caches = {
-        key: replace(cache, host=own[key]) if cache.host is not None and key in own else cache
-        for key, cache in profile.caches.items()
-    }
-    return replace(profile, caches=caches)
-
-
-def variables(profile: Profile, root: Path, cluster: Cluster, name: str) -> dict[str, str]:
-    """What the rendered Compose files need on one machine."""
-    machine = profile.nodes[name]
-    found = names.compose_environment(on_machine(profile, name), root)
-    found |= {
-        names.NODE_RANK: str(cluster.nodes.index(name)),
-        names.NODE_ADDRESS: machine.address,
-        names.NODE_INTERFACE: machine.interface,
-        names.HEAD_ADDRESS: profile.nodes[cluster.nodes[0]].address,
-    }
-    if machine.rdma:
-        found[names.NODE_RDMA] = ",".join(machine.rdma)
-    return found
-
-
 def write_variables(profile: Profile, root: Path, cluster: Cluster) -> list[str]:
     """One git-ignored file a machine, for plain `docker compose --env-file`. Their paths, relative to the project."""
     written = []
     for name in cluster.nodes:
         lines = ["# Written by `envgen nodes check`: facts about one machine, for docker compose --env-file."]
-        for key, value in sorted(variables(profile, root, cluster, name).items()):
+        for key, value in sorted(rank_environment(profile, root, cluster, name).items()):
             # Between single quotes Compose takes everything as it is, but no single quote.
             lines.append(f"# {key} has a quote in it: set it in your shell" if "'" in value else f"{key}='{value}'")
         path = f"{FOLDER}/{name}.env"
@@ -183,21 +149,21 @@ def look(profile: Profile, root: Path, name: str, cluster: Cluster, deep: bool =
 def _look_at(one: Seen, profile: Profile, root: Path, name: str, cluster: Cluster, deep: bool) -> None:
     service = profile.services[name]
     try:
-        one.engine = connect(environment(one.machine))
+        one.engine = connect(docker_environment(one.machine))
         info = one.engine.info()
         one.version, one.arch = info.version, info.arch
-        one.image = one.engine.image(profile.image_name)
+        here = Deployment(on_machine(profile, one.name), root, one.name).knowing(engine=one.engine)
+        one.image = here.image
         if one.rank == 0:
-            lock = lock_of_image(profile, root, one.image.labels if one.image else None)
-            one.stale = tuple(of_image(profile, one.image, render_profile(profile, lock, root=root).digest))
+            one.stale = tuple(of_image(here))
         if one.image is None:
             return
         running = one.engine.containers()
         mine = [it for it in running if it.labels.get(COMPOSE_PROJECT) == profile.compose_name and not it.one_off]
         one.runs = any(profile.services.get(it.service) is service for it in mine)
         one.gpus = tuple(it for it in running if it.gpu and not (it in mine and it.service == name))
-        profile = on_machine(profile, one.name)
-        theirs = [replace(mount, read_only=True) for mount in mounts(profile, root, one.engine, name)]
+        profile = here.profile
+        theirs = [replace(mount, read_only=True) for mount in here.mounts(name)]
         if certificates := names.compose_environment(profile, root).get(names.CA_VARIABLE):
             theirs.append(Mount(certificates, names.CA_FILE, read_only=True))
         wanted = [cluster.port, *(port.container for port in service.ports)]
@@ -242,22 +208,20 @@ def model_of(profile: Profile, service: Service) -> dict[str, str] | None:
     return {"folder": path} if path.startswith("/") else None
 
 
-def weights_of(
-    machine: Machine, profile: Profile, root: Path, service: Service
-) -> tuple[list[Mount], dict[str, str] | None]:
+def weights_of(here: Deployment, service: Service) -> tuple[list[Mount], dict[str, str] | None]:
     """The cache that has the weights, as a mount at MODEL_HOME, and where they are there."""
+    profile, root = here.profile, here.root
     model = model_of(profile, service) or {}
     place = model.get("home") or model.get("folder", "")
     for name, cache in profile.caches.items():
         below = cache.path.path
         if not (place + "/").startswith(below + "/"):
             continue
-        own = machine.caches.get(name, cache.host)
         key = "home" if "home" in model else "folder"
         found = {**model, key: MODEL_HOME + place.removeprefix(below)}
-        if cache.host is None or own is None:
+        if cache.host is None:
             return [Mount(names.cache_volume(profile, name), MODEL_HOME, "volume", read_only=True)], found
-        source = str((root / Path(own.path).expanduser()).resolve())
+        source = str((root / Path(cache.host.path).expanduser()).resolve())
         return [Mount(source, MODEL_HOME, "bind", read_only=True)], found
     return [], None
 

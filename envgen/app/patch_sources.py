@@ -15,10 +15,10 @@ from packaging.version import InvalidVersion, Version
 
 from envgen import files
 from envgen.app.session import Session
+from envgen.deployment import Deployment
 from envgen.engine.git import Mirror
 from envgen.errors import BuildError, EnvgenError, Problem, UsageError
 from envgen.lock.index import PackageIndex
-from envgen.lock.model import ProfileLock
 from envgen.lock.pyproject import build_requires
 from envgen.patches.dry_run import (
     DryRun,
@@ -32,7 +32,6 @@ from envgen.patches.dry_run import (
 from envgen.patches.series import Series, load_series, version_of, version_of_ref
 from envgen.profile.model import Profile, Project, Source
 from envgen.redact import without_login
-from envgen.render.locking import lock_of
 from envgen.text import progress
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -63,12 +62,12 @@ class Target:
         return load_series(self.root, self.source.patches or "")
 
 
-def targets_of(profile: Profile, root: Path, lock: ProfileLock | None) -> list[Target]:
+def targets_of(here: Deployment) -> list[Target]:
     """The sources of one profile that a build patches; with a lock, at the commits that it names."""
-    commits = {name: git.commit for name, git in lock.git.items()} if lock else {}
+    commits = {name: git.commit for name, git in here.lock.git.items()} if here.lock else {}
     return [
-        Target(name, profile.name, source, root, commits.get(name, ""))
-        for name, source in profile.sources.items()
+        Target(name, here.profile.name, source, here.root, commits.get(name, ""))
+        for name, source in here.profile.sources.items()
         if source.patches and source.origin.kind != "checkout"
     ]
 
@@ -79,7 +78,7 @@ def find_targets(session: Session, names: Sequence[str] = ()) -> list[Target]:
     profiles = [session.profile()] if session.profile_name else list(project.profiles.values())
     found: dict[tuple[str, str, str], Target] = {}
     for profile in profiles:
-        for target in targets_of(profile, project.root, lock_of(profile, project.root)):
+        for target in targets_of(Deployment(profile, project.root).to_build()):
             found.setdefault((target.name, target.folder, repr(target.source.origin)), target)
     known = sorted({target.name for target in found.values()})
     if not known:
@@ -248,25 +247,26 @@ class _Tried:
     complete: bool = True
 
 
-def try_patches(profile: Profile, root: Path, digest: str, lock: ProfileLock | None) -> None:
+def try_patches(here: Deployment) -> None:
     """Hold each patched source's series against its bare source, and look there for what its build needs.
 
     Raises ``BuildError`` when a patch does not fit, or the script that prepares the source is not there.
 
-    The source is the one that will be built: the commit in ``lock`` where there is one. ``digest`` is the render's,
-    which covers patches, origins and commits: what passed once is not tried again. A branch without a locked commit
-    moves, so it is tried every time. A source that can't be fetched is reported, and left to the build.
+    The source is the one that will be built: the commit in the lock where there is one. The render's digest covers
+    patches, origins and commits: what passed once is not tried again. A branch without a locked commit moves, so it is
+    tried every time. A source that can't be fetched is reported, and left to the build.
     """
+    profile = here.profile
     if not any(source.patches and source.origin.kind != "checkout" for source in profile.sources.values()):
         return
     # Not in the project: a commit could then switch the dry run off.
-    record = files.cache_dir() / "tried-patches" / hashlib.sha256(f"1 {digest}".encode()).hexdigest()
+    record = files.cache_dir() / "tried-patches" / hashlib.sha256(f"1 {here.digest}".encode()).hexdigest()
     if record.is_file():
         for warning in files.read(record).decode("utf-8", "replace").splitlines():
             progress(warning)
         return
     started, found, sources = time.monotonic(), _Tried(), Sources(seconds=SECONDS, say=progress)
-    for target in targets_of(profile, root, lock):
+    for target in targets_of(here):
         _try(target, profile, sources, found)
     _refuse(found)
     for warning in found.warnings:

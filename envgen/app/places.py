@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from envgen.app import nodes
-from envgen.app.deployment import Deployment
-from envgen.app.session import VARIANT_LABEL, Session, known_service
+from envgen.app.session import VARIANT_LABEL, Session
+from envgen.deployment import Deployment, docker_environment, known_service, on_machine
 from envgen.engine.endpoint import find_endpoint
 from envgen.engine.process import in_background
 from envgen.engine.values import Container
@@ -23,22 +23,26 @@ from envgen.serve.launch import CONFIG_HASH, settings_differ
 T = TypeVar("T")
 
 
-def all_at(profile: Profile, root: Path, service: str | None = None) -> list[Deployment]:
-    """The machines of ``service``, the head's first. None: of the profile; where a service is not shared, its alone."""
+def all_at(here: Deployment, service: str | None = None) -> list[Deployment]:
+    """``here`` on the machines of ``service``, the head's first.
+
+    None: of the profile; where a service is not shared, its machine alone.
+    """
+    profile = here.profile
     found = nodes_of(profile, (service,) if service else ())
     if service is None and not all(one.cluster for one in profile.services.values()):
-        here = _host("", profile)
-        found = [next((node for node in found if _host(node, profile) == here), "")]
-    return [_on(profile, root, node) for node in found]
+        mine = _host("", profile)
+        found = [next((node for node in found if _host(node, profile) == mine), "")]
+    return [_on(profile, here.root, node) for node in found]
 
 
 def _on(profile: Profile, root: Path, node: str) -> Deployment:
-    return Deployment(nodes.on_machine(profile, node), root, node)
+    return Deployment(on_machine(profile, node), root, node)
 
 
-def at(profile: Profile, root: Path, service: str | None = None) -> Deployment:
-    """Where ``service`` answers: on the head of its machines, or the engine that Docker itself would use."""
-    return all_at(profile, root, service)[0]
+def at(here: Deployment, service: str | None = None) -> Deployment:
+    """``here`` where ``service`` answers: on the head of its machines, or the engine that Docker itself would use."""
+    return all_at(here, service)[0]
 
 
 @dataclass
@@ -78,7 +82,7 @@ def by_hand(node: str, profile: Profile, reason: str) -> str:
 
 def opened(session: Session) -> Deployment:
     """The profile on the engine that Docker itself would use."""
-    return _rendered(Deployment(session.profile(), session.loaded().project.root))
+    return _rendered(session.deployment())
 
 
 def _rendered(one: Deployment) -> Deployment:
@@ -113,8 +117,9 @@ def places(session: Session, names: Sequence[str] = (), node: str | None = None)
     reached, lost = reach(profile, root, wanted)
     made = Places(profile, lost=lost)
     if reached:  # one rendering for all: that of the first machine's image
-        workspace = next(iter(reached.values())).knowing(profile=profile).workspace
-        made.found = [_rendered(one.knowing(workspace=workspace)) for one in reached.values()]
+        first = next(iter(reached.values())).knowing(profile=profile)
+        known = {"rendered": first.rendered, "workspace": first.workspace}
+        made.found = [_rendered(one.knowing(**known)) for one in reached.values()]
     return made
 
 
@@ -134,7 +139,7 @@ def nodes_of(profile: Profile, names: Sequence[str] = ()) -> list[str]:
 
 def _host(node: str, profile: Profile) -> str:
     try:
-        endpoint = find_endpoint(nodes.environment(profile.nodes[node]) if node else None)
+        endpoint = find_endpoint(docker_environment(profile.nodes[node]) if node else None)
         return endpoint.host
     except EngineError:  # it is reported where it is connected to
         return ""
@@ -164,7 +169,7 @@ def changed(here: Callable[[], Deployment], found: Sequence[Container]) -> dict[
     """Container id -> whether `up` would replace it for its settings; ``here`` is asked where one can be compared."""
     known = [one for one in found if one.running and not one.one_off and CONFIG_HASH in one.labels]
     place = here() if known else None
-    return settings_differ(place.compose, place.profile, known, os.environ) if place else {}
+    return settings_differ(place, known, os.environ) if place else {}
 
 
 def as_data(container: Container, digest: str, differs: bool | None, node: str = "") -> dict[str, Any]:

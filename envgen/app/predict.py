@@ -10,10 +10,9 @@ from typing import Any
 
 import yaml
 
-from envgen.app.deployment import Deployment
 from envgen.app.session import the_service
+from envgen.deployment import Deployment
 from envgen.doctor import collect, remedies
-from envgen.doctor.collect import compose_env, throw_away
 from envgen.doctor.model import Context, Finding, Remedy, error, info, ok, warning
 from envgen.engine.host import mem_available
 from envgen.errors import EnvgenError, NotFoundError, Problem, RefusedError
@@ -22,7 +21,7 @@ from envgen.predict.gpus import Gpu, target
 from envgen.predict.judge import Judgement, Verdict, backends, judge, with_cubins
 from envgen.predict.memory import Estimate, estimate
 from envgen.profile.model import GpuMode, Profile, Service
-from envgen.render.environment import service_env
+from envgen.render.environment import compose_env, service_env
 
 PROGRAM = run.Program("predict_vllm")
 TIMEOUT = 300.0  # seconds; two idle cores need 15 to 40
@@ -109,7 +108,7 @@ def place_in_engine(here: Deployment, service: str) -> Place:
             f"the image {profile.image_name} is not built: there is no vLLM to ask",
             hint=f"envgen build --profile {profile.name}",
         )
-    execute, _ = throw_away(here.engine, profile, here.root, service)
+    execute, _ = here.throw_away(service)
     return Place(execute, python, f"image {profile.image_name}")
 
 

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from envgen import files
-from envgen.app.ownership import other_owner
+from envgen.deployment import Deployment
 from envgen.engine.client import Engine
 from envgen.engine.owner import Owner
 from envgen.engine.values import Container
@@ -65,8 +65,12 @@ def find(engine: Engine, project: Project, variants: Sequence[Profile] = ()) -> 
 
 def held_elsewhere(engine: Engine, project: Project) -> dict[str, Owner]:
     """The profiles whose name another folder or user holds, and who."""
-    found = {name: other_owner(engine, profile, project.root) for name, profile in project.profiles.items()}
+    found = {name: _at(engine, project, profile).other_owner() for name, profile in project.profiles.items()}
     return {name: other for name, other in found.items() if other is not None}
+
+
+def _at(engine: Engine, project: Project, profile: Profile) -> Deployment:
+    return Deployment(profile, project.root).knowing(engine=engine)
 
 
 def remove(items: Sequence[Item]) -> list[str]:
@@ -129,12 +133,9 @@ def _caches(
 
     A folder of this machine may be shared by other projects: each use of theirs leaves its time there, too.
     """
-    keys = set()
-    for profile in profiles:
-        image = engine.image(profile.image_name)
-        keys.add(locking.namespace_here(profile, project.root, image.labels if image else None))
+    keys = {_at(engine, project, profile).cache_key for profile in profiles}
     for profile in project.profiles.values():
-        cache = JitCache(engine, profile, project.root)
+        cache = JitCache(_at(engine, project, profile))
         made = profile.caches.get(locking.CACHE)
         if made is None or profile.name in foreign:
             continue

@@ -13,10 +13,10 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envgen.app import nodes, ownership
-from envgen.app.deployment import Deployment
+from envgen.app import nodes
 from envgen.app.nodes import content
 from envgen.app.session import Session
+from envgen.deployment import Deployment, on_machine
 from envgen.engine import process
 from envgen.engine.client import Engine
 from envgen.engine.endpoint import SshAddress
@@ -25,7 +25,6 @@ from envgen.errors import EngineError, RefusedError
 from envgen.jitcache.place import COMPILED
 from envgen.profile.model import Profile, Service
 from envgen.render import environment as names
-from envgen.render.locking import places_of
 from envgen.text import progress, size, visible
 
 EVERY = 3.0  # seconds between two lines of progress
@@ -106,20 +105,20 @@ def push(session: Session, wanted: str | None, *, kinds: Collection[str], dry_ru
     _, service, cluster = nodes.choose(profile, wanted)
     first, *others = cluster.nodes
     name = profile.image_name
-    source = Deployment(profile, root, first)
-    image = source.engine.image(name)
+    source = Deployment(on_machine(profile, first), root, first)
+    image = source.image
     if image is None:
         raise RefusedError(f"{first}: the image {name} is not there", hint="envgen build")
     found = []
     for node in others:
         what = f"image {name}"
         try:
-            target = Deployment(profile, root, node)
+            target = Deployment(on_machine(profile, node), root, node).knowing(lock=source.lock)
             if "image" in kinds:
                 found.append(push_image(source, target, image, name, dry_run))
-            for folder in _folders(profile, root, service, source, target, image, kinds):
+            for folder in _folders(service, source, target, kinds):
                 what = folder.what
-                found.append(push_folder(profile, root, folder, source, target, dry_run))
+                found.append(push_folder(folder, source, target, dry_run))
         except (EngineError, RefusedError) as error:
             problem = error.problems[0]
             hint = problem.hint
@@ -149,19 +148,11 @@ def push_image(source: Deployment, target: Deployment, image: Image, name: str, 
     return Pushed(what, node, "sent", "", meter.bytes, meter.seconds)
 
 
-def _folders(
-    profile: Profile,
-    root: Path,
-    service: Service,
-    source: Deployment,
-    target: Deployment,
-    image: Image,
-    kinds: Collection[str],
-) -> Iterator[Folder]:
+def _folders(service: Service, source: Deployment, target: Deployment, kinds: Collection[str]) -> Iterator[Folder]:
     """The folders that a service uses on each machine: checkouts and what is installed of them, weights, compiled
     kernels."""
     if "sources" in kinds:
-        here = names.compose_environment(profile, root)
+        profile, here = source.profile, names.compose_environment(source.profile, source.root)
         for name, one in profile.mounted_sources.items():
             if one.origin.checkout is not None:
                 mount = Mount(here[names.checkout_variable(name)], FOLDER)
@@ -170,19 +161,19 @@ def _folders(
         if profile.mounted_sources and source.engine.volume(overlay.source) is not None:
             yield Folder("overlay", overlay, overlay, mirror=True, idle=True)
     if "model" in kinds:
-        for mine, theirs in zip(*(_weights(end, profile, root, service) for end in (source, target)), strict=True):
+        for mine, theirs in zip(*(_weights(end, service) for end in (source, target)), strict=True):
             yield Folder("model", mine, theirs)
     if "caches" in kinds:
-        ends = (_cache_mounts(profile, root, end, image) for end in (source, target))
-        for (name, mine), (_, theirs) in zip(*ends, strict=True):
+        for name in [name for name in source.caches if name in COMPILED]:
+            mine, theirs = source.caches[name], target.caches[name]
             there = Path(mine.source).is_dir() if mine.kind == "bind" else source.engine.volume(mine.source)
             if there:
                 yield Folder(f"cache {name}", mine, theirs, idle=True)
 
 
-def _weights(end: Deployment, profile: Profile, root: Path, service: Service) -> list[Mount]:
+def _weights(end: Deployment, service: Service) -> list[Mount]:
     """Where a machine has the weights: the folder of their repository, or their own; a whole volume."""
-    mounts, model = nodes.weights_of(end.profile.nodes[end.node], profile, root, service)
+    mounts, model = nodes.weights_of(end, service)
     if not mounts or model is None:
         return []
     [mount] = mounts
@@ -193,39 +184,23 @@ def _weights(end: Deployment, profile: Profile, root: Path, service: Service) ->
     return [Mount(mount.source + below, FOLDER)]
 
 
-def _cache_mounts(profile: Profile, root: Path, end: Deployment, image: Image) -> Iterator[tuple[str, Mount]]:
-    """What was compiled at run time, as this machine keeps it."""
-    places = places_of(profile, root, image.labels)
-    for (name, cache), (place, path, kind) in zip(profile.caches.items(), places, strict=True):
-        if name in COMPILED:
-            own = end.profile.nodes[end.node].caches.get(name) if kind == "bind" else None
-            if own is not None and cache.host is not None:
-                here = names.compose_environment(profile, root)[names.cache_variable(name)]
-                place = own.path + place.removeprefix(here)  # with the namespace
-            yield name, Mount(place, path, kind)
-
-
-def push_folder(
-    profile: Profile, root: Path, folder: Folder, source: Deployment, target: Deployment, dry_run: bool
-) -> Pushed:
+def push_folder(folder: Folder, source: Deployment, target: Deployment, dry_run: bool) -> Pushed:
     """Send what ``target`` lacks of a folder or volume. EngineError, RefusedError."""
     if folder.idle:
         for end in (source, target):
-            if any(one.running for one in end.engine.containers(profile.compose_name)):
+            if any(one.running for one in end.engine.containers(end.profile.compose_name)):
                 raise RefusedError(f"services use it on {end.node}", hint="envgen down")
     if folder.source.kind == "bind":
         return _rsync(folder, source, target, dry_run)
-    return _volume(profile, root, folder, source, target, dry_run)
+    return _volume(folder, source, target, dry_run)
 
 
 # --- volumes ----------------------------------------------------------------------------------------------------------
 
 
-def _volume(
-    profile: Profile, root: Path, folder: Folder, source: Deployment, target: Deployment, dry_run: bool
-) -> Pushed:
+def _volume(folder: Folder, source: Deployment, target: Deployment, dry_run: bool) -> Pushed:
     """From volume to volume, by tar in a container of the image at each end."""
-    name, what, node = folder.source.source, folder.what, target.node
+    profile, name, what, node = target.profile, folder.source.source, folder.what, target.node
     there, image = target.engine.volume(name) is not None, target.engine.image(profile.image_name)
     if there and image and _listed(source.engine, profile, name) == _listed(target.engine, profile, name):
         return Pushed(what, node, "same")
@@ -234,7 +209,7 @@ def _volume(
     if dry_run:
         return Pushed(what, node, "to send", "all of it")
     if folder.mirror:
-        ownership.require(target.engine, profile, root)
+        target.require_name()
     if not there:
         # With the labels that Compose would give it: else it warns of a stranger at each start.
         labels = {COMPOSE_PROJECT: profile.compose_name, "com.docker.compose.volume": what.replace(" ", "-")}

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from envgen.app import grants, nodes, ownership, weights
+from envgen.app import grants, nodes, weights
 from envgen.app.cluster import Group
 from envgen.app.crash import keeper
-from envgen.app.deployment import Deployment
 from envgen.app.places import opened, place_of, places
 from envgen.app.predict import foresee
-from envgen.app.session import Session, known_service, of_running
+from envgen.app.session import Session, of_running
+from envgen.deployment import Deployment, known_service
 from envgen.doctor.collect import lacking
 from envgen.engine.endpoint import demand_plugin
 from envgen.engine.process import in_background
@@ -48,7 +48,7 @@ Agree = Callable[[str], bool]  # puts a question to the user; False without a te
 def _there(here: Deployment, service: str) -> Container:
     """The container of a service of ours, running or not. NotFoundError with the command that makes one."""
     profile = here.profile
-    ownership.require(here.engine, profile, here.root)
+    here.require_name()
     found = here.engine.containers(profile.compose_name, service, all=True)
     if not found:
         up = f"envgen up {service} --profile {profile.name}"
@@ -70,16 +70,16 @@ def again(verb: str, session: Session, service: str, timeout: int | None) -> tup
     if varied is not session:  # what it must show to be ready depends on the variant that it was started with
         here = opened(varied)
     profile = here.profile
-    preflight.check_again(here.engine, profile, here.root, container)  # before a running one ends
+    preflight.check_again(here, container)  # before a running one ends
     progress(f"  {verb}ing {container.name}")
     done = here.compose.run(verb, service, check=False)
     if done.code:
         lines = done.stderr.decode(errors="replace").strip().splitlines()
-        if refused := preflight.changed_meanwhile(here.engine, profile, here.root, service, lines):
+        if refused := preflight.changed_meanwhile(here, service, lines):
             raise refused
         hint = f"envgen up {service} --profile {profile.name}"
         raise ServiceError(f"{service} was not started: {''.join(lines[-1:])}", hint=hint)
-    launcher = Launcher(here.engine, here.compose, profile, service, progress, keeper((here,), service))
+    launcher = Launcher(here, service, progress, keeper((here,), service))
     return profile, launcher.await_ready(container, timeout)
 
 
@@ -89,7 +89,7 @@ def _never(_question: str) -> bool:
 
 def halt(here: Deployment, names: Sequence[str]) -> list[str]:
     """Stop the running containers of these services (none named: of all); they stay, for `start`. Their names."""
-    ownership.require(here.engine, here.profile, here.root)
+    here.require_name()
     found = here.containers(names, all=False)
     if found:
         here.compose.run("--profile", "*", "stop", *names)
@@ -101,8 +101,8 @@ def remove(here: Deployment, names: Sequence[str], *, volumes: bool, dry_run: bo
 
     The containers and the volumes that are gone, or would be.
     """
-    profile, engine, compose = here.profile, here.engine, here.compose
-    ownership.require(engine, profile, here.root)
+    engine, compose = here.engine, here.compose
+    here.require_name()
     found = sorted(one.name for one in here.containers(names, all=True))
     doomed = []
     if volumes:  # the named ones of the rendered file that exist
@@ -120,7 +120,7 @@ def remove(here: Deployment, names: Sequence[str], *, volumes: bool, dry_run: bo
     elif found:
         compose.run("--profile", "*", "rm", "--stop", "--force", *names)
     if volumes:
-        ownership.release(engine, profile)
+        here.release_name()
     return found, doomed
 
 
@@ -130,12 +130,11 @@ def one_off(session: Session, service: str, argv: Sequence[str], options: Sequen
     The container is removed when the command ends, whatever ends it.
     """
     here = place_of(session, service, None)
-    engine, profile, root = here.engine, here.profile, here.root
-    ownership.require(engine, profile, root)
-    preflight.check_once(engine, profile, root, service, here.digest)
+    here.require_name()
+    preflight.check_once(here, service)
     compose = here.to_start(service).compose
-    ownership.claim(engine, profile, root)
-    preflight.prepare(engine, profile, root, service)
+    here.claim_name()
+    preflight.prepare(here, service)
     terminal = () if tty and sys.stdin.isatty() and sys.stdout.isatty() else ("-T",)
     return compose.interactive("--progress=quiet", "run", "--rm", "--no-deps", *terminal, *options, service, *argv)
 
@@ -181,25 +180,22 @@ def check(session: Session, service: str, agree: Agree) -> Checked:
     if session.profile().services[service].cluster is not None:
         return _check_shared(session, service)
     here = opened(session)
-    root, profile, engine = here.root, here.profile, here.engine
-    ownership.require(engine, profile, root)
-    lacking = partial(weights.preflight, engine, profile, root, service)
-    look = partial(preflight.check, engine, profile, root, service, here.digest, lacking)
+    here.require_name()
+    look = partial(preflight.check, here, service, partial(weights.preflight, here, service))
     try:
         found = look()
     except PreflightError as refused:
         missing = [f"  {problem.message}" for problem in refused.problems[1:]]
         if not refused.only_weights or not agree("\n".join([*missing, "Fetch them now?"])):
             raise
-        weights.fetch(engine, profile, root, service)
+        weights.fetch(here, service)
         found = look()
     if not found.running:
         return Checked(here, service, found)
-    for name in missing_here(profile, found.running, os.environ):
+    for name in missing_here(here.profile, found.running, os.environ):
         progress(f"  note: {name} is not set in this terminal; {service} keeps the value it was started with")
-    compose = keep_moment(here.compose, profile, found.running, os.environ)
-    differing = differences(engine, compose, profile, service, found.running)
-    return Checked(here.knowing(compose=compose), service, found, differing)
+    kept = keep_moment(here, found.running, os.environ)
+    return Checked(kept, service, found, differences(kept, service, found.running))
 
 
 def _check_shared(session: Session, service: str) -> Checked:
@@ -208,13 +204,13 @@ def _check_shared(session: Session, service: str) -> Checked:
     found = places(session, (service,))
     for here in found.found:
         try:
-            ownership.require(here.engine, profile, root)
+            here.require_name()
         except RefusedError as refused:
             raise named(here.node, refused) from None
     problems, ranks, running = [], list[Deployment](), list[tuple[Deployment, Container]]()
     for here in found.found:
         there = here.engine.containers(profile.compose_name, service)
-        for one in preflight.refusals(here.engine, here.profile, root, service, running=bool(there)):
+        for one in preflight.refusals(here, service, running=bool(there)):
             problems.append(replace(one, message=here.named(one.message)))
         ranks.append(here.to_start(service))
         running += [(ranks[-1], one) for one in there]
@@ -228,11 +224,10 @@ def _check_shared(session: Session, service: str) -> Checked:
     differing = [
         here.named(line)
         for here, one in running
-        for line in differences(here.engine, keep_moment(here.compose, profile, one, os.environ), profile, service, one)
+        for line in differences(keep_moment(here, one, os.environ), service, one)
     ]
     notes = preflight.exposure(profile, service)
-    mode, _ = preflight.gpu_mode(ranks[0].engine, profile.gpu)
-    passed = preflight.Preflight(mode, running[0][1] if running else None, tuple(notes))
+    passed = preflight.Preflight(ranks[0].gpu, running[0][1] if running else None, tuple(notes))
     return Checked(ranks[0], service, passed, tuple(differing), tuple(ranks))
 
 
@@ -279,15 +274,15 @@ def begin(
     if found.running and checked.differing and not recreate and not again:
         _may_replace(profile, service, found.running, checked.differing, agree)
     for one in checked.places:  # the head first: of two laptops at once, its engine decides
-        ownership.claim(one.engine, profile, one.root)
+        one.claim_name()
         if checked.differing or not found.running:
-            preflight.prepare(one.engine, one.profile, one.root, service)
+            preflight.prepare(one, service)
     if checked.ranks:
         if found.running and (again or checked.differing):
             _end_all(checked)
         started = checked.group.start(wait_for_it=wait, timeout=timeout)
         return Starting(checked, _done(started), lambda: started)
-    launcher = Launcher(here.engine, here.compose, profile, service, progress, keeper((here,), service))
+    launcher = Launcher(here, service, progress, keeper((here,), service))
     try:
         begun = launcher.begin()
     except KeyboardInterrupt:

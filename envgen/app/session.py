@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from envgen.deployment import Deployment, known_service
 from envgen.engine.client import Engine
 from envgen.engine.compose import DOTENV, read_dotenv
 from envgen.engine.owner import ours
@@ -69,6 +69,10 @@ class Session:
         hide(hidden_values(os.environ, profile.secrets))
         return profile
 
+    def deployment(self) -> Deployment:
+        """The profile in its folder, on the engine that Docker itself would use."""
+        return Deployment(self.profile(), self.loaded().project.root)
+
 
 def of_running(
     session: Session, service: str | None, engine: Callable[[], Engine], *, stopped: bool = False
@@ -87,16 +91,6 @@ def of_running(
     if variant not in profile.variants:
         return session
     return session.with_(variant=variant)
-
-
-def known_service(profile: Profile, name: str) -> None:
-    """UsageError with a near match unless the profile has a service of that name."""
-    if name not in profile.services:
-        near = difflib.get_close_matches(name, profile.services, 1)
-        raise UsageError(
-            f"profile {profile.name} has no service {name!r}; it has: {', '.join(profile.services) or 'none'}",
-            hint=f"did you mean `{near[0]}`?" if near else "another profile? add --profile NAME",
-        )
 
 
 def the_service(profile: Profile, wanted: str | None, fitting: Sequence[str], lacking: str, hint: str) -> str:

@@ -15,7 +15,7 @@ from envgen.app import lock
 from envgen.app.places import as_data, changed, nodes_of, opened, reach
 from envgen.app.session import VARIANT_LABEL, Session
 from envgen.bench.record import runs, utc
-from envgen.engine.client import Engine
+from envgen.deployment import Deployment
 from envgen.engine.git import WorkTree
 from envgen.engine.process import in_background
 from envgen.engine.session import hurried
@@ -24,8 +24,7 @@ from envgen.errors import EnvgenError
 from envgen.files import state_dir
 from envgen.profile.model import Profile
 from envgen.render.environment import checkout_variable, compose_environment
-from envgen.render.locking import lock_of_image, mounts_of
-from envgen.render.outputs import diff, render_profile, render_project
+from envgen.render.outputs import diff, render_project
 from envgen.serve.launch import differences, keep_moment
 from envgen.serve.preflight import RENDER_LABEL
 
@@ -52,16 +51,16 @@ def look(session: Session) -> dict[str, Any]:
         found["lost"] = {node: error.problems[0].message for node, error in lost.items() if node}
         if not reached:
             raise next(iter(lost.values()))
-        engine = next(iter(reached.values())).engine  # of several machines the first, which has the API
-        sizes = in_background(engine.volume_sizes)
-        digest, found["image"], labels = _image(engine, profile, root)
-        found["caches"] = _caches(profile, root, labels, sizes)
+        first = next(iter(reached.values()))  # of several machines: it has the API
+        sizes = in_background(first.engine.volume_sizes)
+        found["image"] = _image(first)
+        found["caches"] = _caches(first, sizes)
         there = [
             (node, container) for node, one in reached.items()
             for container in one.containers(all=True)
         ]  # fmt: skip
         differ = changed(lambda: opened(session), [one for node, one in there if not node])
-        found["containers"] = [as_data(one, digest, differ.get(one.id), node) for node, one in there]
+        found["containers"] = [as_data(one, first.digest, differ.get(one.id), node) for node, one in there]
         found["differences"] = _differences(session, [one for _, one in there if differ.get(one.id)])
     except EnvgenError as error:
         trouble = error.problems[0].message
@@ -96,8 +95,7 @@ def _differences(session: Session, found: list[Container]) -> Mapping[str, list[
         here, old = opened(session), one.labels.get(VARIANT_LABEL, "")
         lines = [f"variant: {old or 'none'} is now {session.variant or 'none'}"] if old != session.variant else []
         with contextlib.suppress(EnvgenError):  # Compose did not answer in time
-            kept = keep_moment(here.compose, here.profile, one, os.environ)
-            lines += differences(here.engine, kept, here.profile, one.service, one)
+            lines += differences(keep_moment(here, one, os.environ), one.service, one)
         made[one.name] = lines
     return made
 
@@ -131,23 +129,19 @@ def _in_time(answer: Future[Mapping[str, Any]], deadline: float) -> Mapping[str,
     return answer.result()
 
 
-def _image(engine: Engine, profile: Profile, root: Path) -> tuple[str, Mapping[str, Any], Mapping[str, str] | None]:
-    """The digest of the profile as it is now; its image; the image's labels."""
-    image = engine.image(profile.image_name)
-    labels = image.labels if image else None
-    digest = render_profile(profile, lock_of_image(profile, root, labels), root=root).digest
-    state = "missing" if image is None else "current" if image.labels.get(RENDER_LABEL) == digest else "older"
+def _image(here: Deployment) -> Mapping[str, Any]:
+    image = here.image
+    state = "missing" if image is None else "current" if image.labels.get(RENDER_LABEL) == here.digest else "older"
     id_, created = (image.id, image.tagged or image.created) if image else (None, None)
-    return digest, {"name": profile.image_name, "id": id_, "created": created, "state": state}, labels
+    return {"name": here.profile.image_name, "id": id_, "created": created, "state": state}
 
 
-def _caches(
-    profile: Profile, root: Path, labels: Mapping[str, str] | None, sizes: Future[Mapping[str, int]]
-) -> list[Mapping[str, Any]]:
-    known = sizes.result() if profile.caches and wait([sizes], SIZES).done and sizes.exception() is None else {}
+def _caches(here: Deployment, sizes: Future[Mapping[str, int]]) -> list[Mapping[str, Any]]:
+    known = sizes.result() if here.caches and wait([sizes], SIZES).done and sizes.exception() is None else {}
     return [
-        {"source": source, "target": target, "kind": kind, "bytes": known.get(source)}
-        for source, target, kind in mounts_of(profile, root, labels)
+        {"source": one.source, "target": one.target, "kind": one.kind, "bytes": known.get(one.source)}
+        for one in here.caches.values()
+        if one.kind == "volume" or Path(one.source).is_dir()
     ]
 
 

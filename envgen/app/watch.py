@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from threading import Event, Lock
 from typing import Any
 
-from envgen.app import nodes
-from envgen.app.deployment import Deployment
+from envgen.deployment import Deployment, docker_environment
 from envgen.engine.client import Engine, connect
 from envgen.engine.process import in_background
 from envgen.engine.values import Container
@@ -109,7 +108,7 @@ class Watch:
                 self._offline = True
                 self.say("  no machine answers: has this one lost its network? still trying")
         try:
-            rank.engine = connect(nodes.environment(rank.here.profile.nodes[rank.here.node]))
+            rank.engine = connect(docker_environment(rank.here.profile.nodes[rank.here.node]))
             rank.reader = None
         except (EngineError, KeyError):
             return

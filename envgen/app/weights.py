@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from envgen.app.session import the_service
+from envgen.deployment import Deployment
 from envgen.doctor import collect
-from envgen.engine.client import Engine
 from envgen.engine.owner import host_user
 from envgen.engine.values import MEMORY, Mount
 from envgen.errors import EnvgenError, ExitCode, LockError, NotFoundError, Problem, UsageError
@@ -72,17 +72,17 @@ def choose(profile: Profile, wanted: str | None) -> str:
     return the_service(profile, wanted, services_with_model(profile), "names no model", f"write `{line}`")
 
 
-def _request(verb: str, profile: Profile, root: Path, service: str) -> tuple[ModelRef, dict[str, Any]]:
-    model = profile.services[service].model
+def _request(verb: str, here: Deployment, service: str) -> tuple[ModelRef, dict[str, Any]]:
+    model = here.profile.services[service].model
     assert model is not None
-    commit = locked_commit(profile, root, service)
+    commit = locked_commit(here.profile, here.root, service)
     return model, {"verb": verb, "repo": model.repo, "revision": model.revision, "commit": commit}
 
 
-def look(engine: Engine, profile: Profile, root: Path, service: str) -> Weights:
+def look(here: Deployment, service: str) -> Weights:
     """Check what is there, without a network."""
-    model, request = _request("check", profile, root, service)
-    found = _ask(engine, profile, root, request, LOOK)
+    model, request = _request("check", here, service)
+    found = _ask(here, request, LOOK)
     if found is None:
         return Weights(service, model, "absent", "", 0, 0, ())
     problems = tuple(str(one) for one in _list(found.get("problems")))
@@ -93,23 +93,23 @@ def look(engine: Engine, profile: Profile, root: Path, service: str) -> Weights:
     )  # fmt: skip
 
 
-def cached(engine: Engine, profile: Profile, root: Path) -> list[Mapping[str, Any]]:
+def cached(here: Deployment) -> list[Mapping[str, Any]]:
     """Every model in the cache, as the program found it."""
-    found = _ask(engine, profile, root, {"verb": "list"}, LOOK)
+    found = _ask(here, {"verb": "list"}, LOOK)
     return [one for one in _list(found.get("models")) if isinstance(one, dict)] if found else []
 
 
-def fetch(engine: Engine, profile: Profile, root: Path, service: str) -> tuple[str, int]:
+def fetch(here: Deployment, service: str) -> tuple[str, int]:
     """Fetch what is missing and show how far it is; HF_TOKEN and HF_ENDPOINT come from this shell. Commit and bytes.
 
     LockError says why it could not be fetched.
     """
-    model, request = _request("pull", profile, root, service)
+    model, request = _request("pull", here, service)
     request |= {
         "ignore": list(model.ignore), "token": os.environ.get(TOKEN, ""), "endpoint": os.environ.get(ENDPOINT, ""),
         "ca": names.CA_FILE,
     }  # fmt: skip
-    answer = _ask(engine, profile, root, request, FETCH, on_line=_Progress(model))
+    answer = _ask(here, request, FETCH, on_line=_Progress(model))
     assert answer is not None
     if "problem" in answer:
         raise _refused(model, answer)
@@ -140,23 +140,23 @@ class _Progress:
         progress(f"{self.model.repo}: {here / GIB:.2f} of {total / GIB:.2f} GiB{left}")
 
 
-def preflight(engine: Engine, profile: Profile, root: Path, service: str) -> Iterator[Problem]:
+def preflight(here: Deployment, service: str) -> Iterator[Problem]:
     """What keeps a service from loading its weights without a network."""
-    found = look(engine, profile, root, service)
+    found = look(here, service)
     state = f"{found.state}: {'; '.join(found.problems[:3]) or 'a download was not finished'}"
     if found.state == "absent":
         state = "not in the Hugging Face cache"
     if not found.whole:
-        hint = f"envgen model pull {service} --profile {profile.name}"
+        hint = f"envgen model pull {service} --profile {here.profile.name}"
         yield Problem(f"the weights of {found.model.repo} are {state}", hint=hint)
 
 
-def report(engine: Engine, profile: Profile, root: Path) -> dict[str, tuple[Problem, ...]]:
+def report(here: Deployment) -> dict[str, tuple[Problem, ...]]:
     """Service -> what its weights lack, for doctor; without an image there is nothing to look with."""
     found = {}
-    for service in services_with_model(profile) if engine.image(profile.image_name) is not None else ():
+    for service in services_with_model(here.profile) if here.image is not None else ():
         try:
-            found[service] = tuple(preflight(engine, profile, root, service))
+            found[service] = tuple(preflight(here, service))
         except EnvgenError as problem:
             found[service] = (Problem(str(problem).splitlines()[0]),)
     return found
@@ -179,8 +179,9 @@ def _refused(model: ModelRef, answer: Mapping[str, Any]) -> LockError:
     return error
 
 
-def _mount(engine: Engine, profile: Profile, root: Path, *, make: bool = False) -> Mount | None:
+def _mount(here: Deployment, *, make: bool = False) -> Mount | None:
     """The Hugging Face cache as a mount for our containers; None when it is not there. ``make``: create it, as us."""
+    engine, profile = here.engine, here.profile
     cache = profile.caches.get(CACHE)
     if cache is None:
         line = "caches: {huggingface: {path: /root/.cache/huggingface, host: ~/.cache/huggingface}}"
@@ -192,7 +193,7 @@ def _mount(engine: Engine, profile: Profile, root: Path, *, make: bool = False) 
                 return None
             engine.create_volume(volume, {"dev.envgen.project": profile.project, "dev.envgen.profile": profile.name})
         return Mount(volume, HOME, "volume", read_only=not make)
-    folder = (root / Path(cache.host.path).expanduser()).resolve()
+    folder = (here.root / Path(cache.host.path).expanduser()).resolve()
     if engine.info().local:
         if make:
             make_folder(folder)
@@ -202,14 +203,14 @@ def _mount(engine: Engine, profile: Profile, root: Path, *, make: bool = False) 
 
 
 def _ask(
-    engine: Engine, profile: Profile, root: Path, request: Mapping[str, Any], timeout: float, *,
-    on_line: Callable[[str], None] | None = None,
-) -> Mapping[str, Any] | None:  # fmt: skip
+    here: Deployment, request: Mapping[str, Any], timeout: float, *, on_line: Callable[[str], None] | None = None
+) -> Mapping[str, Any] | None:
     """The program's answer; None when there is no cache to look at. ``on_line``: it fetches, and reports progress."""
-    mount = _mount(engine, profile, root, make=on_line is not None)
+    engine, profile = here.engine, here.profile
+    mount = _mount(here, make=on_line is not None)
     if mount is None:
         return None
-    if engine.image(profile.image_name) is None:
+    if here.image is None:
         raise NotFoundError(f"the image {profile.image_name} is not built", hint=f"envgen build -p {profile.name}")
     mounts, env = [mount], {"HOME": "/tmp"}
     # Files in a folder of the host belong to the user who runs envgen (with sudo: to the caller).
@@ -219,7 +220,7 @@ def _ask(
         env |= {name: value for name, value in os.environ.items() if name in PROXY and profile.network.pass_proxy}
         ca = profile.network.ca_certificates
         if ca is not None:
-            mounts.append(Mount(str((root / Path(ca.path).expanduser()).resolve()), names.CA_FILE, read_only=True))
+            mounts.append(Mount(str((here.root / Path(ca.path).expanduser()).resolve()), names.CA_FILE, read_only=True))
 
     execute = run.in_image(
         engine, profile.image_name, mounts=mounts, env=env, user=user, on_line=on_line,

@@ -13,7 +13,6 @@ import click
 from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
 
 from envgen.app.session import Session
-from envgen.engine.client import connect
 from envgen.jitcache.place import CACHE, find_place
 from envgen.profile import shape as shapes
 from envgen.profile.model import Profile, Variant
@@ -95,12 +94,11 @@ def _below(shape: Shape, value: Any, path: str) -> Iterator[str]:
 
 def _modules(session: Session) -> Iterable[str]:
     """The modules in the cache of a running service."""
-    profile, root = session.profile(), session.loaded().project.root
-    engine = connect()
-    place = find_place(engine, profile, root)
-    if place is None or place.container is None or CACHE not in profile.caches:
+    here = session.deployment()
+    place = find_place(here)
+    if place is None or place.container is None or CACHE not in here.profile.caches:
         return ()
-    done = engine.exec(place.container.id, ["/bin/sh", "-c", _MODULES, "sh", place.root], timeout=PATIENCE)
+    done = here.engine.exec(place.container.id, ["/bin/sh", "-c", _MODULES, "sh", place.root], timeout=PATIENCE)
     lines = done.stdout.decode("utf-8", "replace").splitlines()
     return sorted({posixpath.basename(line) for line in lines if "*" not in line} - {"tmp"})  # which holds the locks
 

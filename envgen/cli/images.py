@@ -26,7 +26,6 @@ from envgen.errors import BuildError, EngineError, ExitCode, UsageError
 from envgen.lock.image import Manifest, read
 from envgen.lock.model import changes, facts, read_lock
 from envgen.profile.model import Platform
-from envgen.render.locking import lock_of
 from envgen.text import Loudness, counted, progress, short_id, shorten
 
 HEARTBEAT = 30.0  # seconds of silence after which a pipe or a log gets a line that a step still runs
@@ -163,8 +162,7 @@ def _builder() -> str:
 
 
 def _job(session: Session, target: str = "", *, unlocked: bool = False) -> Job:
-    profile, root = session.profile(), session.loaded().project.root
-    return builds.job_of(profile, root, None if unlocked else lock_of(profile, root), target)
+    return builds.job_of(session.deployment(), target, unlocked=unlocked)
 
 
 def make(session: Session) -> None:

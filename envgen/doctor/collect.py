@@ -23,9 +23,9 @@ from envgen.binding import ShapeError
 from envgen.doctor.model import Context, Finding, Foreign, Host, Probe, Remedy, Subject, Trouble, error, from_json
 from envgen.engine.client import Engine
 from envgen.engine.endpoint import plugin_version
-from envgen.engine.owner import caller, ours, run_as
+from envgen.engine.owner import caller
 from envgen.engine.process import in_background
-from envgen.engine.values import Container, EngineInfo, ExecResult, Mount
+from envgen.engine.values import Container, EngineInfo, ExecResult
 from envgen.errors import EngineError, EnvgenError, Place, ProjectError
 from envgen.inside import run
 from envgen.lock.pyproject import build_requires
@@ -33,8 +33,6 @@ from envgen.patches.checkout import nearest_release
 from envgen.patches.series import Series, load_series, read_patch, strip
 from envgen.profile.model import Profile, Service
 from envgen.render import environment as promised
-from envgen.render.locking import lock_of_image, places_of
-from envgen.render.outputs import render_profile
 from envgen.render.plan import wheel_folder
 from envgen.serve.preflight import holders
 
@@ -151,54 +149,11 @@ def not_run(problem: EnvgenError) -> Facts:
     return None, Trouble("the probe could not be run", str(problem).splitlines()[0][:300])
 
 
-def compose_env(profile: Profile, service: str) -> dict[str, str]:
-    """What Compose sets for a service, weakest first: derived from the profile, its groups in their order, its own."""
-    described = profile.services.get(service)
-    env = {**promised.service_env(profile), **promised.user_env(profile, service)}
-    for name, group in profile.env.items():
-        if profile.env_groups is None or name in profile.env_groups:
-            env.update(group)
-    return {**env, **(described.env if described else {})}
-
-
 def service_env(profile: Profile, service: str) -> dict[str, str]:
     """All variables that a container of the service should have: the image's (PYTHONPATH goes on with the base
     image's), under those of Compose."""
-    env = {**promised.derived_env(profile), **compose_env(profile, service)}
+    env = {**promised.derived_env(profile), **promised.compose_env(profile, service)}
     return {name: value for name, value in env.items() if name not in PER_MACHINE}
-
-
-def mounts(profile: Profile, root: Path, engine: Engine, service: str) -> list[Mount]:
-    """What Compose would mount: of volumes those that exist, for a throw-away container must not create them."""
-    machine, image = promised.compose_environment(profile, root), engine.image(profile.image_name)
-    found = []
-    for name, source in profile.mounted_sources.items():
-        found.append(Mount(machine[promised.checkout_variable(name)], str(source.mount)))
-    for name, one in profile.services[service].mounts.items() if service in profile.services else ():
-        place = machine[promised.mount_variable(service, name)]
-        found.append(Mount(place, str(one.path), read_only=one.read_only))
-    for place, target, kind in places_of(profile, root, image.labels if image else None):
-        found.append(Mount(place, target, "volume" if kind == "volume" else "bind"))
-    if profile.mounted_sources:
-        found.append(Mount(promised.overlay_volume(profile), promised.OVERLAY, "volume"))
-    return [one for one in found if one.kind != "volume" or engine.volume(one.source) is not None]
-
-
-def throw_away(
-    engine: Engine, profile: Profile, root: Path, service: str, memory: int = run.MEMORY
-) -> tuple[run.Execute, list[Mount]]:
-    """A runner in a throw-away container with what Compose would mount and set, as far as it exists; these mounts."""
-    mounted, user = mounts(profile, root, engine, service), run_as(engine, profile, service)
-    if engine.info().local:
-        mounted = [one for one in mounted if one.kind == "volume" or Path(one.source).exists()]
-    inside = run.in_image(engine, profile.image_name, mounts=mounted, env=compose_env(profile, service), user=user,
-                          memory=memory, absent=[])  # fmt: skip
-    return inside, mounted
-
-
-def image_digest(profile: Profile, root: Path, labels: Mapping[str, str] | None = None) -> str:
-    """The render digest that an image of this profile would carry now. ``labels``: those of the image that is there."""
-    return render_profile(profile, lock_of_image(profile, root, labels), root=root).digest
 
 
 def claims(profile: Profile, root: Path, label: str) -> list[dict[str, Any]]:
@@ -333,12 +288,11 @@ def choose_container(containers: Sequence[Container], wanted: str | None) -> Con
     return mine[0] if wanted and mine else failed[0] if failed else None
 
 
-def gather(subject: Subject, connect: Callable[[], Engine]) -> tuple[Context, list[Finding]]:
+def gather(subject: Subject) -> tuple[Context, list[Finding]]:
     """Everything there is to know. What can't be had becomes a finding; the rest continues."""
     try:
-        engine = connect()
-        everything = ours(engine.containers(project=subject.profile.compose_name, all=True), subject.root)
-        containers = tuple(one for one in everything if not one.one_off)
+        engine = subject.here.engine
+        containers = tuple(one for one in subject.here.containers(all=True) if not one.one_off)
     except EngineError as problem:
         return _without_engine(subject, problem)
     container = choose_container(containers, subject.service)
@@ -350,12 +304,12 @@ def gather(subject: Subject, connect: Callable[[], Engine]) -> tuple[Context, li
         inside = run.in_container(engine, container.id)
         probing = in_background(lambda: _timed(lambda: ask(inside, python, question)))
     # From here on the probe is under way.
-    facts = _look(subject, service, containers, engine)
+    facts = _look(subject, service, containers)
     is_alone = probing is None and subject.throw_away and facts["image"] is not None
     if probing is not None and container is not None:
         (probe, trouble), asked = _awaited(probing, engine, container.id)
     elif is_alone:  # not in a thread: it handles signals
-        inside, mounted = throw_away(engine, subject.profile, subject.root, service)
+        inside, mounted = subject.here.throw_away(service)
         label, targets = facts["image"].labels.get(LABEL, ""), [mount.target for mount in mounted]
         probe, trouble = ask(inside, python, _request(subject, service, label, targets))
     return Context(
@@ -401,11 +355,11 @@ def _without_engine(subject: Subject, problem: EngineError) -> tuple[Context, li
 # --- what is around the container: needs no exec ----------------------------------------------------------------------
 
 
-def _look(subject: Subject, service: str, containers: Sequence[Container], engine: Engine) -> dict[str, Any]:
+def _look(subject: Subject, service: str, containers: Sequence[Container]) -> dict[str, Any]:
     """The parts of a Context that need no exec."""
-    profile = subject.profile
+    here, profile, engine = subject.here, subject.profile, subject.here.engine
     info = attempt(engine.info)
-    image = attempt(lambda: engine.image(profile.image_name))
+    image = attempt(lambda: here.image)
     local = info is not None and info.local
     machine = promised.compose_environment(profile, subject.root) if local else {}
     folders = {name: machine.get(promised.checkout_variable(name), "") for name in profile.mounted_sources}
@@ -422,7 +376,7 @@ def _look(subject: Subject, service: str, containers: Sequence[Container], engin
         "build_needs": build_needs(profile, subject.root) if local else frozenset(),
         "unpatched": lacking(profile, subject.root) if local else {},
         "foreign": foreign(profile, subject.root) if local else (),
-        "digest": attempt(lambda: image_digest(profile, subject.root, image.labels if image else None)) or "",
+        "digest": attempt(lambda: here.digest) or "",
     }
 
 

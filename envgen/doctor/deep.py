@@ -10,10 +10,8 @@ from functools import partial
 from typing import Any
 
 from envgen.doctor import collect
-from envgen.doctor.collect import throw_away
 from envgen.doctor.model import Context, Finding, Remedy, Subject, error, info, ok, warning
 from envgen.doctor.remedies import command, envgen, line
-from envgen.engine.client import Engine
 from envgen.engine.values import MISSHAPEN, ExecResult
 from envgen.errors import EnvgenError
 from envgen.inside import run
@@ -35,13 +33,13 @@ def questions(packages: set[str]) -> dict[str, int]:
     return {name: limit for name, (limit, _, needs) in QUESTIONS.items() if not needs or needs & packages}
 
 
-def examine(context: Context, subject: Subject, engine: Engine) -> list[Finding]:
+def examine(context: Context, subject: Subject) -> list[Finding]:
     """Ask in the running container, with `--run` in a throw-away one; one finding an answer."""
     profile, container = context.profile, context.container
     if container is not None and container.state == "running":
-        execute = run.in_container(engine, container.id, workdir=str(profile.working_dir))
+        execute = run.in_container(subject.here.engine, container.id, workdir=str(profile.working_dir))
     elif subject.throw_away and context.image is not None:
-        execute, _ = throw_away(engine, profile, subject.root, context.service, memory=32 << 30)
+        execute, _ = subject.here.throw_away(context.service, memory=32 << 30)
     else:
         title, start = "nothing runs that could be asked", envgen(context, "up", context.service)
         return [replace(warning(title, "no container", "a running service", start, case="nothing-runs"), check="deep")]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from envgen.binding import ShapeError, bind
+from envgen.deployment import Deployment
 from envgen.engine.values import Container, EngineInfo, Image
 from envgen.errors import Problem
 from envgen.profile.model import Profile
@@ -202,12 +203,19 @@ def check(id: str, where: Where, needs: str = "") -> Callable[[Judge], Check]:
 class Subject:
     """What the user asked for, and what only the caller knows."""
 
-    profile: Profile
-    root: Path
+    here: Deployment
     service: str | None = None
     throw_away: bool = False  # start one when nothing runs
     project_file: str = "envgen.yaml"
     load: bool = False  # also load the vocabularies for real: takes a second
+
+    @property
+    def profile(self) -> Profile:
+        return self.here.profile
+
+    @property
+    def root(self) -> Path:
+        return self.here.root
 
 
 @dataclass(frozen=True)

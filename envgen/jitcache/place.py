@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envgen.engine.client import Engine
+from envgen.deployment import Deployment
 from envgen.engine.git import WorkTree
 from envgen.engine.values import Container, Mount
 from envgen.errors import EngineError, NotFoundError, RefusedError, UsageError
@@ -18,7 +18,6 @@ from envgen.inside.jit.tree import Fault
 from envgen.profile.model import Profile
 from envgen.profile.values import CudaArch, CudaArchList
 from envgen.render.environment import service_env
-from envgen.render.locking import folder_of, namespace_here, places_of, volume_of
 
 CACHE = "flashinfer"  # the key of the profile's `caches`
 # The caches of what is compiled at run time.
@@ -45,11 +44,12 @@ class Place:
     sources: frozenset[str] = frozenset()
 
 
-def find_place(engine: Engine, profile: Profile, project_root: Path) -> Place | None:
+def find_place(here: Deployment) -> Place | None:
     """The best place for the agent. None when the cache can't hold anything yet: its volume or folder isn't there.
 
     Raises EngineError when there is neither a container nor an image, NotFoundError when the profile keeps no cache.
     """
+    engine, profile = here.engine, here.profile
     containers = engine.containers(project=profile.compose_name, all=True)
     for container in sorted(containers, key=lambda c: (c.service, c.name)):
         root = root_in(container.env, profile)
@@ -63,16 +63,17 @@ def find_place(engine: Engine, profile: Profile, project_root: Path) -> Place | 
             f"profile {profile.name} keeps no FlashInfer cache, and none of its services runs",
             hint="add `caches: {flashinfer: {path: /root/.cache/flashinfer}}` to the profile",
         )
-    mount = mount_here(engine, profile, project_root)
+    mount = mount_here(here)
     there = Path(mount.source).exists() if mount.kind == "bind" else engine.volume(mount.source) is not None
-    place = throw_away(engine, profile, root_in(service_env(profile), profile), mount)
+    place = throw_away(here, root_in(service_env(profile), profile), mount)
     return place if there else None
 
 
-def throw_away(engine: Engine, profile: Profile, root: str, *mounts: Mount) -> Place:
+def throw_away(here: Deployment, root: str, *mounts: Mount) -> Place:
     """A throw-away container of the profile's image or its base. EngineError where neither is here."""
+    profile = here.profile
     for name in (profile.image_name, str(profile.base.image)):
-        if engine.image(name) is not None:
+        if here.engine.image(name) is not None:
             sources = frozenset(mount.source for mount in mounts)
             return Place(root, f"a throw-away container of {name}", image=name, mounts=mounts, sources=sources)
     raise EngineError(
@@ -87,17 +88,12 @@ def key_in(source: str) -> str:
     return found[1] if found else ""
 
 
-def mount_here(engine: Engine, profile: Profile, project_root: Path) -> Mount:
+def mount_here(here: Deployment) -> Mount:
     """Where the profile's cache is, or will be at the next `envgen up`. NotFoundError when it keeps none."""
-    if CACHE not in profile.caches:
-        raise NotFoundError(f"profile {profile.name} keeps no FlashInfer cache", hint="add `caches: {flashinfer: ...}`")
-    image = engine.image(profile.image_name)
-    key = namespace_here(profile, project_root, image.labels if image else None)
-    cache = profile.caches[CACHE]
-    if cache.host is None:
-        return Mount(volume_of(profile, CACHE, key), cache.path.path, "volume")
-    folder = os.path.normpath(project_root / Path(cache.host.path + folder_of(CACHE, key)).expanduser())
-    return Mount(folder, cache.path.path, "bind")
+    if CACHE not in here.profile.caches:
+        hint = "add `caches: {flashinfer: ...}`"
+        raise NotFoundError(f"profile {here.profile.name} keeps no FlashInfer cache", hint=hint)
+    return here.caches[CACHE]
 
 
 @dataclass(frozen=True)
@@ -110,14 +106,14 @@ class Other:
     there: bool
 
 
-def others(engine: Engine, profile: Profile, project_root: Path) -> list[Other]:
+def others(here: Deployment) -> list[Other]:
     """The other caches of what is compiled at run time, as `envgen up` mounts them."""
-    places = places_of(profile, project_root, None)
     found = []
-    for name, (source, path, kind) in zip(profile.caches, places, strict=True):
+    for name, mount in here.caches.items():
         if name in COMPILED and name != CACHE:
-            there = Path(source).expanduser().is_dir() if kind == "bind" else engine.volume(source) is not None
-            found.append(Other(name, source, path, there))
+            is_folder = mount.kind == "bind"
+            there = Path(mount.source).is_dir() if is_folder else here.engine.volume(mount.source) is not None
+            found.append(Other(name, mount.source, mount.target, there))
     return found
 
 

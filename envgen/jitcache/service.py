@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 from envgen.binding import ShapeError, bind
+from envgen.deployment import Deployment
 from envgen.engine.client import Engine
 from envgen.engine.values import COMPOSE_PROJECT, MEMORY, Container
 from envgen.errors import EngineError, EnvgenError, NotFoundError, RefusedError
@@ -192,14 +192,20 @@ NOTHING = Query()
 class JitCache:
     """FlashInfer's cache of one profile."""
 
-    def __init__(self, engine: Engine, profile: Profile, root: Path) -> None:
-        self.engine = engine
-        self.profile = profile
-        self.root = root
+    def __init__(self, here: Deployment) -> None:
+        self.here = here
+
+    @property
+    def engine(self) -> Engine:
+        return self.here.engine
+
+    @property
+    def profile(self) -> Profile:
+        return self.here.profile
 
     def place(self) -> Place | None:
         """Where the agent runs; None while there is no cache."""
-        return find_place(self.engine, self.profile, self.root)
+        return find_place(self.here)
 
     def inventory(self, query: Query = NOTHING, *, thorough: bool = False) -> Inventory:
         """Every module that the query chooses. NotFoundError for a name or glob that matches nothing.

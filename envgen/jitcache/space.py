@@ -50,7 +50,7 @@ class Space:
 
 def made_mount(cache: JitCache) -> Mount:
     """Where the profile's cache is, made where it isn't there yet."""
-    mount = mount_here(cache.engine, cache.profile, cache.root)
+    mount = mount_here(cache.here)
     if mount.kind == "bind":
         Path(mount.source).mkdir(parents=True, exist_ok=True)
     elif cache.engine.volume(mount.source) is None:
@@ -73,7 +73,7 @@ def stale_inside(cache: JitCache) -> tuple[str, int, Callable[[], str]] | None:
 
 def spaces(cache: JitCache) -> list[Space]:
     """Every namespace of this profile, the current one first, then the last used; none with `namespace: false`."""
-    current = mount_here(cache.engine, cache.profile, cache.root)
+    current = mount_here(cache.here)
     if not key_in(current.source):
         return []
     head = current.source[: -len(key_in(current.source))]
@@ -99,7 +99,7 @@ def _users(cache: JitCache, source: str) -> tuple[str, ...]:
 
 
 def _ask(cache: JitCache, mounts: Sequence[Mount], **request: Any) -> Done:
-    place = throw_away(cache.engine, cache.profile, "/", *mounts)
+    place = throw_away(cache.here, "/", *mounts)
     return cache.ask(Done, place, {"operation": "spaces", **request})
 
 

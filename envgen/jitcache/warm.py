@@ -169,7 +169,7 @@ def compiling(cache: JitCache) -> Place:
             hint=f"run `envgen up {next(iter(profile.services), 'dev')} --profile {profile.name}`",
         )
     mount = made_mount(cache)
-    return throw_away(cache.engine, profile, mount.target, mount)
+    return throw_away(cache.here, mount.target, mount)
 
 
 def _runner(cache: JitCache, place: Place) -> RunLines:

@@ -187,3 +187,13 @@ def compose_environment(profile: Profile, root: Path) -> dict[str, str]:
     if any(service.model is not None for service in profile.services.values()):
         env[OFFLINE_VARIABLE] = "1"
     return env
+
+
+def compose_env(profile: Profile, service: str) -> dict[str, str]:
+    """What Compose sets for a service, weakest first: derived from the profile, its groups in their order, its own."""
+    described = profile.services.get(service)
+    env = {**service_env(profile), **user_env(profile, service)}
+    for name, group in profile.env.items():
+        if profile.env_groups is None or name in profile.env_groups:
+            env.update(group)
+    return {**env, **(described.env if described else {})}

@@ -192,11 +192,6 @@ def series_of(profile: Profile, root: Path | None) -> dict[str, Series]:
     return {name: series.for_version(version_of(named[name].origin)) for name, series in found.items()}
 
 
-def namespace_here(profile: Profile, root: Path, labels: Mapping[str, str] | None) -> str:
-    """The key as `envgen up` renders it: by the project's lock, unless the image (its ``labels``) has none."""
-    return namespace(profile, lock_of_image(profile, root, labels), series_of(profile, root))
-
-
 def namespace(profile: Profile, lock: ProfileLock | None, series: Mapping[str, Series]) -> str:
     """The key of this profile's cache; empty where it has none, or wants one place for everything."""
     cache = profile.caches.get(CACHE)
@@ -214,16 +209,11 @@ def folder_of(cache: str, key: str) -> str:
     return f"/envgen-{key}" if key and cache == CACHE else ""
 
 
-def mounts_of(profile: Profile, root: Path, labels: Mapping[str, str] | None) -> Iterator[tuple[str, str, str]]:
-    """``places_of`` without folders that are not there: a throw-away container must not make them."""
-    for place, target, kind in places_of(profile, root, labels):
-        if kind == "volume" or Path(place).is_dir():
-            yield place, target, kind
+def places_of(profile: Profile, root: Path, key: str) -> Iterator[tuple[str, str, str]]:
+    """Source, target and kind (volume, bind) of each cache, as `envgen up` mounts it on this machine.
 
-
-def places_of(profile: Profile, root: Path, labels: Mapping[str, str] | None) -> Iterator[tuple[str, str, str]]:
-    """Source, target and kind (volume, bind) of each cache, as `envgen up` mounts it on this machine."""
-    key = namespace_here(profile, root, labels)
+    ``key``: of FlashInfer's (``namespace``).
+    """
     machine = compose_environment(profile, root)
     for name, cache in profile.caches.items():
         if cache.host is None:

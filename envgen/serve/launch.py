@@ -8,72 +8,37 @@ running container; whatever else differs is named, each by itself.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shlex
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from collections.abc import Container as Holds
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from packaging.utils import canonicalize_name
 
 from envgen import files
+from envgen.deployment import Deployment
 from envgen.engine.client import Engine
 from envgen.engine.compose import Compose
-from envgen.engine.endpoint import Endpoint, find_endpoint, forward
-from envgen.engine.owner import ROOT, host_user, run_as
+from envgen.engine.endpoint import Endpoint, forward
 from envgen.engine.values import Container, read_json
 from envgen.errors import Problem, ProcessError, RefusedError, ServiceError
 from envgen.explain import cause_of
 from envgen.explain.first import first_exception
 from envgen.files import state_dir
 from envgen.profile.exposure import API_KEY
-from envgen.profile.model import GpuMode, Profile, Service
-from envgen.profile.values import PortMapping, own_path
+from envgen.profile.model import Profile, Service
+from envgen.profile.values import PortMapping
 from envgen.redact import redact
-from envgen.render.compose import PROXY, gpu_devices, written_mode
-from envgen.render.environment import (
-    GID_VARIABLE,
-    UID_VARIABLE,
-    compose_environment,
-)
+from envgen.render.compose import PROXY
 from envgen.serve import preflight
 from envgen.serve.readiness import Answer
 from envgen.serve.wait import Awaited, Failure, NotReady, Waiter, log_text
 from envgen.text import short_id, shorten
-
-FILE = "compose/this-engine.yaml"
-
-
-def engine_file(profile: Profile, root: Path, folder: Path, gpu: GpuMode, unmapped: Holds[str] = ()) -> Path | None:
-    """The Compose file, written below ``folder``, with what this engine does not take as rendered; None: nothing.
-
-    ``gpu``: how it gives GPUs, if at all. ``unmapped``: services whose user has to be this machine's, on an engine that
-    changes the numbers of users.
-    """
-    path, services = folder / FILE, dict[str, str]()
-    for name, service in profile.services.items():
-        settings = ["userns_mode: host"] if name in unmapped else []
-        wanted, given = gpu_devices(service, written_mode(profile)), gpu_devices(service, gpu)
-        if profile.gpu.asks_engine and wanted != given:
-            devices = f"!override {json.dumps(given)}" if given else "!reset []"
-            settings.append(f"deploy: {{resources: {{reservations: {{devices: {devices}}}}}}}")
-        if settings:
-            services[name] = f"  {name}: {{{', '.join(settings)}}}\n"
-    if not services:
-        path.unlink(missing_ok=True)
-        return None
-    content = ("services:\n" + "".join(services.values())).encode()
-    if not path.is_file() or files.read(path) != content:
-        files.write(path, content, within=root)
-    return path
-
 
 Say = Callable[[str], None]
 SHOWN = 300  # characters of the line that proves a cause
@@ -96,30 +61,6 @@ class Started:
     awaited: Awaited = field(default_factory=lambda: Awaited(Answer(True)))
 
 
-def compose_for(
-    engine: Engine, profile: Profile, root: Path, folder: Path, gpu: GpuMode = GpuMode.NONE,
-    endpoint: Endpoint | None = None,
-) -> Compose:  # fmt: skip
-    """The Compose project of ``profile`` as rendered into ``folder``, with this machine's paths and user.
-
-    ``endpoint``: of the engine, where it is not the one that Docker itself would use.
-    """
-    files = [folder / profile.compose_file]
-    endpoint, users = endpoint or find_endpoint(), list[str]()
-    if endpoint.local:
-        users = [name for name in profile.services if run_as(engine, profile, name) not in ("", ROOT)]
-    if own := engine_file(profile, root, folder, gpu, users if users and engine.info().remapped else ()):
-        files.append(own)
-    if profile.compose is not None:
-        files.append(root / own_path(profile.compose.path))
-    # Relative paths in the rendered file start from compose/, wherever the copy that is used is.
-    environment = compose_environment(profile, root)
-    if any(profile.user_of(name) == "host" for name in profile.services):
-        uid, gid = host_user(engine)
-        environment |= {UID_VARIABLE: str(uid), GID_VARIABLE: str(gid)}
-    return Compose(endpoint, files, root / "compose", environment)
-
-
 def key_of(profile: Profile) -> str:
     """The key that the profile's servers want, from this terminal; "" where they want none."""
     return os.environ.get(API_KEY, "") if API_KEY in profile.secrets else ""
@@ -137,18 +78,28 @@ class Begun:
 
 @dataclass
 class Launcher:
-    """Starts ``name`` of ``profile``. ``say`` gets a line of progress at a time, ``keep`` every failure before anything
-    is removed."""
+    """Starts the service ``name``. ``say`` gets a line of progress at a time, ``keep`` every failure before anything is
+    removed."""
 
-    engine: Engine
-    compose: Compose
-    profile: Profile
+    here: Deployment
     name: str
     say: Say
     keep: Keep = lambda _failure, _cause: ""
     closer: str = ""  # the hint where no cause is known
     verdict: str = "is not ready"
     created: bool = False  # from then on it can be left alone
+
+    @property
+    def engine(self) -> Engine:
+        return self.here.engine
+
+    @property
+    def compose(self) -> Compose:
+        return self.here.compose
+
+    @property
+    def profile(self) -> Profile:
+        return self.here.profile
 
     @property
     def service(self) -> Service:
@@ -208,7 +159,7 @@ class Launcher:
 
     def _alone(self) -> contextlib.AbstractContextManager[None]:
         """One start of a profile at a time: Compose would take the other's half-made container for its own."""
-        root, name = self.compose.folder.parent, self.profile.name
+        root, name = self.here.root, self.profile.name
 
         def wait() -> None:
             self.say(f"  another `envgen up` starts a service of profile {name}: waiting for it")
@@ -241,8 +192,7 @@ class Launcher:
             "up", "--detach", "--no-build", "--pull", "never", self.name, on_line=lambda line: self._note(line, lines)
         )
         found = self.engine.containers(self.profile.compose_name, self.name, all=True)
-        root = self.compose.folder.parent
-        if done.code and (refused := preflight.changed_meanwhile(self.engine, self.profile, root, self.name, lines)):
+        if done.code and (refused := preflight.changed_meanwhile(self.here, self.name, lines)):
             raise refused
         if done.code:
             # Made and not started (a port, a runtime, a program that is not there): Compose's words are the log.
@@ -406,15 +356,13 @@ def recreate_refused(profile: Profile, service: str, differences: Sequence[str])
     return RefusedError(problems=(head, *map(Problem, differences[:-1]), last))
 
 
-def keep_moment(compose: Compose, profile: Profile, running: Container, shell: Mapping[str, str]) -> Compose:
-    """``compose`` with the values of ``running`` for whatever this moment (``shell``: our variables) doesn't decide."""
-    kept = {name: running.env[name] for name in _passed(profile) if running.env.get(name) and name not in shell}
-    return replace(compose, env={**compose.env, **kept})
+def keep_moment(here: Deployment, running: Container, shell: Mapping[str, str]) -> Deployment:
+    """``here`` with the values of ``running`` for whatever this moment (``shell``: our variables) doesn't decide."""
+    kept = {name: running.env[name] for name in _passed(here.profile) if running.env.get(name) and name not in shell}
+    return here.knowing(compose=replace(here.compose, env={**here.compose.env, **kept}))
 
 
-def settings_differ(
-    compose: Compose, profile: Profile, found: Iterable[Container], shell: Mapping[str, str]
-) -> dict[str, bool]:
+def settings_differ(here: Deployment, found: Iterable[Container], shell: Mapping[str, str]) -> dict[str, bool]:
     """Container id -> whether Compose would replace it for its settings. One that can't be compared is left out.
 
     Compose leaves a digest of a service's settings on its container; the image is not in it.
@@ -422,7 +370,7 @@ def settings_differ(
     asked: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
     answers = {}
     for one in found:
-        kept = keep_moment(compose, profile, one, shell)
+        kept = keep_moment(here, one, shell).compose
         question = tuple(sorted(kept.env.items()))
         if question not in asked:
             asked[question] = _digests(kept)
@@ -442,18 +390,16 @@ def missing_here(profile: Profile, running: Container, shell: Mapping[str, str])
     return tuple(name for name in profile.secrets if running.env.get(name) and name not in shell)
 
 
-def differences(
-    engine: Engine, compose: Compose, profile: Profile, service: str, running: Container
-) -> tuple[str, ...]:
+def differences(here: Deployment, service: str, running: Container) -> tuple[str, ...]:
     """One line for each setting that makes Compose replace ``running``; empty when it would leave it alone.
 
     Compose itself decides (its dry run); the lines are ours. Raises ProcessError when Compose fails.
     """
-    done = compose.run("--dry-run", "up", "--detach", "--no-build", "--pull", "never", service)
+    done = here.compose.run("--dry-run", "up", "--detach", "--no-build", "--pull", "never", service)
     lines = (done.stdout + b"\n" + done.stderr).decode(errors="replace").splitlines()
     if not any(line.rstrip().endswith(" Recreate") for line in lines):
         return ()
-    found = tuple(_named(engine, profile, _wanted(compose, service), running))
+    found = tuple(_named(here.engine, here.profile, _wanted(here.compose, service), running))
     return found or ("settings of the Compose file that have no line of their own here",)
 
 

@@ -10,21 +10,21 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from envgen.deployment import Deployment
 from envgen.engine import host
 from envgen.engine.client import Engine
+from envgen.engine.gpu import NO_GPU
 from envgen.engine.host import mem_available
 from envgen.engine.owner import ROOT, caller, run_as
-from envgen.engine.values import Container, EngineInfo, Image, Mount
+from envgen.engine.values import Container, Mount
 from envgen.errors import EngineError, EnvgenError, ExitCode, Problem, RefusedError
 from envgen.profile.exposure import API_KEY, asks_for_key, exposed, on_loopback, renumbered
 from envgen.profile.model import GpuMode, Mode, Profile, Source
 from envgen.profile.values import PortMapping
 from envgen.render.environment import OVERLAY, overlay_volume
-from envgen.render.locking import places_of
 from envgen.text import GIB, progress
 
 RENDER_LABEL = "dev.envgen.render"
-NO_GPU = "the engine offers neither an NVIDIA runtime nor CDI devices"
 Holder = Callable[[PortMapping], str]  # who has a port, in words; "" for a free one
 # "Bind for 127.0.0.1:8000 failed: port is already allocated", "failed to bind host port 127.0.0.1:8000/tcp: address
 # already in use", "failed to bind host port for 127.0.0.1:8000:172.18.0.2:8000/tcp: ..."
@@ -64,32 +64,25 @@ class Preflight:
     notes: tuple[str, ...] = ()
 
 
-def check(
-    engine: Engine,
-    profile: Profile,
-    root: Path,
-    name: str,
-    digest: str,
-    weights: Callable[[], Iterable[Problem]] = tuple,
-) -> Preflight:
+def check(here: Deployment, name: str, weights: Callable[[], Iterable[Problem]] = tuple) -> Preflight:
     """Look at image, mounts, ports, GPU runtime, files and weights.
 
-    ``digest``: the render digest of the profile as it is now. ``weights``: what keeps it from loading its model,
-    asked only where the image is there and the service does not run already.
+    ``weights``: what keeps it from loading its model, asked only where the image is there and the service does not run
+    already.
     Raises PreflightError with every problem. Starts, pulls and writes nothing.
     """
     notes: list[str] = []
+    profile, engine = here.profile, here.engine
     mine = engine.containers(profile.compose_name, name)
-    image = engine.image(profile.image_name)
-    problems = [*of_image(profile, image, digest)]
-    problems += refusals(engine, profile, root, name, running=bool(mine), notes=notes)
+    problems = [*of_image(here)]
+    problems += refusals(here, name, running=bool(mine), notes=notes)
     if engine.info().local:
         problems += _ports(engine, profile, name, mine)
     notes += exposure(profile, name)
-    gpu, _ = gpu_mode(engine, profile.gpu)
+    gpu = here.gpu
     if gpu is GpuMode.NONE and profile.gpu is GpuMode.AUTO:
         notes.append(f"{name} starts without a GPU: {NO_GPU} (`gpu: required` refuses then, `gpu: none` is silent)")
-    looked = profile.services[name].model is not None and not mine and image is not None
+    looked = profile.services[name].model is not None and not mine and here.image is not None
     lacking = tuple(weights()) if looked else ()
     if problems or lacking:
         raise PreflightError(name, (*problems, *lacking), only_weights=not problems)
@@ -105,46 +98,45 @@ def exposure(profile: Profile, name: str) -> list[str]:
     return [open_to_all + ("" if asks_for_key(profile, service) else f"; {near}, or add {API_KEY} to `secrets`")]
 
 
-def check_once(engine: Engine, profile: Profile, root: Path, name: str, digest: str) -> None:
+def check_once(here: Deployment, name: str) -> None:
     """What a one-off container needs: image, checkouts, files, a GPU where one is wanted. PreflightError without."""
-    problems = [*of_image(profile, engine.image(profile.image_name), digest)]
-    problems += refusals(engine, profile, root, name, running=True)
+    problems = [*of_image(here), *refusals(here, name, running=True)]
     if problems:
         raise PreflightError(name, tuple(problems))
 
 
-def refusals(
-    engine: Engine, profile: Profile, root: Path, name: str, *, running: bool, notes: list[str] | None = None
-) -> tuple[Problem, ...]:
+def refusals(here: Deployment, name: str, *, running: bool, notes: list[str] | None = None) -> tuple[Problem, ...]:
     """What `up` would refuse besides a stale image and taken ports: checkouts, files, memory, the GPU.
 
     ``running``: the service has its memory already. ``notes`` gets what may still go wrong.
     """
+    profile, root = here.profile, here.root
     service, problems = profile.services[name], list[Problem]()
-    if engine.info().local:  # what a remote engine's machine has can't be seen here
+    if here.engine.info().local:  # what a remote engine's machine has can't be seen here
         problems += [*_mounts(profile, root), *_own_mounts(profile, root, name), *files(profile, root)]
         if service.needs_memory is not None and not running:
             short, said = check_memory(service.needs_memory.bytes, unified=profile.gpu is not GpuMode.NONE)
             problems += short
             notes = [] if notes is None else notes
             notes += said
-    _, reason = gpu_mode(engine, profile.gpu)
-    return (*problems, *([reason] if reason else []))
+    return (*problems, *([here.lacks_gpu] if here.lacks_gpu else []))
 
 
-def of_image(profile: Profile, image: Image | None, digest: str) -> Iterator[Problem]:
-    """What is wrong with the profile's image, beside one that is rendered as ``digest``."""
+def of_image(here: Deployment) -> Iterator[Problem]:
+    """What is wrong with the profile's image, beside one of what is rendered now."""
+    profile, image = here.profile, here.image
     what = "is not built"
     if image is not None:
         what = "is older than the profile" if RENDER_LABEL in image.labels else "was not built by envgen"
-    if image is None or image.labels.get(RENDER_LABEL) != digest:
+    if image is None or image.labels.get(RENDER_LABEL) != here.digest:
         yield Problem(f"the image {profile.image_name} {what}", hint=f"envgen build --profile {profile.name}")
 
 
-def check_again(engine: Engine, profile: Profile, root: Path, container: Container) -> None:
+def check_again(here: Deployment, container: Container) -> None:
     """PreflightError where ``container`` would end and not start again: folders that it mounts, as the profile still
     has it, are gone."""
-    if engine.info().local:
+    if here.engine.info().local:
+        profile, root = here.profile, here.root
         mounted = {mount.source for mount in container.mounts}
         problems = [*_mounts(profile, root, mounted), *_own_mounts(profile, root, container.service, mounted)]
         if problems:
@@ -241,18 +233,17 @@ def _free_ports(profile: Profile, name: str, holder: Holder, *taken: int) -> str
     return f'stop it, or take a free one: --set "services.{name}.ports={renumbered(service, numbers)}"'
 
 
-def changed_meanwhile(
-    engine: Engine, profile: Profile, root: Path, name: str, lines: Sequence[str]
-) -> RefusedError | None:
+def changed_meanwhile(here: Deployment, name: str, lines: Sequence[str]) -> RefusedError | None:
     """What Compose prints where a port was taken, or a mounted folder went, between the check and the start, as the
     check would say it."""
+    profile, root = here.profile, here.root
     gone = next((found[1] or found[2] for line in lines if (found := _VANISHED.search(line))), None)
     if gone is None:
         refused = {int(found[1]) for line in lines if (found := _BIND.search(line))}
         port = next((one for one in profile.services[name].ports if one.host in refused), None)
         if port is None:
             return None
-        holder = holders(engine)
+        holder = holders(here.engine)
         who = holder(port) or "another program"
         taken = f"{name} was not started: port {port.host} was taken by {who} in the meantime"
         return RefusedError(taken, hint=_free_ports(profile, name, holder, port.host))
@@ -280,34 +271,6 @@ def holders(engine: Engine) -> Holder:
         return host.owner(taken) if taken else ""
 
     return holder
-
-
-def gpu_mode(engine: Engine, wanted: GpuMode) -> tuple[GpuMode, Problem | None]:
-    """Which way this engine can give a GPU: the NVIDIA runtime, or CDI, or a Problem."""
-    return (GpuMode.NONE, None) if wanted is GpuMode.NONE else gpu_offered(engine.info(), wanted)
-
-
-def gpu_offered(info: EngineInfo, wanted: GpuMode) -> tuple[GpuMode, Problem | None]:
-    """The same, of an engine that has been asked what it is."""
-    has_runtime = "nvidia" in info.runtimes
-    has_cdi = any(device.startswith("nvidia.com/gpu") for device in info.cdi_devices)
-    hint = "install the NVIDIA Container Toolkit, or start without a GPU: --set gpu=none"
-    if wanted is GpuMode.ALL and not has_runtime:
-        other = "; it offers CDI: --set gpu=cdi" if has_cdi else ""
-        return wanted, Problem(f"gpu: all, but the engine has no NVIDIA runtime{other}", hint=hint)
-    # Engines before API 1.50 don't list their CDI devices: there the profile is believed.
-    tells = tuple(int(part) for part in re.findall(r"\d+", info.api_version)[:2]) >= (1, 50)
-    if wanted is GpuMode.CDI and not has_cdi and tells:
-        return wanted, Problem("gpu: cdi, but the engine knows no device nvidia.com/gpu", hint=hint)
-    if not wanted.asks_engine:
-        return wanted, None
-    if has_cdi:  # first: it is what current toolkits set up, and what works under both
-        return GpuMode.CDI, None
-    if has_runtime:
-        return GpuMode.ALL, None
-    if wanted is GpuMode.REQUIRED:
-        return wanted, Problem(f"gpu: required, but {NO_GPU}", hint=hint)
-    return GpuMode.NONE, None
 
 
 def is_development(profile: Profile) -> bool:
@@ -351,11 +314,10 @@ done
 """
 
 
-def prepare(engine: Engine, profile: Profile, root: Path, service: str) -> None:
+def prepare(here: Deployment, service: str) -> None:
     """Make missing cache folders on this machine, and give volumes that are there to the service's user."""
-    image = engine.image(profile.image_name)
-    places = list(places_of(profile, root, image.labels if image else None))
-    folders = [Path(place) for place, _target, kind in places if kind == "bind"]
+    profile, engine, image = here.profile, here.engine, here.image
+    folders = [Path(mount.source) for mount in here.caches.values() if mount.kind == "bind"]
     if folders and engine.info().local:
         for folder in folders:
             make_folder(folder)
@@ -366,10 +328,10 @@ def prepare(engine: Engine, profile: Profile, root: Path, service: str) -> None:
         progress(f"  {', '.join(map(str, folders))} unless it has `services.{service}.user: {user}`")
     if owner in ("", ROOT) or image is None:
         return
-    volumes = [(place, target) for place, target, kind in places if kind == "volume"]
+    volumes = [mount for mount in here.caches.values() if mount.kind == "volume"]
     if profile.mounted_sources:
-        volumes.append((overlay_volume(profile), OVERLAY))
-    mounts = [Mount(name, target, "volume") for name, target in volumes if engine.volume(name) is not None]
+        volumes.append(Mount(overlay_volume(profile), OVERLAY, "volume"))
+    mounts = [mount for mount in volumes if engine.volume(mount.source) is not None]
     if mounts:
         owner = owner if ":" in owner else f"{owner}:0"
         words = ["sh", "-c", _HAND_OVER, "sh", owner, OVERLAY, *(mount.target for mount in mounts)]

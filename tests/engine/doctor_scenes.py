@@ -18,6 +18,7 @@ from hub_server import COMMIT, model_files
 from envgen.cli import run as envgen
 from envgen.doctor import collect
 from envgen.profile.load import load_project, select
+from envgen.render.outputs import render_profile
 
 CACHE = "caches={flashinfer: {path: /root/.cache/flashinfer}}"
 ENVIRONMENT = {"FLASHINFER_JIT_VERBOSE": "0"}  # what the good container has beside the profile's own
@@ -44,7 +45,7 @@ def good(stage: Stage) -> Report:
     folder = stage.folder("good")
     sets.append(f"image={IMAGE}:good-{PROJECT}")
     profile = select(load_project(file=project(folder), environ={}, sets=sets).project, "dev")
-    digest = collect.image_digest(profile, folder)
+    digest = render_profile(profile, root=folder).digest
     image = stage.labelled("good", profile="dev", render=digest)
     script = metadata("hook", "opencv", "4.10.0") + metadata("hook", "flashinfer-cubin", "0.5.3")
     script += metadata("hook", "torch", "2.10.0") + note("manifest.json", locked(opencv="4.10.0"))
@@ -370,15 +371,15 @@ def claims_kept(stage: Stage) -> Report:
 
 def vocabulary(stage: Stage, script: str = "") -> Report:
     """Asked as `--deep` asks: openai-harmony itself loads the vocabulary, with the network off."""
+    from envgen.deployment import Deployment
     from envgen.doctor import report
     from envgen.doctor.model import Subject
-    from envgen.engine.client import connect
 
     stage.start(variant="harmony", script=script, env={"TIKTOKEN_ENCODINGS_BASE": "" if script else "/enc"})
     folder = stage.folder(f"vocabulary-{stage.count}")
     loaded = load_project(file=project(folder), environ={}, sets=tiktoken()).project
-    subject = Subject(select(loaded, "dev"), folder, load=not script)
-    context, extra = collect.gather(subject, connect)
+    subject = Subject(Deployment(select(loaded, "dev"), folder), load=not script)
+    context, extra = collect.gather(subject)
     return report.as_data(report.examine(context, extra))
 
 

@@ -8,9 +8,9 @@ import pytest
 from test_predict import PROFILES, RELEASES, SHIPPED, TOP, environment
 
 from envgen.doctor import collect
-from envgen.doctor.collect import compose_env
 from envgen.inside.probe import sources as probe_sources
 from envgen.profile.load import load_project
+from envgen.render.environment import compose_env
 
 # Release -> the share of memory that its server takes without a flag.
 SHARES = {"0.14.0": 0.9, "0.32.0": 0.92}

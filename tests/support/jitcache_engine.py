@@ -9,6 +9,7 @@ from typing import Any
 
 from jitcache_layouts import put
 
+from envgen.deployment import Deployment
 from envgen.engine.host import Leftover
 from envgen.engine.values import Container, EngineInfo, ExecResult, Image, Mount
 from envgen.inside.jit.main import answer
@@ -135,4 +136,4 @@ def cache(
 ) -> JitCache:
     file = put(tmp_path / "project/envgen.yaml", PROJECT.format(caches=caches))
     project = load_project(file=file).project
-    return JitCache(engine, select(project, None), project.root)  # type: ignore[arg-type]
+    return JitCache(Deployment(select(project, None), project.root).knowing(engine=engine))

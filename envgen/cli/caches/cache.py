@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import click
 
-from envgen.app import ownership
 from envgen.app.places import at
 from envgen.app.session import Session
 from envgen.cli import FullGroup
@@ -40,8 +39,7 @@ def narrowing(function: F) -> F:
 
 def open_cache(session: Session) -> JitCache:
     """The cache of the chosen profile."""
-    there = at(session.profile(), session.loaded().project.root)
-    return JitCache(there.engine, there.profile, there.root)
+    return JitCache(at(session.deployment()))
 
 
 @click.group(cls=FullGroup)
@@ -70,7 +68,7 @@ def list_(session: Session, patterns: tuple[str, ...], version: str | None, arch
     """
     cache = open_cache(session)
     found = cache.inventory(make_query(patterns, version, arch))
-    more = [] if patterns else others(cache.engine, cache.profile, cache.root)
+    more = [] if patterns else others(cache.here)
     document = {**asdict(found), "others": [asdict(one) for one in more]}
     return answer(document, [*shown.inventory(found), *shown.others(more)])
 
@@ -177,7 +175,7 @@ def clear(
     if changed is not None:
         causes["changed"] = list(changed_files(session.profile(), session.loaded().project.root, changed))
     cache = open_cache(session)
-    ownership.require(cache.engine, cache.profile, cache.root)
+    cache.here.require_name()
     if everything and not yes and not dry_run:
         lines = shown.cleared(cache.clear(query, everything=True, dry_run=True))
         confirm("cache clear --all", "Clear all of this?", lines)

@@ -11,8 +11,9 @@ import click
 from envgen.app.crash import write_report
 from envgen.app.doctor import apply_fixes, joined, look
 from envgen.app.places import at
-from envgen.app.session import Session, known_service, of_running
+from envgen.app.session import Session, of_running
 from envgen.cli.common import ask, print_json, reporting, wants_json
+from envgen.deployment import known_service
 from envgen.doctor import report
 from envgen.doctor.model import Severity, Subject
 from envgen.engine.session import DOCTOR, hurried
@@ -49,11 +50,10 @@ def command(
     """
     if service is not None:
         known_service(session.profile(), service)
-    plain = session.profile()
-    session = of_running(session, service, lambda: at(plain, session.loaded().project.root, service).engine)
-    project, profile = session.loaded().project, session.profile()
+    plain = session.deployment()
+    session = of_running(session, service, lambda: at(plain, service).engine)
     _options_fit(fix, dry_run, yes)
-    subject = Subject(profile, project.root, service, throw_away, project.file.name, load=deep)
+    subject = Subject(session.deployment(), service, throw_away, session.loaded().project.file.name, load=deep)
     looked = look(subject, deep=deep)
     if fix and apply_fixes(
         looked, dry_run=dry_run, agree=lambda count: yes or ask(f"Do {'this' if count == 1 else f'these {count}'}?")

@@ -57,7 +57,7 @@ def command(session: Session, service: str | None, gpu: str | None, python: Path
     if python is not None:
         place = app.place_on_host(profile, name, python)
     else:
-        place = app.place_in_engine(at(profile, session.loaded().project.root, name), name)
+        place = app.place_in_engine(at(session.deployment(), name), name)
     progress(f"asking {place.shown} what it would choose for {name}")
     found = app.predict(profile, name, place, chosen, pretend=gpu is not None)
     answer(document(found, profile), text(found, profile))

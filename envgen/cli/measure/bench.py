@@ -16,7 +16,7 @@ import click
 
 from envgen.app import crash
 from envgen.app.places import at
-from envgen.app.session import Session, known_service
+from envgen.app.session import Session
 from envgen.app.watch import ending
 from envgen.bench import checks, facts, record
 from envgen.bench.checks import Gone, Outcome, Trial
@@ -25,6 +25,7 @@ from envgen.bench.compare import Series
 from envgen.bench.record import METRICS, Run
 from envgen.bench.tools import TOOLS, Measured, Place, Plan, find_tool, measure_all, references
 from envgen.cli.common import LARGEST, Figure, answer, reporting, variant_option
+from envgen.deployment import Deployment, known_service
 from envgen.engine.client import Engine, connect
 from envgen.engine.owner import ours
 from envgen.engine.process import terminable
@@ -96,11 +97,18 @@ class Server:
 
     url: str
     model: str | None
-    profile: Profile | None = None
-    root: Path | None = None
+    here: Deployment | None = None
     service: str = ""
     engine: Engine | None = None
     container: Container | None = None
+
+    @property
+    def profile(self) -> Profile | None:
+        return self.here.profile if self.here else None
+
+    @property
+    def root(self) -> Path | None:
+        return self.here.root if self.here else None
 
     @property
     def environment(self) -> dict[str, Any]:
@@ -158,7 +166,8 @@ def server_of(asked: Asked) -> Server:
 
 
 def _own_service(asked: Asked) -> Server:
-    root, profile = asked.session.loaded().project.root, asked.session.profile()
+    here = asked.session.deployment()
+    root, profile = here.root, here.profile
     if asked.service:
         known_service(profile, asked.service)
     names = [asked.service] if asked.service else dict.fromkeys([*LIKELY, *profile.services])
@@ -169,13 +178,13 @@ def _own_service(asked: Asked) -> Server:
         raise UsageError(f"{what} publishes {'no' if asked.service else 'a'} port",
                          hint="add one to its `ports`, or ask any server: --url URL")  # fmt: skip
     for name in likely:
-        there = at(profile, root, name)
+        there = at(here, name)
         engine = there.engine
         if found := ours(engine.containers(profile.compose_name, name), root):
             service = there.profile.services[name]
             url = reachable_url(service, there.endpoint)
             model = asked.model or (service.ready.model if service.ready else None)
-            return Server(url, model, there.profile, root, name, engine, found[0])
+            return Server(url, model, there, name, engine, found[0])
     name = next(iter(likely))
     raise NotFoundError(f"{name} is not running", hint=f"envgen up {name} --profile {profile.name}")
 
@@ -237,11 +246,12 @@ def _key(asked: Asked) -> str:
 
 def _gone(reason: str, server: Server, kept: str) -> EnvgenError:
     """Why it stopped answering, as far as its container shows: it gets some seconds to end."""
-    engine, container, profile, root = server.engine, server.container, server.profile, server.root
+    engine, container, here = server.engine, server.container, server.here
     if engine is None or container is None:
         return ServiceError(f"{reason}; {kept}")
-    keep = functools.partial(crash.write, engine, profile, root, server.service) if profile and root else lambda *_: ""
-    again = f"envgen up {server.service or 'SERVICE'}{f' --profile {profile.name}' if profile else ''} starts it again"
+    keep = functools.partial(crash.write, here, server.service) if here else lambda *_: ""
+    chosen = f" --profile {here.profile.name}" if here else ""
+    again = f"envgen up {server.service or 'SERVICE'}{chosen} starts it again"
     try:
         deadline = time.monotonic() + ENDING
         while (now := engine.container(container.id)) and now.running and time.monotonic() < deadline:

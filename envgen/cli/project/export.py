@@ -9,9 +9,10 @@ from pathlib import Path
 import click
 
 from envgen import files
-from envgen.app.session import Session, known_service
+from envgen.app.session import Session
 from envgen.app.weights import locked_commit
 from envgen.cli.common import project_options, variant_option
+from envgen.deployment import known_service
 from envgen.errors import RefusedError, UsageError
 from envgen.profile.model import Profile
 from envgen.render import exports

@@ -56,12 +56,11 @@ def check(session: Session, service: str | None) -> int:
 
 
 def _weights(session: Session, service: str | None, *, fetch: bool) -> int:
-    root, profile = session.loaded().project.root, session.profile()
-    name = weights.choose(profile, service)
-    there = at(profile, root, name)
-    engine = there.engine
-    commit, fetched = weights.fetch(engine, there.profile, root, name) if fetch else ("", 0)
-    found = weights.look(engine, there.profile, root, name)
+    here = session.deployment()
+    name = weights.choose(here.profile, service)
+    there = at(here, name)
+    commit, fetched = weights.fetch(there, name) if fetch else ("", 0)
+    found = weights.look(there, name)
     document = {key: value for key, value in vars(found).items() if key != "model"}
     document |= {"repo": found.model.repo, "revision": found.model.revision}
     if fetch:
@@ -71,7 +70,7 @@ def _weights(session: Session, service: str | None, *, fetch: bool) -> int:
     line = f"{found.model.repo} is {found.state}{size}{f' at {found.commit[:12]}' if found.commit else ''}"
     code = answer(document, [line, *(f"  {problem}" for problem in found.problems)], not found.whole)
     if not (found.whole or wants_json()):
-        progress(f"hint: envgen model pull {name} --profile {profile.name}")
+        progress(f"hint: envgen model pull {name} --profile {here.profile.name}")
     return code
 
 
@@ -84,9 +83,7 @@ def list_(session: Session) -> int:
     Example:
       envgen model list
     """
-    root, profile = session.loaded().project.root, session.profile()
-    there = at(profile, root)
-    found = weights.cached(there.engine, there.profile, root)
+    found = weights.cached(at(session.deployment()))
     return answer([dict(one) for one in found], _models(found))
 
 

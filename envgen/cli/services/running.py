@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from envgen.app import nodes, ownership, services
+from envgen.app import nodes, services
 from envgen.app.build import pull as pull_base
 from envgen.app.places import as_data, changed, each, place_of, places
 from envgen.app.session import Session
@@ -334,7 +334,7 @@ def ps(session: Session, everything: bool, only_ids: bool) -> int:
         differ = {} if only_ids else changed(lambda: here, mine)  # noqa: B023
         rows += [as_data(one, here.digest, differ.get(one.id), here.node) for one in mine]
         if hidden := len(there) - len(ours(there, here.root)):
-            other = ownership.other_owner(here.engine, profile, here.root)
+            other = here.other_owner()
             progress(f"note: {here.named('not shown')}: {hidden} of another folder, {other}")
         if here.node and not mine:
             progress(f"note: {here.named('no containers')}")

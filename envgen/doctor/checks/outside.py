@@ -7,12 +7,12 @@ import shlex
 from envgen.doctor import remedies
 from envgen.doctor.model import Context, Finding, Host, Judged, Probe, Where, check, error, info, ok, warning
 from envgen.engine.endpoint import OLDEST, outdated
+from envgen.engine.gpu import gpu_offered
 from envgen.engine.values import Container, EngineInfo, Image
 from envgen.inside.probe.facts import is_secret
 from envgen.profile.exposure import asks_for_key, exposed, on_loopback, renumbered
 from envgen.profile.model import GpuMode
 from envgen.redact import redact
-from envgen.serve.preflight import gpu_offered
 from envgen.text import GIB, counted
 
 LITTLE, TIGHT = 5 * GIB, 30 * GIB

@@ -9,6 +9,7 @@ from typing import cast
 import pytest
 
 from envgen.app.build import Job, buildable, job_of, request_of
+from envgen.deployment import Deployment
 from envgen.engine.buildx import Options
 from envgen.engine.client import Engine
 from envgen.errors import RefusedError
@@ -24,7 +25,7 @@ profiles: {p: {mode: production, base: {image: "nvcr.io/x:1", platform: linux/ar
 
 def job(folder: Path) -> Job:
     (folder / "envgen.yaml").write_text(FILE)
-    return job_of(load_project(file=folder / "envgen.yaml").project.profiles["p"], folder)
+    return job_of(Deployment(load_project(file=folder / "envgen.yaml").project.profiles["p"], folder))
 
 
 def test_only_what_is_pushed_goes_by_its_tags_alone(tmp_path: Path) -> None:

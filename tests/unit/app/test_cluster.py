@@ -10,7 +10,7 @@ import pytest
 
 from envgen.app import cluster
 from envgen.app.cluster import Group
-from envgen.app.deployment import Deployment
+from envgen.deployment import Deployment
 from envgen.errors import EngineError
 
 GONE = "ssh: connect to host spark-2 port 22: Connection timed out"

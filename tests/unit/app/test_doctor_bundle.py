@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from envgen.app.crash import collect_report
-from envgen.app.deployment import Deployment
 from envgen.app.doctor import Looked
+from envgen.deployment import Deployment
 from envgen.doctor.collect import gather
 from envgen.doctor.model import Subject
 from envgen.doctor.report import examine
@@ -27,11 +29,11 @@ profiles:
 """
 
 
-def no_engine() -> Engine:
+def no_engine(_environ: object) -> Engine:
     raise EngineError("no engine here")
 
 
-def test_without_an_engine(tmp_path: Path) -> None:
+def test_without_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "envgen.yaml").write_text(FILE)
     (tmp_path / "secret").write_text("of somebody else")
     (tmp_path / "envgen.lock").symlink_to(tmp_path / "secret")
@@ -40,9 +42,9 @@ def test_without_an_engine(tmp_path: Path) -> None:
     for number in range(5):
         (logs / f"build-{number}.log").write_text(f"log {number}")
     profile = load_project(tmp_path / "envgen.yaml").project.profiles["dev"]
-    subject = Subject(profile, tmp_path)
-    report = examine(*gather(subject, no_engine))
-    found = collect_report([Looked(Deployment(profile, tmp_path), subject, report)])
+    monkeypatch.setattr("envgen.deployment.connect", no_engine)
+    subject = Subject(Deployment(profile, tmp_path))
+    found = collect_report([Looked(subject, examine(*gather(subject)))])
     assert "no Docker Engine" in str(found["README.txt"])
     assert "no engine here" in str(found["findings.txt"])
     assert json.loads(found["versions.json"])["engine"] is None

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from envgen.app.deployment import Deployment
 from envgen.app.predict import choose_service, examine, foresee, vllm_words
+from envgen.deployment import Deployment
 from envgen.doctor.model import Context, Finding, Severity
 from envgen.engine.values import ExecResult, Image
 from envgen.errors import RefusedError, UsageError

@@ -11,6 +11,7 @@ import pytest
 
 from envgen.app import doctor, nodes
 from envgen.app.nodes import Seen
+from envgen.deployment import Deployment
 from envgen.doctor.model import Finding, Remedy, Severity, Subject
 from envgen.engine.values import Container, Image, Mount
 from envgen.profile.model import Cluster, GpuMode, Machine, Service
@@ -265,13 +266,13 @@ def test_doctor_reports_the_machines_of_a_cluster_in_its_own_words(monkeypatch: 
     monkeypatch.setattr(
         "envgen.app.nodes.check", lambda *_: [nodes.completed(one, profile, "serve") for one in answers]
     )
-    ok, warning, error = doctor._machines(Subject(profile, Path()))
+    ok, warning, error = doctor._machines(Subject(Deployment(profile, Path())))
     assert ok.title == "one: Docker 29" and ok.severity is Severity.OK
     assert warning.severity is Severity.WARNING and (warning.title, warning.seen) == ("serve on one and two", "slow")
     assert warning.remedy == Remedy("envgen nodes check serve -p prod")
     assert error.severity is Severity.ERROR and error.seen == "the image x is not there"
     assert error.remedy == Remedy("envgen nodes push --image")
-    assert doctor._machines(Subject(profile, Path(), "dev")) == []
+    assert doctor._machines(Subject(Deployment(profile, Path()), "dev")) == []
 
 
 def test_a_machine_that_runs_the_service_has_its_ports_and_memory() -> None:

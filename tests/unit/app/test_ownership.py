@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from envgen.app import ownership
+from envgen.deployment import Deployment
 from envgen.engine.owner import FOLDER, USER, WORKING_DIR, Owner, this_owner
 from envgen.engine.values import Container, EngineInfo, Image
 from envgen.errors import ProjectError, RefusedError
@@ -82,15 +82,19 @@ def by(folder: Path, uid: str = str(os.getuid())) -> dict[str, str]:
     return {FOLDER: str(folder), USER: f"{uid} bob"}
 
 
+def on(engine: Any, profile: Profile, root: Path) -> Deployment:
+    return Deployment(profile, root).knowing(engine=engine)
+
+
 def other(engine: Any, profile: Profile, root: Path) -> Owner | None:
-    return ownership.other_owner(engine, profile, root)
+    return on(engine, profile, root).other_owner()
 
 
 def test_a_free_name_becomes_ours_and_stays_it(root: Path, profile: Profile) -> None:
     engine: Any = Volumes()
     assert other(engine, profile, root) is None
-    ownership.claim(engine, profile, root)
-    ownership.claim(engine, profile, root)
+    on(engine, profile, root).claim_name()
+    on(engine, profile, root).claim_name()
     assert engine.labels[CLAIM][FOLDER] == str(root) and engine.labels[CLAIM][USER].split()[0] == str(os.getuid())
 
 
@@ -116,7 +120,7 @@ def test_a_folder_is_one_whatever_link_leads_there(root: Path, profile: Profile)
     link = root.with_name("link")
     link.symlink_to(root)
     engine: Any = Volumes(container(link), images=("lab:dev",))
-    ownership.claim(engine, profile, link)
+    on(engine, profile, link).claim_name()
     assert other(engine, profile, root) is None and engine.labels[CLAIM][FOLDER] == str(root)
 
 
@@ -126,14 +130,14 @@ def test_another_folder_is_refused_with_both_named(root: Path, profile: Profile)
     engine: Any = Volumes(images=("lab:dev",))
     engine.labels[CLAIM] = by(there, "1234")
     with pytest.raises(RefusedError) as refused:
-        ownership.claim(engine, profile, root)
+        on(engine, profile, root).claim_name()
     (problem,) = refused.value.problems
     assert problem.message == f"lab-dev belongs to {there} (user bob, uid 1234); this is {this_owner(root)}"
     assert "`name: lab-2`" in problem.hint and problem.hint.endswith(": docker volume rm lab-dev-owner")
     engine.found = (container(there),)
     there.rmdir()
     with pytest.raises(RefusedError, match="that folder no longer exists") as refused:
-        ownership.require(engine, profile, root)
+        on(engine, profile, root).require_name()
     assert "docker compose -p lab-dev down && docker volume rm lab-dev-owner" in refused.value.problems[0].hint
 
 
@@ -141,7 +145,7 @@ def test_another_user_of_the_same_folder_is_refused(root: Path, profile: Profile
     engine: Any = Volumes(container(root))
     engine.labels[CLAIM] = by(root, "987654")
     with pytest.raises(RefusedError) as refused:
-        ownership.require(engine, profile, root)
+        on(engine, profile, root).require_name()
     text = str(refused.value)
     assert "user bob, uid 987654" in text and f"uid {os.getuid()}" in text
 
@@ -164,13 +168,13 @@ def test_of_two_at_once_one_gets_the_name(root: Path, profile: Profile) -> None:
             self.labels[name] = by(there)  # the other was a moment faster
 
     with pytest.raises(RefusedError, match="belongs to"):
-        ownership.claim(Raced(images=("lab:dev",)), profile, root)  # type: ignore[arg-type]
+        on(Raced(images=("lab:dev",)), profile, root).claim_name()
 
 
 def test_a_left_over_claim_gives_way(root: Path, profile: Profile) -> None:
     engine: Any = Volumes()
     engine.labels[CLAIM] = by(root.with_name("there"))
-    ownership.claim(engine, profile, root)
+    on(engine, profile, root).claim_name()
     assert engine.labels[CLAIM][FOLDER] == str(root)
 
 
@@ -180,7 +184,7 @@ def test_a_copy_has_the_name_of_its_local_file(root: Path) -> None:
     own = found.profiles["dev"]
     assert (found.name, own.compose_name, own.image_name) == ("lab-2", "lab-2-dev", "lab-2:dev")
     engine: Any = Volumes(container(root.with_name("there")), images=("lab:dev",))
-    ownership.claim(engine, own, root)
+    on(engine, own, root).claim_name()
     assert set(engine.labels) == {"lab-2-dev-owner"}
     committed = load_project(file=root / "envgen.yaml", local=False).project
     assert committed.profiles["dev"].compose_name == "lab-dev"

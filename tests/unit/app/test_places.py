@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from envgen.app.places import all_at, at, by_hand, nodes_of
+from envgen.deployment import Deployment
 from envgen.errors import EngineError, UsageError
 from envgen.profile.load import load_project
 from envgen.profile.model import Profile
@@ -74,26 +75,28 @@ def test_what_is_asked_about_a_service_is_asked_of_its_head(tmp_path: Path, monk
         if len(asked) > 2:
             raise EngineError("no route to host", hint="ssh one")
 
-    monkeypatch.setattr("envgen.app.deployment.connect", connect)
-    head, worker = all_at(found, tmp_path, "serve")
+    monkeypatch.setattr("envgen.deployment.connect", connect)
+    head, worker = all_at(Deployment(found, tmp_path), "serve")
     assert (head.node, worker.node) == ("one", "two")
     assert head.engine is head.engine  # looked up once
-    _ = at(found, tmp_path, "web").engine
+    _ = at(Deployment(found, tmp_path), "web").engine
     assert asked == ["one", "here"]
     with pytest.raises(EngineError, match="one: no route to host"):
-        _ = all_at(found, tmp_path, "serve")[0].engine
+        _ = all_at(Deployment(found, tmp_path), "serve")[0].engine
     # Each machine has its own folders.
-    folders = [str(one.profile.caches["hf"].host) for one in (head, worker, at(found, tmp_path, "web"))]
+    folders = [str(one.profile.caches["hf"].host) for one in (head, worker, at(Deployment(found, tmp_path), "web"))]
     assert folders == ["/raid/hf", "~/hf", "~/hf"]
 
 
 def test_what_is_asked_about_a_profile_is_asked_where_all_its_services_are(tmp_path: Path) -> None:
     shared = FILE.replace("      web: {command: [web]}\n", "")
-    assert [one.node for one in all_at(profile(tmp_path, shared + REMOTE + CACHE), tmp_path)] == ["one", "two"]
-    assert [one.node for one in all_at(profile(tmp_path, FILE + REMOTE + CACHE), tmp_path)] == [
-        ""
-    ]  # `web` is here alone
-    assert [one.node for one in all_at(profile(tmp_path, FILE + NODES), tmp_path)] == ["one"]  # which is this machine
+
+    def asked(text: str) -> list[str]:
+        return [one.node for one in all_at(Deployment(profile(tmp_path, text), tmp_path))]
+
+    assert asked(shared + REMOTE + CACHE) == ["one", "two"]
+    assert asked(FILE + REMOTE + CACHE) == [""]  # `web` is here alone
+    assert asked(FILE + NODES) == ["one"]  # which is this machine
 
 
 def test_what_to_type_on_a_machine_is_a_whole_command(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, engine: StubEngine | None, *words: str)
             raise EngineError("the Docker Engine is not running")
         return engine
 
-    monkeypatch.setattr("envgen.app.deployment.connect", connect)
+    monkeypatch.setattr("envgen.deployment.connect", connect)
     done = CliRunner().invoke(cli.main, ["status", *words], standalone_mode=False)
     assert done.exception is None and done.return_value == 0, done.exception
     return done.output

@@ -13,6 +13,7 @@ import pytest
 from doctor_facts import CONTAINER, DATA, ENGINE, IMAGE, Make, recording
 
 from envgen.binding import ShapeError
+from envgen.deployment import Deployment
 from envgen.doctor import collect, report
 from envgen.doctor.checks import machine, outside
 from envgen.doctor.collect import choose_container, gather
@@ -35,6 +36,7 @@ from envgen.engine.values import Container, EngineInfo, ExecResult, Image, Mount
 from envgen.errors import EngineError
 from envgen.inside.probe.facts import is_safe, without_password
 from envgen.inside.run import Execute
+from envgen.profile.model import Profile
 
 GIB = 1 << 30
 
@@ -496,10 +498,13 @@ class FakeEngine:
     run_once = exec
 
 
+def deployment(profile: Profile, root: Path, engine: FakeEngine) -> Deployment:
+    return Deployment(profile, root).knowing(engine=engine)
+
+
 def test_gather(make: Make, tmp_path: Path) -> None:
     engine = FakeEngine(replace(CONTAINER, ports=(Port(8000, 8000),)))
-    subject = Subject(make().profile, tmp_path)
-    context, extra = gather(subject, lambda: engine)  # type: ignore[arg-type, return-value]
+    context, extra = gather(Subject(deployment(make().profile, tmp_path, engine)))
     assert extra == []
     assert context.probe is not None
     assert context.host is not None
@@ -527,7 +532,7 @@ def test_an_engine_that_goes_while_the_probe_runs(make: Make, tmp_path: Path, mo
     ended = threading.Event()
     monkeypatch.setattr("envgen.doctor.collect.LOOK", 0.01)
     try:
-        context, _ = gather(Subject(make().profile, tmp_path), lambda: Gone(CONTAINER))  # type: ignore[arg-type, return-value]
+        context, _ = gather(Subject(deployment(make().profile, tmp_path, Gone(CONTAINER))))
     finally:
         ended.set()
     assert context.trouble is not None and context.probe is None
@@ -535,19 +540,19 @@ def test_an_engine_that_goes_while_the_probe_runs(make: Make, tmp_path: Path, mo
 
 
 def test_gather_without_a_container(make: Make, tmp_path: Path) -> None:
-    engine = FakeEngine()
-    subject = Subject(make().profile, tmp_path)
-    assert gather(subject, lambda: engine)[0].probe is None  # type: ignore[arg-type, return-value]
-    context, _ = gather(replace(subject, throw_away=True), lambda: engine)  # type: ignore[arg-type, return-value]
+    subject = Subject(deployment(make().profile, tmp_path, FakeEngine()))
+    assert gather(subject)[0].probe is None
+    context, _ = gather(replace(subject, throw_away=True))
     assert context.is_throw_away
     assert context.probe is not None
 
 
-def test_gather_without_an_engine(make: Make, tmp_path: Path) -> None:
-    def connect() -> Any:
+def test_gather_without_an_engine(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def connect(_environ: object) -> Any:
         raise EngineError("Docker is stopped", hint="start it (`sudo systemctl start docker`)")
 
-    context, (found,) = gather(Subject(make().profile, tmp_path), connect)
+    monkeypatch.setattr("envgen.deployment.connect", connect)
+    context, (found,) = gather(Subject(Deployment(make().profile, tmp_path)))
     assert context.engine is None
     assert found.seen == "Docker is stopped"
     assert found.remedy == Remedy("sudo systemctl start docker")

@@ -37,7 +37,7 @@ def test_any_document_of_the_agent(
         caches = f"flashinfer: {{path: {ROOT}, namespace: false}}"
         put(tmp_path / "project/envgen.yaml", PROJECT.format(caches=caches))
     engine = LocalEngine(root)
-    monkeypatch.setattr("envgen.app.deployment.connect", lambda *_: engine)
+    monkeypatch.setattr("envgen.deployment.connect", lambda *_: engine)
     monkeypatch.chdir(tmp_path / "project")
     request, words = ASKED[name]
     document = mutated(answer({**request, "root": str(root)}), changes)
@@ -48,7 +48,7 @@ def test_any_document_of_the_agent(
 def test_a_document_nested_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = LocalEngine(tmp_path / "cache")
     put(tmp_path / "project/envgen.yaml", PROJECT.format(caches=f"flashinfer: {{path: {ROOT}, namespace: false}}"))
-    monkeypatch.setattr("envgen.app.deployment.connect", lambda *_: engine)
+    monkeypatch.setattr("envgen.deployment.connect", lambda *_: engine)
     monkeypatch.chdir(tmp_path / "project")
     engine.answers["demo:dev"] = ExecResult(0, b'{"ok": true, "result": ' + b"[" * 100_000, b"")
     assert main(["cache", "list"]) == 3

@@ -23,7 +23,7 @@ HOST = f"flashinfer: {{path: {ROOT}, host: host}}"
 
 
 def here(jit: JitCache) -> Mount:
-    return mount_here(jit.engine, jit.profile, jit.root)
+    return mount_here(jit.here)
 
 
 def namespaces(tmp_path: Path, engine: LocalEngine, *ages: int) -> list[str]:
@@ -50,7 +50,7 @@ def test_the_current_volume_is_the_rendered_one(tmp_path: Path) -> None:
     engine = LocalEngine(tmp_path / "cache")
     jit = cache(tmp_path, engine, VOLUMES)
     mount = here(jit)
-    files = render_profile(jit.profile, None, root=jit.root).files
+    files = render_profile(jit.profile, None, root=jit.here.root).files
     assert f"name: {mount.source}\n".encode() in files["compose/dev.yaml"]
     engine.volumes_ = {mount.source}
     release(tmp_path / "cache", "0.5.3")
@@ -59,7 +59,7 @@ def test_the_current_volume_is_the_rendered_one(tmp_path: Path) -> None:
     jit = cache(tmp_path, engine, HOST)
     mount = here(jit)
     assert Path(mount.source).parent == tmp_path / "project" / "host"
-    files = render_profile(jit.profile, None, root=jit.root).files
+    files = render_profile(jit.profile, None, root=jit.here.root).files
     below = Path(mount.source).name
     assert f"${{ENVGEN_CACHES__FLASHINFER__HOST:-../host}}/{below}".encode() in files["compose/dev.yaml"]
 
@@ -134,7 +134,7 @@ def test_the_other_caches_are_named_and_mounted_where_their_programs_look(
     kept = f"{VOLUMES}, cute_dsl: {{path: /c}}, tilelang: {{path: /t}}, b12x: {{path: /b}}, huggingface: {{path: /h}}"
     jit = cache(tmp_path, engine, kept)
     engine.volumes_ |= {here(jit).source, "demo-dev-cache-tilelang"}
-    monkeypatch.setattr("envgen.app.deployment.connect", lambda *_: engine)
+    monkeypatch.setattr("envgen.deployment.connect", lambda *_: engine)
     monkeypatch.chdir(tmp_path / "project")
     assert main(["cache", "list", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["others"]

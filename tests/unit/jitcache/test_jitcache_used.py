@@ -62,7 +62,7 @@ def test_names_in_a_log(line: str, names: set[str]) -> None:
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalEngine:
     put(tmp_path / "project/envgen.yaml", PROJECT.format(caches=f"flashinfer: {{path: {ROOT}, namespace: false}}"))
     engine = LocalEngine(tmp_path / "cache")
-    monkeypatch.setattr("envgen.app.deployment.connect", lambda *_: engine)
+    monkeypatch.setattr("envgen.deployment.connect", lambda *_: engine)
     monkeypatch.chdir(tmp_path / "project")
     return engine
 

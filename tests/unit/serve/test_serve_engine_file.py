@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from envgen.deployment import engine_file
 from envgen.profile.load import load_project
 from envgen.profile.model import GpuMode
-from envgen.serve.launch import engine_file
 
 FILE = """\
 version: 1

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from envgen.engine.client import Engine
+from envgen.deployment import Deployment
 from envgen.engine.values import EngineInfo
-from envgen.profile.model import GpuMode
-from envgen.serve.preflight import gpu_mode
+from envgen.profile.model import GpuMode, Profile
 
 PLAIN = EngineInfo("28.0", "1.51", "arm64", ("runc",), (), "/d", 1, 1, "unix:///x")
 CDI = ("nvidia.com/gpu=all",)
@@ -26,9 +27,13 @@ class Told:
         return self._info
 
 
+def on(engine: Told | None, wanted: GpuMode) -> Deployment:
+    return Deployment(cast(Profile, SimpleNamespace(gpu=wanted)), Path()).knowing(engine=engine)
+
+
 def decide(wanted: GpuMode, **facts: Any) -> tuple[GpuMode, str]:
-    mode, problem = gpu_mode(cast(Engine, Told(**facts)), wanted)
-    return mode, str(problem or "")
+    here = on(Told(**facts), wanted)
+    return here.gpu, str(here.lacks_gpu or "")
 
 
 @pytest.mark.parametrize(
@@ -60,4 +65,5 @@ def test_engines_that_do_not_list_their_cdi_devices_are_trusted() -> None:
 
 
 def test_none_asks_nobody() -> None:
-    assert gpu_mode(cast(Engine, None), GpuMode.NONE) == (GpuMode.NONE, None)
+    here = on(None, GpuMode.NONE)
+    assert (here.gpu, here.lacks_gpu) == (GpuMode.NONE, None)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from envgen.deployment import Deployment
 from envgen.errors import ServiceError
+from envgen.profile.model import Profile
 from envgen.serve.launch import Launcher, in_profile
 
 # What uv and envgen-install print for an overlay on a volume of 1 MiB.
@@ -39,10 +42,9 @@ def test_why(text: str, said: str, hint: str) -> None:
             on_line(line)
         return SimpleNamespace(code=1)
 
-    launcher = Launcher.__new__(Launcher)
-    launcher.name, launcher.say = "web", lambda _line: None
-    launcher.profile = cast(Any, SimpleNamespace(name="dev", mounted_sources={}))
-    launcher.compose = cast(Any, SimpleNamespace(stream=stream))
+    profile = cast(Profile, SimpleNamespace(name="dev", mounted_sources={}))
+    here = Deployment(profile, Path()).knowing(compose=SimpleNamespace(stream=stream))
+    launcher = Launcher(here, "web", lambda _line: None)
     with pytest.raises(ServiceError) as raised:
         launcher._install("run")
     (problem,) = raised.value.problems
@@ -67,11 +69,10 @@ def test_ctrl_c_while_sources_are_installed_removes_what_was_begun(
         self.created = created
         raise KeyboardInterrupt
 
-    launcher = Launcher.__new__(Launcher)
-    launcher.name, launcher.created = "web", False
     services = {"web": SimpleNamespace(interactive=False)}
-    launcher.profile = cast(Any, SimpleNamespace(compose_name="unit-dev", services=services))
-    launcher.engine = cast(Any, SimpleNamespace(containers=lambda *_, **__: ()))
+    profile = cast(Profile, SimpleNamespace(compose_name="unit-dev", services=services))
+    here = Deployment(profile, Path()).knowing(engine=SimpleNamespace(containers=lambda *_, **__: ()))
+    launcher = Launcher(here, "web", lambda _line: None)
     monkeypatch.setattr("envgen.serve.launch.preflight.is_development", lambda _profile: True)
     monkeypatch.setattr(Launcher, "_alone", lambda _self: nullcontext())
     monkeypatch.setattr(Launcher, "_install", interrupted)

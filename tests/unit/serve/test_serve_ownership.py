@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from envgen.deployment import Deployment
 from envgen.errors import RefusedError
 from envgen.profile.load import load_project
 from envgen.serve.preflight import make_folder, prepare
@@ -55,7 +56,7 @@ def test_root_under_userns_remap_is_told_before_it_fails(
     profile = load_project(file=tmp_path / "envgen.yaml", environ={}).project.profiles["prod"]
     info = SimpleNamespace(local=True, remapped=remapped, rootless=False)
     engine: Any = SimpleNamespace(info=lambda: info, image=lambda _name: None)
-    prepare(engine, profile, tmp_path, "web")
+    prepare(Deployment(profile, tmp_path).knowing(engine=engine), "web")
     assert (tmp_path / "hub").is_dir()
     said = capsys.readouterr().err
     assert (f"  {tmp_path}/hub unless it has `services.web.user: host`" in said) is noted

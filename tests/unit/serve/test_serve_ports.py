@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from envgen.deployment import Deployment
 from envgen.engine import host
 from envgen.engine.host import Listener
 from envgen.profile.model import Service
@@ -38,6 +39,10 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Any:
     return SimpleNamespace(engine=engine, profile=SimpleNamespace(services={"web": service}), service=service)
 
 
+def on(found: Any) -> Deployment:
+    return Deployment(found.profile, Path()).knowing(engine=found.engine)
+
+
 HINT = "stop it, or take a free one: --set \"services.web.ports=['9000:9', '127.0.0.1:18004:8000', '18003:1']\""
 
 
@@ -48,7 +53,9 @@ def test_the_check_offers_a_free_port_on_the_same_address(found: Any) -> None:
 
 @pytest.mark.parametrize("line", LINES)
 def test_what_compose_says_becomes_the_same_sentence(found: Any, line: str) -> None:
-    refused = preflight.changed_meanwhile(found.engine, found.profile, Path(), "web", ["Container x Created", line])
+    refused = preflight.changed_meanwhile(
+        Deployment(found.profile, Path()).knowing(engine=found.engine), "web", ["Container x Created", line]
+    )
     assert refused is not None and refused.exit_code == 6
     (problem,) = refused.problems
     assert problem.message == "web was not started: port 18001 was taken by process 18001 in the meantime"
@@ -57,4 +64,4 @@ def test_what_compose_says_becomes_the_same_sentence(found: Any, line: str) -> N
 
 def test_other_failures_are_left_to_compose(found: Any) -> None:
     lines = ["exec: vllm: not found", "Bind for 127.0.0.1:5 failed: port is already allocated", "port 18001 is fine"]
-    assert preflight.changed_meanwhile(found.engine, found.profile, Path(), "web", lines) is None
+    assert preflight.changed_meanwhile(on(found), "web", lines) is None

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from envgen.deployment import Deployment
 from envgen.engine.compose import Compose
 from envgen.engine.values import ExecResult, Mount
 from envgen.errors import EnvgenError
@@ -61,10 +62,14 @@ class Stub:
 ENGINE: Any = Stub()
 
 
+def on(profile: Profile, root: Path) -> Deployment:
+    return Deployment(profile, root).knowing(engine=ENGINE)
+
+
 @pytest.mark.parametrize("verb", LINES)
 def test_what_compose_says_is_one_sentence_of_ours(tmp_path: Path, profile: Profile, verb: str) -> None:
     line, root = LINES[verb].replace("FOLDER", str(tmp_path / "src/lib")), tmp_path / "p"
-    refused = preflight.changed_meanwhile(ENGINE, profile, root, "web", ["Container lab-dev-web-1  Starting", line])
+    refused = preflight.changed_meanwhile(on(profile, root), "web", ["Container lab-dev-web-1  Starting", line])
     assert refused is not None and refused.exit_code == 6
     (problem,) = refused.problems
     assert problem.message == f"web was not started: sources.lib: there is no folder {tmp_path / 'src/lib'}"
@@ -79,7 +84,7 @@ def test_what_only_the_old_container_has(tmp_path: Path, profile: Profile, gone:
     (tmp_path / "src/lib").mkdir(parents=True)
     gone = gone.replace("TMP", str(tmp_path))
     line = RESTART.replace("FOLDER", gone)
-    refused = preflight.changed_meanwhile(ENGINE, profile, tmp_path / "p", "web", [line])
+    refused = preflight.changed_meanwhile(on(profile, tmp_path / "p"), "web", [line])
     assert refused is not None
     (problem,) = refused.problems
     assert problem.message == f"web was not started: its container was made with {gone}, which is no longer there"
@@ -88,7 +93,7 @@ def test_what_only_the_old_container_has(tmp_path: Path, profile: Profile, gone:
 
 def test_a_file_that_the_image_lacks_is_another_matter(tmp_path: Path, profile: Profile) -> None:
     line = 'exec: "vllm": executable file not found in $PATH'
-    assert preflight.changed_meanwhile(ENGINE, profile, tmp_path, "web", [line]) is None
+    assert preflight.changed_meanwhile(on(profile, tmp_path), "web", [line]) is None
 
 
 def test_up_uses_it(tmp_path: Path, profile: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +105,7 @@ def test_up_uses_it(tmp_path: Path, profile: Profile, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(Compose, "stream", stream)
     compose = Compose(SimpleNamespace(host="unix:///x"), (), tmp_path / "p/compose")  # type: ignore[arg-type]
-    launcher = Launcher(ENGINE, compose, profile, "web", lambda _line: None)
+    launcher = Launcher(on(profile, tmp_path / "p").knowing(compose=compose), "web", lambda _line: None)
     with pytest.raises(EnvgenError) as raised:
         launcher._create()
     assert f"sources.lib: there is no folder {tmp_path}/src/lib" in str(raised.value)
@@ -112,17 +117,17 @@ def test_what_would_not_start_again_is_not_ended(tmp_path: Path, profile: Profil
     mounts = (Mount(str(checkout), "/code/lib"), Mount(str(models), "/models"))
     web: Any = SimpleNamespace(service="web", mounts=mounts)
     with pytest.raises(preflight.PreflightError) as raised:
-        preflight.check_again(ENGINE, profile, root, web)
+        preflight.check_again(on(profile, root), web)
     assert [problem.message for problem in raised.value.problems] == [
         "web was not started:",
         f"sources.lib: there is no folder {checkout}",
         f"services.web.mounts.models: there is no {models}",
     ]
-    preflight.check_again(ENGINE, profile, root, SimpleNamespace(service="web", mounts=()))  # type: ignore[arg-type]
+    preflight.check_again(on(profile, root), SimpleNamespace(service="web", mounts=()))  # type: ignore[arg-type]
     (checkout / "lib").mkdir(parents=True)
     (checkout / "lib/__init__.py").touch()
     models.mkdir()
-    preflight.check_again(ENGINE, profile, root, web)
+    preflight.check_again(on(profile, root), web)
 
 
 def test_a_missing_checkout_of_a_release_is_offered_as_the_clone_that_fits(
@@ -134,7 +139,7 @@ def test_a_missing_checkout_of_a_release_is_offered_as_the_clone_that_fits(
     monkeypatch.chdir(tmp_path / "p")
     mounts = (Mount(str(tmp_path / "flashinfer"), "/f"), Mount(str(tmp_path / "vllm"), "/v"))
     with pytest.raises(preflight.PreflightError) as raised:
-        preflight.check_again(ENGINE, profile, tmp_path / "p", SimpleNamespace(service="dev", mounts=mounts))  # type: ignore[arg-type]
+        preflight.check_again(on(profile, tmp_path / "p"), SimpleNamespace(service="dev", mounts=mounts))  # type: ignore[arg-type]
     hints = [problem.hint.partition("`, or write")[0] for problem in raised.value.problems if problem.hint]
     assert hints == [
         "`git clone --branch v0.7.0.post1 --recurse-submodules https://github.com/flashinfer-ai/flashinfer.git "

@@ -1,0 +1,348 @@
+"""A deployment: one profile, of one folder, on one engine. What a use case asks of it is looked up once."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import json
+import os
+from collections.abc import Container as Holds
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from envgen import files
+from envgen.engine.client import Engine, connect
+from envgen.engine.compose import Compose
+from envgen.engine.endpoint import Endpoint, find_endpoint
+from envgen.engine.gpu import gpu_offered
+from envgen.engine.owner import ROOT, Owner, host_user, ours, owner_in, owner_of, run_as, this_owner
+from envgen.engine.values import Container, Image, Mount
+from envgen.errors import EngineError, NotFoundError, Problem, RefusedError, UsageError, named
+from envgen.inside import run
+from envgen.lock.model import ProfileLock
+from envgen.profile.model import Cluster, GpuMode, Machine, Profile
+from envgen.profile.values import own_path
+from envgen.render import environment as names
+from envgen.render.compose import cluster_file, gpu_devices, written_mode
+from envgen.render.locking import lock_of, lock_of_image, namespace, places_of, series_of
+from envgen.render.outputs import Rendered, Workspace, lay_out, render_profile
+
+ENGINE_FILE = "compose/this-engine.yaml"
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """``profile`` has its machine's folders. ``node``: the name; "" for the engine that Docker itself would use."""
+
+    profile: Profile
+    root: Path
+    node: str = ""
+
+    def knowing(self, **values: Any) -> Deployment:
+        """The same, where some of what it would look up is known; what it has looked up stays."""
+        made = copy.copy(self)
+        made.__dict__.update(values)
+        return made
+
+    # The machine
+
+    @property
+    def _environment(self) -> dict[str, str] | None:
+        return docker_environment(self.profile.nodes[self.node]) if self.node else None
+
+    @cached_property
+    def endpoint(self) -> Endpoint:
+        """The address of its engine."""
+        return find_endpoint(self._environment)
+
+    @cached_property
+    def engine(self) -> Engine:
+        """Its engine. EngineError with the machine's name."""
+        try:
+            return connect(self._environment)
+        except EngineError as error:
+            raise (named(self.node, error) if self.node else error) from None
+
+    def connect(self) -> Engine:
+        """``engine``, as a question that can be handed on."""
+        return self.engine
+
+    @property
+    def gpu(self) -> GpuMode:
+        """How its engine gives containers a GPU."""
+        return self._gpu[0]
+
+    @property
+    def lacks_gpu(self) -> Problem | None:
+        """Why its engine can't give the GPU that the profile requires."""
+        return self._gpu[1]
+
+    @cached_property
+    def _gpu(self) -> tuple[GpuMode, Problem | None]:
+        wanted = self.profile.gpu
+        return (wanted, None) if wanted is GpuMode.NONE else gpu_offered(self.engine.info(), wanted)
+
+    def docker(self, *words: str) -> list[str]:
+        """A command of Docker's own program for this machine."""
+        context = self.profile.nodes[self.node].context if self.node else "default"
+        return ["docker", *([] if context == "default" else ["--context", context]), *words]
+
+    def named(self, text: str) -> str:
+        """``text`` with the machine in front."""
+        return f"{self.node}: {text}" if self.node else text
+
+    # The image, and what it was made of
+
+    @cached_property
+    def image(self) -> Image | None:
+        """The profile's image, as the engine has it."""
+        return self.engine.image(self.profile.image_name)
+
+    @cached_property
+    def lock(self) -> ProfileLock | None:
+        """The lock that the image was built with, or else the lock file's."""
+        return lock_of_image(self.profile, self.root, self._labels)
+
+    def to_build(self, *, unlocked: bool = False) -> Deployment:
+        """The same by the lock file as it is now, whatever the image was built with; ``unlocked``: by none."""
+        made = replace(self)  # nothing that was rendered by another lock
+        return made.knowing(lock=None if unlocked else lock_of(self.profile, self.root))
+
+    @property
+    def _labels(self) -> dict[str, str] | None:
+        return dict(self.image.labels) if self.image else None
+
+    @cached_property
+    def rendered(self) -> Rendered:
+        """The files as rendered for the image; nothing is written."""
+        return render_profile(self.profile, self.lock, root=self.root)
+
+    @property
+    def digest(self) -> str:
+        """Of what is rendered for it now."""
+        return self.rendered.digest
+
+    @cached_property
+    def workspace(self) -> Workspace:
+        """The rendered files below the project's folder; written when first asked for."""
+        return lay_out(self.rendered, self.profile, self.root)
+
+    # Services
+
+    @cached_property
+    def compose(self) -> Compose:
+        """Its Compose project, for all services."""
+        return self._compose(tuple(self.profile.services))
+
+    def to_start(self, service: str) -> Deployment:
+        """The same for a start of ``service``."""
+        return self.knowing(compose=self._compose((service,)))
+
+    def _compose(self, services: Sequence[str]) -> Compose:
+        """The rendered Compose files for this engine, with this machine's paths and user."""
+        profile, root, folder = self.profile, self.root, self.workspace.folder
+        endpoint = self.endpoint if self.node else find_endpoint()
+        chosen, users = [folder / profile.compose_file], list[str]()
+        if endpoint.local:
+            users = [name for name in profile.services if run_as(self.engine, profile, name) not in ("", ROOT)]
+        unmapped = users if users and self.engine.info().remapped else ()
+        if own := engine_file(profile, root, folder, self.gpu, unmapped):
+            chosen.append(own)
+        if profile.compose is not None:
+            chosen.append(root / own_path(profile.compose.path))
+        env = names.compose_environment(profile, root)
+        if any(profile.user_of(name) == "host" for name in profile.services):
+            uid, gid = host_user(self.engine)
+            env |= {names.UID_VARIABLE: str(uid), names.GID_VARIABLE: str(gid)}
+        for name in services if self.node else ():
+            cluster = profile.services[name].cluster
+            if cluster is not None and self.node in cluster.nodes:
+                is_head, rdma = self.node == cluster.nodes[0], profile.nodes[self.node].rdma
+                parts = ["head" if is_head else "worker", *(["rdma"] if rdma else [])]
+                chosen += [folder / cluster_file(profile, name, part) for part in parts]
+                env |= rank_environment(profile, root, cluster, self.node)
+        # Relative paths in the rendered file start from compose/, wherever the copy that is used is.
+        return Compose(endpoint, chosen, root / "compose", env)
+
+    def containers(self, services: Sequence[str] = (), *, all: bool) -> tuple[Container, ...]:
+        """The containers of these services (none named: everything of the profile). UsageError for an unknown name."""
+        for name in services:
+            known_service(self.profile, name)
+        found = ours(self.engine.containers(self.profile.compose_name, all=all), self.root)
+        return tuple(one for one in found if not services or one.service in services)
+
+    def running(self, service: str) -> Container:
+        """The container of a running service of ours. NotFoundError with the command that starts it."""
+        known_service(self.profile, service)
+        self.require_name()
+        found = self.engine.containers(self.profile.compose_name, service)
+        if not found:
+            what = f"{service} is not running" + (f" on {self.node}" if self.node else "")
+            raise NotFoundError(what, hint=f"envgen up {service} --profile {self.profile.name}")
+        return found[0]
+
+    # Caches, and containers of our own
+
+    @cached_property
+    def cache_key(self) -> str:
+        """The key of its kernel cache, as `envgen up` mounts it; "" where it has none."""
+        return namespace(self.profile, self.lock, series_of(self.profile, self.root))
+
+    @cached_property
+    def caches(self) -> dict[str, Mount]:
+        """Its caches by name, as `envgen up` mounts them; not all need be there yet."""
+        places = places_of(self.profile, self.root, self.cache_key)
+        return {name: Mount(*place) for name, place in zip(self.profile.caches, places, strict=True)}
+
+    def mounts(self, service: str) -> list[Mount]:
+        """What Compose would mount: of volumes those that exist, for a throw-away container must not create them."""
+        profile, machine = self.profile, names.compose_environment(self.profile, self.root)
+        found = []
+        for name, source in profile.mounted_sources.items():
+            found.append(Mount(machine[names.checkout_variable(name)], str(source.mount)))
+        for name, one in profile.services[service].mounts.items() if service in profile.services else ():
+            place = machine[names.mount_variable(service, name)]
+            found.append(Mount(place, str(one.path), read_only=one.read_only))
+        found += self.caches.values()
+        if profile.mounted_sources:
+            found.append(Mount(names.overlay_volume(profile), names.OVERLAY, "volume"))
+        return [one for one in found if one.kind != "volume" or self.engine.volume(one.source) is not None]
+
+    def throw_away(self, service: str, memory: int = run.MEMORY) -> tuple[run.Execute, list[Mount]]:
+        """A runner in a container of its own with what Compose would mount and set, as far as it exists; the mounts."""
+        mounted = self.mounts(service)
+        if self.engine.info().local:
+            mounted = [one for one in mounted if one.kind == "volume" or Path(one.source).exists()]
+        inside = run.in_image(
+            self.engine, self.profile.image_name, mounts=mounted, env=names.compose_env(self.profile, service),
+            user=run_as(self.engine, self.profile, service), memory=memory, absent=[],
+        )  # fmt: skip
+        return inside, mounted
+
+    # Its name on the engine: of one project folder and user at a time. Containers, image and overlay go by
+    # NAME-PROFILE, so two folders with one `name:` would take each other's. Who builds or starts first holds the name:
+    # an empty volume has folder and user as labels. An engine makes a volume of a name once, so of two at once one has
+    # it. An image carries no folder: its bytes are the same for everybody.
+
+    @property
+    def claim_volume(self) -> str:
+        """The volume whose labels say who holds the name."""
+        return f"{self.profile.compose_name}-owner"
+
+    def other_owner(self) -> Owner | None:
+        """Who else holds the name; None where it is free or ours.
+
+        A name without a container and an image is free. So is one without a container whose holder's folder is no
+        longer on this machine.
+        """
+        mine, engine = this_owner(self.root), self.engine
+        containers = engine.containers(self.profile.compose_name, all=True)
+        holder = owner_in(engine.volume_labels(self.claim_volume) or {})
+        if holder is not None and not holder.same(mine):
+            built = engine.image(self.profile.image_name) is not None
+            if containers or (built and not (engine.info().local and holder.is_gone)):
+                return holder
+        owners = (owner_of(one) for one in containers)
+        return next((one for one in owners if one is not None and not one.same(mine)), None)
+
+    def require_name(self) -> None:
+        """RefusedError, with both owners, where the name is not ours."""
+        if other := self.other_owner():
+            raise self._refused(other)
+
+    def _refused(self, other: Owner) -> RefusedError:
+        name = self.profile.compose_name
+        gone = "; that folder no longer exists" if self.engine.info().local and other.is_gone else ""
+        commands = [f"docker compose -p {name} down"] if self.engine.containers(name, all=True) else []
+        if self.engine.volume_labels(self.claim_volume) is not None:
+            commands.append(f"docker volume rm {self.claim_volume}")
+        return RefusedError(
+            f"{name} belongs to {other}; this is {this_owner(self.root)}{gone}",
+            hint=f"to work beside it, write `name: {self.profile.project}-2`, and ports of its own, into "
+            f"envgen.local.yaml; to take its place: {' && '.join(commands)}",
+        )
+
+    def claim_name(self) -> None:
+        """Hold the name from now on. RefusedError where somebody else does, or was faster."""
+        self.require_name()
+        mine = this_owner(self.root)
+        holder = owner_in(self.engine.volume_labels(self.claim_volume) or {})
+        if holder is not None and not holder.same(mine):  # of somebody who has left nothing
+            self.release_name()
+        self.engine.create_volume(self.claim_volume, mine.labels)
+        self.require_name()
+
+    def release_name(self) -> None:
+        """Let go of the name."""
+        self.engine.remove_volume(self.claim_volume)
+
+
+def known_service(profile: Profile, name: str) -> None:
+    """UsageError with a near match unless the profile has a service of that name."""
+    if name not in profile.services:
+        near = difflib.get_close_matches(name, profile.services, 1)
+        raise UsageError(
+            f"profile {profile.name} has no service {name!r}; it has: {', '.join(profile.services) or 'none'}",
+            hint=f"did you mean `{near[0]}`?" if near else "another profile? add --profile NAME",
+        )
+
+
+# --- one machine ------------------------------------------------------------------------------------------------------
+
+
+def docker_environment(machine: Machine) -> dict[str, str]:
+    """Our variables, pointing Docker at one machine. `default` is what Docker uses anyway."""
+    context = {} if machine.context == "default" else {"DOCKER_CONTEXT": machine.context}
+    return {key: value for key, value in os.environ.items() if key != "DOCKER_HOST" or not context} | context
+
+
+def on_machine(profile: Profile, name: str) -> Profile:
+    """The profile with the folders of this machine for its caches; "": as it is."""
+    own = profile.nodes[name].caches if name else {}
+    caches = {
+        key: replace(cache, host=own[key]) if cache.host is not None and key in own else cache
+        for key, cache in profile.caches.items()
+    }
+    return replace(profile, caches=caches)
+
+
+def rank_environment(profile: Profile, root: Path, cluster: Cluster, name: str) -> dict[str, str]:
+    """What the rendered Compose files need on one machine."""
+    machine = profile.nodes[name]
+    found = names.compose_environment(on_machine(profile, name), root)
+    found |= {
+        names.NODE_RANK: str(cluster.nodes.index(name)),
+        names.NODE_ADDRESS: machine.address,
+        names.NODE_INTERFACE: machine.interface,
+        names.HEAD_ADDRESS: profile.nodes[cluster.nodes[0]].address,
+    }
+    if machine.rdma:
+        found[names.NODE_RDMA] = ",".join(machine.rdma)
+    return found
+
+
+def engine_file(profile: Profile, root: Path, folder: Path, gpu: GpuMode, unmapped: Holds[str] = ()) -> Path | None:
+    """The Compose file, written below ``folder``, with what this engine does not take as rendered; None: nothing.
+
+    ``gpu``: how it gives GPUs, if at all. ``unmapped``: services whose user has to be this machine's, on an engine that
+    changes the numbers of users.
+    """
+    path, services = folder / ENGINE_FILE, dict[str, str]()
+    for name, service in profile.services.items():
+        settings = ["userns_mode: host"] if name in unmapped else []
+        wanted, given = gpu_devices(service, written_mode(profile)), gpu_devices(service, gpu)
+        if profile.gpu.asks_engine and wanted != given:
+            devices = f"!override {json.dumps(given)}" if given else "!reset []"
+            settings.append(f"deploy: {{resources: {{reservations: {{devices: {devices}}}}}}}")
+        if settings:
+            services[name] = f"  {name}: {{{', '.join(settings)}}}\n"
+    if not services:
+        path.unlink(missing_ok=True)
+        return None
+    content = ("services:\n" + "".join(services.values())).encode()
+    if not path.is_file() or files.read(path) != content:
+        files.write(path, content, within=root)
+    return path
