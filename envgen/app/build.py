@@ -171,8 +171,9 @@ def build(
     unlocked: bool = False,
 ) -> BuildOutcome:
     """Try the patches, hold the lock against the project, and build what is not up to date."""
-    here, engine = job.here, job.here.engine
-    try_patches(here)
+    here = job.here
+    try_patches(here)  # before Docker is asked for anything
+    engine = here.engine
     if not unlocked:
         require_lock(here)
     here.claim_name()
