@@ -7,8 +7,8 @@ import difflib
 import json
 import os
 from collections.abc import Container as Holds
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -35,17 +35,30 @@ ENGINE_FILE = "compose/this-engine.yaml"
 
 @dataclass(frozen=True)
 class Deployment:
-    """``profile`` has its machine's folders. ``node``: the name; "" for the engine that Docker itself would use."""
+    """``profile`` has its machine's folders. ``node``: the name; "" for the engine that Docker itself would use.
+
+    ``dotenv``: the secrets that this terminal lacks and the project's `.env` has.
+    """
 
     profile: Profile
     root: Path
     node: str = ""
+    dotenv: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def knowing(self, **values: Any) -> Deployment:
         """The same, where some of what it would look up is known; what it has looked up stays."""
         made = copy.copy(self)
         made.__dict__.update(values)
         return made
+
+    @property
+    def shell(self) -> Mapping[str, str]:
+        """The variables of this terminal, and the secrets of `.env` that it lacks."""
+        return {**self.dotenv, **os.environ}
+
+    def on(self, node: str) -> Deployment:
+        """The same on this machine, with its folders; "": as it is."""
+        return replace(self, profile=on_machine(self.profile, node), node=node)
 
     # The machine
 
@@ -153,7 +166,7 @@ class Deployment:
             chosen.append(own)
         if profile.compose is not None:
             chosen.append(root / own_path(profile.compose.path))
-        env = names.compose_environment(profile, root)
+        env = {**self.dotenv, **names.compose_environment(profile, root)}
         if any(profile.user_of(name) == "host" for name in profile.services):
             uid, gid = host_user(self.engine)
             env |= {names.UID_VARIABLE: str(uid), names.GID_VARIABLE: str(gid)}

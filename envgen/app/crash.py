@@ -77,7 +77,7 @@ def secrets_of(one: Looked) -> set[str]:
     container, named = one.report.context.container, one.subject.profile.secrets
     inside = dict(container.env) if container else {}
     known = {*secret_values(os.environ), *secret_values(inside)}
-    return known | {value for name in named for place in (os.environ, inside) if (value := place.get(name, ""))}
+    return known | {value for name in named for place in (one.here.shell, inside) if (value := place.get(name, ""))}
 
 
 def _files(subject: Subject) -> dict[str, bytes | str]:
@@ -174,7 +174,7 @@ def _members(
 
 def _written(here: Deployment, service: str, collected: Callable[[], Mapping[str, bytes]]) -> str:
     root = here.root
-    known = [value for name in here.profile.secrets if (value := os.environ.get(name, ""))]
+    known = [value for name in here.profile.secrets if (value := here.shell.get(name, ""))]
     try:
         members = collected()
         stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")

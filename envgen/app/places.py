@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeVar
 
 from envgen.app import nodes
 from envgen.app.session import VARIANT_LABEL, Session
-from envgen.deployment import Deployment, docker_environment, known_service, on_machine
+from envgen.deployment import Deployment, docker_environment, known_service
 from envgen.engine.endpoint import find_endpoint
 from envgen.engine.process import in_background
 from envgen.engine.values import Container
@@ -33,11 +31,7 @@ def all_at(here: Deployment, service: str | None = None) -> list[Deployment]:
     if service is None and not all(one.cluster for one in profile.services.values()):
         mine = _host("", profile)
         found = [next((node for node in found if _host(node, profile) == mine), "")]
-    return [_on(profile, here.root, node) for node in found]
-
-
-def _on(profile: Profile, root: Path, node: str) -> Deployment:
-    return Deployment(on_machine(profile, node), root, node)
+    return [here.on(node) for node in found]
 
 
 def at(here: Deployment, service: str | None = None) -> Deployment:
@@ -104,7 +98,8 @@ def place_of(session: Session, service: str, node: str | None) -> Deployment:
 
 def places(session: Session, names: Sequence[str] = (), node: str | None = None) -> Places:
     """Where these services are (none named: all of the profile). ``node``: there alone."""
-    root, profile = session.loaded().project.root, session.profile()
+    here = session.deployment()
+    profile = here.profile
     wanted = nodes_of(profile, names)
     if node is not None:
         if node not in wanted:
@@ -114,7 +109,7 @@ def places(session: Session, names: Sequence[str] = (), node: str | None = None)
         wanted = [node]
     if wanted == [""]:
         return Places(profile, [opened(session)])
-    reached, lost = reach(profile, root, wanted)
+    reached, lost = reach(here, wanted)
     made = Places(profile, lost=lost)
     if reached:  # one rendering for all: that of the first machine's image
         first = next(iter(reached.values())).knowing(profile=profile)
@@ -146,10 +141,10 @@ def _host(node: str, profile: Profile) -> str:
 
 
 def reach(
-    profile: Profile, root: Path, wanted: Sequence[str], seconds: float | None = None
+    here: Deployment, wanted: Sequence[str], seconds: float | None = None
 ) -> tuple[dict[str, Deployment], dict[str, EngineError]]:
     """Connect to these machines at the same time: the profile there, and why others don't answer (in ``seconds``)."""
-    there = {node: _on(profile, root, node) for node in wanted}
+    there = {node: here.on(node) for node in wanted}
     asked = {node: in_background(one.connect) for node, one in there.items()}
     done = wait(asked.values(), seconds).done
     reached, lost = dict[str, Deployment](), dict[str, EngineError]()
@@ -169,7 +164,7 @@ def changed(here: Callable[[], Deployment], found: Sequence[Container]) -> dict[
     """Container id -> whether `up` would replace it for its settings; ``here`` is asked where one can be compared."""
     known = [one for one in found if one.running and not one.one_off and CONFIG_HASH in one.labels]
     place = here() if known else None
-    return settings_differ(place, known, os.environ) if place else {}
+    return settings_differ(place, known) if place else {}
 
 
 def as_data(container: Container, digest: str, differs: bool | None, node: str = "") -> dict[str, Any]:

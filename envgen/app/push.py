@@ -16,7 +16,7 @@ from pathlib import Path
 from envgen.app import nodes
 from envgen.app.nodes import content
 from envgen.app.session import Session
-from envgen.deployment import Deployment, on_machine
+from envgen.deployment import Deployment
 from envgen.engine import process
 from envgen.engine.client import Engine
 from envgen.engine.endpoint import SshAddress
@@ -101,11 +101,12 @@ def push(session: Session, wanted: str | None, *, kinds: Collection[str], dry_ru
 
     EngineError, RefusedError: the first machine has nothing to give.
     """
-    profile, root = session.profile(), session.loaded().project.root
+    here = session.deployment()
+    profile = here.profile
     _, service, cluster = nodes.choose(profile, wanted)
     first, *others = cluster.nodes
     name = profile.image_name
-    source = Deployment(on_machine(profile, first), root, first)
+    source = here.on(first)
     image = source.image
     if image is None:
         raise RefusedError(f"{first}: the image {name} is not there", hint="envgen build")
@@ -113,7 +114,7 @@ def push(session: Session, wanted: str | None, *, kinds: Collection[str], dry_ru
     for node in others:
         what = f"image {name}"
         try:
-            target = Deployment(on_machine(profile, node), root, node).knowing(lock=source.lock)
+            target = here.on(node).knowing(lock=source.lock)
             if "image" in kinds:
                 found.append(push_image(source, target, image, name, dry_run))
             for folder in _folders(service, source, target, kinds):

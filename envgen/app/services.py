@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
@@ -192,9 +191,9 @@ def check(session: Session, service: str, agree: Agree) -> Checked:
         found = look()
     if not found.running:
         return Checked(here, service, found)
-    for name in missing_here(here.profile, found.running, os.environ):
+    for name in missing_here(here, found.running):
         progress(f"  note: {name} is not set in this terminal; {service} keeps the value it was started with")
-    kept = keep_moment(here, found.running, os.environ)
+    kept = keep_moment(here, found.running)
     return Checked(kept, service, found, differences(kept, service, found.running))
 
 
@@ -222,9 +221,7 @@ def _check_shared(session: Session, service: str) -> Checked:
     if problems:
         raise PreflightError(service, tuple(problems))
     differing = [
-        here.named(line)
-        for here, one in running
-        for line in differences(keep_moment(here, one, os.environ), service, one)
+        here.named(line) for here, one in running for line in differences(keep_moment(here, one), service, one)
     ]
     notes = preflight.exposure(profile, service)
     passed = preflight.Preflight(ranks[0].gpu, running[0][1] if running else None, tuple(notes))
@@ -266,7 +263,7 @@ def begin(
         progress(f"  note: the checkout of {source} lacks {names}: {cure}")
     for note in found.notes:
         progress(f"  note: {note}")
-    if unset := [name for name in profile.secrets if name not in os.environ and not found.running]:
+    if unset := [name for name in profile.secrets if name not in here.shell and not found.running]:
         progress(f"  note: not set in this terminal or in .env: {', '.join(unset)}")
     if predict and not found.running:
         for note in foresee(here, service):

@@ -30,7 +30,8 @@ class Session:
     sets: tuple[str, ...] = ()
     variant: str = ""
     _loaded: dict[bool, Loaded] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _wanted: set[str] = field(default_factory=set, init=False, repr=False, compare=False)  # what .env was asked for
+    _dotenv: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _asked: set[str] = field(default_factory=set, init=False, repr=False, compare=False)  # what .env was asked for
 
     def with_(self, **choices: Any) -> Session:
         """The same command line with other choices; nothing is loaded for them yet."""
@@ -51,27 +52,26 @@ class Session:
         return self._loaded[local]
 
     def profile(self, *, local: bool = True) -> Profile:
-        """The chosen profile: -p, else ENVGEN_PROFILE, else the project's default_profile.
-
-        Its secrets that this terminal lacks come from `.env`, from now on as if they had been exported.
-        """
-        project = self.loaded(local=local).project
-        profile = select(project, self.profile_name, self.variant)
-        lacking = [name for name in profile.secrets if name not in os.environ]
-        if local and lacking and not self._wanted:
-            self._wanted.update(lacking)
-            try:
-                os.environ.update(read_dotenv(project.root / DOTENV, lacking))
-            except EngineError:
-                pass  # no Compose: then nothing is started either
-            except RefusedError as error:
-                progress(f"warning: {error}")
+        """The chosen profile: -p, else ENVGEN_PROFILE, else the project's default_profile."""
+        profile = select(self.loaded(local=local).project, self.profile_name, self.variant)
         hide(hidden_values(os.environ, profile.secrets))
         return profile
 
     def deployment(self) -> Deployment:
-        """The profile in its folder, on the engine that Docker itself would use."""
-        return Deployment(self.profile(), self.loaded().project.root)
+        """The profile in its folder, on the engine that Docker itself would use; `.env` has what this terminal lacks of
+        its secrets."""
+        profile, root = self.profile(), self.loaded().project.root
+        lacking = [name for name in profile.secrets if name not in os.environ]
+        if lacking and not self._asked:
+            self._asked.update(lacking)
+            try:
+                self._dotenv.update(read_dotenv(root / DOTENV, lacking))
+            except EngineError:
+                pass  # no Compose: then nothing is started either
+            except RefusedError as error:
+                progress(f"warning: {error}")
+            hide(hidden_values(self._dotenv, profile.secrets))
+        return Deployment(profile, root, dotenv=self._dotenv)
 
 
 def of_running(

@@ -47,7 +47,7 @@ def look(session: Session) -> dict[str, Any]:
         "caches": [], "differences": {}, "drift": drift(session),
     }  # fmt: skip
     try:
-        reached, lost = reach(profile, root, nodes_of(profile), PATIENCE / 2)
+        reached, lost = reach(session.deployment(), nodes_of(profile), PATIENCE / 2)
         found["lost"] = {node: error.problems[0].message for node, error in lost.items() if node}
         if not reached:
             raise next(iter(lost.values()))
@@ -95,7 +95,7 @@ def _differences(session: Session, found: list[Container]) -> Mapping[str, list[
         here, old = opened(session), one.labels.get(VARIANT_LABEL, "")
         lines = [f"variant: {old or 'none'} is now {session.variant or 'none'}"] if old != session.variant else []
         with contextlib.suppress(EnvgenError):  # Compose did not answer in time
-            lines += differences(keep_moment(here, one, os.environ), one.service, one)
+            lines += differences(keep_moment(here, one), one.service, one)
         made[one.name] = lines
     return made
 

@@ -106,7 +106,7 @@ def fetch(here: Deployment, service: str) -> tuple[str, int]:
     """
     model, request = _request("pull", here, service)
     request |= {
-        "ignore": list(model.ignore), "token": os.environ.get(TOKEN, ""), "endpoint": os.environ.get(ENDPOINT, ""),
+        "ignore": list(model.ignore), "token": here.shell.get(TOKEN, ""), "endpoint": here.shell.get(ENDPOINT, ""),
         "ca": names.CA_FILE,
     }  # fmt: skip
     answer = _ask(here, request, FETCH, on_line=_Progress(model))

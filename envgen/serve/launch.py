@@ -8,7 +8,6 @@ running container; whatever else differs is named, each by itself.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import shlex
 import time
@@ -61,9 +60,9 @@ class Started:
     awaited: Awaited = field(default_factory=lambda: Awaited(Answer(True)))
 
 
-def key_of(profile: Profile) -> str:
-    """The key that the profile's servers want, from this terminal; "" where they want none."""
-    return os.environ.get(API_KEY, "") if API_KEY in profile.secrets else ""
+def key_of(here: Deployment) -> str:
+    """The key that the profile's servers want, from this terminal or `.env`; "" where they want none."""
+    return here.shell.get(API_KEY, "") if API_KEY in here.profile.secrets else ""
 
 
 @dataclass(frozen=True)
@@ -233,7 +232,7 @@ class Launcher:
     def wait(self, container_id: str, timeout: float | None) -> Awaited:
         """Until it is ready; NotReady. The time starts here: installing mounted sources before it may take minutes."""
         url = reachable_url(self.service, self.compose.endpoint)
-        waiter = Waiter(self.engine, self.name, self.service, url, self.say, key_of(self.profile))
+        waiter = Waiter(self.engine, self.name, self.service, url, self.say, key_of(self.here))
         return waiter.wait(container_id, time.monotonic() + (timeout if timeout is not None else self._patience()))
 
     def failed(self, failure: Failure) -> ServiceError:
@@ -356,13 +355,14 @@ def recreate_refused(profile: Profile, service: str, differences: Sequence[str])
     return RefusedError(problems=(head, *map(Problem, differences[:-1]), last))
 
 
-def keep_moment(here: Deployment, running: Container, shell: Mapping[str, str]) -> Deployment:
-    """``here`` with the values of ``running`` for whatever this moment (``shell``: our variables) doesn't decide."""
+def keep_moment(here: Deployment, running: Container) -> Deployment:
+    """``here`` with the values of ``running`` for whatever this terminal doesn't decide."""
+    shell = here.shell
     kept = {name: running.env[name] for name in _passed(here.profile) if running.env.get(name) and name not in shell}
     return here.knowing(compose=replace(here.compose, env={**here.compose.env, **kept}))
 
 
-def settings_differ(here: Deployment, found: Iterable[Container], shell: Mapping[str, str]) -> dict[str, bool]:
+def settings_differ(here: Deployment, found: Iterable[Container]) -> dict[str, bool]:
     """Container id -> whether Compose would replace it for its settings. One that can't be compared is left out.
 
     Compose leaves a digest of a service's settings on its container; the image is not in it.
@@ -370,7 +370,7 @@ def settings_differ(here: Deployment, found: Iterable[Container], shell: Mapping
     asked: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
     answers = {}
     for one in found:
-        kept = keep_moment(here, one, shell).compose
+        kept = keep_moment(here, one).compose
         question = tuple(sorted(kept.env.items()))
         if question not in asked:
             asked[question] = _digests(kept)
@@ -385,9 +385,10 @@ def _digests(compose: Compose) -> Mapping[str, str]:
     return {} if done.code else {words[0]: words[1] for words in lines if len(words) == 2}
 
 
-def missing_here(profile: Profile, running: Container, shell: Mapping[str, str]) -> tuple[str, ...]:
+def missing_here(here: Deployment, running: Container) -> tuple[str, ...]:
     """The profile's secrets that the running container has and this terminal lacks."""
-    return tuple(name for name in profile.secrets if running.env.get(name) and name not in shell)
+    shell = here.shell
+    return tuple(name for name in here.profile.secrets if running.env.get(name) and name not in shell)
 
 
 def differences(here: Deployment, service: str, running: Container) -> tuple[str, ...]:

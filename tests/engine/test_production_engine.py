@@ -7,8 +7,10 @@ import json
 import re
 import subprocess
 import tarfile
+import threading
 import uuid
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -34,7 +36,7 @@ profiles:
     pip: {{deps: [iniconfig], override: [pluggy, beta], protect: [pip]}}
     tiktoken:
       directory: /opt/words
-      encodings: {{small: {{url: "http://127.0.0.1:9/no", sha256: {sha256}, file: words/small}}}}
+      encodings: {{small: {{url: "{words}", sha256: {sha256}}}}}
     sources:
       alpha: {{origin: {{pypi: alpha==1.5}}, package: alpha, distribution: alpha, mount: /workspace/alpha,
               patches: alpha, install: {{requires: [setuptools, wheel], env: {{ALPHA_WORD: "a 'b' $c"}}}}}}
@@ -95,6 +97,17 @@ class Prod:
         return docker("image", "inspect", "--format", "{{.Id}}", self.image).stdout.strip()
 
 
+class Words(BaseHTTPRequestHandler):
+    """Serves the vocabulary."""
+
+    content = WORDS
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(self.content)
+
+
 @pytest.fixture(scope="module")
 def prod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prod]:
     top = tmp_path_factory.mktemp("production")
@@ -111,13 +124,17 @@ def prod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prod]:
     for name, text in PATCHES.items():
         (found.root / "patches/alpha" / name).write_text(text)
     (found.root / "patches/alpha/series").write_text("".join(f"{name}\n" for name in PATCHES))
-    (found.root / "words").mkdir()
-    (found.root / "words/small").write_bytes(WORDS)
-    render(found.root, PROJECT.format(name=found.name, base=base, sha256=hashlib.sha256(WORDS).hexdigest()))
+    gateway = docker("network", "inspect", "bridge", "-f", "{{(index .IPAM.Config 0).Gateway}}").stdout.strip()
+    server = ThreadingHTTPServer((gateway, 0), Words)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    words = f"http://{gateway}:{server.server_port}/small"
+    digest = hashlib.sha256(WORDS).hexdigest()
+    render(found.root, PROJECT.format(name=found.name, base=base, words=words, sha256=digest))
     try:
         found.build()
         yield found
     finally:
+        server.shutdown()
         docker("image", "rm", "-f", found.image, base, check=False)
 
 
@@ -218,10 +235,7 @@ def test_a_patch_that_does_not_apply_stops_the_build(prod: Prod) -> None:
         path.write_text(good)
 
 
-def test_wrong_bytes_from_every_place_stop_the_build(prod: Prod) -> None:
-    (prod.root / "words/small").write_bytes(b"other")
-    try:
-        with pytest.raises(AssertionError, match=r"no place gave small\.tiktoken"):
-            prod.build()
-    finally:
-        (prod.root / "words/small").write_bytes(WORDS)
+def test_wrong_bytes_stop_the_build(prod: Prod, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Words, "content", b"other")
+    with pytest.raises(AssertionError, match=r"no place gave small\.tiktoken"):
+        prod.build("--no-cache-filter=encodings")

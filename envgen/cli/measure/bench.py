@@ -199,7 +199,7 @@ def report(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) -
     that, and ServiceError has the reason.
     """
     server = server_of(asked)
-    target = find(server.url, model=server.model, key=_key(asked), silence=asked.timeout)
+    target = find(server.url, model=server.model, key=_key(asked, server), silence=asked.timeout)
     environment = {"url": without_login(target.url), "model": target.model, **server.environment}
     told = {**parameters, "max_len": target.max_len}
     with terminable(), record.start(asked.folder(server), kind, environment, told) as run:
@@ -237,8 +237,9 @@ def default_folder() -> Path:
         return Path.cwd() / "results"
 
 
-def _key(asked: Asked) -> str:
-    key = os.environ.get(asked.key_variable or "", "")
+def _key(asked: Asked, server: Server) -> str:
+    shell = server.here.shell if server.here else os.environ
+    key = shell.get(asked.key_variable or "", "")
     if asked.key_variable and not key:
         raise UsageError(f"--api-key-env {asked.key_variable}: there is no such variable, or it is empty")
     return key
