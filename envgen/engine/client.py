@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
+import tarfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,6 +29,7 @@ _KILLER = (
 _UPGRADE = {"Connection": "Upgrade", "Upgrade": "tcp"}
 IMAGE = 6 * 3600  # seconds to read or load an image; the engine may write all of it aside before it answers
 SAVING = 1800  # seconds to save an image
+FILE = 64 << 10  # bytes that are read of a container's file
 LOG_TIME = 30  # seconds to read a log; what comes later is left out
 
 
@@ -124,6 +127,21 @@ class Engine:
                     if time.monotonic() > deadline:
                         break
                 return found.text()
+
+    def read_file(self, container: str, path: str) -> bytes:
+        """The beginning (64 KiB) of the file ``path`` of a container, running or not; b"" where it has none."""
+        content = bytearray()
+        with self._told(f"{path} of {container[:12]}"), _absent():
+            stream, _ = self._api.get_archive(container, path)
+            for chunk in stream:
+                content += chunk
+                if len(content) > FILE:
+                    break
+        with contextlib.suppress(tarfile.TarError, KeyError), tarfile.open(fileobj=io.BytesIO(content)) as archive:
+            first = archive.next()
+            file = archive.extractfile(first) if first else None
+            return file.read(FILE) if file else b""
+        return b""
 
     def volume(self, name: str) -> str | None:
         """Where a named volume is on the engine's machine; None if there is no such volume."""

@@ -20,7 +20,9 @@ from envgen.text import shorten
 
 PREFIX = "ENVGEN_"
 # Variables of the program itself and of plain `docker compose`; none of them is a key of a profile.
-RESERVED = frozenset(("ENVGEN_FILE", "ENVGEN_PROFILE", "ENVGEN_DEBUG", "ENVGEN_UID", "ENVGEN_GID"))
+RESERVED = frozenset(
+    ("ENVGEN_FILE", "ENVGEN_MEMORY_FLOOR", "ENVGEN_PROFILE", "ENVGEN_DEBUG", "ENVGEN_UID", "ENVGEN_GID")
+)
 
 
 @dataclass(frozen=True)

@@ -150,6 +150,16 @@ class Encoding:
 
 
 @dataclass(frozen=True)
+class Memory:
+    floor: ByteSize | None = key(
+        "What a service leaves of the machine's memory: below it the guard in its container ends it, before the"
+        " machine thrashes. 0: no guard; unset: 5 % of the memory, at most 6 GiB, where cuda.arch_list names a GPU that"
+        " shares it (8.7, 11.0, 12.1).",
+        None,
+    )
+
+
+@dataclass(frozen=True)
 class Tiktoken:
     directory: ContainerPath = key(
         "Where the files lie in the image (TIKTOKEN_ENCODINGS_BASE).", ContainerPath("/workspace/tiktoken_encodings")
@@ -512,6 +522,7 @@ class Profile:
     )
     ipc: str = key("The IPC namespace.", "private", item=p.IPC)
     shm_size: ByteSize | None = key("Size of /dev/shm, where ipc is not host.", None)
+    memory: Memory = key("How a service is kept from taking the machine down.", Memory())
     ulimits: Mapping[str, Ulimit] = key("Limits of the container.", {}, names=p.ULIMIT)
     working_dir: ContainerPath = key("The folder that services start in.", ContainerPath("/workspace"))
     services: Mapping[str, Service] = key("What can be started: dev, serve, ...", {}, names=p.NAME)

@@ -169,6 +169,11 @@ class CudaArchList:
     EXAMPLE: ClassVar[str] = "12.1a"
     NUMBER: ClassVar[str] = "float"  # 12.1 is a number to YAML
 
+    @property
+    def shares_memory(self) -> bool:
+        """Whether one of these GPUs has the machine's memory and none of its own: Orin, Thor, GB10."""
+        return any((arch.major, arch.minor) in ((8, 7), (11, 0), (12, 1)) for arch in self.archs)
+
     @classmethod
     def parse(cls, text: str) -> CudaArchList:
         if not text.strip():

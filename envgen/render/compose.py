@@ -106,10 +106,12 @@ def _document(profile: Profile, key: str) -> Block:
     user_env = next((env for name in profile.services if (env := names.user_env(profile, name))), None)
     # Where no number is given ninja starts all, and compile-gate decides. Never empty: vLLM's setup.py reads a number.
     jobs = compose_variable(names.JOBS_VARIABLE, str(profile.build.max_jobs.count or names.ALL_JOBS))
+    floor = names.memory_floor(profile)
+    guard = {names.FLOOR_VARIABLE: compose_variable(names.FLOOR_VARIABLE, floor)} if floor else {}
     proxy = [name for name in PROXY if profile.network.pass_proxy]
     blocks: dict[str, Block] = {
         "service": _common(profile, key, proxy),
-        "env-derived": {"MAX_JOBS": jobs, **names.service_env(profile)},
+        "env-derived": {"MAX_JOBS": jobs, **guard, **names.service_env(profile)},
         "env-passed": dict.fromkeys((*profile.secrets, *proxy)),
         **({"user": user_env} if user_env else {}),
         **{f"env-{name}": dict(group) for name, group in profile.env.items()},

@@ -96,6 +96,13 @@ def derived_env(profile: Profile) -> dict[str, str]:
     return {**{pair.name: pair.value for pair in image_env(profile)}, **service_env(profile)}
 
 
+def memory_floor(profile: Profile) -> str:
+    """What memory-guard is told to leave: bytes, or auto, a share of whatever machine it runs on; "": no guard."""
+    if profile.memory.floor is not None:
+        return str(profile.memory.floor.bytes or "")
+    return "auto" if profile.gpu is not GpuMode.NONE and profile.cuda.arch_list.shares_memory else ""
+
+
 def user_env(profile: Profile, service: str) -> dict[str, str]:
     """What a user without an entry in the image's /etc/passwd needs: programs ask for their name and home."""
     if profile.user_of(service) in ("", "root"):
@@ -137,6 +144,7 @@ def mount_variable(service: str, mount: str) -> str:
 
 JOBS_VARIABLE = "ENVGEN_BUILD__MAX_JOBS"
 ALL_JOBS = 128  # above any usual number of cores; the entry point makes it 4 where no gate works
+FLOOR_VARIABLE = "ENVGEN_MEMORY_FLOOR"  # of memory-guard
 CA_VARIABLE = "ENVGEN_NETWORK__CA_CERTIFICATES"
 UID_VARIABLE, GID_VARIABLE = "ENVGEN_UID", "ENVGEN_GID"  # of who starts a service with `user: host`
 OFFLINE_VARIABLE = "ENVGEN_HF_OFFLINE"  # 1 where `up` has seen that a service's weights are there

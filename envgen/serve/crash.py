@@ -147,6 +147,7 @@ def tree(found: Sequence[Process]) -> str:
     return "\n".join(lines) + "\n"
 
 
+RECORD = "/run/envgen-memory"  # of docker/runtime/lib/memory-guard: two minutes, a line a second
 LOG_LINES = 1_000_000  # the most that a bundle holds of a server's log: hours of it at any real rate
 _KERNEL_LINES = 2000
 _PATIENCE = 20.0  # seconds for one question to a container that may be stuck
@@ -173,7 +174,7 @@ server.log         all that the service wrote, never filtered, each line with th
 container.json     the engine's view: state, exit code, restarts, health checks, mounts, limits
 compose.txt        every container of the same Compose project
 processes.txt      the processes inside, as a tree, zombies marked
-memory.txt         memory of the machine and of the container
+memory.txt         memory of the machine and of the container; with a guard, second by second before the end
 gpu.txt            nvidia-smi
 kernel.log         the end of the kernel's messages (GPU errors are "NVRM: Xid", the memory killer is "oom-kill")
 flashinfer.log     FlashInfer's JIT log, and its API log where FLASHINFER_LOGDEST names a file
@@ -267,6 +268,8 @@ def _memory(engine: Engine, container_id: str, running: bool) -> str:
     if running:
         done = engine.exec(container_id, ["sh", "-c", _CGROUP], timeout=_PATIENCE)
         parts.append(done.stdout.decode(errors="replace"))
+    if container_id and (record := engine.read_file(container_id, RECORD)):
+        parts.append(f"==> how it went ({RECORD}) <==\n" + record.decode(errors="replace"))
     return "".join(parts) or "not available: the container doesn't run, and the engine is on another machine\n"
 
 

@@ -20,7 +20,8 @@ from envgen.engine.values import Container, Mount
 from envgen.errors import EngineError, EnvgenError, ExitCode, Problem, RefusedError
 from envgen.profile.exposure import API_KEY, asks_for_key, exposed, on_loopback, renumbered
 from envgen.profile.model import GpuMode, Mode, Profile, Source
-from envgen.profile.values import PortMapping
+from envgen.profile.values import ByteSize, PortMapping
+from envgen.render import environment as names
 from envgen.render.environment import OVERLAY, overlay_volume
 from envgen.text import GIB, progress
 
@@ -119,6 +120,8 @@ def refusals(here: Deployment, name: str, *, running: bool, notes: list[str] | N
             problems += short
             notes = [] if notes is None else notes
             notes += said
+        if floor := names.memory_floor(profile) if not running else "":
+            problems += check_floor(here.shell.get(names.FLOOR_VARIABLE) or floor)
     return (*problems, *([here.lacks_gpu] if here.lacks_gpu else []))
 
 
@@ -300,6 +303,28 @@ def check_memory(needed: int, *, unified: bool, root: Path = Path("/")) -> tuple
     note = f"of the {available / GIB:.1f} GiB that can be had, only {free / GIB:.1f} GiB are unused, the rest is page "
     note += "cache; a GPU that shares this memory may count that as taken: sync; echo 3 | sudo tee "
     return [], [note + "/proc/sys/vm/drop_caches"]
+
+
+def check_floor(floor: str, root: Path = Path("/")) -> list[Problem]:
+    """What memory-guard would end at once: a service of a machine that has no more than its floor left.
+
+    ``floor``: bytes, as the profile or ENVGEN_MEMORY_FLOOR has it; auto fits every machine.
+    """
+    if floor in ("auto", "off"):
+        return []
+    try:
+        wanted = ByteSize.parse(floor).bytes
+        available = mem_available((root / "proc/meminfo").read_text(encoding="utf-8"))
+    except ValueError as error:
+        return [Problem(f"{names.FLOOR_VARIABLE}: {error}", hint="or off")]
+    except OSError:
+        return []
+    if available is None or wanted < available:
+        return []
+    message = f"memory.floor keeps {wanted / GIB:.1f} GiB free, and {available / GIB:.1f} GiB can be had"
+    return [
+        Problem(message, hint="stop something, lower memory.floor, or start without the guard: ENVGEN_MEMORY_FLOOR=off")
+    ]
 
 
 LIMIT = 900.0  # seconds, for a cache of a million files

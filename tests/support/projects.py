@@ -20,7 +20,8 @@ BASE = os.environ.get("ENVGEN_TEST_BASE", "nvcr.io/nvidia/pytorch:25.12-py3")
 LEAN = f"""\
 FROM {BASE} AS full
 RUN echo SALT >/etc/salt
-RUN mkdir -p /lean/dev /lean/proc /lean/sys && tar -C / --one-file-system --exclude=lean --exclude=usr/local/lib \\
+RUN mkdir -p /lean/dev /lean/proc /lean/sys /lean/run && tar -C / --one-file-system --exclude=lean \\
+    --exclude=usr/local/lib \\
     --exclude=usr/lib/gcc --exclude='usr/bin/x86_64-linux-gnu-*' --exclude=usr/include --exclude='*.a' -cf - \\
     bin etc lib lib64 sbin usr var root tmp | tar -C /lean -xf -
 FROM scratch

@@ -12,7 +12,6 @@ from envgen.render.environment import GATE
 from envgen.text import GIB, counted
 
 # GPUs whose memory is the machine's own: GB10 (12.1), Thor (11.0), Orin (8.7).
-UNIFIED = {(12, 1), (11, 0), (8, 7)}
 SWAPPED = 1 * GIB
 REMOVED = "//deleted"  # the kernel's mark
 
@@ -220,7 +219,7 @@ def is_unified(context: Context, probe: Probe) -> bool:
         return False
     if probe.gpus:
         return any(not gpu.memory or "GB10" in gpu.name for gpu in probe.gpus)
-    return any((arch.major, arch.minor) in UNIFIED for arch in context.profile.cuda.arch_list.archs)
+    return context.profile.cuda.arch_list.shares_memory
 
 
 def share(context: Context, probe: Probe) -> float | None:

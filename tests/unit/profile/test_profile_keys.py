@@ -27,6 +27,7 @@ REASONS: Mapping[str, str] = {
     "Health.command": "a server without HTTP",
     "Health.retries": "Docker's own key",
     "Health.timeout": "Docker's own key",
+    "Memory.floor": "another share of the machine for what runs beside a service, or no guard",
     "ModelRef.ignore": "a repository that holds its weights twice",
     "ModelRef.revision": "a model at a commit",
     "Network.ca_certificates": "a company's network",
@@ -37,6 +38,7 @@ REASONS: Mapping[str, str] = {
     "Profile.compose": "what no key says",
     "Profile.dockerfile_extra": "what no key says",
     "Profile.image": "a name that leads to a registry",
+    "Profile.memory": "another floor than that of a GPU with unified memory",
     "Profile.network": "a company's network",
     "Profile.nodes": "several machines: docs/two-machines.md",
     "Service.cap_add": "RDMA needs IPC_LOCK",
@@ -52,9 +54,9 @@ REASONS: Mapping[str, str] = {
     "Service.working_dir": "a program that reads from where it stands",
     "Source.submodules": "a fork whose submodules can't be fetched",
     "Variant.env": "a group that only one variant has",
-    **{f"Mount.{key}": "docs/recipes.md" for key in ("host", "path", "read_only")},
     **{f"Cluster.{key}": "docs/two-machines.md" for key in ("nodes", "port")},
     **{f"Machine.{key}": "docs/two-machines.md" for key in ("address", "interface", "context", "rdma", "caches")},
+    **{f"Mount.{key}": "docs/recipes.md" for key in ("host", "path", "read_only")},
 }
 
 

@@ -49,6 +49,9 @@ class Told:
             raise EngineError("the engine is gone")
         return "stamp the last words"
 
+    def read_file(self, _: str, path: str) -> bytes:
+        return b"12:00:00Z left 3.00 GiB, used here 90.00 GiB\n" if path == crash.RECORD else b""
+
     def exec(self, _: str, argv: list[str], *, timeout: float) -> ExecResult:
         raise EngineError(f"`{argv[0]}` did not end within {timeout:g} s")
 
@@ -75,8 +78,9 @@ def test_a_container_that_has_ended(tmp_path: Path) -> None:
     assert members["flashinfer.log"].endswith("built\n")
     assert engine.mounts == (Mount("jit", "/root/.cache/flashinfer", "volume", True),)  # read-only, and no other
     assert members["rendered/prod.yaml"] == "services: {}\n"
-    for name in ("kernel.log", "gpu.txt", "memory.txt"):
+    for name in ("kernel.log", "gpu.txt"):
         assert "another machine" in members[name]
+    assert "left 3.00 GiB" in members["memory.txt"]  # the guard's record outlives its container's processes
     assert all(f"{name} " in members["README.txt"] for name in ("findings.json", "server.log", "processes.txt"))
 
 

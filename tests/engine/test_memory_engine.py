@@ -1,0 +1,103 @@
+"""The guard of memory in real containers: what eats is ended in time, and what runs beside a service is seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from projects import Project, docker, lean_base
+
+from envgen.engine.client import connect
+from envgen.engine.host import mem_available
+from envgen.serve.crash import RECORD, processes
+
+pytestmark = pytest.mark.engine
+
+NAME, GIB = "envgentestmemory", 1 << 30
+MOST = 6 * GIB  # an eater stops there: what no guard ends must not take the machine of the test
+EAT = (
+    "import sys, time; rate, most = int(sys.argv[1]), int(sys.argv[2]); began = time.monotonic(); "
+    "print('eating', flush=True); "
+    "kept = [(bytearray(b'x') * (1 << 24), time.sleep(max(0, (n << 24) / rate - (time.monotonic() - began))))"
+    " for n in range(most >> 24)]; time.sleep(1000)"
+)
+FILE = """
+default_profile: dev
+defaults: {base: {image: BASE}, cuda: {arch_list: 12.1a}, gpu: none, build: {ccache: false}, memory: {floor: 256MiB}}
+profiles:
+  dev:
+    mode: production
+    compose: limits.yaml
+    services:
+      fast: {command: [python3, -c, EAT, "2147483648", "MOST"], HEALTH}
+      slow: {command: [python3, -c, EAT, "524288000", "MOST"], HEALTH}
+      bound: {command: [python3, -c, EAT, "209715200", "MOST"], HEALTH}
+      calm: {command: [sleep, "1000"]}
+"""
+HEALTH = "health: {command: ['false'], interval: 1s, start_period: 300s}"
+LIMITS = "services: {bound: {mem_limit: 512m}}\n"
+
+
+@pytest.fixture(scope="module")
+def project(make_project: Callable[..., Project]) -> Iterator[Project]:
+    base = lean_base(f"{NAME}-base")
+    text = FILE.replace("HEALTH", HEALTH).replace("EAT", f'"{EAT}"').replace("MOST", str(MOST)).replace("BASE", base)
+    made = make_project(NAME, text)
+    (made.root / "limits.yaml").write_text(LIMITS)
+    made.envgen("build", "--unlocked")
+    yield made
+    docker("image", "rm", "-f", base, check=False)
+
+
+def available() -> int:
+    found = mem_available(Path("/proc/meminfo").read_text())
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("service", ["fast", "slow"])
+def test_an_eater_is_ended_before_the_floor_is_gone(project: Project, service: str) -> None:
+    floor = available() - 2 * GIB
+    assert floor > MOST, "this test needs 8 GiB of free memory"
+    said = project.envgen("up", service, code=5, env={"ENVGEN_MEMORY_FLOOR": str(floor)}).err
+    assert "cause: the machine's memory ran low, and the guard in the container ended the service" in said
+    assert "envgen: memory guard:" in said and "the floor is" in said and "ENVGEN_MEMORY_FLOOR=off" in said
+
+
+def test_a_limit_of_the_container_is_a_floor_of_its_own(project: Project) -> None:
+    said = project.envgen("up", "bound", code=5).err
+    assert "the guard in the container ended the service" in said and "the floor is 0.0" in said
+
+
+def test_what_runs_beside_a_service(project: Project) -> None:
+    """The guard is not of the service's tree; the kernel would take the service first; a stop is heard at once."""
+    project.envgen("up", "calm")
+    try:
+        engine = connect()
+        (container,) = engine.containers(f"{NAME}-dev", "calm")
+        found = {one.pid: one for one in processes(engine, container.id)}
+        (guard,) = [one for one in found.values() if "memory-guard" in one.command]
+        (calm,) = [one for one in found.values() if one.command == "sleep 1000"]
+        assert guard.parent == 1 and calm.parent != guard.pid
+        score = "cat /proc/%d/oom_score_adj"
+        scores = [docker("exec", container.id, "sh", "-c", score % one.pid) for one in (calm, guard)]
+        assert scores == ["500", "0"]
+        assert b"left " in engine.read_file(container.id, RECORD)
+        docker("exec", container.id, "kill", "-9", str(guard.pid))
+        assert engine.container(container.id).running  # type: ignore[union-attr]
+    finally:
+        project.envgen("down")
+
+
+def test_it_can_be_left_out(project: Project) -> None:
+    project.envgen("up", "calm", env={"ENVGEN_MEMORY_FLOOR": "off"})
+    try:
+        assert "memory-guard" not in docker("top", f"{NAME}-dev-calm-1")
+    finally:
+        project.envgen("down")
+
+
+def test_a_floor_above_all_memory_is_refused_before_the_start(project: Project) -> None:
+    said = project.envgen("up", "calm", code=6, env={"ENVGEN_MEMORY_FLOOR": "900GiB"}).err
+    assert "memory.floor keeps 900.0 GiB free, and" in said and "ENVGEN_MEMORY_FLOOR=off" in said

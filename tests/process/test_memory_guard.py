@@ -1,0 +1,187 @@
+"""docker/runtime/lib/memory-guard: what it sees, and whom it ends, with a machine of files and real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import guard_program
+import pytest
+
+GIB = 1 << 30
+KIB = 1 << 10
+
+
+@pytest.fixture
+def guard() -> Any:
+    return guard_program.load()
+
+
+def machine(
+    root: Path, *, left: int, stalled: float | None = 0.0, limit: str = "", used: int = 0, cache: int = 0
+) -> Path:
+    """A /proc and a /sys of a machine with 120 GiB. ``stalled`` None: a kernel without PSI."""
+    texts = {
+        "proc/meminfo": f"MemTotal: {120 * GIB // KIB} kB\nMemFree: 1 kB\nMemAvailable: {left // KIB} kB\n",
+        "proc/self/cgroup": "0::/\n",
+        "sys/fs/cgroup/memory.current": f"{used}\n",
+        "sys/fs/cgroup/memory.stat": f"anon 1\ninactive_file {cache // 2}\nactive_file {cache // 2}\n",
+    }
+    if limit:
+        texts["sys/fs/cgroup/memory.max"] = f"{limit}\n"
+    if stalled is not None:
+        rest = "avg60=0.00 avg300=0.00 total=1"
+        texts["proc/pressure/memory"] = f"some avg10=99.00 {rest}\nfull avg10={stalled:.2f} {rest}\n"
+    for name, text in texts.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def is_low(guard: Any, root: Path, floor: int) -> bool:
+    return bool(guard.Guard(1, floor).is_low(guard.look(str(root))))
+
+
+def test_the_floor_is_of_the_machine(guard: Any, tmp_path: Path) -> None:
+    assert not is_low(guard, machine(tmp_path, left=7 * GIB), 6 * GIB)
+    assert is_low(guard, machine(tmp_path, left=5 * GIB), 6 * GIB)
+
+
+def test_page_cache_is_no_use(guard: Any, tmp_path: Path) -> None:
+    """A model that is mapped fills a container's limit with page cache."""
+    full = {"left": 50 * GIB, "limit": str(10 * GIB), "used": 10 * GIB}
+    assert not is_low(guard, machine(tmp_path, **full, cache=9 * GIB), 6 * GIB)  # type: ignore[arg-type]
+    assert is_low(guard, machine(tmp_path, **full, cache=0), 6 * GIB)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("used", "low"), [(50 << 20, False), (63 << 20, True)])
+def test_a_small_limit_has_a_small_floor(guard: Any, tmp_path: Path, used: int, low: bool) -> None:
+    root = machine(tmp_path, left=50 * GIB, limit=str(64 << 20), used=used)
+    assert is_low(guard, root, 6 * GIB) is low
+
+
+@pytest.mark.parametrize("limit", ["max", str(1 << 62), str(500 * GIB), ""])
+def test_a_limit_above_all_memory_is_none(guard: Any, tmp_path: Path, limit: str) -> None:
+    assert guard.look(str(machine(tmp_path, left=50 * GIB, limit=limit, used=40 * GIB))).limits == []
+
+
+def test_a_machine_that_waits_for_memory_is_low_before_the_floor(guard: Any, tmp_path: Path) -> None:
+    assert is_low(guard, machine(tmp_path, left=8 * GIB, stalled=60.0), 6 * GIB)
+    assert not is_low(guard, machine(tmp_path, left=50 * GIB, stalled=60.0), 6 * GIB)
+    assert not is_low(guard, machine(tmp_path / "old", left=8 * GIB, stalled=None), 6 * GIB)
+
+
+def test_a_kernel_that_tells_nothing(guard: Any, tmp_path: Path) -> None:
+    assert guard.look(str(tmp_path)) is None
+    (machine(tmp_path, left=GIB) / "proc/self/cgroup").unlink()
+    assert guard.look(str(tmp_path)).limits == []
+
+
+@pytest.mark.parametrize(
+    ("text", "floor"),
+    [("auto", 6 * GIB), ("6GiB", 6 * GIB), ("6g", 6 * GIB), ("512m", 512 << 20), ("1.5G", 3 * GIB // 2), ("123", 123),
+     ("off", 0), ("0", 0), ("", 0)],
+)  # fmt: skip
+def test_a_floor_as_it_is_written(guard: Any, text: str, floor: int) -> None:
+    assert guard.floor_of(text, 120 * GIB) == floor
+
+
+def test_of_a_small_machine_it_is_a_share(guard: Any) -> None:
+    assert guard.floor_of("auto", 20 * GIB) == GIB
+    with pytest.raises(ValueError, match="write it like 6GiB, or off"):
+        guard.floor_of("six", GIB)
+
+
+# --- real processes ---------------------------------------------------------------------------------------------------
+
+STAY = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(100)"
+
+
+@pytest.fixture
+def service() -> Iterator[Any]:
+    """Starts a process that takes no SIGTERM."""
+    children = []
+
+    def start(code: str = STAY) -> subprocess.Popen[str]:
+        child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+        children.append(child)
+        assert child.stdout is not None and child.stdout.readline()
+        return child
+
+    yield start
+    for child in children:
+        child.kill()
+        child.wait()
+        assert child.stdout is not None
+        child.stdout.close()
+
+
+def acts(guard: Any, root: Path, monkeypatch: pytest.MonkeyPatch, mine: list[subprocess.Popen[str]]) -> str:
+    """Run the guard of the first of these processes on a machine of files, which sees these alone; its words."""
+    real, look, said = guard.sizes, guard.look, list[str]()
+    monkeypatch.setattr(guard, "sizes", lambda: [one for one in real() if one[1] in {child.pid for child in mine}])
+    monkeypatch.setattr(guard, "look", lambda: look(str(root)))
+    monkeypatch.setattr(guard, "say", said.append)
+    monkeypatch.setattr(guard, "RECORD", os.devnull)
+    guard.Guard(mine[0].pid, 6 * GIB).run()
+    return "\n".join(said)
+
+
+def test_sigterm_is_enough_where_it_is_heard(guard: Any, tmp_path: Path, monkeypatch: Any, service: Any) -> None:
+    child = service("print('up', flush=True); import time; time.sleep(100)")
+    said = acts(guard, machine(tmp_path, left=5 * GIB), monkeypatch, [child])
+    assert child.wait() == -signal.SIGTERM
+    assert (
+        "5.00 GiB of memory are left, the floor is 6.00 GiB: ending the service; its largest process is python" in said
+    )
+    assert "left 5.00 GiB, used here 0.00 GiB" in said and "SIGKILL" not in said
+
+
+def test_who_does_not_hear_is_killed_after_the_grace(
+    guard: Any, tmp_path: Path, monkeypatch: Any, service: Any
+) -> None:
+    monkeypatch.setattr(guard, "GRACE", 0.2)
+    child = service()
+    said = acts(guard, machine(tmp_path, left=5 * GIB), monkeypatch, [child])
+    assert child.wait() == -signal.SIGKILL and "SIGKILL to python" in said
+
+
+def test_where_it_is_urgent_the_largest_goes_first(guard: Any, tmp_path: Path, monkeypatch: Any, service: Any) -> None:
+    """And what a service has forked goes with it."""
+    child, worker = service(), service(f"x = bytearray(200 << 20); {STAY}")
+    said = acts(guard, machine(tmp_path, left=2 * GIB), monkeypatch, [child, worker])
+    assert child.wait() == worker.wait() == -signal.SIGKILL
+    killed = [line for line in said.splitlines() if "SIGKILL" in line]
+    assert f"({worker.pid})" in killed[0] and f"({child.pid})" in killed[1]
+
+
+def test_of_two_services_the_smaller_waits(guard: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    """It is not ended where the larger one's end was enough."""
+    low, fine = machine(tmp_path / "a", left=5 * GIB, used=GIB), machine(tmp_path / "b", left=50 * GIB)
+    began, look = time.monotonic(), guard.look
+    monkeypatch.setattr(guard, "look", lambda: look(str(low if time.monotonic() - began < 0.2 else fine)))
+    small = guard.Guard(1, 6 * GIB)
+    assert not small.is_ours(guard.look())
+
+
+def test_a_service_that_ends_by_itself_ends_its_guard(
+    guard: Any, tmp_path: Path, monkeypatch: Any, service: Any
+) -> None:
+    child = service("print('up', flush=True)")
+    assert acts(guard, machine(tmp_path, left=50 * GIB), monkeypatch, [child]) == ""
+
+
+@pytest.mark.parametrize(("floor", "said"), [("900TiB", "the floor is"), ("six", "is no amount of memory")])
+def test_a_floor_that_cannot_be_kept_ends_the_service(floor: str, said: str, service: Any) -> None:
+    child = service("print('up', flush=True); import time; time.sleep(100)")
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", str(guard_program.PATH), str(child.pid)],
+        env={"ENVGEN_MEMORY_FLOOR": floor}, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert said in done.stderr and child.wait() == -signal.SIGTERM
