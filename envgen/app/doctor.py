@@ -74,6 +74,8 @@ def _look(subject: Subject, deep: bool) -> Report:
     if deep:
         progress(f"  {here.named('asking the packages themselves; imports take seconds, a kernel up to minutes')}")
         answers = [*examine(context, subject), *predict.examine(here, context)]
+        for findings, _ in scripts.from_deep_folder(context, here.root, here.engine, progress):
+            answers += findings
         found = report.with_more(found, Where.INSIDE, answers)
     return found
 

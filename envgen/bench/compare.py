@@ -11,7 +11,7 @@ import statistics
 import string
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,10 @@ _P_VALUES = ("p_welch", "p_adjusted", "p_mann_whitney")
 
 @dataclass(frozen=True, order=True)
 class Cell:
-    """One place of the matrix, in tokens; -1: not known. Figures of the prompt alone have no ``output``."""
+    """One place of the matrix, in tokens; -1: not known. Figures of the prompt alone have no ``output``; those of a
+    ``kernel`` alone have its tokens as ``prompt``."""
 
+    kernel: str = field(default="", kw_only=True)
     output: int = -1
     prompt: int = -1
     context: int = 0
@@ -42,6 +44,8 @@ class Cell:
 
     def __str__(self) -> str:
         """As llama-bench calls its tests: ``pp2048 tg32 @ d4096 c8``."""
+        if self.kernel:
+            return f"{self.kernel} M={self.prompt}"
         words = ["pp?" if self.prompt < 0 else f"pp{self.prompt}"]
         words += [f"tg{self.output}"] if self.output >= 0 else []
         words += [f"@ d{self.context}"] if self.context else []
@@ -87,7 +91,9 @@ def cell_of(data: Mapping[str, Any], metric: Metric) -> Cell:
         return default if value is None or not 0 <= value <= 1e12 else int(value)
 
     output = length("output_tokens", -1) if metric.by_output else -1
-    return Cell(output, length("prompt_tokens", -1), length("context_tokens", 0), length("concurrency", 1))
+    cell = Cell(output, length("prompt_tokens", -1), length("context_tokens", 0), length("concurrency", 1))
+    kernel = data.get("kernel")
+    return replace(cell, kernel=kernel[:100]) if isinstance(kernel, str) else cell
 
 
 def table(samples: Iterable[Mapping[str, Any]]) -> Table:

@@ -5,8 +5,9 @@ lines and at most one that is cut off. A file without an end line is a run that 
 What a tool wrote itself is beside it, in ``<name>.raw/``.
 
 A sample names its cell by ``prompt_tokens``, ``output_tokens``, ``context_tokens`` (tokens that were in the context
-before) and ``concurrency``, and its figures by the names in ``METRICS``. ``unit`` is ``repeat`` (one repetition of the
-cell) or ``request`` (one request of it). ``error`` takes a sample out of the figures.
+before) and ``concurrency``, one of a kernel alone by ``kernel`` and ``prompt_tokens``, and its figures by the names in
+``METRICS``. ``unit`` is ``repeat`` (one repetition of the cell) or ``request`` (one request of it). ``error`` takes a
+sample out of the figures.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ METRICS = {
         Metric("ttfr_ms", "ms", "time to first response", False, False),
         Metric("itl_ms", "ms", "between tokens", False, True),
         Metric("latency_ms", "ms", "whole request", False, True),
+        Metric("kernel_us", "µs", "kernel", False, False),
+        Metric("kernel_error", "% of the largest value", "error", False, False),
     )
 }
 

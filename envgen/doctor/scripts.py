@@ -1,9 +1,11 @@
-"""A project's own checks: scripts in ``checks/`` that run inside the container. A broken one is one finding."""
+"""A project's own checks: scripts in ``checks/`` that run inside the container. A broken one is one finding.
+
+Those in ``checks/deep/`` may compile: they run when asked for alone, with more time, and may print rows of figures."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,16 +16,27 @@ from envgen.doctor.remedies import command, envgen
 from envgen.engine.client import Engine
 from envgen.engine.values import ExecResult
 from envgen.errors import EnvgenError
-from envgen.text import last_printed, reason_of
+from envgen.render.environment import with_start_up
+from envgen.text import last_printed, reason_of, shorten, visible
 
-FOLDER = "checks"
-LIMIT = 30.0  # seconds that one script may take
+FOLDER, DEEP = "checks", "checks/deep"
+LIMIT, DEEP_LIMIT = 30.0, 7200.0  # seconds that one script may take; two cores compile the fused MoE in an hour
 LARGEST = 1 << 20  # bytes of one script, and of its answer
-MOST = 200  # findings of one script
+MOST, MOST_ROWS = 200, 2000  # findings and rows of one script
 TEXT = 2000  # characters of one of its texts
 RUN_WITH = {".py": ("python3", "-"), ".sh": ("sh", "-s")}
 WORDS = {severity.word: severity for severity in Severity}
 Ask = Callable[[list[str], bytes], "ExecResult"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One kernel with so many tokens: how far it is off, as a part of the largest value (None: NaN), and its times."""
+
+    kernel: str
+    tokens: int
+    error: float | None = None
+    microseconds: tuple[float, ...] = ()
 
 
 def from_folder(context: Context, root: Path, engine: Engine) -> list[Finding]:
@@ -38,6 +51,27 @@ def from_folder(context: Context, root: Path, engine: Engine) -> list[Finding]:
     return [one for script in scripts_in(root / FOLDER) for one in run_script(script, ask, context)]
 
 
+def from_deep_folder(
+    context: Context, root: Path, engine: Engine, show: Callable[[str], None]
+) -> Iterator[tuple[list[Finding], list[Row]]]:
+    """Run each script of ``checks/deep/``, as the service starts its programs; ``show`` gets what it says meanwhile."""
+    container = context.container
+    if container is None or container.state != "running":
+        return
+
+    def told(line: str) -> None:
+        if not line.startswith("{"):
+            show(shorten(visible(line), 150))
+
+    def ask(argv: list[str], stdin: bytes) -> ExecResult:
+        words = with_start_up(argv)
+        return engine.exec(container.id, words, stdin=stdin, timeout=DEEP_LIMIT, on_line=told)
+
+    for script in scripts_in(root / DEEP):
+        show(f"{DEEP}/{script.name}")
+        yield answer_of(script, ask, context, DEEP)
+
+
 def scripts_in(folder: Path) -> list[Path]:
     """Files only; names that begin with `_` or `.` are helpers."""
     files = sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
@@ -46,19 +80,24 @@ def scripts_in(folder: Path) -> list[Path]:
 
 def run_script(script: Path, ask: Ask, context: Context) -> list[Finding]:
     """One script's findings; one finding about the script when it gives none that can be read."""
-    name, found = f"{FOLDER}/{script.name}", list[Finding]()
+    return answer_of(script, ask, context, FOLDER)[0]
+
+
+def answer_of(script: Path, ask: Ask, context: Context, folder: str) -> tuple[list[Finding], list[Row]]:
+    """Its findings and rows; one finding about the script when it gives none that can be read."""
+    name, found, rows = f"{folder}/{script.name}", list[Finding](), list[Row]()
     try:
         if script.stat().st_size > LARGEST:
             raise ValueError(f"it has more than {LARGEST} bytes")
         answer = ask(list(RUN_WITH[script.suffix]), script.read_bytes())
-        found = read_findings(answer.stdout, context)
+        found, rows = read_answer(answer.stdout, context)
         seen = f"exit code {answer.code}; {last_printed(answer.stderr, answer.code)}" if answer.code else ""
     except (EnvgenError, OSError, ValueError) as problem:
         seen = reason_of(problem).splitlines()[0]
     if seen:
         edit = command(f"${{EDITOR:-vi}} {name}")
         found.append(warning(f"the check {name} is broken", seen[:300], "findings", edit, case="broken"))
-    return [replace(one, check=name) for one in found]
+    return [replace(one, check=name) for one in found], rows
 
 
 @dataclass(frozen=True)
@@ -73,8 +112,9 @@ class Printed:
     evidence: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read_findings(data: bytes, context: Context) -> list[Finding]:
-    """The document that a script prints: {"findings": [...]} as in `doctor --json`. ValueError says what is wrong."""
+def read_answer(data: bytes, context: Context) -> tuple[list[Finding], list[Row]]:
+    """The document that a script prints: {"findings": [...]} as in `doctor --json`, and "rows" where it measures.
+    ValueError says what is wrong."""
     if len(data) > LARGEST:
         raise ValueError(f"it printed more than {LARGEST} bytes")
     try:
@@ -87,7 +127,11 @@ def read_findings(data: bytes, context: Context) -> list[Finding]:
         raise ValueError('its document lacks "findings", a list')
     if len(nodes) > MOST:
         raise ValueError(f"it has more than {MOST} findings")
-    return [_finding(node, f"finding {number}", context) for number, node in enumerate(nodes, 1)]
+    rows = document.get("rows", [])
+    if not isinstance(rows, list) or len(rows) > MOST_ROWS:
+        raise ValueError(f'its "rows" are not a list of at most {MOST_ROWS}')
+    found = [_finding(node, f"finding {number}", context) for number, node in enumerate(nodes, 1)]
+    return found, [bind(Row, node, f"row {number}") for number, node in enumerate(rows, 1)]
 
 
 def _finding(node: Any, where: str, context: Context) -> Finding:

@@ -14,9 +14,10 @@ from urllib.parse import urlsplit
 
 import click
 
+from envgen.app import checks as kernel_checks
 from envgen.app import crash
 from envgen.app.places import at
-from envgen.app.session import Session
+from envgen.app.session import Session, of_running
 from envgen.app.watch import ending
 from envgen.bench import checks, facts, record
 from envgen.bench.checks import Gone, Outcome, Trial
@@ -26,6 +27,7 @@ from envgen.bench.record import METRICS, Run
 from envgen.bench.tools import TOOLS, Measured, Place, Plan, find_tool, measure_all, references
 from envgen.cli.common import LARGEST, Figure, answer, reporting, variant_option
 from envgen.deployment import Deployment, known_service
+from envgen.doctor.model import Subject
 from envgen.engine.client import Engine, connect
 from envgen.engine.owner import ours
 from envgen.engine.process import terminable
@@ -365,8 +367,14 @@ def smoke(asked: Asked) -> int:
 @click.option("--concurrency", "-c", type=Numbers(1), help="Parallel clients [default: 1].")
 @tool_options
 @click.option("--prefix-caching", is_flag=True, default=None, help="Fill the context first, and measure what follows.")
+@click.option(
+    "--checks",
+    "kernels",
+    is_flag=True,
+    help="Run the checks of kernels in checks/deep/ instead; no server is needed, and SERVICE defaults to dev.",
+)
 def bench(
-    asked: Asked, tokenizer: str | None, throwaway: bool, image: str | None, **given: Any,
+    asked: Asked, tokenizer: str | None, throwaway: bool, image: str | None, kernels: bool, **given: Any,
 ) -> int:  # fmt: skip
     """Measure SERVICE, or the server at --url, with llama-benchy or `vllm bench serve`, in a container.
 
@@ -378,7 +386,13 @@ def bench(
       envgen bench
       envgen bench --depth 0,4096,8192,16384,32768
       envgen bench --tool vllm --concurrency 1,8 --runs 10
+      envgen bench --checks
     """
+    if kernels:
+        others = (asked.url, asked.model, asked.container, asked.key_variable, tokenizer, throwaway, image)
+        if any(others) or any(value is not None for value in given.values()):
+            raise UsageError("--checks goes with SERVICE, --profile, --variant and --results alone")
+        return _bench_checks(asked)
     chosen = _plan(given)
 
     def work(server: Server, trial: Trial, run: Run) -> checks.Outcome:
@@ -386,6 +400,25 @@ def bench(
         return "failed" if any(cell.failed for cell in cells) else "passed", _document(tool, cells)
 
     return report(asked, "bench", asdict(chosen), work)
+
+
+def _bench_checks(asked: Asked) -> int:
+    session = asked.session
+    if asked.service is not None:
+        known_service(session.profile(), asked.service)
+    plain = session.deployment()
+    session = of_running(session, asked.service, lambda: at(plain, asked.service).engine)
+    subject = Subject(session.deployment(), asked.service)
+    context, environment = kernel_checks.place(subject)
+    with terminable(), record.start(asked.results or subject.root / "results", "checks", environment, {}) as run:
+        try:
+            with moving("checks"):
+                outcome, summary = kernel_checks.measure(subject, context, run.sample)
+        except KeyboardInterrupt:
+            progress(f"\ninterrupted; what was measured is kept in {run.path}")
+            raise
+        run.end(outcome, summary)
+    return finish(outcome, summary, run.path)
 
 
 def _plan(given: Mapping[str, Any]) -> Plan:

@@ -70,7 +70,19 @@ def test_a_script_that_hangs_is_one_finding(tmp_path: Path, make: Make) -> None:
     assert "30 s" in found.seen
 
 
-KEYS = st.sampled_from(["findings", "severity", "title", "remedy", "text", "evidence"])
+def test_rows_of_figures(make: Make) -> None:
+    good = {"kernel": "moe", "tokens": 4, "error": None, "microseconds": [1.5, 2]}
+    _, rows = scripts.read_answer(json.dumps({"findings": [], "rows": [good]}).encode(), make())
+    assert rows == [scripts.Row("moe", 4, None, (1.5, 2))]
+    for bad, seen in ((3, "rows"), ([{}], "row 1.kernel is missing"), ([{**good, "tokens": "x"}], "row 1.tokens"),
+                      ([good] * 2001, "at most 2000")):  # fmt: skip
+        with pytest.raises(ValueError, match=seen):
+            scripts.read_answer(json.dumps({"findings": [], "rows": bad}).encode(), make())
+
+
+KEYS = st.sampled_from(
+    ["rows", "kernel", "tokens", "microseconds", "findings", "severity", "title", "remedy", "text", "evidence"]
+)
 LEAVES = st.none() | st.booleans() | st.integers() | st.text()
 TREES = st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(KEYS, inner))
 
@@ -78,7 +90,7 @@ TREES = st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(KEY
 @given(st.binary() | TREES.map(lambda tree: json.dumps(tree).encode()))
 def test_any_output_is_taken(make: Make, stdout: bytes) -> None:
     try:
-        scripts.read_findings(stdout, make())
+        scripts.read_answer(stdout, make())
     except ValueError as problem:
         assert str(problem)
 

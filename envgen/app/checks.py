@@ -1,0 +1,59 @@
+"""`envgen bench --checks`: the scripts of ``checks/deep/`` as a run with a verdict and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from envgen.bench import facts
+from envgen.bench.checks import FAILED, PASSED, UNKNOWN, Criterion, Outcome, outcome
+from envgen.bench.compare import table
+from envgen.doctor import scripts
+from envgen.doctor.collect import gather
+from envgen.doctor.model import Context, Finding, Severity, Subject
+from envgen.errors import NotFoundError, UsageError
+from envgen.text import progress
+
+VERDICTS = {Severity.OK: PASSED, Severity.INFO: UNKNOWN, Severity.WARNING: FAILED, Severity.ERROR: FAILED}
+
+
+def place(subject: Subject) -> tuple[Context, dict[str, Any]]:
+    """The running container that is asked, and what a record holds of it."""
+    here, folder = subject.here, subject.root / scripts.DEEP
+    if not scripts.scripts_in(folder):
+        raise UsageError(f"no checks in {folder}", hint="docs/doctor.md shows one")
+    context, _ = gather(subject)
+    container = context.container
+    if container is None or container.state != "running":
+        start = f"envgen up {context.service} --profile {here.profile.name}"
+        raise NotFoundError(f"{context.service} of profile {here.profile.name} is not running", hint=start)
+    return context, facts.collect(here.engine, container, here.profile, here.root, context.service)
+
+
+def measure(subject: Subject, context: Context, keep: Callable[[Mapping[str, Any]], None]) -> Outcome:
+    """Run them all; each figure goes to ``keep`` as soon as its script has ended."""
+    found: list[Finding] = []
+    samples: list[dict[str, Any]] = []
+    for findings, rows in scripts.from_deep_folder(context, subject.root, subject.here.engine, progress):
+        found += findings
+        for sample in (one for row in rows for one in samples_of(row)):
+            keep(sample)
+            samples.append(sample)
+    criteria = [
+        Criterion(one.title, VERDICTS[one.severity], one.seen or one.title, one.expected, part=one.check)
+        for one in found
+    ]
+    by_cell: dict[str, dict[str, Any]] = {}
+    for metric, cells in table(samples).items():
+        for cell, series in cells.items():
+            by_cell.setdefault(str(cell), {"test": str(cell), "remarks": []})[metric] = vars(series)
+    word, summary = outcome(criteria, cells=list(by_cell.values()))
+    return (UNKNOWN if word == PASSED and not any(one.verdict == PASSED for one in criteria) else word), summary
+
+
+def samples_of(row: scripts.Row) -> Iterator[dict[str, Any]]:
+    """As a record has them: one for the error, one for each time."""
+    cell = {"unit": "repeat", "kernel": row.kernel, "prompt_tokens": row.tokens}
+    yield {**cell, "error": "NaN or infinity"} if row.error is None else {**cell, "kernel_error": 100 * row.error}
+    for one in row.microseconds:
+        yield {**cell, "kernel_us": one}
