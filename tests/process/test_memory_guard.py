@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ def machine(
 
 
 def is_low(guard: Any, root: Path, floor: int) -> bool:
-    return bool(guard.Guard(1, floor).is_low(guard.look(str(root))))
+    return bool(guard.Guard(1, floor, guard.Machine(str(root))).is_low())
 
 
 def test_the_floor_is_of_the_machine(guard: Any, tmp_path: Path) -> None:
@@ -68,19 +68,21 @@ def test_a_small_limit_has_a_small_floor(guard: Any, tmp_path: Path, used: int, 
 
 @pytest.mark.parametrize("limit", ["max", str(1 << 62), str(500 * GIB), ""])
 def test_a_limit_above_all_memory_is_none(guard: Any, tmp_path: Path, limit: str) -> None:
-    assert guard.look(str(machine(tmp_path, left=50 * GIB, limit=limit, used=40 * GIB))).limits == []
+    (own,) = guard.Machine(str(machine(tmp_path, left=50 * GIB, limit=limit, used=40 * GIB))).cgroups
+    assert own.total == 0 and own.taken() == 40 * GIB
 
 
 def test_a_machine_that_waits_for_memory_is_low_before_the_floor(guard: Any, tmp_path: Path) -> None:
-    assert is_low(guard, machine(tmp_path, left=8 * GIB, stalled=60.0), 6 * GIB)
+    assert is_low(guard, machine(tmp_path, left=7 * GIB, stalled=60.0), 6 * GIB)
     assert not is_low(guard, machine(tmp_path, left=50 * GIB, stalled=60.0), 6 * GIB)
-    assert not is_low(guard, machine(tmp_path / "old", left=8 * GIB, stalled=None), 6 * GIB)
+    assert not is_low(guard, machine(tmp_path / "old", left=7 * GIB, stalled=None), 6 * GIB)
 
 
 def test_a_kernel_that_tells_nothing(guard: Any, tmp_path: Path) -> None:
-    assert guard.look(str(tmp_path)) is None
+    assert guard.Machine(str(tmp_path)).left() == -1
     (machine(tmp_path, left=GIB) / "proc/self/cgroup").unlink()
-    assert guard.look(str(tmp_path)).limits == []
+    found = guard.Machine(str(tmp_path))
+    assert (found.left(), found.used(), found.cgroups) == (GIB, 0, [])
 
 
 @pytest.mark.parametrize(
@@ -124,12 +126,11 @@ def service() -> Iterator[Any]:
 
 def acts(guard: Any, root: Path, monkeypatch: pytest.MonkeyPatch, mine: list[subprocess.Popen[str]]) -> str:
     """Run the guard of the first of these processes on a machine of files, which sees these alone; its words."""
-    real, look, said = guard.sizes, guard.look, list[str]()
+    real, said = guard.sizes, list[str]()
     monkeypatch.setattr(guard, "sizes", lambda: [one for one in real() if one[1] in {child.pid for child in mine}])
-    monkeypatch.setattr(guard, "look", lambda: look(str(root)))
     monkeypatch.setattr(guard, "say", said.append)
     monkeypatch.setattr(guard, "RECORD", os.devnull)
-    guard.Guard(mine[0].pid, 6 * GIB).run()
+    guard.Guard(mine[0].pid, 6 * GIB, guard.Machine(str(root))).run()
     return "\n".join(said)
 
 
@@ -161,19 +162,21 @@ def test_where_it_is_urgent_the_largest_goes_first(guard: Any, tmp_path: Path, m
     assert f"({worker.pid})" in killed[0] and f"({child.pid})" in killed[1]
 
 
-def test_of_two_services_the_smaller_waits(guard: Any, tmp_path: Path, monkeypatch: Any) -> None:
+def test_of_two_services_the_smaller_waits(guard: Any, tmp_path: Path) -> None:
     """It is not ended where the larger one's end was enough."""
-    low, fine = machine(tmp_path / "a", left=5 * GIB, used=GIB), machine(tmp_path / "b", left=50 * GIB)
-    began, look = time.monotonic(), guard.look
-    monkeypatch.setattr(guard, "look", lambda: look(str(low if time.monotonic() - began < 0.2 else fine)))
-    small = guard.Guard(1, 6 * GIB)
-    assert not small.is_ours(guard.look())
+    small = guard.Guard(1, 6 * GIB, guard.Machine(str(machine(tmp_path, left=5 * GIB, used=GIB))))
+    larger = threading.Timer(0.2, machine, (tmp_path,), {"left": 50 * GIB})
+    larger.start()
+    assert small.is_low() and not small.is_ours()
+    large = guard.Guard(1, 6 * GIB, guard.Machine(str(machine(tmp_path / "b", left=5 * GIB, used=115 * GIB))))
+    assert large.is_ours()
 
 
 def test_a_service_that_ends_by_itself_ends_its_guard(
     guard: Any, tmp_path: Path, monkeypatch: Any, service: Any
 ) -> None:
     child = service("print('up', flush=True)")
+    child.wait()
     assert acts(guard, machine(tmp_path, left=50 * GIB), monkeypatch, [child]) == ""
 
 
