@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import random
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +23,7 @@ from envgen.serve.events import (
     Completion,
     NoCompletion,
     Part,
+    answered,
     document_of,
     error_text,
     read_events,
@@ -246,6 +249,39 @@ def find(url: str, *, model: str | None, key: str, silence: float) -> Target:
         raise UsageError(f"{target.url} {what}", hint="choose one with --model NAME")
     name = model or next(iter(listed))
     return Target(target.url, name, str(listed[name].get("root") or ""), limit_of(listed[name]), key, silence)
+
+
+_DRAFTS = re.compile(
+    r"^vllm:spec_decode_num_(drafts|draft_tokens|accepted_tokens)_total(?:\{.*\})? (\S+)$", re.MULTILINE | re.ASCII
+)
+
+
+def draft_counts(target: Target) -> dict[str, float]:
+    """vLLM's counters of speculative decoding so far; empty where the server drafts nothing or counts nothing."""
+    try:
+        status, body = answered("GET", f"{target.url}/metrics", target.headers, min(target.silence, 10))
+    except OSError:
+        return {}
+    return drafts_in(body.decode("utf-8", "replace")) if status == 200 else {}
+
+
+def drafts_in(text: str) -> dict[str, float]:
+    """The counters in Prometheus' text format, all engines of the server together."""
+    found: dict[str, float] = {}
+    for name, value in _DRAFTS.findall(text):
+        with contextlib.suppress(ValueError):
+            found[name] = found.get(name, 0.0) + float(value)
+    return found
+
+
+def drafted(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+    """What became of the drafts between two looks: percent accepted, and tokens a step (one more than accepted)."""
+    drafts, tokens, accepted = (
+        after.get(name, 0.0) - before.get(name, 0.0) for name in ("drafts", "draft_tokens", "accepted_tokens")
+    )
+    if not (drafts > 0 and tokens > 0 and accepted >= 0):  # none, or the server was started in between
+        return {}
+    return {"drafts_accepted": 100 * accepted / tokens, "tokens_per_step": 1 + accepted / drafts}
 
 
 def listed_models(url: str, status: int, document: Any) -> dict[str, dict[str, Any]]:

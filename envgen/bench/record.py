@@ -59,6 +59,8 @@ METRICS = {
         Metric("ttfr_ms", "ms", "time to first response", False, False),
         Metric("itl_ms", "ms", "between tokens", False, True),
         Metric("latency_ms", "ms", "whole request", False, True),
+        Metric("drafts_accepted", "%", "drafts accepted", True, True),
+        Metric("tokens_per_step", "tokens", "tokens a step", True, True),
         Metric("kernel_us", "µs", "kernel", False, False),
         Metric("kernel_error", "% of the largest value", "error", False, False),
     )

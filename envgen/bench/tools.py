@@ -11,7 +11,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from envgen.bench.client import COMPLETIONS, WORDS, Target
+from envgen.bench.client import COMPLETIONS, WORDS, Target, drafted
 from envgen.bench.compare import Cell, Series, Table, number, table
 from envgen.bench.record import resolve
 from envgen.engine.values import MISSHAPEN, read_json
@@ -273,8 +273,13 @@ def _work(cell: Cell) -> int:
     return cell.context + cell.prompt + 100 * cell.output  # to generate a token takes as long as to read a hundred
 
 
-def measure_all(tool: Tool, on_cell: Callable[[Measured], None]) -> list[Measured]:
-    """Measure every cell that fits the server's length, and hand over each one as it is done."""
+def measure_all(
+    tool: Tool, on_cell: Callable[[Measured], None], counts: Callable[[], Mapping[str, float]] = dict
+) -> list[Measured]:  # fmt: skip
+    """Measure every cell that fits the server's length, and hand over each one as it is done.
+
+    ``counts``: the server's drafts so far. Those of the tool's warm-up are among a cell's.
+    """
     limit, fitting = tool.target.max_len, []
     for cell in tool.plan.cells():
         size = cell.context + cell.prompt + cell.output
@@ -293,7 +298,11 @@ def measure_all(tool: Tool, on_cell: Callable[[Measured], None]) -> list[Measure
         about = "" if left is None else f", about {duration(left)} left"
         progress(f"  {cell} ({index + 1} of {len(fitting)}{about})")
         with doing("cell", f"{cell} ({index + 1} of {len(fitting)})"):
-            done.append(tool.measure(cell))
+            before = counts()
+            one = tool.measure(cell)
+            if found := drafted(before, counts()):
+                one = replace(one, samples=(*one.samples, {"unit": "repeat", **cell.sample, **found}))
+            done.append(one)
         on_cell(done[-1])
     return done
 

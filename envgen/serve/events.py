@@ -21,12 +21,18 @@ _SHOWN = 200  # characters of what is not JSON
 
 def short_answer(method: str, url: str, headers: Mapping[str, str], timeout: float) -> tuple[int, Any]:
     """Status and document. OSError with a reason in plain words when there is no answer."""
+    status, body = answered(method, url, headers, timeout)
+    return status, document_of(body)
+
+
+def answered(method: str, url: str, headers: Mapping[str, str], timeout: float) -> tuple[int, bytes]:
+    """Status and what was sent, up to a limit. OSError as above."""
     try:
         with requests.Session() as session:
             session.trust_env = False  # no proxy between us and a server
             response = session.request(method, url, headers=headers, timeout=timeout, stream=True,
                                        allow_redirects=False)  # fmt: skip
-            return response.status_code, document_of(response)
+            return response.status_code, body_of(response)
     except requests.RequestException as error:
         late = f"no answer within {timeout:g} s"
         raise OSError(late if isinstance(error, requests.Timeout) else reason_of_request(error)) from None

@@ -21,7 +21,7 @@ from envgen.app.session import Session, of_running
 from envgen.app.watch import ending
 from envgen.bench import checks, facts, record
 from envgen.bench.checks import Gone, Outcome, Trial
-from envgen.bench.client import find
+from envgen.bench.client import draft_counts, find
 from envgen.bench.compare import Series
 from envgen.bench.record import METRICS, Run
 from envgen.bench.tools import TOOLS, Measured, Place, Plan, find_tool, measure_all, references
@@ -463,7 +463,7 @@ def _run_tool(trial: Trial, run: Run, plan: Plan, place: Place) -> tuple[str, li
         for remark in one.remarks:
             progress(f"    {remark}")
 
-    return tool.plan.tool, measure_all(tool, keep)
+    return tool.plan.tool, measure_all(tool, keep, functools.partial(draft_counts, trial.target))
 
 
 def _document(tool: str, cells: list[Measured]) -> dict[str, Any]:
