@@ -331,8 +331,13 @@ def compile_only(torch: Any, found: Found) -> None:
     for name, make in specs(torch).items():
 
         def build(name: str = name, make: Callable[[], Any] = make) -> None:
-            began = time.time()
-            make().build(True, need_lock=True)
+            began, spec = time.time(), make()
+            try:
+                spec.build(True, need_lock=True)
+            except Exception as error:  # what the compiler said went by; `cache warm` shows its first error
+                again = f"envgen cache warm {spec.name}"
+                found.tell("error", f"{name} does not compile", str(error), f"code for {archs}", again)
+                return
             seconds = time.time() - began
             found.tell("info", f"{name}: compiled for {archs} in {seconds:.0f} s, not run", why)
 

@@ -83,6 +83,29 @@ def test_fork_is_pinned_to_commits() -> None:
     assert not any(source.patches for source in profile.sources.values())
 
 
+def test_fork_says_which_backends_each_variant_is_for() -> None:
+    """What the notes compare; no variant of upstream's 0.14.0 is left, and checkouts of the fork have the same."""
+    found = {}
+    for variant in ("", *PROFILES["fork"].variants):
+        serve = run("fork", variant).services["serve"]
+        args = serve.args
+        assert serve.ready is not None
+        expected = f"[MXFP4] Using backend: {args['mxfp4-backend']}"
+        assert re.search(serve.ready.expect["moe"], expected)
+        assert re.search(serve.ready.expect["attention"], f"Using {args['attention-backend']} backend")
+        assert not any(re.search(one, expected) for one in serve.ready.forbid.values())
+        found[variant] = (args["mxfp4-backend"], args["attention-backend"], args["mxfp4-layers"])
+    everything = ("CUTLASS", "FLASHINFER", "moe,qkv,o,lm_head")
+    assert found == {
+        "": everything, "eagle3": everything, "debug": everything, "baseline": ("MARLIN", "TRITON_ATTN", "moe"),
+        "marlin": ("MARLIN", "FLASHINFER", "moe"), "moe": ("CUTLASS", "FLASHINFER", "moe"),
+        "moe_qkv_o": ("CUTLASS", "FLASHINFER", "moe,qkv,o"),
+    }  # fmt: skip
+    assert PROFILES["forkdev"].variants == PROFILES["fork"].variants
+    assert PROFILES["forkdev"].services == PROFILES["fork"].services
+    assert set(PROFILES["forkdev"].mounted_sources) == {"flashinfer", "vllm"}
+
+
 def test_what_vllm_s_cmake_fetches_is_named() -> None:
     """0.14.0's CMakeLists.txt and cmake/external_projects: five repositories, two of them by tag."""
     inputs = PROFILES["prod"].sources["vllm"].install.inputs
