@@ -178,6 +178,7 @@ def as_data(container: Container, digest: str, differs: bool | None, node: str =
         "container": container.name,
         "exit_code": None if container.running or container.state == "created" else container.exit_code,
         "health": container.health or None,
+        "health_since": container.sick_since or None,
         "id": container.id,
         "image": "current" if current else "older",
         "node": node or None,

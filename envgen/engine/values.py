@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -113,6 +114,7 @@ class Container:
     error: str = ""
     user: str = ""  # as configured: UID, UID:GID or a name; "" = root
     gpu: bool = False  # it has NVIDIA devices
+    sick_since: str = ""  # of an unhealthy one: the first failure that the engine still knows of
 
     @property
     def one_off(self) -> bool:
@@ -224,7 +226,14 @@ def container_of(document: Mapping[str, Any]) -> Container:
         error=str(state.get("Error") or ""),
         user=str(config.get("User") or ""),
         gpu=_has_gpu(document.get("HostConfig") or {}),
+        sick_since=_sick_since(state.get("Health") or {}),
     )
+
+
+def _sick_since(health: Mapping[str, Any]) -> str:
+    """When the failures in a row began; the engine keeps the last five checks."""
+    failures = itertools.takewhile(lambda one: one.get("ExitCode"), reversed(health.get("Log") or ()))
+    return str(([one.get("Start", "") for one in failures] or [""])[-1]) if health.get("Status") == "unhealthy" else ""
 
 
 def _has_gpu(host: Mapping[str, Any]) -> bool:

@@ -271,6 +271,10 @@ class Health:
     timeout: Duration = key("A check that takes longer has failed.", Duration(10))
     retries: int = key("Failures in a row that make it unhealthy.", 3, low=1, high=100)
     start_period: Duration = key("Failures in this time don't count.", Duration(1800))
+    complete: Duration = key(
+        "With http and ready.model: a server that generates nothing for so long is asked for a token; 0s: never.",
+        Duration(60),
+    )
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from envgen.profile.model import Cluster, GpuMode, Health, Profile, Service
+from envgen.profile.model import Cluster, GpuMode, Health, Profile, Ready, Service
 from envgen.profile.values import ContainerPath, HostPath, own_path
 from envgen.render import environment as names
 from envgen.render.locking import folder_of, volume_of
@@ -269,7 +269,7 @@ def _service(profile: Profile, name: str, number: int, key: str, blocks: Mapping
         "deploy": _deploy(service, written_mode(profile)),
         # All of them, where it has more than the others.
         "volumes": [*_volumes(profile, key), *_mounts(name, service)] if service.mounts else None,
-        "healthcheck": _health(service.health) if service.health else None,
+        "healthcheck": _health(service.health, service.ready) if service.health else None,
     })  # fmt: skip
 
 
@@ -281,10 +281,12 @@ def _user(profile: Profile, service: str) -> str | None:
     return "0:0" if user == "root" else user or None
 
 
-def _health(health: Health) -> Block:
+def _health(health: Health, ready: Ready | None) -> Block:
     words = [names.WITH_START_UP, *health.command]
     if health.http is not None:
         words = [f"{names.HOME}/bin/envgen-health", str(health.port), health.http]
+        if ready and ready.model and health.complete.seconds:  # before Docker gives the check up
+            words += [str(health.complete.seconds), ready.model, str(max(1, health.timeout.seconds - 2))]
     return {
         "test": ["CMD", *words],
         "interval": str(health.interval),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import urllib.parse
 import urllib.request
 
 import pytest
@@ -34,6 +35,24 @@ def test_it_is_a_real_vllm(cpu_server: CpuServer) -> None:
     with urllib.request.urlopen(f"{cpu_server.url}/version", timeout=10) as reply:
         assert json.load(reply)["version"].startswith("0.30.0")
     assert docker("inspect", "-f", "{{.State.Running}}", cpu_server.container) == "true"
+
+
+def test_health_is_a_token_of_the_idle_engine(engine: Engine, cpu_server: CpuServer) -> None:
+    def counted() -> float:
+        with urllib.request.urlopen(f"{cpu_server.url}/metrics", timeout=10) as reply:
+            found = re.findall(r"^vllm:generation_tokens_total\S* (\S+)$", reply.read().decode(), re.M)
+        return sum(map(float, found))
+
+    port, model = urllib.parse.urlsplit(cpu_server.url).port, cpu_server.model
+    (inside,) = [one.container for one in engine.container(cpu_server.container).ports if one.host == port]  # type: ignore[union-attr]
+    check = ["/opt/envgen/bin/envgen-health", str(inside), "/health"]
+    fresh = {"TMPDIR": "/dev/shm"}  # the notes of the container's own check stay as they are
+    before = counted()
+    assert engine.exec(cpu_server.container, [*check, "0", model, "8"], env=fresh).code == 0
+    assert counted() > before
+    assert (
+        engine.exec(cpu_server.container, [*check, "0", "no-such-model", "8"], env=fresh).code == 0
+    )  # alive, for it answers
 
 
 def test_deep_asks_the_real_vllm(cpu_server: CpuServer) -> None:

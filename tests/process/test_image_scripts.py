@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uv
@@ -462,6 +463,71 @@ def test_healthy_is_200_only(server: Server, status: int, code: int) -> None:
     assert (
         run("envgen-health", server.server_address[1], "/health", env={"http_proxy": "http://127.0.0.1:9"})[0] == code
     )
+
+
+class Engine(http.server.BaseHTTPRequestHandler):
+    """A STAND-IN for vLLM's API server: healthy whatever its engine does. ``answer``: of a completion."""
+
+    answer, tokens, asked = 200, 0, 0
+
+    def do_GET(self) -> None:
+        self.reply(200, b'vllm:generation_tokens_total{engine="0"} %d.0\n' % Engine.tokens)
+
+    def do_POST(self) -> None:
+        Engine.asked += 1
+        if Engine.answer == 200:
+            Engine.tokens += 1
+        self.reply(Engine.answer)
+
+    def reply(self, status: int, body: bytes = b"{}") -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def check(tmp_path: Path) -> Iterator[Any]:
+    """Asks for the health of an engine that must have completed something in the last ``seconds``."""
+    Engine.answer, Engine.tokens, Engine.asked = 200, 0, 0
+    found = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Engine)
+    threading.Thread(target=found.serve_forever, daemon=True).start()
+    words = ("envgen-health", found.server_port, "/health")
+    yield lambda seconds: run(*words, seconds, "m", 2, env={"TMPDIR": str(tmp_path)})
+    found.shutdown()
+    found.server_close()
+
+
+def test_an_idle_server_is_asked_for_a_token(check: Any) -> None:
+    assert check(0)[0] == 0 and Engine.asked == 1
+    assert check(1000)[0] == 0 and Engine.asked == 1  # it has just completed one
+
+
+def test_a_server_that_works_is_not_asked(check: Any) -> None:
+    check(1000)
+    Engine.tokens += 5
+    assert check(0)[0] == 0 and Engine.asked == 0
+
+
+def test_a_dead_engine_behind_a_healthy_port_is_unhealthy(check: Any) -> None:
+    check(0)
+    Engine.answer = 500
+    assert check(0) == (1, "envgen-health: m completes no token: answered 500\n")
+    Engine.answer = 200
+    assert check(0)[0] == 0
+
+
+def test_before_the_first_token_kernels_may_be_compiled(check: Any) -> None:
+    Engine.answer = 500
+    assert check(0)[0] == check(0)[0] == 0 and Engine.asked == 2
+
+
+def test_a_server_that_refuses_the_question_is_alive(check: Any) -> None:
+    Engine.answer = 401
+    assert check(0)[0] == check(0)[0] == 0
 
 
 def test_nobody_listening_is_unhealthy() -> None:

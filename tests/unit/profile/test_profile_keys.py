@@ -25,6 +25,7 @@ REASONS: Mapping[str, str] = {
     "DockerfileExtra.base": "what no key says",
     "DockerfileExtra.end": "what no key says",
     "Health.command": "a server without HTTP",
+    "Health.complete": "a server that is not to be asked for tokens",
     "Health.retries": "Docker's own key",
     "Health.timeout": "Docker's own key",
     "Memory.floor": "another share of the machine for what runs beside a service, or no guard",
