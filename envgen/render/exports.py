@@ -1,4 +1,4 @@
-"""The project as other tools read it: devcontainer.json, Kubernetes.
+"""The project as other tools read it: devcontainer.json, Kubernetes, systemd.
 
 Pure like all rendering.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import yaml
@@ -266,3 +266,59 @@ def _volumes(profile: Profile, service: Service) -> tuple[list[Doc], list[Doc]]:
     limit = {"sizeLimit": str(shm.bytes)} if shm is not None else {}
     volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", **limit}})
     return volumes, [*mounts, {"name": "shm", "mountPath": "/dev/shm"}]
+
+
+# --- systemd ----------------------------------------------------------------------------------------------------------
+
+_UNIT = """\
+# Written by `envgen export systemd` for this machine. docs/exports.md says how it is installed.
+
+[Unit]
+Description={title}
+Documentation=man:envgen(1)
+Wants=docker.service network-online.target
+After=docker.service network-online.target
+StartLimitIntervalSec=1h
+StartLimitBurst=3
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+User={user}
+WorkingDirectory={folder}
+ExecStart={start}
+ExecStop={stop}
+Restart=on-failure
+RestartSec=30s
+TimeoutStartSec={patience}s
+TimeoutStopSec=5min
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def systemd(profile: Profile, name: str, *, program: Sequence[str], folder: str, user: str) -> str:
+    """The unit that starts service ``name`` with a machine. RefusedError for what no line of a unit can hold."""
+    chosen = [name, "--profile", profile.name]
+    varied = ["--variant", profile.variant] if profile.variant else []
+    ready = profile.services[name].ready
+    return _UNIT.format(
+        title=_plain(f"{name} of {profile.compose_name}"), user=_plain(user), folder=_plain(folder),
+        start=_words([*program, "up", *chosen, *varied]), stop=_words([*program, "down", *chosen]),
+        patience=(ready.timeout.seconds if ready else 0) + 600,  # what `up` itself waits, and the checks before
+    )  # fmt: skip
+
+
+def _plain(text: str) -> str:
+    """A value that systemd takes as it is, but for its % specifiers."""
+    if not text.isprintable() or text != text.strip() or text.endswith("\\"):
+        raise RefusedError(f"{text!r} cannot stand in a unit of systemd", hint="use a folder with a plain name")
+    return text.replace("%", "%%")
+
+
+def _words(words: Sequence[str]) -> str:
+    """A command line: systemd splits it at blanks, and knows quotes, backslashes, $ and %."""
+    return " ".join(
+        '"' + _plain(one).replace("\\", "\\\\").replace('"', '\\"').replace("$", "$$") + '"' for one in words
+    )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
+import sys
 from pathlib import Path
 
 import click
@@ -13,6 +15,7 @@ from envgen.app.session import Session
 from envgen.app.weights import locked_commit
 from envgen.cli.common import project_options, variant_option
 from envgen.deployment import known_service
+from envgen.engine.owner import caller
 from envgen.errors import RefusedError, UsageError
 from envgen.profile.model import Profile
 from envgen.render import exports
@@ -32,6 +35,7 @@ def command() -> None:
     Example:
       envgen export kubernetes serve --image registry.example/vllm@sha256:... -o serve.yaml
       envgen export devcontainer dev -o .devcontainer/devcontainer.json
+      envgen export systemd serve -o mxfp4-serve.service
     """
 
 
@@ -107,3 +111,28 @@ def devcontainer(session: Session, service: str | None, output: Path | None) -> 
     if not (root / profile.compose_file).is_file():
         progress(f"note: the editor reads {profile.compose_file}, which is not there yet: run `envgen render`")
     return _deliver(exports.DEVCONTAINER_HEAD + exports.as_json(found), output)
+
+
+@command.command()
+@click.argument("service", required=False)
+@project_options
+@variant_option
+@output_option
+def systemd(session: Session, service: str | None, output: Path | None) -> int:
+    """Write a unit that runs `envgen up SERVICE`, with its checks, when this machine starts.
+
+    SERVICE defaults to the first one. It waits for Docker and the network, tries three times an hour, and ends the
+    service when the machine stops. It runs as the user who writes it, in this folder; secrets come from `.env` there.
+
+    \b
+    Example:
+      envgen export systemd serve -p prod -o mxfp4-serve.service
+      sudo install -m 644 mxfp4-serve.service /etc/systemd/system/ && sudo systemctl enable --now mxfp4-serve
+    """
+    profile, root = session.profile(), session.loaded().project.root.resolve()
+    name = _named(profile, service)
+    beside = Path(sys.executable).with_name("envgen")  # of the environment that this one runs in
+    program = [str(beside)] if os.access(beside, os.X_OK) else [sys.executable, "-m", "envgen"]
+    user = pwd.getpwuid(caller()[0]).pw_name
+    text = exports.systemd(profile, name, program=program, folder=str(root), user=user)
+    return _deliver(text, output)

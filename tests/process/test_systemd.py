@@ -1,0 +1,68 @@
+"""`envgen export systemd`: what systemd itself says of the unit."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from projects import Project
+
+FILE = """\
+version: 1
+name: lab
+default_profile: prod
+profiles:
+  prod:
+    mode: production
+    base: {image: "base:1"}
+    cuda: {arch_list: "12.1a"}
+    gpu: none
+    services: {serve: {command: [web], ready: {timeout: 40m}}, other: {command: [web]}}
+    variants: {fast: {description: x, env: {a: {B: "1"}}}}
+"""
+
+
+def made(folder: Path) -> Project:
+    folder.mkdir()
+    (folder / "envgen.yaml").write_text(FILE)
+    return Project(folder, "lab")
+
+
+def verified(unit: Path) -> str:
+    """What `systemd-analyze verify` has to say: nothing."""
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, timeout=60, check=False
+    )
+    mine = [line for line in done.stderr.splitlines() if unit.name in line]  # not of the machine's other units
+    return "\n".join(mine) + ("" if done.returncode == 0 or not mine else f"\n{done.returncode}")
+
+
+@pytest.mark.parametrize("name", ["plain", "with blank", "100%n $HOME", 'it\'s "quoted"'])
+def test_systemd_takes_the_unit(tmp_path: Path, name: str) -> None:
+    project = made(tmp_path / name)
+    project.envgen("export", "systemd", "serve", "--variant", "fast", "-o", "lab-serve.service")
+    unit = project.root / "lab-serve.service"
+    text = unit.read_text()
+    assert '"up" "serve" "--profile" "prod" "--variant" "fast"' in text and '"down" "serve" "--profile" "prod"' in text
+    assert "TimeoutStartSec=3000s" in text and "After=docker.service network-online.target" in text
+    assert f"WorkingDirectory={str(project.root).replace('%', '%%')}\n" in text
+    assert verified(unit) == ""
+
+
+def test_what_systemd_would_refuse_is_seen_by_it(tmp_path: Path) -> None:
+    """The check above can fail."""
+    unit = tmp_path / "bad.service"
+    unit.write_text("[Service]\nType=oneshot\nExecStart=relative/path\nNonsense=1\n")
+    assert "bad.service" in verified(unit)
+
+
+def test_a_file_of_somebody_else_stays(tmp_path: Path) -> None:
+    project = made(tmp_path / "x")
+    (project.root / "serve.service").write_text("[Unit]\n")
+    said = project.envgen("export", "systemd", "-o", "serve.service", code=6).err
+    assert "was not written by `envgen export`" in said
+
+
+def test_a_service_that_is_not_there(tmp_path: Path) -> None:
+    assert "has no service 'srve'" in made(tmp_path / "x").envgen("export", "systemd", "srve", code=2).err
