@@ -23,6 +23,7 @@ from envgen.binding import ShapeError
 from envgen.doctor.model import Context, Finding, Foreign, Host, Probe, Remedy, Subject, Trouble, error, from_json
 from envgen.engine.client import Engine
 from envgen.engine.endpoint import plugin_version
+from envgen.engine.host import killers, swap_total
 from envgen.engine.owner import caller
 from envgen.engine.process import in_background
 from envgen.engine.values import Container, EngineInfo, ExecResult
@@ -397,6 +398,8 @@ def _host_facts(profile: Profile, info: EngineInfo | None, ports: tuple[tuple[in
         buildx=attempt(lambda: plugin_version("buildx")),
         compose=attempt(lambda: plugin_version("compose")),
         busy_ports=ports,
+        swap=attempt(lambda: swap_total(Path("/proc/meminfo").read_text(encoding="utf-8"))) or 0 if local else 0,
+        killers=killers() if local else (),
     )
 
 

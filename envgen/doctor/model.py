@@ -115,6 +115,8 @@ class Host:
     buildx: str | None = ""
     compose: str | None = ""
     busy_ports: tuple[tuple[int, str], ...] = ()  # (port, who has it)
+    swap: int = 0  # bytes
+    killers: tuple[str, ...] = ()  # programs that end others when memory runs low
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,24 @@ def mem_available(meminfo: str) -> int | None:
     return int(found[1]) << 10 if found else None
 
 
+def swap_total(meminfo: str) -> int:
+    """``SwapTotal`` of /proc/meminfo in bytes; 0 where swap is off."""
+    found = re.search(r"^SwapTotal:\s+(\d+) kB$", meminfo, re.MULTILINE)
+    return int(found[1]) << 10 if found else 0
+
+
+KILLERS = ("earlyoom", "nohang", "systemd-oomd")  # end programs of their choice when memory runs low
+
+
+def killers(proc: Path = Path("/proc")) -> tuple[str, ...]:
+    """Those of KILLERS that run on this machine."""
+    names = set()
+    for folder in proc.glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            names.add((folder / "comm").read_text(errors="replace").strip())
+    return tuple(one for one in KILLERS if one in names)
+
+
 # Who listens on a TCP port of this machine: read from /proc, without any program.
 
 _LISTEN = "0A"  # the state's number in /proc/net/tcp

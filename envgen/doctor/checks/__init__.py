@@ -7,7 +7,7 @@ from envgen.doctor.model import Check
 
 CHECKS: tuple[Check, ...] = (
     # Host
-    outside.docker, outside.plugins, outside.disk, outside.gpu_runtime, outside.ports, outside.refused,
+    outside.docker, outside.plugins, outside.disk, outside.gpu_runtime, outside.memory, outside.ports, outside.refused,
     outside.weights, outside.exposure, outside.owners, outside.clock,
     # Image
     outside.exists, outside.rendered_from_profile, outside.platform, outside.patches, outside.unpatched,

@@ -87,6 +87,20 @@ def gpu_runtime(context: Context, engine: EngineInfo) -> Finding | None:
     return ok(f"the engine can give GPUs to containers (gpu: {mode.value})")
 
 
+@check("host.memory", Where.HOST, needs="host")
+def memory(context: Context, host: Host) -> Judged:
+    """On unified memory: what else acts when it runs low, beside the guard of `memory.floor`."""
+    profile = context.profile
+    if profile.gpu is GpuMode.NONE or not profile.cuda.arch_list.shares_memory:
+        return None
+    if host.swap:
+        seen = "a server that grows is swapped out while the machine thrashes; `sudo swapoff -a` while you serve"
+        yield info(f"swap is on: {host.swap / GIB:.1f} GiB", seen)
+    for name in host.killers:
+        yield info(f"{name} runs", "it may end a server, or something else, before or after `memory.floor` does")
+    return None
+
+
 @check("host.ports", Where.HOST, needs="host")
 def ports(context: Context, host: Host) -> Judged:
     """The ports of services that don't run are free."""

@@ -94,6 +94,17 @@ def test_gpu_runtime(make: Make, mode: str, facts: dict[str, Any], expected: lis
     assert severities(outside.gpu_runtime(make(sets=(f"gpu={mode}",), engine=replace(ENGINE, **facts)))) == expected
 
 
+def test_what_else_acts_when_memory_runs_low(make: Make) -> None:
+    facts = Host(swap=16 << 30, killers=("earlyoom",))
+    sets = ("gpu=required", "cuda.arch_list=12.1a")
+    assert [one.title for one in outside.memory(make(host=facts, sets=sets))] == [
+        "swap is on: 16.0 GiB",
+        "earlyoom runs",
+    ]
+    assert outside.memory(make(host=Host(), sets=sets)) == []
+    assert outside.memory(make(host=facts, sets=("gpu=required", "cuda.arch_list=9.0a"))) == []  # memory of its own
+
+
 def test_ports(make: Make) -> None:
     (found,) = outside.ports(make(profile="prod", host=Host(busy_ports=((8000, "container other-1"),))))
     assert found.seen == "container other-1"
