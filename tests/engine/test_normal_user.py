@@ -222,3 +222,24 @@ def test_a_checkout_that_cannot_be_written_is_one_sentence(user: User) -> None:
     finally:
         for folder in (lib, lib / "lib"):
             folder.chmod(0o755)
+
+
+def test_a_build_tree_of_roots_is_named_with_what_hands_it_over(user: User) -> None:
+    """As an earlier container left it. git's own read-only files are no trouble; a checkout without a tag is told."""
+    lib = user.root / "lib"
+    mine, roots = lib / ".deps" / "object", lib / "build" / "temp.linux" / "one.o"
+    for path in (mine, roots):
+        path.parent.mkdir(parents=True)
+        path.write_text("")
+        path.chmod(0o444)
+    give(lib / ".deps")
+    os.chown(lib / "build", UID, GID)
+    with (lib / "pyproject.toml").open("a") as file:
+        file.write("\n[tool.setuptools_scm]\n")
+    done = user.envgen("up", "dev", code=5)
+    assert f"lib: user {UID} can't write what an earlier container left in /workspace/lib-source" in done.err
+    (cure,) = [line.split("run: sudo ")[1] for line in done.err.splitlines() if "run: sudo " in line][:1]
+    assert cure == f"chown -R {UID}:{GID} build"
+    assert "lib: the checkout has no tag to take a version from: run `git fetch --tags`" in done.err
+    subprocess.run(cure.split(), cwd=lib, check=True)
+    user.envgen("up", "dev")

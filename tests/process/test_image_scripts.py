@@ -664,6 +664,23 @@ def test_what_cannot_be_installed_is_one_sentence_that_names_the_key(tmp_path: P
     assert done.stderr.splitlines()[-1].startswith(f"{said}sources.lib.install.requires, ")
 
 
+def test_a_wheel_that_is_gone_or_of_another_machine_is_one_sentence(tmp_path: Path) -> None:
+    """pip takes none of another Python or machine, and none that the index has no more."""
+    index, out = tmp_path / "index", tmp_path / "out"
+    index.mkdir()
+    for tags in ("cp27-cp27mu-linux_x86_64", "cp38-abi3-manylinux_2_28_s390x"):
+        (index / f"lib-1.0-{tags}.whl").write_bytes(b"")
+    env = {**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(index), "PIP_CONFIG_FILE": os.devnull}
+    command = [sys.executable, str(SCRIPTS["pip-install"]), "--keep", str(out), "--", "lib==1.0"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert (
+        last.startswith("pip-install: no wheel of lib==1.0 for Python 3.") and "another release in `binaries`" in last
+    )
+    assert "No matching distribution found for lib==1.0" in done.stderr
+
+
 def test_a_project_without_pyproject_is_built_by_setuptools(tmp_path: Path) -> None:
     done = needs(tmp_path)
     assert done.returncode == 0 and done.stdout in ("", "setuptools>=40.8.0\n" + INSTALLED)
