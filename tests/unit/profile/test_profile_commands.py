@@ -102,6 +102,17 @@ def test_init_writes_a_project_that_loads(tmp_path: Path, capsys: pytest.Capture
     assert f"next: cd '{folder}' && " in capsys.readouterr().err
 
 
+def test_the_starters_checkouts_run_on_the_wheels_of_its_current(tmp_path: Path) -> None:
+    """One release in both, and nothing of what the older one in `prod` needs for its build."""
+    assert main(["init", str(tmp_path / "new")]) == 0
+    profiles = load_project(file=tmp_path / "new" / "envgen.yaml").project.profiles
+    current, dev = profiles["current"].sources, profiles["dev"].sources
+    for name in ("flashinfer", "vllm"):
+        assert dev[name].binaries == current[name].origin.wheel is not None
+        assert dev[name].origin.kind == "checkout" and not dev[name].install.requires and not dev[name].install.env
+    assert profiles["dev"].base == profiles["current"].base != profiles["prod"].base
+
+
 def test_init_here_needs_no_cd(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
