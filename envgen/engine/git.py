@@ -46,7 +46,6 @@ _PROTOCOLS = "https:http:git:ssh:file"
 _LARGEST_INDEX = 1 << 30
 _SMALL = 1 << 20
 _VERSION_FILES = ("_version.py", "_build_meta.py")  # of setuptools-scm (vLLM) and FlashInfer
-_DEEPEST = 5  # alternates of alternates, as in git itself
 
 
 @dataclass(frozen=True)
@@ -301,7 +300,6 @@ class WorkTree(Repository):
         (own / "info").mkdir()
         (own / "objects" / "info").mkdir(parents=True)
         (own / "config").write_text(self._config(), encoding="utf-8")
-        self._check_alternates(self._common / "objects")
         (own / "objects" / "info" / "alternates").write_bytes(os.fsencode(self._common / "objects") + b"\n")
         (own / "HEAD").write_bytes(files.read(self.git_dir / "HEAD", limit=_SMALL))
         for name in ("refs", "reftable"):
@@ -334,9 +332,6 @@ class WorkTree(Repository):
         for key, value in read_config(content):
             if (pattern := _HARMLESS.get(key)) and re.fullmatch(pattern, value, re.IGNORECASE):
                 kept[key] = value
-        if kept.get("extensions.refstorage") == "reftable" and self._common != self.git_dir:
-            hint = "name the main work tree of that repository"
-            raise UsageError(f"{self.folder} is a linked worktree with reftables, which envgen cannot read", hint=hint)
         lines = ["[core]", "\trepositoryformatversion = 1", "\tbare = false", "\tuntrackedCache = false"]
         lines += [f"\t{key[5:]} = {value}" for key, value in kept.items() if key.startswith("core.")]
         ignore = files.xdg_dir("XDG_CONFIG_HOME", ".config") / "git" / "ignore"
@@ -345,26 +340,6 @@ class WorkTree(Repository):
         lines += ["[extensions]"]
         lines += [f"\t{key[11:]} = {value}" for key, value in kept.items() if key.startswith("extensions.")]
         return "\n".join(lines) + "\n"
-
-    def _check_alternates(self, objects: Path) -> None:
-        """git follows alternates to any folder: they must belong to the user as the checkout does."""
-        todo = [(objects, 0)]
-        while todo:
-            folder, level = todo.pop()
-            try:
-                content = files.read(folder / "info" / "alternates", limit=_SMALL)
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            for line in content.decode("utf-8", "surrogateescape").splitlines():
-                if not line or line.startswith("#"):
-                    continue
-                other = Path(os.path.normpath(folder / line))
-                if level >= _DEEPEST or line.startswith('"') or not other.is_dir() or not files.is_ours(other):
-                    raise RefusedError(
-                        f"{folder / 'info' / 'alternates'} names objects that are not yours: {line!r}",
-                        hint=f"git -C {self.folder} repack -a -d, then remove that file",
-                    )
-                todo.append((other, level + 1))
 
 
 # Settings that say how files are read, and nothing else.

@@ -271,15 +271,6 @@ def test_a_folder_of_somebody_else_is_refused_until_the_user_trusts_it(
     assert not trap.marker.exists()
 
 
-def test_objects_of_somebody_else_are_not_read(trap: Trap) -> None:
-    other = trap.root / "theirs"
-    other.mkdir()
-    os.chown(other, 4242, 4242)
-    (trap.top / ".git" / "objects" / "info" / "alternates").write_text(f"{other}\n")
-    with pytest.raises(RefusedError, match="not yours"):
-        WorkTree(trap.top).git(["status"])
-
-
 def test_what_is_no_file_is_refused_at_once(trap: Trap) -> None:
     for name in ("HEAD", "index", "config"):
         path = trap.top / ".git" / name
