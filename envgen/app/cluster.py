@@ -11,7 +11,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import Any
 
-from envgen.app.crash import keeper
+from envgen.app.crash import bundle_writer
 from envgen.app.places import by_hand
 from envgen.app.watch import Watch
 from envgen.deployment import Deployment
@@ -105,9 +105,9 @@ class Group:
             if not watch.over.is_set() or here.node == watch.culprit:
                 progress(f"  {here.node}: {line.strip()}")
 
-        keep = keeper(self.ranks, self.service, here.node)
+        keep = bundle_writer(self.ranks, self.service, here.node)
         launcher = Launcher(here, self.service, say, keep)
-        launcher.closer = "`envgen nodes check` compares the machines; the crash bundle has the logs of all"
+        launcher.default_hint = "`envgen nodes check` compares the machines; the crash bundle has the logs of all"
         return launcher
 
     def _failed(self, watch: Watch, verdict: str) -> EnvgenError:

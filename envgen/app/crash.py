@@ -120,7 +120,7 @@ def _findings(failure: Failure, cause: str) -> dict[str, Any]:
     return {**{name: value for name, value in vars(failure).items() if name != "container"}, "cause": cause}
 
 
-def keeper(places: Sequence[Deployment], service: str, culprit: str = "") -> Callable[[Failure, str], str]:
+def bundle_writer(places: Sequence[Deployment], service: str, culprit: str = "") -> Callable[[Failure, str], str]:
     """What a Launcher calls when a start fails. Several machines get a folder each; ``culprit`` failed first."""
 
     def keep(failure: Failure, cause: str) -> str:

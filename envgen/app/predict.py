@@ -135,7 +135,7 @@ def predict(profile: Profile, service: str, place: Place, gpu: Gpu, *, pretend: 
 # Before a service is started
 
 
-def foresee(here: Deployment, service: str) -> list[str]:
+def ask_release(here: Deployment, service: str) -> list[str]:
     """What is worth a note before a service is started. RefusedError where the release would end it."""
     profile = here.profile
     if profile.gpu is GpuMode.NONE or service not in servers(profile):

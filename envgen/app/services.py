@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 
 from envgen.app import grants, nodes, weights
 from envgen.app.cluster import Group
-from envgen.app.crash import keeper
+from envgen.app.crash import bundle_writer
 from envgen.app.places import opened, place_of, places
-from envgen.app.predict import foresee
+from envgen.app.predict import ask_release
 from envgen.app.session import Session, of_running
 from envgen.deployment import Deployment, known_service
 from envgen.doctor.collect import lacking
@@ -78,7 +78,7 @@ def again(verb: str, session: Session, service: str, timeout: int | None) -> tup
             raise refused
         hint = f"envgen up {service} --profile {profile.name}"
         raise ServiceError(f"{service} was not started: {''.join(lines[-1:])}", hint=hint)
-    launcher = Launcher(here, service, progress, keeper((here,), service))
+    launcher = Launcher(here, service, progress, bundle_writer((here,), service))
     return profile, launcher.await_ready(container, timeout)
 
 
@@ -266,7 +266,7 @@ def begin(
     if unset := [name for name in profile.secrets if name not in here.shell and not found.running]:
         progress(f"  note: not set in this terminal or in .env: {', '.join(unset)}")
     if predict and not found.running:
-        for note in foresee(here, service):
+        for note in ask_release(here, service):
             progress(f"  note: {note}")
     if found.running and checked.differing and not recreate and not again:
         _may_replace(profile, service, found.running, checked.differing, agree)
@@ -279,7 +279,7 @@ def begin(
             _end_all(checked)
         started = checked.group.start(wait_for_it=wait, timeout=timeout)
         return Starting(checked, _done(started), lambda: started)
-    launcher = Launcher(here, service, progress, keeper((here,), service))
+    launcher = Launcher(here, service, progress, bundle_writer((here,), service))
     try:
         begun = launcher.begin()
     except KeyboardInterrupt:

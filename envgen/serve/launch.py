@@ -84,7 +84,7 @@ class Launcher:
     name: str
     say: Say
     keep: Keep = lambda _failure, _cause: ""
-    closer: str = ""  # the hint where no cause is known
+    default_hint: str = ""  # the hint where no cause is known
     verdict: str = "is not ready"
     created: bool = False  # from then on it can be left alone
 
@@ -242,7 +242,9 @@ class Launcher:
         if failure.container is not None and not failure.container.running:
             again = ""  # it ends again, waited for or not
         fitting = partial(in_profile, profile=self.profile, service=self.name)
-        return explained(self.engine, f"{self.name} {self.verdict}", failure, self.keep, self.closer or again, fitting)
+        return explained(
+            self.engine, f"{self.name} {self.verdict}", failure, self.keep, self.default_hint or again, fitting
+        )
 
     def _clean_up(self, before: Collection[str] | None) -> None:
         """Remove what this start has created. What was there before stays."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from envgen.app.predict import choose_service, examine, foresee, vllm_words
+from envgen.app.predict import ask_release, choose_service, examine, vllm_words
 from envgen.deployment import Deployment
 from envgen.doctor.model import Context, Finding, Severity
 from envgen.engine.values import ExecResult, Image
@@ -74,7 +74,7 @@ def profile(tmp_path: Path, text: str = TEXT) -> Profile:
 
 
 def ask(tmp_path: Path, engine: Recorded, service: str = "serve", text: str = TEXT) -> list[str]:
-    return foresee(Deployment(profile(tmp_path, text), tmp_path).knowing(engine=engine), service)
+    return ask_release(Deployment(profile(tmp_path, text), tmp_path).knowing(engine=engine), service)
 
 
 def test_a_refusal_stops_up_with_the_reasons_and_a_way_on(tmp_path: Path) -> None:
