@@ -25,7 +25,11 @@ from envgen.text import wants_colour
 @click.argument("service", required=False)
 @reporting
 @click.option("--run", "throw_away", is_flag=True, help="If nothing is running, check in a throw-away container.")
-@click.option("--deep", is_flag=True, help="Also import the packages, ask them, and run a kernel (minutes).")
+@click.option(
+    "--deep",
+    is_flag=True,
+    help="Also import the packages, ask them, run a kernel (minutes), and what is in checks/deep/.",
+)
 @click.option("--fix", is_flag=True, help="Fix what can be fixed safely, after showing it.")
 @click.option("--dry-run", is_flag=True, help="With --fix: show what would be done; change nothing.")
 @click.option("--yes", "-y", is_flag=True, help="With --fix: don't ask.")
