@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -286,7 +286,7 @@ Type=oneshot
 RemainAfterExit=yes
 User={user}
 WorkingDirectory={folder}
-ExecStart={start}
+{environment}ExecStart={start}
 ExecStop={stop}
 Restart=on-failure
 RestartSec=30s
@@ -298,14 +298,20 @@ WantedBy=multi-user.target
 """
 
 
-def systemd(profile: Profile, name: str, *, program: Sequence[str], folder: str, user: str) -> str:
-    """The unit that starts service ``name`` with a machine. RefusedError for what no line of a unit can hold."""
+def systemd(
+    profile: Profile, name: str, *, program: Sequence[str], folder: str, user: str, engine: Mapping[str, str]
+) -> str:
+    """The unit that starts service ``name`` with a machine. RefusedError for what no line of a unit can hold.
+
+    ``engine``: the variables that name it, of the shell that writes the unit.
+    """
     chosen = [name, "--profile", profile.name]
     varied = ["--variant", profile.variant] if profile.variant else []
     ready = profile.services[name].ready
     return _UNIT.format(
         title=_plain(f"{name} of {profile.compose_name}"), user=_plain(user), folder=_plain(folder),
         start=_words([*program, "up", *chosen, *varied]), stop=_words([*program, "down", *chosen]),
+        environment="".join(f"Environment={_quoted(f'{key}={value}')}\n" for key, value in engine.items()),
         patience=(ready.timeout.seconds if ready else 0) + 600,  # what `up` itself waits, and the checks before
     )  # fmt: skip
 
@@ -319,6 +325,8 @@ def _plain(text: str) -> str:
 
 def _words(words: Sequence[str]) -> str:
     """A command line: systemd splits it at blanks, and knows quotes, backslashes, $ and %."""
-    return " ".join(
-        '"' + _plain(one).replace("\\", "\\\\").replace('"', '\\"').replace("$", "$$") + '"' for one in words
-    )
+    return " ".join(_quoted(one).replace("$", "$$") for one in words)
+
+
+def _quoted(text: str) -> str:
+    return '"' + _plain(text).replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -50,6 +50,16 @@ def test_systemd_takes_the_unit(tmp_path: Path, name: str) -> None:
     assert verified(unit) == ""
 
 
+def test_the_unit_asks_the_engine_that_its_writer_asks(tmp_path: Path) -> None:
+    """Podman's socket, or a rootless Docker's, which nothing tells a unit of the machine."""
+    project, unit = made(tmp_path / "x"), tmp_path / "x/lab-serve.service"
+    address = "unix:///run/user/1000/100%/podman.sock"
+    unset = {"DOCKER_CONTEXT": "", "DOCKER_CONFIG": ""}
+    project.envgen("export", "systemd", "-o", unit.name, env={**unset, "DOCKER_HOST": address})
+    assert 'Environment="DOCKER_HOST=unix:///run/user/1000/100%%/podman.sock"\n' in unit.read_text()
+    assert "DOCKER_CONTEXT" not in unit.read_text() and verified(unit) == ""
+
+
 def test_what_systemd_would_refuse_is_seen_by_it(tmp_path: Path) -> None:
     """The check above can fail."""
     unit = tmp_path / "bad.service"

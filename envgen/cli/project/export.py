@@ -22,6 +22,7 @@ from envgen.render import exports
 from envgen.text import progress
 
 WRITTEN = b"Written by `envgen export"  # in every file of ours
+ENGINE = ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG")  # the variables that name an engine
 DIGEST = re.compile(r"[a-z0-9][a-z0-9._:/-]*@sha256:[0-9a-f]{64}")
 
 
@@ -122,7 +123,8 @@ def systemd(session: Session, service: str | None, output: Path | None) -> int:
     """Write a unit that runs `envgen up SERVICE`, with its checks, when this machine starts.
 
     SERVICE defaults to the first one. It waits for Docker and the network, tries three times an hour, and ends the
-    service when the machine stops. It runs as the user who writes it, in this folder; secrets come from `.env` there.
+    service when the machine stops. It runs as the user who writes it, in this folder and on this shell's engine;
+    secrets come from `.env` there.
 
     \b
     Example:
@@ -134,5 +136,6 @@ def systemd(session: Session, service: str | None, output: Path | None) -> int:
     beside = Path(sys.executable).with_name("envgen")  # of the environment that this one runs in
     program = [str(beside)] if os.access(beside, os.X_OK) else [sys.executable, "-m", "envgen"]
     user = pwd.getpwuid(caller()[0]).pw_name
-    text = exports.systemd(profile, name, program=program, folder=str(root), user=user)
+    named = {key: os.environ[key] for key in ENGINE if os.environ.get(key)}  # a unit has nothing of this shell
+    text = exports.systemd(profile, name, program=program, folder=str(root), user=user, engine=named)
     return _deliver(text, output)
