@@ -8,11 +8,12 @@ from typing import Any
 
 import click
 
+from envgen.app.measure import default_folder
 from envgen.bench.compare import Comparison, compare, sections, write_page
 from envgen.bench.record import Record, plain, resolve, runs, utc
 from envgen.cli import FullGroup
 from envgen.cli.common import answer, json_option
-from envgen.cli.measure.bench import default_folder, require_extra
+from envgen.cli.measure.bench import require_extra
 from envgen.errors import UsageError
 from envgen.text import progress, table
 

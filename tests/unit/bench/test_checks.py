@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from envgen.app import measure
 from envgen.app.session import Session
 from envgen.bench import checks
 from envgen.bench.checks import Wishes
@@ -15,7 +16,6 @@ from envgen.bench.client import Load, Reply, Target
 from envgen.bench.compare import Cell, table
 from envgen.bench.facts import Vitals, parse_gpu_memory
 from envgen.bench.tools import Measured
-from envgen.cli.measure import bench
 from envgen.errors import ServiceError
 from envgen.serve.events import Completion
 
@@ -121,10 +121,10 @@ def test_a_run_that_fails_has_one_hint(tmp_path: Path, monkeypatch: pytest.Monke
         trial.record({"unit": "repeat"})
         raise ServiceError("the tool failed", hint="try another")
 
-    monkeypatch.setattr(bench, "find", lambda url, **_: Target(url, "m"))
-    asked = bench.Asked(Session(), None, "http://h", None, None, None, 1, tmp_path)
+    monkeypatch.setattr(measure, "find", lambda url, **_: Target(url, "m"))
+    asked = measure.Asked(Session(), None, "http://h", None, None, None, 1, tmp_path)
     with pytest.raises(ServiceError) as caught:
-        bench.report(asked, "bench", {}, work)
+        measure.measure(asked, "bench", {}, work)
     assert re.fullmatch(r"the tool failed\n  what was measured is kept in .*\n +hint: try another", str(caught.value))
 
 

@@ -1,0 +1,230 @@
+"""Measuring a server: which one, its record, and what became of it."""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from envgen.app import crash
+from envgen.app.places import at
+from envgen.app.session import Session
+from envgen.app.watch import ending
+from envgen.bench import facts, record
+from envgen.bench.checks import Gone, Outcome, Trial
+from envgen.bench.client import find
+from envgen.bench.record import Run
+from envgen.bench.tools import Place
+from envgen.deployment import Deployment, known_service
+from envgen.engine.client import Engine, connect
+from envgen.engine.owner import ours
+from envgen.engine.process import terminable
+from envgen.engine.values import Container
+from envgen.errors import EngineError, EnvgenError, NotFoundError, ResultsError, ServiceError, UsageError
+from envgen.inside import run
+from envgen.live import moving
+from envgen.profile.load import find as find_project
+from envgen.profile.model import Profile
+from envgen.redact import without_login
+from envgen.serve.launch import explained, reachable_url
+from envgen.serve.wait import POLL, Failure
+from envgen.text import progress
+
+LIKELY = ("serve", "server", "vllm")  # names of a service, in this order, where none is named
+ENDING = 5.0  # seconds; a server's port closes before its program has ended
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options that each of these verbs has."""
+
+    session: Session
+    service: str | None
+    url: str | None
+    model: str | None
+    container: str | None
+    key_variable: str | None
+    timeout: int
+    results: Path | None
+
+    def folder(self, server: Server | None = None) -> Path:
+        """Where the records are."""
+        return self.results or (server.root / "results" if server and server.root else default_folder())
+
+
+@dataclass(frozen=True)
+class Server:
+    """The server to ask, and what is known around it. ``container`` is None where none is known."""
+
+    url: str
+    model: str | None
+    here: Deployment | None = None
+    service: str = ""
+    engine: Engine | None = None
+    container: Container | None = None
+
+    @property
+    def profile(self) -> Profile | None:
+        return self.here.profile if self.here else None
+
+    @property
+    def root(self) -> Path | None:
+        return self.here.root if self.here else None
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """What a record of it holds."""
+        return facts.collect(self.engine, self.container, self.profile, self.root, self.service)
+
+    def place(self, target_root: str, tokenizer: str | None, image: str | None, throwaway: bool) -> Place:
+        """Where a tool runs: the server's container, or a throw-away one of its image (or of ``image``).
+
+        The throw-away one shares the server's network and mounts; beside a server without a container it has the
+        network of the machine that the engine runs on.
+        """
+        folder, container = tokenizer or target_root, self.container
+        if not folder:
+            raise UsageError("the server does not report where its model is", hint="name its folder: --tokenizer PATH")
+        if container is None and not image:
+            hint = "name its container, or an image to run the tool in: --container NAME or --image NAME"
+            raise UsageError("the tool runs in a container, and this server's is unknown", hint=hint)
+        engine = self.engine or connect()
+        if container is None:
+            return Place(run.in_image(engine, str(image), network="host"), self.url, folder, f"image {image}")
+        url = f"http://127.0.0.1:{self._inner_port(container)}"
+        if not throwaway and not image:
+            return Place(run.in_container(engine, container.id), url, folder, "the image of the service")
+        execute = run.in_image(
+            engine, image or container.image_id, mounts=container.mounts, env=container.env, user=container.user,
+            network=f"container:{container.id}",
+        )  # fmt: skip
+        return Place(execute, url, folder, f"image {image or container.image_id[:19]}")
+
+    def _inner_port(self, container: Container) -> int:
+        outer = urlsplit(self.url).port
+        found = next((port.container for port in container.ports if port.host == outer), None)
+        if found is None and self.profile is None:
+            raise UsageError(f"container {container.name} does not publish port {outer}", hint="docker ps")
+        ready = self.profile.services[self.service].ready if self.profile else None
+        return found or (ready.port if ready and ready.port else outer or 80)
+
+
+def server_of(asked: Asked) -> Server:
+    """The profile's running service, or the one that --url names. UsageError, NotFoundError when there is none."""
+    if asked.url is None:
+        if asked.container:
+            raise UsageError("--container belongs to --url", hint="without --url the profile's own service is watched")
+        return _own_service(asked)
+    if asked.service:
+        raise UsageError("use either a service or --url")
+    engine = container = None
+    if asked.container:
+        engine = connect()
+        container = engine.container(asked.container)
+        if container is None or not container.running:
+            raise NotFoundError(f"there is no running container {asked.container}", hint="`docker ps` shows them")
+    return Server(asked.url.rstrip("/"), asked.model, engine=engine, container=container)
+
+
+def _own_service(asked: Asked) -> Server:
+    here = asked.session.deployment()
+    root, profile = here.root, here.profile
+    if asked.service:
+        known_service(profile, asked.service)
+    names = [asked.service] if asked.service else dict.fromkeys([*LIKELY, *profile.services])
+    known = {name: profile.services[name] for name in names if name in profile.services}
+    likely = {name: one for name, one in known.items() if one.host_ports}
+    if not likely:
+        what = f"service {asked.service}" if asked.service else f"no service of profile {profile.name}"
+        raise UsageError(f"{what} publishes {'no' if asked.service else 'a'} port",
+                         hint="add one to its `ports`, or ask any server: --url URL")  # fmt: skip
+    for name in likely:
+        there = at(here, name)
+        engine = there.engine
+        if found := ours(engine.containers(profile.compose_name, name), root):
+            service = there.profile.services[name]
+            url = reachable_url(service, there.endpoint)
+            model = asked.model or (service.ready.model if service.ready else None)
+            return Server(url, model, there, name, engine, found[0])
+    name = next(iter(likely))
+    raise NotFoundError(f"{name} is not running", hint=f"envgen up {name} --profile {profile.name}")
+
+
+Work = Callable[[Server, Trial, Run], Outcome]
+
+
+def measure(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) -> tuple[Outcome, Path]:
+    """Find the server, open a record, do the ``work`` and close the record: what was found, and the record.
+
+    Ctrl-C leaves the record as it is (unfinished) and the service running; when the server goes away, the record has
+    that, and ServiceError has the reason.
+    """
+    server = server_of(asked)
+    target = find(server.url, model=server.model, key=_key(asked, server), silence=asked.timeout)
+    environment = {"url": without_login(target.url), "model": target.model, **server.environment}
+    told = {**parameters, "max_len": target.max_len}
+    with terminable(), record.start(asked.folder(server), kind, environment, told) as run:
+        trial = Trial(target, run.sample, environment=environment)
+        if server.engine is not None and server.container is not None:
+            trial.look = functools.partial(facts.look, server.engine, server.container.id)
+            trial.alive = functools.partial(facts.alive, server.engine, server.container)
+        try:
+            with moving(kind):
+                outcome, summary = work(server, trial, run)
+        except KeyboardInterrupt:
+            progress(f"\ninterrupted; what was measured is kept in {run.path}; the server keeps running")
+            raise
+        except ResultsError:  # nothing more can be written
+            raise
+        except EnvgenError as error:
+            gone = isinstance(error, Gone) or (trial.alive is not None and not trial.alive())
+            run.end("server gone" if gone else "error", {"error": str(error), "samples": run.samples})
+            kept = f"what was measured is kept in {run.path}" if run.samples else ""
+            problem = error.problems[0]
+            if gone:
+                raise _gone(problem.message, server, kept) from None
+            if kept and isinstance(error, ServiceError):
+                raise ServiceError(f"{problem.message}\n  {kept}", hint=problem.hint) from None
+            raise
+        run.end(outcome, summary)
+    return (outcome, summary), run.path
+
+
+def default_folder() -> Path:
+    """``results/`` beside the project file that is found from here upward, else in the current folder."""
+    try:
+        return find_project(Path.cwd()).parent / "results"
+    except UsageError:
+        return Path.cwd() / "results"
+
+
+def _key(asked: Asked, server: Server) -> str:
+    shell = server.here.shell if server.here else os.environ
+    key = shell.get(asked.key_variable or "", "")
+    if asked.key_variable and not key:
+        raise UsageError(f"--api-key-env {asked.key_variable}: there is no such variable, or it is empty")
+    return key
+
+
+def _gone(reason: str, server: Server, kept: str) -> EnvgenError:
+    """Why it stopped answering, as far as its container shows: it gets some seconds to end."""
+    engine, container, here = server.engine, server.container, server.here
+    if engine is None or container is None:
+        return ServiceError(f"{reason}; {kept}")
+    keep = functools.partial(crash.write, here, server.service) if here else lambda *_: ""
+    chosen = f" --profile {here.profile.name}" if here else ""
+    again = f"envgen up {server.service or 'SERVICE'}{chosen} starts it again"
+    try:
+        deadline = time.monotonic() + ENDING
+        while (now := engine.container(container.id)) and now.running and time.monotonic() < deadline:
+            time.sleep(POLL)
+        how = "its program still runs" if now and now.running else ending(now).reason
+        said = "; ".join(filter(None, (reason, how, kept)))
+        return explained(engine, f"{container.name} failed", Failure(said, now), keep, again)
+    except EngineError as error:
+        return ServiceError(f"{reason}; {kept}; {error}")
