@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,37 @@ def test_of_two_services_the_smaller_waits(guard: Any, tmp_path: Path) -> None:
     assert small.is_low() and not small.is_ours()
     large = guard.Guard(1, 6 * GIB, guard.Machine(str(machine(tmp_path / "b", left=5 * GIB, used=115 * GIB))))
     assert large.is_ours()
+
+
+def test_its_own_limit_waits_for_nobody(guard: Any, tmp_path: Path) -> None:
+    limited = {"left": 50 * GIB, "limit": str(64 << 20)}
+    own = guard.Guard(1, 6 * GIB, guard.Machine(str(machine(tmp_path, **limited, used=62 << 20))))  # type: ignore[arg-type]
+    later = threading.Timer(0.2, machine, (tmp_path,), {**limited, "used": 1 << 20})
+    later.start()
+    assert own.is_ours()
+    later.join()
+
+
+def test_swap_is_in_the_history(guard: Any, tmp_path: Path, monkeypatch: Any, service: Any) -> None:
+    root = machine(tmp_path, left=5 * GIB)
+    with (root / "proc/meminfo").open("a") as file:
+        file.write(f"SwapTotal: {16 * GIB // KIB} kB\nSwapFree: {13 * GIB // KIB} kB\n")
+    said = acts(guard, root, monkeypatch, [service("print('up', flush=True); import time; time.sleep(100)")])
+    assert "used here 0.00 GiB, in swap 3.00 GiB" in said
+
+
+def test_a_guard_that_is_killed_says_so_and_the_service_goes_on(service: Any) -> None:
+    child = service()
+    outer = subprocess.Popen(
+        [sys.executable, "-I", "-S", str(guard_program.PATH), str(child.pid)],
+        env={"ENVGEN_MEMORY_FLOOR": "1"}, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    children = Path(f"/proc/{outer.pid}/task/{outer.pid}/children")
+    while not (inner := children.read_text().split()):
+        time.sleep(0.01)
+    os.kill(int(inner[0]), signal.SIGKILL)
+    assert "ended by signal 9: the service goes on without a guard" in outer.communicate(timeout=60)[1]
+    assert child.poll() is None
 
 
 def test_a_service_that_ends_by_itself_ends_its_guard(
