@@ -53,6 +53,9 @@ class Refused(Exception):
     """The release said no, in its own words."""
 
 
+LARGEST_CONFIG = 4 << 20  # bytes; those of released models have some thousands
+
+
 class NotAskable(Exception):
     """This release has no such function, or wants to know more than can be given it."""
 
@@ -494,6 +497,8 @@ def place_model(args: Any, request: Doc, found: Doc, folder: str) -> None:
             raise NotAskable(
                 "the config.json of %s is neither in the Hugging Face cache nor among those that envgen brings" % name
             )
+    if "place" in told:
+        check_config(told["place"])
     draft = getattr(args, "speculative_config", None)
     if isinstance(draft, dict) and draft.get("model"):
         repository = str(draft["model"])
@@ -503,6 +508,20 @@ def place_model(args: Any, request: Doc, found: Doc, folder: str) -> None:
                 args.speculative_config = None
                 why = "the config.json of the draft model %s is not in the Hugging Face cache" % repository
                 found["unasked"].append({"step": "speculative-config", "why": why})
+
+
+def check_config(place: str) -> None:
+    """NotAskable for a config.json that no release should be made to read."""
+    if os.path.getsize(place) > LARGEST_CONFIG:
+        raise NotAskable("%s has %d MiB: no model has such a config.json" % (place, os.path.getsize(place) >> 20))
+    try:
+        with open(place, encoding="utf-8") as file:
+            if not isinstance(json.load(file), dict):
+                raise ValueError("it is no mapping")
+    except RecursionError:
+        raise NotAskable("%s cannot be read: it is nested too deep" % place) from None
+    except (OSError, ValueError) as error:
+        raise NotAskable("%s cannot be read: %s" % (place, error)) from None
 
 
 def configured(args: Any, found: Doc, lines: Optional[Lines] = None) -> Any:
@@ -568,9 +587,12 @@ def weights_of(folder: str) -> Optional[int]:
     if not folder:
         return None
     if os.path.isfile(index) and os.path.getsize(index) < 100 << 20:
-        with open(index, encoding="utf-8") as file:
-            total = json.load(file)["metadata"]["total_size"]
-        return int(total) if total > 0 else None
+        try:
+            with open(index, encoding="utf-8") as file:
+                total = int(json.load(file)["metadata"]["total_size"])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):  # the rest of the estimate stands
+            return None
+        return total if total > 0 else None
     return os.path.getsize(whole) if os.path.isfile(whole) else None
 
 
