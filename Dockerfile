@@ -1,5 +1,5 @@
 # Written by `envgen render` from profile prod. Edits here are lost: change the project file.
-# Of the lines below: 33dce8dd68c8.
+# Of the lines below: 9edb7b195090.
 # FlashInfer 0.5.3 and vLLM 0.14.0, built into the image
 #
 # Without envgen:  docker buildx build -f Dockerfile -t mxfp4:prod .
@@ -196,7 +196,7 @@ LABEL dev.envgen.project="mxfp4" \
     org.opencontainers.image.base.name="nvcr.io/nvidia/pytorch:25.12-py3" \
     dev.envgen.patches="flashinfer/0001-rewrite-build-ninja.patch vllm/0001-mxfp4-sm12x-flashinfer-cutlass.patch vllm/0002-assume-32bit-indexing-if-there.patch vllm/0003-fastsafetensors-own-device.patch vllm/0004-marlin-for-sm12x.patch vllm/0005-fa3-for-hopper-only.patch" \
     org.opencontainers.image.description="FlashInfer 0.5.3 and vLLM 0.14.0, built into the image" \
-    dev.envgen.render="f8f2e5cb4fcb9e7187bf6259c093d7e45d439ec766072fca9042e4a31850d71b"
+    dev.envgen.render="d8ec1c15add0d7765ab5277d47de01e8169525bdb3af0643daaca706f2191660"
 
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

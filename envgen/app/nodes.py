@@ -17,7 +17,7 @@ from typing import Any
 from envgen import files
 from envgen.app.session import the_service
 from envgen.binding import digest_of
-from envgen.deployment import Deployment, docker_environment, on_machine, rank_environment
+from envgen.deployment import Deployment, docker_environment, rank_environment
 from envgen.doctor.model import Finding, Remedy, Severity, Where
 from envgen.engine.client import Engine, connect
 from envgen.engine.values import COMPOSE_PROJECT, MISSHAPEN, Container, Image, Mount
@@ -152,7 +152,7 @@ def _look_at(one: Seen, profile: Profile, root: Path, name: str, cluster: Cluste
         one.engine = connect(docker_environment(one.machine))
         info = one.engine.info()
         one.version, one.arch = info.version, info.arch
-        here = Deployment(on_machine(profile, one.name), root, one.name).knowing(engine=one.engine)
+        here = Deployment(profile, root).on(one.name).knowing(engine=one.engine)
         one.image = here.image
         if one.rank == 0:
             one.stale = tuple(of_image(here))

@@ -212,7 +212,7 @@ def test_a_service_that_ends_by_itself_ends_its_guard(
     assert acts(guard, machine(tmp_path, left=50 * GIB), monkeypatch, [child]) == ""
 
 
-@pytest.mark.parametrize(("floor", "said"), [("900TiB", "the floor is"), ("six", "is no amount of memory")])
+@pytest.mark.parametrize(("floor", "said"), [("900TiB", "the floor is"), ("six", "is not an amount of memory")])
 def test_a_floor_that_cannot_be_kept_ends_the_service(floor: str, said: str, service: Any) -> None:
     child = service("print('up', flush=True); import time; time.sleep(100)")
     done = subprocess.run(
