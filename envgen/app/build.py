@@ -32,10 +32,8 @@ from envgen.explain import Cause, cause_of
 from envgen.files import state_dir
 from envgen.lock.image import Difference, compare
 from envgen.lock.model import LOCAL
-from envgen.profile.model import Profile
 from envgen.render.environment import CA_VARIABLE, WHEELHOUSE_VARIABLE, compose_environment
 from envgen.render.locking import base_image, lock_of
-from envgen.render.outputs import Rendered
 from envgen.serve import preflight
 from envgen.text import progress
 
@@ -48,26 +46,18 @@ class Job:
     target: str = ""  # the stage to stop after; its image has a name of its own
 
     @property
-    def profile(self) -> Profile:
-        return self.here.profile
-
-    @property
-    def rendered(self) -> Rendered:
-        return self.here.rendered
-
-    @property
     def image(self) -> str:
-        return f"{self.profile.image_name}-{self.target}" if self.target else self.profile.image_name
+        return f"{self.here.profile.image_name}-{self.target}" if self.target else self.here.profile.image_name
 
     @property
     def folder(self) -> Path:
         """The folder of what is really used: rendered with all layers, unlike the committed files."""
-        return state_dir(self.here.root, "render") / self.profile.name
+        return state_dir(self.here.root, "render") / self.here.profile.name
 
     @property
     def text(self) -> str:
         """The Dockerfile itself."""
-        return self.rendered.files[self.rendered.dockerfile].decode()
+        return self.here.rendered.files[self.here.rendered.dockerfile].decode()
 
     @property
     def steps(self) -> dict[str, str]:
@@ -79,7 +69,7 @@ class Job:
         return host.compilers(self.max_jobs(options), engine.info() if engine else None)
 
     def max_jobs(self, options: Options) -> int | None:
-        return self.profile.build.max_jobs.count if options.max_jobs is None else options.max_jobs
+        return self.here.profile.build.max_jobs.count if options.max_jobs is None else options.max_jobs
 
     def shown(self, path: Path) -> str:
         """A path below the project, as people read it."""
@@ -92,13 +82,13 @@ def job_of(here: Deployment, target: str = "", *, unlocked: bool = False) -> Job
     job = Job(here.to_build(unlocked=unlocked), target)
     stages = stages_in(job.text)
     if target and target not in stages:
-        raise UsageError(f"{job.rendered.dockerfile} has no stage {target!r}", hint=f"it has: {', '.join(stages)}")
+        raise UsageError(f"{job.here.rendered.dockerfile} has no stage {target!r}", hint=f"it has: {', '.join(stages)}")
     return job
 
 
 def request_of(job: Job, options: Options) -> BuildRequest:
     """The request to buildx. Refuses when a file of this machine that it names is not there."""
-    profile = job.profile
+    profile = job.here.profile
     paths = compose_environment(profile, job.here.root)
     if problems := tuple(preflight.files(profile, job.here.root)):
         raise RefusedError(problems=problems)
@@ -108,7 +98,7 @@ def request_of(job: Job, options: Options) -> BuildRequest:
         secrets["ca_certificates"] = Path(ca)
     wheelhouse = paths.get(WHEELHOUSE_VARIABLE)
     return BuildRequest(
-        job.folder / job.rendered.dockerfile,
+        job.folder / job.here.rendered.dockerfile,
         job.folder,
         options,
         tags=options.tags if options.push else (job.image, *options.tags),
@@ -137,11 +127,11 @@ def up_to_date(job: Job, options: Options, engine: Engine) -> str:
     The image says which files it was built from. What they do not name is a base image without a lock: the image must
     have its layers, and other variables and labels only where the Dockerfile sets them. Wheels BuildKit compares.
     """
-    known = options.plain and not job.target and not job.profile.build.wheelhouse
+    known = options.plain and not job.target and not job.here.profile.build.wheelhouse
     image = engine.image(job.image) if known else None
-    if image is None or image.labels.get(preflight.RENDER_LABEL) != job.rendered.digest:
+    if image is None or image.labels.get(preflight.RENDER_LABEL) != job.here.rendered.digest:
         return ""
-    base = None if job.here.lock and job.here.lock.base else engine.image(str(job.profile.base.image))
+    base = None if job.here.lock and job.here.lock.base else engine.image(str(job.here.profile.base.image))
     if base is not None:
         changed = (base.env.items() ^ image.env.items()) | (base.labels.items() ^ image.labels.items())
         if image.layers[: len(base.layers)] != base.layers or any(f" {name}=" not in job.text for name, _ in changed):
@@ -269,7 +259,7 @@ def _twice(job: Job, request: BuildRequest, names: Sequence[str]) -> list[BuildR
         shutil.copytree(job.folder, copy)
         for name, context in zip(names, (job.folder, copy), strict=True):
             progress(f"building {name} from {context}")
-            dockerfile = context / job.rendered.dockerfile
+            dockerfile = context / job.here.rendered.dockerfile
             result = buildx.build(replace(request, tags=(name,), context=context, dockerfile=dockerfile))
             if not result.ok:
                 step = result.failed.title if result.failed else "buildx"

@@ -19,7 +19,7 @@ VERDICTS = {Severity.OK: PASSED, Severity.INFO: UNKNOWN, Severity.WARNING: FAILE
 
 def place(subject: Subject) -> tuple[Context, dict[str, Any]]:
     """The running container that is asked, and what a record holds of it."""
-    here, folder = subject.here, subject.root / scripts.DEEP
+    here, folder = subject.here, subject.here.root / scripts.DEEP
     if not scripts.scripts_in(folder):
         raise UsageError(f"no checks in {folder}", hint="docs/doctor.md shows one")
     context, _ = gather(subject)
@@ -34,7 +34,7 @@ def measure(subject: Subject, context: Context, keep: Callable[[Mapping[str, Any
     """Run them all; each figure goes to ``keep`` as soon as its script has ended."""
     found: list[Finding] = []
     samples: list[dict[str, Any]] = []
-    for findings, rows in scripts.from_deep_folder(context, subject.root, subject.here.engine, progress):
+    for findings, rows in scripts.from_deep_folder(context, subject.here.root, subject.here.engine, progress):
         found += findings
         for sample in (one for row in rows for one in samples_of(row)):
             keep(sample)

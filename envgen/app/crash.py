@@ -23,7 +23,7 @@ from envgen.files import state_dir
 from envgen.redact import secret_values
 from envgen.serve import crash
 from envgen.serve.crash import as_json, collect, write_bundle
-from envgen.serve.wait import Failure
+from envgen.serve.wait import StartFailure
 from envgen.text import counted, progress, reason_of
 
 PATIENCE = 60.0  # seconds for all questions to the engines together
@@ -51,7 +51,7 @@ def collect_report(looked: Sequence[Looked]) -> dict[str, bytes | str]:
     }
     for one in looked:
         folder = f"{one.here.node}/" if len(looked) > 1 else ""
-        context, profile = one.report.context, one.subject.profile
+        context, profile = one.report.context, one.subject.here.profile
         engine = attempt(one.here.connect) if context.engine is not None else None
         if engine is None:
             about += f"There was no Docker Engine to ask{f' on {one.here.node}' if folder else ''}.\n"
@@ -74,7 +74,7 @@ def collect_report(looked: Sequence[Looked]) -> dict[str, bytes | str]:
 
 def secrets_of(one: Looked) -> set[str]:
     """Values to look for everywhere: of the shell, of what the profile calls secrets, of the container."""
-    container, named = one.report.context.container, one.subject.profile.secrets
+    container, named = one.report.context.container, one.subject.here.profile.secrets
     inside = dict(container.env) if container else {}
     known = {*secret_values(os.environ), *secret_values(inside)}
     return known | {value for name in named for place in (one.here.shell, inside) if (value := place.get(name, ""))}
@@ -82,10 +82,10 @@ def secrets_of(one: Looked) -> set[str]:
 
 def _files(subject: Subject) -> dict[str, bytes | str]:
     """The project file, the local one, the lock, the rendered files, the newest build logs."""
-    profile = subject.profile
+    profile = subject.here.profile
     names = (subject.project_file, "envgen.local.yaml", "envgen.lock", profile.dockerfile, profile.compose_file)
-    there = {f"project/{name}": subject.root / str(name) for name in names}
-    logs = [path for path in state_dir(subject.root, "logs").glob("*.log") if not path.is_symlink()]
+    there = {f"project/{name}": subject.here.root / str(name) for name in names}
+    logs = [path for path in state_dir(subject.here.root, "logs").glob("*.log") if not path.is_symlink()]
     newest = sorted(logs, key=lambda one: one.lstat().st_mtime)[-LOGS:]
     there |= {f"logs/{path.name}": path for path in newest}
     return {name: _end(path) for name, path in there.items() if os.path.lexists(path)}
@@ -104,7 +104,7 @@ def _end(path: Path) -> bytes | str:
 FOLDER = "crash"  # below the state folder, which git ignores
 
 
-def write(here: Deployment, service: str, failure: Failure, cause: str) -> str:
+def write(here: Deployment, service: str, failure: StartFailure, cause: str) -> str:
     """Collect what ``service`` left behind and write it to .envgen/crash/; returns the file's path.
 
     What the log says and what the doctor sees is added. A bundle that can't be written is reported on stderr, and the
@@ -115,15 +115,15 @@ def write(here: Deployment, service: str, failure: Failure, cause: str) -> str:
     return _written(here, service, lambda: _members(here, service, identity, told, files))
 
 
-def _findings(failure: Failure, cause: str) -> dict[str, Any]:
+def _findings(failure: StartFailure, cause: str) -> dict[str, Any]:
     """What is known of a failure as plain data, the reason first."""
     return {**{name: value for name, value in vars(failure).items() if name != "container"}, "cause": cause}
 
 
-def bundle_writer(places: Sequence[Deployment], service: str, culprit: str = "") -> Callable[[Failure, str], str]:
+def bundle_writer(places: Sequence[Deployment], service: str, culprit: str = "") -> Callable[[StartFailure, str], str]:
     """What a Launcher calls when a start fails. Several machines get a folder each; ``culprit`` failed first."""
 
-    def keep(failure: Failure, cause: str) -> str:
+    def keep(failure: StartFailure, cause: str) -> str:
         findings, head = _findings(failure, cause), places[0]
 
         def of(here: Deployment) -> dict[str, bytes]:

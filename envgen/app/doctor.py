@@ -83,16 +83,16 @@ def _look(subject: Subject, deep: bool) -> Report:
 def _machines(subject: Subject) -> list[Finding]:
     """What `envgen nodes check` finds: of the service that is asked about, else of all that have `cluster`."""
     found = []
-    for name, service in subject.profile.services.items():
+    for name, service in subject.here.profile.services.items():
         if service.cluster is None or subject.service not in (None, name):
             continue
         try:
             with hurried(BETWEEN):
-                answers = nodes.check(subject.profile, subject.root, name)
+                answers = nodes.check(subject.here.profile, subject.here.root, name)
         except EnvgenError as problem:
             first = problem.problems[0]
             failed = nodes.finding(Severity.ERROR, (), first.message, first.hint)
-            answers = [nodes.completed(failed, subject.profile, name)]
+            answers = [nodes.completed(failed, subject.here.profile, name)]
         found += answers
     return found
 
@@ -166,20 +166,20 @@ def _stale(here: Deployment) -> list[Fix]:
 
 def moved(subject: Subject) -> list[str]:
     """Checkouts that are not where the profile says, and lie in exactly one place nearby: what to write where."""
-    machine = promised.compose_environment(subject.profile, subject.root)
+    machine = promised.compose_environment(subject.here.profile, subject.here.root)
     lines: list[str] = []
-    for name, source in subject.profile.mounted_sources.items():
+    for name, source in subject.here.profile.mounted_sources.items():
         configured = Path(machine.get(promised.checkout_variable(name), ""))
         if _is_checkout(configured, source.package):
             continue
-        candidates = nearby(name, source.package, [subject.root, *configured.parents[:1]])
+        candidates = nearby(name, source.package, [subject.here.root, *configured.parents[:1]])
         if len(candidates) != 1:
             continue
         place = json.dumps(str(candidates[0]))  # a YAML scalar too
         lines += [
             f"{name} is not in {configured}, but in {candidates[0]}. Put this into {LOCAL_NAME}, then run `envgen up`:",
             "  profiles:",
-            f"    {subject.profile.name}:",
+            f"    {subject.here.profile.name}:",
             f"      sources: {{{name}: {{origin: {{checkout: {place}}}}}}}",
         ]
     return lines

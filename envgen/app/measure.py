@@ -19,7 +19,7 @@ from envgen.bench import facts, record
 from envgen.bench.checks import Gone, Outcome, Trial
 from envgen.bench.client import find
 from envgen.bench.record import Run
-from envgen.bench.tools import Place
+from envgen.bench.tools import ToolHost
 from envgen.deployment import Deployment, known_service
 from envgen.engine.client import Engine, connect
 from envgen.engine.owner import ours
@@ -32,7 +32,7 @@ from envgen.profile.load import find as find_project
 from envgen.profile.model import Profile
 from envgen.redact import without_login
 from envgen.serve.launch import explained, reachable_url
-from envgen.serve.wait import POLL, Failure
+from envgen.serve.wait import POLL, StartFailure
 from envgen.text import progress
 
 LIKELY = ("serve", "server", "vllm")  # names of a service, in this order, where none is named
@@ -81,7 +81,7 @@ class Server:
         """What a record of it holds."""
         return facts.collect(self.engine, self.container, self.profile, self.root, self.service)
 
-    def place(self, target_root: str, tokenizer: str | None, image: str | None, throwaway: bool) -> Place:
+    def place(self, target_root: str, tokenizer: str | None, image: str | None, throwaway: bool) -> ToolHost:
         """Where a tool runs: the server's container, or a throw-away one of its image (or of ``image``).
 
         The throw-away one shares the server's network and mounts; beside a server without a container it has the
@@ -95,15 +95,15 @@ class Server:
             raise UsageError("the tool runs in a container, and this server's is unknown", hint=hint)
         engine = self.engine or connect()
         if container is None:
-            return Place(run.in_image(engine, str(image), network="host"), self.url, folder, f"image {image}")
+            return ToolHost(run.in_image(engine, str(image), network="host"), self.url, folder, f"image {image}")
         url = f"http://127.0.0.1:{self._inner_port(container)}"
         if not throwaway and not image:
-            return Place(run.in_container(engine, container.id), url, folder, "the image of the service")
+            return ToolHost(run.in_container(engine, container.id), url, folder, "the image of the service")
         execute = run.in_image(
             engine, image or container.image_id, mounts=container.mounts, env=container.env, user=container.user,
             network=f"container:{container.id}",
         )  # fmt: skip
-        return Place(execute, url, folder, f"image {image or container.image_id[:19]}")
+        return ToolHost(execute, url, folder, f"image {image or container.image_id[:19]}")
 
     def _inner_port(self, container: Container) -> int:
         outer = urlsplit(self.url).port
@@ -225,6 +225,6 @@ def _gone(reason: str, server: Server, kept: str) -> EnvgenError:
             time.sleep(POLL)
         how = "its program still runs" if now and now.running else ending(now).reason
         said = "; ".join(filter(None, (reason, how, kept)))
-        return explained(engine, f"{container.name} failed", Failure(said, now), keep, again)
+        return explained(engine, f"{container.name} failed", StartFailure(said, now), keep, again)
     except EngineError as error:
         return ServiceError(f"{reason}; {kept}; {error}")

@@ -40,7 +40,7 @@ def at(here: Deployment, service: str | None = None) -> Deployment:
 
 
 @dataclass
-class Places:
+class Machines:
     """The engines that services are on, the head's first; and the machines that do not answer, with the reason."""
 
     profile: Profile
@@ -48,7 +48,7 @@ class Places:
     lost: dict[str, EngineError] = field(default_factory=dict)
 
 
-def each(found: Places, work: Callable[[Deployment], T]) -> tuple[list[tuple[Deployment, T]], list[str]]:
+def each(found: Machines, work: Callable[[Deployment], T]) -> tuple[list[tuple[Deployment, T]], list[str]]:
     """Do it at all places at the same time; what could not be done on a machine, with what to type there."""
     if not any(one.node for one in found.found) and not found.lost:
         return [(one, work(one)) for one in found.found], []
@@ -96,7 +96,7 @@ def place_of(session: Session, service: str, node: str | None) -> Deployment:
     return found.found[0]
 
 
-def places(session: Session, names: Sequence[str] = (), node: str | None = None) -> Places:
+def places(session: Session, names: Sequence[str] = (), node: str | None = None) -> Machines:
     """Where these services are (none named: all of the profile). ``node``: there alone."""
     here = session.deployment()
     profile = here.profile
@@ -108,9 +108,9 @@ def places(session: Session, names: Sequence[str] = (), node: str | None = None)
             raise UsageError(f"{' '.join(names) or f'profile {profile.name}'} is not on {node}", hint=hint)
         wanted = [node]
     if wanted == [""]:
-        return Places(profile, [opened(session)])
+        return Machines(profile, [opened(session)])
     reached, lost = reach(here, wanted)
-    made = Places(profile, lost=lost)
+    made = Machines(profile, lost=lost)
     if reached:  # one rendering for all: that of the first machine's image
         first = next(iter(reached.values())).knowing(profile=profile)
         known = {"rendered": first.rendered, "workspace": first.workspace}

@@ -31,7 +31,7 @@ CONTRADICTED = {"expect": "is never logged", "forbid": "is logged"}
 
 
 @dataclass(frozen=True)
-class Place:
+class Release:
     """Where a release is asked: what is run, with which Python, and how people call it."""
 
     execute: run.Execute
@@ -96,40 +96,40 @@ def choose_service(profile: Profile, wanted: str | None) -> str:
     return the_service(profile, wanted, found, "starts no `vllm serve`: there is no vLLM to ask", hint)
 
 
-def place_in_engine(here: Deployment, service: str) -> Place:
+def release_in_engine(here: Deployment, service: str) -> Release:
     """The running container of the service, else a throw-away one of the image."""
     profile, python = here.profile, collect.program(here.profile)
     for one in here.containers(all=False):
         if one.state == "running" and one.service == service:
             execute = run.in_container(here.engine, one.id, workdir=str(profile.working_dir))
-            return Place(execute, python, f"container {one.name}", profile.gpu is not GpuMode.NONE)
+            return Release(execute, python, f"container {one.name}", profile.gpu is not GpuMode.NONE)
     if here.image is None:
         raise NotFoundError(
             f"the image {profile.image_name} is not built: there is no vLLM to ask",
             hint=f"envgen build --profile {profile.name}",
         )
     execute, _ = here.throw_away(service)
-    return Place(execute, python, f"image {profile.image_name}")
+    return Release(execute, python, f"image {profile.image_name}")
 
 
-def place_on_host(profile: Profile, service: str, python: Path) -> Place:
+def release_on_host(profile: Profile, service: str, python: Path) -> Release:
     """A Python of this machine that has a vLLM, with the variables that the service has of its own."""
     derived = service_env(profile)  # paths of the container
     env = {name: value for name, value in compose_env(profile, service).items() if name not in derived}
-    return Place(run.on_host(env), str(python), str(python), has_gpu=True)
+    return Release(run.on_host(env), str(python), str(python), has_gpu=True)
 
 
-def predict(profile: Profile, service: str, place: Place, gpu: Gpu, *, pretend: bool) -> Prediction:
+def predict(profile: Profile, service: str, release: Release, gpu: Gpu, *, pretend: bool) -> Prediction:
     """Ask, and judge. ``pretend``: report ``gpu`` even where there is a real one."""
     described = profile.services[service]
     request = {
         "words": list(vllm_words(described) or ()),
         "gpu": gpu.request(),
-        "real": place.has_gpu and not pretend,
+        "real": release.has_gpu and not pretend,
         "models": json.loads(MODELS.read_text(encoding="utf-8")),
     }
-    answer = run.ask(place.execute, place.python, PROGRAM, request, timeout=TIMEOUT)
-    return Prediction(service, place.shown, answer, judge(answer, described))
+    answer = run.ask(release.execute, release.python, PROGRAM, request, timeout=TIMEOUT)
+    return Prediction(service, release.shown, answer, judge(answer, described))
 
 
 # Before a service is started
@@ -142,7 +142,7 @@ def ask_release(here: Deployment, service: str) -> list[str]:
         return []
     gpu = target(profile)
     try:
-        found = predict(profile, service, place_in_engine(here, service), gpu, pretend=False)
+        found = predict(profile, service, release_in_engine(here, service), gpu, pretend=False)
     except EnvgenError as problem:
         return [f"the release could not be asked what it would choose: {str(problem).splitlines()[0]}"]
     judged = found.judgement
@@ -195,8 +195,8 @@ def examine(here: Deployment, context: Context) -> list[Finding]:
     names = servers(profile)
     for name in [context.service] if context.service in names else names:
         try:
-            place = place_in_engine(here, name)
-            found += findings(predict(profile, name, place, target(profile), pretend=False), context)
+            release = release_in_engine(here, name)
+            found += findings(predict(profile, name, release, target(profile), pretend=False), context)
         except EnvgenError as problem:
             found.append(_not_asked(name, str(problem).splitlines()[0], context))
     return [replace(one, check="deep.predict") for one in found]

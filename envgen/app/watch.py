@@ -18,7 +18,7 @@ from envgen.engine.process import in_background
 from envgen.engine.values import Container
 from envgen.errors import EngineError
 from envgen.profile.model import Ready
-from envgen.serve.wait import Evidence, Failure, LogReader, how_ended, log_text
+from envgen.serve.wait import Evidence, LogReader, StartFailure, how_ended, log_text
 
 POLL = 0.5  # seconds between two looks at a container
 READ = 5.0  # seconds between two looks into a log
@@ -58,7 +58,7 @@ class Watch:
     say: Callable[[str], None]
     patience: float = LOST
     ranks: list[Rank] = field(default_factory=list)
-    first: Future[tuple[Rank, Failure]] = field(default_factory=Future)
+    first: Future[tuple[Rank, StartFailure]] = field(default_factory=Future)
     over: Event = field(default_factory=Event)
     culprit: str = ""
 
@@ -103,7 +103,7 @@ class Watch:
             reason = f"its engine has not answered for {self.patience:g} s: {error.problems[0].message}"
             others = [one for one in self.ranks if one is not rank]
             if not others or any(time.time() - one.heard < LOST for one in others):
-                self.report(rank, Failure(reason, says_all=True))
+                self.report(rank, StartFailure(reason, says_all=True))
             elif not self._offline:
                 self._offline = True
                 self.say("  no machine answers: has this one lost its network? still trying")
@@ -136,10 +136,10 @@ class Watch:
             name, line = rank.evidence.forbidden
             what = "that NCCL uses TCP, not RDMA" if name in OVER_TCP else f"what ready.forbid.{name} names"
             reason = f"its log shows {what}: {log_text(line)[:200]!r}"
-            self.report(rank, Failure(reason, rank.container, says_all=True))
+            self.report(rank, StartFailure(reason, rank.container, says_all=True))
         return rank.evidence.missing
 
-    def report(self, rank: Rank, failure: Failure) -> None:
+    def report(self, rank: Rank, failure: StartFailure) -> None:
         """This one failed. Where another has ended before it, that one is the first."""
         with self._lock:
             if self.first.done() or self.over.is_set():
@@ -151,10 +151,10 @@ class Watch:
             self.over.set()
             self.first.set_result((first, why))
 
-    def _ended(self, rank: Rank) -> tuple[str, Rank, Failure] | None:
+    def _ended(self, rank: Rank) -> tuple[str, Rank, StartFailure] | None:
         """When and how a rank ended, by its engine's clock; None while it runs, or where that cannot be had."""
 
-        def look() -> tuple[str, Rank, Failure] | None:
+        def look() -> tuple[str, Rank, StartFailure] | None:
             container = rank.engine.container(rank.container.id)
             found = rank.engine.inspect(rank.container.id)
             if container is None or container.running or found is None:
@@ -166,6 +166,6 @@ class Watch:
         return answer.result() if done and not isinstance(answer.exception(), EngineError) else None
 
 
-def ending(container: Container | None) -> Failure:
+def ending(container: Container | None) -> StartFailure:
     """How a container ended."""
-    return Failure(f"its program {how_ended(container)}" if container else "its container was removed", container)
+    return StartFailure(f"its program {how_ended(container)}" if container else "its container was removed", container)

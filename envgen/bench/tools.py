@@ -90,7 +90,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Place:
+class ToolHost:
     """Where the tool runs, and the server's address as seen from there."""
 
     execute: run.Execute
@@ -105,7 +105,7 @@ class Tool:
 
     version: str
     help: str
-    place: Place
+    place: ToolHost
     target: Target
     plan: Plan
 
@@ -197,14 +197,14 @@ def _words(wanted: Mapping[str, Any]) -> list[str]:
     return [word for name, value in wanted.items() if value != "" for word in (f"--{name}", str(value))]
 
 
-def _ask(place: Place, request: Mapping[str, Any], timeout: float, what: str) -> dict[str, Any]:
+def _ask(place: ToolHost, request: Mapping[str, Any], timeout: float, what: str) -> dict[str, Any]:
     found = run.ask(place.execute, "python3", PROGRAM, request, timeout=timeout)
     if isinstance(found, run.Failure):
         raise ServiceError(f"{what}: {found}")
     return found
 
 
-def find_tool(place: Place, target: Target, plan: Plan) -> Tool:
+def find_tool(place: ToolHost, target: Target, plan: Plan) -> Tool:
     """The plan's tool, or the first of all that is there, with its version. UsageError when it is not installed."""
     if not plan.tool:
         try:

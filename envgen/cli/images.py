@@ -189,8 +189,8 @@ def _show(outcome: BuildOutcome, *, on_the_way: bool = False) -> None:
             built = f"pushed {', '.join(outcome.pushed)} ({result.image_id})"
         steps = f"{counted(len(result.steps), 'step')}, {result.cached} from the cache"
         click.echo(f"{built} in {result.seconds:.1f} s: {steps}", err=on_the_way)
-        if not outcome.pushed and any(service.cluster for service in job.profile.services.values()):
-            progress(f"the other machines: envgen nodes push --image --profile {job.profile.name}")
+        if not outcome.pushed and any(service.cluster for service in job.here.profile.services.values()):
+            progress(f"the other machines: envgen nodes push --image --profile {job.here.profile.name}")
 
 
 def _failure(outcome: BuildOutcome, result: BuildResult, quiet: bool) -> BuildError:
@@ -243,7 +243,7 @@ def _document(outcome: BuildOutcome) -> dict[str, Any]:
 
 
 def _head(job: Job) -> dict[str, Any]:
-    return {"profile": job.profile.name, "image": job.image, "digest": job.rendered.digest}
+    return {"profile": job.here.profile.name, "image": job.image, "digest": job.here.rendered.digest}
 
 
 def _dry_run(job: Job, options: Options) -> int:
@@ -263,8 +263,8 @@ def _dry_run(job: Job, options: Options) -> int:
         {**plan, "compilers": how, "engine": trouble or "ok"},
         [
             f"image    {job.image}{' (up to date: nothing would be built)' if current else ''}",
-            f"digest   {job.rendered.digest}",
-            f"files    {', '.join(sorted(job.rendered.files))} into {job.shown(job.folder)}",
+            f"digest   {job.here.rendered.digest}",
+            f"files    {', '.join(sorted(job.here.rendered.files))} into {job.shown(job.folder)}",
             how,
             f"command  {shlex.join(argv)}",
         ],

@@ -291,14 +291,15 @@ def choose_container(containers: Sequence[Container], wanted: str | None) -> Con
 
 def gather(subject: Subject) -> tuple[Context, list[Finding]]:
     """Everything there is to know. What can't be had becomes a finding; the rest continues."""
+    here, profile = subject.here, subject.here.profile
     try:
-        engine = subject.here.engine
-        containers = tuple(one for one in subject.here.containers(all=True) if not one.one_off)
+        engine = here.engine
+        containers = tuple(one for one in here.containers(all=True) if not one.one_off)
     except EngineError as problem:
         return _without_engine(subject, problem)
     container = choose_container(containers, subject.service)
-    service = container.service if container else choose_service(subject.profile, subject.service)
-    python, probing, asked = program(subject.profile), None, None
+    service = container.service if container else choose_service(profile, subject.service)
+    python, probing, asked = program(profile), None, None
     probe, trouble = None, None
     if container is not None and container.state == "running":
         question = _request(subject, service, container.labels.get(LABEL, ""))
@@ -310,19 +311,20 @@ def gather(subject: Subject) -> tuple[Context, list[Finding]]:
     if probing is not None and container is not None:
         (probe, trouble), asked = _awaited(probing, engine, container.id)
     elif is_alone:  # not in a thread: it handles signals
-        inside, mounted = subject.here.throw_away(service)
+        inside, mounted = here.throw_away(service)
         label, targets = facts["image"].labels.get(LABEL, ""), [mount.target for mount in mounted]
         probe, trouble = ask(inside, python, _request(subject, service, label, targets))
     return Context(
-        subject.profile, service, project_file=subject.project_file, container=container, probe=probe, trouble=trouble,
+        profile, service, project_file=subject.project_file, container=container, probe=probe, trouble=trouble,
         is_throw_away=is_alone, asked=asked, **facts,
     ), []  # fmt: skip
 
 
 def _request(subject: Subject, service: str, label: str, paths: Iterable[str] | None = None) -> dict[str, Any]:
     """``label``: of the container or image, with its patches."""
-    patched = claims(subject.profile, subject.root, label) if label else []
-    return request(subject.profile, service, paths=paths, claims=patched, load=subject.load)
+    here = subject.here
+    patched = claims(here.profile, here.root, label) if label else []
+    return request(here.profile, service, paths=paths, claims=patched, load=subject.load)
 
 
 def _awaited(probing: Future[Answer], engine: Engine, container: str) -> Answer:
@@ -344,12 +346,12 @@ def _timed(ask: Callable[[], Facts]) -> Answer:
 
 def _without_engine(subject: Subject, problem: EngineError) -> tuple[Context, list[Finding]]:
     """The sentence of the engine's room as a finding, and what can be told of this machine alone."""
-    said = problem.problems[0]
+    profile, said = subject.here.profile, problem.problems[0]
     quoted = re.search(r"`([^`\n]+)`", said.hint)
     cure = Remedy(quoted[1] if quoted else "docker version")
     finding = error("no Docker Engine to ask", said.message, "a running Docker Engine", cure, case="absent")
-    service, host = choose_service(subject.profile, subject.service), _host_facts(subject.profile, None)
-    context = Context(subject.profile, service, project_file=subject.project_file, host=host)
+    service, host = choose_service(profile, subject.service), _host_facts(profile, None)
+    context = Context(profile, service, project_file=subject.project_file, host=host)
     return context, [replace(finding, check="host.docker")]
 
 
@@ -358,11 +360,11 @@ def _without_engine(subject: Subject, problem: EngineError) -> tuple[Context, li
 
 def _look(subject: Subject, service: str, containers: Sequence[Container]) -> dict[str, Any]:
     """The parts of a Context that need no exec."""
-    here, profile, engine = subject.here, subject.profile, subject.here.engine
+    here, profile, engine = subject.here, subject.here.profile, subject.here.engine
     info = attempt(engine.info)
     image = attempt(lambda: here.image)
     local = info is not None and info.local
-    machine = promised.compose_environment(profile, subject.root) if local else {}
+    machine = promised.compose_environment(profile, here.root) if local else {}
     folders = {name: machine.get(promised.checkout_variable(name), "") for name in profile.mounted_sources}
     return {
         "engine": info,
@@ -374,9 +376,9 @@ def _look(subject: Subject, service: str, containers: Sequence[Container]) -> di
         "inodes": {
             name: found.st_ino if (found := attempt(Path(path).stat)) else 0 for name, path in folders.items() if path
         },
-        "build_needs": build_needs(profile, subject.root) if local else frozenset(),
-        "unpatched": lacking(profile, subject.root) if local else {},
-        "foreign": foreign(profile, subject.root) if local else (),
+        "build_needs": build_needs(profile, here.root) if local else frozenset(),
+        "unpatched": lacking(profile, here.root) if local else {},
+        "foreign": foreign(profile, here.root) if local else (),
         "digest": attempt(lambda: here.digest) or "",
     }
 

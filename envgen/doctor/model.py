@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from pathlib import Path
 from typing import Any
 
 from envgen.binding import ShapeError, bind
@@ -210,14 +209,6 @@ class Subject:
     throw_away: bool = False  # start one when nothing runs
     project_file: str = "envgen.yaml"
     load: bool = False  # also load the vocabularies for real: takes a second
-
-    @property
-    def profile(self) -> Profile:
-        return self.here.profile
-
-    @property
-    def root(self) -> Path:
-        return self.here.root
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ _KEY = re.compile(r"-([0-9a-f]{12})")
 
 
 @dataclass(frozen=True)
-class Place:
+class AgentHost:
     """A running container, or an image with the cache's mount.
 
     ``root`` empty: the agent finds it by FlashInfer's own rule. ``sources`` = what the cache is mounted from, to find
@@ -44,7 +44,7 @@ class Place:
     sources: frozenset[str] = frozenset()
 
 
-def find_place(here: Deployment) -> Place | None:
+def find_place(here: Deployment) -> AgentHost | None:
     """The best place for the agent. None when the cache can't hold anything yet: its volume or folder isn't there.
 
     Raises EngineError when there is neither a container nor an image, NotFoundError when the profile keeps no cache.
@@ -57,7 +57,7 @@ def find_place(here: Deployment) -> Place | None:
         # A service that keeps its cache for itself is asked only where the profile has no cache to share.
         if container.state == "running" and (mount is not None or CACHE not in profile.caches):
             sources = frozenset([mount.source] if mount else [])
-            return Place(root, f"service {container.service or container.name}", container, sources=sources)
+            return AgentHost(root, f"service {container.service or container.name}", container, sources=sources)
     if CACHE not in profile.caches:
         raise NotFoundError(
             f"profile {profile.name} keeps no FlashInfer cache, and none of its services runs",
@@ -69,13 +69,13 @@ def find_place(here: Deployment) -> Place | None:
     return place if there else None
 
 
-def throw_away(here: Deployment, root: str, *mounts: Mount) -> Place:
+def throw_away(here: Deployment, root: str, *mounts: Mount) -> AgentHost:
     """A throw-away container of the profile's image or its base. EngineError where neither is here."""
     profile = here.profile
     for name in (profile.image_name, str(profile.base.image)):
         if here.engine.image(name) is not None:
             sources = frozenset(mount.source for mount in mounts)
-            return Place(root, f"a throw-away container of {name}", image=name, mounts=mounts, sources=sources)
+            return AgentHost(root, f"a throw-away container of {name}", image=name, mounts=mounts, sources=sources)
     raise EngineError(
         f"no service of profile {profile.name} runs, and neither its image {profile.image_name} nor its base is here",
         hint=f"run `envgen build --profile {profile.name}`",

@@ -9,15 +9,13 @@ from typing import Any, TypeVar
 
 from envgen.binding import ShapeError, bind
 from envgen.deployment import Deployment
-from envgen.engine.client import Engine
 from envgen.engine.values import COMPOSE_PROJECT, MEMORY, Container
 from envgen.errors import EngineError, EnvgenError, NotFoundError, RefusedError
 from envgen.inside import run
 from envgen.inside.jit.judge import Holder, Module, Record
 from envgen.inside.jit.locks import BATCH, LockId
 from envgen.inside.jit.locks import holders as local_holders
-from envgen.jitcache.place import NO_ARCH, Place, Query, arch_folders, find_place, root_in
-from envgen.profile.model import Profile
+from envgen.jitcache.place import NO_ARCH, AgentHost, Query, arch_folders, find_place, root_in
 from envgen.render.environment import service_env
 from envgen.text import reason_of, visible
 
@@ -171,7 +169,7 @@ class Refusal:
 
 
 @dataclass(frozen=True)
-class Failure:
+class Refused:
     """An agent's answer without a result. ``kind``: not_found, refused or failed."""
 
     kind: str
@@ -195,15 +193,7 @@ class JitCache:
     def __init__(self, here: Deployment) -> None:
         self.here = here
 
-    @property
-    def engine(self) -> Engine:
-        return self.here.engine
-
-    @property
-    def profile(self) -> Profile:
-        return self.here.profile
-
-    def place(self) -> Place | None:
+    def place(self) -> AgentHost | None:
         """Where the agent runs; None while there is no cache."""
         return find_place(self.here)
 
@@ -214,7 +204,7 @@ class JitCache:
         """
         place = self.place()
         if place is None and not query.patterns:
-            return Inventory(root_in({}, self.profile), False, (), (), Leftovers(0, 0), ())
+            return Inventory(root_in({}, self.here.profile), False, (), (), Leftovers(0, 0), ())
         place, found = self._judged(Inventory, query, "list", place, thorough=thorough)
         return self._name_holders(place, found)
 
@@ -242,31 +232,31 @@ class JitCache:
         return replace(cleared, users=users, unseen=unseen, restart=restart)
 
     def _judged(
-        self, kind: type[P], query: Query, operation: str, place: Place | None = None, **more: Any
-    ) -> tuple[Place, P]:
+        self, kind: type[P], query: Query, operation: str, place: AgentHost | None = None, **more: Any
+    ) -> tuple[AgentHost, P]:
         """Where an operation was asked, and its answer. The agent is told what it needs to tell stale and foreign; a
         service's own environment counts, where one runs."""
         place = place or self.place()
         if place is None:
             raise not_found(Refusal(missing=query.patterns))
-        environ = {"CUDA_HOME": self.profile.cuda.home.path}
+        environ = {"CUDA_HOME": self.here.profile.cuda.home.path}
         if place.container is None:
-            environ |= service_env(self.profile)
+            environ |= service_env(self.here.profile)
         request = {
             **vars(query), "operation": operation, "root": place.root, "environ": environ,
-            "expected_archs": sorted(arch_folders(str(self.profile.cuda.arch_list) or NO_ARCH)),
+            "expected_archs": sorted(arch_folders(str(self.here.profile.cuda.arch_list) or NO_ARCH)),
             "blind": place.container is None,
         }  # fmt: skip
         found = self.ask(kind, place, {**request, **more})
         return place, replace(found, place=place.shown)
 
-    def ask(self, kind: type[T], place: Place, request: Mapping[str, Any]) -> T:
+    def ask(self, kind: type[T], place: AgentHost, request: Mapping[str, Any]) -> T:
         """The answer to one operation of the agent; its refusals as errors."""
         document = self._send(place, request)
         try:
             if document.get("ok") is True:
                 return bind(kind, document.get("result"))
-            failure = bind(Failure, document)
+            failure = bind(Refused, document)
         except ShapeError as error:  # the container's fault
             raise EngineError(f"the answer about the JIT cache is not what was expected: {reason_of(error)}") from None
         if failure.kind == "not_found":
@@ -275,17 +265,17 @@ class JitCache:
             raise self._held(place, failure.data.held) if failure.data.held else RefusedError(failure.message)
         raise EngineError(f"the JIT cache could not be read in {place.shown}: {failure.message}")
 
-    def _send(self, place: Place, request: Mapping[str, Any]) -> dict[str, Any]:
+    def _send(self, place: AgentHost, request: Mapping[str, Any]) -> dict[str, Any]:
         if place.container is None:
             execute = run.in_image(
-                self.engine, place.image, mounts=place.mounts, user=ROOT_USER, hold=True, memory=MEMORY
+                self.here.engine, place.image, mounts=place.mounts, user=ROOT_USER, hold=True, memory=MEMORY
             )
         else:
             # Root may delete what any service wrote; with no explicit root the container's own user decides, by its
             # HOME.
             user = ROOT_USER if place.root else ""
-            execute = run.in_container(self.engine, place.container.id, user=user, hold=True)
-        python = self.profile.base.python
+            execute = run.in_container(self.here.engine, place.container.id, user=user, hold=True)
+        python = self.here.profile.base.python
         answer = run.ask(execute, python, AGENT, request, timeout=TIMEOUT)
         if isinstance(answer, run.Failure):
             said = " / ".join([str(answer), *answer.stack[-3:]])
@@ -294,30 +284,30 @@ class JitCache:
 
     # Other processes
 
-    def _sharing(self, place: Place) -> list[Container]:
+    def _sharing(self, place: AgentHost) -> list[Container]:
         """Other running containers, of whatever project, on the same volume or folder."""
         if not place.sources:
             return []
         own = place.container.id if place.container else ""
-        others = [c for c in self.engine.containers() if c.state == "running" and c.id != own]
+        others = [c for c in self.here.engine.containers() if c.state == "running" and c.id != own]
         return [c for c in others if place.sources & {mount.source for mount in c.mounts}]
 
     def _label(self, container: Container | None) -> str:
         """The service's name where it is one of this profile, else the container's."""
         if container is None:
             return ""
-        ours = container.labels.get(COMPOSE_PROJECT) == self.profile.compose_name
+        ours = container.labels.get(COMPOSE_PROJECT) == self.here.profile.compose_name
         return container.service if ours and container.service else container.name
 
     def _look(self, container: Container, locks: Sequence[LockId], libraries: Sequence[Any]) -> Looked | None:
         """Ask one more container who holds or uses what; None when it can't answer (no Python in it, say)."""
         request = {"operation": "look", "locks": locks, "libraries": libraries}
         try:
-            return self.ask(Looked, Place("/", container.name, container), request)
+            return self.ask(Looked, AgentHost("/", container.name, container), request)
         except EnvgenError:
             return None
 
-    def _users(self, place: Place, cleared: Cleared) -> tuple[tuple[User, ...], int]:
+    def _users(self, place: AgentHost, cleared: Cleared) -> tuple[tuple[User, ...], int]:
         """Who has loaded what is gone, in all containers on this cache; and how many could not be asked."""
         libraries = [[inode, target.name] for target in cleared.modules for inode in target.libraries]
         if not libraries:
@@ -330,7 +320,7 @@ class JitCache:
             users += [replace(user, where=self._label(container)) for user in seen.users] if seen else []
         return tuple(users), unseen
 
-    def _holders(self, place: Place, locks: Sequence[LockId]) -> dict[LockId, list[Holder]]:
+    def _holders(self, place: AgentHost, locks: Sequence[LockId]) -> dict[LockId, list[Holder]]:
         """Who holds these locks, asked of the other containers on this cache, then of this machine."""
         found: dict[LockId, list[Holder]] = {lock: [] for lock in locks}
         for container in self._sharing(place) if locks else ():
@@ -339,12 +329,12 @@ class JitCache:
                 found[lock] += [replace(holder, where=self._label(container)) for holder in holders]
         missing = [lock for lock in locks if not found[lock]]
         # A builder on the host itself, on a bind mount. Elsewhere (a remote engine) the numbers would mean nothing.
-        if missing and self.engine.info().local:
+        if missing and self.here.engine.info().local:
             for lock, entries in local_holders(missing).items():
                 found[lock] += [replace(bind(Holder, entry), where="this machine") for entry in entries]
         return found
 
-    def _held(self, place: Place, held: Sequence[HeldLock]) -> RefusedError:
+    def _held(self, place: AgentHost, held: Sequence[HeldLock]) -> RefusedError:
         asked = self._holders(place, [(lock.device, lock.inode) for lock in held if not lock.holders])
         lines = []
         for lock in held:
@@ -353,7 +343,7 @@ class JitCache:
             lines.append(f"{what_is_locked(lock.lock)}, {describe_holders(holders)}")
         return RefusedError("nothing was changed: " + "; ".join(lines), hint="wait until it is done, or stop it")
 
-    def _name_holders(self, place: Place, found: Inventory) -> Inventory:
+    def _name_holders(self, place: AgentHost, found: Inventory) -> Inventory:
         entries: list[Module | Building] = [*found.modules, *found.building]
         unknown = sorted({(e.lock[0], e.lock[1]) for e in entries if e.locked and not e.holders and len(e.lock) == 2})
         asked = {(*lock,): holders for lock, holders in self._holders(place, unknown).items()}

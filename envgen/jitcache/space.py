@@ -53,10 +53,10 @@ def made_mount(cache: JitCache) -> Mount:
     mount = mount_here(cache.here)
     if mount.kind == "bind":
         Path(mount.source).mkdir(parents=True, exist_ok=True)
-    elif cache.engine.volume(mount.source) is None:
+    elif cache.here.engine.volume(mount.source) is None:
         # With the labels that Compose would give it: else it warns of a stranger at each start.
-        labels = {COMPOSE_PROJECT: cache.profile.compose_name, "com.docker.compose.volume": f"cache-{CACHE}"}
-        cache.engine.create_volume(mount.source, labels)
+        labels = {COMPOSE_PROJECT: cache.here.profile.compose_name, "com.docker.compose.volume": f"cache-{CACHE}"}
+        cache.here.engine.create_volume(mount.source, labels)
     return mount
 
 
@@ -78,7 +78,7 @@ def spaces(cache: JitCache) -> list[Space]:
         return []
     head = current.source[: -len(key_in(current.source))]
     if current.kind == "volume":
-        there = list(cache.engine.volumes(head))
+        there = list(cache.here.engine.volumes(head))
     else:
         there = [str(path) for path in Path(head).parent.glob("envgen-*") if not path.is_symlink()]
     found = [source for source in there if key_in(source) and source[: -len(key_in(source))] == head]
@@ -90,10 +90,10 @@ def spaces(cache: JitCache) -> list[Space]:
 
 def _users(cache: JitCache, source: str) -> tuple[str, ...]:
     """Containers, running or not, that have it mounted, or something inside of it; not what killed runs left."""
-    left = {one.id for one in cache.engine.leftovers()}
+    left = {one.id for one in cache.here.engine.leftovers()}
     return tuple(
         container.name
-        for container in cache.engine.containers(all=True)
+        for container in cache.here.engine.containers(all=True)
         if container.id not in left and any(f"{m.source}/".startswith(f"{source}/") for m in container.mounts)
     )
 
@@ -118,7 +118,7 @@ def remove(cache: JitCache, space: Space) -> str:
     if _users(cache, space.source):
         return "it is in use since a moment ago"
     if space.kind == "volume":
-        cache.engine.remove_volume(space.source)
+        cache.here.engine.remove_volume(space.source)
         return ""
     mount = Mount(str(Path(space.source).parent), "/envgen-parent", "bind")
     errors = _ask(cache, [mount], parent=mount.target, remove=[Path(space.source).name]).errors

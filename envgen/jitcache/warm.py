@@ -13,7 +13,7 @@ from envgen.engine.values import MISSHAPEN, read_json
 from envgen.errors import EngineError
 from envgen.inside.run import text_of
 from envgen.inside.warm import MARK
-from envgen.jitcache.place import NO_ARCH, Place, Query, arch_folders, throw_away
+from envgen.jitcache.place import NO_ARCH, AgentHost, Query, arch_folders, throw_away
 from envgen.jitcache.service import JitCache, Recorded
 from envgen.jitcache.space import made_mount
 from envgen.render.environment import service_env, user_env, with_start_up
@@ -132,7 +132,7 @@ def warm(
     What is proven stale is cleared first, under its lock: FlashInfer itself would say that it is up to date.
     """
     place = compiling(cache)
-    archs = arch_folders(str(cache.profile.cuda.arch_list) or NO_ARCH)
+    archs = arch_folders(str(cache.here.profile.cuda.arch_list) or NO_ARCH)
     # Nothing there yet, or not all that is named: no reason to stop.
     found = [module for module in cache.inventory(Query(archs=archs)).modules if not names or module.name in names]
     stale = sorted({module.name for module in found if module.state == "stale" and not module.guess})
@@ -144,21 +144,21 @@ def warm(
         cache.clear(Query(tuple(stale), archs=archs), causes={"stale": True})
     since = time.time_ns()
     show(f"compiling in {place.shown}")
-    run = Warm(_runner(cache, place), cache.profile.base.python, place.shown, show)
+    run = Warm(_runner(cache, place), cache.here.profile.base.python, place.shown, show)
     run.run(wanted, jobs)
     done = tuple(name for name, built in run.built.items() if built.outcome == "done")
     recorded = cache.baseline(Query(done, run.version, archs), since=since) if done else None
     return list(run.built.values()), recorded
 
 
-def compiling(cache: JitCache) -> Place:
+def compiling(cache: JitCache) -> AgentHost:
     """Where modules can be compiled: a running service that has the cache, else the image with the cache mounted (made
     where there is none yet). EngineError where neither can compile."""
-    profile = cache.profile
+    profile = cache.here.profile
     place = cache.place()
     if place is not None and place.container is not None:
         return place
-    if cache.engine.image(profile.image_name) is None:
+    if cache.here.engine.image(profile.image_name) is None:
         raise EngineError(
             f"no service of profile {profile.name} runs, and its image {profile.image_name} is not built",
             hint=f"run `envgen build --profile {profile.name}`",
@@ -172,15 +172,15 @@ def compiling(cache: JitCache) -> Place:
     return throw_away(cache.here, mount.target, mount)
 
 
-def _runner(cache: JitCache, place: Place) -> RunLines:
+def _runner(cache: JitCache, place: AgentHost) -> RunLines:
     """In a running service; else in a throw-away container of the image, where nothing is loaded."""
-    engine = cache.engine
+    engine = cache.here.engine
 
     def run(argv: Sequence[str], on_line: Callable[[str], None], env: Mapping[str, str]) -> int:
         if place.container is not None:
             # As the service's own user, who will load and rebuild what is compiled here.
             return engine.exec(place.container.id, argv, env=env, workdir="/", timeout=HOURS, on_line=on_line).code
-        profile, service = cache.profile, next(iter(cache.profile.services), "")
+        profile, service = cache.here.profile, next(iter(cache.here.profile.services), "")
         env = {**service_env(profile), **user_env(profile, service), **env}
         user = run_as(engine, profile, service)
         return engine.run_once(

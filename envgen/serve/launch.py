@@ -36,7 +36,7 @@ from envgen.redact import redact
 from envgen.render.compose import PROXY
 from envgen.serve import preflight
 from envgen.serve.readiness import Answer
-from envgen.serve.wait import Awaited, Failure, NotReady, Waiter, log_text
+from envgen.serve.wait import Awaited, NotReady, StartFailure, Waiter, log_text
 from envgen.text import short_id, shorten
 
 Say = Callable[[str], None]
@@ -46,7 +46,7 @@ LONGEST_SHOWN = 2000  # characters of each
 CAUSE_LINES = 5000  # of the log, for the cause: what ends a server is often told long before its last words
 _UNDECLARED = re.compile(r"`([^`@]+)(?:@[^`]*)?` depends on `([^`]+)`, but doesn't declare it as a build dependency")
 # Keeps what a failed service left behind (its cause: "" where it is unknown); returns where, or "".
-Keep = Callable[[Failure, str], str]
+Keep = Callable[[StartFailure, str], str]
 
 
 @dataclass(frozen=True)
@@ -89,20 +89,8 @@ class Launcher:
     created: bool = False  # from then on it can be left alone
 
     @property
-    def engine(self) -> Engine:
-        return self.here.engine
-
-    @property
-    def compose(self) -> Compose:
-        return self.here.compose
-
-    @property
-    def profile(self) -> Profile:
-        return self.here.profile
-
-    @property
     def service(self) -> Service:
-        return self.profile.services[self.name]
+        return self.here.profile.services[self.name]
 
     def start(self, *, wait: bool, timeout: float | None) -> Started:
         """Create or update the container, install mounted sources, wait. ServiceError with the reason if it fails."""
@@ -113,11 +101,11 @@ class Launcher:
         """Create or update the container and install mounted sources. ServiceError with the reason if it fails."""
         began = time.monotonic()
         before: set[str] | None = None  # until it is our turn, nothing there is of this start
-        install = preflight.is_development(self.profile)
+        install = preflight.is_development(self.here.profile)
         try:
             with self._alone():
-                before = {one.id for one in self.engine.containers(self.profile.compose_name, all=True)}
-                running = {one.id for one in self.engine.containers(self.profile.compose_name, self.name)}
+                before = {one.id for one in self.here.engine.containers(self.here.profile.compose_name, all=True)}
+                running = {one.id for one in self.here.engine.containers(self.here.profile.compose_name, self.name)}
                 if install and not self.service.interactive:
                     # A server needs its sources when it starts; a shell service can get them while it runs.
                     self._install(*(("exec", "-T") if running else ("run", "--rm", "--no-deps", "-T")))
@@ -158,7 +146,7 @@ class Launcher:
 
     def _alone(self) -> contextlib.AbstractContextManager[None]:
         """One start of a profile at a time: Compose would take the other's half-made container for its own."""
-        root, name = self.here.root, self.profile.name
+        root, name = self.here.root, self.here.profile.name
 
         def wait() -> None:
             self.say(f"  another `envgen up` starts a service of profile {name}: waiting for it")
@@ -175,7 +163,7 @@ class Launcher:
         return self._started(container, began, False, awaited)
 
     def _started(self, container: Container, began: float, already: bool, awaited: Awaited) -> Started:
-        container = self.engine.container(container.id) or container
+        container = self.here.engine.container(container.id) or container
         if already:  # its phases were over before we looked; what we saw of them is the time it took to read its log
             awaited = replace(awaited, phases={})
         return Started(container, time.monotonic() - began, self.url, already, awaited)
@@ -183,20 +171,20 @@ class Launcher:
     @property
     def url(self) -> str:
         """Where the service answers on the engine's machine; empty if it publishes nothing."""
-        return service_url(self.service, self.compose.endpoint.host)
+        return service_url(self.service, self.here.compose.endpoint.host)
 
     def _create(self) -> Container:
         lines: list[str] = []
-        done = self.compose.stream(
+        done = self.here.compose.stream(
             "up", "--detach", "--no-build", "--pull", "never", self.name, on_line=lambda line: self._note(line, lines)
         )
-        found = self.engine.containers(self.profile.compose_name, self.name, all=True)
+        found = self.here.engine.containers(self.here.profile.compose_name, self.name, all=True)
         if done.code and (refused := preflight.changed_meanwhile(self.here, self.name, lines)):
             raise refused
         if done.code:
             # Made and not started (a port, a runtime, a program that is not there): Compose's words are the log.
             raise NotReady(
-                Failure(f"docker compose ended with {done.code}", found[0] if found else None, lines=tuple(lines))
+                StartFailure(f"docker compose ended with {done.code}", found[0] if found else None, lines=tuple(lines))
             )
         if not found:
             raise ServiceError(f"{self.name} was started, but its container is already gone")
@@ -210,14 +198,14 @@ class Launcher:
     def _install(self, *how: str) -> None:
         """The in-image command installs what is not installed yet; it needs nothing when all is."""
         lines: list[str] = []
-        done = self.compose.stream(*how, self.name, "envgen-install", on_line=lambda line: self._note(line, lines))
+        done = self.here.compose.stream(*how, self.name, "envgen-install", on_line=lambda line: self._note(line, lines))
         if not done.code:
             return
-        if lacking := undeclared(self.profile, self.name, lines):
+        if lacking := undeclared(self.here.profile, self.name, lines):
             raise lacking
         # All lines have been shown; the last one says what failed, unless the disk is full: then anything fails.
         said = lines[-1].removeprefix("envgen: ") if lines else ""
-        hint = f"to look closer: envgen run --profile {self.profile.name} {self.name} sh"
+        hint = f"to look closer: envgen run --profile {self.here.profile.name} {self.name} sh"
         if (cause := cause_of(lines)) and cause.kind == "no_space":
             said, hint = cause.summary, cause.cure
         what = f"the mounted sources could not be installed (exit code {done.code})"
@@ -231,19 +219,19 @@ class Launcher:
 
     def wait(self, container_id: str, timeout: float | None) -> Awaited:
         """Until it is ready; NotReady. The time starts here: installing mounted sources before it may take minutes."""
-        url = reachable_url(self.service, self.compose.endpoint)
-        waiter = Waiter(self.engine, self.name, self.service, url, self.say, key_of(self.here))
+        url = reachable_url(self.service, self.here.compose.endpoint)
+        waiter = Waiter(self.here.engine, self.name, self.service, url, self.say, key_of(self.here))
         return waiter.wait(container_id, time.monotonic() + (timeout if timeout is not None else self._patience()))
 
-    def failed(self, failure: Failure) -> ServiceError:
+    def failed(self, failure: StartFailure) -> ServiceError:
         """The error to raise. It is called before anything is removed."""
         self.say(f"  {self.name}: {failure.reason}; saving a crash bundle")
-        again = f"envgen up {self.name} --profile {self.profile.name} --no-wait keeps it running for a closer look"
+        again = f"envgen up {self.name} --profile {self.here.profile.name} --no-wait keeps it running for a closer look"
         if failure.container is not None and not failure.container.running:
             again = ""  # it ends again, waited for or not
-        fitting = partial(in_profile, profile=self.profile, service=self.name)
+        fitting = partial(in_profile, profile=self.here.profile, service=self.name)
         return explained(
-            self.engine, f"{self.name} {self.verdict}", failure, self.keep, self.default_hint or again, fitting
+            self.here.engine, f"{self.name} {self.verdict}", failure, self.keep, self.default_hint or again, fitting
         )
 
     def _clean_up(self, before: Collection[str] | None) -> None:
@@ -251,19 +239,19 @@ class Launcher:
         if before is None:
             return
         with contextlib.suppress(ProcessError):
-            now = self.engine.containers(self.profile.compose_name, all=True)
+            now = self.here.engine.containers(self.here.profile.compose_name, all=True)
             others = [one for one in now if one.service != self.name]  # of an `up` beside this one
             if before or others:
                 if all(one.id in before for one in now if one.service == self.name):
                     return  # it ran before this start, and goes on running
-                self.compose.run("rm", "--stop", "--force", self.name)
+                self.here.compose.run("rm", "--stop", "--force", self.name)
             else:
-                self.compose.run("--profile", "*", "down", "--remove-orphans")
+                self.here.compose.run("--profile", "*", "down", "--remove-orphans")
             self.say(f"  {self.name}: removed the partly started container")
 
 
 def explained(
-    engine: Engine, what: str, failure: Failure, keep: Keep, hint: str, fitting: Callable[[str], str] = str
+    engine: Engine, what: str, failure: StartFailure, keep: Keep, hint: str, fitting: Callable[[str], str] = str
 ) -> ServiceError:
     """The error for a service that failed: reason and cause, the last lines, the bundle, what to do.
 

@@ -229,7 +229,7 @@ class Awaited:
 
 
 @dataclass(frozen=True)
-class Failure:
+class StartFailure:
     """Why a service is not ready. ``container`` is None where none was made or it is gone."""
 
     reason: str
@@ -245,7 +245,7 @@ class Failure:
 class NotReady(Exception):
     """The service failed; carries all that was seen."""
 
-    def __init__(self, failure: Failure) -> None:
+    def __init__(self, failure: StartFailure) -> None:
         super().__init__(failure.reason)
         self.failure = failure
 
@@ -392,7 +392,7 @@ class Waiter:
         restarts = container.restarts if container else self._restarts
         seen, missing = dict(self._evidence.seen), self._evidence.missing
         return NotReady(
-            Failure(reason.strip(), container, self.progress.took(), seen, missing, restarts, says_all=says_all)
+            StartFailure(reason.strip(), container, self.progress.took(), seen, missing, restarts, says_all=says_all)
         )
 
     def _tell(self, container: Container) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from envgen.bench.client import Target
 from envgen.bench.compare import Cell
-from envgen.bench.tools import Place, Plan, Tool
+from envgen.bench.tools import Plan, Tool, ToolHost
 from envgen.engine.values import ExecResult
 from envgen.errors import ServiceError
 from envgen.inside import bench_tool
@@ -65,7 +65,7 @@ def test_the_sentence_of_a_tool_that_goes_wrong(program: str, message: str) -> N
         answer = bench_tool.answer({**envelope["request"], "words": ["-c", program, "{result}"]})
         return ExecResult(0, f"{envelope['mark']} {json.dumps({'answer': answer})}\n".encode(), b"")
 
-    place = Place(execute, "http://127.0.0.1:9", "/m", "here")
+    place = ToolHost(execute, "http://127.0.0.1:9", "/m", "here")
     tool = Tool("0.9", "", place, Target("http://h", "m", silence=2), Plan(runs=1, tool="llama-benchy"))
     with pytest.raises(ServiceError, match=message):
         tool.measure(Cell(8, 64))

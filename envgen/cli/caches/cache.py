@@ -200,8 +200,8 @@ def warm(session: Session, names: tuple[str, ...], jobs: int | None) -> int:
     """
     make_query(names)  # refuses paths
     cache = open_cache(session)
-    wanted = jobs if jobs is not None else cache.profile.build.max_jobs.count
-    progress(compilers(wanted, cache.engine.info()))
+    wanted = jobs if jobs is not None else cache.here.profile.build.max_jobs.count
+    progress(compilers(wanted, cache.here.engine.info()))
     built, recorded = compile_modules(cache, names, wanted, progress)
     baselines = {record.name for record in recorded.modules if record.recorded} if recorded else set()
     rows = [

@@ -55,9 +55,9 @@ def command(session: Session, service: str | None, gpu: str | None, python: Path
     name = app.choose_service(profile, service)
     chosen = gpus.find(gpu) if gpu else gpus.target(profile)
     if python is not None:
-        place = app.place_on_host(profile, name, python)
+        place = app.release_on_host(profile, name, python)
     else:
-        place = app.place_in_engine(at(session.deployment(), name), name)
+        place = app.release_in_engine(at(session.deployment(), name), name)
     progress(f"asking {place.shown} what it would choose for {name}")
     found = app.predict(profile, name, place, chosen, pretend=gpu is not None)
     answer(document(found, profile), text(found, profile))

@@ -20,7 +20,7 @@ from envgen.bench.checks import Trial
 from envgen.bench.client import draft_counts
 from envgen.bench.compare import Series
 from envgen.bench.record import METRICS, Run
-from envgen.bench.tools import TOOLS, Measured, Place, Plan, find_tool, measure_all, references
+from envgen.bench.tools import TOOLS, Measured, Plan, ToolHost, find_tool, measure_all, references
 from envgen.cli.common import LARGEST, Figure, answer, reporting, variant_option
 from envgen.deployment import known_service
 from envgen.doctor.model import Subject
@@ -210,7 +210,7 @@ def _bench_checks(asked: Asked) -> int:
     session = of_running(session, asked.service, lambda: at(plain, asked.service).engine)
     subject = Subject(session.deployment(), asked.service)
     context, environment = kernel_checks.place(subject)
-    with terminable(), record.start(asked.results or subject.root / "results", "checks", environment, {}) as run:
+    with terminable(), record.start(asked.results or subject.here.root / "results", "checks", environment, {}) as run:
         try:
             with moving("checks"):
                 outcome, summary = kernel_checks.measure(subject, context, run.sample)
@@ -248,7 +248,7 @@ def _trace(server: Server, trial: Trial, run: Run) -> checks.Outcome:
     return "passed", {"files": found}
 
 
-def _run_tool(trial: Trial, run: Run, plan: Plan, place: Place) -> tuple[str, list[Measured]]:
+def _run_tool(trial: Trial, run: Run, plan: Plan, place: ToolHost) -> tuple[str, list[Measured]]:
     """The tool, and what it found; each of the plan's cells is in the record before the next one begins."""
     tool = find_tool(place, trial.target, plan)
     progress(f"  {tool.plan.tool} {tool.version} in {place.where}")

@@ -13,7 +13,7 @@ from envgen.app.watch import Rank, Watch
 from envgen.engine.values import Container
 from envgen.errors import EngineError
 from envgen.profile.model import Machine, Ready, Service
-from envgen.serve.wait import Failure
+from envgen.serve.wait import StartFailure
 
 
 def container(name: str, state: str = "running", code: int = 0) -> Container:
@@ -82,9 +82,9 @@ def test_the_first_to_end_is_the_culprit_whoever_is_seen_first(idle: Watch) -> N
 def test_a_rank_that_runs_or_cannot_be_asked_is_not_blamed(idle: Watch) -> None:
     head = rank("a", StubEngine(container("a", "exited", 1), "2026-11-22T11:00:02.5Z"))
     idle.ranks += [head, rank("b", StubEngine(container("b"))), rank("c", StubEngine(container("c"), lost=True))]
-    idle.report(head, Failure("its program ended with 1"))
+    idle.report(head, StartFailure("its program ended with 1"))
     assert idle.first.result(0)[0] is head
-    idle.report(idle.ranks[1], Failure("later"))  # a consequence
+    idle.report(idle.ranks[1], StartFailure("later"))  # a consequence
     assert idle.first.result(0)[0] is head
 
 

@@ -13,7 +13,7 @@ import pytest
 from envgen.bench import record, tools
 from envgen.bench.client import Target, drafts_in
 from envgen.bench.compare import Cell, compare, table
-from envgen.bench.tools import LLAMA_BENCHY, VLLM, Measured, Place, Plan, Tool, figures, references
+from envgen.bench.tools import LLAMA_BENCHY, VLLM, Measured, Plan, Tool, ToolHost, figures, references
 from envgen.engine.values import ExecResult
 from envgen.errors import ServiceError, UsageError
 
@@ -33,7 +33,7 @@ def tool(answer: dict[str, Any] | None, name: str = LLAMA_BENCHY, seen: list[Any
         text = "" if answer is None else f"{envelope['mark']} {json.dumps({'answer': answer})}\n"
         return ExecResult(0, text.encode(), b"")
 
-    place = Place(execute, "http://127.0.0.1:8000", "/models/x", where="image x")
+    place = ToolHost(execute, "http://127.0.0.1:8000", "/models/x", where="image x")
     options = "--exact-tg --skip-coherence --emit-progress"
     return Tool("0.4.0", options, place, Target("http://h", "m", **more), Plan(runs=3, tool=name))
 

@@ -50,7 +50,7 @@ def test_the_current_volume_is_the_rendered_one(tmp_path: Path) -> None:
     engine = LocalEngine(tmp_path / "cache")
     jit = cache(tmp_path, engine, VOLUMES)
     mount = here(jit)
-    files = render_profile(jit.profile, None, root=jit.here.root).files
+    files = render_profile(jit.here.profile, None, root=jit.here.root).files
     assert f"name: {mount.source}\n".encode() in files["compose/dev.yaml"]
     engine.volumes_ = {mount.source}
     release(tmp_path / "cache", "0.5.3")
@@ -59,7 +59,7 @@ def test_the_current_volume_is_the_rendered_one(tmp_path: Path) -> None:
     jit = cache(tmp_path, engine, HOST)
     mount = here(jit)
     assert Path(mount.source).parent == tmp_path / "project" / "host"
-    files = render_profile(jit.profile, None, root=jit.here.root).files
+    files = render_profile(jit.here.profile, None, root=jit.here.root).files
     below = Path(mount.source).name
     assert f"${{ENVGEN_CACHES__FLASHINFER__HOST:-../host}}/{below}".encode() in files["compose/dev.yaml"]
 
@@ -143,6 +143,6 @@ def test_the_other_caches_are_named_and_mounted_where_their_programs_look(
     ]  # fmt: skip
     assert main(["cache", "list"]) == 0
     assert "demo-dev-cache-tilelang" in capsys.readouterr().out
-    env = service_env(jit.profile)
+    env = service_env(jit.here.profile)
     wanted = {"CUTE_DSL_CACHE_DIR": "/c", "TILELANG_CACHE_DIR": "/t", "B12X_COMPILE_CACHE_DIR": "/b/compile"}
     assert wanted.items() <= env.items()
