@@ -22,11 +22,13 @@ from envgen.engine.owner import ROOT, Owner, host_user, ours, owner_in, owner_of
 from envgen.engine.values import Container, Image, Mount
 from envgen.errors import EngineError, NotFoundError, Problem, RefusedError, UsageError, named
 from envgen.inside import run
-from envgen.lock.model import ProfileLock
+from envgen.lock.model import Change, ProfileLock
 from envgen.profile.model import Cluster, GpuMode, Machine, Profile
 from envgen.profile.values import own_path
 from envgen.render import environment as names
 from envgen.render.compose import cluster_file, gpu_devices, written_mode
+from envgen.render.inputs import LABEL as INPUTS_LABEL
+from envgen.render.inputs import changed
 from envgen.render.locking import lock_of, lock_of_image, namespace, places_of, series_of
 from envgen.render.outputs import Rendered, Workspace, lay_out, render_profile
 
@@ -137,6 +139,13 @@ class Deployment:
     def digest(self) -> str:
         """Of what is rendered for it now."""
         return self.rendered.digest
+
+    @property
+    def outdated(self) -> list[Change]:
+        """What has changed since the image was built, as far as the image says what it was built from."""
+        if self.image is None or self.image.labels.get("dev.envgen.render") == self.digest:
+            return []
+        return changed(self.image.labels.get(INPUTS_LABEL, ""), self.rendered.inputs)
 
     @cached_property
     def workspace(self) -> Workspace:

@@ -94,6 +94,12 @@ def counted(number: int, one: str, several: str = "") -> str:
     return f"{number} {one if number == 1 else several or f'{one}s'}"
 
 
+def first_of(lines: Sequence[str], most: int) -> list[str]:
+    """At most ``most`` lines; the last one then counts the others."""
+    shown = lines if len(lines) <= most else [*lines[: most - 1], f"and {len(lines) - most + 1} more"]
+    return list(shown)
+
+
 def short_id(image_id: str) -> str:
     """An image's id as `docker image ls` shows it."""
     return image_id.removeprefix("sha256:")[:12]

@@ -31,11 +31,11 @@ from envgen.errors import BuildError, LockError, RefusedError, UsageError
 from envgen.explain import Cause, cause_of
 from envgen.files import state_dir
 from envgen.lock.image import Difference, compare
-from envgen.lock.model import LOCAL
+from envgen.lock.model import LOCAL, Change
 from envgen.render.environment import CA_VARIABLE, WHEELHOUSE_VARIABLE, compose_environment
 from envgen.render.locking import base_image, lock_of
 from envgen.serve import preflight
-from envgen.text import progress
+from envgen.text import first_of, progress
 
 
 @dataclass(frozen=True)
@@ -150,6 +150,7 @@ class BuildOutcome:
     cause: Cause | None = None  # what was behind a failure
     log: str = ""
     pushed: tuple[str, ...] = ()
+    changed: tuple[Change, ...] = ()  # since the image that was there was built
 
 
 def build(
@@ -169,6 +170,9 @@ def build(
     here.claim_name()
     if image_id := up_to_date(job, options, engine):
         return BuildOutcome(job, image_id)
+    changed = () if job.target else tuple(here.outdated)
+    if lines := first_of([str(one) for one in changed], 12):
+        progress(f"{job.image} is older: {'; '.join(lines)}")
     how = job.compilers(engine, options)
     request = request_of(job, options)
     demand_plugin("buildx")
@@ -187,9 +191,9 @@ def build(
     if result.ok and options.builder != buildx.OWN and not options.push and (image := engine.image(job.image)):
         result = replace(result, image_id=image.id)  # of what it sent, the builder knows the manifest's digest alone
     if options.plain and old and old.id == result.image_id:
-        return BuildOutcome(job, old.id)
+        return BuildOutcome(job, old.id, changed=changed)
     pushed = options.tags if result.ok and options.push else ()
-    return BuildOutcome(job, result.image_id, how, result, cause, job.shown(log.path), pushed)
+    return BuildOutcome(job, result.image_id, how, result, cause, job.shown(log.path), pushed, changed)
 
 
 def _cause(result: BuildResult) -> Cause | None:

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, wait
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -133,7 +134,8 @@ def _image(here: Deployment) -> Mapping[str, Any]:
     image = here.image
     state = "missing" if image is None else "current" if image.labels.get(RENDER_LABEL) == here.digest else "older"
     id_, created = (image.id, image.tagged or image.created) if image else (None, None)
-    return {"name": here.profile.image_name, "id": id_, "created": created, "state": state}
+    why = [asdict(one) | {"text": str(one)} for one in here.outdated]
+    return {"name": here.profile.image_name, "id": id_, "created": created, "state": state, "changed": why}
 
 
 def _caches(here: Deployment, sizes: Future[Mapping[str, int]]) -> list[Mapping[str, Any]]:

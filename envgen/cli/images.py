@@ -26,6 +26,8 @@ from envgen.errors import BuildError, EngineError, ExitCode, UsageError
 from envgen.lock.image import Manifest, read
 from envgen.lock.model import changes, facts, read_lock
 from envgen.profile.model import Platform
+from envgen.render.inputs import LABEL as INPUTS_LABEL
+from envgen.render.inputs import read_label
 from envgen.text import Loudness, counted, progress, short_id, shorten
 
 HEARTBEAT = 30.0  # seconds of silence after which a pipe or a log gets a line that a step still runs
@@ -230,6 +232,7 @@ def _document(outcome: BuildOutcome) -> dict[str, Any]:
         **head,
         "ok": result.ok,
         "up_to_date": False,
+        "changed": list(map(asdict, outcome.changed)),
         "pushed": list(outcome.pushed),
         "seconds": round(result.seconds, 3),
         "steps": [
@@ -256,13 +259,15 @@ def _dry_run(job: Job, options: Options) -> int:
     how = job.compilers(engine, options)
     argv = argv_of(builds.request_of(job, options))
     current = bool(engine and builds.up_to_date(job, options, engine))
+    changed = job.here.outdated if engine and not current and not job.target else []
     if trouble and not wants_json():
         progress(f"no engine: {trouble}")
     plan = {**_head(job), "dry_run": True, "up_to_date": current, "argv": argv}
     return answer(
-        {**plan, "compilers": how, "engine": trouble or "ok"},
+        {**plan, "changed": list(map(asdict, changed)), "compilers": how, "engine": trouble or "ok"},
         [
             f"image    {job.image}{' (up to date: nothing would be built)' if current else ''}",
+            *(f"changed  {one}" for one in changed),
             f"digest   {job.here.rendered.digest}",
             f"files    {', '.join(sorted(job.here.rendered.files))} into {job.shown(job.folder)}",
             how,
@@ -324,13 +329,15 @@ def inspect(session: Session, image: str | None) -> int:
 
 def _recorded(found: Manifest) -> Iterator[str]:
     yield f"{found.image} ({short_id(found.id)})"
-    for name, value in (*sorted(found.labels.items()), *sorted(found.inputs.items())):
+    labels = {name: value for name, value in found.labels.items() if name != INPUTS_LABEL}
+    shown = {**read_label(found.labels.get(INPUTS_LABEL, "")), **labels, **found.inputs}
+    for name, value in sorted(shown.items()):
         if not name.endswith(" sha256"):
             yield f"  {name}  {value or '(none)'}"
     for text in found.open:
         progress(f"not locked: {text}")
     if not found.inputs:
-        progress("it was built without a lock, so it records no inputs")
+        progress("it was built without a lock, so it does not record exact versions")
 
 
 # --- diff -------------------------------------------------------------------------------------------------------------

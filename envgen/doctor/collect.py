@@ -380,6 +380,7 @@ def _look(subject: Subject, service: str, containers: Sequence[Container]) -> di
         "unpatched": lacking(profile, here.root) if local else {},
         "foreign": foreign(profile, here.root) if local else (),
         "digest": attempt(lambda: here.digest) or "",
+        "outdated": tuple(map(str, attempt(lambda: here.outdated) or ())),
     }
 
 

@@ -134,6 +134,7 @@ class Context:
     service: str  # the service that is looked at, or would be started
     env: Mapping[str, str] = field(default_factory=dict)  # what the profile gives that service
     digest: str = ""  # of the image that the profile would render now; empty: not known
+    outdated: tuple[str, ...] = ()  # what has changed since the image was built, in words; empty: not known
     project_file: str = "envgen.yaml"
     engine: EngineInfo | None = None
     host: Host | None = None

@@ -331,13 +331,15 @@ def _read(node: Node, shape: Any, key: str, name: str, problems: list[Problem]) 
 
 @dataclass(frozen=True)
 class Change:
-    """One input that differs. "" = it is not there on that side."""
+    """One input that differs. "" = it is not there on that side; ``#`` and a digest: its value is not shown."""
 
     name: str
     before: str
     after: str
 
     def __str__(self) -> str:
+        if "#" in (self.before[:1], self.after[:1]):
+            return f"{self.name} {'was added' if not self.before else 'was removed' if not self.after else 'changed'}"
         return f"{self.name}: {_short(self.before) or 'nothing'} → {_short(self.after) or 'nothing'}"
 
 

@@ -9,7 +9,7 @@ import os
 import re
 import stat
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, count
 from pathlib import Path, PurePosixPath
 
@@ -23,6 +23,8 @@ from envgen.profile.model import Profile, Project
 from envgen.profile.values import own_path
 from envgen.render.compose import compose_files
 from envgen.render.environment import WRITTEN
+from envgen.render.inputs import LABEL as INPUTS_LABEL
+from envgen.render.inputs import inputs_of, label_of
 from envgen.render.locking import namespace, series_of
 from envgen.render.plan import Plan
 from envgen.render.quote import Pair, Quoted, docker_pairs, render
@@ -46,6 +48,7 @@ class Rendered:
     digest: str
     context_files: tuple[str, ...]  # what the build reads of the project, besides the Dockerfile
     context_paths: tuple[str, ...]  # the same, folders by their name: what .dockerignore lets in
+    inputs: Mapping[str, str] = field(default_factory=dict)  # what the image is made of, as its label has it
 
 
 def render_profile(profile: Profile, lock: ProfileLock | None = None, *, root: Path | None = None) -> Rendered:
@@ -56,8 +59,11 @@ def render_profile(profile: Profile, lock: ProfileLock | None = None, *, root: P
         own = files_of(profile, root)
         text = dockerfile(plan)
         programs = used(text, docker_files(plan))
-        digest = _digest(text, plan, programs, root, own)
-        labels = docker_pairs((*plan.labels, Pair("dev.envgen.render", digest)))
+        read_files = _files(plan, programs, root, own)
+        digest, inputs = _digest(text, plan, read_files), inputs_of(plan, read_files)
+        labels = docker_pairs(
+            (*plan.labels, Pair(INPUTS_LABEL, label_of(inputs)), Pair("dev.envgen.render", digest)),
+        )
         files = {
             **programs,
             profile.dockerfile: sealed(text.replace(LABELS_HERE, labels)),
@@ -68,7 +74,9 @@ def render_profile(profile: Profile, lock: ProfileLock | None = None, *, root: P
     named = (*plan.context_files, *paths_of(profile))
     files[IGNORE_FILE] = dockerignore(named)
     read = tuple(sorted({*plan.context_files, *own}))
-    return Rendered({path: text.encode() for path, text in files.items()}, profile.dockerfile, digest, read, named)
+    return Rendered(
+        {path: text.encode() for path, text in files.items()}, profile.dockerfile, digest, read, named, inputs
+    )
 
 
 def dockerfile(plan: Plan) -> str:
@@ -103,15 +111,19 @@ def dockerignore(context_files: Sequence[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _digest(text: str, plan: Plan, programs: Mapping[str, str], root: Path | None, own: tuple[str, ...]) -> str:
-    """Over the Dockerfile's instructions, the platform, and every file that the build reads. Labels don't count."""
+def _files(plan: Plan, programs: Mapping[str, str], root: Path | None, own: tuple[str, ...]) -> dict[str, str]:
+    """Every file that the build reads, with a digest of its content."""
     files = dict.fromkeys(plan.context_files, "")
     if root is not None:
         for path in (*files, *own):
             with contextlib.suppress(FileNotFoundError):  # a local encoding file is only the first of several places
                 mode = "+x" if path in own and (root / path).stat().st_mode & 0o100 else ""
                 files[path] = hashlib.sha256(file_io.read(root / path)).hexdigest() + mode
-    files |= {path: hashlib.sha256(content.encode()).hexdigest() for path, content in programs.items()}
+    return files | {path: hashlib.sha256(content.encode()).hexdigest() for path, content in programs.items()}
+
+
+def _digest(text: str, plan: Plan, files: Mapping[str, str]) -> str:
+    """Over the Dockerfile's instructions, the platform, and every file that the build reads. Labels don't count."""
     platform = plan.profile.base.platform
     instructions = without_comments(text.replace(LABELS_HERE, ""))
     named = {"instructions": instructions, "platform": platform.value if platform else "", "files": files}

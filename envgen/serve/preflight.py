@@ -23,7 +23,7 @@ from envgen.profile.model import GpuMode, Mode, Profile, Source
 from envgen.profile.values import ByteSize, PortMapping
 from envgen.render import environment as names
 from envgen.render.environment import OVERLAY, overlay_volume
-from envgen.text import GIB, progress
+from envgen.text import GIB, first_of, progress
 
 RENDER_LABEL = "dev.envgen.render"
 Holder = Callable[[PortMapping], str]  # who has a port, in words; "" for a free one
@@ -131,6 +131,8 @@ def of_image(here: Deployment) -> Iterator[Problem]:
     what = "is not built"
     if image is not None:
         what = "is older than the profile" if RENDER_LABEL in image.labels else "was not built by envgen"
+        if changes := first_of([str(one) for one in here.outdated], 4):
+            what += f" ({'; '.join(changes)})"
     if image is None or image.labels.get(RENDER_LABEL) != here.digest:
         yield Problem(f"the image {profile.image_name} {what}", hint=f"envgen build --profile {profile.name}")
 

@@ -73,6 +73,29 @@ def test_what_is_built_again(project: Project, words: tuple[str, ...]) -> None:
     project.envgen("build")
 
 
+def test_status_and_build_name_what_made_the_image_older(make_project: Callable[..., Project]) -> None:
+    """And what the image is not built from is not named, nor built for."""
+    file = FILE.replace("cuda:", "dockerfile_extra: {end: [COPY note.txt /]}\n  cuda:")
+    project = make_project("envgentestolder", file)
+    (project.root / "note.txt").write_text("one")
+    project.envgen("build")
+    assert project.envgen("status", "--json").json["image"]["changed"] == []
+    (project.root / "note.txt").write_text("two")
+    text = file.replace("12.1a", "12.1f").replace("sleep, infinity", "sleep, '9'")
+    (project.root / "envgen.yaml").write_text(f"version: 1\nname: envgentestolder\n{text}")
+    lines = project.envgen("status").out.splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("image "))
+    assert [line.strip() for line in lines[at + 1 : at + 3]] == ["cuda.arch_list: 12.1a → 12.1f", "note.txt changed"]
+    assert "lock" in lines[at + 3]
+    refused = project.envgen("up", "serve", code=6)
+    assert "is older than the profile (cuda.arch_list: 12.1a → 12.1f; note.txt changed)" in refused.err
+    assert "changed  note.txt changed" in project.envgen("build", "--dry-run").out
+    built = project.envgen("build")
+    assert "envgentestolder:prod is older: cuda.arch_list: 12.1a → 12.1f; note.txt changed" in built.err
+    assert project.envgen("build", "--json").json["up_to_date"] is True
+    assert "  cuda.arch_list  12.1f\n" in project.envgen("inspect").out
+
+
 def test_a_removed_or_replaced_image_is_built_again(project: Project, engine: Engine) -> None:
     docker("image", "rm", "envgentestbuild:prod")
     assert project.envgen("build", "--json").json["up_to_date"] is False

@@ -11,7 +11,9 @@ from envgen.app.session import Session
 from envgen.app.status import look
 from envgen.cli.common import answer, reporting
 from envgen.cli.services.running import listing
-from envgen.text import short_id, size, table
+from envgen.text import first_of, short_id, size, table
+
+CHANGES = 12  # that are shown of what made an image older; --json has all
 
 
 @click.command()
@@ -34,6 +36,8 @@ def _screen(found: Mapping[str, Any]) -> Iterator[str]:
     yield f"profile     {found['profile']} ({found['mode']}) of {found['file']}{others}"
     trouble = found["engine"]["error"]
     yield f"engine      {trouble}" if trouble else f"image       {_image(found['image'])}"
+    changes = [one["text"] for one in (found["image"] or {}).get("changed", ())]
+    yield from (f"            {line}" for line in first_of(changes, CHANGES))
     yield f"lock        {_lock(found['lock'])}"
     if found["drift"]:
         yield f"files       {', '.join(found['drift'])} differ from the project file; update with: envgen render"

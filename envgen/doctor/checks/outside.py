@@ -13,7 +13,7 @@ from envgen.inside.probe.facts import is_secret
 from envgen.profile.exposure import asks_for_key, exposed, on_loopback, renumbered
 from envgen.profile.model import GpuMode
 from envgen.redact import redact
-from envgen.text import GIB, counted
+from envgen.text import GIB, counted, first_of
 
 LITTLE, TIGHT = 5 * GIB, 30 * GIB
 # Seconds by which the clocks of this machine and of the container may differ before build tools take notice.
@@ -210,7 +210,8 @@ def rendered_from_profile(context: Context, image: Image) -> Finding:
         return info("whether the image is up to date wasn't checked")
     if digest != context.digest:
         title = "the profile has changed since the image was built"
-        return warning(title, digest[:12], context.digest[:12], cure, case="outdated")
+        seen = "; ".join(first_of(context.outdated, 4)) or digest[:12]
+        return warning(title, seen, context.digest[:12], cure, case="outdated")
     return ok("the image is what the profile renders to now", digest=digest)
 
 

@@ -19,6 +19,9 @@ from envgen.app import status
 from envgen.engine.buildx import BuildLog
 from envgen.engine.values import Container, Image, image_of
 from envgen.errors import EngineError
+from envgen.profile.load import load_project
+from envgen.render.inputs import label_of
+from envgen.render.outputs import render_profile
 
 FILE = """
 version: 1
@@ -91,6 +94,23 @@ def test_one_screen(monkeypatch: pytest.MonkeyPatch) -> None:
         "2KiB", "web (run)",
     ):  # fmt: skip
         assert text in screen
+
+
+def test_what_made_the_image_older(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names and values, as far as the image says what it was built from; an image of an older envgen says nothing."""
+    monkeypatch.setattr(status, "checkout", known)
+    assert json.loads(ask(monkeypatch, StubEngine(), "--json"))["image"]["changed"] == []
+    here = load_project(file=Path("envgen.yaml")).project
+    now = render_profile(here.profiles["dev"], root=here.root).inputs
+    before = {**now, "base.image": "base:0", "docker/build/protect": "#00000000", "apt.build": "git"}
+    labels = {"dev.envgen.render": "x", "dev.envgen.inputs": label_of(before)}
+    engine = StubEngine()
+    monkeypatch.setattr(engine, "image", lambda name: replace(StubEngine().image(name), labels=labels))
+    screen = ask(monkeypatch, engine)
+    for line in ("apt.build: git → nothing", "base.image: base:0 → base:1", "docker/build/protect changed"):
+        assert f"\n            {line}\n" in screen
+    told = json.loads(ask(monkeypatch, engine, "--json"))["image"]["changed"]
+    assert {"name": "base.image", "before": "base:0", "after": "base:1", "text": "base.image: base:0 → base:1"} in told
 
 
 def test_files_that_are_not_what_is_built(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,158 @@
+"""What goes into an image, by the names that a user knows: its label, and what has changed since.
+
+The render digest says whether an image is out of date; this label says why. It decides nothing: a label that is
+missing, old or foreign costs the explanation alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from pathlib import PurePosixPath
+from urllib.parse import quote, unquote
+
+from envgen.lock.model import Change
+from envgen.profile.model import Source
+from envgen.redact import secret_in, without_login
+from envgen.render.environment import ccache_size
+from envgen.render.plan import Plan
+from envgen.text import visible
+
+LABEL = "dev.envgen.inputs"
+LOCK = "envgen.lock"
+SHORT = 8  # digits of a digest
+LONGEST = 100  # characters of a value; a longer one counts by its digest
+FILES = 60  # of more, each folder counts as one
+_MOST = 1000  # inputs of a label that are read
+
+
+def inputs_of(plan: Plan, files: Mapping[str, str]) -> dict[str, str]:
+    """Name -> value, or ``#`` and a digest of one that is long, of several lines, or looks like a secret.
+
+    Only what the plan prints: a change of any of it changes the image. ``files``: path -> digest of its content.
+    """
+    profile, lock = plan.profile, plan.lock
+    found: dict[str, object] = {
+        "base.image": plan.base_image,
+        "base.python": profile.base.python,
+        "base.platform": profile.base.platform.value if profile.base.platform else "",
+        "base.apt": profile.base.apt,
+        "apt.build": profile.apt.build,
+        "apt.runtime": profile.apt.runtime,
+        **{f"pip.{name}": getattr(profile.pip, name) for name in ("tools", "deps", "override", "remove", "protect")},
+        "python_path": [path.path for path in profile.python_path],
+        "working_dir": profile.working_dir.path,
+        "dockerfile_extra.base": [_hidden(line.text) for line in profile.dockerfile_extra.base],
+        "dockerfile_extra.end": [_hidden(line.text) for line in profile.dockerfile_extra.end],
+        "caches": [cache.path.path for cache in profile.caches.values()] if plan.opened else (),
+        "folders open to every user": "yes" if plan.opened else "",
+    }
+    if profile.cuda.arch_list.archs:
+        found |= {
+            "cuda.arch_list": str(profile.cuda.arch_list),
+            "cuda.home": profile.cuda.home.path,
+            "cuda.torch": str(profile.cuda.torch or ""),
+        }
+    if any(source.origin.wheel is None for source in profile.sources.values()):
+        found["build.ccache"] = "true" if plan.ccache else "false"
+    if plan.built and plan.ccache:
+        found["build.ccache_size"] = ccache_size(profile)
+    if plan.encodings:
+        found["tiktoken.directory"] = profile.tiktoken.directory.path
+        found |= {f"tiktoken.encodings.{name}": _hidden(str(one)) for name, one in profile.tiktoken.encodings.items()}
+    for name, source in profile.sources.items():
+        found |= {f"sources.{name}.{key}": value for key, value in _of_source(plan, name, source).items()}
+    if lock is not None:
+        found |= {f"{LOCK}: git {name}": git.commit[:12] for name, git in lock.git.items()}
+        found[LOCK] = _hidden(lock.digest)
+    found |= _grouped({path: digest for path, digest in files.items() if "/runtime/manifest.json" not in path})
+    texts = {name: _text(value) for name, value in found.items()}
+    return {name: texts[name] for name in sorted(texts) if texts[name]}
+
+
+def _of_source(plan: Plan, name: str, source: Source) -> dict[str, object]:
+    origin, install, built = source.origin, source.install, source.origin.is_built
+    found: dict[str, object] = {
+        "origin": origin.kind if origin.checkout is not None else "",  # its place is this machine's
+        "origin.git": without_login(origin.git or ""),
+        "origin.ref": origin.ref or "",
+        "origin.pull": str(origin.pull or ""),
+        "origin.pypi": str(origin.pypi or ""),
+        "origin.wheel": str(origin.wheel or ""),
+        "origin.folder": str(origin.folder or ""),
+        "distribution": source.distribution,
+        "binaries": str(source.binaries or ""),
+        "install.dependencies": "true" if install.dependencies and source.binaries is None else "",
+    }
+    if name in plan.patches or origin.checkout is not None:
+        found["package"] = source.package
+    if name in plan.patches:
+        found["patches"] = [PurePosixPath(patch.path).name for patch in plan.patches[name].patches]
+    if built or origin.checkout is not None:
+        found |= {
+            "mount": source.mount.path if not built else "",
+            "install.requires": install.requires,
+            "install.prepare": install.prepare,
+            "install.env": _hidden(str(sorted(install.env.items()))) if install.env else "",
+        }
+    if origin.git is not None:
+        found |= {
+            "submodules": "" if source.submodules else "false",
+            "submodule_origins": _hidden(str(source.submodule_origins)) if source.submodule_origins else "",
+        }
+    if built:
+        found |= {f"install.inputs.{key}": f"{without_login(one.git)} {one.ref}" for key, one in install.inputs.items()}
+    return found
+
+
+def _grouped(files: Mapping[str, str]) -> dict[str, str]:
+    """A short digest of each file; of many files, of each folder."""
+    if len(files) <= FILES:
+        return {path: _hidden(digest) for path, digest in files.items()}
+    folders: dict[str, list[str]] = {}
+    for path, digest in sorted(files.items()):
+        folders.setdefault("/".join(path.split("/")[:2][: path.count("/")]) or path, []).append(f"{path} {digest}")
+    return {folder: _hidden("\n".join(lines)) for folder, lines in folders.items()}
+
+
+def _hidden(text: str) -> str:
+    return f"#{hashlib.sha256(text.encode()).hexdigest()[:SHORT]}"
+
+
+def _text(value: object) -> str:
+    text = value if isinstance(value, str) else " ".join(value) if isinstance(value, Sequence) else str(value)
+    plain = len(text) <= LONGEST and text.isprintable() and not secret_in(text)
+    return text if plain or not text else _hidden(text)
+
+
+def label_of(inputs: Mapping[str, str]) -> str:
+    """One word an input, sorted; what would need quoting is percent-encoded."""
+    return " ".join(f"{quote(name, safe=_SAFE)}={quote(value, safe=_SAFE)}" for name, value in sorted(inputs.items()))
+
+
+_SAFE = "/:@+,<>!~#*;[]()"  # of ASCII; no `=`, blank, quote, `$` or backslash
+
+
+def read_label(label: str) -> dict[str, str]:
+    """The inputs of an image, which may be anybody's: bounded, and safe to print."""
+    pairs = (word.partition("=") for word in islice(label.split(), _MOST))
+    return {_safe(name): _safe(value) for name, _, value in pairs}
+
+
+def _safe(text: str) -> str:
+    return visible(unquote(text))[: 2 * LONGEST]
+
+
+def changed(label: str, now: Mapping[str, str]) -> list[Change]:
+    """What has changed since an image with this label was built; [] where it has none, or nothing is known."""
+    if not label:
+        return []
+    before = read_label(label)
+    found = [
+        Change(name, before.get(name, ""), now.get(name, ""))
+        for name in sorted({*before, *now})
+        if before.get(name, "") != now.get(name, "")
+    ]
+    # The digest of the whole lock is worth a line only where nothing else has changed.
+    return [one for one in found if one.name != LOCK] or found
