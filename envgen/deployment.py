@@ -321,6 +321,26 @@ def docker_environment(machine: Machine) -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if key != "DOCKER_HOST" or not context} | context
 
 
+def host_of(profile: Profile, node: str) -> str:
+    """The host of the engine of this machine; "" where its address can't be read, which ``connect`` reports."""
+    try:
+        return find_endpoint(docker_environment(profile.nodes[node]) if node else None).host
+    except EngineError:
+        return ""
+
+
+def require_described(profile: Profile, service: str) -> None:
+    """UsageError where ``nodes`` lacks a machine that the service runs on."""
+    cluster = profile.services[service].cluster
+    missing = [node for node in cluster.nodes if node not in profile.nodes] if cluster else []
+    if missing:
+        raise UsageError(
+            f"no address for {', '.join(missing)}",
+            hint=f"write into envgen.local.yaml: defaults: {{nodes: {{{missing[0]}: {{context: NAME, "
+            "address: 192.168.177.11, interface: enp1s0f1np1}}}",
+        )
+
+
 def on_machine(profile: Profile, name: str) -> Profile:
     """The profile with the folders of this machine for its caches; "": as it is."""
     own = profile.nodes[name].caches if name else {}

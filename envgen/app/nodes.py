@@ -17,11 +17,11 @@ from typing import Any
 from envgen import files
 from envgen.app.session import the_service
 from envgen.binding import digest_of
-from envgen.deployment import Deployment, docker_environment, rank_environment
+from envgen.deployment import Deployment, docker_environment, rank_environment, require_described
 from envgen.doctor.model import Finding, Remedy, Severity, Where
 from envgen.engine.client import Engine, connect
 from envgen.engine.values import COMPOSE_PROJECT, MISSHAPEN, Container, Image, Mount
-from envgen.errors import EngineError, Problem, UsageError
+from envgen.errors import EngineError, Problem
 from envgen.inside import run
 from envgen.profile.check_services import ranks_of
 from envgen.profile.model import Cluster, GpuMode, Machine, Profile, Service
@@ -111,13 +111,7 @@ def choose(profile: Profile, wanted: str | None) -> tuple[str, Service, Cluster]
     name = the_service(profile, wanted, found, "names no machines", hint)
     service = profile.services[name]
     assert service.cluster is not None
-    missing = [node for node in service.cluster.nodes if node not in profile.nodes]
-    if missing:
-        raise UsageError(
-            f"no address for {', '.join(missing)}",
-            hint=f"write into envgen.local.yaml: defaults: {{nodes: {{{missing[0]}: {{context: NAME, "
-            "address: 192.168.177.11, interface: enp1s0f1np1}}}",
-        )
+    require_described(profile, name)
     return name, service, service.cluster
 
 

@@ -7,10 +7,8 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from envgen.app import nodes
 from envgen.app.session import VARIANT_LABEL, Session
-from envgen.deployment import Deployment, docker_environment, known_service
-from envgen.engine.endpoint import find_endpoint
+from envgen.deployment import Deployment, host_of, known_service, require_described
 from envgen.engine.process import in_background
 from envgen.engine.values import Container
 from envgen.errors import EngineError, UsageError
@@ -29,8 +27,8 @@ def all_at(here: Deployment, service: str | None = None) -> list[Deployment]:
     profile = here.profile
     found = nodes_of(profile, (service,) if service else ())
     if service is None and not all(one.cluster for one in profile.services.values()):
-        mine = _host("", profile)
-        found = [next((node for node in found if _host(node, profile) == mine), "")]
+        mine = host_of(profile, "")
+        found = [next((node for node in found if host_of(profile, node) == mine), "")]
     return [here.on(node) for node in found]
 
 
@@ -122,22 +120,15 @@ def nodes_of(profile: Profile, names: Sequence[str] = ()) -> list[str]:
     """The machines of these services; "" for those that are not shared."""
     for name in names:
         known_service(profile, name)
-        if profile.services[name].cluster is not None:
-            nodes.choose(profile, name)  # names the machine that is not described
+        require_described(profile, name)
     chosen = [profile.services[name] for name in names or profile.services]
     shared = [one.cluster.nodes for one in chosen if one.cluster and profile.nodes.keys() >= {*one.cluster.nodes}]
     found = list(dict.fromkeys(node for each in shared for node in each))
-    if not found or (len(shared) < len(chosen) and _host("", profile) not in [_host(node, profile) for node in found]):
+    if not found or (
+        len(shared) < len(chosen) and host_of(profile, "") not in [host_of(profile, node) for node in found]
+    ):
         found.append("")
     return found
-
-
-def _host(node: str, profile: Profile) -> str:
-    try:
-        endpoint = find_endpoint(docker_environment(profile.nodes[node]) if node else None)
-        return endpoint.host
-    except EngineError:  # it is reported where it is connected to
-        return ""
 
 
 def reach(

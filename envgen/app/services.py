@@ -18,7 +18,6 @@ from envgen.app.places import opened, place_of, places
 from envgen.app.predict import ask_release
 from envgen.app.session import Session, of_running
 from envgen.deployment import Deployment, known_service
-from envgen.doctor.collect import lacking
 from envgen.engine.endpoint import demand_plugin
 from envgen.engine.process import in_background
 from envgen.engine.values import Container
@@ -32,6 +31,7 @@ from envgen.errors import (
     UsageError,
     named,
 )
+from envgen.patches.checkout import lacking
 from envgen.profile.model import GpuMode, Profile
 from envgen.serve import preflight
 from envgen.serve.launch import Launcher, Started, differences, keep_moment, missing_here, recreate_refused, what_next

@@ -307,7 +307,7 @@ def _plot(found: Comparison, name: str) -> str:
     import matplotlib as mpl  # heavy, and only here
 
     mpl.use("svg")
-    from matplotlib import pyplot
+    from matplotlib import pyplot  # after the choice of a backend without a screen
 
     rows = sorted((row for row in found.rows if row.metric.name == name), key=lambda row: _by_depth(row.cell))
     # Fixed ids: the same records give the same bytes.

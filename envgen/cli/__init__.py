@@ -138,7 +138,7 @@ class LazyGroup(click.Group):
         module, _, name = self._commands()[cmd_name][0].partition(":")
         found: click.Command = getattr(importlib.import_module(f"{__name__}.{module}"), name or "command")
         if ctx.resilient_parsing:  # a shell asks
-            from envgen.cli.completion import with_values
+            from envgen.cli.completion import with_values  # every other command starts faster without it
 
             return with_values(with_loudness(found))
         return with_loudness(found)

@@ -5,8 +5,6 @@ The probe's exec takes the longest, so it starts as soon as the container is kno
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import os
 import re
 import shutil
@@ -27,11 +25,10 @@ from envgen.engine.host import killers, swap_total
 from envgen.engine.owner import caller
 from envgen.engine.process import in_background
 from envgen.engine.values import Container, EngineInfo, ExecResult
-from envgen.errors import EngineError, EnvgenError, Place, ProjectError
+from envgen.errors import EngineError, EnvgenError
 from envgen.inside import run
 from envgen.lock.pyproject import build_requires
-from envgen.patches.checkout import nearest_release
-from envgen.patches.series import Series, load_series, read_patch, strip
+from envgen.patches.checkout import added, lacking
 from envgen.profile.model import Profile, Service
 from envgen.render import environment as promised
 from envgen.render.plan import wheel_folder
@@ -187,50 +184,6 @@ def build_needs(profile: Profile, root: Path) -> frozenset[str]:
         text = attempt(lambda at=file: files.read(at).decode("utf-8", "replace"))  # type: ignore[misc]
         found.update(build_requires(text or ""))
     return frozenset(found)
-
-
-def lacking(profile: Profile, root: Path) -> dict[str, tuple[str, ...]]:
-    """Mounted source -> the patches of its series that its checkout lacks. Nothing applies them there by itself.
-
-    Asked of the files; a patch that is not for the checkout's nearest release is not missed. Of several patches to one
-    file only the last one is asked about, as its lines may stand where those of the others stood.
-    """
-    found = {}
-    for name, source in profile.mounted_sources.items():
-        assert source.origin.checkout is not None
-        folder = root / Path(source.origin.checkout.path).expanduser()
-        if source.patches and folder.is_dir():
-            with contextlib.suppress(EnvgenError, OSError):  # of an unreadable series `envgen patch list` says why
-                series = load_series(root, source.patches).for_version(nearest_release(folder))
-                if missed := _missed(folder, series):
-                    found[name] = missed
-    return found
-
-
-def _missed(folder: Path, series: Series) -> tuple[str, ...]:
-    last: dict[str, tuple[str, list[str]]] = {}
-    for patch in series.patches:
-        last.update({file: (patch.name, blocks) for file, blocks in added(patch.content, patch.name).items()})
-    missed = set()
-    for file, (name, blocks) in last.items():
-        try:
-            text = files.read(folder / file, limit=8 << 20, follow=False).decode("utf-8", "replace")
-        except OSError:
-            text = ""
-        if not all(block in text for block in blocks):
-            missed.add(name)
-    return tuple(patch.name for patch in series.patches if patch.name in missed)
-
-
-def added(content: bytes, name: str) -> dict[str, list[str]]:
-    """file -> the blocks of neighbouring lines that a patch adds to it; nothing for what is not a patch."""
-    found: dict[str, list[str]] = {}
-    with contextlib.suppress(ProjectError):  # `envgen patch check` says why
-        for file in read_patch(content, name, Place(name)):
-            lines = (line for hunk in file.hunks for line in (hunk.heading, *hunk.lines))
-            runs = itertools.groupby(lines, key=lambda line: line.startswith("+"))
-            found[strip(file.target)] = ["\n".join(line[1:] for line in run) for is_added, run in runs if is_added]
-    return found
 
 
 def foreign(profile: Profile, root: Path) -> tuple[Foreign, ...]:

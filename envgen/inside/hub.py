@@ -172,7 +172,7 @@ def pull(request: Doc) -> Doc:
         os.environ["HF_ENDPOINT"] = str(request["endpoint"])
     token = str(request.get("token", "")) or None
     try:
-        import huggingface_hub
+        import huggingface_hub  # reads HF_HOME when it is imported
     except ImportError as missing:
         return {"problem": "the image has no huggingface_hub: %s" % missing, "kind": "image"}
     try:

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import glob
 import importlib
+import importlib.metadata
 import importlib.util
 import inspect
 import json
@@ -221,11 +222,9 @@ def forget() -> None:
 
 def release(found: Doc, lines: Lines) -> None:
     """Import vLLM and listen to its log."""
-    import importlib.metadata as metadata
-
     for name in ("torch", "flashinfer-python", "flashinfer-cubin", "transformers"):
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found.setdefault("versions", {})[name] = metadata.version(name)
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found.setdefault("versions", {})[name] = importlib.metadata.version(name)
     try:
         vllm = importlib.import_module("vllm")
         importlib.import_module("vllm.logger")  # first: it sets logging up

@@ -2,19 +2,66 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from pathlib import Path
 
 from envgen import files
 from envgen.engine.git import WorkTree, git
-from envgen.errors import EnvgenError, Place, RefusedError, UsageError
+from envgen.errors import EnvgenError, Place, ProjectError, RefusedError, UsageError
 from envgen.patches.dry_run import APPLY, GitTree, put
-from envgen.patches.series import Patch, Series, read_patch, strip, version_of_ref
+from envgen.patches.series import Patch, Series, load_series, read_patch, strip, version_of_ref
+from envgen.profile.model import Profile
 
 
 def nearest_release(folder: Path) -> str:
     """The release of the nearest tag at or before HEAD, or nothing."""
     said = WorkTree(folder).git(["describe", "--tags", "--abbrev=0"], check=False)
     return version_of_ref(said.text.strip()) if said.code == 0 else ""
+
+
+def lacking(profile: Profile, root: Path) -> dict[str, tuple[str, ...]]:
+    """Mounted source -> the patches of its series that its checkout lacks. Nothing applies them there by itself.
+
+    Asked of the files; a patch that is not for the checkout's nearest release is not missed. Of several patches to one
+    file only the last one is asked about, as its lines may stand where those of the others stood.
+    """
+    found = {}
+    for name, source in profile.mounted_sources.items():
+        assert source.origin.checkout is not None
+        folder = root / Path(source.origin.checkout.path).expanduser()
+        if source.patches and folder.is_dir():
+            with contextlib.suppress(EnvgenError, OSError):  # of an unreadable series `envgen patch list` says why
+                series = load_series(root, source.patches).for_version(nearest_release(folder))
+                if missed := _missed(folder, series):
+                    found[name] = missed
+    return found
+
+
+def _missed(folder: Path, series: Series) -> tuple[str, ...]:
+    last: dict[str, tuple[str, list[str]]] = {}
+    for patch in series.patches:
+        last.update({file: (patch.name, blocks) for file, blocks in added(patch.content, patch.name).items()})
+    missed = set()
+    for file, (name, blocks) in last.items():
+        try:
+            text = files.read(folder / file, limit=8 << 20, follow=False).decode("utf-8", "replace")
+        except OSError:
+            text = ""
+        if not all(block in text for block in blocks):
+            missed.add(name)
+    return tuple(patch.name for patch in series.patches if patch.name in missed)
+
+
+def added(content: bytes, name: str) -> dict[str, list[str]]:
+    """file -> the blocks of neighbouring lines that a patch adds to it; nothing for what is not a patch."""
+    found: dict[str, list[str]] = {}
+    with contextlib.suppress(ProjectError):  # `envgen patch check` says why
+        for file in read_patch(content, name, Place(name)):
+            lines = (line for hunk in file.hunks for line in (hunk.heading, *hunk.lines))
+            runs = itertools.groupby(lines, key=lambda line: line.startswith("+"))
+            found[strip(file.target)] = ["\n".join(line[1:] for line in run) for is_added, run in runs if is_added]
+    return found
 
 
 class Checkout:

@@ -12,10 +12,9 @@ from patch_sources import TOP, checkout, project, tree_hash
 from projects import Project
 
 from envgen.app.status import checkout as status_of
-from envgen.doctor.collect import lacking
 from envgen.engine.git import git
 from envgen.errors import EnvgenError, Place
-from envgen.patches.checkout import Checkout
+from envgen.patches.checkout import Checkout, lacking
 from envgen.patches.dry_run import dry_run
 from envgen.patches.series import Series, load_series, make_patch
 from envgen.profile.load import load_project

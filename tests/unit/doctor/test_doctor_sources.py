@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envgen.doctor import collect
-from envgen.doctor.collect import added, claims
+from envgen.doctor.collect import claims
 from envgen.inside.probe import sources as probe_sources
 from envgen.inside.probe.sources import claimed_patches, flags_in, known_variables, knows, server_defaults
+from envgen.patches.checkout import added
 
 ROOT = Path(__file__).parents[3]
 VLLM = {"package": "vllm"}
