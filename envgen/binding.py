@@ -1,4 +1,4 @@
-"""JSON to frozen dataclasses: the one binder. What a container says dies here when it has another shape."""
+"""JSON to frozen dataclasses: the one binder. An answer from a container that has another shape is rejected here."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ class Deployment:
 
     @property
     def outdated(self) -> list[Change]:
-        """What has changed since the image was built, as far as the image says what it was built from."""
+        """What has changed since the image was built, as far as the image records what it was built from."""
         if self.image is None or self.image.labels.get("dev.envgen.render") == self.digest:
             return []
         return changed(self.image.labels.get(INPUTS_LABEL, ""), self.rendered.inputs)
@@ -251,7 +251,7 @@ class Deployment:
 
     @property
     def claim_volume(self) -> str:
-        """The volume whose labels say who holds the name."""
+        """The volume whose labels name the owner of the name."""
         return f"{self.profile.compose_name}-owner"
 
     def other_owner(self) -> Owner | None:
@@ -367,7 +367,7 @@ def rank_environment(profile: Profile, root: Path, cluster: Cluster, name: str) 
 
 
 def engine_file(profile: Profile, root: Path, folder: Path, gpu: GpuMode, unmapped: Holds[str] = ()) -> Path | None:
-    """The Compose file, written below ``folder``, with what this engine does not take as rendered; None: nothing.
+    """The Compose file below ``folder`` that overrides what this engine can't use as rendered; None: not needed.
 
     ``gpu``: how it gives GPUs, if at all. ``unmapped``: services whose user has to be this machine's, on an engine that
     changes the numbers of users.

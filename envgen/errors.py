@@ -36,7 +36,7 @@ class ExitCode(IntEnum):
 
 @dataclass(frozen=True)
 class Place:
-    """Where in a file something stands. ``line`` and ``column`` count from 1; 0 means "the whole file"."""
+    """A position in a file. ``line`` and ``column`` count from 1; 0 means "the whole file"."""
 
     file: str
     line: int = 0
@@ -54,7 +54,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong: the sentence, where it stands, and what to do about it."""
+    """One thing that is wrong: the sentence, its position, and what to do about it."""
 
     message: str
     place: Place | None = None
@@ -162,7 +162,7 @@ class ServiceError(EnvgenError):
 
 
 class RefusedError(EnvgenError):
-    """A guard said no before anything was changed."""
+    """A guard refused before anything was changed."""
 
     exit_code = ExitCode.REFUSED
 

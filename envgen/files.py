@@ -36,7 +36,7 @@ class NotAFile(OSError):
 
 
 def trouble(error: OSError) -> RefusedError:
-    """What the file system said, as the user's error: no space, no permission, a folder that is gone."""
+    """An error of the file system, as the user's error: no space, no permission, a folder that is gone."""
     try:
         Path.cwd()
     except FileNotFoundError:

@@ -1,6 +1,6 @@
 """The last line of a terminal, which moves while a command waits: what it waits for, and for how long.
 
-Other output goes through ``SafeStream``, which takes the line away first. In a log or a pipe there is no such line.
+Other output goes through ``SafeStream``, which removes the line first. In a log or a pipe there is no such line.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Line:
         self.paused = 0
 
     def clear(self) -> None:
-        """Take the line away: something is printed."""
+        """Remove the line: something is printed."""
         with self.lock:
             self.last = time.monotonic()
             if self.drawn:
@@ -60,7 +60,7 @@ _line = _Line()
 
 @contextlib.contextmanager
 def moving(text: str) -> Iterator[None]:
-    """While this lasts, the terminal shows ``text`` where nothing else is printed; ``doing`` says more."""
+    """While this lasts, the terminal shows ``text`` where nothing else is printed; ``doing`` adds to it."""
     if Loudness.quiet or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         yield
         return

@@ -1,4 +1,4 @@
-"""One detector of secrets: it takes them out of a text before it leaves the machine, and finds them in a project file.
+"""One detector of secrets: it removes them from a text that leaves the machine, and finds them in a project file.
 
 What goes: tokens and keys by their shape, values beside a secret-like name, credentials in URLs and headers, private
 keys, home folders, this machine's name and user, and every value that the caller knows to be secret. What stays says
@@ -188,7 +188,7 @@ _VARIABLE = re.compile(r"\$(?:\w+|\{\w+(?::?[-?+][^}]*)?\})")
 
 
 def secret_in(text: str, *, prose: bool = False) -> str:
-    """What secret ``text`` holds ("login", "token", ...) by the shapes that ``redact`` takes out; empty for none.
+    """What secret ``text`` holds ("login", "token", ...) by the shapes that ``redact`` removes; empty for none.
 
     Shell variables are not secrets: ``--api-key "$VLLM_API_KEY"`` names one. ``prose``: a sentence, in which a word
     behind ``password:`` proves nothing.

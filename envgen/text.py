@@ -197,7 +197,7 @@ class SafeStream:
 
     def write(self, text: str) -> int:
         if not isinstance(text, str):
-            raise TypeError(f"write() takes text, not {type(text).__name__}")
+            raise TypeError(f"write() needs text, not {type(text).__name__}")
         type(self).before_write()
         for value, instead in self.hidden.items():
             if value in text:

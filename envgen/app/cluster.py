@@ -1,4 +1,4 @@
-"""A service on several machines: started together, watched together, taken down together.
+"""A service on several machines: started together, watched together, stopped together.
 
 vLLM's ranks notice little of each other: an idle head never learns that a worker died, and a worker that its head
 died. So any container that ends, with whatever exit code, is the end of all of them.
@@ -87,7 +87,7 @@ class Group:
         raise self._failed(watch, "is not ready")
 
     def stay(self) -> None:
-        """Watch a service that runs until a rank ends; then take all down and raise ServiceError. Ctrl-C leaves it."""
+        """Watch a service that runs until a rank ends; then stop all and raise ServiceError. Ctrl-C leaves it."""
         watch = Watch(progress)
         try:
             for here in self.ranks:

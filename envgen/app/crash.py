@@ -107,7 +107,7 @@ FOLDER = "crash"  # below the state folder, which git ignores
 def write(here: Deployment, service: str, failure: StartFailure, cause: str) -> str:
     """Collect what ``service`` left behind and write it to .envgen/crash/; returns the file's path.
 
-    What the log says and what the doctor sees is added. A bundle that can't be written is reported on stderr, and the
+    The log's cause and doctor's report are added. A bundle that can't be written is reported on stderr, and the
     path is empty: the failure itself matters more.
     """
     identity, files = failure.container.id if failure.container else "", [here.root / here.profile.compose_file]

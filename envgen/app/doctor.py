@@ -112,7 +112,7 @@ def _causes(context: Context, engine: Engine) -> dict[str, str]:
 def apply_fixes(looked: Sequence[Looked], *, dry_run: bool, agree: Callable[[int], bool]) -> bool:
     """Do what is safe. True when something was done, so that it is worth looking again.
 
-    ``agree`` is asked with the number of steps. A step that fails is said, and the others are done.
+    ``agree`` is asked with the number of steps. A step that fails is reported; the others still run.
     """
     steps = [step for one in looked for step in plan(one)]
     for line in moved(looked[0].subject):
@@ -165,7 +165,7 @@ def _stale(here: Deployment) -> list[Fix]:
 
 
 def moved(subject: Subject) -> list[str]:
-    """Checkouts that are not where the profile says, and lie in exactly one place nearby: what to write where."""
+    """Checkouts missing from their configured path but found in exactly one place nearby: the lines to write."""
     machine = promised.compose_environment(subject.here.profile, subject.here.root)
     lines: list[str] = []
     for name, source in subject.here.profile.mounted_sources.items():
@@ -186,7 +186,7 @@ def moved(subject: Subject) -> list[str]:
 
 
 def nearby(name: str, package: str, places: list[Path]) -> list[Path]:
-    """Checkouts of ``package`` in these folders, in those above and beside them, under a name that says so."""
+    """Checkouts of ``package`` in these folders, above them and beside them, under the package's usual names."""
     found: dict[Path, None] = {}
     for place in places:
         for folder in (place, place.parent, place / "checkouts", place / "src"):

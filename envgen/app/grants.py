@@ -1,4 +1,4 @@
-"""What a service gets of this machine: said once, before it first starts, and again when it changes."""
+"""The parts of this machine that a service can use: printed before its first start, and again when they change."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _folder(mount: Mount) -> str:
 def note(profile: Profile, root: Path, service: str) -> str:
     """The line for a service that starts here for the first time, or gets something new; else "".
 
-    What was said is kept in .envgen; a folder that cannot be written is told each time.
+    The printed lines are kept in .envgen; where it is not writable, they are printed at every start.
     """
     words = list(dict.fromkeys(granted(profile, service)))
     record, name, told = state_dir(root) / "granted.json", f"{profile.name}/{service}", dict[str, list[str]]()

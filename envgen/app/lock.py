@@ -1,4 +1,4 @@
-"""envgen.lock: resolve it, check it, and what a build demands of it."""
+"""envgen.lock: resolve it, check it, and require it before a build."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def _problems_of(session: Session, found: Sequence[Unresolved]) -> list[Problem]
 
 
 def require_lock(here: Deployment) -> None:
-    """RefusedError when a production build would not be what the lock says; development gets warnings."""
+    """RefusedError when a production build would differ from the lock; a development build prints warnings."""
     profile, lock = here.profile, here.lock
     production = profile.mode is Mode.PRODUCTION
     problems = _problems(here)
@@ -169,5 +169,5 @@ def _problems(here: Deployment) -> list[Problem]:
         if image is None or image.id != lock.base.digest:
             seen = "is not there" if image is None else "is another one"
             message = f"base: {lock.base.name} was made on one machine, and here it {seen}"
-            found.append(Problem(message, hint="`envgen lock --upgrade base` takes the one that is here"))
+            found.append(Problem(message, hint="`envgen lock --upgrade base` locks the one that is here"))
     return found

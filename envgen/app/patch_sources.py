@@ -54,7 +54,7 @@ class Target:
 
     @property
     def version(self) -> str:
-        """The version that the profile builds, where its origin says so."""
+        """The version that the profile builds, where its origin names one."""
         return version_of(self.source.origin)
 
     def series(self) -> Series:

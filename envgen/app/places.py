@@ -78,13 +78,13 @@ def opened(session: Session) -> Deployment:
 
 
 def _rendered(one: Deployment) -> Deployment:
-    """What can't be rendered is told before anything is done with it."""
+    """A profile that can't be rendered fails before anything is done with it."""
     _ = one.compose
     return one
 
 
 def place_of(session: Session, service: str, node: str | None) -> Deployment:
-    """Where ``service`` is: on ``node``; not said: on the first of its machines. EngineError where that is lost."""
+    """Where ``service`` is: on ``node``, by default the first of its machines. EngineError if that can't be reached."""
     profile = session.profile()
     known_service(profile, service)
     cluster = profile.services[service].cluster

@@ -58,7 +58,7 @@ class Prediction:
 
     @property
     def memory(self) -> Estimate | None:
-        """What it would take on each GPU; None where the release did not tell enough."""
+        """Memory needed on each GPU; None where the release's answer lacks a figure."""
         if isinstance(self.answer, run.Failure) or not self.answer.get("platform"):
             return None
         return estimate(self.answer.get("size"), self.answer["platform"].get("memory"))

@@ -64,7 +64,7 @@ def find(engine: Engine, project: Project, variants: Sequence[Profile] = ()) -> 
 
 
 def held_elsewhere(engine: Engine, project: Project) -> dict[str, Owner]:
-    """The profiles whose name another folder or user holds, and who."""
+    """The profiles whose name belongs to another folder or user, with that owner."""
     found = {name: _at(engine, project, profile).other_owner() for name, profile in project.profiles.items()}
     return {name: other for name, other in found.items() if other is not None}
 

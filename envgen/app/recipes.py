@@ -42,7 +42,7 @@ def shipped() -> dict[str, Recipe]:
 
 @dataclass(frozen=True)
 class Collection:
-    """Files that may be recipes, by path; ``source`` and ``commit`` say where they are from."""
+    """Files that may be recipes, by path; ``source`` and ``commit`` are their origin."""
 
     source: str
     commit: str
@@ -159,7 +159,7 @@ def add(session: Session, recipe: Recipe, name: str = "", extends: str = "") -> 
     if not matches(NAME, name):
         raise UsageError(f"{name!r} is not a profile's name", hint="small letters and digits, with single _ between")
     if name in project.profiles:
-        raise RefusedError(f"there is a profile {name} already", hint="--name NAME takes another one")
+        raise RefusedError(f"there is a profile {name} already", hint="choose another with --name NAME")
     path = project.file
     before = text_of(path, path.name)
     machines = list(parent.nodes)
@@ -174,7 +174,7 @@ def _parent(profiles: Mapping[str, Profile], wanted: str) -> Profile:
     chosen = wanted or ("current" if "current" in names else "")
     if chosen not in names:
         message = f"there is no profile {chosen!r}" if chosen else "there is no profile `current` to extend"
-        raise UsageError(message, hint=f"--extends takes one of {', '.join(names)}")
+        raise UsageError(message, hint=f"--extends must be one of {', '.join(names)}")
     return profiles[chosen]
 
 

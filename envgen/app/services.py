@@ -230,7 +230,7 @@ def _check_shared(session: Session, service: str) -> Checked:
 
 @dataclass(frozen=True)
 class Starting:
-    """A service that was begun. ``future`` is done when it is ready or never will be; ``finish`` says which."""
+    """A service that was begun. ``future`` is done when it is ready or never will be; ``finish`` returns or raises."""
 
     checked: Checked
     future: Future[Any]

@@ -94,7 +94,7 @@ def of_running(
 
 
 def the_service(profile: Profile, wanted: str | None, fitting: Sequence[str], lacking: str, hint: str) -> str:
-    """The wanted service, or the only one that fits. ``lacking``: what is said of one that does not. UsageError."""
+    """The wanted service, or the only one that fits. ``lacking``: the message for one that does not. UsageError."""
     if wanted is not None:
         known_service(profile, wanted)
     if wanted in fitting or (wanted is None and len(fitting) == 1):

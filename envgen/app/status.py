@@ -1,4 +1,4 @@
-"""`envgen status`: where a profile stands, from what can be had within a few seconds."""
+"""`envgen status`: where a profile stands, from what answers within a few seconds."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _TAIL = 4096
 
 @hurried(PATIENCE)
 def look(session: Session) -> dict[str, Any]:
-    """Ask engine, checkouts and files at the same time. What does not answer in time is left out, and said."""
+    """Ask engine, checkouts and files at the same time. What does not answer in time is left out, with a note."""
     deadline = time.monotonic() + PATIENCE
     project, profile = session.loaded().project, session.profile()
     root, trouble = project.root, None

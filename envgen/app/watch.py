@@ -31,7 +31,7 @@ OVER_TCP = {"rdma": r"NCCL INFO (Channel .* via NET/Socket|NET/IB : No device fo
 
 @dataclass
 class Rank:
-    """One container that is watched. ``heard``: when its engine last answered; ``read``: when its log was last read.
+    """One container that is watched. ``heard``: its engine's last answer; ``read``: the last reading of its log.
 
     ``evidence``: what its log has shown, where that counts; ``wrote``: when it last grew.
     """

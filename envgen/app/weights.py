@@ -102,7 +102,7 @@ def cached(here: Deployment) -> list[Mapping[str, Any]]:
 def fetch(here: Deployment, service: str) -> tuple[str, int]:
     """Fetch what is missing and show how far it is; HF_TOKEN and HF_ENDPOINT come from this shell. Commit and bytes.
 
-    LockError says why it could not be fetched.
+    LockError with the reason if that fails.
     """
     model, request = _request("pull", here, service)
     request |= {

@@ -203,7 +203,7 @@ async def _ask(session: aiohttp.ClientSession, target: Target, body: Mapping[str
 
 
 def read(reply: Reply, parts: Sequence[Part]) -> None:
-    """Take in a whole reply: its text, tokens and faults. Never raises for what the server wrote."""
+    """Parse a whole reply: its text, tokens and faults. Never raises for what the server wrote."""
     whole = b"".join(part for _, part in parts)
     if reply.status != 200:
         reply.kind, reply.fault = "status", f"answered with {reply.status}: {error_text(document_of(whole))}"
@@ -285,7 +285,7 @@ def drafted(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str
 
 
 def listed_models(url: str, status: int, document: Any) -> dict[str, dict[str, Any]]:
-    """The rows of /v1/models, by name. ServiceError when that is no list of models."""
+    """The rows of /v1/models, by name. ServiceError when that is not a list of models."""
     if status in (401, 403):
         raise UsageError(f"{url} wants an API key", hint="export it, and name the variable: --api-key-env NAME")
     if status == 200:

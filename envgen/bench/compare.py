@@ -189,7 +189,7 @@ def _adjust(tested: Sequence[dict[str, Any]]) -> None:
 
 @dataclass(frozen=True)
 class Section:
-    """A table as it is printed and stands on a page; the first row is its head, ``right`` are columns of numbers."""
+    """A table as printed and as shown on the page; the first row is its head, ``right`` are columns of numbers."""
 
     title: str
     rows: Sequence[Sequence[str]]
@@ -256,7 +256,7 @@ def flat(value: Any, prefix: str = "") -> dict[str, str]:
 
 
 def flags(words: Sequence[str]) -> dict[str, str]:
-    """Arguments as flag -> value: ``--a b``, ``--a=b``, a bare ``--a`` (yes); a list option takes several words."""
+    """Arguments as flag -> value: ``--a b``, ``--a=b``, a bare ``--a`` (yes); a list option has several words."""
     found: dict[str, str] = {}
     name = "(other words)"
     for word in words:

@@ -88,7 +88,7 @@ def checkouts(profile: Profile, root: Path) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Vitals:
-    """``memory``: resident bytes of all its processes. ``gpu_memory``: bytes, None where nvidia-smi doesn't tell."""
+    """``memory``: resident bytes of all its processes. ``gpu_memory``: bytes, None: nvidia-smi lacks it."""
 
     memory: int
     gpu_memory: int | None
@@ -130,6 +130,6 @@ def alive(engine: Engine, before: Container) -> bool:
 
 
 def parse_gpu_memory(text: str) -> int | None:
-    """Bytes in what nvidia-smi printed, one number of MiB a line; None where it can't tell ([N/A])."""
+    """Bytes in what nvidia-smi printed, one number of MiB a line; None for [N/A]."""
     lines = text.split()
     return sum(map(int, lines)) << 20 if lines and all(map(str.isdigit, lines)) else None

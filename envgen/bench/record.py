@@ -69,7 +69,7 @@ METRICS = {
 
 @dataclass(frozen=True)
 class Record:
-    """One run. ``outcome`` is what the run said at its end, else ``unfinished``; times are UTC."""
+    """One run. ``outcome`` is written at the end of the run, else ``unfinished``; times are UTC."""
 
     path: Path
     id: str

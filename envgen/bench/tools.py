@@ -264,7 +264,7 @@ def vllm_samples(report: Mapping[str, Any], asked: Cell) -> list[dict[str, Any]]
 
 
 def time_left(done: Sequence[Measured], left: Sequence[Cell]) -> float | None:
-    """Seconds that the cells that are left will take, by what a token took so far; None before the first one."""
+    """Estimated seconds for the remaining cells, from the time per token so far; None before the first one."""
     spent = sum(map(_work, (one.cell for one in done)))
     return sum(map(_work, left)) * sum(one.seconds for one in done) / spent if spent else None
 

@@ -192,7 +192,7 @@ with_loudness(main)
 def run(argv: Sequence[str] | None = None, output: Output | None = None) -> int:
     """Parse ``argv`` (default: ``sys.argv[1:]``) and run it. Returns the exit code; errors pass through.
 
-    ``output`` is told whether the command line asks for JSON, and whether it was printed.
+    ``output`` records whether the command line asks for JSON, and whether it was printed.
     """
     if os.environ.get("_ENVGEN_COMPLETE"):
         # Errors don't belong in a prompt.

@@ -56,7 +56,7 @@ def _with_session(function: F, *file_names: str) -> F:
 
 
 def variant_option(function: F) -> F:
-    """Add --variant, which goes into the ``session``; stands below ``project_options``."""
+    """Add --variant, which goes into the ``session``; goes below ``project_options``."""
 
     @click.option("--variant", default="", metavar="NAME",
                   help="Lay a variant of the profile over it (`envgen config` lists them).")  # fmt: skip
@@ -120,7 +120,7 @@ def confirm(what: str, question: str, lines: Iterable[str]) -> None:
 
 
 def show_logs(composes: Mapping[str, Compose], *words: str) -> int:
-    """`docker compose logs ...` on our terminal, where only colours pass; raw where a pipe or a file takes it.
+    """`docker compose logs ...` on our terminal, where only colours pass; raw when redirected to a pipe or a file.
 
     Of several machines (by their names), each line begins with the name: all at once with --follow, else in turn.
     """

@@ -281,7 +281,7 @@ def _request(subject: Subject, service: str, label: str, paths: Iterable[str] | 
 
 
 def _awaited(probing: Future[Answer], engine: Engine, container: str) -> Answer:
-    """What the probe said. An engine that no longer answers won't hand it over."""
+    """The probe's answer. An engine that no longer answers won't hand it over."""
     while not wait([probing], timeout=LOOK).done:
         before = time.time()
         try:
@@ -298,7 +298,7 @@ def _timed(ask: Callable[[], Facts]) -> Answer:
 
 
 def _without_engine(subject: Subject, problem: EngineError) -> tuple[Context, list[Finding]]:
-    """The sentence of the engine's room as a finding, and what can be told of this machine alone."""
+    """The engine's error as a finding, and the facts of this machine alone."""
     profile, said = subject.here.profile, problem.problems[0]
     quoted = re.search(r"`([^`\n]+)`", said.hint)
     cure = Remedy(quoted[1] if quoted else "docker version")

@@ -1,4 +1,4 @@
-"""`doctor --deep`: what the packages themselves say (``inside/deep.py`` asks), and what that means for the
+"""`doctor --deep`: the answers of the packages themselves (``inside/deep.py`` asks), and what that means for the
 profile."""
 
 from __future__ import annotations

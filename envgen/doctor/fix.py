@@ -108,7 +108,7 @@ def _owners(context: Context, findings: list[Finding], engine: Engine) -> list[F
 
 
 def _installs(context: Context, findings: list[Finding], engine: Engine) -> list[Fix]:
-    """Sources whose finding says that installing them again is the cure."""
+    """Sources that a finding advises to install again."""
     container = context.container
     if container is None or not container.running:
         return []

@@ -1,4 +1,4 @@
-"""What doctor says and what it looks at: findings, checks, and the frozen facts that checks judge.
+"""The data of doctor: findings, checks, and the frozen facts that checks judge.
 
 Evidence is collected first (by the probe inside the container, by the engine and on the host), judgement comes after: a
 check is a pure function of one `Context`, so each is tested from recorded facts alone.
@@ -168,7 +168,7 @@ Judge = Callable[..., Judged | list[Finding] | Finding | None]
 
 @dataclass(frozen=True)
 class Check:
-    """One question. Its judge yields what is wrong, and returns what is said where nothing is; None: nothing to judge.
+    """One question. Its judge yields what is wrong, and returns the finding for none; None: nothing to judge.
 
     ``needs``: the part of the context without which there is nothing to ask; the judge gets it as its second argument.
     docs/doctor.md describes each finding.
@@ -275,7 +275,7 @@ class DataLink:
 
 @dataclass(frozen=True)
 class Root:
-    """A package's folder: the version that it tells, and what its JIT needs."""
+    """A package's folder: its version, and what its JIT needs."""
 
     package: str
     root: str
@@ -381,7 +381,7 @@ class Promises:
 
 @dataclass(frozen=True)
 class Software:
-    """A version, and the file that says it."""
+    """A version, and the file it was read from."""
 
     version: str = ""
     path: str = ""
@@ -390,7 +390,7 @@ class Software:
 
 @dataclass(frozen=True)
 class Tool:
-    """A compiler, and the architectures that it says it compiles for."""
+    """A compiler, and the architectures that it lists as supported."""
 
     name: str
     path: str
@@ -426,7 +426,7 @@ class Processes:
 
 @dataclass(frozen=True)
 class KnownVariable:
-    """What the installed release's own sources say about a variable that is set."""
+    """What the installed release's own sources contain about a variable that is set."""
 
     name: str
     package: str
@@ -485,7 +485,7 @@ class Binaries:
 
 @dataclass(frozen=True)
 class Environment:
-    """Variables of the container whose values may leave it."""
+    """Variables of the container that may be shown outside it."""
 
     values: Mapping[str, str] = field(default_factory=dict)
 

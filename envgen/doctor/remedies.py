@@ -30,7 +30,7 @@ def up(context: Context) -> Remedy:
 
 
 def renew(context: Context) -> Remedy:
-    """What brings the container to what the profile says: variables like PYTHONPATH are the image's own."""
+    """The command that makes the container match the profile: variables like PYTHONPATH are the image's own."""
     digest = context.image.labels.get("dev.envgen.render", "") if context.image else ""
     return up(context) if digest and digest == context.digest else build(context)
 

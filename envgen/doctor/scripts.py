@@ -54,7 +54,7 @@ def from_folder(context: Context, root: Path, engine: Engine) -> list[Finding]:
 def from_deep_folder(
     context: Context, root: Path, engine: Engine, show: Callable[[str], None]
 ) -> Iterator[tuple[list[Finding], list[Row]]]:
-    """Run each script of ``checks/deep/``, as the service starts its programs; ``show`` gets what it says meanwhile."""
+    """Run each script of ``checks/deep/``, as the service starts its programs; ``show`` gets its output as it runs."""
     container = context.container
     if container is None or container.state != "running":
         return
@@ -114,7 +114,7 @@ class Printed:
 
 def read_answer(data: bytes, context: Context) -> tuple[list[Finding], list[Row]]:
     """The document that a script prints: {"findings": [...]} as in `doctor --json`, and "rows" where it measures.
-    ValueError says what is wrong."""
+    ValueError with what is wrong."""
     if len(data) > LARGEST:
         raise ValueError(f"it printed more than {LARGEST} bytes")
     try:

@@ -47,7 +47,7 @@ class Options:
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """Everything about one build. ``pass_args``: build arguments whose value buildx takes from the environment.
+    """Everything about one build. ``pass_args``: build arguments that buildx reads from the environment.
 
     ``secrets``: what a step may read without the image keeping it: a file, or a value that travels by environment.
     """
@@ -114,7 +114,7 @@ class BuildResult:
 
     @property
     def last_lines(self) -> list[str]:
-        """What the failing step wrote last, or what buildx itself said."""
+        """The last lines of the failing step, or buildx's own error."""
         lines = list(self.failed.lines) if self.failed else []
         return lines or self.error.splitlines()
 
@@ -180,7 +180,7 @@ def _image_id(metadata: Path) -> str:
 
 
 def _csv(*fields: str) -> str:
-    """One record of comma-separated values, as Go's reader takes it: a comma or quote in a path stays in it."""
+    """One record of comma-separated values, as Go's reader parses it: a comma or quote in a path stays in it."""
     return ",".join('"' + f.replace('"', '""') + '"' if re.search(r'[,"\n]', f) else f for f in fields)
 
 
@@ -203,7 +203,7 @@ _FLAGS = re.compile(r"^((?:\[[^\]]*\] )?\w+ )(?:--(?:mount|network|security|chmo
 
 @dataclass
 class Step:
-    """An instruction of the Dockerfile, or a chore of BuildKit (``internal``). ``status``: what it last said."""
+    """An instruction of the Dockerfile, or a chore of BuildKit (``internal``). ``status``: its last output."""
 
     name: str
     seconds: float = 0.0
@@ -302,7 +302,7 @@ class Progress:
         return min(broken, key=lambda step: step.exit_code == 137, default=None)
 
     def feed(self, line: str) -> Step | None:
-        """Take in one line of buildx's output. Returns the step that it is about."""
+        """Parse one line of buildx's output. Returns the step that it is about."""
         found = _OF_STEP.fullmatch(line)
         if not found:
             self.notes.append(line)

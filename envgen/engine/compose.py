@@ -113,7 +113,7 @@ def read_dotenv(path: Path, names: Sequence[str]) -> Mapping[str, str]:
     if done.code:
         line = re.search(rb"line (\d+)", done.stderr)
         where = f" in line {line[1].decode()}" if line else ""
-        raise RefusedError(f"Compose cannot read {path}{where}", hint="it takes NAME=value, one a line")
+        raise RefusedError(f"Compose cannot read {path}{where}", hint="write NAME=value, one a line")
     found = json.loads(done.stdout)[_ASKED]
     # What Compose prints is a Compose file again, in which $$ is a dollar.
     return {name: value.replace("$$", "$") for name, value in found.items() if value}

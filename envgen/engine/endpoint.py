@@ -44,7 +44,7 @@ OLDEST = {"buildx": "0.10", "compose": "2.24"}
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The address of an engine: ``unix:///...``, ``tcp://...``, ``ssh://...``, and who said so."""
+    """The address of an engine: ``unix:///...``, ``tcp://...``, ``ssh://...``, and where it came from."""
 
     host: str
     said_by: str = "the default"
@@ -100,7 +100,7 @@ def _checked(host: str, tls: bool) -> str:
     if not host.startswith(("unix://", "tcp://", "ssh://", "http://")):
         raise EngineError(
             f"the engine's address {host!r} is of a kind that envgen cannot use",
-            hint="it takes unix:///path, tcp://host:port and ssh://user@host",
+            hint="use unix:///path, tcp://host:port and ssh://user@host",
         )
     if tls and host.startswith("tcp://"):
         raise EngineError(
@@ -131,7 +131,7 @@ def find_plugin(name: str) -> Path | None:
 
 
 def plugin_argv(name: str) -> list[str]:
-    """How to start a plugin; ``Endpoint.environment`` tells it where the engine is."""
+    """How to start a plugin; ``Endpoint.environment`` has the engine's address."""
     if program := find_plugin(name):
         return [str(program)]
     if name == "compose" and shutil.which("docker-compose"):
@@ -154,7 +154,7 @@ def plugin_version(name: str) -> str:
 
 
 def outdated(name: str, version: str) -> bool:
-    """True where a plugin of that version lacks what envgen needs. One that gives no version is taken as it is."""
+    """True where a plugin of that version lacks what envgen needs. One without a version counts as current."""
     there, needed = (tuple(map(int, text.split("."))) for text in (version or "999", OLDEST[name]))
     return there < needed
 
@@ -194,7 +194,7 @@ _OPTIONS = (
 
 @contextlib.contextmanager
 def patient(seconds: float) -> Iterator[None]:
-    """Inside, no connection may take longer."""
+    """Inside, a connection gets at most this long."""
     _patience.append(seconds)
     try:
         yield

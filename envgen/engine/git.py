@@ -148,8 +148,8 @@ class WorkTree(Repository):
     """A checkout on this machine: its folder, and git's answers about it.
 
     ``Path`` must be the top of a work tree (a clone, a linked worktree or a submodule) that belongs to the user, as git
-    demands it: another user's folder is accepted only when the user's own ``safe.directory`` names it. A bare
-    repository is never taken for a checkout.
+    requires it: another user's folder is accepted only when the user's own ``safe.directory`` names it. A bare
+    repository never counts as a checkout.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -214,7 +214,7 @@ class WorkTree(Repository):
         return self.git(["ls-files", "--others", "--exclude-standard", "-z"]).names
 
     def generated(self, names: Sequence[str]) -> list[str]:
-        """Those that nobody edits by hand: tracked though git ignores them, or written by a build's version script."""
+        """Files not edited by hand: tracked though git ignores them, or written by a build's version script."""
         ignored = set(self.git(["ls-files", "--cached", "--ignored", "--exclude-standard", "-z"]).names)
         return [name for name in names if name in ignored or name.rpartition("/")[2] in _VERSION_FILES]
 
@@ -295,7 +295,7 @@ class WorkTree(Repository):
             )
 
     def _fill(self, own: Path) -> None:
-        """The directory that git takes for the checkout's: data alone, and a configuration of ours."""
+        """A git directory for the checkout: its data alone, with a configuration of ours."""
         (own / "empty").mkdir()
         (own / "info").mkdir()
         (own / "objects" / "info").mkdir(parents=True)

@@ -160,7 +160,7 @@ class Leftover:
 
 @dataclass(frozen=True)
 class Creator:
-    """A process, so exactly that no later one can be taken for it. ``start`` is the kernel's, 0 where it has none."""
+    """A process; a later one with its number is another. ``start`` is the kernel's, 0 where it has none."""
 
     host: str
     boot: str

@@ -1,4 +1,4 @@
-"""Whose a container or volume is: the project folder and the user that made it, as labels on the engine tell."""
+"""The owner of a container or volume: the project folder and the user that made it, from its labels."""
 
 from __future__ import annotations
 

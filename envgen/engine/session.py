@@ -287,7 +287,7 @@ class Tail:
         self._frames: Demultiplexer | None = Demultiplexer(lambda _channel, data: self._keep(data))
 
     def feed(self, data: bytes) -> None:
-        """Take in a part of the answer."""
+        """Parse the next part of the answer."""
         if self._frames is not None:
             try:
                 self._frames.feed(data)

@@ -129,7 +129,7 @@ class Container:
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """What the engine says about itself and its machine. ``memory`` is in bytes."""
+    """Facts about the engine and its machine, by its own answer. ``memory`` is in bytes."""
 
     version: str
     api_version: str

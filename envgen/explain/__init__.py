@@ -125,7 +125,7 @@ class Explanation:
 
 
 def classify(lines: Iterable[str], *, kind: str | None = None) -> tuple[Explanation, ...]:
-    """What a log says about why it ended as it did: failures before notices, the most certain first; empty when no rule
+    """Known causes found in a log: failures before notices, the most certain first; empty when no rule
     knows it.
 
     ``kind``: build, jit or serve; None asks all rules. Lines may have their line ends. Each rule's text is searched in
@@ -195,7 +195,7 @@ def cause_of(
 ) -> Cause | None:
     """The cause of a failure from its output; None when no rule knows it.
 
-    ``service``: the output is a service's, not a build's. ``oom_killed``: what Docker says of the container.
+    ``service``: the output is a service's, not a build's. ``oom_killed``: as Docker reports it of the container.
     """
     found = {one.rule: one.evidence for one in classify(lines, kind="serve" if service else "build") if one.failure}
     if oom_killed:

@@ -55,7 +55,7 @@ class _Speaker:
 
 
 class Tracker:
-    """Takes in a log line by line; ``first`` is what failed first in it, as far as it has come."""
+    """Reads a log line by line; ``first`` is the first failure so far."""
 
     def __init__(self) -> None:
         self._speakers: dict[str, _Speaker] = {}

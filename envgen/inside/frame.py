@@ -47,7 +47,7 @@ def watch() -> None:
 
 
 def bounded(document: Doc, limit: int) -> bytes:
-    """The document as bytes; one that is too long is replaced by what says so."""
+    """The document as bytes; one that is too long is replaced by an error."""
     data = json.dumps(document, default=str).encode("utf-8", "replace")
     if len(data) > limit:
         short = {"error": "TooLong", "message": "the answer has %d bytes, %d are allowed" % (len(data), limit)}

@@ -56,7 +56,7 @@ def commit_of(folder: str, revision: str) -> str:
 
 
 def check(home: str, repo: str, revision: str, commit: str) -> Doc:
-    """What of the model is there: ``state`` is absent, partial, damaged or whole; ``problems`` say what is wrong.
+    """What of the model is there: ``state`` is absent, partial, damaged or whole; ``problems`` list what is wrong.
 
     ``commit``: the one that the lock names ("": none does). What a server loads is what ``revision`` leads to.
     """
@@ -163,7 +163,7 @@ def size_of_blobs(folder: str) -> Tuple[int, int]:
 
 
 def pull(request: Doc) -> Doc:
-    """Fetch what is missing; ``problem`` says why it could not be. Progress goes to stderr as JSON, a line a second."""
+    """Fetch what is missing; ``problem``: why it failed. Progress goes to stderr as JSON, a line a second."""
     trust(str(request.get("ca", "")))
     home, repo, revision = str(request["home"]), str(request["repo"]), str(request["revision"])
     os.environ.update({"HF_HOME": home, "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1"})
@@ -220,13 +220,13 @@ def write_ref(folder: str, revision: str, commit: str) -> None:
 
 
 def watch(folder: str, total: int, done: threading.Event) -> None:
-    """Say every second how much is there."""
+    """Print every second how much is there."""
     while not done.wait(1):
         say({"bytes": min(size_of_blobs(folder)[0], total), "total": total})
 
 
 def say(document: Doc) -> None:
-    """A line of progress: one JSON document, marked, so that a package's own lines are not taken for it."""
+    """A line of progress: one JSON document, marked, so that it can't be confused with a package's own lines."""
     sys.stderr.write("envgen-progress %s\n" % json.dumps(document))
     sys.stderr.flush()
 

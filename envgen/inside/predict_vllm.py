@@ -1,7 +1,7 @@
 """Runs inside the container: asks the vLLM that is installed there what it would choose on a GPU that may be absent.
 
 Nothing is chosen here: the release's own parser, configuration and selectors answer. Names move between releases:
-``PLACES`` has all that are known, newest first, and each answer tells which one was used.
+``PLACES`` has all that are known, newest first, and each answer names the one that was used.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ STDLIB = os.path.dirname(os.__file__) + os.sep
 
 
 class Refused(Exception):
-    """The release said no, in its own words."""
+    """The release refused, in its own words."""
 
 
 LARGEST_CONFIG = 4 << 20  # bytes; those of released models have some thousands
@@ -62,7 +62,7 @@ class NotAskable(Exception):
 
 
 class Lines(logging.Handler):
-    """Keeps what the release logs; ``step`` says what it was doing."""
+    """Keeps what the release logs; ``step`` is what it was doing."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self, logging.DEBUG)
@@ -106,7 +106,7 @@ def behind(problem: BaseException) -> List[BaseException]:
 
 
 def on_purpose(problem: BaseException) -> bool:
-    """Whether the release itself says no. An accident, a missing package or a missing file says nothing about a
+    """Whether the release itself refuses. An accident, a missing package or a missing file says nothing about a
     server that has them."""
     text = str(problem)
     if "failed to be inspected" in text or re.search(r"\bImportError\b", text):
@@ -206,7 +206,7 @@ def ask_selectors(config: Any, answers: Doc, lines: Lines) -> None:
 
 
 def offline(lines: Lines) -> bool:
-    """Whether the release missed NVIDIA's artifactory, with no variable that says what is there."""
+    """Whether the release missed NVIDIA's artifactory, with no variable that lists what is there."""
     asked = any("artifactory" in one["text"] and one["level"] == "WARNING" for one in lines.kept)
     return asked and "VLLM_HAS_FLASHINFER_CUBIN" not in os.environ
 
@@ -516,7 +516,7 @@ def check_config(place: str) -> None:
     try:
         with open(place, encoding="utf-8") as file:
             if not isinstance(json.load(file), dict):
-                raise ValueError("it is no mapping")
+                raise ValueError("it is not a mapping")
     except RecursionError:
         raise NotAskable("%s cannot be read: it is nested too deep" % place) from None
     except (OSError, ValueError) as error:
@@ -563,7 +563,7 @@ def configured(args: Any, found: Doc, lines: Optional[Lines] = None) -> Any:
 
 
 def size_of(config: Any, found: Doc) -> Doc:
-    """What decides how much memory the server takes, as the release has it after its own defaults."""
+    """What decides how much memory the server needs, after the release's own defaults."""
     model, cache, parallel, steps = (
         getattr(config, name) for name in ("model_config", "cache_config", "parallel_config", "scheduler_config")
     )

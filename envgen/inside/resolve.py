@@ -118,7 +118,7 @@ class Python:
         together, clash = self.together(off, kept)
         for item in self.request["sets"]:
             if not item["words"]:
-                opened[item["name"]] = "it has no release whose metadata would say what it depends on"
+                opened[item["name"]] = "it has no release with metadata on its dependencies"
                 continue
             try:
                 prefer = {**together, **kept.get(item["name"], {})}
@@ -137,7 +137,7 @@ class Python:
         """(name -> version for all steps at once, ""), or ({}, why there is none).
 
         With it no step replaces what an earlier one has brought: that would leave both in the image's layers, and the
-        mark of a removal, whose time can't be set.
+        mark of a removal, which has no settable time.
         """
         items = [item for item in self.request["sets"] if stays(item["name"]) and item["words"]]
         if len(items) < 2:
@@ -210,7 +210,7 @@ class Python:
             found.append({"name": name, "version": wanted[name], "hashes": sorted(set(hashes))})
         missing = sorted(set(wanted) - {pin["name"] for pin in found})
         if missing:
-            raise Failed("uv told no hashes of %s" % ", ".join(missing))
+            raise Failed("uv gave no hashes for %s" % ", ".join(missing))
         return found
 
     @staticmethod

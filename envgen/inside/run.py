@@ -146,7 +146,7 @@ def ask(
 
 
 def read(result: ExecResult, mark: str, python: str) -> dict[str, Any] | Failure:
-    """Find the marked document; without one, the end of stderr tells what happened."""
+    """Find the marked document; without one, the end of stderr is the reason."""
     for line in reversed(result.stdout.decode("utf-8", "replace").splitlines()):
         if not line.startswith(f"{mark} "):
             continue

@@ -81,7 +81,7 @@ def spec_of(name: str, known: list[tuple[str, Callable[[], Any]]]) -> Any:
 
 
 def activation(name: str) -> Any:
-    """silu_and_mul and its like take the text of their function."""
+    """silu_and_mul and its like need the text of their function."""
     jit = importlib.import_module("flashinfer.jit")
     texts = importlib.import_module("flashinfer.activation")
     kind, found, _ = name.partition("_and_mul")
@@ -90,7 +90,7 @@ def activation(name: str) -> Any:
 
 
 def arguments(name: str, dtypes: dict[str, Any]) -> dict[str, Any]:
-    """What an attention module's name says about the parameters that it was made with."""
+    """The parameters of an attention module, from its name."""
     # Names of attention with sinks leave the encoding out: there it is always none.
     found: dict[str, Any] = {"backend": "fa3" if name.endswith("_sm90") else "fa2", "pos_encoding_mode": 0}
     for parameter, pattern in SPELLED.items():
@@ -108,7 +108,7 @@ def arguments(name: str, dtypes: dict[str, Any]) -> dict[str, Any]:
 
 
 def attention(name: str) -> Any:
-    """The spec of an attention module: the generator whose own way of naming gives this name."""
+    """The spec of an attention module: the generator that would give it this name."""
     modules = importlib.import_module("flashinfer.jit.attention.modules")
     spelled = importlib.import_module("flashinfer.jit.utils").filename_safe_dtype_map
     values = arguments(name, {text: dtype for dtype, text in spelled.items()})

@@ -126,7 +126,7 @@ def root_in(env: Mapping[str, str], profile: Profile) -> str:
 
 
 def mount_of(mounts: Sequence[Mount], root: str) -> Mount | None:
-    """The mount that ``root`` lies in: the deepest of those that cover it."""
+    """The mount that contains ``root``: the deepest of those that cover it."""
     covering = [m for m in mounts if root and (root == m.target or root.startswith(m.target.rstrip("/") + "/"))]
     return max(covering, key=lambda mount: len(mount.target), default=None)
 

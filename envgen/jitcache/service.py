@@ -142,7 +142,7 @@ class Cleared:
 
 @dataclass(frozen=True)
 class Looked:
-    """What one more container says: who holds each lock that was asked about, and who has loaded a library."""
+    """The answer of one more container: who holds each of these locks, and who has loaded a library."""
 
     holders: tuple[tuple[Holder, ...], ...]
     users: tuple[User, ...]
@@ -377,7 +377,7 @@ def what_is_locked(lock: str) -> str:
 
 
 def describe_holders(holders: Sequence[Holder]) -> str:
-    """``by pid 42 in serve: ninja -v …``; says so when no holder can be seen."""
+    """``by pid 42 in serve: ninja -v …``; or a note that no holder can be seen."""
     parts = []
     for holder in holders:
         where = f" in {holder.where}" if holder.where else ""

@@ -15,7 +15,7 @@ from envgen.jitcache.service import JitCache
 
 @dataclass(frozen=True)
 class Measured:
-    """What the agent says of one namespace. ``used``: seconds since 1970."""
+    """The agent's answer about one namespace. ``used``: seconds since 1970."""
 
     bytes: int
     files: int

@@ -33,7 +33,7 @@ HOURS = 24 * 3600.0
 
 @dataclass
 class Built:
-    """How it went for one module: done, masked, unknown (no generator takes its name alone) or failed."""
+    """How it went for one module: done, masked, unknown (no generator makes it from its name alone) or failed."""
 
     name: str
     outcome: str = "failed"
@@ -44,7 +44,7 @@ class Built:
 
 
 def first_error(lines: Sequence[str]) -> str:
-    """The compiler's first complaint with the two lines below it; ninja's last line says only that something failed."""
+    """The compiler's first complaint with the two lines below it; ninja's last line has no reason."""
     for number, line in enumerate(lines):
         if _ERROR.search(line) and not _STEP.match(line):
             return "\n".join(lines[number : number + 3])
@@ -52,7 +52,7 @@ def first_error(lines: Sequence[str]) -> str:
 
 
 class Warm:
-    """One run of the builder, and what it said. ``run_lines`` runs a command in its place; ``show`` gets progress.
+    """One run of the builder, and its output. ``run_lines`` runs a command in its place; ``show`` gets progress.
 
     ``env``: MAX_JOBS where the user gave a number; else compile-gate alone decides.
     """
@@ -69,7 +69,7 @@ class Warm:
         self._tail: list[str] = []
 
     def run(self, names: Sequence[str], jobs: int | None, *, again: bool = True) -> None:
-        """Build these modules; those whose compiler was killed once more: the gate knows by then what it needs."""
+        """Build these modules; those whose compiler was killed once more: the gate then knows its memory."""
         self._tail = []
         # -P (3.11) isn't everywhere: the empty entry that -c puts first would make /flashinfer a package.
         start = "import sys; sys.path[:] = [p for p in sys.path if p]; "
@@ -129,7 +129,7 @@ def warm(
 ) -> tuple[list[Built], Recorded | None]:
     """Build ``names`` (none: what is partial or proven stale) and record their baselines.
 
-    What is proven stale is cleared first, under its lock: FlashInfer itself would say that it is up to date.
+    What is proven stale is cleared first, under its lock: FlashInfer itself would consider it up to date.
     """
     place = compiling(cache)
     archs = arch_folders(str(cache.here.profile.cuda.arch_list) or NO_ARCH)

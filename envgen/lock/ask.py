@@ -32,7 +32,7 @@ class PythonSet:
 
 @dataclass(frozen=True)
 class Stale:
-    """One input without a valid answer. ``name`` is what `envgen lock --upgrade` takes; ``key`` its place."""
+    """One input without a valid answer. ``name`` is its word for `envgen lock --upgrade`; ``key`` its place."""
 
     name: str
     message: str
@@ -122,7 +122,7 @@ def python_sets(profile: Profile) -> tuple[PythonSet, ...]:
 
 
 def released(source: Source) -> str:
-    """The release whose metadata says what a built source depends on; "" where only its own build could tell."""
+    """The release whose metadata lists what a built source depends on; "" where only its own build knows."""
     if source.origin.pypi:
         return source.origin.pypi.version
     match = re.fullmatch(r"v?([0-9]+(?:\.[0-9]+)*(?:\.?(?:post|rc|a|b)[0-9]+)?)", source.origin.ref or "")
@@ -147,7 +147,7 @@ def _digest(value: object) -> str:
 
 
 def locked(profile: Profile, lock: Lock) -> ProfileLock:
-    """What ``lock`` says about ``profile``. Answers to other questions than the profile's are left out."""
+    """The part of ``lock`` for ``profile``. Answers to other questions than the profile's are left out."""
     base = lock.images.get(str(profile.base.image))
     git = {one.name: lock.git[one.key] for one in repositories(profile) if one.key in lock.git}
     wanted = profile.base.platform.value if profile.base.platform else ""

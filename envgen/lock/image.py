@@ -1,4 +1,4 @@
-"""What an image says of itself, its manifest; and two saved images compared."""
+"""An image's own record of its making, its manifest; and two saved images compared."""
 
 from __future__ import annotations
 

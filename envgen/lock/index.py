@@ -245,7 +245,7 @@ def _releases(page: str, address: str, name: str) -> list[Release]:
 
 
 def pip_settings(environ: Mapping[str, str]) -> dict[str, str]:
-    """index-url, extra-index-url and cert as pip would take them: files, then variables."""
+    """index-url, extra-index-url and cert as pip would read them: files, then variables."""
     home = Path(environ.get("HOME") or "~").expanduser()
     own = files.xdg_dir("XDG_CONFIG_HOME", ".config", environ)
     sources = [Path("/etc/xdg/pip/pip.conf"), Path("/etc/pip.conf"), home / ".pip/pip.conf", own / "pip/pip.conf"]

@@ -119,7 +119,7 @@ class Lock:
 
 @dataclass(frozen=True)
 class ProfileLock:
-    """What a lock says about one profile. Its digest is the label of the image."""
+    """The part of a lock for one profile. Its digest is the label of the image."""
 
     base: ImageLock | None
     git: Mapping[str, GitLock]  # source -> its commit
@@ -170,7 +170,7 @@ _OF_THE_KEY = ("name", "url", "ref")  # of images and git refs: the key above th
 
 
 def _written(value: Any) -> Any:
-    """As it stands in the file."""
+    """As written in the file."""
     if isinstance(value, tuple):
         if value and isinstance(value[0], Submodule):
             return {module.path: f"{module.commit} {module.url}" for module in value}
@@ -182,7 +182,7 @@ def _written(value: Any) -> Any:
 
 
 def save(path: Path, lock: Lock) -> bool:
-    """Put the whole file in place, or leave the old one. False when it said so already."""
+    """Put the whole file in place, or leave the old one. False when nothing changed."""
     content = text_of(lock).encode()
     with contextlib.suppress(OSError):
         if files.read(path) == content:

@@ -1,4 +1,4 @@
-"""What the build of a source asks for, as its pyproject.toml says."""
+"""What the build of a source requires, from its pyproject.toml."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ _PRIVATE = re.compile(r"could not read username|authentication|40[13]", re.I)
 
 
 class Git:
-    """Asks git servers. ``say`` hears of waits."""
+    """Asks git servers. ``say`` gets a line for each wait."""
 
     def __init__(self, say: Say = _silent, *, timeout: float = 120, pause: float = 1.0) -> None:
         self._say = say
@@ -173,7 +173,7 @@ class Git:
         return self._git(partial(mirror.git, words, check=False, timeout=self._timeout))
 
     def _git(self, ask: Callable[[], Answer]) -> bytes:
-        """Run git. Addresses with passwords are kept out of what is said."""
+        """Run git. Addresses with passwords are kept out of messages."""
 
         def once() -> tuple[int, bytes, str]:
             try:
@@ -317,7 +317,7 @@ _REFUSALS = {
 
 
 def commit_of(model: ModelRef) -> str:
-    """The commit; LockError when the hub doesn't name one. HF_ENDPOINT and HF_TOKEN are taken from the environment."""
+    """The commit; LockError when the hub doesn't name one. HF_ENDPOINT and HF_TOKEN are read from the environment."""
     endpoint, token = os.environ.get("HF_ENDPOINT", HUB).rstrip("/"), os.environ.get("HF_TOKEN", "")
     headers = {"Accept": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
     url = f"{endpoint}/api/models/{model.repo}/revision/{quote(model.revision, safe='')}"

@@ -1,4 +1,4 @@
-"""Patches and a mounted checkout, by `git apply`: put in, take out, make a new one. No branch or index is touched."""
+"""Patches and a mounted checkout, by `git apply`: apply, reverse, make a new one. No branch or index is touched."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Checkout:
         self._work.git([*APPLY, "-"], stdin=combined)
 
     def reverse(self, series: Series) -> None:
-        """Take a series out, where all of it is in. Raises ``RefusedError`` with nothing changed."""
+        """Reverse a series, where all of it is applied. Raises ``RefusedError`` with nothing changed."""
         combined = self._combined(series.patches)
         if not self._fits(combined, "-R"):
             hint = "were their lines edited since, or HEAD moved? `git diff` there shows what is in"
@@ -133,7 +133,7 @@ class Checkout:
         """RefusedError for a patch that is neither in nor out: its lines would get into the new one, too."""
         for patch in patches:
             if not self._fits(patch.content) and self._has_lines_of(patch):
-                message = f"it can't be told whether {patch.name} is in {self.folder}: its lines were edited"
+                message = f"it is unknown whether {patch.name} is in {self.folder}: its lines were edited"
                 raise RefusedError(message, hint="commit it there first (git commit), then make the next change")
 
     def _has_lines_of(self, patch: Patch) -> bool:

@@ -125,7 +125,7 @@ class State(str, Enum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """One patch against one source. ``measured`` is how it would stand if its range did not matter; ``said`` is git's.
+    """One patch against one source. ``measured`` ignores its range; ``said`` is git's message.
 
     ``ok`` is False where a build would stop.
     """

@@ -48,7 +48,7 @@ class Header:
 
 
 def head_of(content: bytes) -> bytes:
-    """What stands above the diff, newline included."""
+    """The text above the diff, newline included."""
     end = 0
     for line in content[:_LONGEST].splitlines(keepends=True):
         if line.decode("utf-8", "replace").startswith(_DIFF):
@@ -83,7 +83,7 @@ def read_header(content: bytes, file: str) -> Header:
 
 
 def in_range(applies_to: str, version: str) -> bool:
-    """Whether a patch is for this version. An unknown version (a branch, a commit) is taken to be in range."""
+    """Whether a patch is for this version. An unknown version (a branch, a commit) counts as in range."""
     if not applies_to or not version:
         return True
     try:
@@ -126,7 +126,7 @@ class FilePatch:
 
 
 def read_patch(content: bytes, file: str, fallback: Place) -> list[FilePatch]:
-    """Parse a patch and refuse what no patch may do, with the line. ``fallback`` is where its name stands."""
+    """Parse a patch and refuse what no patch may do, with the line. ``fallback`` is the position of its name."""
     if len(content) > LARGEST:
         size = f"{len(content) / (1 << 20):.0f} MiB"
         raise _refusal(f"is {size}; a patch may have {LARGEST >> 20} MiB", Place(file), "make it a fork instead")
@@ -319,7 +319,7 @@ class Series:
 
 
 def version_of(origin: Origin) -> str:
-    """The version of a source where its origin says so: an exact release, or a tag named like one."""
+    """The version of a source, where its origin names one: an exact release, or a tag named like one."""
     pin = origin.pypi or origin.wheel
     return pin.version if pin is not None else version_of_ref(origin.ref or "")
 

@@ -53,7 +53,7 @@ def find(word: str) -> Gpu:
 
 
 def of_capability(major: int, minor: int) -> Gpu:
-    """A GPU of the table with that capability; for an unknown one, a name that says what it is."""
+    """A GPU of the table with that capability; for an unknown one, a descriptive name."""
     known = [gpu for gpu in GPUS.values() if (gpu.major, gpu.minor) == (major, minor)]
     return known[-1] if known else Gpu(f"a GPU of compute capability {major}.{minor}", major, minor, 80 * GIB)
 

@@ -144,7 +144,7 @@ def judge(answer: Mapping[str, Any] | Failure, service: Service) -> Judgement:
     """Compare what the release answered with what the service is waited for.
 
     Where the choice hangs on NVIDIA's cubins, the release was asked with and without them. The service fits when it
-    fits with one of the two answers; the caveat tells which.
+    fits with one of the two answers; the caveat names it.
     """
     if isinstance(answer, Failure):
         return Judgement(Verdict.UNKNOWN, unasked=(f"the program in the container: {answer}",))
@@ -187,7 +187,7 @@ def _judge(answer: Mapping[str, Any], service: Service) -> Judgement:
     family = _family(answer)
 
     def better(pattern: str, seen: str) -> str:
-        """Which release takes CUTLASS where this one falls back to Marlin."""
+        """The release that chooses CUTLASS where this one falls back to Marlin."""
         fallen = "cutlass" in pattern.lower() and "marlin" in seen.lower()
         return first("expected CUTLASS, chose MARLIN", version, family) if fallen else ""
 

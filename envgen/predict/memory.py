@@ -1,4 +1,4 @@
-"""How much memory a model's cache and weights take, from its configuration. What is not known stays None."""
+"""The memory of a model's cache and weights, from its configuration. What is not known stays None."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PATTERN = {"M": "mamba", "*": "full_attention", "-": "mlp", "E": "moe"}
 
 @dataclass(frozen=True)
 class Cache:
-    """What one sequence takes on one GPU: ``state`` bytes whatever its length, else bytes a token."""
+    """The memory of one sequence on one GPU: ``state`` bytes whatever its length, else bytes a token."""
 
     each_token: int  # layers that see the whole sequence
     window_token: int = 0  # layers with a sliding window
@@ -43,7 +43,7 @@ class Cache:
 
 
 def cache_of(config: Mapping[str, Any], cache_dtype: str, *, ranks: int = 1, dtype: str = "bfloat16") -> Cache | None:
-    """The cache of a model by its config.json (its text part), shared by ``ranks`` GPUs; None where it can't be told.
+    """The cache of a model by its config.json (its text part), shared by ``ranks`` GPUs; None if unknown.
 
     ``cache_dtype``: vLLM's ``--kv-cache-dtype``; ``auto`` is ``dtype``, the model's own.
     """
@@ -135,7 +135,7 @@ def _state(text: Mapping[str, Any], ranks: int, wide: int | None) -> int | None:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a server takes on one GPU, in bytes. ``weights`` and ``cache`` are None where they are not known."""
+    """The memory of a server on one GPU, in bytes. ``weights`` and ``cache`` are None where they are not known."""
 
     gpu: int
     share: float  # gpu-memory-utilization
@@ -173,7 +173,7 @@ class Estimate:
         return self.cache.largest(max(self.room, 0), self.context, self.batched)
 
     def short(self, free: int) -> str | None:
-        """What is said where a machine that shares its memory with the GPU has ``free`` bytes, and that is too few."""
+        """The warning where a machine that shares its memory with the GPU has ``free`` bytes, and that is too few."""
         if self.least is None or self.least <= free:
             return None
         return f"memory: at least {_size(self.least)} are needed, and {_size(free)} can be had, page cache included"
@@ -204,9 +204,9 @@ def _size(count: int | None) -> str:
 
 
 def estimate(size: object, gpu: object) -> Estimate | None:
-    """From what the release said of itself (``size`` of its answer), for one GPU of ``gpu`` bytes.
+    """From the release's own answer (``size`` of its answer), for one GPU of ``gpu`` bytes.
 
-    None where it said less than that takes, or something else: the answer comes out of a container.
+    None where the answer is incomplete or has another shape: it comes out of a container.
     """
     if not isinstance(size, Mapping) or not isinstance(size.get("config"), Mapping):
         return None

@@ -1,7 +1,7 @@
 """A merged tree -> frozen records of the model, with every problem collected on the way, and a hint for each.
 
 Nothing stops at the first problem. Where a value is wrong, the field's default (or a harmless stand-in) takes its
-place, so that semantic checks can still look at all the rest; ``Binding.broken`` tells them what they must not judge.
+place, so that semantic checks can still look at all the rest; ``Binding.broken`` lists what they must not judge.
 """
 
 from __future__ import annotations
@@ -385,7 +385,7 @@ class Report:
 
     @property
     def partial(self) -> bool:
-        """Whether what the profile extends is unknown, so that nothing can be said to be missing."""
+        """Whether what the profile extends is unknown, so that nothing can be reported as missing."""
         return self._binding.partial
 
     def is_broken(self, path: str) -> bool:

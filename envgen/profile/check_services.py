@@ -141,7 +141,7 @@ def _log_patterns(here: Report, service: Service) -> None:
                     here.problem(("ready", key, name), f"{pattern!r} matches every line", hint)
             except ValueError as error:
                 message = f"{shorten(pattern, 80)!r} is not a regular expression: {error}"
-                hint = "a backslash before ( [ . * + ? takes it as it is; look-around and back-references don't exist"
+                hint = "a backslash before ( [ . * + ? makes it literal; look-around and back-references don't exist"
                 here.problem(("ready", key, name), message, hint)
 
 

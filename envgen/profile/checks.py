@@ -1,4 +1,4 @@
-"""Semantic checks over a bound profile: what types and patterns cannot say. All run, whatever the others found."""
+"""Semantic checks over a bound profile: what types and patterns cannot express. All run, whatever the others found."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def problems_of(file: Path, root: Path) -> list[Problem]:
 
 
 def _text(source: Source) -> Iterator[Problem]:
-    """It is committed like the project file; and what one YAML reader takes for a line break hides lines from us."""
+    """It is committed like the project file; and a line break for one YAML reader alone would hide lines from us."""
     for number, line in enumerate(source.text.split("\n"), 1):
         if forbidden_character(line.removesuffix("\r").replace("\t", " ")):
             yield Problem("contains a control character", source.place(number, 1), "remove it")

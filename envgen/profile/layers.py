@@ -272,7 +272,7 @@ def _keeps_case(path: Sequence[str]) -> bool:
 
 
 def filled(tree: Node) -> Node:
-    """``tree`` with what `services.X.model` says put in where `vllm serve` needs it, and nothing else is written.
+    """``tree`` with the words for `services.X.model` added where `vllm serve` needs them and none are written.
 
     The model behind `command: [vllm, serve]`, `served-model-name`, and the name that `ready` asks for.
     """

@@ -219,7 +219,7 @@ LENGTH = 40
 
 
 def as_name(text: str) -> str:
-    """``text`` as Docker's names take it: small letters and digits, dashes between them."""
+    """``text`` as a name for Docker: lower-case letters and digits, dashes between them."""
     plain = unicodedata.normalize("NFKD", text.lower()).encode("ascii", "ignore").decode()
     found = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:LENGTH].strip("-")
     return found or hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:8]

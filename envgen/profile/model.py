@@ -1,7 +1,7 @@
 """The frozen model of a project file. Past the loader there is nothing else: no dicts, no YAML nodes.
 
 Every field carries its documentation in ``key(...)``: binding, defaults, the JSON Schema and docs/profile.md are all
-generated from these classes, so what stands here is what a user reads. Field types are limited to what ``shape.py``
+generated from these classes, so a user reads these very texts. Field types are limited to what ``shape.py``
 reads: scalars, the value types of ``values.py``, enums, tuples, mappings from str, records of this module, ``| None``.
 """
 
@@ -210,7 +210,7 @@ class Repository:
 
 @dataclass(frozen=True)
 class Input:
-    """A repository that a source's build would fetch by itself, and takes from a folder where a variable names one."""
+    """A repository that a source's build would fetch by itself, or reads from a folder that a variable names."""
 
     git: str = key("Address of a git repository.", item=p.GIT_URL)
     ref: str = key("A branch, tag or commit.", item=p.GIT_REF)
@@ -279,7 +279,7 @@ class Health:
 
 @dataclass(frozen=True)
 class Phases:
-    """How long each phase of a start may take; unset: only the whole is limited."""
+    """The longest time of each phase of a start; unset: only the whole is limited."""
 
     start: Duration | None = key("From the container's start until weights are loaded (or the port answers).", None)
     weights: Duration | None = key("While weights are loaded.", None)
@@ -414,7 +414,7 @@ class Service:
 
     @property
     def host_ports(self) -> tuple[PortMapping, ...]:
-        """The machine's ports that it takes: what it publishes; with `network: host` the one that it listens on."""
+        """The machine's ports that it uses: what it publishes; with `network: host` the one that it listens on."""
         if self.network is None:
             return self.ports
         port = self.ready.port if self.ready and self.ready.port else None
@@ -461,9 +461,9 @@ class Machine:
 
 @dataclass(frozen=True)
 class Variant:
-    """Another way to run the same image. Only ``description`` and ``changes`` hold what a file says.
+    """Another way to run the same image. Only ``description`` and ``changes`` come from the file.
 
-    The other keys say what may be there; their values take effect by being merged into the profile (`layers.py`).
+    The other keys define what it may contain; their values take effect by being merged into the profile (`layers.py`).
     ``changes``: each value that it sets, by its path.
     """
 

@@ -1,7 +1,7 @@
 """The JSON Schema of a project file, generated from the model, and the values of a profile as plain data.
 
 The schema is about single files, before layers are merged: a key that a profile needs may come from `defaults`, and
-`null` removes what a weaker layer says. So nothing below the top is required, and every key may be null.
+`null` removes the value of a weaker layer. So nothing below the top is required, and every key may be null.
 """
 
 from __future__ import annotations

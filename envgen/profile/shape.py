@@ -73,7 +73,7 @@ REQUIREMENT = Pattern(
 )
 FLAG = Pattern(r"[a-zA-Z][a-zA-Z0-9._-]*", "a flag without its dashes, such as max-model-len")
 SHA256 = Pattern(r"[0-9a-f]{64}", "64 hexadecimal digits, small letters")
-MODULE = Pattern(r"[A-Za-z_][0-9A-Za-z_]*", "the name that stands behind `import`")
+MODULE = Pattern(r"[A-Za-z_][0-9A-Za-z_]*", "the name after `import`")
 # No part that git or ssh gets as a separate word may begin with a dash: it would be an option.
 GIT_URL = Pattern(
     r"(https?|git|ssh)://(?!-)([^\s/@]*@)?(?!-)[^\s]+|file://[^\s]+"
@@ -95,7 +95,7 @@ _BYTE = "(25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])"
 IPV4 = Pattern(rf"(?!0){_BYTE}(\.{_BYTE}){{3}}", "an IPv4 address such as 192.168.177.11")
 INTERFACE = Pattern(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}", "a network interface such as enp1s0f1np1")
 DOCKERFILE = Pattern(r"Dockerfile(\.[A-Za-z0-9_-][A-Za-z0-9._-]*)?", "Dockerfile, or Dockerfile. and a word")
-DISTRIBUTION = Pattern(r"[A-Za-z0-9][A-Za-z0-9._-]*", "the name that stands behind `pip install`")
+DISTRIBUTION = Pattern(r"[A-Za-z0-9][A-Za-z0-9._-]*", "the name after `pip install`")
 URL_PATH = Pattern(r"/([^\s/][^\s]*)?", "a path such as /health")  # two slashes first would name another host
 # Hugging Face: owner/name, without "--" and "..", which its cache gives a meaning of their own.
 HUB_REPO = Pattern(

@@ -68,7 +68,7 @@ class Source:
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """One value and where it stands. ``text``: of a scalar, as it is in the source."""
+    """One value and its position. ``text``: of a scalar, as it is in the source."""
 
     kind: str
     source: Source
@@ -98,11 +98,11 @@ class Node:
         return node
 
     def place(self, key: str = "") -> Place:
-        """Where the value stands."""
+        """Position of the value."""
         return self.source.place(self.line, self.column, key)
 
     def key_place(self, key: str = "") -> Place:
-        """Where the key of this value stands; the value itself when it has none."""
+        """Position of this value's key, or of the value itself when it has none."""
         return self.source.place(self.key_line, self.key_column, key) if self.key_line else self.place(key)
 
     def with_items(self, items: dict[str, Node]) -> Node:
@@ -110,7 +110,7 @@ class Node:
         return replace(self, items=items, below=None)
 
     def seen(self) -> str:
-        """What stands here, for an error message."""
+        """The value, for an error message."""
         if self.kind in (MAP, LIST, NULL):
             return SEEN[self.kind]
         text = self.text if len(self.text) <= 60 else self.text[:57] + "..."
@@ -166,7 +166,7 @@ def join_path(parts: Iterable[str]) -> str:
 def lay_over(tree: Node, name: str) -> Node | None:
     """What the variant ``name`` of ``tree`` changes, as a separate tree; None when there is no such variant.
 
-    Its values keep their places; their layer says that they came by a variant.
+    Its values keep their places; their layer is the variant.
     """
     node = tree.at(("variants", name))
     if node is None or node.kind != MAP:

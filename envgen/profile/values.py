@@ -78,7 +78,7 @@ class ContainerPath:
         return self.path
 
     def is_parent_of(self, other: ContainerPath) -> bool:
-        """True when ``other`` lies strictly below this folder."""
+        """True when ``other`` is strictly below this folder."""
         return other.path != self.path and other.path.startswith(self.path.rstrip("/") + "/")
 
 
@@ -426,7 +426,7 @@ class DockerLine:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """What a COPY takes of the project."""
+        """The paths of the project that a COPY reads."""
         keyword, *words = self.text.split()
         if keyword != "COPY":
             return ()

@@ -28,7 +28,7 @@ def profile_name(recipe: Recipe) -> str:
 
 
 def left_of(recipe: Recipe, parent: Profile, machines: Iterable[str]) -> list[str]:
-    """What the recipe says and the profile does not: to be read before it is trusted."""
+    """The parts of the recipe that the profile lacks: to be read before it is trusted."""
     found = list(recipe.left)
     source = parent.sources.get("vllm")
     version = version_of(source.origin) if source is not None else ""
@@ -92,13 +92,13 @@ def profile_text(
 
 
 def _from_model(tree: Node, service: str, *path: str) -> bool:
-    """Whether a value of a service is what its `model` says, not written itself."""
+    """Whether a value of a service comes from its `model` and is not written itself."""
     found, repo = tree.at(("services", service, *path)), tree.at(("services", service, "model", "repo"))
     return found is not None and repo is not None and found.place() == repo.place()
 
 
 def memory_of(recipe: Recipe) -> str | None:
-    """What must be free: the share of a GB10's memory that vLLM is told to take."""
+    """Memory that must be free: the share of a GB10's memory that vLLM may use."""
     share = str(recipe.args.get("gpu-memory-utilization", ""))
     if not re.fullmatch(r"0?\.[0-9]+|1(\.0+)?", share):
         return None

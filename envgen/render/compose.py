@@ -1,4 +1,4 @@
-"""Compose files from a profile: what is the same for all services stands once, behind an anchor."""
+"""Compose files from a profile: what all services share is written once, behind an anchor."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _rank(service: Service, cluster: Cluster, part: str) -> Block:
 
 
 def cluster_flags(cluster: Cluster) -> list[str]:
-    """What all ranks say of the whole; where the head is, and which rank this one has, follows."""
+    """The flags that all ranks share; where the head is, and which rank this one has, follows."""
     flags = {"distributed-executor-backend": "mp", "nnodes": str(len(cluster.nodes)), "master-port": str(cluster.port)}
     return [word for flag, value in flags.items() for word in (f"--{flag}", value)]
 
@@ -176,7 +176,7 @@ def written_mode(profile: Profile) -> GpuMode:
 
 
 def gpu_devices(service: Service, mode: GpuMode) -> list[Block]:
-    """What stands in `deploy.resources.reservations.devices` of a service for an engine of this kind."""
+    """The value of `deploy.resources.reservations.devices` of a service for an engine of this kind."""
     deploy = _deploy(service, mode) if service.gpu is not None else _GPUS.get(mode)
     return list(deploy["resources"]["reservations"]["devices"]) if deploy else []
 

@@ -97,7 +97,7 @@ def derived_env(profile: Profile) -> dict[str, str]:
 
 
 def memory_floor(profile: Profile) -> str:
-    """What memory-guard is told to leave: bytes, or auto, a share of whatever machine it runs on; "": no guard."""
+    """What memory-guard must keep free: bytes, or auto, a share of whatever machine it runs on; "": no guard."""
     if profile.memory.floor is not None:
         return str(profile.memory.floor.bytes or "")
     return "auto" if profile.gpu is not GpuMode.NONE and profile.cuda.arch_list.shares_memory else ""

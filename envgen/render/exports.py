@@ -73,7 +73,7 @@ TERMINATION = 30
 
 
 def kubernetes(profile: Profile, name: str, image: str, commit: str = "") -> list[Doc]:
-    """A service as a LeaderWorkerSet and a Service: what its Compose files say, for a cluster of machines.
+    """A service as a LeaderWorkerSet and a Service: the content of its Compose files, for a cluster of machines.
 
     ``image``: with its digest; ``commit``: the model's in the lock, or "". What only one machine has (its folders,
     devices, checkouts) cannot be carried: RefusedError.
@@ -118,13 +118,13 @@ def kubernetes(profile: Profile, name: str, image: str, commit: str = "") -> lis
 
 
 def kubernetes_text(found: list[Doc]) -> str:
-    """The objects as YAML that every reader takes for the same, YAML 1.1 and 1.2."""
+    """The objects as YAML that reads the same as 1.1 and as 1.2."""
     head = "# Written by `envgen export kubernetes`. docs/exports.md has what must be in the cluster first.\n"
     return head + yaml.dump_all(found, Dumper=Quoting, sort_keys=False, allow_unicode=False, width=120)
 
 
 def resource_name(text: str) -> str:
-    """A name that Kubernetes takes for an object."""
+    """A valid name for a Kubernetes object."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:LONGEST_RESOURCE].rstrip("-")
 
 
@@ -317,7 +317,7 @@ def systemd(
 
 
 def _plain(text: str) -> str:
-    """A value that systemd takes as it is, but for its % specifiers."""
+    """A value that systemd reads literally, except for % specifiers."""
     if not text.isprintable() or text != text.strip() or text.endswith("\\"):
         raise RefusedError(f"{text!r} cannot stand in a unit of systemd", hint="use a folder with a plain name")
     return text.replace("%", "%%")

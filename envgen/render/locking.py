@@ -93,7 +93,7 @@ def apt_words(lock: ProfileLock | None, step: str, names: tuple[str, ...]) -> tu
 
 
 def manifest(profile: Profile, lock: ProfileLock | None) -> str:
-    """What the image itself can tell about its inputs."""
+    """The record of its inputs that goes into the image."""
     if lock is None:
         return ""
     document = {
@@ -123,13 +123,13 @@ LABEL = "dev.envgen.lock"
 
 
 def lock_of(profile: Profile, root: Path) -> ProfileLock | None:
-    """What envgen.lock says about ``profile``; None where there is no such file."""
+    """The part of envgen.lock for ``profile``; None where there is no such file."""
     lock = load(root)
     return locked(profile, lock) if lock else None
 
 
 def lock_of_image(profile: Profile, root: Path, labels: Mapping[str, str] | None) -> ProfileLock | None:
-    """The lock to compare an image by. One that says itself that it was built without a lock is compared without."""
+    """The lock to compare an image by. An image labelled as built without a lock is compared without one."""
     return None if labels is not None and labels.get(LABEL) == "" else lock_of(profile, root)
 
 

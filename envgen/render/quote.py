@@ -93,7 +93,7 @@ def docker_line(text: str) -> Quoted:
 
 
 def _only(pattern: str, what: str) -> Callable[[str], Quoted]:
-    """Text that stands unquoted, and so must match ``pattern``."""
+    """Text written unquoted, so it must match ``pattern``."""
 
     def quoted(text: str) -> Quoted:
         if not re.fullmatch(pattern, text):
@@ -114,7 +114,7 @@ identifier = _only(r"[A-Za-z_][A-Za-z0-9_.-]*", "cannot stand as a bare name")
 
 
 def comment(text: str) -> Quoted:
-    """Text behind ``#``, ASCII only: what some reader could take for a line break is written as an escape."""
+    """Text behind ``#``, ASCII only: what some reader could treat as a line break is escaped."""
     return Quoted(_text(text, "a comment").encode("ascii", "backslashreplace").decode().translate(_CONTROLS))
 
 
@@ -122,7 +122,7 @@ _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), 0x7F)}
 
 
 class Quoting(yaml.SafeDumper):
-    """Writes YAML that every reader takes for the same: all text that is not plainly a word is quoted, such as 1e3."""
+    """Writes YAML that every reader parses alike: all text that is not plainly a word, such as 1e3, is quoted."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

@@ -40,7 +40,7 @@ Verdict = tuple["bool | None", str]  # None: not checked; and what was seen
 
 @dataclass(frozen=True)
 class Talk:
-    """What the words of a server's command say about chats."""
+    """What a server's command sets for chats."""
 
     template: bool = False
     reasoning: str = ""  # its reasoning parser
@@ -68,12 +68,12 @@ def talk_of(words: Sequence[str]) -> Talk:
 
 
 def tokens_of(limit: int | None) -> int:
-    """How long an answer may get at a server that takes ``limit`` tokens in all."""
+    """How long an answer may get at a server with a context of ``limit`` tokens."""
     return TOKENS if limit is None else max(1, min(TOKENS, limit // 2))
 
 
 def limit_of(entry: Mapping[str, Any]) -> int | None:
-    """The tokens that a model takes in all, from its row of /v1/models: vLLM and SGLang give max_model_len, llama.cpp
+    """A model's context length in tokens, from its row of /v1/models: vLLM and SGLang give max_model_len, llama.cpp
     what it was trained for."""
     meta = entry.get("meta")
     for value in (entry.get("max_model_len"), meta.get("n_ctx_train") if isinstance(meta, dict) else None):
@@ -97,7 +97,7 @@ def refused(status: int, said: str, talk: Talk) -> Verdict:
     """A chat that was answered with another status than 200."""
     seen = f"answered with {status}: {said}"
     if _TOO_LONG.search(said):
-        return None, f"not checked, the server takes too few tokens: {seen}"
+        return None, f"not checked, the server's context is too short: {seen}"
     if (_NO_TEMPLATE.search(said) or status in _ABSENT) and not talk.promised:
         return None, "the model has no chat template" if status not in _ABSENT else "the server has no chats"
     if _NO_TEMPLATE.search(said):

@@ -1,6 +1,6 @@
 """What is left of a service that failed, collected before anything is removed, and the archive that shows it to others.
 
-``collect`` never raises for what it can't get: the member then says why. Secrets and names are taken out when the
+``collect`` never raises for what it can't get: the member then has the reason. Secrets and names are taken out when the
 archive is written: every member redacted, equal bytes for equal members, written whole or not at all.
 """
 

@@ -65,7 +65,7 @@ LONGEST = 1 << 20  # bytes; a longer event is not a token, a longer stream not t
 
 
 class BrokenOff(Exception):
-    """The stream ended before it said that it does."""
+    """The stream ended without its end mark."""
 
 
 class NoCompletion(Exception):
@@ -86,7 +86,7 @@ class Completion:
     output_tokens: int | None = None
 
     def take(self, document: Any, at: float = 0.0) -> Completion:
-        """Take in a part of a stream, or a whole answer. Raises NoCompletion."""
+        """Parse a part of a stream, or a whole answer. Raises NoCompletion."""
         try:
             for choice in document["choices"]:
                 self._choice(choice, at)

@@ -51,7 +51,7 @@ Keep = Callable[[StartFailure, str], str]
 
 @dataclass(frozen=True)
 class Started:
-    """A service that runs. ``awaited`` tells how it became ready; without waiting, nothing of it is known."""
+    """A service that runs. ``awaited``: how it became ready; unknown without waiting."""
 
     container: Container
     seconds: float
@@ -218,7 +218,7 @@ class Launcher:
         return 60.0 if health is None else 60.0 + health.start_period.seconds + health.interval.seconds * health.retries
 
     def wait(self, container_id: str, timeout: float | None) -> Awaited:
-        """Until it is ready; NotReady. The time starts here: installing mounted sources before it may take minutes."""
+        """Until it is ready; NotReady. The time starts here: installing mounted sources before it can need minutes."""
         url = reachable_url(self.service, self.here.compose.endpoint)
         waiter = Waiter(self.here.engine, self.name, self.service, url, self.say, key_of(self.here))
         return waiter.wait(container_id, time.monotonic() + (timeout if timeout is not None else self._patience()))
@@ -294,7 +294,7 @@ def what_next(profile: Profile, service: str) -> str:
 
 def undeclared(profile: Profile, service: str, lines: Sequence[str]) -> ServiceError | None:
     """What uv explains where the build of a mounted source imports what is not installed. Its own advice is for a
-    build in isolation: here the profile says what is installed before, or the image has it."""
+    build in isolation: here the profile lists what is installed before, or the image has it."""
     found = next((match for line in lines if (match := _UNDECLARED.search(line))), None)
     for name, source in profile.mounted_sources.items() if found else ():
         if found and canonicalize_name(source.distribution) == found[1]:

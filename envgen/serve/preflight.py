@@ -58,7 +58,7 @@ class PreflightError(EnvgenError):
 
 @dataclass(frozen=True)
 class Preflight:
-    """What was found on the way: which GPU mode to use, the container that already runs, and what should be said."""
+    """What was found on the way: which GPU mode to use, the container that already runs, and notes to print."""
 
     gpu: GpuMode
     running: Container | None
@@ -286,7 +286,7 @@ def is_development(profile: Profile) -> bool:
 def check_memory(needed: int, *, unified: bool, root: Path = Path("/")) -> tuple[list[Problem], list[str]]:
     """Problems when fewer than ``needed`` bytes can be had on this machine; else notes on what may still go wrong.
 
-    ``unified``: a GPU is used. Where it shares this memory, CUDA counts the page cache as taken.
+    ``unified``: a GPU is used. Where it shares this memory, CUDA counts the page cache as used.
     """
     try:
         meminfo = (root / "proc/meminfo").read_text(encoding="utf-8")

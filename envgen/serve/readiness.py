@@ -45,7 +45,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the service said. ``ready`` is False while ``why`` says what is missing yet."""
+    """The service's answer. While ``ready`` is False, ``why`` is what is still missing."""
 
     ready: bool
     why: str = ""
@@ -170,7 +170,7 @@ def _completed(server: _Server, question: Question) -> Answer:
 
 
 def _chatted(server: _Server, model: str, limit: int | None, talk: Talk, answer: Answer) -> Answer:
-    """``answer`` with what came of a chat, and of a tool call where the service takes them."""
+    """``answer`` with what came of a chat, and of a tool call where the service supports them."""
     found = dict[str, Verdict]()
     questions = {"chat": False, "tool call": True} if talk.tools else {"chat": False}
     for name, tool in questions.items():

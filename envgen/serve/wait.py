@@ -41,7 +41,7 @@ class LogReader:
     """The lines of a container's log from ``since`` on (an instant of the engine), each once.
 
     Of one that has run for longer than ``window`` seconds: those of its first ``window`` seconds, then new ones. What
-    a server says about itself is at the beginning, and days of requests would fill the memory.
+    a server logs about itself is at the beginning, and days of requests would fill the memory.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Evidence:
         self.forbidden: tuple[str, str] | None = None
 
     def feed(self, line: str) -> None:
-        """Take in one line of the log."""
+        """Read one line of the log."""
         for name, pattern in self._wanted.items():
             if name not in self.seen and pattern.found_in(line):
                 self.seen[name] = line
@@ -168,7 +168,7 @@ class Progress:
         self._spent: dict[Phase, float] = {}
 
     def feed(self, line: str) -> None:
-        """Take in one line of the log."""
+        """Read one line of the log."""
         line = _SPEAKER.sub("", line.rsplit("\r", 1)[-1])
         for pattern, phase, detail in PHASE_LINES:
             if found := re.search(pattern, line[:2000]):
@@ -200,7 +200,7 @@ class Progress:
         return DOING[self.phase] + (f", {self.detail}" if self.detail else "")
 
     def overdue(self) -> str:
-        """A sentence when the phase has taken longer than it may; else empty."""
+        """A sentence when the phase exceeds its limit; else empty."""
         limit = getattr(self._limits, self.phase.value)
         if limit is None or self.took()[self.phase.value] <= limit.seconds:
             return ""

@@ -149,7 +149,7 @@ def clear(
 ) -> int:  # fmt: skip
     """Remove compiled modules and their generated sources.
 
-    Takes FlashInfer's own lock. If one of the named modules is being built, nothing is removed.
+    Uses FlashInfer's own lock. If one of the named modules is being built, nothing is removed.
 
     \b
     Examples:

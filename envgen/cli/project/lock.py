@@ -1,4 +1,4 @@
-"""`envgen lock`: resolve every input, or say which have changed."""
+"""`envgen lock`: resolve every input, or list those that have changed."""
 
 from __future__ import annotations
 

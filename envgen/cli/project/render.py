@@ -68,7 +68,7 @@ def command(session: Session, check: bool, stdout: bool, force: bool) -> int:
         *(f"kept {path}: it was edited" if path.removesuffix(".orig") in edited else f"kept {path}" for path in kept)
     ]
     lines += [*moved, *(f"wrote {path}" for path in written)]
-    for line in (*lines, *(f"removed {path}: it is no profile's" for path in gone)):
+    for line in (*lines, *(f"removed {path}: it belongs to no profile" for path in gone)):
         progress(line)
     if not written and not gone:
         progress(f"{counted(len(files), 'file is', 'files are')} up to date")

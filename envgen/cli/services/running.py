@@ -64,7 +64,7 @@ def inside_options(function: F) -> F:
 
 
 def command_of(argv: tuple[str, ...]) -> tuple[str, ...]:
-    """The command behind SERVICE, with or without `--`. UsageError for an option that stands where it should not."""
+    """The command behind SERVICE, with or without `--`. UsageError for a misplaced option."""
     words = argv[1:] if argv[:1] == ("--",) else argv
     if not words:
         raise UsageError("no command given", hint="write it after SERVICE")

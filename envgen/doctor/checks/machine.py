@@ -187,7 +187,7 @@ def gpu(context: Context, probe: Probe) -> Finding | None:
     if devices:
         return ok(f"the container sees {', '.join(devices)}", driver=nvidia.driver)
     if mode == "auto":
-        return info("the container sees no GPU", "no /dev/nvidia*; gpu: auto takes none where the engine has none")
+        return info("the container sees no GPU", "no /dev/nvidia*; gpu: auto uses none where the engine has none")
     cure = remedies.line("gpu: auto")
     return error("the container sees no GPU", "no /dev/nvidia*", f"gpu: {mode}", cure, case="none")
 
@@ -206,7 +206,7 @@ def gate_is_on(context: Context, probe: Probe) -> Finding:
 
 
 def _without_gate(variables: Mapping[str, str]) -> str:
-    """The variable that takes the gate away."""
+    """The variable that turns the gate off."""
     if variables.get("ENVGEN_GATE") == "off":
         return "ENVGEN_GATE=off"
     nvcc = variables.get("FLASHINFER_NVCC") or GATE
@@ -214,7 +214,7 @@ def _without_gate(variables: Mapping[str, str]) -> str:
 
 
 def is_unified(context: Context, probe: Probe) -> bool:
-    """Does the GPU take its memory from the machine's? The GPU itself is asked first, then the profile's archs."""
+    """Does the GPU share the machine's memory? The GPU itself is asked first, then the profile's archs."""
     if context.profile.gpu is GpuMode.NONE:
         return False
     if probe.gpus:
@@ -225,7 +225,7 @@ def is_unified(context: Context, probe: Probe) -> bool:
 def share(context: Context, probe: Probe) -> float | None:
     """What part of all memory a server will ask for (`--gpu-memory-utilization`); None: no service is vLLM's.
 
-    Where no flag says it, the installed release's own default counts: 0.9 in 0.14.0, 0.92 in 0.32.0.
+    Without a flag, the installed release's own default counts: 0.9 in 0.14.0, 0.92 in 0.32.0.
     """
     services = context.profile.services.values()
     for service in services:

@@ -33,7 +33,7 @@ IGNORES = (0, 7)  # FlashInfer's first release that ignores companions of other 
 
 
 def named(probe: Probe, *names: str) -> list[Distribution]:
-    """Distributions of these names, the one that importlib.metadata takes first."""
+    """Distributions of these names, the one that importlib.metadata finds first."""
     wanted = [canonicalize_name(name) for name in names]
     return [one for one in probe.distributions if canonicalize_name(one.name) in wanted]
 
@@ -74,7 +74,7 @@ def console_scripts(context: Context, probe: Probe) -> Judged:
 
 @check("import.leftovers", Where.INSIDE, needs="probe")
 def leftovers(context: Context, probe: Probe) -> Judged:
-    """Folders without __init__.py in site-packages: a namespace package as soon as nothing stands in front of them."""
+    """Folders without __init__.py in site-packages: a namespace package as soon as nothing shadows them."""
     sources = {source.package for source in context.profile.sources.values()}
     # Those that win are an error of import truth's already.
     winning = {path for cell in probe.imports if cell.kind == "namespace" for path in cell.portions}
@@ -235,7 +235,7 @@ def prebuilt(context: Context, probe: Probe) -> Finding | None:
 
 @check("patches.claimed", Where.INSIDE, needs="probe")
 def claimed(context: Context, probe: Probe) -> Finding | None:
-    """What the patches that the image's label names add to Python files stands in the files that are imported."""
+    """The lines that the image's patches add to Python files are in the files that are imported."""
     lost = [claim for claim in probe.claimed if claim.state != "there"]
     names = ", ".join(sorted({claim.patch for claim in lost or probe.claimed}))
     if lost:

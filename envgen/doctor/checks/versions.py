@@ -73,7 +73,7 @@ def protected(context: Context, probe: Probe) -> Finding | None:
 
 @check("packages.conflicts", Where.INSIDE, needs="probe")
 def conflicts(_context: Context, probe: Probe) -> Judged:
-    """No two distributions own cv2, and flash-attn stands beside the torch that it was compiled against."""
+    """No two distributions own cv2, and flash-attn is installed with the torch that it was compiled against."""
     there = {str(canonicalize_name(one.name)): one.version for one in reversed(probe.distributions)}
     cv2 = [name for name in OPENCV if name in there]
     if len(cv2) > 1:
@@ -112,7 +112,7 @@ def cuda_versions(context: Context, probe: Probe) -> Judged:
 
 @check("cuda.compilers", Where.INSIDE, needs="probe")
 def compilers(context: Context, probe: Probe) -> Judged:
-    """nvcc, ptxas and Triton's ptxas say that they compile for each architecture of the profile."""
+    """nvcc, ptxas and Triton's ptxas support each architecture of the profile."""
     tools, home = probe.cuda.tools, f"{context.profile.cuda.home}/"
     lacking = [tool.path for tool in tools if tool.error and tool.path.startswith(home)]
     if lacking and not probe.gpus and not probe.cuda.toolkit.version:

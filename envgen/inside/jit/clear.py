@@ -1,4 +1,4 @@
-"""Operation ``clear``: plan, guard, act, in one call; docs/jit-cache.md says what goes, and what a kill leaves."""
+"""Operation ``clear``: plan, guard, act, in one call; docs/jit-cache.md has what is removed, and what a kill leaves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from envgen.inside.jit.ninja import parse
 
 
 class Causes:
-    """What the request asks for. ``why`` holds, for each module taken, the words that say so."""
+    """What the request asks for. ``why`` holds the reason for each chosen module."""
 
     def __init__(self, cache: Cache, request: dict[str, Any]) -> None:
         self.given = given = request["causes"]

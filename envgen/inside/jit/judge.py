@@ -116,7 +116,7 @@ def describe(shelf: Shelf, name: str, kind: str, problems: list[str]) -> Module 
 
 
 def lock_of(shelf: Shelf, name: str, problems: list[str]) -> tuple[bool | None, list[int]]:
-    """Is this lock of the shelf held (None: it can't be told), and which file that is."""
+    """Whether this lock of the shelf is held (None: unknown), and its file."""
     try:
         acquire_inside("tmp/" + name, shelf.fd, shelf.shown + "/tmp/" + name, dry=True)
     except Held as held:
@@ -182,14 +182,14 @@ REWRITES = (0, 6, 11, 1)
 
 
 def rewrites(version: str) -> bool:
-    """Does this release compile again by itself when its flags change? A version that says nothing: yes."""
+    """Does this release compile again by itself when its flags change? An unknown version: yes."""
     numbers = re.match(r"\d+(\.(post)?\d+)*", version)
     parts = numbers.group().replace("post", "").split(".") if numbers else ()
     return version.startswith("0.0.0") or tuple(map(int, parts)) >= REWRITES
 
 
 class Judge:
-    """Judges the modules of one cache. ``thorough``: read every byte, whatever the recorded stamps say."""
+    """Judges the modules of one cache. ``thorough``: read every byte, even where the recorded stamps match."""
 
     def __init__(self, cache: Cache, request: dict[str, Any], package: Package, *, thorough: bool = False) -> None:
         self.cache = cache
@@ -231,7 +231,7 @@ class Judge:
         module.guess = module.guess and module.state in ("fresh", "stale")
 
     def foreign(self, shelf: Shelf) -> str:
-        """Why this environment will never use what is there; empty when it will, or when nothing tells."""
+        """Why this environment will never use what is there; empty when it will, or when that is unknown."""
         if self.package.version and shelf.version != self.package.version:
             return "FlashInfer " + self.package.version + " is imported here, not " + shelf.version
         if self.archs is not None and shelf.arch not in self.archs:

@@ -149,7 +149,7 @@ def check_name(name: str, what: str) -> None:
 
 
 def check_request(patterns: list[str], version: str, archs: list[str] | None) -> None:
-    """Refuse a request whose words could leave the cache."""
+    """Refuse a request that could lead out of the cache."""
     for pattern in patterns:
         check_name(pattern, "module")
         if is_reserved(pattern):
@@ -203,7 +203,7 @@ def asked(request: dict[str, Any]) -> Cache:
 
 
 def choose(cache: Cache, patterns: list[str], everything: bool) -> list[Choice]:
-    """Resolve the patterns over all shelves. A name that exists is taken as it is, even with ``[`` or ``*`` in it.
+    """Resolve the patterns over all shelves. A name that exists is used as it is, even with ``[`` or ``*`` in it.
 
     Raises ``not_found`` when any pattern matches nothing: half of what was asked for is not what was asked for.
     """

@@ -62,7 +62,7 @@ class Package:
 
 
 def folder_of(name: str) -> str:
-    """Where a package lies that would be imported; "" for none."""
+    """The folder of the package that would be imported; "" for none."""
     try:
         spec = importlib.util.find_spec(name)
     except Exception:  # of somebody's import hook

@@ -1,4 +1,4 @@
-"""FlashInfer's lock files: ``flock`` locks of the package filelock. A file's presence means nothing; only flock tells.
+"""FlashInfer's lock files: ``flock`` locks of the package filelock. A file's presence means nothing; only flock counts.
 
 A lock file is never deleted: one process could wait on the old file while another makes a new one, and both hold one.
 """
@@ -223,7 +223,7 @@ def holders(locks: list[LockId], proc: str = "/proc") -> dict[LockId, list[dict[
 def loaded(inodes: dict[int, str], proc: str = "/proc") -> tuple[list[dict[str, object]], int]:
     """Processes that have mapped a library of the cache, and how many processes could not be inspected.
 
-    Libraries are told by inode: the same file has another path in every container, and once it is cleared.
+    Libraries are identified by inode: the same file has another path in every container, and once it is cleared.
     """
     found: list[dict[str, object]] = []
     unseen = 0
@@ -319,7 +319,7 @@ def sweep(top: int, errors: list[str], *, dry: bool = False) -> dict[str, int]:
 
 
 def discard(names: list[str], top: int, errors: list[str]) -> None:
-    """Remove these folders. Each is renamed first: what is half removed must not be taken for something whole."""
+    """Remove these folders. Each is renamed first: what is half removed must not look whole."""
     sweep(top, errors)
     with scratch(top, errors) as work:
         for name in names:

@@ -176,7 +176,7 @@ FLAGS = ("cxx", "nvcc", "common_cflags", "cflags", "post_cflags", "cuda_cflags",
 
 @dataclass
 class Recipe:
-    """What one module folder says about its own compilation."""
+    """What one module folder records of its own compilation."""
 
     shelf: Shelf
     name: str
@@ -198,7 +198,7 @@ class Recipe:
         return {name: self.variables[name] for name in FLAGS if name in self.variables}
 
     def package_root(self) -> str:
-        """The FlashInfer package whose headers it was compiled with; empty when nothing tells."""
+        """The FlashInfer package whose headers it was compiled with; empty when unknown."""
         for word in self.words("common_cflags"):
             for tail in ("/data/include", "/data/csrc"):
                 if word.endswith(tail):
@@ -227,7 +227,7 @@ class Reader:
         self._shared: dict[int, Deps] = {}
 
     def read(self, shelf: Shelf, name: str) -> Recipe:
-        """Never raises for what is damaged or missing: ``problem`` says it."""
+        """Never raises for what is damaged or missing: ``problem`` has the reason."""
         recipe = Recipe(shelf, name)
         try:
             with opened(name, shelf.fd) as fd:
@@ -275,7 +275,7 @@ _MACHINES = {62: "x86_64", 183: "aarch64"}  # e_machine of an ELF header
 
 
 def machine_of(name: str, fd: int) -> str:
-    """What the module's library runs on, as `uname -m` says it; "" where there is none, or its header says nothing."""
+    """The machine of the module's library, as `uname -m` prints it; "" without a library or a known header."""
     try:
         file = os.open(name + ".so", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=fd)
     except OSError:

@@ -159,7 +159,7 @@ def portions(request: Doc, document: Doc) -> list[Doc]:
 
 
 def version_text(root: str) -> str | None:
-    """The version that the package itself would tell, read from the file that its build writes; None without one."""
+    """The version that the package itself would report, read from the file that its build writes; None without one."""
     texts = (read_text(os.path.join(root, name)) for name in ("_build_meta.py", "_version.py"))
     return next(filter(None, (value_of("__version__", text) for text in texts)), None)
 
@@ -175,7 +175,7 @@ def data_entry(root: str, name: str) -> Doc:
 
 
 def roots(request: Doc, document: Doc) -> list[Doc]:
-    """Package folders: those that an import would take, and those that lie in a mounted checkout."""
+    """Package folders: those that an import would find, and those in a mounted checkout."""
     found = []
     for package in request.get("packages", []):
         folders = [os.path.dirname(cell["origin"]) for cell in document.get("imports", [])
@@ -256,7 +256,7 @@ def dangling(path: str) -> list[str]:
 
 
 def folders(request: Doc, _document: Doc) -> list[Doc]:
-    """Each mount and cache: is it there, is it a mount, whose is it, may we write?"""
+    """Each mount and cache: does it exist, is it a mount, who owns it, is it writable?"""
     mounted = mount_options()
     found = []
     for path in request.get("paths", []):
@@ -363,7 +363,7 @@ def torch_facts(document: Doc) -> Doc:
 
 
 def cudnn_facts(document: Doc) -> Doc:
-    """The cuDNN that is loaded: its library's name tells the version (libcudnn.so.9.15.1)."""
+    """The cuDNN that is loaded: its library's name has the version (libcudnn.so.9.15.1)."""
     folders = [entry + "/nvidia/" + part for entry in entries(document) for part in ("cudnn/lib", "cu13/lib")]
     folders += os.environ.get("LD_LIBRARY_PATH", "").split(":")
     folders += ["/usr/lib/%s-linux-gnu" % os.uname().machine, "/usr/lib64", "/usr/local/cuda/lib64"]
@@ -412,7 +412,7 @@ def triton_ptxas(document: Doc) -> list[tuple[str, str]]:
 
 
 def tool(name: str, path: str, question: str) -> Doc:
-    """A compiler, and the architectures that it says it compiles for."""
+    """A compiler, and the architectures that it lists as supported."""
     if not os.access(path, os.X_OK):
         return {"name": name, "path": path, "error": "can't be started" if os.path.exists(path) else "is missing"}
     said, why = call([path, question], TOOL_LIMIT)

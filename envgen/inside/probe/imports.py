@@ -1,4 +1,4 @@
-"""Runs INSIDE the container: which file would `import X` take, started in each way, from each folder?
+"""Runs INSIDE the container: which file would `import X` load, started in each way, from each folder?
 
 A fresh interpreter per question would cost 15 ms each. Instead one forked child replays what an interpreter does to
 ``sys.path`` before it runs user code, and asks every finder on ``sys.meta_path`` in turn; tests/engine holds each
@@ -59,7 +59,7 @@ def finder_name(finder: Any) -> str:
 
 
 def find(name: str, announce: Callable[[str], None]) -> tuple[Any, str]:
-    """What `import name` would take now: (spec or None, the finder that answered). Each finder is announced first."""
+    """What `import name` would load now: (spec or None, the finder that answered). Each finder is announced first."""
     loaded = sys.modules.get(name)
     if loaded is not None:
         return getattr(loaded, "__spec__", None), "already imported when Python starts"
@@ -185,7 +185,7 @@ def entries(document: Doc) -> list[str]:
 
 
 def call(argv: list[str], limit: float, **more: Any) -> tuple[str, str]:
-    """(what a program prints, why it didn't): stdout only; killed when it takes longer."""
+    """(what a program prints, why it didn't): stdout only; killed when it runs longer."""
     stdin = {} if "input" in more else {"stdin": subprocess.DEVNULL}
     try:
         done = subprocess.run(argv, stdout=subprocess.PIPE, timeout=limit, **stdin, **more)  # type: ignore[call-overload]

@@ -1,4 +1,4 @@
-"""Runs INSIDE the container: what the installed sources themselves say.
+"""Runs INSIDE the container: facts from the installed sources themselves.
 
 Which VLLM_* and FLASHINFER_* variables they read, which of them they set over the user's head, and which flags vLLM's
 parser knows: read from the package's own files, never imported (that would bring torch, and seconds).
@@ -63,7 +63,7 @@ def assigned(node: ast.Assign) -> Iterator[str]:
 
 
 def look(path: str, data: bytes, facts: dict[str, Doc], relative: str) -> None:
-    """What one file says about the variables in question."""
+    """What one file contains about the variables in question."""
     tree = tree_of(path, data)
     for node in ast.walk(tree) if tree is not None else ():
         if isinstance(node, ast.Constant):
@@ -83,7 +83,7 @@ def look(path: str, data: bytes, facts: dict[str, Doc], relative: str) -> None:
 
 
 def disowns(text: str, name: str) -> bool:
-    """Does a message say that ``name`` itself is on its way out? Most such messages name its successor, too.
+    """Does a message announce the removal of ``name`` itself? Most such messages name its successor, too.
 
     Disowned: `NAME is deprecated, use OTHER`, `use OTHER instead of NAME`. Recommended: `... instead (set NAME=1)`.
     """
@@ -108,7 +108,7 @@ def near(name: str, known: set[str], alike: float = 0.75) -> list[str]:
 
 
 def is_telling(data: bytes, pattern: Any) -> bool:
-    """May this file set one of the variables itself, or call one by-gone? What is in the same line tells."""
+    """May this file set one of the variables itself, or call one by-gone? Decided by the same line."""
     for found in pattern.finditer(data):
         begin = data.rfind(b"\n", 0, found.start()) + 1
         end = data.find(b"\n", found.end())
@@ -215,7 +215,7 @@ def judged_flags(asked: list[str], folder: str) -> Doc:
 
 
 def server_defaults(request: Doc, document: Doc) -> Doc:
-    """What the installed vLLM takes where no flag says it; empty where its sources are laid out in another way."""
+    """The installed vLLM's own default without a flag; empty where its sources are laid out in another way."""
     folder = active_folder(document, "vllm")
     text = read_bytes(os.path.join(folder, CACHE_CONFIG)) if folder is not None else b""
     found = re.search(

@@ -24,7 +24,7 @@ def placed(folder: Path) -> dict[str, Any]:
         ("{" + " " * (100 << 20) + "}", "has 100 MiB: no model has such a config.json"),
         ("[" * 100_000 + "]" * 100_000, "nested too deep"),
         ('{"a": ', "cannot be read: Expecting value"),
-        ("[]", "cannot be read: it is no mapping"),
+        ("[]", "cannot be read: it is not a mapping"),
     ],
     ids=["large", "deep", "broken", "list"],
 )

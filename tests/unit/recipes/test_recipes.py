@@ -107,7 +107,7 @@ def test_each_shipped_recipe_is_a_profile_that_loads_and_renders(
     assert recipe.source and recipe.date
     outputs.render_project(loaded)
     assert main(["recipe", "add", name, "--yes"]) == 6
-    assert "--name NAME takes another one" in capsys.readouterr().err
+    assert "choose another with --name NAME" in capsys.readouterr().err
 
 
 def test_only_lines_are_added_and_nothing_without_a_yes(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
