@@ -203,7 +203,7 @@ class Deployment:
         found = self.engine.containers(self.profile.compose_name, service)
         if not found:
             what = f"{service} is not running" + (f" on {self.node}" if self.node else "")
-            raise NotFoundError(what, hint=f"envgen up {service} --profile {self.profile.name}")
+            raise NotFoundError(what, hint=f"envgen up {service} {self.profile.chosen_variant}")
         return found[0]
 
     # Caches, and containers of our own

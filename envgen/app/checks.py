@@ -25,7 +25,7 @@ def place(subject: Subject) -> tuple[Context, dict[str, Any]]:
     context, _ = gather(subject)
     container = context.container
     if container is None or container.state != "running":
-        start = f"envgen up {context.service} --profile {here.profile.name}"
+        start = f"envgen up {context.service} {here.profile.chosen_variant}"
         raise NotFoundError(f"{context.service} of profile {here.profile.name} is not running", hint=start)
     return context, facts.collect(here.engine, container, here.profile, here.root, context.service)
 

@@ -152,7 +152,7 @@ def _own_service(asked: Asked) -> Server:
             model = asked.model or (service.ready.model if service.ready else None)
             return Server(url, model, there, name, engine, found[0])
     name = next(iter(likely))
-    raise NotFoundError(f"{name} is not running", hint=f"envgen up {name} --profile {profile.name}")
+    raise NotFoundError(f"{name} is not running", hint=f"envgen up {name} {profile.chosen_variant}")
 
 
 Work = Callable[[Server, Trial, Run], Outcome]
@@ -217,7 +217,7 @@ def _gone(reason: str, server: Server, kept: str) -> EnvgenError:
     if engine is None or container is None:
         return ServiceError(f"{reason}; {kept}")
     keep = functools.partial(crash.write, here, server.service) if here else lambda *_: ""
-    chosen = f" --profile {here.profile.name}" if here else ""
+    chosen = f" {here.profile.chosen_variant}" if here else ""
     again = f"envgen up {server.service or 'SERVICE'}{chosen} starts it again"
     try:
         deadline = time.monotonic() + ENDING

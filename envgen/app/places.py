@@ -67,7 +67,7 @@ def by_hand(node: str, profile: Profile, reason: str) -> str:
     label = f"com.docker.compose.project={profile.compose_name}"
     reason = reason.removeprefix(f"{node}: ")
     return (
-        f"{node} could not be cleaned up ({reason}); when it answers again: envgen down --profile {profile.name}, "
+        f"{node} could not be cleaned up ({reason}); when it answers again: envgen down {profile.chosen}, "
         f"or on {node} itself: docker ps -aq --filter label={label} | xargs -r docker rm -f"
     )
 

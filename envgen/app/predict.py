@@ -92,7 +92,7 @@ def servers(profile: Profile) -> list[str]:
 def choose_service(profile: Profile, wanted: str | None) -> str:
     """The service to ask about: the wanted one, or the only one of the profile that starts vLLM."""
     found = servers(profile)
-    hint = f"envgen predict {found[0]} --profile {profile.name}" if found else "another profile? add --profile NAME"
+    hint = f"envgen predict {found[0]} {profile.chosen_variant}" if found else "another profile? add --profile NAME"
     return the_service(profile, wanted, found, "starts no `vllm serve`: there is no vLLM to ask", hint)
 
 
@@ -106,7 +106,7 @@ def release_in_engine(here: Deployment, service: str) -> Release:
     if here.image is None:
         raise NotFoundError(
             f"the image {profile.image_name} is not built: there is no vLLM to ask",
-            hint=f"envgen build --profile {profile.name}",
+            hint=f"envgen build {profile.chosen}",
         )
     execute, _ = here.throw_away(service)
     return Release(execute, python, f"image {profile.image_name}")
@@ -147,7 +147,7 @@ def ask_release(here: Deployment, service: str) -> list[str]:
         return [f"the release could not be asked what it would choose: {str(problem).splitlines()[0]}"]
     judged = found.judgement
     if judged.refusals:
-        chosen = f"{service} --profile {profile.name}"
+        chosen = f"{service} {profile.chosen_variant}"
         again = f"`envgen predict {chosen}` shows all of it; `envgen up {chosen} --no-predict` starts it anyway"
         head = Problem(f"{service} was not started: this vLLM refuses its settings")
         said = [

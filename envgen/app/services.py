@@ -50,7 +50,7 @@ def _there(here: Deployment, service: str) -> Container:
     here.require_name()
     found = here.engine.containers(profile.compose_name, service, all=True)
     if not found:
-        up = f"envgen up {service} --profile {profile.name}"
+        up = f"envgen up {service} {profile.chosen_variant}"
         raise NotFoundError(f"{service} has no container to start", hint=up)
     return found[0]
 
@@ -76,7 +76,7 @@ def again(verb: str, session: Session, service: str, timeout: int | None) -> tup
         lines = done.stderr.decode(errors="replace").strip().splitlines()
         if refused := preflight.changed_meanwhile(here, service, lines):
             raise refused
-        hint = f"envgen up {service} --profile {profile.name}"
+        hint = f"envgen up {service} {profile.chosen_variant}"
         raise ServiceError(f"{service} was not started: {''.join(lines[-1:])}", hint=hint)
     launcher = Launcher(here, service, progress, bundle_writer((here,), service))
     return profile, launcher.await_ready(container, timeout)
@@ -217,7 +217,7 @@ def _check_shared(session: Session, service: str) -> Checked:
         problems += nodes.problems(profile, root, service)
     elif len(running) < len(ranks) + len(found.lost):
         message = f"it runs on {', '.join(here.node for here, _ in running)} alone"
-        problems.append(Problem(message, hint=f"envgen down {service} --profile {profile.name}"))
+        problems.append(Problem(message, hint=f"envgen down {service} {profile.chosen}"))
     if problems:
         raise PreflightError(service, tuple(problems))
     differing = [

@@ -15,7 +15,7 @@ from envgen.engine.owner import ours
 from envgen.errors import EngineError, RefusedError, UsageError
 from envgen.profile.load import Loaded, load_project, select
 from envgen.profile.model import Profile
-from envgen.redact import hidden_values
+from envgen.redact import hidden_values, secret_in
 from envgen.text import hide, progress
 
 VARIANT_LABEL = "dev.envgen.variant"
@@ -55,7 +55,13 @@ class Session:
         """The chosen profile: -p, else ENVGEN_PROFILE, else the project's default_profile."""
         profile = select(self.loaded(local=local).project, self.profile_name, self.variant)
         hide(hidden_values(os.environ, profile.secrets))
-        return profile
+        return replace(profile, options=self._options)
+
+    @property
+    def _options(self) -> tuple[str, ...]:
+        """-f and --set as they are typed again in a hint; a value that may be a secret is left out."""
+        shown = (text if not secret_in(text) else f"{text.partition('=')[0]}=..." for text in self.sets)
+        return (*(("-f", str(self.file)) if self.file else ()), *(word for text in shown for word in ("--set", text)))
 
     def deployment(self) -> Deployment:
         """The profile in its folder, on the engine that Docker itself would use; `.env` has what this terminal lacks of

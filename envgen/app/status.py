@@ -94,7 +94,7 @@ def _differences(session: Session, found: list[Container]) -> Mapping[str, list[
     made: dict[str, list[str]] = {}
     for one in found:
         here, old = opened(session), one.labels.get(VARIANT_LABEL, "")
-        lines = [f"variant: {old or 'none'} is now {session.variant or 'none'}"] if old != session.variant else []
+        lines = [f"variant: {old or 'none'} → {session.variant or 'none'}"] if old != session.variant else []
         with contextlib.suppress(EnvgenError):  # Compose did not answer in time
             lines += differences(keep_moment(here, one), one.service, one)
         made[one.name] = lines

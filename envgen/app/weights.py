@@ -147,7 +147,7 @@ def preflight(here: Deployment, service: str) -> Iterator[Problem]:
     if found.state == "absent":
         state = "not in the Hugging Face cache"
     if not found.whole:
-        hint = f"envgen model pull {service} --profile {here.profile.name}"
+        hint = f"envgen model pull {service} {here.profile.chosen}"
         yield Problem(f"the weights of {found.model.repo} are {state}", hint=hint)
 
 

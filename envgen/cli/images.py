@@ -192,7 +192,7 @@ def _show(outcome: BuildOutcome, *, on_the_way: bool = False) -> None:
         steps = f"{counted(len(result.steps), 'step')}, {result.cached} from the cache"
         click.echo(f"{built} in {result.seconds:.1f} s: {steps}", err=on_the_way)
         if not outcome.pushed and any(service.cluster for service in job.here.profile.services.values()):
-            progress(f"the other machines: envgen nodes push --image --profile {job.here.profile.name}")
+            progress(f"the other machines: envgen nodes push --image {job.here.profile.chosen}")
 
 
 def _failure(outcome: BuildOutcome, result: BuildResult, quiet: bool) -> BuildError:

@@ -16,7 +16,7 @@ def command(text: str) -> Remedy:
 
 def envgen(context: Context, verb: str, *words: str) -> Remedy:
     """An envgen command for this profile."""
-    return Remedy(shlex.join(["envgen", verb, "-p", context.profile.name, *words]))
+    return Remedy(shlex.join(["envgen", verb, "-p", context.profile.name, *context.profile.options, *words]))
 
 
 def build(context: Context) -> Remedy:
@@ -26,7 +26,8 @@ def build(context: Context) -> Remedy:
 def up(context: Context) -> Remedy:
     """Start the service; a running container whose settings differ is replaced."""
     replaces = context.container is not None and context.container.state == "running" and not context.is_throw_away
-    return envgen(context, "up", context.service, *(["--recreate"] if replaces else []))
+    variant = ["--variant", context.profile.variant] if context.profile.variant else []
+    return envgen(context, "up", context.service, *variant, *(["--recreate"] if replaces else []))
 
 
 def renew(context: Context) -> Remedy:

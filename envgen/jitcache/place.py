@@ -78,7 +78,7 @@ def throw_away(here: Deployment, root: str, *mounts: Mount) -> AgentHost:
             return AgentHost(root, f"a throw-away container of {name}", image=name, mounts=mounts, sources=sources)
     raise EngineError(
         f"no service of profile {profile.name} runs, and neither its image {profile.image_name} nor its base is here",
-        hint=f"run `envgen build --profile {profile.name}`",
+        hint=f"run `envgen build {profile.chosen}`",
     )
 
 

@@ -161,12 +161,12 @@ def compiling(cache: JitCache) -> AgentHost:
     if cache.here.engine.image(profile.image_name) is None:
         raise EngineError(
             f"no service of profile {profile.name} runs, and its image {profile.image_name} is not built",
-            hint=f"run `envgen build --profile {profile.name}`",
+            hint=f"run `envgen build {profile.chosen}`",
         )
     if profile.mounted_sources:
         raise EngineError(
             f"no service of profile {profile.name} runs, and its sources are installed in one only",
-            hint=f"run `envgen up {next(iter(profile.services), 'dev')} --profile {profile.name}`",
+            hint=f"run `envgen up {next(iter(profile.services), 'dev')} {profile.chosen_variant}`",
         )
     mount = made_mount(cache)
     return throw_away(cache.here, mount.target, mount)

@@ -7,6 +7,7 @@ reads: scalars, the value types of ``values.py``, enums, tuples, mappings from s
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -484,6 +485,7 @@ class Profile:
     base: Base = key("The base image.")
     cuda: Cuda = key("CUDA.", Cuda())
     variant: str = ""  # the one that is laid over it
+    options: tuple[str, ...] = ()  # of the command line that also decided it: -f FILE, --set KEY=VALUE
     description: str = key("One line about this profile.", "")
     dockerfile: str = key(
         "The file that `envgen render` writes; unset: Dockerfile for the first profile that names none, "
@@ -559,6 +561,16 @@ class Profile:
         described = self.services.get(service)
         default = "host" if self.mounted_sources else ""
         return (described.user if described else None) or default
+
+    @property
+    def chosen(self) -> str:
+        """What follows a command in a hint, so that it is about the same profile with the same values."""
+        return shlex.join(["--profile", self.name, *self.options])
+
+    @property
+    def chosen_variant(self) -> str:
+        """The same for commands that take a variant."""
+        return f"{self.chosen} --variant {self.variant}" if self.variant else self.chosen
 
     @property
     def opens_folders(self) -> bool:

@@ -205,7 +205,7 @@ class Launcher:
             raise lacking
         # All lines have been shown; the last one says what failed, unless the disk is full: then anything fails.
         said = lines[-1].removeprefix("envgen: ") if lines else ""
-        hint = f"to look closer: envgen run --profile {self.here.profile.name} {self.name} sh"
+        hint = f"to look closer: envgen run {self.here.profile.chosen_variant} {self.name} sh"
         if (cause := cause_of(lines)) and cause.kind == "no_space":
             said, hint = cause.summary, cause.cure
         what = f"the mounted sources could not be installed (exit code {done.code})"
@@ -226,7 +226,7 @@ class Launcher:
     def failed(self, failure: StartFailure) -> ServiceError:
         """The error to raise. It is called before anything is removed."""
         self.say(f"  {self.name}: {failure.reason}; saving a crash bundle")
-        again = f"envgen up {self.name} --profile {self.here.profile.name} --no-wait keeps it running for a closer look"
+        again = f"envgen up {self.name} {self.here.profile.chosen_variant} --no-wait keeps it running for a closer look"
         if failure.container is not None and not failure.container.running:
             again = ""  # it ends again, waited for or not
         fitting = partial(in_profile, profile=self.here.profile, service=self.name)
@@ -283,12 +283,13 @@ def explained(
 
 def in_profile(cure: str, profile: Profile, service: str) -> str:
     """A rule's ``cure`` for this service: its commands name the profile, too."""
-    return re.sub(r"(`envgen \w+)(?= SERVICE)", rf"\1 --profile {profile.name}", cure).replace("SERVICE", service)
+    named = re.sub(r"(`envgen \w+)(?= SERVICE)", lambda match: f"{match[1]} {profile.chosen}", cure)
+    return named.replace("SERVICE", service)
 
 
 def what_next(profile: Profile, service: str) -> str:
     """The commands for a service that is left to itself."""
-    chosen = f"--profile {profile.name}"
+    chosen = profile.chosen
     return f"`envgen ps {chosen}`, `envgen logs {chosen} -f {service}`, `envgen down {chosen}`"
 
 
@@ -303,7 +304,7 @@ def undeclared(profile: Profile, service: str, lines: Sequence[str]) -> ServiceE
             add = f"add the package of {module} to {place}"
             return ServiceError(
                 f"{name} could not be installed: its build imports {module}, which {names} does not name",
-                hint=f"{add}, then: envgen up --build {service} --profile {profile.name}",
+                hint=f"{add}, then: envgen up --build {service} {profile.chosen_variant}",
             )
     return None
 
@@ -341,7 +342,7 @@ CONFIG_HASH = "com.docker.compose.config-hash"
 def recreate_refused(profile: Profile, service: str, differences: Sequence[str]) -> RefusedError:
     """The service runs with other settings; replacing it has to be asked for."""
     head = Problem(f"{service} is running, and a start with the current settings would replace it:")
-    last = Problem(differences[-1], hint=f"envgen up {service} --profile {profile.name} --recreate")
+    last = Problem(differences[-1], hint=f"envgen up {service} {profile.chosen_variant} --recreate")
     return RefusedError(problems=(head, *map(Problem, differences[:-1]), last))
 
 

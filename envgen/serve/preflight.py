@@ -134,7 +134,7 @@ def of_image(here: Deployment) -> Iterator[Problem]:
         if changes := first_of([str(one) for one in here.outdated], 4):
             what += f" ({'; '.join(changes)})"
     if image is None or image.labels.get(RENDER_LABEL) != here.digest:
-        yield Problem(f"the image {profile.image_name} {what}", hint=f"envgen build --profile {profile.name}")
+        yield Problem(f"the image {profile.image_name} {what}", hint=f"envgen build {profile.chosen}")
 
 
 def check_again(here: Deployment, container: Container) -> None:
@@ -252,7 +252,7 @@ def changed_meanwhile(here: Deployment, name: str, lines: Sequence[str]) -> Refu
         who = holder(port) or "another program"
         taken = f"{name} was not started: port {port.host} was taken by {who} in the meantime"
         return RefusedError(taken, hint=_free_ports(profile, name, holder, port.host))
-    path, up = Path(gone.strip()), f"envgen up {name} --profile {profile.name}"
+    path, up = Path(gone.strip()), f"envgen up {name} {profile.chosen_variant}"
     for source, one in profile.mounted_sources.items():
         assert one.origin.checkout is not None
         folder = _place(root, one.origin.checkout.path)

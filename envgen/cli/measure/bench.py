@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import shlex
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, fields, replace
 from importlib.util import find_spec
@@ -99,8 +101,9 @@ def shown(summary: Mapping[str, Any]) -> Iterator[str]:
 def require_extra() -> None:
     """UsageError with what to install, unless all libraries of the extra `bench` are there."""
     if missing := [name for name in ("aiohttp", "matplotlib", "scipy") if not _is_there(name)]:
-        what = f"this command needs {' and '.join(missing)}, which the extra `bench` brings"
-        raise UsageError(what, hint='run `pip install "envgen[bench]"`')
+        names = " and ".join(filter(None, [", ".join(missing[:-1]), missing[-1]]))
+        command = shlex.join([sys.executable, "-m", "pip", "install", *missing])  # envgen is on no package index
+        raise UsageError(f"this command needs {names} (the extra `bench`)", hint=f"run `{command}`")
 
 
 def _is_there(name: str) -> bool:

@@ -70,7 +70,7 @@ def _weights(session: Session, service: str | None, *, fetch: bool) -> int:
     line = f"{found.model.repo} is {found.state}{size}{f' at {found.commit[:12]}' if found.commit else ''}"
     code = answer(document, [line, *(f"  {problem}" for problem in found.problems)], not found.whole)
     if not (found.whole or wants_json()):
-        progress(f"hint: envgen model pull {name} --profile {here.profile.name}")
+        progress(f"hint: envgen model pull {name} {here.profile.chosen}")
     return code
 
 

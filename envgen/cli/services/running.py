@@ -193,7 +193,7 @@ def report(profile: Profile, service: str, started: Started, *, waited: bool = T
     for name, line in awaited.shown.items():
         click.echo(f"  {name}: {line.strip()[:160]}")
     if awaited.restarts:
-        look = f"envgen logs {service} --profile {profile.name}"
+        look = f"envgen logs {service} {profile.chosen}"
         click.echo(f"  Docker restarted it {awaited.restarts} times on the way: {look}")
 
 

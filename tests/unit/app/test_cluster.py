@@ -42,7 +42,8 @@ class Launcher:
 
 @pytest.mark.parametrize("off", ["spark-1", "spark-2"])
 def test_a_machine_that_is_switched_off_between_check_and_start(off: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    profile: Any = SimpleNamespace(name="prod", compose_name="p-prod", services={"serve": SimpleNamespace(ready=None)})
+    services = {"serve": SimpleNamespace(ready=None)}
+    profile: Any = SimpleNamespace(name="prod", chosen="--profile prod", compose_name="p-prod", services=services)
     ranks = tuple(
         Deployment(profile, Path(), node).knowing(engine=None, compose=Compose(node == off))
         for node in ("spark-1", "spark-2")

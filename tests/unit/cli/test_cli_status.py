@@ -118,7 +118,7 @@ def test_files_that_are_not_what_is_built(project: Path, monkeypatch: pytest.Mon
     assert CliRunner().invoke(cli.main, ["render"], standalone_mode=False).return_value == 0
     assert "\nfiles " not in ask(monkeypatch, StubEngine())
     (project / "envgen.yaml").write_text(FILE.replace("[web]", "[web, --more]"))
-    assert "files       compose/dev.yaml differ from the project file" in ask(monkeypatch, StubEngine())
+    assert "files       not what the project file renders to: compose/dev.yaml; update" in ask(monkeypatch, StubEngine())
     assert json.loads(ask(monkeypatch, StubEngine(), "--json"))["drift"] == ["compose/dev.yaml"]
 
 
@@ -133,7 +133,7 @@ def test_what_differs_has_a_name_and_the_variant_that_runs_is_told(monkeypatch: 
     monkeypatch.setattr(status, "differences", lambda *_: ("environment: A=1 is now 2",))
     screen = ask(monkeypatch, engine)
     assert "web (small)" in screen
-    assert f"{running.name}: variant: small is now none" in screen
+    assert f"{running.name}: variant: small → none" in screen
     assert f"{running.name}: environment: A=1 is now 2" in screen
 
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from tests_render_make import profile
 
 from envgen.deployment import Deployment
 from envgen.errors import ServiceError
@@ -42,8 +43,7 @@ def test_why(text: str, said: str, hint: str) -> None:
             on_line(line)
         return SimpleNamespace(code=1)
 
-    profile = cast(Profile, SimpleNamespace(name="dev", mounted_sources={}))
-    here = Deployment(profile, Path()).knowing(compose=SimpleNamespace(stream=stream))
+    here = Deployment(profile(name="dev"), Path()).knowing(compose=SimpleNamespace(stream=stream))
     launcher = Launcher(here, "web", lambda _line: None)
     with pytest.raises(ServiceError) as raised:
         launcher._install("run")
@@ -53,9 +53,8 @@ def test_why(text: str, said: str, hint: str) -> None:
 
 def test_the_commands_of_a_cure_name_the_profile() -> None:
     cure = "`envgen exec SERVICE -- ps`, services.SERVICE.args, or `envgen predict SERVICE`"
-    profile = cast(Any, SimpleNamespace(name="prod"))
     expected = "`envgen exec --profile prod web -- ps`, services.web.args, or `envgen predict --profile prod web`"
-    assert in_profile(cure, profile, "web") == expected
+    assert in_profile(cure, profile(name="prod"), "web") == expected
 
 
 @pytest.mark.parametrize("created", [False, True])
@@ -70,8 +69,8 @@ def test_ctrl_c_while_sources_are_installed_removes_what_was_begun(
         raise KeyboardInterrupt
 
     services = {"web": SimpleNamespace(interactive=False)}
-    profile = cast(Profile, SimpleNamespace(compose_name="unit-dev", services=services))
-    here = Deployment(profile, Path()).knowing(engine=SimpleNamespace(containers=lambda *_, **__: ()))
+    found = cast(Profile, SimpleNamespace(compose_name="unit-dev", services=services))
+    here = Deployment(found, Path()).knowing(engine=SimpleNamespace(containers=lambda *_, **__: ()))
     launcher = Launcher(here, "web", lambda _line: None)
     monkeypatch.setattr("envgen.serve.launch.preflight.is_development", lambda _profile: True)
     monkeypatch.setattr(Launcher, "_alone", lambda _self: nullcontext())

@@ -6,6 +6,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+from tests_render_make import profile
+
 from envgen.engine.client import Engine
 from envgen.engine.values import Container, Mount
 from envgen.profile.model import Service
@@ -16,14 +18,22 @@ RUNS = Container(
     id="1", name="lab-web-1", service="web", state="running", health="healthy", exit_code=0, image_id="sha256:1",
     labels={}, env={}, mounts=(), ports=(), started_at="2026-11-22T01:02:03Z",
 )  # fmt: skip
-PROFILE: Any = SimpleNamespace(name="lab")
 
 
 def test_the_command_stands_below_what_differs() -> None:
-    text = str(recreate_refused(PROFILE, "web", ["image: a is now b", "environment: LEVEL=1 is new"]))
+    text = str(recreate_refused(profile(name="lab"), "web", ["image: a is now b", "environment: LEVEL=1 is new"]))
     assert text.splitlines()[1:] == [
         "image: a is now b", "environment: LEVEL=1 is new", "    hint: envgen up web --profile lab --recreate",
     ]  # fmt: skip
+
+
+def test_the_command_has_the_variant_and_the_values_that_were_given() -> None:
+    """Without them it would start something else."""
+    words = ("--set", "services.web.env.A=b c")
+    found = profile(name="lab", variant="small", options=words)
+    assert str(recreate_refused(found, "web", ["x"])).endswith(
+        "hint: envgen up web --profile lab --set 'services.web.env.A=b c' --variant small --recreate"
+    )
 
 
 def test_what_is_mounted_in_a_checkout_that_moved_is_not_listed_too() -> None:
