@@ -40,7 +40,7 @@ def _screen(found: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"            {line}" for line in first_of(changes, CHANGES))
     yield f"lock        {_lock(found['lock'])}"
     if found["drift"]:
-        yield f"files       not what the project file renders to: {', '.join(found['drift'])}; update with: envgen render"
+        yield f"files       not as rendered: {', '.join(found['drift'])}; update with: envgen render"
     if build := found["last_build"]:
         yield f"last build  {build['log']}: {build['ended'] or 'has no end: running, or killed'}"
     if run := found["last_run"]:

@@ -118,7 +118,7 @@ def test_files_that_are_not_what_is_built(project: Path, monkeypatch: pytest.Mon
     assert CliRunner().invoke(cli.main, ["render"], standalone_mode=False).return_value == 0
     assert "\nfiles " not in ask(monkeypatch, StubEngine())
     (project / "envgen.yaml").write_text(FILE.replace("[web]", "[web, --more]"))
-    assert "files       not what the project file renders to: compose/dev.yaml; update" in ask(monkeypatch, StubEngine())
+    assert "files       not as rendered: compose/dev.yaml; update" in ask(monkeypatch, StubEngine())
     assert json.loads(ask(monkeypatch, StubEngine(), "--json"))["drift"] == ["compose/dev.yaml"]
 
 
