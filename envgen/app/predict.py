@@ -23,7 +23,7 @@ from envgen.predict.memory import Estimate, estimate
 from envgen.profile.model import GpuMode, Profile, Service
 from envgen.render.environment import compose_env, service_env
 
-PROGRAM = run.Program("predict_vllm")
+PROGRAM = run.Program("predict/main")
 TIMEOUT = 300.0  # seconds; two idle cores need 15 to 40
 MODELS = Path(run.__file__).parent / "models.json"
 SERVER = "vllm.entrypoints.openai.api_server"

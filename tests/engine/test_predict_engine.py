@@ -11,7 +11,7 @@ from envgen.engine.client import Engine
 from envgen.inside import run
 
 pytestmark = pytest.mark.engine
-PROGRAM = run.Program("predict_vllm")
+PROGRAM = run.Program("predict/main")
 REQUEST = {"words": [], "gpu": {"name": "NVIDIA GB10", "capability": [12, 1], "memory": 1 << 37}, "models": {}}
 
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 sys.path[:] = [str(Path(__file__).parents[2]), *(one for one in sys.path if one != str(Path(__file__).parent))]
-from envgen.inside import predict_vllm as asked  # noqa: E402
+from envgen.inside.predict import machine, release  # noqa: E402
+from envgen.inside.predict import main as asked  # noqa: E402
 
 # What each question imports anyway; a release lacks some of them.
 MODULES = (
@@ -31,10 +32,10 @@ def main() -> None:
     found: Any = {"asked": {}, "stubs": [], "notes": [], "refusals": [], "unasked": []}
     with tempfile.TemporaryDirectory() as folder:
         os.environ.update(HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", VLLM_CACHE_ROOT=folder)
-        asked.release(found, asked.Lines())
-        asked.driver(found, folder)
-        asked.unloadable(found)
-        asked.take_platform(next(iter(requests.values())), found)
+        release.release(found, release.Lines())
+        machine.driver(found, folder)
+        machine.unloadable(found)
+        machine.take_platform(next(iter(requests.values())), found)
         for name in MODULES:
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)

@@ -59,10 +59,10 @@ def test_the_request_travels_on_stdin_with_the_program() -> None:
         mark = sent[0][1]["mark"]
         return result(f'{mark} {{"answer": {{"got": 1}}}}')
 
-    assert ask(execute, "py", Program("predict_vllm"), {"a": 1}, timeout=5) == {"got": 1}
+    assert ask(execute, "py", Program("predict/main"), {"a": 1}, timeout=5) == {"got": 1}
     python, envelope, timeout = sent[0]
     assert python == "py" and envelope["request"] == {"a": 1} and timeout > 5
-    assert envelope["entry"] == "envgen.inside.predict_vllm" and envelope["entry"] in envelope["files"]
+    assert envelope["entry"] == "envgen.inside.predict.main" and envelope["entry"] in envelope["files"]
     for name, text in {**envelope["files"], "frame": envelope["frame"]}.items():
         compile(text, name, "exec")
 

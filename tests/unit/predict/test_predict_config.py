@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from envgen.inside import predict_vllm
+from envgen.inside.predict import config
+from envgen.inside.predict.release import NotAskable
 
 
 def placed(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"unasked": []}
-    predict_vllm.place_model(Namespace(model=str(folder)), {"models": {}}, found, str(folder))
+    config.place_model(Namespace(model=str(folder)), {"models": {}}, found, str(folder))
     model: dict[str, Any] = found["model"]
     return model
 
@@ -30,7 +31,7 @@ def placed(folder: Path) -> dict[str, Any]:
 )
 def test_a_config_that_is_none_is_not_handed_to_the_release(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "config.json").write_text(text)
-    with pytest.raises(predict_vllm.NotAskable, match=said):
+    with pytest.raises(NotAskable, match=said):
         placed(tmp_path)
 
 
@@ -54,4 +55,4 @@ def test_an_index_that_is_broken_leaves_the_weights_unknown_and_nothing_else(
     tmp_path: Path, text: str, total: int | None
 ) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(text)
-    assert predict_vllm.weights_of(str(tmp_path)) == total
+    assert config.weights_of(str(tmp_path)) == total

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from envgen.inside.predict_vllm import NotAskable, Refused, turned_down
+from envgen.inside.predict.release import NotAskable, Refused, turned_down
 
 
 def on_purpose() -> None:

@@ -1,0 +1,46 @@
+"""The release's selector of attention kernels."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+from typing import Any, Dict, List
+
+from envgen.inside.predict.release import NotAskable, accepted, asked_for, named, turned_down
+
+Doc = Dict[str, Any]
+
+
+def ask_attention(config: Any, found: Doc) -> Doc:
+    where, select = named("attention")
+    model, cache = config.model_config, config.cache_config
+    text = getattr(model, "hf_text_config", model.hf_config)
+    if getattr(text, "compress_ratios", None):
+        raise NotAskable("attention layers of %s choose their kernels themselves: the selector is not what they ask"
+                         % found["model"]["type"])  # fmt: skip
+    parallel = config.parallel_config
+    shared: Doc = {
+        "head_size": model.get_head_size(), "dtype": model.dtype, "kv_cache_dtype": cache.cache_dtype,
+        "block_size": cache.block_size, "use_mla": bool(model.use_mla), "has_sink": found["model"]["sinks"],
+        "use_sparse": hasattr(text, "index_topk"), "num_heads": model.get_num_attention_heads(parallel),
+        "use_mm_prefix": bool(getattr(model, "is_mm_prefix_lm", False)), "attn_type": None,
+        "is_attention_free": bool(getattr(model, "is_attention_free", False)), "use_v1": True,
+    }  # fmt: skip
+    chosen: List[str] = []
+    # Layers with a window and layers without may be treated differently (from 0.30 on): ask for each kind.
+    kinds = [True, False] if getattr(text, "sliding_window", None) else [False]
+    for window in kinds if "has_sliding_window" in inspect.signature(select).parameters else [False]:
+        values = accepted(select, dict(shared, has_sliding_window=window))
+        try:
+            name = str(select(**values).get_name())
+        except Exception as problem:
+            raise turned_down(problem) from None
+        if name not in chosen:
+            chosen.append(name)
+    wanted = asked_for(config, "attention_config", "backend") or os.environ.get("VLLM_ATTENTION_BACKEND")
+    told = {"where": where, "backend": " + ".join(chosen), "asked_for": wanted}
+    with contextlib.suppress(Exception):
+        _, layout = named("layout")
+        found["kv"]["layout"] = layout()
+    return told

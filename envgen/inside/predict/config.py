@@ -1,0 +1,256 @@
+"""What `vllm serve` makes of its words: the release's own parser and configuration, and the model's config.json."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import json
+import os
+import re
+import sys
+from typing import Any, Dict, Optional
+
+from envgen.inside.predict.release import (
+    INSPECTED,
+    Lines,
+    NotAskable,
+    Refused,
+    has_triton,
+    named,
+    on_purpose,
+    said,
+    turned_down,
+)
+
+Doc = Dict[str, Any]
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tekken.json", "tiktoken.model", "vocab.json")
+LARGEST_CONFIG = 4 << 20  # bytes; those of released models have some thousands
+
+
+def parsed(request: Doc, found: Doc) -> Any:
+    """The words of `vllm serve`, read by the release's own parser."""
+    found["asked"]["parser"], make = named("parser")
+    parser = make(named("parser class")[1]())
+
+    def refuse(message: str) -> None:
+        raise Refused(message)
+
+    parser.error = refuse
+    try:
+        return parser.parse_args(list(request["words"]))
+    except Refused:
+        raise
+    except SystemExit as problem:
+        raise Refused("the parser ended with exit code %s" % problem.code) from None
+    except Exception as problem:
+        raise turned_down(problem) from None
+
+
+def known_parsers(args: Any, found: Doc) -> None:
+    """The names of the parsers, which the server looks up before anything else. A plugin may bring its own."""
+    for option, plugin, counts in (
+        ("tool-call-parser", "tool_parser_plugin", getattr(args, "enable_auto_tool_choice", False)),
+        ("reasoning-parser", "reasoning_parser_plugin", True),
+    ):
+        name = getattr(args, option.replace("-", "_"), None)
+        if not name or not counts or getattr(args, plugin, None):
+            continue
+        try:
+            known = list(named(option)[1].list_registered())
+        except Exception:
+            found["notes"].append("whether this release has the %s %s was not asked" % (option, name))
+            continue
+        if known and name not in known:
+            raise Refused("invalid %s: %s (this release has %s)" % (option, name, ", ".join(sorted(known))))
+
+
+def has_tokenizer(args: Any) -> bool:
+    """Whether the model's tokenizer is in its folder or in the Hugging Face cache."""
+    name = str(getattr(args, "tokenizer", None) or args.model)
+    if os.path.isdir(name):
+        return any(os.path.isfile(os.path.join(name, file)) for file in TOKENIZERS)
+    hub = importlib.import_module("huggingface_hub")
+    revision = getattr(args, "tokenizer_revision", None) or getattr(args, "revision", None)
+    with contextlib.suppress(ValueError):  # no name of a repository
+        return any(isinstance(hub.try_to_load_from_cache(name, file, revision=revision), str) for file in TOKENIZERS)
+    return False
+
+
+def without_tokenizer(args: Any, found: Doc, why: str) -> None:
+    """Ask without the tokenizer, and without what needs one: kernels don't hang on either."""
+    args.skip_tokenizer_init = True
+    parser = getattr(args, "reasoning_parser", None)
+    if parser:
+        args.reasoning_parser = ""
+        found["notes"].append("the reasoning parser %s was left out of the question: %s" % (parser, why))
+    if getattr(args, "reasoning_config", None) is not None:
+        args.reasoning_config = None
+
+
+def place_model(args: Any, request: Doc, found: Doc, folder: str) -> None:
+    """Where the model's config.json comes from: its folder, the Hugging Face cache, or what the request brings."""
+    if getattr(args, "model_tag", None):
+        args.model = args.model_tag
+    name = str(args.model)
+    told: Doc = {"name": name}
+    found["model"] = told
+    if os.path.isfile(os.path.join(name, "config.json")):
+        told.update({"from": "folder", "place": os.path.join(name, "config.json")})
+    else:
+        hub = importlib.import_module("huggingface_hub")
+        place = None
+        with contextlib.suppress(ValueError):  # no name of a repository
+            place = hub.try_to_load_from_cache(name, "config.json", revision=getattr(args, "revision", None))
+        if isinstance(place, str):
+            told.update({"from": "cache", "place": place})
+        elif name in request["models"]:
+            told["from"] = "envgen"
+            with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
+                json.dump(request["models"][name], file)
+            args.model = folder
+            if getattr(args, "served_model_name", None) is None:
+                args.served_model_name = [name]
+        else:
+            raise NotAskable(
+                "the config.json of %s is neither in the Hugging Face cache nor among those that envgen brings" % name
+            )
+    if "place" in told:
+        check_config(told["place"])
+    draft = getattr(args, "speculative_config", None)
+    if isinstance(draft, dict) and draft.get("model"):
+        repository = str(draft["model"])
+        if not os.path.isdir(repository):
+            hub = importlib.import_module("huggingface_hub")
+            if not isinstance(hub.try_to_load_from_cache(repository, "config.json"), str):
+                args.speculative_config = None
+                why = "the config.json of the draft model %s is not in the Hugging Face cache" % repository
+                found["unasked"].append({"step": "speculative-config", "why": why})
+
+
+def check_config(place: str) -> None:
+    """NotAskable for a config.json that no release should be made to read."""
+    if os.path.getsize(place) > LARGEST_CONFIG:
+        raise NotAskable("%s has %d MiB: no model has such a config.json" % (place, os.path.getsize(place) >> 20))
+    try:
+        with open(place, encoding="utf-8") as file:
+            if not isinstance(json.load(file), dict):
+                raise ValueError("it is not a mapping")
+    except RecursionError:
+        raise NotAskable("%s cannot be read: it is nested too deep" % place) from None
+    except (OSError, ValueError) as error:
+        raise NotAskable("%s cannot be read: %s" % (place, error)) from None
+
+
+def configured(args: Any, found: Doc, lines: Optional[Lines] = None) -> Any:
+    """The release's whole configuration, with its own checks; with the model's tokenizer where that is here."""
+    arg_utils = importlib.import_module("vllm.engine.arg_utils")
+    inspect_here()
+    if not has_triton() and os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1":
+        del os.environ["VLLM_USE_V2_MODEL_RUNNER"]
+        why = "that runner wants Triton, which is switched off where there is no driver"
+        found["notes"].append("VLLM_USE_V2_MODEL_RUNNER was left out of the question: %s" % why)
+    engine = getattr(arg_utils, "AsyncEngineArgs", arg_utils.EngineArgs)
+    config, odd = None, None
+    if has_tokenizer(args):
+        try:
+            config = engine.from_cli_args(args).create_engine_config()
+        except Exception as problem:
+            odd = problem
+            if on_purpose(problem):
+                raise Refused(said(problem)) from None
+    if config is None:
+        lacking = "%s: %s" % (type(odd).__name__, str(odd)[:300]) if odd else "the tokenizer is not in the cache"
+        without_tokenizer(args, found, lacking)
+        try:
+            config = engine.from_cli_args(args).create_engine_config()
+        except Exception as problem:
+            raise turned_down(problem, lines) from None
+    model = config.model_config
+    found["quantization"] = str(model.quantization) if model.quantization else None
+    found["kv"] = {"dtype": str(config.cache_config.cache_dtype), "block_size": config.cache_config.block_size}
+    found["model"].update({
+        "architectures": list(getattr(model.hf_config, "architectures", None) or []),
+        "type": str(getattr(model.hf_config, "model_type", "")),
+        "dtype": str(model.dtype).replace("torch.", ""), "head_size": model.get_head_size(), "mla": bool(model.use_mla),
+        "sinks": has_sinks(model),
+    })  # fmt: skip
+    found["config_line"] = config_line(config)
+    with contextlib.suppress(Exception):  # another release: memory is not estimated then
+        found["size"] = size_of(config, found)
+    return config
+
+
+def size_of(config: Any, found: Doc) -> Doc:
+    """What decides how much memory the server needs, after the release's own defaults."""
+    model, cache, parallel, steps = (
+        getattr(config, name) for name in ("model_config", "cache_config", "parallel_config", "scheduler_config")
+    )
+    text = model.hf_config.to_dict()
+    text = text.get("text_config") or text
+    return {
+        "config": {name: value for name, value in text.items() if not isinstance(value, dict)},
+        "weights": weights_of(os.path.dirname(found["model"].get("place", ""))), "context": model.max_model_len,
+        "cache_dtype": str(cache.cache_dtype), "dtype": str(model.dtype).replace("torch.", ""),
+        "share": cache.gpu_memory_utilization, "fixed": getattr(cache, "kv_cache_memory_bytes", None),
+        "ranks": parallel.tensor_parallel_size, "stages": parallel.pipeline_parallel_size,
+        "sequences": steps.max_num_seqs, "batched": steps.max_num_batched_tokens,
+        "draft": getattr(config, "speculative_config", None) is not None,
+    }  # fmt: skip
+
+
+def weights_of(folder: str) -> Optional[int]:
+    """Bytes of the model's weights, by the index beside its config.json or the one file; None where neither is."""
+    index, whole = (os.path.join(folder, name) for name in ("model.safetensors.index.json", "model.safetensors"))
+    if not folder:
+        return None
+    if os.path.isfile(index) and os.path.getsize(index) < 100 << 20:
+        try:
+            with open(index, encoding="utf-8") as file:
+                total = int(json.load(file)["metadata"]["total_size"])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):  # the rest of the estimate stands
+            return None
+        return total if total > 0 else None
+    return os.path.getsize(whole) if os.path.isfile(whole) else None
+
+
+def inspect_here() -> None:
+    """vLLM imports the model's class in a second process, so as not to touch CUDA. Here it may: half the time."""
+    try:
+        registry: Any = importlib.import_module("vllm.model_executor.models.registry")
+        apart = registry._run_in_subprocess
+    except Exception:
+        return  # another release: it does as it likes
+
+    def here_first(function: Any) -> Any:
+        try:
+            return function()
+        except Exception as problem:
+            INSPECTED.append("%s: %s" % (type(problem).__name__, problem))
+            return apart(function)
+
+    registry._run_in_subprocess = here_first
+
+
+def config_line(config: Any) -> Optional[str]:
+    """The line with the whole configuration that the engine's core logs first, made by the release's own words."""
+    try:
+        core = importlib.util.find_spec("vllm.v1.engine.core")
+        with open(str(core.origin if core else ""), encoding="utf-8") as file:
+            words = re.search(r'"(Initializing a V1 LLM engine \(v%s\) with config: %s)"', file.read())
+        version = sys.modules["vllm"].__dict__.get("__version__", "")
+        return words.group(1) % (version, config) if words else None
+    except Exception:
+        return None
+
+
+def has_sinks(model: Any) -> bool:
+    """Whether the release's own code of this model passes attention sinks to its attention layers."""
+    try:
+        known = importlib.import_module("vllm.model_executor.models").ModelRegistry.models
+        module = next(known[name].module_name for name in model.architectures if name in known)
+        spec: Any = importlib.util.find_spec(module)
+        with open(spec.origin, encoding="utf-8") as file:  # read, because its import needs kernels
+            return bool(re.search(r"\bsinks\s*=", file.read()))
+    except Exception:
+        return str(getattr(model.hf_config, "model_type", "")) == "gpt_oss"

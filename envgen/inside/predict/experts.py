@@ -1,0 +1,122 @@
+"""The release's choice of kernels for a mixture of experts."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import re
+import traceback
+from typing import Any, Dict, Optional, Tuple
+
+from envgen.inside.predict.release import NotAskable, Refused, accepted, asked_for, named, on_purpose, said
+
+Doc = Dict[str, Any]
+EXPERTS = "model.layers.3.mlp.experts"  # no layer that models treat apart
+
+
+def ask_moe(config: Any, found: Doc) -> Optional[Doc]:
+    text = getattr(config.model_config, "hf_text_config", config.model_config.hf_config)
+    experts = next((getattr(text, name) for name in ("num_local_experts", "num_experts", "n_routed_experts")
+                    if getattr(text, name, None)), 0)  # fmt: skip
+    if not experts:
+        return None  # a dense model
+    wanted = asked_for(config, "kernel_config", "moe_backend")
+    try:
+        if "gpt_oss" in str(text.model_type) and "mxfp4" in str(found["quantization"]):
+            where, select = named("mxfp4")
+            if where.endswith("get_mxfp4_backend"):
+                chosen = select(**accepted(select, {"with_lora_support": config.lora_config is not None}))
+            else:
+                chosen = select(layer(config, int(experts), text))[0]
+        else:
+            where, chosen = experts_method(config, int(experts), text)
+    except NotAskable:
+        raise
+    except Exception as odd:
+        # What the oracle says is the release's word; what a layer without weights trips over is not.
+        oracle = any("oracle" in one.filename or one.name == "get_mxfp4_backend"
+                     for one in traceback.extract_tb(odd.__traceback__))  # fmt: skip
+        if oracle and on_purpose(odd) and not lacks_compiled(odd, found):
+            raise Refused(said(odd)) from None
+        raise NotAskable("the choice for %s experts wants more than a layer's shape and the release's Python code:"
+                         " %s: %s" % (found["quantization"] or "plain", type(odd).__name__, odd)) from None  # fmt: skip
+    return {"where": where, "backend": str(getattr(chosen, "name", chosen)), "asked_for": wanted}
+
+
+def lacks_compiled(problem: BaseException, found: Doc) -> bool:
+    """Whether a backend may be turned down only because vLLM's compiled code is not here."""
+    gone = any(str(one["name"]).startswith(("vllm.", "torch.ops.")) for one in found.get("stubs", ()))
+    return gone and re.search(r"current device|not available|No \w+ MoE backend", str(problem)) is not None
+
+
+def experts_method(config: Any, experts: int, text: Any) -> Tuple[str, Any]:
+    """The release's own quantization makes the method of a layer of experts, which asks the oracle for its kernels."""
+    fused: Any = importlib.import_module("vllm.model_executor.layers.fused_moe")
+    try:
+        kind: Any = importlib.import_module("vllm.model_executor.layers.fused_moe.routed_experts").RoutedExperts
+    except ImportError:
+        kind = fused.FusedMoE
+    described = layer(config, experts, text)
+    empty_layer: Any = type(kind.__name__, (kind,), {"__init__": importlib.import_module("torch").nn.Module.__init__})()
+    values = {"moe_config": described, "moe_parallel_config": described.moe_parallel_config, "activation": "silu",
+              "layer_name": EXPERTS, "local_num_experts": described.num_local_experts,
+              "global_num_experts": experts, "apply_router_weight_on_input": False}  # fmt: skip
+    for name, value in values.items():
+        with contextlib.suppress(AttributeError):  # a property of this release
+            setattr(empty_layer, name, value)
+    quantization = config.quant_config
+    method = quantization.get_quant_method(empty_layer, EXPERTS) if quantization is not None else None
+    if method is None:
+        unquantized: Any = importlib.import_module("vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method")
+        method = unquantized.UnquantizedFusedMoEMethod(described)
+    where = "%s.%s" % (type(method).__module__, type(method).__name__)
+    for name, value in vars(method).items():
+        if name.endswith("_backend") and hasattr(value, "name"):
+            return where, value
+    raise NotAskable("%s names no backend in this release" % where)
+
+
+def alone(kind: Any) -> Any:
+    """The parallel configuration of one GPU."""
+    if hasattr(kind, "make_no_parallel"):
+        return kind.make_no_parallel()
+    known: Doc = {"use_ep": False, "all2all_backend": "naive", "enable_eplb": False, "is_sequence_parallel": False}
+    sizes = {name: 0 if name.endswith("_rank") else 1 for name in kind.__dataclass_fields__ if name not in known}
+    return kind(**sizes, **{name: value for name, value in known.items() if name in kind.__dataclass_fields__})
+
+
+def layer(config: Any, experts: int, text: Any) -> Any:
+    """The description of one layer of experts, from the model's own figures; nothing is computed."""
+    moe = importlib.import_module("vllm.model_executor.layers.fused_moe.config")
+    parallel = config.parallel_config
+    split = alone(moe.FusedMoEParallelConfig)
+    size = int(parallel.tensor_parallel_size)
+    expert_parallel = bool(getattr(parallel, "enable_expert_parallel", False)) and size > 1
+    if size > 1:
+        changes = {"ep_size": size, "use_ep": True} if expert_parallel else {"tp_size": size}
+        split = type(split)(**dict({name: getattr(split, name) for name in split.__dataclass_fields__}, **changes))
+    intermediate = int(getattr(text, "moe_intermediate_size", None) or text.intermediate_size)
+    gpt_oss = str(getattr(text, "model_type", "")) == "gpt_oss"
+    act = str(getattr(text, "mlp_hidden_act", None) or getattr(text, "hidden_activation", None)
+              or getattr(text, "hidden_act", "silu"))  # fmt: skip
+    gated = act != "relu2"  # Nemotron-H's experts
+    values = {
+        "num_experts": experts, "num_logical_experts": experts,
+        "num_local_experts": experts // (size if expert_parallel else 1),
+        "experts_per_token": int(getattr(text, "num_experts_per_tok", None) or getattr(text, "top_k_experts", 1) or 1),
+        "hidden_dim": int(getattr(text, "moe_latent_size", None) or text.hidden_size),
+        "intermediate_size": intermediate,
+        "intermediate_size_per_partition": intermediate // (1 if expert_parallel else size), "device": "cuda",
+        "is_act_and_mul": gated, "routing_method": moe.RoutingMethodType.Renormalize,
+        "in_dtype": config.model_config.dtype,
+        "swiglu_limit": None if gpt_oss else getattr(text, "swiglu_limit", None),
+        "has_bias": gpt_oss, "moe_parallel_config": split, "is_lora_enabled": config.lora_config is not None,
+        "moe_backend": getattr(getattr(config, "kernel_config", None), "moe_backend", "auto"),
+    }  # fmt: skip
+    fields = {name: one for name, one in moe.FusedMoEConfig.__dataclass_fields__.items() if one.init}
+    if "activation" in fields:
+        kinds: Any = importlib.import_module("vllm.model_executor.layers.fused_moe.activation").MoEActivation
+        tanh = getattr(kinds, "GELU_TANH", kinds.GELU)
+        known = {"relu2": "RELU2_NO_MUL", "gelu": "GELU", "silu": "SILU", "swish": "SILU"}
+        values["activation"] = kinds.SWIGLUOAI if gpt_oss else tanh if "tanh" in act else getattr(kinds, known[act])
+    return moe.FusedMoEConfig(**{name: value for name, value in values.items() if name in fields})

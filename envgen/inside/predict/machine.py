@@ -1,0 +1,164 @@
+"""What a machine without a driver or without the GPU lacks: a stub of libcuda, empty modules, a reported platform."""
+
+from __future__ import annotations
+
+import ctypes
+import glob
+import importlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from typing import Any, Dict, List, Optional
+
+from envgen.inside.predict.release import NotAskable
+
+Doc = Dict[str, Any]
+STUBS = ("/usr/local/cuda*/lib64/stubs/libcuda.so", "/usr/local/cuda*/targets/*/lib/stubs/libcuda.so",
+         "/usr/local/cuda*/compat/libcuda.so.1")  # fmt: skip
+
+
+def driver(found: Doc, folder: str) -> None:
+    """Compiled modules are linked against libcuda: without a driver, a stub of it lets them load."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+        return
+    except OSError:
+        pass
+    package = os.path.dirname(found["vllm"]["file"])
+    modules = sorted(glob.glob(os.path.join(package, "*.so")))
+    if not modules:
+        return
+    for pattern in STUBS:
+        for stub in sorted(glob.glob(pattern)):
+            if loaded(stub):
+                found["stubs"].append({"name": "libcuda.so.1", "how": stub})
+                return
+    built = built_stub(modules, folder)
+    if built is not None and loaded(built):
+        found["stubs"].append({"name": "libcuda.so.1", "how": "built from the names that vLLM's modules want"})
+    else:
+        found["notes"].append("libcuda.so.1 is missing, and there is neither a CUDA stub nor a C compiler to make one")
+
+
+def unloadable(found: Doc) -> None:
+    """Compiled modules that are there and can't be loaded (no CUDA libraries here): empty ones take their place."""
+    package = os.path.dirname(found["vllm"]["file"])
+    count = len(found["stubs"])
+    for path in sorted(glob.glob(os.path.join(package, "**", "*.so"), recursive=True)):
+        inner = os.path.relpath(path, package).split(".")[0].split(os.sep)
+        name = ".".join(["vllm"] + inner)
+        if name in sys.modules:
+            continue
+        try:
+            ctypes.CDLL(path)
+        except OSError as problem:
+            empty(name, "empty: %s" % problem, found)
+    if len(found["stubs"]) > count:
+        not_compiled(found)
+
+
+def empty(name: str, how: str, found: Doc) -> None:
+    """An empty module under the name of a compiled one."""
+    stub = sys.modules[name] = type(sys)(name)
+    stub.__dict__["__file__"] = "<envgen: empty>"
+    parent, _, last = name.rpartition(".")
+    if parent in sys.modules:
+        setattr(sys.modules[parent], last, stub)
+    found["stubs"].append({"name": name, "how": how[:300]})
+
+
+def loaded(path: str) -> bool:
+    """The loader takes it for libcuda.so.1 from now on, by its SONAME."""
+    try:
+        ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+    except OSError:
+        return False
+    return True
+
+
+def built_stub(modules: List[str], folder: str) -> Optional[str]:
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        return None
+    names: Dict[str, None] = {}
+    symbols = shutil.which("nm")
+    for path in modules if symbols else []:
+        done = subprocess.run(
+            [str(symbols), "-D", "--undefined-only", path], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        for name in re.findall(r"\bU (cu[A-Z]\w*)", done.stdout.decode("ascii", "replace")):
+            names[name.partition("@")[0]] = None
+    source = os.path.join(folder, "stub.c")
+    with open(source, "w", encoding="utf-8") as file:
+        # 34 is CUDA_ERROR_STUB_LIBRARY, what NVIDIA's own stubs return.
+        file.writelines("int %s(void) { return 34; }\n" % name for name in names)
+    target = os.path.join(folder, "libcuda.so.1")
+    command = [compiler, "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", target, source]
+    if subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode != 0:
+        return None
+    return target
+
+
+def imported(name: str, found: Doc) -> Any:
+    """Import a module of vLLM; a compiled one that is not built or can't be loaded is replaced by an empty one."""
+    for _ in range(8):
+        try:
+            return importlib.import_module(name)
+        except Exception as problem:
+            missing = getattr(problem, "name", "") or ""
+            if not re.match(r"vllm\._\w+$", missing) or missing in sys.modules:
+                raise NotAskable("import %s: %s: %s" % (name, type(problem).__name__, problem)) from None
+            empty(missing, "empty: %s" % problem, found)
+            not_compiled(found)
+    raise NotAskable("import %s: too many compiled modules are missing" % name)
+
+
+def not_compiled(found: Doc) -> None:
+    """While vLLM is imported it asks its compiled code what that supports. What is not there supports nothing."""
+    torch = importlib.import_module("torch")
+    package = os.path.dirname(found["vllm"]["file"])
+    with open(os.path.join(package, "_custom_ops.py"), encoding="utf-8") as file:
+        questions = sorted(set(re.findall(r"torch\.ops\.(_C\w*)\.(\w*support\w*)\(", file.read())))
+    for space, name in questions:
+        holder = getattr(torch.ops, space)
+        if not hasattr(holder, name):
+            setattr(holder, name, lambda *_: False)
+            found["stubs"].append({"name": "torch.ops.%s.%s" % (space, name), "how": "answers no: not compiled here"})
+
+
+def take_platform(request: Doc, found: Doc) -> Optional[Doc]:
+    """Put a platform that reports the GPU of the request into vLLM, unless a real one is there and is wanted."""
+    platforms = imported("vllm.platforms", found)
+    gpu = request["gpu"]
+    if request.get("real") and platforms.current_platform.is_cuda():
+        real = platforms.current_platform
+        capability = real.get_device_capability()
+        found["platform"] = {"name": real.get_device_name(), "capability": [capability.major, capability.minor],
+                             "memory": real.get_device_total_memory(), "count": real.device_count(),
+                             "real": True}  # fmt: skip
+        return None
+    cuda = imported("vllm.platforms.cuda", found)
+    interface = imported("vllm.platforms.interface", found)
+    capability = interface.DeviceCapability(*gpu["capability"])
+    told: Doc = {"count": 1}
+
+    class Reported(cuda.CudaPlatformBase):  # type: ignore[misc, name-defined]
+        """vLLM's CUDA platform, with the figures of a GPU that is not there."""
+
+        get_device_capability = classmethod(lambda cls, device_id=0: capability)
+        get_device_name = classmethod(lambda cls, device_id=0: gpu["name"])
+        get_device_total_memory = classmethod(lambda cls, device_id=0: int(gpu["memory"]))
+        get_device_uuid = classmethod(lambda cls, device_id=0: "GPU-reported-by-envgen")
+        get_current_memory_usage = classmethod(lambda cls, device=None: 0)
+        is_fully_connected = classmethod(lambda cls, device_ids: True)
+        device_count = classmethod(lambda cls: told["count"])
+
+    platforms._current_platform = Reported()
+    for name, module in list(sys.modules.items()):  # those that have imported it by name already
+        if name.startswith("vllm") and "current_platform" in vars(module) and module is not platforms:
+            vars(module)["current_platform"] = platforms._current_platform
+    found["platform"] = {"name": gpu["name"], "capability": list(gpu["capability"]), "memory": int(gpu["memory"]),
+                         "count": 1, "real": False}  # fmt: skip
+    return told

@@ -1,0 +1,199 @@
+"""What the installed vLLM is asked by, and how it answers: names, refusals, what it logs.
+
+Names move between releases: ``PLACES`` has all that are known, newest first, and each answer names the one that was
+used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.metadata
+import inspect
+import logging
+import os
+import re
+import sys
+import traceback
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+Doc = Dict[str, Any]
+PLACES = {
+    # The parser of `vllm serve`: 0.32, then 0.11 to 0.31.
+    "parser": (("vllm.entrypoints.launchers.cli_args", "make_arg_parser"),
+               ("vllm.entrypoints.openai.cli_args", "make_arg_parser")),
+    "parser class": (("vllm.utils.argparse_utils", "FlexibleArgumentParser"), ("vllm.utils", "FlexibleArgumentParser")),
+    # 0.14 and later, then 0.11 to 0.13.
+    "attention": (("vllm.v1.attention.selector", "get_attn_backend"), ("vllm.attention.selector", "get_attn_backend")),
+    "layout": (("vllm.v1.attention.backends.utils", "get_kv_cache_layout"),),
+    # The oracle of 0.19 and later, then the function of 0.18 and earlier.
+    "mxfp4": (("vllm.model_executor.layers.fused_moe.oracle.mxfp4", "select_gpt_oss_mxfp4_moe_backend"),
+              ("vllm.model_executor.layers.fused_moe.oracle.mxfp4", "select_mxfp4_moe_backend"),
+              ("vllm.model_executor.layers.quantization.mxfp4", "get_mxfp4_backend")),
+    "set config": (("vllm.config", "set_current_vllm_config"),),
+    "reasoning-parser": (("vllm.reasoning", "ReasoningParserManager"),),
+    "tool-call-parser": (("vllm.tool_parsers", "ToolParserManager"),
+                         ("vllm.entrypoints.openai.tool_parsers", "ToolParserManager")),
+}  # fmt: skip
+LINES = 400  # of the release's own log
+STDLIB = os.path.dirname(os.__file__) + os.sep
+INSPECTED: List[str] = []  # why a model's class could not be imported
+
+
+class Refused(Exception):
+    """The release refused, in its own words."""
+
+
+class NotAskable(Exception):
+    """This release has no such function, or wants to know more than can be given it."""
+
+
+class Lines(logging.Handler):
+    """Keeps what the release logs; ``step`` is what it was doing."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self, logging.DEBUG)
+        self.step = "import"
+        self.kept: List[Doc] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if len(self.kept) < LINES:
+            text = record.getMessage()[:4000]
+            if record.exc_info and record.exc_info[1] is not None:
+                text += ": %s: %s" % (type(record.exc_info[1]).__name__, str(record.exc_info[1])[:1000])
+            self.kept.append({"step": self.step, "level": record.levelname, "logger": record.name, "text": text})
+
+
+def behind(problem: BaseException) -> List[BaseException]:
+    """The exception and what it was raised for, down to the first."""
+    found: List[BaseException] = []
+    waiting: List[Any] = [problem]
+    while waiting:
+        one = waiting.pop()
+        if not isinstance(one, BaseException) or one in found:
+            continue
+        found.append(one)
+        waiting.append(one.__cause__ or (None if one.__suppress_context__ else one.__context__))
+        if type(one).__name__ == "ValidationError":  # pydantic's: it holds what a validator raised
+            with contextlib.suppress(Exception):
+                waiting += [each.get("ctx", {}).get("error") for each in one.errors()]  # type: ignore[attr-defined]
+    return found
+
+
+def on_purpose(problem: BaseException) -> bool:
+    """Whether the release itself refuses. An accident, a missing package or a missing file says nothing about a
+    server that has them."""
+    text = str(problem)
+    if "failed to be inspected" in text or re.search(r"\bImportError\b", text):
+        return False
+    if "requires Triton" in text and not has_triton():
+        return False
+    if any(isinstance(one, (ImportError, OSError)) for one in behind(problem)):
+        return False
+    if type(problem).__name__ == "ValidationError" and type(problem).__module__.startswith("pydantic"):
+        return True
+    if not isinstance(problem, (ValueError, NotImplementedError)) or isinstance(problem, UnicodeError):
+        return False
+    frames = traceback.extract_tb(problem.__traceback__)
+    if not frames:
+        return False
+    last = frames[-1]
+    packaged = "site-packages" in last.filename or "dist-packages" in last.filename
+    if last.filename.startswith(STDLIB) and not packaged:
+        return False  # int("x"), a JSON file that is none
+    return not last.line or last.line.startswith("raise")
+
+
+def has_triton() -> bool:
+    """Whether the release has Triton switched on: without a driver, as here, it is off."""
+    return bool(getattr(sys.modules.get("vllm.triton_utils"), "HAS_TRITON", True))
+
+
+def said(problem: BaseException) -> str:
+    """What was refused, without the frame that pydantic puts around it."""
+    text = str(problem)
+    inner = re.search(r"\n\s+(Value error|Assertion failed), (.*?) \[type=", text, re.DOTALL)
+    return "%s: %s" % (type(problem).__name__, inner.group(2) if inner else text)
+
+
+def turned_down(problem: BaseException, lines: Optional[Lines] = None) -> Exception:
+    """A refusal of the release, or why it could not be asked and what would make the answer known."""
+    if on_purpose(problem):
+        return Refused(said(problem))
+    why = "%s: %s" % (type(problem).__name__, str(problem)[:1000])
+    chain = behind(problem)
+    missing = next((one for one in chain if isinstance(one, ImportError)), None)
+    logged = [one["text"] for one in (lines.kept if lines else ()) if "inspecting model arch" in one["text"]]
+    if "failed to be inspected" in why and (INSPECTED or logged):
+        why += " (%s)" % (INSPECTED or logged)[-1][-600:]
+    if missing is not None or "No module named" in why:
+        package = getattr(missing, "name", None) or (re.findall(r"No module named '([\w.]+)'", why) or ["it"])[-1]
+        known = "with %s installed where it is asked, as the profile's image has it" % package
+    elif any(isinstance(one, OSError) for one in chain):
+        known = "with the model's files in the cache: `envgen model pull`"
+    else:
+        known = "where the server starts: this is no refusal, it was not said on purpose"
+    return NotAskable("%s; it would be known %s" % (why, known))
+
+
+@contextlib.contextmanager
+def told(answers: Doc, lines: Lines) -> Iterator[None]:
+    """What is raised inside goes into ``answers``: a refusal, or why it can't be asked."""
+    try:
+        yield
+    except Refused as no:
+        answers["refusals"].append({"step": lines.step, "message": str(no)[:8000]})
+    except Exception as odd:
+        frame = traceback.extract_tb(odd.__traceback__)[-1]
+        why = "%s: %s (%s:%s)" % (type(odd).__name__, str(odd)[:1000], frame.filename, frame.lineno)
+        answers["unasked"].append({"step": lines.step, "why": str(odd)[:2000] if isinstance(odd, NotAskable) else why})
+
+
+def named(what: str) -> Tuple[str, Any]:
+    """(where, function) of the first place that this release has."""
+    for place, name in PLACES[what]:
+        try:
+            module = importlib.import_module(place)
+        except ModuleNotFoundError as problem:
+            if not place.startswith(str(problem.name)):
+                raise NotAskable("import %s: %s" % (place, problem)) from None
+            continue
+        except Exception as problem:
+            raise NotAskable("import %s: %s: %s" % (place, type(problem).__name__, problem)) from None
+        if hasattr(module, name):
+            return "%s.%s" % (place, name), getattr(module, name)
+    known = ", ".join("%s.%s" % one for one in PLACES[what])
+    raise NotAskable("this release has none of %s" % known)
+
+
+def accepted(function: Any, values: Doc) -> Doc:
+    """Those of the values that this release's function has a parameter for."""
+    names = inspect.signature(function).parameters
+    return {name: value for name, value in values.items() if name in names}
+
+
+def asked_for(config: Any, part: str, name: str) -> Optional[str]:
+    """What the service's own words choose; None where the choice is left to the release."""
+    found = getattr(getattr(config, part, None), name, None)
+    return None if found in (None, "auto") else str(getattr(found, "name", found))
+
+
+def release(found: Doc, lines: Lines) -> None:
+    """Import vLLM and listen to its log."""
+    for name in ("torch", "flashinfer-python", "flashinfer-cubin", "transformers"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found.setdefault("versions", {})[name] = importlib.metadata.version(name)
+    try:
+        vllm = importlib.import_module("vllm")
+        importlib.import_module("vllm.logger")  # first: it sets logging up
+    except Exception as problem:
+        raise NotAskable("import vllm: %s: %s" % (type(problem).__name__, problem)) from None
+    place = getattr(vllm, "__file__", None)
+    if place is None:
+        where = list(getattr(vllm, "__path__", []))
+        raise NotAskable("import vllm gives an empty namespace package (%s)" % ", ".join(map(str, where)))
+    found["vllm"] = {"version": str(getattr(vllm, "__version__", "unknown")), "file": place}
+    logger: Any = logging.getLogger("vllm")
+    logger.addHandler(lines)
+    remove = logger.removeHandler  # from 0.3x on it sets logging up once more, from its configuration
+    logger.removeHandler = lambda one: None if one is lines else remove(one)
