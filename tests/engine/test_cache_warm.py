@@ -134,4 +134,6 @@ def test_of_a_cleared_module_alone_the_objects_are_compiled(warmed: Warmed) -> N
 
 
 def test_without_the_image_it_tells_how_to_get_it(envgen: Envgen) -> None:
-    assert "run `envgen build --profile prod`" in envgen("warm", "page", "--set", "image=envgentest-none:1", code=3)
+    assert "run `envgen build --profile prod --set image=envgentest-none:1`" in envgen(
+        "warm", "page", "--set", "image=envgentest-none:1", code=3
+    )

@@ -100,9 +100,9 @@ def why(session: Session, patterns: tuple[str, ...], version: str | None, arch: 
 def modules(session: Session, log: str | None) -> int:
     """Print the names of the modules that earlier runs used, as arguments for `cache warm`.
 
-    They come from FlashInfer's records in the profile's cache: all versions, including modules cleared since. Or from
-    a log of another machine: FlashInfer 0.7.2 logs each module that it begins to build; older releases only those
-    whose build failed or was printed (FLASHINFER_JIT_VERBOSE).
+    They come from FlashInfer's records in the profile's cache: all versions, including modules cleared since. With
+    --from-log they come from a server's log: FlashInfer 0.7.2 logs each module that it begins to build; older releases
+    log only those whose build failed or was printed (FLASHINFER_JIT_VERBOSE).
 
     \b
     Examples:

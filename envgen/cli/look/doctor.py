@@ -28,7 +28,7 @@ from envgen.text import wants_colour
 @click.option(
     "--deep",
     is_flag=True,
-    help="Also import the packages, ask them, run a kernel (minutes), and what is in checks/deep/.",
+    help="Also import the packages, query them, run a kernel and the checks in checks/deep/ (minutes).",
 )
 @click.option("--fix", is_flag=True, help="Fix what can be fixed safely, after showing it.")
 @click.option("--dry-run", is_flag=True, help="With --fix: show what would be done; change nothing.")
@@ -43,9 +43,9 @@ def command(
 ) -> int:  # fmt: skip
     """Check host, image and container, and prove which flashinfer and vllm are imported.
 
-    A probe in the container reports what -c, -m and console scripts import of each source, by folder. Exit code 0: no
-    errors; 1: errors (with --strict: or warnings). SERVICE defaults to dev, or else to a running one;
-    with `cluster`, each of its machines is checked.
+    A probe in the container reports the folder from which `python -c`, `python -m` and console scripts import each
+    source. Exit code 0: no errors; 1: errors (or, with --strict, warnings). SERVICE defaults to dev, or else to a
+    running one; with `cluster`, each of its machines is checked.
 
     \b
     Example:

@@ -29,11 +29,11 @@ LARGEST = 256 << 20  # bytes of a bundle's log
 @click.argument("log", required=False, type=click.Path(path_type=Path, allow_dash=True))
 @json_option
 def command(log: Path | None) -> int:
-    """Explain a log of a build, of a kernel's compilation or of a server: cause, evidence, fix.
+    """Explain the log of a build, a kernel compilation or a server: cause, evidence, fix.
 
     LOG is a file, a crash bundle, or `-` for stdin; default: the project's newest build log. If no rule
-    matches, the first exception of the first process that failed is shown. Ctrl-C stops reading a program that still
-    writes. Exit code 0: no known failure; 1: one was found.
+    matches, the first exception of the first process that failed is shown. Ctrl-C stops reading from a program
+    that is still writing. Exit code 0: no known failure; 1: one was found.
 
     \b
     Example:

@@ -35,8 +35,8 @@ def command(session: Session, service: str | None, gpu: str | None, python: Path
     """Ask SERVICE's vLLM which kernels it would choose on a GPU, without that GPU.
 
     vLLM's own argument parser, configuration and selectors run in the profile's image (or in its running container)
-    with a platform that reports the GPU. It prints attention backend, MoE backend, quantization and KV cache, or the
-    release's own refusal, and the log lines, compared with `ready.expect` and `ready.forbid`. Nothing is started,
+    with a platform that reports the GPU. It prints the attention backend, MoE backend, quantization and KV cache, or
+    why the release refuses; and the log lines, compared with `ready.expect` and `ready.forbid`. Nothing is started,
     loaded or downloaded.
 
     Without --gpu, vLLM sees the container's GPU or, if there is none, the first of cuda.arch_list. Exit code 0: nothing

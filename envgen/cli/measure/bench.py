@@ -137,8 +137,8 @@ def tool_options(function: Any) -> Any:
         function,
         click.option("--pp", type=Numbers(1), help="Tokens of the prompt [default: 2048]."),
         click.option("--tg", type=Numbers(1), help="Tokens of the reply [default: 32]."),
-        click.option("--depth", "-d", type=Numbers(0), help="Tokens in the context before [default: 0]."),
-        click.option("--runs", "-r", type=click.IntRange(1, LARGEST), help="Repetitions [default: 3]."),
+        click.option("--depth", "-d", type=Numbers(0), help="Tokens already in the context [default: 0]."),
+        click.option("--runs", "-r", type=click.IntRange(1, LARGEST), metavar="N", help="Repetitions [default: 3]."),
         click.option("--tool", type=click.Choice(list(TOOLS)), help="The benchmark: llama-benchy (the default where "
                      "the image has it), or vllm for `vllm bench serve`."),
         click.option("--tokenizer", metavar="PATH", help="For the tool: the model's folder or name."),
@@ -233,8 +233,8 @@ def _plan(given: Mapping[str, Any]) -> Plan:
 def trace(asked: Asked) -> int:
     """Trace one request to SERVICE (default: the one that serves) with vLLM's torch profiler.
 
-    The service must have been started with a profiler, by a variant of yours as in docs/benchmarking.md. The files that
-    the server writes are copied beside the record, 256 MiB at most.
+    The service must have been started with a profiler, for example by the variant in docs/benchmarking.md. The files
+    that the server writes are copied beside the record, 256 MiB at most.
 
     \b
     Example:
@@ -275,9 +275,9 @@ def _document(tool: str, cells: list[Measured]) -> dict[str, Any]:
 
 @click.command()
 @server_options
-@click.option("--requests", "-n", type=click.IntRange(1, LARGEST), default=200, show_default=True,
+@click.option("--requests", "-n", type=click.IntRange(1, LARGEST), default=200, show_default=True, metavar="N",
               help="Requests of the load.")  # fmt: skip
-@click.option("--concurrency", "-c", type=click.IntRange(1, 4096), default=8, show_default=True,
+@click.option("--concurrency", "-c", type=click.IntRange(1, 4096), default=8, show_default=True, metavar="N",
               help="Parallel requests.")  # fmt: skip
 @tool_options
 @click.option("--reference", "-R", multiple=True, metavar="RUN", help="A recorded run to match in speed.")
@@ -290,9 +290,9 @@ def accept(
 ) -> int:  # fmt: skip
     """Run the full acceptance test against SERVICE, or the server at --url. Exit code 0: everything passed.
 
-    What smoke asks for; a load in which no request fails, nothing restarts and memory grows by less than 5 GB; backends
-    in the log as `ready.expect` and `ready.forbid` say, and CUDA graphs captured on a GPU; throughput within 20 % of
-    the references; the named limits of latency; no zombie process at the end. What can't be checked is not accepted.
+    All of smoke; a load in which no request fails, nothing restarts and memory grows by less than 5 GB; backends
+    in the log match `ready.expect` and `ready.forbid`, and CUDA graphs captured on a GPU; throughput within 20 %
+    of the references; latency within the given limits; no zombie process. What can't be checked is not accepted.
 
     \b
     Examples:

@@ -99,7 +99,7 @@ def kubernetes(session: Session, service: str | None, image: str, output: Path |
 def devcontainer(session: Session, service: str | None, output: Path | None) -> int:
     """Write devcontainer.json: an editor opens SERVICE (default: the first one) as its environment.
 
-    The editor starts the service by `envgen up` and attaches to it, with this machine's checkouts, user, ports and
+    The editor starts the service with `envgen up` and attaches to it, with this machine's checkouts, user, ports and
     GPUs, and the Python that has the mounted sources.
 
     \b
@@ -122,8 +122,8 @@ def devcontainer(session: Session, service: str | None, output: Path | None) -> 
 def systemd(session: Session, service: str | None, output: Path | None) -> int:
     """Write a unit that runs `envgen up SERVICE`, with its checks, when this machine starts.
 
-    SERVICE defaults to the first one. It waits for Docker and the network, tries three times an hour, and ends the
-    service when the machine stops. It runs as the user who writes it, in this folder and on this shell's engine;
+    SERVICE defaults to the first one. The unit waits for Docker and the network, tries three times an hour, and ends
+    the service when the machine stops. It runs as the user who writes it, in this folder and on this shell's engine;
     secrets come from `.env` there.
 
     \b

@@ -24,7 +24,7 @@ from envgen.text import Styled, paint, size, visible, wants_colour
 
 @click.group(cls=FullGroup)
 def command() -> None:
-    """Prepare the machines that serve one model together (`cluster` of a service). `envgen up` starts it.
+    """Prepare the machines that serve one model together (`cluster` of a service). `envgen up` starts the service.
 
     \b
     Example:

@@ -100,15 +100,15 @@ def up(
     available, and asks vLLM in the image which kernels it would choose (`envgen predict`). If a check fails, nothing
     starts (exit code 6); if only weights are missing, it offers to download them.
 
-    Ready means: the model is listed; a prompt, and where the server supports them a chat and a tool call, are answered;
-    and the log shows what `ready` expects. The logs and state of a service that fails are saved in a crash bundle, then
-    it is removed (exit code 5). Ctrl-C stops the waiting, not the service.
+    A service is ready when the model is listed, a prompt is answered (and a chat and a tool call, where the server
+    supports them), and the log shows what `ready` expects. If it fails, its logs and state are saved in a crash bundle,
+    and its container is removed (exit code 5). Ctrl-C stops the waiting, not the service.
 
     Services start in parallel, except that models load onto a GPU one after the other.
 
     A running service is left alone. If its settings differ from the profile's, up shows the differences and replaces it
-    only with --recreate or after a yes (otherwise exit code 6). What another folder or user runs under the same name is
-    refused (exit code 6).
+    only with --recreate or after you confirm (otherwise exit code 6). It never touches what another folder or user runs
+    under the same name (exit code 6).
 
     A service with `cluster` starts on all its machines, after `envgen nodes check`: workers first, then the head. If
     one ends, up names it, saves a crash bundle and stops all. --stay keeps watching once the service is ready.
@@ -276,7 +276,7 @@ def _whose(profile: Profile, names: Sequence[str]) -> str:
 @click.argument("names", metavar="[SERVICE]...", nargs=-1)
 @reporting
 def stop(session: Session, names: tuple[str, ...]) -> int:
-    """Stop each SERVICE, or all services of the profile. Their containers stay: `envgen start` continues them.
+    """Stop each SERVICE, or all services of the profile. Their containers stay: `envgen start` starts them again.
 
     \b
     Example:
@@ -388,7 +388,7 @@ def logs(
 ) -> int:  # fmt: skip
     """Show the output of each SERVICE, or of all services of the profile.
 
-    The project file is chosen with --file here, because -f follows.
+    Here -f means --follow: name the project file with --file.
 
     \b
     Example:
