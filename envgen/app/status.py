@@ -113,9 +113,9 @@ def checkout(folder: Path) -> Mapping[str, Any]:
         branch = tree.git(["symbolic-ref", "--short", "--quiet", "HEAD"], check=False)
         commit = tree.head
         names = tree.edited("HEAD") if commit else []
-        edited = len(names) - len(tree.generated(names))
+        edited, untracked = (len(each) - len(tree.generated(each)) for each in (names, tree.untracked()))
         return {"branch": branch.text if branch.code == 0 else None, "commit": commit or None, "edited": edited,
-                "untracked": len(tree.untracked()), "trouble": None}  # fmt: skip
+                "untracked": untracked, "trouble": None}  # fmt: skip
     except EnvgenError as error:
         return _unknown(error.problems[0].message)
 

@@ -45,7 +45,8 @@ _OF_SERVERS = ("GIT_SSL_", "GIT_SSH", "GIT_PROXY", "GIT_ASKPASS", "GIT_HTTP_")
 _PROTOCOLS = "https:http:git:ssh:file"
 _LARGEST_INDEX = 1 << 30
 _SMALL = 1 << 20
-_VERSION_FILES = ("_version.py", "_build_meta.py")  # of setuptools-scm (vLLM) and FlashInfer
+# By setuptools-scm (vLLM), FlashInfer's build and setuptools' editable install.
+_WRITTEN_BY_BUILDS = re.compile(r"(?:^|/)(?:_version\.py|_build_meta\.py|[^/]+\.egg-info/.*|__pycache__/.*)$")
 
 
 @dataclass(frozen=True)
@@ -214,9 +215,9 @@ class WorkTree(Repository):
         return self.git(["ls-files", "--others", "--exclude-standard", "-z"]).names
 
     def generated(self, names: Sequence[str]) -> list[str]:
-        """Files not edited by hand: tracked though git ignores them, or written by a build's version script."""
+        """Files not edited by hand: tracked though git ignores them, or written by a build or an editable install."""
         ignored = set(self.git(["ls-files", "--cached", "--ignored", "--exclude-standard", "-z"]).names)
-        return [name for name in names if name in ignored or name.rpartition("/")[2] in _VERSION_FILES]
+        return [name for name in names if name in ignored or _WRITTEN_BY_BUILDS.search(name)]
 
     def submodules(self, revision: str) -> dict[str, tuple[str, str]]:
         """path -> (its commit in ``revision``, its commit in the index), "" where there is none."""

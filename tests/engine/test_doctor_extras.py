@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import tarfile
 import textwrap
 import uuid
@@ -134,7 +135,8 @@ def test_deep_reports_the_prediction(box: Box) -> None:
     serve = ("--set", "services.serve={command: [vllm, serve, tiny]}")
     (found,) = box.found("deep.predict", "--deep", *serve, "--set", "gpu=auto")
     assert found["evidence"]["case"] == "not-asked" and "No module named 'vllm'" in found["seen"]
-    assert found["remedy"]["text"] == "envgen predict -p dev serve"
+    given = shlex.join([*serve, "--set", "gpu=auto"])
+    assert found["remedy"]["text"] == f"envgen predict -p dev {given} serve"
     assert box.found("deep.predict", "--deep", *serve) == []  # gpu: none
 
 

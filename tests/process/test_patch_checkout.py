@@ -96,14 +96,17 @@ def test_what_a_build_writes_is_no_edit(made: Project, source: Path) -> None:
     git(["commit", "-qm", "an sdist"], cwd=source)
     (source / "vllm/_version.py").write_text("version = '0.14.1.dev0'\n")
     (source / "vllm/ignored.py").write_text("x = 2\n")
+    (source / "vllm.egg-info").mkdir()
+    (source / "vllm.egg-info/PKG-INFO").write_text("of an editable install\n")
+    assert status_of(source)["untracked"] == 0
     assert "nothing has changed" in made.envgen("patch", "new", "x", "vllm", "--checkout", str(source), code=2).err
     assert status_of(source)["edited"] == 0
     (source / LOADER).write_text((source / LOADER).read_text() + "# mine\n")
     assert status_of(source)["edited"] == 1
     found = made.envgen("patch", "new", "x", "vllm", "--checkout", str(source))
-    assert "left out, as a build writes them: vllm/_version.py, vllm/ignored.py" in found.err
+    assert "left out, as a build writes them: vllm.egg-info/PKG-INFO, vllm/_version.py, vllm/ignored.py" in found.err
     text = (made.root / found.out.strip()).read_text()
-    assert "+# mine" in text and "_version.py" not in text and "ignored.py" not in text
+    assert "+# mine" in text and not [name for name in ("_version.py", "ignored.py", "egg-info") if name in text]
 
 
 def test_a_source_is_not_taken_for_the_name_of_a_patch(made: Project, source: Path) -> None:
@@ -170,6 +173,20 @@ profiles:
     sources:
       tool: {<<ORIGIN>>, package: tool, distribution: tool, mount: /code/tool}
 """.replace("<<ORIGIN>>", "origin: {git: https://localhost/tool.git, ref: v1.2.3}")
+
+
+def test_a_checkout_that_names_its_series_already_is_not_told_to(tmp_path: Path) -> None:
+    made, tool = Project(tmp_path, "envgenfirst"), tmp_path / "tool" / "tool"
+    (tmp_path / "envgen.yaml").write_text(
+        FIRST.partition("  prod:")[0].replace("mount: /code/tool", "mount: /code/tool\n        patches: tool")
+    )
+    tool.mkdir(parents=True)
+    (tool / "__init__.py").write_text("x = 1\n")
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "one"], ["tag", "v1.2.3"]):
+        git(words, cwd=tool.parent)
+    (tool / "__init__.py").write_text("x = 2\n")
+    said = made.envgen("patch", "new", "two", "tool").err
+    assert "no profile builds tool yet, and a mounted checkout is not patched" in said and "write `patches" not in said
 
 
 def test_the_first_patch_needs_no_folder_and_no_second_time_gives_the_same(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -36,7 +36,7 @@ def _screen(found: Mapping[str, Any]) -> Iterator[str]:
     others = f"; others: {', '.join(found['others'])}" if found["others"] else ""
     yield f"profile     {found['profile']} ({found['mode']}) of {found['file']}{others}"
     trouble = found["engine"]["error"]
-    yield f"engine      {trouble}" if trouble else f"image       {_image(found['image'])}"
+    yield f"engine      {trouble}" if trouble else f"image       {_image(found['image'], found['containers'])}"
     changes = [one["text"] for one in (found["image"] or {}).get("changed", ())]
     yield from (f"            {line}" for line in first_of(changes, CHANGES))
     yield f"lock        {_lock(found['lock'])}"
@@ -63,8 +63,10 @@ def _screen(found: Mapping[str, Any]) -> Iterator[str]:
         yield from ("", *table([("cache", "size", "volume or folder"), *rows]))
 
 
-def _image(image: Mapping[str, Any]) -> str:
+def _image(image: Mapping[str, Any], containers: Sequence[Mapping[str, Any]]) -> str:
     if image["state"] == "missing":
+        if any(one["image"] == "current" for one in containers):
+            return f"{image['name']} is gone: containers keep running on it, and `envgen build` brings it back"
         return f"{image['name']} is not built"
     state = "current" if image["state"] == "current" else "older than the profile"
     return f"{image['name']} ({short_id(image['id'])}), {state}, built {image['created'][:19]}"

@@ -113,6 +113,18 @@ def test_what_made_the_image_older(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"name": "base.image", "before": "base:0", "after": "base:1", "text": "base.image: base:0 → base:1"} in told
 
 
+def test_an_image_that_is_gone_below_a_running_container(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "checkout", known)
+    here = load_project(file=Path("envgen.yaml")).project
+    digest = render_profile(here.profiles["dev"], root=here.root).digest
+    engine = StubEngine()
+    monkeypatch.setattr(engine, "image", lambda _name: None)
+    assert "unit:dev is not built" in ask(monkeypatch, engine)
+    running = replace(container("web"), labels={"dev.envgen.render": digest})
+    monkeypatch.setattr(engine, "containers", lambda _project, *, all: (running,))
+    assert "unit:dev is gone: containers keep running on it" in ask(monkeypatch, engine)
+
+
 def test_files_that_are_not_what_is_built(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status, "checkout", known)
     assert CliRunner().invoke(cli.main, ["render"], standalone_mode=False).return_value == 0
