@@ -46,10 +46,10 @@ class Recipe:
     left: tuple[str, ...] = ()
 
 
-def read_recipe(text: str, file: str, *, variant: str = "", hardware: str = HARDWARE) -> Recipe:
+def read_recipe(text: str, file: str, *, variant: str = "") -> Recipe:
     """The recipe in ``text``. Raises ProjectError with the place of what is wrong.
 
-    ``variant`` and ``hardware`` choose in vllm-project's format.
+    ``variant`` chooses in vllm-project's format.
     """
     if len(text.encode("utf-8", "surrogateescape")) > LARGEST:
         raise _problem(f"is larger than {LARGEST >> 10} KiB, the limit for a recipe", Place(file))
@@ -60,7 +60,7 @@ def read_recipe(text: str, file: str, *, variant: str = "", hardware: str = HARD
     if "repo" in top.items:
         return reader.own()
     if "model" in top.items and top.items["model"].kind == MAP:
-        return reader.vllm(variant, hardware)
+        return reader.vllm(variant)
     if variant:
         raise _problem("this format has no variants", top.place(), "leave --model-variant out")
     if "command" in top.items or "container" in top.items:
@@ -161,7 +161,7 @@ class _Reader:
 
     # --- vllm-project/recipes ---
 
-    def vllm(self, variant: str, hardware: str) -> Recipe:
+    def vllm(self, variant: str) -> Recipe:
         model, variants = self.top.items["model"], self._map("variants")
         self._unknown(
             ("meta", "model", "features", "opt_in_features", "variants", "compatible_strategies", "hardware_overrides",
@@ -169,14 +169,14 @@ class _Reader:
         self._unknown(
             ("model_id", "min_vllm_version", "docker_image", "architecture", "parameter_count", "active_parameters",
              "context_length", "base_args", "base_env"), model.items, "model.")  # fmt: skip
-        supporting = [name for name, one in variants.items() if hardware in self._map("hardware_overrides", one)]
+        supporting = [name for name, one in variants.items() if HARDWARE in self._map("hardware_overrides", one)]
         chosen = variant or (supporting[0] if supporting else "default" if "default" in variants else "")
         if variant and variant not in variants:
             raise _problem(f"no variant {variant!r}", self.top.place("variants"), f"there is {', '.join(variants)}")
         one = variants.get(chosen, model)
-        over = self._map("hardware_overrides", one).get(hardware) if chosen else None
-        if hardware not in self._map("hardware", self.top.items.get("meta")):
-            self.left.append(f"{hardware} is not among the hardware that the recipe names")
+        over = self._map("hardware_overrides", one).get(HARDWARE) if chosen else None
+        if HARDWARE not in self._map("hardware", self.top.items.get("meta")):
+            self.left.append(f"{HARDWARE} is not among the hardware that the recipe names")
         repo = self._text("model_id", one) or self._text("model_id", model, needed=True)
         words = self._words(model.items.get("base_args"))
         optional = self._words(self.top.items.get("opt_in_features"))
@@ -184,7 +184,7 @@ class _Reader:
             if name in optional or name in ("text_only", "encoder_parallel"):
                 self.left.append(f"feature {name}: optional")
             else:
-                special = self._map("hardware_overrides", feature).get(hardware)
+                special = self._map("hardware_overrides", feature).get(HARDWARE)
                 words += self._words((special or feature).items.get("args"))
         words += self._words(one.items.get("extra_args") if chosen else None)
         words += self._words(over.items.get("extra_args") if over else None)

@@ -37,8 +37,8 @@ def _age(when: float) -> str:
     return duration(time.time() - when) if when else "-"
 
 
-def _names(names: Sequence[str], more: str = " and {} more") -> str:
-    return ", ".join(map(visible, names[:5])) + (more.format(len(names) - 5) if len(names) > 5 else "")
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(map(visible, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _in(version: str, arch: str) -> str:
