@@ -21,7 +21,7 @@ from envgen.binding import ShapeError
 from envgen.doctor.model import Context, Finding, Foreign, Host, Probe, Remedy, Subject, Trouble, error, from_json
 from envgen.engine.client import Engine
 from envgen.engine.endpoint import plugin_version
-from envgen.engine.host import killers, swap_total
+from envgen.engine.host import killers, memory_limits, swap_total
 from envgen.engine.owner import caller
 from envgen.engine.process import in_background
 from envgen.engine.values import Container, EngineInfo, ExecResult
@@ -356,6 +356,7 @@ def _host_facts(profile: Profile, info: EngineInfo | None, ports: tuple[tuple[in
         busy_ports=ports,
         swap=attempt(lambda: swap_total(Path("/proc/meminfo").read_text(encoding="utf-8"))) or 0 if local else 0,
         killers=killers() if local else (),
+        limits=memory_limits() if local else {},
     )
 
 

@@ -116,6 +116,7 @@ class Host:
     busy_ports: tuple[tuple[int, str], ...] = ()  # (port, who has it)
     swap: int = 0  # bytes
     killers: tuple[str, ...] = ()  # programs that end others when memory runs low
+    limits: Mapping[str, int] = field(default_factory=dict)  # cgroup that holds containers -> bytes that it may use
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,19 @@ def swap_total(meminfo: str) -> int:
     return int(found[1]) << 10 if found else 0
 
 
+# Groups of version 2 below which engines make those of their containers.
+GROUPS = ("docker", "docker.slice", "system.slice", "machine.slice")
+
+
+def memory_limits(root: Path = Path("/sys/fs/cgroup")) -> dict[str, int]:
+    """Those of GROUPS that have a limit of memory of their own, with its bytes."""
+    found = {}
+    for name in GROUPS:
+        with contextlib.suppress(OSError, ValueError):
+            found[name] = int((root / name / "memory.max").read_text(encoding="ascii"))  # "max": none
+    return found
+
+
 KILLERS = ("earlyoom", "nohang", "systemd-oomd")  # end programs of their choice when memory runs low
 
 

@@ -115,6 +115,7 @@ class Container:
     user: str = ""  # as configured: UID, UID:GID or a name; "" = root
     gpu: bool = False  # it has NVIDIA devices
     sick_since: str = ""  # of an unhealthy one: the first failure that the engine still knows of
+    memory: int = 0  # its own limit in bytes; 0: none
 
     @property
     def one_off(self) -> bool:
@@ -227,6 +228,7 @@ def container_of(document: Mapping[str, Any]) -> Container:
         user=str(config.get("User") or ""),
         gpu=_has_gpu(document.get("HostConfig") or {}),
         sick_since=_sick_since(state.get("Health") or {}),
+        memory=max(0, int((document.get("HostConfig") or {}).get("Memory") or 0)),
     )
 
 

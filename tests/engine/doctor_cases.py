@@ -17,6 +17,8 @@ RECORDED = {
     ("host.plugins", "old"): "plug-ins from before 2024",
     ("host.disk", "full"): "a full disk",
     ("host.disk", "tight"): "a disk that is nearly full",
+    ("host.memory", "limit"): "a server that needs more than a container's limit",
+    ("host.memory", "shared-limit"): "a limit of the machine's own cgroups",
     ("host.owners", "of-root"): "a user who is not root: test_normal_user.py",
     ("gpu.arch", "other"): "a GPU; the document was recorded on one",
     ("cuda.driver", "old"): "a GPU with an older driver than its container's CUDA",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 
 from envgen.doctor import remedies
 from envgen.doctor.model import Context, Finding, Host, Judged, Probe, Where, check, error, info, ok, warning
@@ -89,8 +90,9 @@ def gpu_runtime(context: Context, engine: EngineInfo) -> Finding | None:
 
 @check("host.memory", Where.HOST, needs="host")
 def memory(context: Context, host: Host) -> Judged:
-    """On unified memory: what else acts when it runs low, beside the guard of `memory.floor`."""
+    """No limit is below `needs_memory`; on unified memory, what else acts when it runs low, beside `memory.floor`."""
     profile = context.profile
+    yield from _limits(context, host)
     if profile.gpu is GpuMode.NONE or not profile.cuda.arch_list.shares_memory:
         return None
     if host.swap:
@@ -99,6 +101,23 @@ def memory(context: Context, host: Host) -> Judged:
     for name in host.killers:
         yield info(f"{name} runs", "it may end a server, or something else, before or after `memory.floor` does")
     return None
+
+
+def _limits(context: Context, host: Host) -> Iterator[Finding]:
+    """A container's own, which the engine tells, and those of the cgroups that engines put containers into."""
+    service = context.profile.services.get(context.service)
+    needs = service.needs_memory if service else None
+    if needs is None:
+        return
+    wanted, container = f"needs_memory: {needs}", context.container
+    if container is not None and not context.is_throw_away and 0 < container.memory < needs.bytes:
+        yield warning("the container may use less memory than the service needs", f"{container.memory / GIB:.1f} GiB",
+                      wanted, remedies.up(context), case="limit")  # fmt: skip
+    for name, limit in host.limits.items():
+        if limit < needs.bytes:
+            cure = remedies.command(f"echo max | sudo tee /sys/fs/cgroup/{name}/memory.max")
+            yield warning(f"containers in {name} share less memory than the service needs", f"{limit / GIB:.1f} GiB",
+                          wanted, cure, case="shared-limit", group=name)  # fmt: skip
 
 
 @check("host.ports", Where.HOST, needs="host")

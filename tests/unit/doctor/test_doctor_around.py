@@ -32,6 +32,7 @@ from envgen.doctor.model import (
     ok,
 )
 from envgen.doctor.report import Report
+from envgen.engine.host import memory_limits
 from envgen.engine.values import Container, EngineInfo, ExecResult, Image, Mount, Port
 from envgen.errors import EngineError
 from envgen.inside.probe.facts import is_safe, without_password
@@ -103,6 +104,27 @@ def test_what_else_acts_when_memory_runs_low(make: Make) -> None:
     ]
     assert outside.memory(make(host=Host(), sets=sets)) == []
     assert outside.memory(make(host=facts, sets=("gpu=required", "cuda.arch_list=9.0a"))) == []  # memory of its own
+
+
+def test_a_limit_below_what_the_service_needs(make: Make) -> None:
+    """Its own, or one that containers share, which no container tells."""
+    limits = {"docker.slice": 8 << 30, "system.slice": 90 << 30}
+
+    def found(needs: str, own: int) -> list[str]:
+        container = replace(CONTAINER, memory=own)
+        sets = (f"services.dev.needs_memory={needs}",)
+        return [one.case for one in outside.memory(make(host=Host(limits=limits), container=container, sets=sets))]
+
+    assert found("40GiB", 16 << 30) == ["limit", "shared-limit"]
+    assert found("40GiB", 0) == ["shared-limit"]
+    assert found("4GiB", 16 << 30) == []
+
+
+def test_groups_with_a_limit(tmp_path: Path) -> None:
+    for name, text in (("docker.slice", "8589934592\n"), ("system.slice", "max\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "memory.max").write_text(text)
+    assert memory_limits(tmp_path) == {"docker.slice": 8 << 30}
 
 
 def test_ports(make: Make) -> None:

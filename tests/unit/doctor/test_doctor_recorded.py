@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from doctor_facts import Make, recording
+from doctor_facts import CONTAINER, Make, recording
 from doctor_page import CHECKS as DESCRIBED_CHECKS
 from doctor_page import DESCRIBED
 
@@ -103,6 +104,11 @@ def with_binaries(**facts: object) -> dict[str, Any]:
     return {**recording("hook"), "binaries": [{**one, **facts}]}
 
 
+NEEDY = ("services.dev.needs_memory=40GiB",)
+CASES[("host.memory", "limit")] = lambda make: make(
+    host=Host(), container=replace(CONTAINER, memory=16 * GIB), sets=NEEDY
+)
+CASES[("host.memory", "shared-limit")] = lambda make: make(host=Host(limits={"docker.slice": 16 * GIB}), sets=NEEDY)
 CASES[("patches.mounted", "lacks")] = lambda make: make(
     unpatched={"flashinfer": ("0001-a.patch",)}, checkouts={"flashinfer": "/home/me/flashinfer"}
 )
