@@ -23,7 +23,7 @@ _DULL = frozenset(
     {"true", "false", "none", "null", "unset", "empty", "default", "[redacted:", "required", "auto", "yes", "no"}
 )
 
-# Part of a name that says "secret". `tokens` (max_tokens), `tokenizer` and `key_cache` are no such names.
+# Part of a name that says "secret". `tokens` (max_tokens), `tokenizer` and `key_cache` are not secrets.
 _WORD = (
     r"(?:token|secret|passw(?:or)?d|passwd|pwd|passphrase|credentials?|api[_-]?key|apikey|access[_-]?key|secret[_-]?key"
     r"|private[_-]?key|signing[_-]?key|encryption[_-]?key|auth[_-]?key|client[_-]?secret|authtoken|identitytoken"

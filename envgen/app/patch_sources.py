@@ -120,9 +120,8 @@ def new_target(session: Session, name: str | None, title: str) -> tuple[Target, 
     key, profile_name = place = built.get(wanted[0]) or next(one for one in sources if one[0] == wanted[0])
     source = replace(sources[place], patches=sources[place].patches or key)
     at = loaded.trees[profile_name].items["sources"].items[key].key_place()
-    lines = [f"write `patches: {source.patches}` into sources.{key} ({at.file}:{at.line}), so that builds apply it"]
-    if sources[place].patches:
-        lines = []
+    written = f"write `patches: {source.patches}` into sources.{key} ({at.file}:{at.line}), so that builds apply it"
+    lines = [] if sources[place].patches else [written]
     if key not in built:
         lines.append(f"no profile builds {key} yet, and a mounted checkout is not patched")
     return Target(key, profile_name, source, loaded.project.root), "; ".join(lines)

@@ -132,7 +132,7 @@ def turned_down(problem: BaseException, lines: Optional[Lines] = None) -> Except
     elif any(isinstance(one, OSError) for one in chain):
         known = "with the model's files in the cache: `envgen model pull`"
     else:
-        known = "where the server starts: this is no refusal, it was not said on purpose"
+        known = "where the server starts; this is an error of the release, not a refusal of the model"
     return NotAskable("%s; it would be known %s" % (why, known))
 
 
