@@ -59,9 +59,13 @@ class Session:
 
     @property
     def _options(self) -> tuple[str, ...]:
-        """-f and --set as they are typed again in a hint; a value that may be a secret is left out."""
+        """--file and --set as they are typed again in a hint; a value that may be a secret is left out.
+
+        Not -f, which `envgen logs` knows as --follow.
+        """
         shown = (text if not secret_in(text) else f"{text.partition('=')[0]}=..." for text in self.sets)
-        return (*(("-f", str(self.file)) if self.file else ()), *(word for text in shown for word in ("--set", text)))
+        file = ("--file", str(self.file)) if self.file else ()
+        return (*file, *(word for text in shown for word in ("--set", text)))
 
     def deployment(self) -> Deployment:
         """The profile in its folder, on the engine that Docker itself would use; `.env` has what this terminal lacks of

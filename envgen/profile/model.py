@@ -485,7 +485,7 @@ class Profile:
     base: Base = key("The base image.")
     cuda: Cuda = key("CUDA.", Cuda())
     variant: str = ""  # the one that is laid over it
-    options: tuple[str, ...] = ()  # of the command line that also decided it: -f FILE, --set KEY=VALUE
+    options: tuple[str, ...] = ()  # of the command line that also decided it: --file FILE, --set KEY=VALUE
     description: str = key("One line about this profile.", "")
     dockerfile: str = key(
         "The file that `envgen render` writes; unset: Dockerfile for the first profile that names none, "

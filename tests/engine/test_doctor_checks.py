@@ -104,7 +104,7 @@ def test_an_install_from_another_folder(play: Play) -> None:
 def test_raw_checkout(play: Play) -> None:
     found = finding(play("other_copy_of_raw"), "flashinfer.data", "raw-checkout")
     assert "0.0.0+unknown" in found["seen"]
-    assert re.fullmatch("envgen exec -p dev -f [^ ]+ dev envgen-install flashinfer", found["remedy"]["text"])
+    assert re.fullmatch("envgen exec -p dev --file [^ ]+ dev envgen-install flashinfer", found["remedy"]["text"])
 
 
 def test_two_distributions(play: Play) -> None:
@@ -131,4 +131,4 @@ def test_variables_and_flags(play: Play) -> None:
 def test_a_shard_that_was_cut_short(play: Play) -> None:
     found = finding(play("weights_cut"), "weights.whole", "not-whole")
     assert "model-00002-of-00002.safetensors has " in found["title"]
-    assert found["remedy"]["text"].startswith("envgen model pull dev --profile dev -f ")
+    assert found["remedy"]["text"].startswith("envgen model pull dev --profile dev --file ")

@@ -14,7 +14,7 @@ from envgen.cli.measure import bench
 
 @pytest.fixture(autouse=True)
 def nothing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "_is_there", lambda name: False)
+    monkeypatch.setattr(bench, "_is_there", lambda name: name == "pip")
 
 
 @pytest.mark.parametrize("words", ["smoke --url http://h:1", "accept --url http://h:1", "bench --url http://h:1"])
@@ -24,6 +24,12 @@ def test_trials(words: str, capsys: pytest.CaptureFixture[str]) -> None:
         "envgen: this command needs aiohttp, matplotlib and scipy (the extra `bench`)\n"
         f"    hint: run `{sys.executable} -m pip install aiohttp matplotlib scipy`\n"
     )
+
+
+def test_an_environment_of_uv_has_no_pip(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(bench, "_is_there", lambda name: False)
+    assert main(["smoke", "--url", "http://h:1"]) == 2
+    assert f"`uv pip install --python {sys.executable} aiohttp matplotlib scipy`" in capsys.readouterr().err
 
 
 def test_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -102,7 +102,10 @@ def require_extra() -> None:
     """UsageError with what to install, unless all libraries of the extra `bench` are there."""
     if missing := [name for name in ("aiohttp", "matplotlib", "scipy") if not _is_there(name)]:
         names = " and ".join(filter(None, [", ".join(missing[:-1]), missing[-1]]))
-        command = shlex.join([sys.executable, "-m", "pip", "install", *missing])  # envgen is on no package index
+        pip = [sys.executable, "-m", "pip", "install"]
+        if not _is_there("pip"):  # as in an environment that uv has made
+            pip = ["uv", "pip", "install", "--python", sys.executable]
+        command = shlex.join([*pip, *missing])  # not the extra: envgen is on no package index
         raise UsageError(f"this command needs {names} (the extra `bench`)", hint=f"run `{command}`")
 
 

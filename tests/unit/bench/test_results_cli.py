@@ -91,7 +91,7 @@ def test_only_tests_that_differ_in_depth_are_joined(here: Path) -> None:
 
 
 def test_without_the_extra(here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "_is_there", lambda name: False)
+    monkeypatch.setattr(bench, "_is_there", lambda name: name == "pip")
     for name in ("scipy", "matplotlib", "aiohttp"):
         monkeypatch.setitem(sys.modules, name, None)
     assert A in envgen(capsys, "list") and "decode" in envgen(capsys, "show")

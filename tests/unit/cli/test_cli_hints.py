@@ -19,6 +19,7 @@ import man_page
 import pytest
 import yaml
 
+from envgen.app.session import Session
 from envgen.cli import main
 from envgen.profile.load import load_project
 from envgen.render.outputs import render_profile
@@ -37,8 +38,15 @@ BLOCK = re.compile(r"^```(?:console|sh|bash)\n(.*?)^```", re.MULTILINE | re.DOTA
 YAML = re.compile(r'^( *)```yaml title="(envgen\.(?:local\.)?yaml)"\n(.*?)^ *```', re.MULTILINE | re.DOTALL)
 
 
+def _filled(value: ast.expr) -> str:
+    """As ``Profile.chosen`` and ``chosen_variant`` are, with all that a command line can add to them."""
+    name = value.value.attr if isinstance(value, ast.FormattedValue) and isinstance(value.value, ast.Attribute) else ""
+    chosen = "--profile 1 --file 1 --set 1=1"
+    return {"chosen": chosen, "chosen_variant": f"{chosen} --variant 1"}.get(name, "1")
+
+
 def _texts(tree: ast.AST) -> Iterator[tuple[str, bool]]:
-    """Each string, and whether it is a hint. What an f-string fills in is the word 1."""
+    """Each string, and whether it is a hint. What an f-string fills in is the word 1, or a profile's options."""
     hints, parts = set[int](), set[int]()
     for node in ast.walk(tree):
         if isinstance(node, ast.keyword) and node.arg in ("hint", "cure", "fix"):
@@ -47,7 +55,7 @@ def _texts(tree: ast.AST) -> Iterator[tuple[str, bool]]:
             parts |= {id(one) for one in node.values}
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
-            words = [str(one.value) if isinstance(one, ast.Constant) else "1" for one in node.values]
+            words = [str(one.value) if isinstance(one, ast.Constant) else _filled(one) for one in node.values]
             yield "".join(words), id(node) in hints
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
             yield node.value, id(node) in hints
@@ -111,6 +119,18 @@ def test_every_command_line_that_is_shown_can_be_typed() -> None:
     assert not wrong, "\n".join(
         f"{', '.join(sorted(places[line]))}: envgen {line}: {why}" for line, why in wrong.items()
     )
+
+
+def test_a_hint_repeats_the_file_and_the_values(tmp_path: Path) -> None:
+    """By the long name: to `envgen logs`, -f is another option."""
+    file = tmp_path / "envgen.yaml"
+    file.write_text(
+        "version: 1\nname: x\nprofiles: {one: {mode: development, gpu: none, base: {image: 'debian:12'}}}\n"
+    )
+    chosen = Session(file, sets=("image=a:1", "working_dir=/a b")).profile().chosen
+    given = ["--file", str(file), "--set", "image=a:1", "--set", "working_dir=/a b"]
+    assert shlex.split(chosen) == ["--profile", "one", *given]
+    assert not [verb for verb in ("up 1", "logs 1", "ps", "down") if _refused(f"{verb} {chosen}", whole=True)]
 
 
 def test_every_example_of_a_page_has_arguments_that_click_takes() -> None:
