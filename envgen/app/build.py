@@ -26,7 +26,7 @@ from envgen.engine.buildx import (
 )
 from envgen.engine.client import Engine, connect
 from envgen.engine.compose import docker_program
-from envgen.engine.endpoint import demand_plugin, find_endpoint
+from envgen.engine.endpoint import find_endpoint, require_plugin
 from envgen.errors import BuildError, LockError, RefusedError, UsageError
 from envgen.explain import Cause, cause_of
 from envgen.files import state_dir
@@ -175,7 +175,7 @@ def build(
         progress(f"{job.image} is older: {'; '.join(lines)}")
     how = job.compilers(engine, options)
     request = request_of(job, options)
-    demand_plugin("buildx")
+    require_plugin("buildx")
     buildable(options.builder, engine)
     old = engine.image(job.image)
     _ = here.workspace

@@ -18,7 +18,7 @@ from envgen.app.places import opened, place_of, places
 from envgen.app.predict import ask_release
 from envgen.app.session import Session, of_running
 from envgen.deployment import Deployment, known_service
-from envgen.engine.endpoint import demand_plugin
+from envgen.engine.endpoint import require_plugin
 from envgen.engine.process import in_background
 from envgen.engine.values import Container
 from envgen.errors import (
@@ -175,7 +175,7 @@ class Checked:
 def check(session: Session, service: str, agree: Agree) -> Checked:
     """Everything that must hold before a start. Where weights alone are missing, ``agree`` may have them fetched."""
     known_service(session.profile(), service)
-    demand_plugin("compose")
+    require_plugin("compose")
     if session.profile().services[service].cluster is not None:
         return _check_shared(session, service)
     here = opened(session)

@@ -138,7 +138,7 @@ def build(
     progress = Progress()
     started = time.monotonic()
 
-    def take(_channel: str, line: bytes) -> None:
+    def on_output(_channel: str, line: bytes) -> None:
         text = line.decode(errors="replace")
         on_line(text)
         if step := progress.feed(text):
@@ -154,7 +154,7 @@ def build(
             # Else buildx runs git in the project's folder, and git obeys the commands in that repository's config.
             "BUILDX_GIT_INFO": "false",
         }
-        done = process.stream([*words, f"--metadata-file={metadata}", context], take, env=env, on_tick=on_tick)
+        done = process.stream([*words, f"--metadata-file={metadata}", context], on_output, env=env, on_tick=on_tick)
         image_id = _image_id(metadata) if done.code == 0 else ""
     if done.code == 0 and not image_id:
         raise EngineError("buildx ended without naming the image that it built")
@@ -260,16 +260,16 @@ def names_in(dockerfile: str) -> dict[str, str]:
 
     The instruction is written as in ``Step.instruction``.
     """
-    found, said, of_stage = {}, "", ""
+    found, comment, stage_comment = {}, "", ""
     for _, _, text in _instructions(dockerfile):
         if text.startswith("#"):
-            said = said or re.split(r"\.(?: (?=\(?[A-Z])|$)", text[1:].strip())[0]
+            comment = comment or re.split(r"\.(?: (?=\(?[A-Z])|$)", text[1:].strip())[0]
             continue
         if text.startswith("FROM "):
-            of_stage = said
-        elif text.startswith("RUN ") and (said or of_stage):
-            found[text] = said or of_stage
-        said = ""
+            stage_comment = comment
+        elif text.startswith("RUN ") and (comment or stage_comment):
+            found[text] = comment or stage_comment
+        comment = ""
     return found
 
 

@@ -36,37 +36,37 @@ LOG_TIME = 30  # seconds to read a log; what comes later is left out
 class Engine:
     """A reachable Docker Engine. All methods raise EngineError when the engine itself is the trouble."""
 
-    def __init__(self, endpoint: Endpoint, said: Mapping[str, Any]) -> None:
-        """``said``: its answer to the question for its version."""
+    def __init__(self, endpoint: Endpoint, version: Mapping[str, Any]) -> None:
+        """``version``: its answer to ``GET /version``."""
         self.endpoint = endpoint
-        self._said = said
+        self._version = version
         # The engine's own version of the API: newer engines refuse those that the SDK would choose.
-        version = str(said.get("ApiVersion") or DEFAULT_DOCKER_API_VERSION)
+        api_version = str(version.get("ApiVersion") or DEFAULT_DOCKER_API_VERSION)
         # The SDK has no types for some of its methods.
-        self._api: Any = session.Session(endpoint, version)
-        self._work: Any = session.Session(endpoint, version, session.WORK)  # for requests that take their time
+        self._api: Any = session.Session(endpoint, api_version)
+        self._work: Any = session.Session(endpoint, api_version, session.WORK)  # for requests that take their time
         self._info: values.EngineInfo | None = None
 
-    def _told(self, what: str = "") -> contextlib.AbstractContextManager[None]:
-        return session.told(self.endpoint, what)
+    def _wrap_errors(self, what: str = "") -> contextlib.AbstractContextManager[None]:
+        return session.wrap_errors(self.endpoint, what)
 
     def info(self) -> values.EngineInfo:
         """The engine's own facts (asked once, then remembered)."""
         if self._info is None:
-            with self._told("info"):
-                self._info = values.info_of(self._api.info(), self._said, self.endpoint.host)
+            with self._wrap_errors("info"):
+                self._info = values.info_of(self._api.info(), self._version, self.endpoint.host)
         return self._info
 
     def image(self, name: str) -> values.Image | None:
         """The image of that name or id; None if it isn't there. Never pulls."""
-        with self._told(f"image {name}"), _absent():
+        with self._wrap_errors(f"image {name}"), _absent():
             return values.image_of(self._api.inspect_image(name))
         return None
 
     def save_image(self, name: str, path: Path) -> None:
         """Write an image into a file, as `docker image save` does."""
         deadline = time.monotonic() + SAVING
-        with self._told(f"image {name}"), path.open("wb") as file:
+        with self._wrap_errors(f"image {name}"), path.open("wb") as file:
             for chunk in self._work.get_image(name):
                 file.write(chunk)
                 if time.monotonic() > deadline:
@@ -75,7 +75,7 @@ class Engine:
     def container(self, name: str) -> values.Container | None:
         """The container of that name or id; None if it isn't there."""
         found = self.inspect(name)
-        with self._told(f"container {name}"):
+        with self._wrap_errors(f"container {name}"):
             return values.container_of(found) if found is not None else None
 
     def containers(
@@ -87,7 +87,7 @@ class Engine:
         """
         labels = [f"{values.COMPOSE_PROJECT}={project}"] if project is not None else []
         labels += [f"{values.COMPOSE_SERVICE}={service}"] if service is not None else []
-        with self._told("containers"):
+        with self._wrap_errors("containers"):
             names = [
                 str(row["Id"]) for row in self._api.containers(all=all, filters={"label": labels} if labels else {})
             ]
@@ -98,7 +98,7 @@ class Engine:
 
     def inspect(self, name: str) -> Mapping[str, Any] | None:
         """All that the engine knows about a container, in its own words; None if it isn't there."""
-        with self._told(f"container {name}"), _absent():
+        with self._wrap_errors(f"container {name}"), _absent():
             document: Mapping[str, Any] = self._api.inspect_container(name)
             return document
         return None
@@ -115,7 +115,7 @@ class Engine:
         query = {"stdout": "1", "stderr": "1", "tail": "all" if tail is None else str(tail)}
         query |= {name: value for name, value in (("since", since), ("until", until)) if value}
         query |= {"timestamps": "1"} if timestamps else {}
-        with self._told(f"log of {container_id[:12]}"):
+        with self._wrap_errors(f"log of {container_id[:12]}"):
             url = self._url("containers", container_id, "logs")
             response = self._api.get(url, params=query, stream=True, timeout=LOG_TIME)
             with contextlib.closing(response):
@@ -131,7 +131,7 @@ class Engine:
     def read_file(self, container: str, path: str) -> bytes:
         """The beginning (64 KiB) of the file ``path`` of a container, running or not; b"" where it has none."""
         content = bytearray()
-        with self._told(f"{path} of {container[:12]}"), _absent():
+        with self._wrap_errors(f"{path} of {container[:12]}"), _absent():
             stream, _ = self._api.get_archive(container, path)
             for chunk in stream:
                 content += chunk
@@ -145,46 +145,46 @@ class Engine:
 
     def volume(self, name: str) -> str | None:
         """Where a named volume is on the engine's machine; None if there is no such volume."""
-        with self._told(f"volume {name}"), _absent():
+        with self._wrap_errors(f"volume {name}"), _absent():
             return str(self._api.inspect_volume(name)["Mountpoint"])
         return None
 
     def volume_labels(self, name: str) -> Mapping[str, str] | None:
         """The labels of a named volume; None if there is no such volume."""
-        with self._told(f"volume {name}"), _absent():
+        with self._wrap_errors(f"volume {name}"), _absent():
             labels = self._api.inspect_volume(name).get("Labels") or {}
             return {str(key): str(value) for key, value in labels.items()}
         return None
 
     def create_volume(self, name: str, labels: Mapping[str, str]) -> None:
         """Make an empty volume; nothing happens where there is one of that name."""
-        with self._told(f"volume {name}"):
+        with self._wrap_errors(f"volume {name}"):
             self._work.create_volume(name, labels=dict(labels))
 
     def volumes(self, text: str = "", *, project: str = "") -> tuple[str, ...]:
         """The names of the volumes that have ``text`` in their name, or that Compose made for a project; sorted."""
         label = {"label": f"{values.COMPOSE_PROJECT}={project}"} if project else {}
-        with self._told("volumes"):
+        with self._wrap_errors("volumes"):
             found = self._api.volumes(filters=label or {"name": text})
             return tuple(sorted(str(volume["Name"]) for volume in found["Volumes"] or ()))
 
     def volume_sizes(self) -> Mapping[str, int]:
         """How many bytes each volume holds. Slow: the engine looks at every file."""
-        with self._told("volumes"):
+        with self._wrap_errors("volumes"):
             found = self._work.get(self._url("system", "df"), params={"type": "volume"}, timeout=session.WORK)
             volumes = found.json().get("Volumes") or ()
             return {str(one["Name"]): max(0, int((one.get("UsageData") or {}).get("Size") or 0)) for one in volumes}
 
     def dangling(self, label: str) -> tuple[values.Image, ...]:
         """Images without a name that carry ``label`` (KEY or KEY=VALUE)."""
-        with self._told("images"):
+        with self._wrap_errors("images"):
             rows = self._api.images(filters={"dangling": True, "label": [label]})
             found = (self.image(str(row["Id"])) for row in rows)
             return tuple(sorted((one for one in found if one), key=lambda one: one.created))
 
     def _stayed(self, remove: Callable[[], object]) -> str:
         try:
-            with self._told(), _absent():
+            with self._wrap_errors(), _absent():
                 remove()
         except EngineError as error:
             return "" if "already in progress" in str(error) else error.problems[0].message
@@ -200,7 +200,7 @@ class Engine:
 
     def remove_volume(self, name: str) -> None:
         """Delete a volume and what is in it. EngineError while any container, running or not, has it mounted."""
-        with self._told(f"volume {name}"), _absent():
+        with self._wrap_errors(f"volume {name}"), _absent():
             self._work.remove_volume(name)
 
     def exec(
@@ -229,14 +229,14 @@ class Engine:
         def kill() -> None:
             self.exec(container_id, ["sh", "-c", _KILLER, "sh", mark], user=user, timeout=10)
 
-        with self._told(what):
+        with self._wrap_errors(what):
             created = self._api.exec_create(
                 container_id, list(argv), stdin=bool(stdin), user=user, environment=variables, workdir=workdir or None
             )
             exec_id = str(created["Id"])
             body = {"Detach": False, "Tty": False}
             stream = self._attached(self._url("exec", exec_id, "start"), what, json=body, hold=hold)
-            session.talk(stream, stdin, timeout, what, output.take, kill)
+            session.talk(stream, stdin, timeout, what, output.receive, kill)
             return output.result(int(self._api.exec_inspect(exec_id)["ExitCode"] or 0))
 
     def _attached(self, url: str, what: str, *, hold: bool, **request: Any) -> session.Attached:
@@ -266,8 +266,8 @@ class Engine:
         what = f"`{argv[0]}` in a container of {image}"
         output = session.Output(on_line)
         body = self._throwaway(image, argv, bool(stdin), **container)
-        with self._told(what), process.terminable(), self._started(body, what, hold) as (stream, ended):
-            session.talk(stream, stdin, timeout, what, output.take, lambda: None)
+        with self._wrap_errors(what), process.terminable(), self._started(body, what, hold) as (stream, ended):
+            session.talk(stream, stdin, timeout, what, output.receive, lambda: None)
             return output.result(_exit_code(ended))
 
     def _throwaway(
@@ -355,7 +355,7 @@ class Engine:
 
     def leftovers(self) -> tuple[Leftover, ...]:
         """Throw-away containers that a killed envgen left behind, oldest first."""
-        with self._told("containers"):
+        with self._wrap_errors("containers"):
             rows = self._api.containers(all=True, filters={"label": [THROWAWAY]})
             found = (judge(row, time.time()) for row in rows)
             return tuple(sorted((one for one in found if one), key=lambda one: one.created))
@@ -375,10 +375,12 @@ def _exit_code(ended: requests.Response) -> int:
 def connect(environ: Mapping[str, str] | None = None) -> Engine:
     """The engine that ``docker`` itself would use: EngineError: absent, stopped, forbidden, too old, no engine."""
     endpoint = find_endpoint(environ)
-    with session.told(endpoint):
-        said: Any = session.Session(endpoint, DEFAULT_DOCKER_API_VERSION, session.GREETING).version(api_version=False)
-        if not isinstance(said, dict):
+    with session.wrap_errors(endpoint):
+        version: Any = session.Session(endpoint, DEFAULT_DOCKER_API_VERSION, session.GREETING).version(
+            api_version=False
+        )
+        if not isinstance(version, dict):
             raise EngineError(f"what answers at {endpoint.host} is not a Docker Engine")
-        if reason := values.too_old(said):
+        if reason := values.too_old(version):
             raise EngineError(reason, hint="install a newer one: https://docs.docker.com/engine/install/")
-    return Engine(endpoint, said)
+    return Engine(endpoint, version)

@@ -47,7 +47,7 @@ class Endpoint:
     """The address of an engine: ``unix:///...``, ``tcp://...``, ``ssh://...``, and where it came from."""
 
     host: str
-    said_by: str = "the default"
+    chosen_by: str = "the default"
 
     @property
     def local(self) -> bool:
@@ -78,9 +78,9 @@ def find_endpoint(environ: Mapping[str, str] | None = None) -> Endpoint:
         tls = environ.get("DOCKER_TLS_VERIFY") or environ.get("DOCKER_TLS")
         return Endpoint(_checked(host, bool(tls)), "DOCKER_HOST")
     folder = config_dir(environ)
-    name, said_by = environ.get("DOCKER_CONTEXT", ""), "DOCKER_CONTEXT"
+    name, chosen_by = environ.get("DOCKER_CONTEXT", ""), "DOCKER_CONTEXT"
     if not name:
-        name, said_by = str(_read_json(folder / "config.json").get("currentContext") or ""), "the current context"
+        name, chosen_by = str(_read_json(folder / "config.json").get("currentContext") or ""), "the current context"
     if name in ("", "default"):
         return Endpoint(DEFAULT_SOCKET)
     contexts, key = folder / "contexts", hashlib.sha256(name.encode()).hexdigest()
@@ -88,7 +88,7 @@ def find_endpoint(environ: Mapping[str, str] | None = None) -> Endpoint:
         host = str(_read_json(contexts / "meta" / key / "meta.json")["Endpoints"]["docker"]["Host"])
     except (KeyError, TypeError):
         raise EngineError(
-            f"the Docker context {name!r} (from {said_by}) is not defined",
+            f"the Docker context {name!r} (from {chosen_by}) is not defined",
             hint="`docker context ls` shows those that are; `docker context use default` goes back",
         ) from None
     return Endpoint(_checked(host, (contexts / "tls" / key / "docker").is_dir()), f"the context {name!r}")
@@ -159,7 +159,7 @@ def outdated(name: str, version: str) -> bool:
     return there < needed
 
 
-def demand_plugin(name: str) -> None:
+def require_plugin(name: str) -> None:
     """EngineError where a Docker plugin is absent or too old."""
     if outdated(name, version := plugin_version(name)):
         raise EngineError(

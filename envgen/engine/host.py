@@ -38,8 +38,8 @@ def compilers(wanted: int | None, engine: EngineInfo | None, *, root: Path = Pat
     if wanted is not None:
         most = f"; at most {wanted} at once, as given"
     elif cores:
-        count, whose = min(cores, key=lambda pair: pair[0])
-        most = f"; at most {count} at once, the cores{whose}"
+        count, of_machine = min(cores, key=lambda pair: pair[0])
+        most = f"; at most {count} at once, the cores{of_machine}"
     return f"compilers: each starts when the memory that it needs is free{free}{most}"
 
 

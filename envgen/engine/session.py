@@ -61,7 +61,7 @@ class Session(docker.APIClient):
 
     def __init__(self, endpoint: Endpoint, version: str, seconds: int = QUESTION) -> None:
         """``seconds``: the time of a request that names none."""
-        with told(endpoint):
+        with wrap_errors(endpoint):
             super().__init__(base_url=endpoint.url, version=version, timeout=seconds)
         self.trust_env = False  # neither a proxy nor ~/.netrc has a say between us and the engine
         self._host = endpoint.host
@@ -119,7 +119,7 @@ def read_all(response: requests.Response) -> requests.Response:
 
 
 @contextlib.contextmanager
-def told(endpoint: Endpoint, what: str = "") -> Iterator[None]:
+def wrap_errors(endpoint: Endpoint, what: str = "") -> Iterator[None]:
     """Turns whatever the SDK raises inside into EngineError. ``what``: begins the engine's own words."""
     prefix = f"{what}: " if what else ""
     try:
@@ -127,7 +127,7 @@ def told(endpoint: Endpoint, what: str = "") -> Iterator[None]:
     except EngineError:
         raise
     except docker.errors.APIError as error:
-        raise EngineError(prefix + _said(error)) from None
+        raise EngineError(prefix + _explanation(error)) from None
     except (requests.exceptions.JSONDecodeError, requests.exceptions.InvalidJSONError):  # an OSError, a ValueError
         raise EngineError("the engine's answer is not JSON: is this address a Docker Engine's?") from None
     except (OSError, docker.errors.DockerException) as error:  # all errors of requests are OSErrors
@@ -147,7 +147,7 @@ def _from_an_answer(error: BaseException) -> bool:
     return name in _READERS or name.partition(".")[0] in _LIBRARIES
 
 
-def _said(error: docker.errors.APIError) -> str:
+def _explanation(error: docker.errors.APIError) -> str:
     words = error.explanation
     text = words if isinstance(words, str) else str(error)
     return re.sub(r"\s+", " ", text).strip()[:1000] or f"the engine answered {error.status_code}"
@@ -166,7 +166,7 @@ def unreachable(endpoint: Endpoint, error: BaseException) -> EngineError:
     if found := forwards.get((endpoint.host, "")):
         return found.trouble()
     cause = _innermost(error)
-    where = f"{endpoint.host} (from {endpoint.said_by})"
+    where = f"{endpoint.host} (from {endpoint.chosen_by})"
     if isinstance(cause, TimeoutError):
         return EngineTimeout(f"the Docker Engine at {where} stopped answering", hint="is it stopped or overloaded?")
     if isinstance(cause, PermissionError):
@@ -177,7 +177,7 @@ def unreachable(endpoint: Endpoint, error: BaseException) -> EngineError:
     if isinstance(cause, ConnectionRefusedError) and endpoint.local:
         return EngineError(f"the Docker Engine at {where} is stopped", hint=_START)
     if endpoint.local and isinstance(cause, OSError) and cause.errno in (errno.ENOENT, errno.ENOTDIR):
-        if endpoint.said_by == "the default" and not shutil.which("docker"):
+        if endpoint.chosen_by == "the default" and not shutil.which("docker"):
             return EngineError(
                 "Docker is not installed: there is no program `docker` and no socket /var/run/docker.sock",
                 hint="https://docs.docker.com/engine/install/; in a checkout of envgen: scripts/engine up",
@@ -223,8 +223,8 @@ class OutputTooLong(Exception):
 class Demultiplexer:
     """Docker's frames of stdout and stderr, cut anywhere between two calls of ``feed``."""
 
-    def __init__(self, take: Callable[[int, bytes], None]) -> None:
-        self._take = take
+    def __init__(self, on_data: Callable[[int, bytes], None]) -> None:
+        self._on_data = on_data
         self._head = bytearray()
         self._channel = 0
         self._left = 0
@@ -237,7 +237,7 @@ class Demultiplexer:
                 part, view = view[: self._left], view[self._left :]
                 self._left -= len(part)
                 # 0 is stdin echoed, 3 the engine's own error text; both belong with stderr.
-                self._take(1 if self._channel == 1 else 2, bytes(part))
+                self._on_data(1 if self._channel == 1 else 2, bytes(part))
                 continue
             wanted = _HEADER - len(self._head)
             self._head += view[:wanted]
@@ -257,7 +257,7 @@ class Output:
         self._written = {1: bytearray(), 2: bytearray()}
         self._rest = {1: b"", 2: b""}
 
-    def take(self, channel: int, data: bytes) -> None:
+    def receive(self, channel: int, data: bytes) -> None:
         self._written[channel] += data
         if sum(map(len, self._written.values())) > self._limit:
             raise OutputTooLong
@@ -366,14 +366,14 @@ def talk(
     stdin: bytes,
     timeout: float,
     what: str,
-    take: Callable[[int, bytes], None],
+    on_data: Callable[[int, bytes], None],
     kill: Callable[[], None],
 ) -> None:
     """Run a stream to its end. Whatever goes wrong, the program is ended before the error is reported."""
     try:
         with contextlib.closing(stream.parts(stdin, timeout)) as parts:
             for channel, data in parts:
-                take(channel, data)
+                on_data(channel, data)
         return
     except TimeoutError:
         reason = f"{what} did not end within {timeout:g} s"

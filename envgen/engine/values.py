@@ -162,15 +162,15 @@ MINIMUM_PODMAN = 5  # of 4.3, `docker compose run` never ends
 _GO_ARCH = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
-def info_of(info: Mapping[str, Any], said: Mapping[str, Any], endpoint: str) -> EngineInfo:
+def info_of(info: Mapping[str, Any], version: Mapping[str, Any], endpoint: str) -> EngineInfo:
     """From ``GET /info`` and ``GET /version``."""
     arch = str(info.get("Architecture", ""))
     devices = info.get("DiscoveredDevices") or []
     return EngineInfo(
         version=str(info.get("ServerVersion", "")),
-        product="Podman" if _is_podman(said) else "Docker",
+        product="Podman" if _is_podman(version) else "Docker",
         driver=str(info.get("Driver", "")),
-        api_version=str(said.get("ApiVersion") or ""),
+        api_version=str(version.get("ApiVersion") or ""),
         arch=_GO_ARCH.get(arch, arch),
         runtimes=tuple(sorted(info.get("Runtimes") or {})),
         cdi_devices=tuple(str(device.get("ID", "")) for device in devices if device.get("Source") == "cdi"),
@@ -251,11 +251,11 @@ def _is_podman(version: Mapping[str, Any]) -> bool:
 
 def too_old(version: Mapping[str, Any]) -> str:
     """Why this engine won't do, as a sentence; "" when it will. From ``GET /version``."""
-    said = str(version.get("Version", ""))
-    major = said.partition(".")[0]
+    release = str(version.get("Version", ""))
+    major = release.partition(".")[0]
     if _is_podman(version):
         old = not major.isdigit() or int(major) < MINIMUM_PODMAN
-        return f"this is Podman {said}; envgen needs Podman {MINIMUM_PODMAN} or newer, or Docker" if old else ""
+        return f"this is Podman {release}; envgen needs Podman {MINIMUM_PODMAN} or newer, or Docker" if old else ""
     if not major.isdigit():
         # Builds from source call themselves "dev" or a branch; their API version tells (23.0 brought 1.42).
         api = str(version.get("ApiVersion", "")).split(".")
@@ -263,13 +263,13 @@ def too_old(version: Mapping[str, Any]) -> str:
             return ""
         return "what answers here gives no Docker Engine version; envgen needs a Docker Engine of version 23 or newer"
     if int(major) < MINIMUM_ENGINE:
-        return f"this Docker Engine is {said}; envgen needs version {MINIMUM_ENGINE} or newer"
+        return f"this Docker Engine is {release}; envgen needs version {MINIMUM_ENGINE} or newer"
     return ""
 
 
-def _time(said: Any) -> str:
+def _time(value: Any) -> str:
     """Empty where the engine has none, for which Go writes the year 1."""
-    return "" if said is None or str(said).startswith("0001-") else str(said)
+    return "" if value is None or str(value).startswith("0001-") else str(value)
 
 
 def _texts(labels: Any) -> dict[str, str]:

@@ -12,12 +12,12 @@ from envgen.engine import process
 from envgen.engine.endpoint import (
     DEFAULT_SOCKET,
     Endpoint,
-    demand_plugin,
     find_endpoint,
     find_plugin,
     outdated,
     plugin_argv,
     plugin_version,
+    require_plugin,
 )
 from envgen.engine.session import unreachable
 from envgen.engine.values import ExecResult, too_old
@@ -47,7 +47,7 @@ def program(folder: Path, name: str) -> Path:
 def test_docker_host_is_strongest(config: Path) -> None:
     define(config, "far", "ssh://far")
     env = {"DOCKER_HOST": "tcp://here:2375", "DOCKER_CONTEXT": "far", "DOCKER_CONFIG": str(config)}
-    assert find_endpoint(env) == Endpoint("tcp://here:2375", said_by="DOCKER_HOST")
+    assert find_endpoint(env) == Endpoint("tcp://here:2375", chosen_by="DOCKER_HOST")
 
 
 def test_docker_context_is_stronger_than_the_current_one(config: Path) -> None:
@@ -152,10 +152,10 @@ def test_the_version_of_a_plugin(
     monkeypatch.setenv("DOCKER_CONFIG", str(config))
     assert plugin_version("buildx") == version and outdated("buildx", version) is old
     if not old:
-        demand_plugin("buildx")
+        require_plugin("buildx")
         return
     with pytest.raises(EngineError, match=r"is 0\.9\.1 here, and envgen needs 0\.10 or newer") as caught:
-        demand_plugin("buildx")
+        require_plugin("buildx")
     assert "docker-buildx-plugin" in caught.value.problems[0].hint
 
 
@@ -185,7 +185,7 @@ DEFAULT = Endpoint(DEFAULT_SOCKET)
     [
         (DEFAULT, FileNotFoundError(2, "x"), "", "Docker is not installed"),
         (DEFAULT, FileNotFoundError(2, "x"), "bin", "the Docker Engine is not running: there is no socket"),
-        (Endpoint("unix:///x", said_by="DOCKER_HOST"), FileNotFoundError(2, "x"), "", "unix:///x (from DOCKER_HOST)"),
+        (Endpoint("unix:///x", chosen_by="DOCKER_HOST"), FileNotFoundError(2, "x"), "", "unix:///x (from DOCKER_HOST)"),
         (DEFAULT, ConnectionRefusedError(111, "x"), "bin", "is stopped"),
         (DEFAULT, PermissionError(13, "x"), "bin", "no permission to use the Docker Engine"),
         (DEFAULT, OSError(113, "No route to host"), "bin", "No route to host"),

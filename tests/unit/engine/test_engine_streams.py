@@ -18,7 +18,7 @@ def frame(channel: int, data: bytes) -> bytes:
 def test_cut_anywhere_it_is_the_same(frames: list[tuple[int, bytes]], cuts: list[int]) -> None:
     data = b"".join(frame(channel, part) for channel, part in frames)
     output = Output()
-    demultiplexer = Demultiplexer(output.take)
+    demultiplexer = Demultiplexer(output.receive)
     at = step = 0
     while at < len(data):
         demultiplexer.feed(data[at : at + cuts[step % len(cuts)]])
@@ -30,13 +30,13 @@ def test_cut_anywhere_it_is_the_same(frames: list[tuple[int, bytes]], cuts: list
 
 def test_the_engine_s_own_error_goes_to_stderr() -> None:
     output = Output()
-    Demultiplexer(output.take).feed(frame(3, b"broken"))
+    Demultiplexer(output.receive).feed(frame(3, b"broken"))
     assert output.result(1).stderr == b"broken"
 
 
 def test_a_frame_that_announces_more_than_the_limit_is_not_waited_for() -> None:
     output = Output(limit=10)
-    demultiplexer = Demultiplexer(output.take)
+    demultiplexer = Demultiplexer(output.receive)
     demultiplexer.feed(frame(1, b"12345"))
     with pytest.raises(OutputTooLong):
         demultiplexer.feed(frame(2, b"x" * 100)[:20])
@@ -45,7 +45,7 @@ def test_a_frame_that_announces_more_than_the_limit_is_not_waited_for() -> None:
 @pytest.mark.parametrize("data", [b"plain text, no frames", b"\x01\x00\x01\x00\x00\x00\x00\x01x"])
 def test_what_is_not_a_stream_of_frames(data: bytes) -> None:
     with pytest.raises(ValueError):
-        Demultiplexer(Output().take).feed(data)
+        Demultiplexer(Output().receive).feed(data)
 
 
 def test_a_log_keeps_the_order_of_both_streams() -> None:
@@ -69,12 +69,12 @@ def test_lines_of_two_streams_are_not_mixed() -> None:
     seen: list[str] = []
     lines = Output(seen.append)
     for channel, data in ((1, b"a"), (2, b"x\r\n"), (1, b"b\nc"), (2, b"y")):
-        lines.take(channel, data)
+        lines.receive(channel, data)
     lines.result(0)
     assert seen == ["x", "ab", "c", "y"]
 
 
 def test_a_line_without_an_end_is_cut() -> None:
     seen: list[str] = []
-    Output(seen.append).take(1, b"x" * (LONGEST_LINE + 1))
+    Output(seen.append).receive(1, b"x" * (LONGEST_LINE + 1))
     assert [len(line) for line in seen] == [LONGEST_LINE + 1]
