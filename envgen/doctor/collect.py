@@ -129,15 +129,15 @@ def ask(execute: run.Execute, python: str, request: Mapping[str, Any]) -> Facts:
         return printed[-1]
 
     try:
-        said = run.ask(kept, python, PROGRAM, request, timeout=TIMEOUT)
+        answer = run.ask(kept, python, PROGRAM, request, timeout=TIMEOUT)
     except EnvgenError as problem:
         return not_run(problem)
-    if isinstance(said, run.Failure):
-        seen = "; ".join([str(said), f"{len(printed[-1].stdout)} bytes of output", *said.stack[-1:]])
+    if isinstance(answer, run.Failure):
+        seen = "; ".join([str(answer), f"{len(printed[-1].stdout)} bytes of output", *answer.stack[-1:]])
         return None, Trouble("the probe brought no document back", seen[:300])
     try:
         # The runner's mark begins a line: what is before it was printed while Python started.
-        return from_json(said, noise=max(0, printed[-1].stdout.rfind(run.BEGIN))), None
+        return from_json(answer, noise=max(0, printed[-1].stdout.rfind(run.BEGIN))), None
     except ShapeError as problem:
         return None, Trouble("the probe's document can't be read", str(problem)[:300])
 
@@ -299,10 +299,10 @@ def _timed(ask: Callable[[], Facts]) -> Answer:
 
 def _without_engine(subject: Subject, problem: EngineError) -> tuple[Context, list[Finding]]:
     """The engine's error as a finding, and the facts of this machine alone."""
-    profile, said = subject.here.profile, problem.problems[0]
-    quoted = re.search(r"`([^`\n]+)`", said.hint)
+    profile, reason = subject.here.profile, problem.problems[0]
+    quoted = re.search(r"`([^`\n]+)`", reason.hint)
     cure = Remedy(quoted[1] if quoted else "docker version")
-    finding = error("no Docker Engine to ask", said.message, "a running Docker Engine", cure, case="absent")
+    finding = error("no Docker Engine to ask", reason.message, "a running Docker Engine", cure, case="absent")
     service, host = choose_service(profile, subject.service), _host_facts(profile, None)
     context = Context(profile, service, project_file=subject.project_file, host=host)
     return context, [replace(finding, check="host.docker")]

@@ -17,7 +17,7 @@ from envgen.errors import EnvgenError
 from envgen.inside import run
 from envgen.render.environment import with_start_up
 
-Said = Mapping[str, Any]
+Reply = Mapping[str, Any]
 # Seconds, title, packages one of which it needs. An import of vLLM takes 2 to 20 seconds, a kernel's compilation 6 to
 # 60.
 QUESTIONS = {
@@ -59,65 +59,65 @@ def examine(context: Context, subject: Subject) -> list[Finding]:
         return [replace(warning(title, seen, "answers", again, case="not-asked"), check="deep")]
 
 
-def judge(answers: Mapping[str, Said | run.Failure], context: Context) -> list[Finding]:
+def judge(answers: Mapping[str, Reply | run.Failure], context: Context) -> list[Finding]:
     """One finding for each question that was asked."""
     found = []
     gpu = answers.get("gpu")
-    told = None if gpu is None or isinstance(gpu, run.Failure) else gpu.get("answer")
-    has_gpu = isinstance(told, dict) and bool(told.get("available"))
+    gpu_answer = None if gpu is None or isinstance(gpu, run.Failure) else gpu.get("answer")
+    has_gpu = isinstance(gpu_answer, dict) and bool(gpu_answer.get("available"))
     again = envgen(context, "doctor", "--deep", "--json")
-    for name, said in answers.items():
+    for name, reply in answers.items():
         if name not in QUESTIONS:
             continue
         title = QUESTIONS[name][1]
         try:
-            if isinstance(said, run.Failure):
-                one = _trouble(title, said, QUESTIONS[name][0], again)
+            if isinstance(reply, run.Failure):
+                one = _trouble(title, reply, QUESTIONS[name][0], again)
             else:
-                one = JUDGES[name](said["answer"], said, context, has_gpu)
+                one = JUDGES[name](reply["answer"], reply, context, has_gpu)
         except MISSHAPEN as problem:
-            seen = f"{type(problem).__name__} in {_shown(said)}"
+            seen = f"{type(problem).__name__} in {_shown(reply)}"
             one = warning(f"{title}: an answer of another form", seen, "an answer", again, case="form")
         found.append(replace(one, check=f"deep.{name}"))
     return found
 
 
-def _shown(said: Any) -> str:
+def _shown(reply: Any) -> str:
     try:
-        return json.dumps(said, default=str)[:200]
+        return json.dumps(reply, default=str)[:200]
     except RecursionError:
         return "an answer that is nested too deeply"
 
 
-def _trouble(title: str, said: run.Failure, limit: int, again: Remedy) -> Finding:
+def _trouble(title: str, reply: run.Failure, limit: int, again: Remedy) -> Finding:
     """What happened to a process that gave no answer: itself a finding."""
-    last = said.stack[-1] if said.stack else "nothing was printed"
-    if said.is_late:
+    last = reply.stack[-1] if reply.stack else "nothing was printed"
+    if reply.is_late:
         how, seen, case = "hangs", f"no answer in {limit} s; {last}", "hangs"
-    elif said.error != "no answer":
-        seen = f"it called sys.exit({said.message})" if said.error == "SystemExit" else str(said)
+    elif reply.error != "no answer":
+        seen = f"it called sys.exit({reply.message})" if reply.error == "SystemExit" else str(reply)
         how, case = "fails", "raises"
-    elif said.code > 128:
+    elif reply.code > 128:
         names = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 9: "SIGKILL (out of memory?)", 11: "SIGSEGV"}
-        what = names.get(said.code - 128, f"signal {said.code - 128}")
+        what = names.get(reply.code - 128, f"signal {reply.code - 128}")
         how, seen, case = "crashes", f"{what}; {last}", "crashes"
     else:
-        how, seen, case = "ends the process", f"exit code {said.code}; {last}", "exits"
+        how, seen, case = "ends the process", f"exit code {reply.code}; {last}", "exits"
     return error(f"{title} {how}", seen[:400], "an answer", again, case=case)
 
 
-Judge = Callable[[Any, Said, Context, bool], Finding]
+Judge = Callable[[Any, Reply, Context, bool], Finding]
 
 
-def _import(package: str, answer: Any, said: Said, context: Context, _gpu: bool) -> Finding:
+def _import(package: str, answer: Any, reply: Reply, context: Context, _gpu: bool) -> Finding:
     title = f"import {package}"
     if answer["file"] is None:
         seen, cure = f"its path is {answer['path']}", envgen(context, "doctor")
         return error(f"{title} gives an empty namespace", seen, "a real package", cure, case="namespace")
-    return ok(f"{title}: {answer['version']} from {answer['file']}, {said['seconds']} s", **answer)
+    return ok(f"{title}: {answer['version']} from {answer['file']}, {reply['seconds']} s", **answer)
 
 
-def _fused_moe(answer: Any, _said: Said, context: Context, gpu: bool) -> Finding:
+def _fused_moe(answer: Any, _reply: Reply, context: Context, gpu: bool) -> Finding:
     name = "has_flashinfer_cutlass_fused_moe"
     if name not in answer:
         return info(f"this vLLM has no {name}", ", ".join(answer) or "no such question", **answer)
@@ -130,7 +130,7 @@ def _fused_moe(answer: Any, _said: Said, context: Context, gpu: bool) -> Finding
     return error(title, seen, f"{name}() is True", envgen(context, "doctor"), case="no-fused-moe", **answer)
 
 
-def _gpu(answer: Any, _said: Said, context: Context, _has: bool) -> Finding:
+def _gpu(answer: Any, _reply: Reply, context: Context, _has: bool) -> Finding:
     if not answer["available"]:
         title = "no GPU in this container: capability, kernels and FP4 can't be checked here"
         seen = f"torch {answer['torch']}, built for CUDA {answer['cuda'] or '(none)'}"
@@ -148,7 +148,7 @@ def _gpu(answer: Any, _said: Said, context: Context, _has: bool) -> Finding:
     return ok(title, **answer)
 
 
-def _kernel(answer: Any, _said: Said, context: Context, _gpu: bool) -> Finding:
+def _kernel(answer: Any, _reply: Reply, context: Context, _gpu: bool) -> Finding:
     if "skipped" in answer:
         return info("no kernel was compiled and run", str(answer["skipped"]), **answer)
     title = f"{answer['kernel']} compiled and ran in {answer['seconds']} s"

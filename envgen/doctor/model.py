@@ -185,16 +185,16 @@ class Check:
         part = getattr(context, self.needs) if self.needs else None
         if self.needs and part is None:
             return []
-        said = self.judge(context, part) if self.needs else self.judge(context)
-        if isinstance(said, list):
-            return said
+        judged = self.judge(context, part) if self.needs else self.judge(context)
+        if isinstance(judged, list):
+            return judged
         found: list[Finding] = []
-        while isinstance(said, Generator):
+        while isinstance(judged, Generator):
             try:
-                found.append(next(said))
+                found.append(next(judged))
             except StopIteration as end:
-                said = end.value
-        return found if found or said is None else [said]
+                judged = end.value
+        return found if found or judged is None else [judged]
 
 
 def check(id: str, where: Where, needs: str = "") -> Callable[[Judge], Check]:
@@ -460,7 +460,7 @@ class Load:
 
     name: str
     state: str  # loaded, failed, no-harmony
-    said: str = ""
+    output: str = ""
     seconds: float = 0.0
 
 

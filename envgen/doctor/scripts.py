@@ -59,13 +59,13 @@ def from_deep_folder(
     if container is None or container.state != "running":
         return
 
-    def told(line: str) -> None:
+    def on_line(line: str) -> None:
         if not line.startswith("{"):
             show(shorten(visible(line), 150))
 
     def ask(argv: list[str], stdin: bytes) -> ExecResult:
         words = with_start_up(argv)
-        return engine.exec(container.id, words, stdin=stdin, timeout=DEEP_LIMIT, on_line=told)
+        return engine.exec(container.id, words, stdin=stdin, timeout=DEEP_LIMIT, on_line=on_line)
 
     for script in scripts_in(root / DEEP):
         show(f"{DEEP}/{script.name}")
@@ -143,8 +143,8 @@ def _finding(node: Any, where: str, context: Context) -> Finding:
         raise ValueError(f"{where} has no title")
     remedy = envgen(context, "exec", context.service) if severity > Severity.INFO else None
     if one.remedy is not None:
-        said = one.remedy if isinstance(one.remedy, Mapping) else {"text": one.remedy}
-        kind, text = said.get("kind", "command"), said.get("text")
+        fields = one.remedy if isinstance(one.remedy, Mapping) else {"text": one.remedy}
+        kind, text = fields.get("kind", "command"), fields.get("text")
         if not isinstance(text, str) or not text.strip() or "\n" in text or kind not in ("command", "profile"):
             raise ValueError(f'{where}.remedy is {{"kind": "command" or "profile", "text": one line}}')
         remedy = Remedy(text[:TEXT], is_line=kind == "profile")

@@ -42,7 +42,7 @@ def answer(request: Doc) -> Doc:
     try:
         return ask[request["ask"]](request)
     except (OSError, EOFError) as error:
-        return {"error": said(error)}
+        return {"error": reason_of(error)}
 
 
 # --- facts ------------------------------------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ def listen(request: Doc) -> Doc:
                 while left > 0:
                     left -= peer.send(block[: min(left, BLOCK)])
             except OSError as error:
-                return {"error": said(error), "peer": address[0]}
+                return {"error": reason_of(error), "peer": address[0]}
             packet = peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG) + HEADERS
     return {"peer": address[0], "packet": packet}
 
@@ -273,7 +273,7 @@ def connect(request: Doc) -> Doc:
         try:
             sock = dialled(request, port, end)
         except OSError as error:
-            return {"error": said(error), "port": port}
+            return {"error": reason_of(error), "port": port}
         if port != request["ports"][-1]:
             sock.close()
     began, got = time.monotonic(), 0
@@ -285,9 +285,9 @@ def connect(request: Doc) -> Doc:
                     break
                 got += len(data)
         except OSError as error:
-            return {"error": said(error), "bytes": got}
+            return {"error": reason_of(error), "bytes": got}
     return {"bytes": got, "seconds": max(time.monotonic() - began, 1e-6)}
 
 
-def said(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -37,10 +37,10 @@ def run(argv: List[str], **options: Any) -> str:
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
     out: str = done.stdout.decode("utf-8", "replace")
     if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip() or out.strip()
+        output = done.stderr.decode("utf-8", "replace").strip() or out.strip()
         killed = "was killed: memory ran out, or somebody stopped it"
         how = killed if done.returncode in (-9, 137) else "ended with %d and printed nothing" % done.returncode
-        raise Failed("\n".join(said.splitlines()[-12:]) or "%s %s" % (os.path.basename(argv[0]), how))
+        raise Failed("\n".join(output.splitlines()[-12:]) or "%s %s" % (os.path.basename(argv[0]), how))
     return out
 
 

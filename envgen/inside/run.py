@@ -166,8 +166,8 @@ def read(result: ExecResult, mark: str, python: str) -> dict[str, Any] | Failure
     # faulthandler names the fault first, and the stack after it.
     tail = (*lines[-12:], *[line for line in lines if line.startswith("Fatal Python error")][:1])
     if result.code in (126, 127):
-        said = tail[-1] if tail else f"exit code {result.code}"
-        raise EngineError(f"there is no {python} to ask: {said}", hint=NEEDED)
+        reason = tail[-1] if tail else f"exit code {result.code}"
+        raise EngineError(f"there is no {python} to ask: {reason}", hint=NEEDED)
     late = any(line.startswith("Timeout (") for line in lines)
     killed = KILLED if result.code in (137, -9) else f"exit code {result.code}"
     return Failure("no answer in time" if late else "no answer", killed, tail, result.code, late)

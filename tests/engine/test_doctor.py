@@ -39,11 +39,11 @@ from envgen.inside import run
 
 pytestmark = pytest.mark.engine
 
-Said = Callable[..., dict[str, Any]]
+Probed = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def said(engine: Engine, shared: str, tmp_path_factory: pytest.TempPathFactory) -> Said:
+def probed(engine: Engine, shared: str, tmp_path_factory: pytest.TempPathFactory) -> Probed:
     """The probe's document. What several tests look at is asked once."""
 
     @functools.cache
@@ -66,9 +66,9 @@ PAIRS += [("hook", "."), ("left", f"{PP}:"), ("wheel", "../workspace:/nowhere"),
 
 @pytest.mark.parametrize(("variant", "pythonpath"), PAIRS)
 def test_every_cell_is_what_a_fresh_interpreter_does(
-    engine: Engine, shared: str, said: Said, variant: str, pythonpath: str
+    engine: Engine, shared: str, probed: Probed, variant: str, pythonpath: str
 ) -> None:
-    found = from_json(said(variant, pythonpath))
+    found = from_json(probed(variant, pythonpath))
     cells = [cell for cell in found.imports if cell.package == "flashinfer"]
     env = {"PATH": path_of(variant), **({"PYTHONPATH": pythonpath} if pythonpath else {})}
     asked = json.dumps([(cell.package, cell.how, cell.folder) for cell in cells]).encode()
@@ -94,9 +94,13 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("variant", "in_parent", "elsewhere", "with_pythonpath"), TABLE)
-def test_the_table_of_imports(said: Said, variant: str, in_parent: str, elsewhere: str, with_pythonpath: str) -> None:
-    without = {(c.how, c.folder): c.origin or c.kind for c in from_json(said(variant)).imports[:-2]}
-    with_it = {(c.how, c.folder): c.origin or c.kind for c in from_json(said(variant, PP)).imports[:-2]}
+def test_the_table_of_imports(
+    probed: Probed, variant: str, in_parent: str, elsewhere: str, with_pythonpath: str
+) -> None:
+    probed: Probed, variant: str, in_parent: str, elsewhere: str, with_pythonpath: str
+) -> None:
+    without = {(c.how, c.folder): c.origin or c.kind for c in from_json(probed(variant)).imports[:-2]}
+    with_it = {(c.how, c.folder): c.origin or c.kind for c in from_json(probed(variant, PP)).imports[:-2]}
     script = "flashinfer" if ("flashinfer", "/") in without else "script"
     for how in ("-c", "-m"):
         assert without[how, W].endswith(in_parent)
@@ -199,9 +203,9 @@ RECORDINGS = {
 
 
 @pytest.mark.parametrize("name", RECORDINGS)
-def test_recordings_are_what_the_probe_says(said: Said, name: str) -> None:
+def test_recordings_are_what_the_probe_says(probed: Probed, name: str) -> None:
     """ENVGEN_RECORD=1 writes them anew."""
-    live = said(*RECORDINGS[name])
+    live = probed(*RECORDINGS[name])
     file = DATA / f"{name}.json"
     if os.environ.get("ENVGEN_RECORD"):
         live["environment"]["values"].pop("ENVGEN_EXEC", None)

@@ -249,16 +249,16 @@ def unified(context: Context, probe: Probe) -> Judged:
     serving = container is not None and container.state == "running" and bool(container.ports)
     if wanted is not None and not serving:  # a server that runs has its memory
         needed = int(system.MemTotal * wanted)
-        said = f"{wanted:.2f} of {system.MemTotal // GIB} GiB = {needed // GIB} GiB"
+        share_text = f"{wanted:.2f} of {system.MemTotal // GIB} GiB = {needed // GIB} GiB"
         if needed > system.MemAvailable:
-            seen = f"{said}; {system.MemAvailable // GIB} GiB are available"
+            seen = f"{share_text}; {system.MemAvailable // GIB} GiB are available"
             fits = max(0.05, system.MemAvailable / system.MemTotal - 0.02)
             names = (name for name, one in context.profile.services.items() if "gpu-memory-utilization" in one.args)
             server = next(names, context.service)
             cure = remedies.line(f"services: {{{server}: {{args: {{gpu-memory-utilization: {fits:.2f}}}}}}}")
             yield warning("the server's share of memory is taken", seen, "free memory", cure, case="taken")
         elif needed > system.MemFree:
-            seen = f"{said}; {system.MemFree // GIB} GiB are free, {system.Cached // GIB} GiB are page cache"
+            seen = f"{share_text}; {system.MemFree // GIB} GiB are free, {system.Cached // GIB} GiB are page cache"
             cure = remedies.command("sync && sudo sysctl vm.drop_caches=3")
             title = "the page cache holds the server's share of memory"
             yield warning(title, seen, "free memory", cure, case="page-cache")
@@ -267,10 +267,10 @@ def unified(context: Context, probe: Probe) -> Judged:
         cure = remedies.command("sudo swapoff -a && sudo swapon -a")
         seen = f"{swapped / GIB:.1f} of {system.SwapTotal / GIB:.1f} GiB of swap are in use"
         yield warning("programs were pushed into swap", seen, "none", cure, case="swapping")
-    told = f"{system.MemFree // GIB} GiB of the memory that GPU and programs share are free"
+    free_text = f"{system.MemFree // GIB} GiB of the memory that GPU and programs share are free"
     if wanted is not None:
-        return ok(told)
-    return info(told, "no service sets needs_memory") if probe.gpus else None
+        return ok(free_text)
+    return info(free_text, "no service sets needs_memory") if probe.gpus else None
 
 
 @check("processes.compilers", Where.INSIDE, needs="probe")

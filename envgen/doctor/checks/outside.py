@@ -141,14 +141,14 @@ def ports(context: Context, host: Host) -> Judged:
 def exposure(context: Context) -> Judged:
     """Services are published on this machine alone, or ask for an API key."""
     for name, service in context.profile.services.items():
-        said = exposed(context.profile, name)
-        if said and asks_for_key(context.profile, service):
-            yield ok(f"{said}; it asks for an API key")
-        elif said:
+        reachable = exposed(context.profile, name)
+        if reachable and asks_for_key(context.profile, service):
+            yield ok(f"{reachable}; it asks for an API key")
+        elif reachable:
             seen = ", ".join(str(port) for port in service.host_ports)
             near = f"ports: ['{on_loopback(service)}']" if service.network is None else "args: {host: 127.0.0.1}"
             cure = remedies.line(f"services: {{{name}: {{{near}}}}}")
-            yield warning(said, seen, "127.0.0.1, or an API key", cure, case="open")
+            yield warning(reachable, seen, "127.0.0.1, or an API key", cure, case="open")
     published = any(service.host_ports for service in context.profile.services.values())
     return ok("the services are published on this machine alone") if published else None
 

@@ -362,9 +362,9 @@ def harmony(context: Context, probe: Probe) -> Judged:
         elif load.state == "no-harmony":
             yield info(
                 "openai_harmony (of openai-harmony or oss-harmony) isn't installed: its vocabulary was not loaded",
-                load.said,
+                load.output,
             )
         else:
             title, cure = f"{load.name} can't be loaded without a network", remedies.build(context)
-            yield error(title, load.said or "no answer", "an encoding", cure, case="failed")
+            yield error(title, load.output or "no answer", "an encoding", cure, case="failed")
     return None

@@ -176,8 +176,8 @@ def driver(_context: Context, probe: Probe) -> Finding | None:
     Drivers by CUDA release: NVIDIA's release notes of CUDA 12.8 to 13.0; NGC's 25.12 image asks for 590.
     """
     toolkit = numbers(probe.cuda.toolkit.version)[:2]
-    said = " ".join([*(gpu.driver for gpu in probe.gpus), probe.system.nvidia.driver or ""])
-    there, wanted = re.search(r"\b(\d{3,4})\.\d+", said), DRIVERS.get(toolkit)
+    drivers = " ".join([*(gpu.driver for gpu in probe.gpus), probe.system.nvidia.driver or ""])
+    there, wanted = re.search(r"\b(\d{3,4})\.\d+", drivers), DRIVERS.get(toolkit)
     if there is None or wanted is None:
         return None
     release = ".".join(map(str, toolkit))

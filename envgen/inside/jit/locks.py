@@ -164,14 +164,14 @@ class Hold:
             for shelf, names in shelves:
                 if not dry:
                     make_lock_folder(shelf.fd)
-                self._take(self.batches, shelf, "tmp/" + BATCH)
+                self._acquire(self.batches, shelf, "tmp/" + BATCH)
                 for name in names:
-                    self._take(self.modules, shelf, "tmp/" + name + ".lock")
+                    self._acquire(self.modules, shelf, "tmp/" + name + ".lock")
             for shelf, names in shelves if not self._held else []:  # no more come while the module's own lock is ours
                 for name in names:
                     found = tree.measure_path(name, shelf.fd)
                     for path in found.locks if found is not None else ():
-                        self._take(self.modules, shelf, name + "/" + path)
+                        self._acquire(self.modules, shelf, name + "/" + path)
             if self._held:
                 known = holders([lock for _, lock in self._held])
                 raise tree.Fault("refused", "is being built", held=[
@@ -181,7 +181,7 @@ class Hold:
             self.release()
             raise
 
-    def _take(self, taken: list[int], shelf: Shelf, path: str) -> None:
+    def _acquire(self, taken: list[int], shelf: Shelf, path: str) -> None:
         shown = shelf.shown + "/" + path
         try:
             fd = acquire_inside(path, shelf.fd, shown, dry=self.dry)

@@ -221,8 +221,8 @@ def binaries(request: Doc, _document: Doc) -> list[Doc]:
         fact["others"] = sorted(name for name, seen in there.items() if noted.get(name) != seen)
         fact["gone"] = sorted(set(noted) - set(there))
         git = ["git", "--no-optional-locks", "-C", package["mount"]]
-        said, failed = call([*git, "describe", "--tags", "--abbrev=0", "--match", "v*"], GIT_LIMIT)
-        fact["tag"] = "" if failed else said.strip()
+        output, failed = call([*git, "describe", "--tags", "--abbrev=0", "--match", "v*"], GIT_LIMIT)
+        fact["tag"] = "" if failed else output.strip()
         _, failed = call([*git, "diff", "--quiet", "v" + wheels[0].split("-")[1], "--", *COMPILED], GIT_LIMIT)
         # 128: it has no such tag.
         fact["compiled"] = {"": "same", "ended with status 1": "differs"}.get(failed, "")
@@ -284,11 +284,11 @@ def load_one(name: str) -> Doc:
     env = {key: value for key, value in os.environ.items() if key not in ("NO_PROXY", "no_proxy")}
     env.update(dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy"), NOWHERE))
     began = time.time()
-    said, why = call([sys.executable, "-c", LOADER_TEXT, HARMONY[name]], LOAD_LIMIT, env=env)
-    words = (said.strip().splitlines() or [""])[-1].partition(" ")
+    output, why = call([sys.executable, "-c", LOADER_TEXT, HARMONY[name]], LOAD_LIMIT, env=env)
+    words = (output.strip().splitlines() or [""])[-1].partition(" ")
     state = words[0] if words[0] in ("loaded", "no-harmony") and not why else "failed"
     last = why or ("" if state == "loaded" else words[2])
-    return {"name": name, "state": state, "said": last, "seconds": round(time.time() - began, 2)}
+    return {"name": name, "state": state, "output": last, "seconds": round(time.time() - began, 2)}
 
 
 def loads(request: Doc, _document: Doc) -> list[Doc]:
@@ -415,8 +415,8 @@ def tool(name: str, path: str, question: str) -> Doc:
     """A compiler, and the architectures that it lists as supported."""
     if not os.access(path, os.X_OK):
         return {"name": name, "path": path, "error": "can't be started" if os.path.exists(path) else "is missing"}
-    said, why = call([path, question], TOOL_LIMIT)
-    archs = sorted(set(re.findall(r"\bsm_[0-9]+[af]?\b", said)))
+    output, why = call([path, question], TOOL_LIMIT)
+    archs = sorted(set(re.findall(r"\bsm_[0-9]+[af]?\b", output)))
     return {"name": name, "path": path, "archs": archs, "error": why}
 
 

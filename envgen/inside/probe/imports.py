@@ -277,9 +277,9 @@ def ask_other(script: Doc, request: Doc, errors: list[Doc]) -> list[Doc]:
     asked = dict(request, only=[script["name"]], script=dict(script, mine=True))
     envelope = dict(sys.modules["__main__"].ENVELOPE, request=asked, seconds=OTHER_LIMIT)
     argv = [script["interpreter"], *script["flags"], "-c", envelope["starter"]]
-    said, why = call(argv, OTHER_LIMIT, input=json.dumps(envelope).encode() + b"\n")
+    output, why = call(argv, OTHER_LIMIT, input=json.dumps(envelope).encode() + b"\n")
     try:
-        document = json.loads(said.rpartition(envelope["mark"])[2])
+        document = json.loads(output.rpartition(envelope["mark"])[2])
         found: Doc = document["answer"]
         errors.extend(found["errors"])
         script["version"] = found["python"]["version"].split()[0]

@@ -107,8 +107,8 @@ def near(name: str, known: set[str], alike: float = 0.75) -> list[str]:
     return difflib.get_close_matches(name, sorted(known), 2, alike)
 
 
-def is_telling(data: bytes, pattern: Any) -> bool:
-    """May this file set one of the variables itself, or call one by-gone? Decided by the same line."""
+def is_candidate(data: bytes, pattern: Any) -> bool:
+    """May this file set one of the variables itself, or call one deprecated? Looks at the same line only."""
     for found in pattern.finditer(data):
         begin = data.rfind(b"\n", 0, found.start()) + 1
         end = data.find(b"\n", found.end())
@@ -145,7 +145,7 @@ def package_variables(package: str, folder: str, names: list[str]) -> list[Doc]:
             continue
         if unknown and not listed:
             known.update(found.decode() for found in pattern.findall(data))
-        if any(name in data for name in unknown) or is_telling(data, mine):
+        if any(name in data for name in unknown) or is_candidate(data, mine):
             look(path, data, facts, os.path.relpath(path, folder))
     for fact in facts.values():
         fact["assigned"] = sorted(fact["assigned"])[:5]
