@@ -97,8 +97,6 @@ TABLE = [
 def test_the_table_of_imports(
     probed: Probed, variant: str, in_parent: str, elsewhere: str, with_pythonpath: str
 ) -> None:
-    probed: Probed, variant: str, in_parent: str, elsewhere: str, with_pythonpath: str
-) -> None:
     without = {(c.how, c.folder): c.origin or c.kind for c in from_json(probed(variant)).imports[:-2]}
     with_it = {(c.how, c.folder): c.origin or c.kind for c in from_json(probed(variant, PP)).imports[:-2]}
     script = "flashinfer" if ("flashinfer", "/") in without else "script"
