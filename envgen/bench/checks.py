@@ -116,7 +116,7 @@ def smoke(trial: Trial) -> list[Criterion]:
         if reply.kind == "status":
             verdict = chat.refused(reply.status, reply.fault, spoken)
         else:
-            verdict = (False, reply.fault) if reply.fault and not reply.said.finish else judge(reply.said, spoken)
+            verdict = (False, reply.fault) if reply.fault and not reply.answer.finish else judge(reply.answer, spoken)
         judged(name, *verdict, wanted)
 
     ask("short prompt", target.body(PROMPT, SHORT), _text, "a text")
@@ -141,11 +141,11 @@ def smoke(trial: Trial) -> list[Criterion]:
 
 
 def _text(reply: Reply) -> tuple[bool | None, str]:
-    return bool(reply.said.text), repr(shorten(reply.said.text, 60))
+    return bool(reply.answer.text), repr(shorten(reply.answer.text, 60))
 
 
 def _finite(reply: Reply) -> tuple[bool | None, str]:
-    found = reply.said.logprobs
+    found = reply.answer.logprobs
     bad = sum(not math.isfinite(one) for one in found)
     return (not bad, f"{bad} of {len(found)} are not finite") if found else (None, "the server gives none")
 
@@ -153,7 +153,7 @@ def _finite(reply: Reply) -> tuple[bool | None, str]:
 def _prefill(reply: Reply) -> tuple[bool | None, str]:
     return (
         True,
-        f"{reply.said.prompt_tokens or 'unknown'} tokens, first token after {reply.ttft or reply.latency:.2f} s",
+        f"{reply.answer.prompt_tokens or 'unknown'} tokens, first token after {reply.ttft or reply.latency:.2f} s",
     )
 
 
@@ -219,7 +219,7 @@ def summary_of(load: Load) -> dict[str, Any]:
     return {
         "requests": len(load.replies), "failed": len(load.replies) - len(good), "seconds": round(load.seconds, 3),
         "requests_per_s": round(len(good) / seconds, 3),
-        "total_tps": round(sum(one.said.output_tokens or 0 for one in good) / seconds, 3),
+        "total_tps": round(sum(one.answer.output_tokens or 0 for one in good) / seconds, 3),
         "ttft_ms": spread([one.ttft for one in good if one.ttft is not None]),
         "latency_ms": spread([one.latency for one in good]),
     }  # fmt: skip

@@ -56,12 +56,12 @@ class Reply:
     status: int = 0
     kind: str = ""
     fault: str = ""
-    said: Completion = field(default_factory=Completion)
+    answer: Completion = field(default_factory=Completion)
 
     @property
     def ttft(self) -> float | None:
         """Seconds to the first generated text."""
-        return None if self.said.first is None else self.said.first - self.began
+        return None if self.answer.first is None else self.answer.first - self.began
 
     @property
     def latency(self) -> float:
@@ -73,8 +73,8 @@ class Reply:
         found: dict[str, Any] = {"unit": "request", **asked, "status": self.status, "latency_ms": self.latency * 1000}
         if self.fault:
             return {**found, "error": self.fault, "error_kind": self.kind}
-        seen = {"ttft_ms": self.ttft and self.ttft * 1000, "prompt_tokens_seen": self.said.prompt_tokens,
-                "output_tokens_seen": self.said.output_tokens}  # fmt: skip
+        seen = {"ttft_ms": self.ttft and self.ttft * 1000, "prompt_tokens_seen": self.answer.prompt_tokens,
+                "output_tokens_seen": self.answer.output_tokens}  # fmt: skip
         return found | {name: value for name, value in seen.items() if value is not None}
 
 
@@ -209,8 +209,8 @@ def read(reply: Reply, parts: Sequence[Part]) -> None:
         reply.kind, reply.fault = "status", f"answered with {reply.status}: {error_text(document_of(whole))}"
         return
     try:
-        reply.said = read_events(parts, LARGEST)
-        if reply.said.first is None and not reply.said.output_tokens:
+        reply.answer = read_events(parts, LARGEST)
+        if reply.answer.first is None and not reply.answer.output_tokens:
             reply.fault = "the reply holds no generated text"
     except BrokenOff as error:
         reply.fault = str(error)

@@ -158,8 +158,8 @@ def _create(
     folder: Path, when: datetime, kind: str, ident: str, environment: Mapping[str, Any],
     parameters: Mapping[str, Any],
 ) -> Path:  # fmt: skip
-    told = {"environment": environment, "parameters": parameters}
-    clean = read_json(redact_secrets(encode(told).decode()))
+    given = {"environment": environment, "parameters": parameters}
+    clean = read_json(redact_secrets(encode(given).decode()))
     head = {"type": "start", "format": FORMAT, "id": ident, "kind": kind, "started": utc(when), **clean}
     path = folder / f"{re.sub('[-:]', '', utc(when))}-{kind}-{ident}{SUFFIX}"
     folder.mkdir(parents=True, exist_ok=True)

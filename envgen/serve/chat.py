@@ -93,56 +93,58 @@ def body(model: str, limit: int | None, talk: Talk, *, tool: bool = False) -> di
     }  # fmt: skip
 
 
-def refused(status: int, said: str, talk: Talk) -> Verdict:
+def refused(status: int, reason: str, talk: Talk) -> Verdict:
     """A chat that was answered with another status than 200."""
-    seen = f"answered with {status}: {said}"
-    if _TOO_LONG.search(said):
+    seen = f"answered with {status}: {reason}"
+    if _TOO_LONG.search(reason):
         return None, f"not checked, the server's context is too short: {seen}"
-    if (_NO_TEMPLATE.search(said) or status in _ABSENT) and not talk.promised:
+    if (_NO_TEMPLATE.search(reason) or status in _ABSENT) and not talk.promised:
         return None, "the model has no chat template" if status not in _ABSENT else "the server has no chats"
-    if _NO_TEMPLATE.search(said):
+    if _NO_TEMPLATE.search(reason):
         return False, f"{seen}; give the model's template: `args: {{chat-template: FILE}}`"
     return (False if talk.promised or status >= 500 else None), seen
 
 
-def judge_chat(said: Completion, talk: Talk) -> Verdict:
+def judge_chat(reply: Completion, talk: Talk) -> Verdict:
     """A text without raw markup. One that only thought is judged by why it stopped."""
-    text, thought = said.text, said.reasoning
+    text, thought = reply.text, reply.reasoning
     if leak := _HARMONY.search(text + thought):
         return False, f"{leak[0]} in {shorten(text or thought, 80)!r}"
     if text.strip():
         after = f", after {len(thought)} characters of reasoning" if thought else ""
         return True, f"{shorten(text, 60)!r}{after}"
-    return _empty(said, talk)
+    return _empty(reply, talk)
 
 
-def judge_call(said: Completion, talk: Talk) -> Verdict:
+def judge_call(reply: Completion, talk: Talk) -> Verdict:
     """A call with JSON that names a city; a model may answer without one."""
-    if not said.tools:
-        if leak := (_CALLS.search(said.text) or _HARMONY.search(said.text + said.reasoning)):
+    if not reply.tools:
+        if leak := (_CALLS.search(reply.text) or _HARMONY.search(reply.text + reply.reasoning)):
             parser = f"the parser {visible(talk.tools)!r}" if talk.tools else "the server's parser"
-            return False, f"{parser} left a call in the text: {leak[0]} in {shorten(said.text, 80)!r}"
+            return False, f"{parser} left a call in the text: {leak[0]} in {shorten(reply.text, 80)!r}"
         return (
-            (None, f"answered without a call: {shorten(said.text, 60)!r}") if said.text.strip() else _empty(said, talk)
+            (None, f"answered without a call: {shorten(reply.text, 60)!r}")
+            if reply.text.strip()
+            else _empty(reply, talk)
         )
-    called, arguments = next(iter(said.tools.values()))
+    called, arguments = next(iter(reply.tools.values()))
     good: bool | None = False
     try:
         good = called == "get_weather" and bool(read_json(arguments)["city"])
     except MISSHAPEN:
-        good = None if said.finish == "length" else False  # cut off
+        good = None if reply.finish == "length" else False  # cut off
     return good, f"{shorten(called, 40)}({shorten(arguments, 60)})"
 
 
-def _empty(said: Completion, talk: Talk) -> Verdict:
+def _empty(reply: Completion, talk: Talk) -> Verdict:
     """Content null or "": broken, unless the model was cut off while it thought."""
-    finish = f"finish_reason {visible(said.finish) or 'null'}"
-    if said.reasoning and said.finish == "length":
-        return None, f"it was still reasoning when its tokens were used up: {shorten(said.reasoning, 60)!r}"
-    if said.reasoning:
+    finish = f"finish_reason {visible(reply.finish) or 'null'}"
+    if reply.reasoning and reply.finish == "length":
+        return None, f"it was still reasoning when its tokens were used up: {shorten(reply.reasoning, 60)!r}"
+    if reply.reasoning:
         parser = f"the parser {visible(talk.reasoning)!r}" if talk.reasoning else "the server's parser"
         what = f"no content ({finish}): {parser} took all of it as reasoning"
-        return False, f"{what}, {shorten(said.reasoning, 60)!r}"
+        return False, f"{what}, {shorten(reply.reasoning, 60)!r}"
     cause = "the model's first tokens are wrong, or a parser swallows them"
     if talk.gpt_oss:
         cause += "; with Marlin's MXFP4 kernels on SM121 this is known (docs/serving.md, vllm#37030)"

@@ -85,7 +85,7 @@ class Completion:
     prompt_tokens: int | None = None
     output_tokens: int | None = None
 
-    def take(self, document: Any, at: float = 0.0) -> Completion:
+    def add(self, document: Any, at: float = 0.0) -> Completion:
         """Parse a part of a stream, or a whole answer. Raises NoCompletion."""
         try:
             for choice in document["choices"]:
@@ -144,7 +144,7 @@ def read_events(
             raise NoCompletion(_shown(data)) from None
         if isinstance(document, dict) and "error" in document and "choices" not in document:
             raise BrokenOff(f"after {count} events the server sent an error: {error_text(document)}")
-        found.take(document, at)
+        found.add(document, at)
         count += 1
         if enough(found):
             return found

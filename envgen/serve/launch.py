@@ -204,12 +204,12 @@ class Launcher:
         if lacking := undeclared(self.here.profile, self.name, lines):
             raise lacking
         # All lines have been shown; the last one says what failed, unless the disk is full: then anything fails.
-        said = lines[-1].removeprefix("envgen: ") if lines else ""
+        reason = lines[-1].removeprefix("envgen: ") if lines else ""
         hint = f"to look closer: envgen run {self.here.profile.chosen_variant} {self.name} sh"
         if (cause := cause_of(lines)) and cause.kind == "no_space":
-            said, hint = cause.summary, cause.cure
+            reason, hint = cause.summary, cause.cure
         what = f"the mounted sources could not be installed (exit code {done.code})"
-        raise ServiceError(what + (f": {said}" if said else ""), hint=hint)
+        raise ServiceError(what + (f": {reason}" if reason else ""), hint=hint)
 
     def _patience(self) -> float:
         if self.service.ready:
@@ -266,19 +266,19 @@ def explained(
         known = cause_of(lines, exit_code=code, service=True, oom_killed=container is not None and container.oom_killed)
         first = None if known else first_exception(lines)
     kept = keep(failure, known.summary if known else str(first or ""))
-    told = f"{what}: {failure.reason}"
+    text = f"{what}: {failure.reason}"
     if known:
-        told += f"; cause: {known.summary}"
+        text += f"; cause: {known.summary}"
     if known and any(known.evidence in line for line in lines):
-        told += f"\n  {shorten(known.evidence, SHOWN)}"
+        text += f"\n  {shorten(known.evidence, SHOWN)}"
     elif first:
-        told += f"\n  first exception: {shorten(str(first), LONGEST_SHOWN)}"
+        text += f"\n  first exception: {shorten(str(first), LONGEST_SHOWN)}"
     elif container or lines:
         last = [f"    {shorten(line, LONGEST_SHOWN)}" for line in lines[-LAST_LINES:]]
-        told += "\n  its last lines:\n" + ("\n".join(last) or "    (none)")
+        text += "\n  its last lines:\n" + ("\n".join(last) or "    (none)")
     if kept:
-        told += f"\n  crash bundle: {kept}\n  whole log: `tar -xOzf {shlex.quote(kept)} --wildcards '*server.log'`"
-    return ServiceError(told, hint=fitting(known.cure) if known else hint)
+        text += f"\n  crash bundle: {kept}\n  whole log: `tar -xOzf {shlex.quote(kept)} --wildcards '*server.log'`"
+    return ServiceError(text, hint=fitting(known.cure) if known else hint)
 
 
 def in_profile(cure: str, profile: Profile, service: str) -> str:

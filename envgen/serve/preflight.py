@@ -116,10 +116,10 @@ def refusals(here: Deployment, name: str, *, running: bool, notes: list[str] | N
     if here.engine.info().local:  # what a remote engine's machine has can't be seen here
         problems += [*_mounts(profile, root), *_own_mounts(profile, root, name), *files(profile, root)]
         if service.needs_memory is not None and not running:
-            short, said = check_memory(service.needs_memory.bytes, unified=profile.gpu is not GpuMode.NONE)
+            short, memory_notes = check_memory(service.needs_memory.bytes, unified=profile.gpu is not GpuMode.NONE)
             problems += short
             notes = [] if notes is None else notes
-            notes += said
+            notes += memory_notes
         if floor := names.memory_floor(profile) if not running else "":
             problems += check_floor(here.shell.get(names.FLOOR_VARIABLE) or floor)
     return (*problems, *([here.lacks_gpu] if here.lacks_gpu else []))
@@ -364,8 +364,8 @@ def prepare(here: Deployment, service: str) -> None:
         words = ["sh", "-c", _HAND_OVER, "sh", owner, OVERLAY, *(mount.target for mount in mounts)]
         done = engine.run_once(image.id, words, mounts=mounts, user=ROOT, unmapped=True, timeout=LIMIT)
         if done.code:
-            said = (done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.code}"])[-1]
-            raise EngineError(f"the volumes of {profile.compose_name} could not be given to user {owner}: {said}")
+            error = (done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.code}"])[-1]
+            raise EngineError(f"the volumes of {profile.compose_name} could not be given to user {owner}: {error}")
 
 
 def make_folder(folder: Path) -> None:

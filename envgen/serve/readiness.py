@@ -161,11 +161,11 @@ def _completed(server: _Server, question: Question) -> Answer:
     body = {"model": question.model, "prompt": question.prompt, "max_tokens": MAX_TOKENS, "temperature": 0,
             "logprobs": 1, "stream": True}  # fmt: skip
     server.on_step("its first token")
-    status, said, first = server.post("/v1/completions", body, "the answer to the first prompt")
-    if isinstance(said, Completion):
-        answer = judge_completion(said, question.expect_text)
+    status, answered, first = server.post("/v1/completions", body, "the answer to the first prompt")
+    if isinstance(answered, Completion):
+        answer = judge_completion(answered, question.expect_text)
     else:
-        answer = judge(status, said, question.expect_text)
+        answer = judge(status, answered, question.expect_text)
     return replace(answer, first_token=first)
 
 
@@ -178,15 +178,15 @@ def _chatted(server: _Server, model: str, limit: int | None, talk: Talk, answer:
         server.on_step(f"the answer to its first {name}")
         body = chat.body(model, limit, talk, tool=tool)
         # A call is complete at its end; of a chat, some words are enough.
-        enough = (lambda _: False) if tool else (lambda said: len(said.text) >= ENOUGH)
-        status, said, _ = server.post(chat.CHAT_URL, body, f"the answer to the first {name}", enough)
+        enough = (lambda _: False) if tool else (lambda reply: len(reply.text) >= ENOUGH)
+        status, reply, _ = server.post(chat.CHAT_URL, body, f"the answer to the first {name}", enough)
         if status in (429, 503):
-            return Answer(False, f"the first {name} was answered with {status}: {visible(str(said)[:200])}")
+            return Answer(False, f"the first {name} was answered with {status}: {visible(str(reply)[:200])}")
         if status != 200:
-            found[name] = chat.refused(status, visible(error_text(said)), talk)
+            found[name] = chat.refused(status, visible(error_text(reply)), talk)
         else:
             try:
-                whole = said if isinstance(said, Completion) else Completion().take(said)
+                whole = reply if isinstance(reply, Completion) else Completion().add(reply)
             except NoCompletion as error:
                 return Answer(False, f"the answer to the first {name} is not a completion: {error}", fatal=True)
             found[name] = judged(whole, talk)
@@ -207,7 +207,7 @@ def judge(status: int, document: Any, expect_text: str | None = None) -> Answer:
         why = f"the first prompt was answered with {status}: {visible(str(document)[:200])}"
         return Answer(False, why, fatal=400 <= status < 500, refused=True)
     try:
-        return judge_completion(Completion().take(document), expect_text)
+        return judge_completion(Completion().add(document), expect_text)
     except NoCompletion as error:
         return Answer(False, f"the answer to the first prompt is not a completion: {error}", fatal=True)
 

@@ -267,7 +267,7 @@ class Waiter:
         self._first_restarts = self._restarts = 0
         self._why = ""
         self._step = _MODELS  # that the question is at
-        self._said = ("", 0.0)
+        self._last_shown = ("", 0.0)
         self._began = time.monotonic()
 
     def wait(self, container_id: str, deadline: float) -> Awaited:
@@ -403,8 +403,8 @@ class Waiter:
         step = "" if self._step == _MODELS else f", asked for {self._step}"
         now_doing(self._name, f"{self._name}: {self.progress.words()}{step}")
         now = time.monotonic()
-        if state == self._said[0] and now - self._said[1] < REPEAT:
+        if state == self._last_shown[0] and now - self._last_shown[1] < REPEAT:
             return
-        self._said = (state, now)
+        self._last_shown = (state, now)
         last_line = log_text(self._engine.logs(container.id, tail=1).strip())[:100]
         self._say(f"  {self._name}: {state}, {now - self._began:.0f} s" + (f" | {last_line}" if last_line else ""))

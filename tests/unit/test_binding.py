@@ -27,7 +27,7 @@ class Outer:
     words: tuple[str | None, ...] = ()
     names: frozenset[str] = frozenset()
     values: Mapping[str, int] = field(default_factory=dict)
-    said: str | None = None
+    note: str | None = None
     right: bool = False
 
 
@@ -37,7 +37,7 @@ GOOD = {"ratio": 1, "inner": {"name": "a"}}
 def test_what_is_there_and_what_is_not() -> None:
     assert bind(Outer, {**GOOD, "unknown": 7}) == Outer(1.0, Inner("a"))
     full = {**GOOD, "many": [{"name": "b", "size": 2}], "words": ["x", None], "names": ["n"], "values": {"k": 1},
-            "said": "s", "right": True}  # fmt: skip
+            "note": "s", "right": True}  # fmt: skip
     assert bind(Outer, full) == Outer(
         1.0, Inner("a"), (Inner("b", 2),), ("x", None), frozenset({"n"}), {"k": 1}, "s", True
     )

@@ -96,8 +96,8 @@ def test_no_half_file_and_no_leftover(tmp_path: Path, monkeypatch: pytest.Monkey
     assert caught.value.filename == str(tmp_path / "a")
     assert (tmp_path / "a").read_bytes() == b"old"
     assert names(tmp_path) == ["a"]
-    said = files.trouble(caught.value).problems[0]
-    assert (said.message, said.hint) == (
+    problem = files.trouble(caught.value).problems[0]
+    assert (problem.message, problem.hint) == (
         f"{tmp_path}/a: no space left on device",
         "free some space on that file system",
     )

@@ -96,9 +96,9 @@ def check(text: str, folder: Path) -> None:
     try:
         render_project(load_project(file=file, local=False).project)
     except EnvgenError as error:
-        said = str(error)
-        assert not [c for c in said if unicodedata.category(c) in RAW and c not in "\n\t"], repr(said)
-        assert not set(said) & set("\u202e\u200b\u2066\ufeff")
+        message = str(error)
+        assert not [c for c in message if unicodedata.category(c) in RAW and c not in "\n\t"], repr(message)
+        assert not set(message) & set("\u202e\u200b\u2066\ufeff")
         assert all(problem.place is None or problem.place.file for problem in error.problems)
 
 

@@ -124,9 +124,9 @@ def test_no_error_prints_a_hostile_key_raw(
     key = "".join(f"\\u{ord(c):04x}" for c in hostile)
     Path("envgen.yaml").write_text(f'version: 1\nname: t\n"{key}": 1\nprofiles:\n  "{key}": {{"{key}": "{key}"}}\n')
     assert main(["render"]) == 2
-    said = capsys.readouterr().err
-    assert "unknown key" in said
-    assert not [c for c in said if unicodedata.category(c) in {*STEERING, "Cf"} and c != "\n"]
+    printed = capsys.readouterr().err
+    assert "unknown key" in printed
+    assert not [c for c in printed if unicodedata.category(c) in {*STEERING, "Cf"} and c != "\n"]
 
 
 @pytest.mark.parametrize(

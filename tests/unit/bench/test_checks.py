@@ -65,7 +65,7 @@ def test_no_reference_no_rate_and_failed_requests() -> None:
 
 
 def test_limits_of_latency() -> None:
-    replies = [Reply(said=Completion(first=first)) for first in (0.08, 0.12, 0.09)]
+    replies = [Reply(answer=Completion(first=first)) for first in (0.08, 0.12, 0.09)]
     cells = [cell(decode_tps=60.0), cell(4096, decode_tps=40.0)]
     found = checks.latency(cells, replies, Wishes(max_ttft=100, max_per_token=20))
     assert verdicts(found) == [("first token of a short prompt", "passed"), ("time per token", "failed")]
@@ -104,7 +104,7 @@ def vitals(**changes: Any) -> Vitals:
 
 def test_what_a_load_left_behind() -> None:
     good, bad = (
-        Reply(status=200, ended=1.0, said=Completion(first=0.5)),
+        Reply(status=200, ended=1.0, answer=Completion(first=0.5)),
         Reply(status=500, kind="status", fault="answered with 500"),
     )
     load = Load([good, bad, bad], 2.0)

@@ -35,7 +35,7 @@ def test_a_completion() -> None:
     found = reply_of(
         text(" Pa"), text("ris", "length"), {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 2}}
     )
-    assert found.said == Completion(
+    assert found.answer == Completion(
         " Paris", finish="length", first=1.0, prompt_tokens=5, output_tokens=2
     ) and not found.fault  # fmt: skip
 
@@ -47,7 +47,7 @@ def test_a_chat_with_reasoning_and_a_tool() -> None:
         delta(role="assistant", content=""), delta(reasoning_content="Hm"), delta(reasoning="m"), delta(content="Hi"),
         delta(tool_calls=[call]), delta(tool_calls=[rest]), delta("tool_calls"), end=b"",
     )  # fmt: skip
-    assert found.said == Completion(
+    assert found.answer == Completion(
         "Hi", reasoning="Hmm", tools={0: ("get_weather", '{"city": "Paris"}')}, finish="tool_calls",
         first=2.0,  # the role alone is not text
     ) and not found.fault  # fmt: skip

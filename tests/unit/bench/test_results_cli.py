@@ -67,8 +67,8 @@ def test_a_smoke_is_not_compared_with_a_bench(here: Path, capsys: pytest.Capture
     with record.start(here / "results", "smoke", {}, {}) as run:
         run.sample({"unit": "request", "ttft_ms": 5.0})
         run.end("passed", {})
-    said = envgen(capsys, "compare", A, "latest", code=2)
-    assert f"{A} is of kind bench and {run.id} is of kind smoke" in said
+    printed = envgen(capsys, "compare", A, "latest", code=2)
+    assert f"{A} is of kind bench and {run.id} is of kind smoke" in printed
     with record.start(here / "results", "accept", {}, {}) as run:
         run.end("passed", {})
     assert "B against A" in envgen(capsys, "compare", A, "latest")

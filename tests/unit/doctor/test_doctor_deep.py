@@ -27,7 +27,7 @@ def judged(make: Make, **answers: Any) -> dict[str, Finding]:
 
 @pytest.mark.parametrize("name", sorted(deep.QUESTIONS))
 @pytest.mark.parametrize(
-    ("said", "case", "seen"),
+    ("reply", "case", "seen"),
     [(Failure("ImportError", "libcuda.so.1"), "raises", "libcuda.so.1"),
      (Failure("SystemExit", "2"), "raises", "sys.exit(2)"),
      (Failure("no answer in time", "", ("loading",), 1, True), "hangs", "0 s; loading"),
@@ -35,8 +35,8 @@ def judged(make: Make, **answers: Any) -> dict[str, Finding]:
      (Failure("no answer", "", (), 137), "crashes", "out of memory"),
      (Failure("no answer", "", ("bye",), 3), "exits", "exit code 3; bye")],
 )  # fmt: skip
-def test_a_child_without_an_answer_is_a_finding(name: str, said: Any, case: str, seen: str, make: Make) -> None:
-    found = judged(make, **{name: said})[f"deep.{name}"]
+def test_a_child_without_an_answer_is_a_finding(name: str, reply: Any, case: str, seen: str, make: Make) -> None:
+    found = judged(make, **{name: reply})[f"deep.{name}"]
     assert (found.severity, found.case) == (Severity.ERROR, case) and seen in found.seen and found.remedy
 
 
@@ -90,14 +90,14 @@ def test_only_questions_that_the_profile_has_are_asked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("done", "said"),
+    ("done", "seen"),
     [(ExecResult(139, b"", b"Fatal Python error: Segmentation fault\n"), "SIGSEGV; Fatal Python error: Segmentation"),
      (ExecResult(7, b"no document", b""), "exit code 7"),
      (ExecResult(1, b"", b"Timeout (0:00:02)!\n" + b"  File x\n" * 50), "no answer in 120 s")],
 )  # fmt: skip
-def test_how_a_process_ended_is_the_answer(done: ExecResult, said: str, make: Make) -> None:
+def test_how_a_process_ended_is_the_answer(done: ExecResult, seen: str, make: Make) -> None:
     found = ask(lambda argv, stdin, timeout: done, "python3", deep.PROGRAM, {"question": "flashinfer"}, timeout=2)
-    assert said in judged(make, flashinfer=found)["deep.flashinfer"].seen
+    assert seen in judged(make, flashinfer=found)["deep.flashinfer"].seen
 
 
 FIELDS = st.sampled_from(["answer", "error", "seconds"])

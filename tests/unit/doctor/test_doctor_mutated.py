@@ -74,6 +74,6 @@ def test_a_document_nested_without_end(make: Make) -> None:
 
 @given(changes=CHANGES)
 def test_any_answer_to_a_deep_question(make: Make, changes: Changes) -> None:
-    answers = {name: mutated(said, changes) for name, said in DEEP["answers"].items()}
+    answers = {name: mutated(reply, changes) for name, reply in DEEP["answers"].items()}
     for finding in deep.judge(json.loads(json.dumps(answers)), make()):
         assert finding.title

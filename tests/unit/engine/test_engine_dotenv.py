@@ -102,5 +102,5 @@ def test_a_session_takes_the_secrets_that_the_terminal_lacks(
     assert "THERE" not in os.environ
     (tmp_path / ".env").write_text(f"{SECRET}\n")
     Session(tmp_path / "envgen.yaml", "prod").deployment()
-    said = capsys.readouterr().err
-    assert "warning:" in said and "Compose cannot read" in said and SECRET not in said
+    printed = capsys.readouterr().err
+    assert "warning:" in printed and "Compose cannot read" in printed and SECRET not in printed

@@ -136,7 +136,7 @@ def test_compose_absent_and_compose_v1(config: Path, tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("said", "version", "old"),
+    ("output", "version", "old"),
     [
         ("github.com/docker/buildx v0.29.1 a1b2c3", "0.29.1", False),
         ("github.com/docker/buildx 0.9.1+ds1 0.9.1+ds1-4", "0.9.1", True),
@@ -145,10 +145,10 @@ def test_compose_absent_and_compose_v1(config: Path, tmp_path: Path, monkeypatch
     ],
 )
 def test_the_version_of_a_plugin(
-    config: Path, monkeypatch: pytest.MonkeyPatch, said: str, version: str, old: bool
+    config: Path, monkeypatch: pytest.MonkeyPatch, output: str, version: str, old: bool
 ) -> None:
     program(config / "cli-plugins", "docker-buildx")
-    monkeypatch.setattr(process, "run", lambda *argv, **_how: ExecResult(0, said.encode(), b""))
+    monkeypatch.setattr(process, "run", lambda *argv, **_how: ExecResult(0, output.encode(), b""))
     monkeypatch.setenv("DOCKER_CONFIG", str(config))
     assert plugin_version("buildx") == version and outdated("buildx", version) is old
     if not old:
@@ -196,6 +196,6 @@ def test_one_clear_sentence(
 ) -> None:
     program(tmp_path / "bin", "docker")
     monkeypatch.setenv("PATH", str(tmp_path / path) if path else "")
-    told = unreachable(endpoint, error)
-    assert sentence in str(told) and told.exit_code == ExitCode.ENGINE
-    assert len(told.problems) == 1 and "\n" not in told.problems[0].message
+    raised = unreachable(endpoint, error)
+    assert sentence in str(raised) and raised.exit_code == ExitCode.ENGINE
+    assert len(raised.problems) == 1 and "\n" not in raised.problems[0].message

@@ -35,7 +35,7 @@ def test_what_is_asked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "good", "words"),
+    ("reply", "good", "words"),
     [
         (Completion("Paris."), True, "'Paris.'"),
         (Completion("Paris.", reasoning="Hm, France."), True, "after 11 characters of reasoning"),
@@ -47,13 +47,13 @@ def test_what_is_asked() -> None:
         (Completion("<|channel|>analysis"), False, "<|channel|> in"),
     ],
 )
-def test_a_chat(said: Completion, good: bool | None, words: str) -> None:
-    found, seen = judge_chat(said, TALK)
+def test_a_chat(reply: Completion, good: bool | None, words: str) -> None:
+    found, seen = judge_chat(reply, TALK)
     assert found is good and words in seen
 
 
 @pytest.mark.parametrize(
-    ("said", "good", "words"),
+    ("reply", "good", "words"),
     [
         (Completion(tools=CALL, finish="tool_calls"), True, "get_weather("),
         (Completion("It rains."), None, "answered without a call: 'It rains.'"),
@@ -66,8 +66,8 @@ def test_a_chat(said: Completion, good: bool | None, words: str) -> None:
         (Completion(reasoning="Which tool?", finish="length"), None, "still reasoning"),
     ],
 )
-def test_a_tool_call(said: Completion, good: bool | None, words: str) -> None:
-    found, seen = judge_call(said, TALK)
+def test_a_tool_call(reply: Completion, good: bool | None, words: str) -> None:
+    found, seen = judge_call(reply, TALK)
     assert found is good and words in seen
 
 
@@ -76,17 +76,17 @@ LENGTH = "This model's maximum context length is 64 tokens"
 
 
 @pytest.mark.parametrize(
-    ("status", "said", "promised", "plain"),
+    ("status", "reason", "promised", "plain"),
     [(400, TEMPLATE, False, None), (404, "Not Found", False, None), (400, LENGTH, None, None),
      (400, "roles must alternate", False, None), (500, "HarmonyError", False, False)],
 )  # fmt: skip
-def test_a_chat_that_is_refused(status: int, said: str, promised: bool | None, plain: bool | None) -> None:
+def test_a_chat_that_is_refused(status: int, reason: str, promised: bool | None, plain: bool | None) -> None:
     """A failure where the service is set up for chats; else a base model stays one."""
-    assert refused(status, said, TALK)[0] is promised and refused(status, said, Talk())[0] is plain
+    assert refused(status, reason, TALK)[0] is promised and refused(status, reason, Talk())[0] is plain
 
 
 @given(st.text(), st.text(), st.text(), st.dictionaries(st.integers(0, 1), st.tuples(st.text(), st.text())))
 def test_whatever_comes_is_judged_in_one_printable_line(text: str, thought: str, finish: str, calls: Any) -> None:
-    said = Completion(text, reasoning=thought, finish=finish, tools=calls)
-    for found, seen in (judge_chat(said, TALK), judge_call(said, TALK)):
+    reply = Completion(text, reasoning=thought, finish=finish, tools=calls)
+    for found, seen in (judge_chat(reply, TALK), judge_call(reply, TALK)):
         assert found in (True, False, None) and not {"\n", "\x1b"} & set(seen)

@@ -26,7 +26,7 @@ OTHER = "envgen: lib: its build needs hatchling, which could not be installed: w
 
 
 @pytest.mark.parametrize(
-    ("text", "said", "hint"),
+    ("text", "reason", "hint"),
     [
         (FULL, "(exit code 1): the disk of the engine is full", "docker system df"),
         (
@@ -37,7 +37,7 @@ OTHER = "envgen: lib: its build needs hatchling, which could not be installed: w
         ("", "(exit code 1)", "envgen run --profile dev web sh"),
     ],
 )
-def test_why(text: str, said: str, hint: str) -> None:
+def test_why(text: str, reason: str, hint: str) -> None:
     def stream(*_: str, on_line: Callable[[str], None]) -> Any:
         for line in text.splitlines():
             on_line(line)
@@ -48,7 +48,7 @@ def test_why(text: str, said: str, hint: str) -> None:
     with pytest.raises(ServiceError) as raised:
         launcher._install("run")
     (problem,) = raised.value.problems
-    assert said in problem.message and hint in problem.hint
+    assert reason in problem.message and hint in problem.hint
 
 
 def test_the_commands_of_a_cure_name_the_profile() -> None:

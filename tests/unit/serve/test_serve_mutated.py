@@ -92,16 +92,16 @@ def test_documents(body: bytes, status: int) -> None:
 def test_streams(parts: list[bytes], ends: bool) -> None:
     data = b"".join(b"data: " + part + b"\n\n" for part in parts) + (b"data: [DONE]\n\n" if ends else b"")
     try:
-        said = read_events([(0.0, data)])
-        clean(readiness.judge_completion(said).why)
-        clean(chat.judge_chat(said, chat.Talk())[1])
-        clean(chat.judge_call(said, chat.Talk())[1])
+        completion = read_events([(0.0, data)])
+        clean(readiness.judge_completion(completion).why)
+        clean(chat.judge_chat(completion, chat.Talk())[1])
+        clean(chat.judge_call(completion, chat.Talk())[1])
     except (BrokenOff, NoCompletion) as error:
         clean(str(error))
     reply = client.Reply(status=200)
     client.read(reply, [(0.0, data)])
     clean(reply.fault)
-    for count in (reply.said.prompt_tokens, reply.said.output_tokens):
+    for count in (reply.answer.prompt_tokens, reply.answer.output_tokens):
         assert count is None or math.isfinite(count / 0.5)
 
 

@@ -58,5 +58,5 @@ def test_root_under_userns_remap_is_told_before_it_fails(
     engine: Any = SimpleNamespace(info=lambda: info, image=lambda _name: None)
     prepare(Deployment(profile, tmp_path).knowing(engine=engine), "web")
     assert (tmp_path / "hub").is_dir()
-    said = capsys.readouterr().err
-    assert (f"  {tmp_path}/hub unless it has `services.web.user: host`" in said) is noted
+    printed = capsys.readouterr().err
+    assert (f"  {tmp_path}/hub unless it has `services.web.user: host`" in printed) is noted
