@@ -54,18 +54,18 @@ class _Results(SafeStream):
     _lost = ""
 
     def write(self, text: str) -> int:
-        with self._telling():
+        with self._recording_loss():
             return super().write(text)
 
     def flush(self) -> None:
         """Fails again where something was lost before."""
-        with self._telling():
+        with self._recording_loss():
             self.raw.flush()
         if self._lost:
             raise RefusedError(self._lost)
 
     @contextlib.contextmanager
-    def _telling(self) -> Iterator[None]:
+    def _recording_loss(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:

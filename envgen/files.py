@@ -155,7 +155,7 @@ def _temporary(directory: int, mode: int) -> tuple[int, str]:
     while True:
         name = f".envgen-{secrets.token_hex(8)}.tmp"
         descriptor = os.open(name, _NEW, mode, dir_fd=directory)
-        if _take(descriptor, name, directory):
+        if _lock_new(descriptor, name, directory):
             return descriptor, name
 
 
@@ -300,7 +300,7 @@ class Scratch:
             self.name = tempfile.mkdtemp(prefix=prefix, dir=above)
             with contextlib.suppress(FileNotFoundError):  # another process cleaned up first
                 descriptor = os.open(self.name, _DIRECTORY)
-                if _take(descriptor, self.name):
+                if _lock_new(descriptor, self.name):
                     break
         self._end = weakref.finalize(self, _end_scratch, self.name, descriptor)
 
@@ -320,7 +320,7 @@ def _end_scratch(name: str, descriptor: int) -> None:
     os.close(descriptor)
 
 
-def _take(descriptor: int, name: str, directory: int | None = None) -> bool:
+def _lock_new(descriptor: int, name: str, directory: int | None = None) -> bool:
     """Lock what was just made. False, and closed, where another process cleaned up first: then it is gone again."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -59,12 +59,12 @@ def _beside_name(match: re.Match[str]) -> str:
     return f"{match[0][: match.start('value') - match.start()]}{mark}[redacted: secret value]{mark}"
 
 
-def _after_head(said: str, tail: str = "") -> Callable[[re.Match[str]], str]:
+def _after_head(replacement: str, tail: str = "") -> Callable[[re.Match[str]], str]:
     """Keep the group `head`, replace what follows it, once."""
 
     def replace(match: re.Match[str]) -> str:
         rest = match[0][len(match["head"]) :].lstrip()
-        return match[0] if rest.startswith(("[redacted", "[user]")) else f"{match['head']}{said}{tail}"
+        return match[0] if rest.startswith(("[redacted", "[user]")) else f"{match['head']}{replacement}{tail}"
 
     return replace
 
@@ -165,12 +165,12 @@ def redact(text: str, *, known: Iterable[str] = ()) -> str:
 
     ``known``: further values that must not appear (each also as it is in a URL, in JSON and in base64).
     """
-    for value, said in _literals(known):
-        text = text.replace(value, said)
+    for value, substitute in _literals(known):
+        text = text.replace(value, substitute)
     for pattern, replacement in _compiled(_SECRETS + _PERSONAL):
         text = pattern.sub(replacement, text)
-    for pattern, said in _own_names():
-        text = pattern.sub(said, text)
+    for pattern, substitute in _own_names():
+        text = pattern.sub(substitute, text)
     return text
 
 

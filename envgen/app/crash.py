@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from envgen import __version__, files
-from envgen.app.doctor import Looked, joined
+from envgen.app.doctor import Diagnosis, joined
 from envgen.deployment import Deployment
 from envgen.doctor import report
 from envgen.doctor.collect import attempt, gather
@@ -32,25 +32,25 @@ LOGS = 3  # newest build logs
 
 
 @hurried(PATIENCE)
-def write_report(target: Path, looked: Sequence[Looked]) -> None:
+def write_report(target: Path, diagnoses: Sequence[Diagnosis]) -> None:
     """Collect and write_report; of several machines, a folder each. What can't be had is a sentence in its place."""
-    members = collect_report(looked)
-    write_bundle(target, members, known=set().union(*(secrets_of(one) for one in looked)))
+    members = collect_report(diagnoses)
+    write_bundle(target, members, known=set().union(*(secrets_of(one) for one in diagnoses)))
     count = counted(len(members), "file")
     progress(f"  wrote {target}: {count}, secrets and names taken out; look into it before you send it")
 
 
-def collect_report(looked: Sequence[Looked]) -> dict[str, bytes | str]:
+def collect_report(diagnoses: Sequence[Diagnosis]) -> dict[str, bytes | str]:
     """The members by name."""
-    found = joined(looked)
+    found = joined(diagnoses)
     about = "Made by `envgen doctor --bundle`. Secrets, home folders, host and user names were taken out.\n"
     members: dict[str, bytes | str] = {
         "findings.json": as_json(report.as_data(found)),
         "findings.txt": report.as_text(found) + "\n",
-        **_files(looked[0].subject),
+        **_files(diagnoses[0].subject),
     }
-    for one in looked:
-        folder = f"{one.here.node}/" if len(looked) > 1 else ""
+    for one in diagnoses:
+        folder = f"{one.here.node}/" if len(diagnoses) > 1 else ""
         context, profile = one.report.context, one.subject.here.profile
         engine = attempt(one.here.connect) if context.engine is not None else None
         if engine is None:
@@ -72,7 +72,7 @@ def collect_report(looked: Sequence[Looked]) -> dict[str, bytes | str]:
     return members | {"README.txt": about}
 
 
-def secrets_of(one: Looked) -> set[str]:
+def secrets_of(one: Diagnosis) -> set[str]:
     """Values to look for everywhere: of the shell, of what the profile calls secrets, of the container."""
     container, named = one.report.context.container, one.subject.here.profile.secrets
     inside = dict(container.env) if container else {}
@@ -111,8 +111,8 @@ def write(here: Deployment, service: str, failure: StartFailure, cause: str) -> 
     path is empty: the failure itself matters more.
     """
     identity, files = failure.container.id if failure.container else "", [here.root / here.profile.compose_file]
-    told = _findings(failure, cause)
-    return _written(here, service, lambda: _members(here, service, identity, told, files))
+    findings = _findings(failure, cause)
+    return _written(here, service, lambda: _members(here, service, identity, findings, files))
 
 
 def _findings(failure: StartFailure, cause: str) -> dict[str, Any]:
@@ -132,10 +132,10 @@ def bundle_writer(places: Sequence[Deployment], service: str, culprit: str = "")
             if container is None and here.node:  # raises where the machine is out of reach
                 found = here.engine.containers(here.profile.compose_name, service, all=True)
                 container = found[0] if found else None
-            told = findings if mine else {"reason": f"{culprit} failed first"}
-            told = {**told, "node": here.node} if here.node else told
+            facts = findings if mine else {"reason": f"{culprit} failed first"}
+            facts = {**facts, "node": here.node} if here.node else facts
             identity = container.id if container else ""
-            return _members(here, service, identity, told, here.compose.files, examine=mine)
+            return _members(here, service, identity, facts, here.compose.files, examine=mine)
 
         def collect_all() -> dict[str, bytes]:
             if len(places) == 1:

@@ -32,7 +32,7 @@ BETWEEN = 15.0  # seconds for the questions to a machine that are about it and t
 
 
 @dataclass(frozen=True)
-class Looked:
+class Diagnosis:
     """What was found on one machine: that of the ``subject``."""
 
     subject: Subject
@@ -43,21 +43,21 @@ class Looked:
         return self.subject.here
 
 
-def look(subject: Subject, *, deep: bool) -> list[Looked]:
-    """What each machine of the service shows, the head's first, which has what is between them, too."""
+def diagnose(subject: Subject, *, deep: bool) -> list[Diagnosis]:
+    """A diagnosis of each machine of the service, the head's first; that one has the links between them, too."""
     each = [replace(subject, here=here) for here in all_at(subject.here, subject.service)]
-    found = [Looked(mine, _look(mine, deep)) for mine in each]
+    found = [Diagnosis(mine, _diagnose(mine, deep)) for mine in each]
     first = found[0]
     between = _machines(subject)
     return [replace(first, report=report.with_more(first.report, Where.NODES, between)), *found[1:]]
 
 
-def joined(looked: Sequence[Looked]) -> Report:
+def joined(diagnoses: Sequence[Diagnosis]) -> Report:
     """All of it in one report."""
-    return report.joined({one.here.node: one.report for one in looked})
+    return report.joined({one.here.node: one.report for one in diagnoses})
 
 
-def _look(subject: Subject, deep: bool) -> Report:
+def _diagnose(subject: Subject, deep: bool) -> Report:
     """Collect, judge, and add what the project's own scripts and (with ``deep``) the packages themselves say."""
     context, extra = gather(subject)
     if context.engine is None:
@@ -109,13 +109,13 @@ def _causes(context: Context, engine: Engine) -> dict[str, str]:
     return found
 
 
-def apply_fixes(looked: Sequence[Looked], *, dry_run: bool, agree: Callable[[int], bool]) -> bool:
+def apply_fixes(diagnoses: Sequence[Diagnosis], *, dry_run: bool, agree: Callable[[int], bool]) -> bool:
     """Do what is safe. True when something was done, so that it is worth looking again.
 
     ``agree`` is asked with the number of steps. A step that fails is reported; the others still run.
     """
-    steps = [step for one in looked for step in plan(one)]
-    for line in moved(looked[0].subject):
+    steps = [step for one in diagnoses for step in plan(one)]
+    for line in moved(diagnoses[0].subject):
         progress(f"  {line}")
     if not steps:
         progress("  nothing here that --fix can fix; each finding names its own command")
@@ -134,7 +134,7 @@ def apply_fixes(looked: Sequence[Looked], *, dry_run: bool, agree: Callable[[int
     return True
 
 
-def plan(one: Looked) -> list[Fix]:
+def plan(one: Diagnosis) -> list[Fix]:
     """All steps on one machine."""
     context = one.report.context
     if context.engine is None:

@@ -45,12 +45,12 @@ def note(profile: Profile, root: Path, service: str) -> str:
     The printed lines are kept in .envgen; where it is not writable, they are printed at every start.
     """
     words = list(dict.fromkeys(granted(profile, service)))
-    record, name, told = state_dir(root) / "granted.json", f"{profile.name}/{service}", dict[str, list[str]]()
+    record, name, printed = state_dir(root) / "granted.json", f"{profile.name}/{service}", dict[str, list[str]]()
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        told = dict(json.loads(files.read(record, limit=LIMIT)).items())
-    if not words or told.get(name) == words:
+        printed = dict(json.loads(files.read(record, limit=LIMIT)).items())
+    if not words or printed.get(name) == words:
         return ""
     with contextlib.suppress(OSError):
-        text = json.dumps({**told, name: words}, indent=1, sort_keys=True) + "\n"
+        text = json.dumps({**printed, name: words}, indent=1, sort_keys=True) + "\n"
         files.write(record, text.encode(), within=root)
     return f"{service} gets of this machine: {', '.join(words)}"

@@ -167,8 +167,8 @@ def measure(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) 
     server = server_of(asked)
     target = find(server.url, model=server.model, key=_key(asked, server), silence=asked.timeout)
     environment = {"url": without_login(target.url), "model": target.model, **server.environment}
-    told = {**parameters, "max_len": target.max_len}
-    with terminable(), record.start(asked.folder(server), kind, environment, told) as run:
+    given = {**parameters, "max_len": target.max_len}
+    with terminable(), record.start(asked.folder(server), kind, environment, given) as run:
         trial = Trial(target, run.sample, environment=environment)
         if server.engine is not None and server.container is not None:
             trial.look = functools.partial(facts.look, server.engine, server.container.id)
@@ -224,7 +224,7 @@ def _gone(reason: str, server: Server, kept: str) -> EnvgenError:
         while (now := engine.container(container.id)) and now.running and time.monotonic() < deadline:
             time.sleep(POLL)
         how = "its program still runs" if now and now.running else ending(now).reason
-        said = "; ".join(filter(None, (reason, how, kept)))
-        return explained(engine, f"{container.name} failed", StartFailure(said, now), keep, again)
+        reason = "; ".join(filter(None, (reason, how, kept)))
+        return explained(engine, f"{container.name} failed", StartFailure(reason, now), keep, again)
     except EngineError as error:
         return ServiceError(f"{reason}; {kept}; {error}")

@@ -174,9 +174,9 @@ def _look_at(one: Seen, profile: Profile, root: Path, name: str, cluster: Cluste
         try:
             answer = one.ask(profile, request, seconds, mounts=theirs, ulimits=limits, absent=one.absent)
         except EngineError as error:
-            if "rlimit" not in (said := error.problems[0].message):
+            if "rlimit" not in (message := error.problems[0].message):
                 raise
-            one.refused = said.rpartition("error setting rlimit")[2]
+            one.refused = message.rpartition("error setting rlimit")[2]
             answer = one.ask(profile, request, seconds, mounts=theirs, absent=one.absent)
         if isinstance(answer, run.Failure):
             last = f" ({answer.stack[-1].strip()})" if answer.stack else ""
@@ -225,35 +225,35 @@ def _connection(profile: Profile, source: Seen, target: Seen, meeting: int) -> F
     can have been made for."""
     ports = [*([meeting] if meeting and target.rank == 0 else []), random.randrange(40000, 60000)]
     what = (source.name, target.name)
-    said = f"{source.name} -> {target.name} ({target.machine.address})"
+    link = f"{source.name} -> {target.name} ({target.machine.address})"
 
     common = {"address": target.machine.address, "ports": ports, "bytes": LINK_BYTES}
     listen = {**common, "ask": "listen", "seconds": 1.5 * LINK}
     call = {**common, "ask": "connect", "source": source.machine.address, "seconds": LINK}
     with ThreadPoolExecutor(2) as pool:
         listening = pool.submit(target.ask, profile, listen, 2 * LINK)
-        answer, heard = source.ask(profile, call, 2 * LINK), listening.result()
+        answer, received = source.ask(profile, call, 2 * LINK), listening.result()
     firewall = "all TCP ports must be open between these addresses: vLLM, gloo and NCCL take random ones"
     if isinstance(answer, run.Failure):
-        return finding(Severity.ERROR, what, f"{said}: {answer}")
+        return finding(Severity.ERROR, what, f"{link}: {answer}")
     if "error" in answer:
-        reason = heard.get("error") if isinstance(heard, dict) and "peer" not in heard else None
+        reason = received.get("error") if isinstance(received, dict) and "peer" not in received else None
         note = f"{answer['error']}" + (f"; the other end: {reason}" if reason and reason != "timed out" else "")
         port = f"TCP port {meeting}" if answer.get("port") == meeting else "a TCP port"
-        return finding(Severity.ERROR, what, f"{said}: {port} cannot be reached: {note}", firewall)
+        return finding(Severity.ERROR, what, f"{link}: {port} cannot be reached: {note}", firewall)
     try:
         got, rate = int(answer["bytes"]), int(answer["bytes"] / answer["seconds"])
-        packet = int(heard.get("packet", 0)) if isinstance(heard, dict) else 0
+        packet = int(received.get("packet", 0)) if isinstance(received, dict) else 0
         mtu = int(target.facts["interfaces"][target.machine.interface]["mtu"])
     except MISSHAPEN as error:
-        return finding(Severity.ERROR, what, f"{said}: the answer cannot be read: {type(error).__name__}")
+        return finding(Severity.ERROR, what, f"{link}: the answer cannot be read: {type(error).__name__}")
     if got < LINK_BYTES:
         hint = "do both interfaces and the switch between them have the same MTU?"
-        return finding(Severity.ERROR, what, f"{said}: only {size(got)} of {size(LINK_BYTES)} arrived", hint)
+        return finding(Severity.ERROR, what, f"{link}: only {size(got)} of {size(LINK_BYTES)} arrived", hint)
     if 0 < packet < mtu:
         hint = "something between the two has a smaller MTU: set the same one at all ends"
-        return finding(Severity.ERROR, what, f"{said}: packets of {packet} bytes pass, and the MTU is {mtu}", hint)
-    text = f"{said}: connected, {size(rate)}/s, packets of {packet} bytes"
+        return finding(Severity.ERROR, what, f"{link}: packets of {packet} bytes pass, and the MTU is {mtu}", hint)
+    text = f"{link}: connected, {size(rate)}/s, packets of {packet} bytes"
     if rate < SLOW:
         return finding(
             Severity.WARNING, what, text, "this is slow for a cable between two Sparks: is it the right interface?"
@@ -382,8 +382,8 @@ def _rdma(one: Seen, profile: Profile, service: Service) -> Iterator[Finding]:
             hint = f"leave {GID} out: NCCL finds the right one, and it moves when a link comes back"
             yield one.fail(message, hint)
         else:
-            told = ", ".join(f"GID {number} is {address}" for number, address, _ in port["gids"])
-            yield one.ok(f"{device} is active, {port['rate']}, {told}")
+            gids = ", ".join(f"GID {number} is {address}" for number, address, _ in port["gids"])
+            yield one.ok(f"{device} is active, {port['rate']}, {gids}")
     if one.refused or (machine.rdma and facts["memlock"] != -1):
         message = f"a container may lock {size(facts['memlock'])} of memory there, and RDMA locks all that it sends"
         message = f"Docker may not set the service's limits there (setrlimit{one.refused})" if one.refused else message

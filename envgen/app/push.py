@@ -284,8 +284,8 @@ def _rows(argv: Sequence[str], node: str, meter: Meter) -> list[str]:
     done = process.stream(argv, note)
     if not done.code:
         return rows
-    said = done.stderr.decode(errors="replace").strip()
-    if done.code == 127 or "rsync: command not found" in said or "rsync: not found" in said:
+    error = done.stderr.decode(errors="replace").strip()
+    if done.code == 127 or "rsync: command not found" in error or "rsync: not found" in error:
         raise EngineError(f"rsync is not installed on {node}", hint=INSTALL)
     hint = "run the same command again: what has arrived is kept" if done.code in (10, 12, 30, 35, 255) else ""
-    raise EngineError(f"rsync: {visible(said.splitlines()[0] if said else f'exit code {done.code}')}", hint=hint)
+    raise EngineError(f"rsync: {visible(error.splitlines()[0] if error else f'exit code {done.code}')}", hint=hint)

@@ -31,7 +31,7 @@ OVER_TCP = {"rdma": r"NCCL INFO (Channel .* via NET/Socket|NET/IB : No device fo
 
 @dataclass
 class Rank:
-    """One container that is watched. ``heard``: its engine's last answer; ``read``: the last reading of its log.
+    """One container that is watched. ``answered``: its engine's last answer; ``read``: the last reading of its log.
 
     ``evidence``: what its log has shown, where that counts; ``wrote``: when it last grew.
     """
@@ -39,7 +39,7 @@ class Rank:
     here: Deployment
     container: Container
     engine: Engine
-    heard: float
+    answered: float
     read: float = 0.0
     evidence: Evidence | None = None
     reader: LogReader | None = None
@@ -87,7 +87,7 @@ class Watch:
         while not self.over.wait(POLL):
             try:
                 container = rank.engine.container(rank.container.id)
-                rank.heard, self._offline = time.time(), False
+                rank.answered, self._offline = time.time(), False
             except EngineError as error:
                 self._silent(rank, error)
                 continue
@@ -99,10 +99,10 @@ class Watch:
 
     def _silent(self, rank: Rank, error: EngineError) -> None:
         """Its engine does not answer: connect again; after a while it counts as gone, unless none answers."""
-        if time.time() - rank.heard > self.patience:
+        if time.time() - rank.answered > self.patience:
             reason = f"its engine has not answered for {self.patience:g} s: {error.problems[0].message}"
             others = [one for one in self.ranks if one is not rank]
-            if not others or any(time.time() - one.heard < LOST for one in others):
+            if not others or any(time.time() - one.answered < LOST for one in others):
                 self.report(rank, StartFailure(reason, says_all=True))
             elif not self._offline:
                 self._offline = True

@@ -47,7 +47,7 @@ class Display:
         self._out = out or sys.stderr
         self._live = live and self._out.isatty() and os.environ.get("TERM") != "dumb"
         self._running: dict[int, tuple[Step, float]] = {}
-        self._said = time.monotonic()
+        self._last_print = time.monotonic()
 
     def step(self, step: Step) -> None:
         """A step that has begun, written something or ended."""
@@ -66,12 +66,12 @@ class Display:
     def tick(self) -> None:
         """Called a few times a second."""
         now = time.monotonic()
-        if not self._running or now - self._said <= (0.2 if self._live else HEARTBEAT):
+        if not self._running or now - self._last_print <= (0.2 if self._live else HEARTBEAT):
             return
         rows = []
         for step, since in self._running.values():
-            said = f": {step.status.strip()}" if step.status.strip() else ""
-            rows.append(_line(f"… {now - since:.0f}s", shorten(self._name_of(step), 70) + said))
+            status = f": {step.status.strip()}" if step.status.strip() else ""
+            rows.append(_line(f"… {now - since:.0f}s", shorten(self._name_of(step), 70) + status))
         if self._live:
             self._print(rows[0] + (f" (and {len(rows) - 1} more)" if len(rows) > 1 else ""), end="")
         else:
@@ -96,7 +96,7 @@ class Display:
         if self._live:
             getattr(self._out, "raw", self._out).write("\r\x1b[K")  # the line of the steps that run
             text = text[: max(20, shutil.get_terminal_size().columns - 1)]
-        self._said = time.monotonic()
+        self._last_print = time.monotonic()
         print(text, file=self._out, end=end, flush=True)
 
 

@@ -111,8 +111,8 @@ def _follow(speaker: _Speaker, name: str, text: str, number: int) -> Iterator[Fi
     elif speaker.state == "frames" and (found := _RAISED.match(text)):
         if speaker.best is None or not _WRAPPER.search(text):
             speaker.best = First(name, text[:SHOWN], number)
-        said = text[found.end() :]
-        speaker.wants_reason, speaker.state = bool(_VALIDATION.search(said)) or said.rstrip().endswith(":"), "after"
+        rest = text[found.end() :]
+        speaker.wants_reason, speaker.state = bool(_VALIDATION.search(rest)) or rest.rstrip().endswith(":"), "after"
     elif speaker.state in ("after", "chained"):
         if any(words in plain for words in _CHAINED):
             speaker.state = "chained"

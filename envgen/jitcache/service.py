@@ -141,7 +141,7 @@ class Cleared:
 
 
 @dataclass(frozen=True)
-class Looked:
+class Holders:
     """The answer of one more container: who holds each of these locks, and who has loaded a library."""
 
     holders: tuple[tuple[Holder, ...], ...]
@@ -278,8 +278,8 @@ class JitCache:
         python = self.here.profile.base.python
         answer = run.ask(execute, python, AGENT, request, timeout=TIMEOUT)
         if isinstance(answer, run.Failure):
-            said = " / ".join([str(answer), *answer.stack[-3:]])
-            raise EngineError(f"{python} in {place.shown} gave no answer: {said}", hint=run.NEEDED)
+            reason = " / ".join([str(answer), *answer.stack[-3:]])
+            raise EngineError(f"{python} in {place.shown} gave no answer: {reason}", hint=run.NEEDED)
         return answer
 
     # Other processes
@@ -299,11 +299,11 @@ class JitCache:
         ours = container.labels.get(COMPOSE_PROJECT) == self.here.profile.compose_name
         return container.service if ours and container.service else container.name
 
-    def _look(self, container: Container, locks: Sequence[LockId], libraries: Sequence[Any]) -> Looked | None:
+    def _look(self, container: Container, locks: Sequence[LockId], libraries: Sequence[Any]) -> Holders | None:
         """Ask one more container who holds or uses what; None when it can't answer (no Python in it, say)."""
         request = {"operation": "look", "locks": locks, "libraries": libraries}
         try:
-            return self.ask(Looked, AgentHost("/", container.name, container), request)
+            return self.ask(Holders, AgentHost("/", container.name, container), request)
         except EnvgenError:
             return None
 

@@ -47,10 +47,10 @@ def read(engine: Engine, name: str) -> Manifest:
     known = {"image": name, "id": image.id, "labels": labels}
     known |= {key: labels.get(f"{PREFIX}{key}", "") for key in ("profile", "lock")}
     try:
-        said: dict[str, Any] = {"inputs": {}, "open": []}
+        manifest: dict[str, Any] = {"inputs": {}, "open": []}
         if known["lock"]:
-            said = engine.run_once(image.id, ["cat", PATH], timeout=60).document()
-        return bind(Manifest, {**said, **known})
+            manifest = engine.run_once(image.id, ["cat", PATH], timeout=60).document()
+        return bind(Manifest, {**manifest, **known})
     except (TypeError, ValueError):
         message = f"the image {name} has no manifest of its inputs that can be read ({PATH})"
         raise NotFoundError(message) from None

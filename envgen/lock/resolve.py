@@ -97,17 +97,17 @@ def resolve_packages(
     def execute(argv: Sequence[str], stdin: bytes, timeout: float) -> ExecResult:
         return inside([*start, *argv], stdin, timeout)
 
-    said = run.ask(execute, profile.base.python, PROGRAM, request, timeout=TIMEOUT)
-    if isinstance(said, run.Failure):
+    reply = run.ask(execute, profile.base.python, PROGRAM, request, timeout=TIMEOUT)
+    if isinstance(reply, run.Failure):
         missing = f"{profile.base.image} has no {profile.base.python}"
-        why = missing if said.code == 101 else last_printed("\n".join(said.stack), said.code, 10)
+        why = missing if reply.code == 101 else last_printed("\n".join(reply.stack), reply.code, 10)
         raise _could_not_ask(profile, why)
     try:
         return Answers(
-            f"linux/{said['arch']}",
-            {p.name: _python_answer(p, base_digest, said["python"][p.name]) for p in python},
-            {p.name: _apt_answer(p, base_digest, said["apt"]) for p in apt},
-            [_CLASH.format(p.name, why) for p in python if (why := said["python"][p.name].get("ok", {}).get("clash"))],
+            f"linux/{reply['arch']}",
+            {p.name: _python_answer(p, base_digest, reply["python"][p.name]) for p in python},
+            {p.name: _apt_answer(p, base_digest, reply["apt"]) for p in apt},
+            [_CLASH.format(p.name, why) for p in python if (why := reply["python"][p.name].get("ok", {}).get("clash"))],
         )
     except MISSHAPEN as problem:
         raise _could_not_ask(profile, f"{type(problem).__name__}: {problem}") from None
@@ -130,10 +130,12 @@ def _python_request(profile: Profile, keep: Mapping[str, Mapping[str, str]]) -> 
     }
 
 
-def _python_answer(profile: Profile, base_digest: str, said: Mapping[str, Any]) -> PythonLock | LockError:
-    if "failed" in said:
-        return LockError(f"the Python packages of profile {profile.name}: {said['failed']}", hint=_hint(said["failed"]))
-    found = said["ok"]
+def _python_answer(profile: Profile, base_digest: str, answer: Mapping[str, Any]) -> PythonLock | LockError:
+    if "failed" in answer:
+        return LockError(
+            f"the Python packages of profile {profile.name}: {answer['failed']}", hint=_hint(answer["failed"])
+        )
+    found = answer["ok"]
     sets = {
         name: tuple(Pinned(str(pin["name"]), str(pin["version"]), tuple(map(str, pin["hashes"]))) for pin in pins)
         for name, pins in found["sets"].items()
@@ -153,10 +155,12 @@ def _mismatch(sets: Mapping[str, Sequence[Pinned]]) -> str:
     return ""
 
 
-def _apt_answer(profile: Profile, base_digest: str, said: Mapping[str, Any]) -> AptLock | LockError:
-    if "failed" in said:
-        return LockError(f"the Debian packages of profile {profile.name}: {said['failed']}", hint=_hint(said["failed"]))
-    found = said["ok"][profile.name]
+def _apt_answer(profile: Profile, base_digest: str, answer: Mapping[str, Any]) -> AptLock | LockError:
+    if "failed" in answer:
+        return LockError(
+            f"the Debian packages of profile {profile.name}: {answer['failed']}", hint=_hint(answer["failed"])
+        )
+    found = answer["ok"][profile.name]
     return AptLock(apt_asks(profile, base_digest), *(tuple(map(str, found[name])) for name in ("build", "runtime")))
 
 
@@ -376,8 +380,8 @@ def _packages(
             out.problems += [Unresolved(one, first.name, "base.image") for one in error.problems]
             continue
         out.notes += answers.notes
-        _take("pip", answers.python, answers.platform, lock.python, python, out)
-        _take("apt", answers.apt, answers.platform, lock.apt, apt, out)
+        _collect("pip", answers.python, answers.platform, lock.python, python, out)
+        _collect("apt", answers.apt, answers.platform, lock.apt, apt, out)
         for profile in pythons:
             found = python.get(profile.name, {}).get(answers.platform)
             for step, reason in found.open.items() if found else ():
@@ -418,7 +422,7 @@ def _ask_inside(
     return found
 
 
-def _take(
+def _collect(
     key: str,
     found: Mapping[str, Any],
     platform: str,

@@ -212,8 +212,8 @@ def _sentence(stderr: str) -> str:
     """Git's own reason: its last fatal or error line."""
     lines = [line.strip() for line in without_login(stderr).splitlines() if line.strip()]
     reasons = [line for line in lines if line.startswith(("fatal:", "error:", "ERROR:", "remote:"))]
-    told = [line for line in reasons if "Could not read from remote" not in line] or lines or ["git failed"]
-    return re.sub(r"^(fatal|error|ERROR|remote): ", "", told[-1])[:300]
+    messages = [line for line in reasons if "Could not read from remote" not in line] or lines or ["git failed"]
+    return re.sub(r"^(fatal|error|ERROR|remote): ", "", messages[-1])[:300]
 
 
 # --- registries: from an image's name to digests ----------------------------------------------------------------------

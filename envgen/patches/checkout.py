@@ -16,8 +16,8 @@ from envgen.profile.model import Profile
 
 def nearest_release(folder: Path) -> str:
     """The release of the nearest tag at or before HEAD, or nothing."""
-    said = WorkTree(folder).git(["describe", "--tags", "--abbrev=0"], check=False)
-    return version_of_ref(said.text.strip()) if said.code == 0 else ""
+    described = WorkTree(folder).git(["describe", "--tags", "--abbrev=0"], check=False)
+    return version_of_ref(described.text.strip()) if described.code == 0 else ""
 
 
 def lacking(profile: Profile, root: Path) -> dict[str, tuple[str, ...]]:

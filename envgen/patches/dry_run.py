@@ -125,7 +125,7 @@ class State(str, Enum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """One patch against one source. ``measured`` ignores its range; ``said`` is git's message.
+    """One patch against one source. ``measured`` ignores its range; ``messages`` is git's message.
 
     ``ok`` is False where a build would stop.
     """
@@ -135,7 +135,7 @@ class Verdict:
     applies_to: str
     state: State
     measured: State | None
-    said: tuple[str, ...] = ()
+    messages: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -172,20 +172,20 @@ def dry_run(tree: Tree, series: Series, *, beyond_range: bool = False) -> DryRun
         put(folder, tree.read({name for patch in series.patches for name in patch.touches}))
         for patch in series.patches:
             inside = in_range(patch.header.applies_to, tree.version)
-            state, said = _tried(folder, patch) if inside or beyond_range else (None, ())
+            state, messages = _tried(folder, patch) if inside or beyond_range else (None, ())
             now = state if inside and state else State.OUT_OF_RANGE
-            verdicts.append(Verdict(patch.name, patch.path, patch.header.applies_to, now, state, said))
+            verdicts.append(Verdict(patch.name, patch.path, patch.header.applies_to, now, state, messages))
     return DryRun(series.folder, tree.label, tree.version, tuple(verdicts))
 
 
 def _tried(folder: Path, patch: Patch) -> tuple[State, tuple[str, ...]]:
     """What git says of one patch. One that fits is applied, so that those after it can be tried."""
-    code, said = _apply(folder, patch.content)
+    code, messages = _apply(folder, patch.content)
     if code == 0:
         return State.FITS, ()
     if _apply(folder, patch.content, "--check", "-R")[0] == 0:
         return State.ALREADY, ()
-    return State.CONFLICT, tuple(line.removeprefix("error: ") for line in said.splitlines() if line.strip())
+    return State.CONFLICT, tuple(line.removeprefix("error: ") for line in messages.splitlines() if line.strip())
 
 
 def _apply(folder: Path, content: bytes, *options: str) -> tuple[int, str]:
@@ -211,7 +211,7 @@ def report_lines(run: DryRun, *, only_bad: bool = False) -> list[str]:
         skipped = f", skipped (it is for {verdict.applies_to})" if verdict.state is State.OUT_OF_RANGE else ""
         found.append(f"  {'ok ' if verdict.ok else 'BAD'} {verdict.name}: {verdict.state.value}{skipped}")
         if not verdict.ok:
-            found += [f"        {visible(line)}" for line in verdict.said]
+            found += [f"        {visible(line)}" for line in verdict.messages]
             found.append(f"      hint: {_CURES[verdict.state]}")
     return found
 

@@ -32,8 +32,8 @@ def exposed(profile: Profile, name: str) -> str:
     if not ports:
         return ""
     which = f"port {ports[0]} is" if len(ports) == 1 else f"ports {', '.join(map(str, ports))} are"
-    said = f"{name}: {which} reachable from the network, past ufw"
-    return said if asks_for_key(profile, service) else f"{said}, and the server asks for no API key"
+    sentence = f"{name}: {which} reachable from the network, past ufw"
+    return sentence if asks_for_key(profile, service) else f"{sentence}, and the server asks for no API key"
 
 
 def on_loopback(service: Service) -> str:

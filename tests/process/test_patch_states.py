@@ -73,14 +73,14 @@ def test_a_backport_is_already_applied_where_it_came_from() -> None:
 def test_a_file_that_is_not_there() -> None:
     text = "--- a/vllm/gone.py\n+++ b/vllm/gone.py\n@@ -1,1 +1,1 @@\n-old\n+new\n"
     found = judge("vllm", "0.14.0", text)[0]
-    assert (found.state, found.said) == (State.CONFLICT, ("vllm/gone.py: No such file or directory",))
+    assert (found.state, found.messages) == (State.CONFLICT, ("vllm/gone.py: No such file or directory",))
 
 
 def test_changed_context_does_not_fit() -> None:
     text = shipped("0001").replace("Using FlashInfer MXFP4 MXFP8 CUTLASS backend for SM100", "Using another backend")
     found = judge("vllm", "0.14.0", text)[0]
     assert (found.state, found.ok) == (State.CONFLICT, False)
-    assert any(line.startswith(f"patch failed: {MXFP4}:") for line in found.said)
+    assert any(line.startswith(f"patch failed: {MXFP4}:") for line in found.messages)
 
 
 def test_each_patch_stands_on_those_before_it() -> None:

@@ -33,8 +33,7 @@ def command(session: Session, dry_run: bool, yes: bool) -> int:
     project, engine = session.loaded().project, connect()
     items = list(find(engine, project, _variants(session)))
     for name, other in held_elsewhere(engine, project).items():
-        whose = f"belongs to {other}, not to {project.root}"
-        progress(f"note: profile {name} {whose}: nothing under its name is touched")
+        progress(f"note: profile {name} belongs to {other}, not to {project.root}: nothing under its name is touched")
     if dry_run:
         return _show(items, None)
     if items and not yes:

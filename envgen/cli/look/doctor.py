@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from envgen.app.crash import write_report
-from envgen.app.doctor import apply_fixes, joined, look
+from envgen.app.doctor import apply_fixes, diagnose, joined
 from envgen.app.places import at
 from envgen.app.session import Session, of_running
 from envgen.cli.common import ask, print_json, reporting, wants_json
@@ -58,14 +58,14 @@ def command(
     session = of_running(session, service, lambda: at(plain, service).engine)
     _options_fit(fix, dry_run, yes)
     subject = Subject(session.deployment(), service, throw_away, session.loaded().project.file.name, load=deep)
-    looked = look(subject, deep=deep)
+    diagnoses = diagnose(subject, deep=deep)
     if fix and apply_fixes(
-        looked, dry_run=dry_run, agree=lambda count: yes or ask(f"Do {'this' if count == 1 else f'these {count}'}?")
+        diagnoses, dry_run=dry_run, agree=lambda count: yes or ask(f"Do {'this' if count == 1 else f'these {count}'}?")
     ):
-        looked = look(subject, deep=deep)
+        diagnoses = diagnose(subject, deep=deep)
     if bundle is not None:
-        write_report(bundle, looked)
-    found = joined(looked)
+        write_report(bundle, diagnoses)
+    found = joined(diagnoses)
     if wants_json():
         print_json(report.as_data(found))
     else:

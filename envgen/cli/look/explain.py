@@ -54,8 +54,8 @@ def command(log: Path | None) -> int:
         found = classify(read(file))
     code = ExitCode.FINDINGS if any(one.failure for one in found) else ExitCode.OK
     first = tracker.first
-    told = {"process": first.process, "text": first.text, "line": first.line} if first else None
-    document = {"log": name, "lines": count, "explanations": [one.data() for one in found], "first_exception": told}
+    raised = {"process": first.process, "text": first.text, "line": first.line} if first else None
+    document = {"log": name, "lines": count, "explanations": [one.data() for one in found], "first_exception": raised}
     lines = [_text(found, name, count)]
     if first and code is ExitCode.OK:
         where = f" of {first.process}" if first.process else ""

@@ -55,18 +55,18 @@ def _check(session: Session) -> int:
 def _stale(session: Session, found: dict[str, list[Stale]] | None) -> Iterator[str]:
     if found is None:
         return progress("there is no envgen.lock: run `envgen lock`")
-    told: dict[str, list[str]] = {}
+    stale: dict[str, list[str]] = {}
     problems: list[Problem] = []
     for profile, items in found.items():
         for item in items:
             place = lock.place_of(session, profile, item.key)
-            told.setdefault(f"{place}: {item}" if place else str(item), []).append(profile)
+            stale.setdefault(f"{place}: {item}" if place else str(item), []).append(profile)
             problems.append(Problem(str(item), place or Place(FILE_NAME), "envgen lock"))
-    for sentence, profiles in told.items():
+    for sentence, profiles in stale.items():
         yield f"{sentence} ({', '.join(profiles)})"
     for line in as_annotations(dict.fromkeys(problems)):
         progress(line, always=True)
-    progress("envgen.lock is stale: run `envgen lock`" if told else "envgen.lock is up to date")
+    progress("envgen.lock is stale: run `envgen lock`" if stale else "envgen.lock is up to date")
 
 
 def _lock(session: Session, names: tuple[str, ...], how: Mapping[str, bool]) -> int:

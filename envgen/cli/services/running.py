@@ -257,7 +257,7 @@ def down(session: Session, names: tuple[str, ...], volumes: bool, dry_run: bool)
     lines = [f"container {name} {verb}" for name in containers] + [f"volume {name} {verb}" for name in doomed]
     document = {"containers": containers, "dry_run": dry_run, "left": left, "volumes": doomed}
     nothing = not (lines or left or wants_json())
-    return _ended(document, [f"no containers for {_whose(profile, names)}"] if nothing else lines, left)
+    return _ended(document, [f"no containers for {_described(profile, names)}"] if nothing else lines, left)
 
 
 def _ended(document: Any, lines: Sequence[str], left: Sequence[str]) -> int:
@@ -268,7 +268,7 @@ def _ended(document: Any, lines: Sequence[str], left: Sequence[str]) -> int:
     return ExitCode.ENGINE if left else ExitCode.OK
 
 
-def _whose(profile: Profile, names: Sequence[str]) -> str:
+def _described(profile: Profile, names: Sequence[str]) -> str:
     return f"{', '.join(names)} of profile {profile.name}" if names else f"profile {profile.name}"
 
 
@@ -286,7 +286,7 @@ def stop(session: Session, names: tuple[str, ...]) -> int:
     found = [here.named(name) for here, stopped in done for name in stopped]
     lines = [f"container {name} stopped" for name in found]
     if not found and not left:
-        lines = [f"no running containers for {_whose(session.profile(), names)}"]
+        lines = [f"no running containers for {_described(session.profile(), names)}"]
     return _ended({"containers": found, "left": left}, lines, left)
 
 
@@ -342,8 +342,8 @@ def ps(session: Session, everything: bool, only_ids: bool) -> int:
     if not (rows or only_ids or found.lost):
         lines = [f"no containers for profile {profile.name}"]
     for name in sorted({str(row["service"]) for row in rows if row["open_ports"] and not (only_ids or wants_json())}):
-        if name in profile.services and (said := exposed(profile, name)):
-            progress(f"note: {said}")
+        if name in profile.services and (exposure := exposed(profile, name)):
+            progress(f"note: {exposure}")
     return _ended(rows, lines, [str(error) for error in found.lost.values()])
 
 
@@ -402,7 +402,8 @@ def logs(
     if not having and not found.lost:
         profile = session.profile()
         raise NotFoundError(
-            f"no containers for {_whose(profile, names)}", hint=" ".join(["envgen up --profile", profile.name, *names])
+            f"no containers for {_described(profile, names)}",
+            hint=" ".join(["envgen up --profile", profile.name, *names]),
         )
     alone = len(names) == 1
     given = {

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from envgen.app.crash import collect_report
-from envgen.app.doctor import Looked
+from envgen.app.doctor import Diagnosis
 from envgen.deployment import Deployment
 from envgen.doctor.collect import gather
 from envgen.doctor.model import Subject
@@ -44,7 +44,7 @@ def test_without_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     profile = load_project(tmp_path / "envgen.yaml").project.profiles["dev"]
     monkeypatch.setattr("envgen.deployment.connect", no_engine)
     subject = Subject(Deployment(profile, tmp_path))
-    found = collect_report([Looked(subject, examine(*gather(subject)))])
+    found = collect_report([Diagnosis(subject, examine(*gather(subject)))])
     assert "no Docker Engine" in str(found["README.txt"])
     assert "no engine here" in str(found["findings.txt"])
     assert json.loads(found["versions.json"])["engine"] is None

@@ -66,8 +66,8 @@ def idle() -> Watch:
     return Watch(list[str]().append)
 
 
-def rank(node: str, engine: StubEngine, heard: float = 0.0) -> Rank:
-    return Rank(Here(node), engine.found, engine, heard)  # type: ignore[arg-type]
+def rank(node: str, engine: StubEngine, answered: float = 0.0) -> Rank:
+    return Rank(Here(node), engine.found, engine, answered)  # type: ignore[arg-type]
 
 
 def test_the_first_to_end_is_the_culprit_whoever_is_seen_first(idle: Watch) -> None:
@@ -97,7 +97,7 @@ def test_a_silent_engine_is_lost_unless_none_answers(idle: Watch, monkeypatch: p
     now[0] += watch.LOST + 1
     idle._silent(two, EngineError("no route to host"))
     assert not idle.first.done()  # the other has not been heard either: it is this computer's network
-    one.heard = now[0]
+    one.answered = now[0]
     idle._silent(two, EngineError("no route to host"))
     first, failure = idle.first.result(0)
     assert first is two and "has not answered for 10 s: no route to host" in failure.reason
