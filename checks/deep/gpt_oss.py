@@ -77,8 +77,8 @@ class Found:
             times = timed(torch, run)
             row = {"kernel": name, "tokens": count, "error": error, "microseconds": times}
             self.rows.append(row)
-            said = f"{sum(times) / len(times):.1f} us" if times else "not timed"
-            say(f"  M={count}: error {error}, {said}")
+            timing = f"{sum(times) / len(times):.1f} us" if times else "not timed"
+            say(f"  M={count}: error {error}, {timing}")
             if error is None or error > tolerance:
                 wrong.append(f"M={count}: " + ("NaN or infinity" if error is None else f"{error:.4f}"))
         expected = f"at most {tolerance:g} of the largest value off torch's float64"

@@ -48,7 +48,7 @@ def ask_agent(python: str, root: Path, operation: str, **request: object) -> dic
 
     request = {"operation": operation, "root": str(root), **request}
     start = time.time()
-    said = ask(execute, python, AGENT, request, timeout=900)
-    document = {"ok": False, "message": str(said)} if isinstance(said, Failure) else dict(said)
+    answer = ask(execute, python, AGENT, request, timeout=900)
+    document = {"ok": False, "message": str(answer)} if isinstance(answer, Failure) else dict(answer)
     document["seconds"] = round(time.time() - start, 3)
     return document

@@ -174,8 +174,8 @@ def two_machines(folder: Path, numbers: dict[str, int], image: Path) -> Iterator
                 (place / "daemon.json").write_text('{"features": {"containerd-snapshotter": true}}')
             subprocess.run([*up, "up"], check=True, capture_output=True)
             address = f"10.66.0.{number}"
-            said = subprocess.run([*up[:3], "env"], check=True, capture_output=True, text=True).stdout
-            made.sockets[name] = re.findall(r"DOCKER_HOST='?(unix://[^'\n]+)", said)[0]
+            printed = subprocess.run([*up[:3], "env"], check=True, capture_output=True, text=True).stdout
+            made.sockets[name] = re.findall(r"DOCKER_HOST='?(unix://[^'\n]+)", printed)[0]
             hosts.append(
                 f"Host {address}\n  IdentityFile {place}/ssh/user\n  UserKnownHostsFile {place}/ssh/known_hosts\n"
             )

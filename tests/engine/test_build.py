@@ -50,11 +50,11 @@ def project(make_project: Callable[..., Project]) -> Project:
 
 def test_the_image_says_what_it_is(project: Project, engine: Engine) -> None:
     image = engine.image("envgentestbuild:prod")
-    told = project.envgen("build", "--json").json
-    assert image is not None and told["image_id"] == image.id and told["up_to_date"] is True
+    document = project.envgen("build", "--json").json
+    assert image is not None and document["image_id"] == image.id and document["up_to_date"] is True
     assert image.labels["dev.envgen.project"] == "envgentestbuild"
     assert image.labels["dev.envgen.profile"] == "prod"
-    assert image.labels["dev.envgen.render"] == told["digest"]
+    assert image.labels["dev.envgen.render"] == document["digest"]
     assert image.labels["dev.envgen.lock"] == ""
 
 
@@ -68,8 +68,8 @@ def test_nothing_changed_nothing_asked(project: Project) -> None:
 @pytest.mark.parametrize("words", [("--set", "env.new.X=1"), ("--set", "python_path=[/opt/x]")])
 def test_what_is_built_again(project: Project, words: tuple[str, ...]) -> None:
     """A variable of services changes no image; PYTHONPATH is in the image."""
-    told = project.envgen("build", "--json", *words).json
-    assert told["ok"] and told["up_to_date"] is (words == ("--set", "env.new.X=1"))
+    document = project.envgen("build", "--json", *words).json
+    assert document["ok"] and document["up_to_date"] is (words == ("--set", "env.new.X=1"))
     project.envgen("build")
 
 
@@ -100,10 +100,10 @@ def test_a_removed_or_replaced_image_is_built_again(project: Project, engine: En
     docker("image", "rm", "envgentestbuild:prod")
     assert project.envgen("build", "--json").json["up_to_date"] is False
     docker("tag", BASE, "envgentestbuild:prod")
-    told = project.envgen("build", "--json").json
-    assert told["up_to_date"] is False
+    document = project.envgen("build", "--json").json
+    assert document["up_to_date"] is False
     image = engine.image("envgentestbuild:prod")
-    assert image is not None and image.id == told["image_id"]
+    assert image is not None and image.id == document["image_id"]
 
 
 def test_a_new_base_image_of_the_same_name_is_seen(make_project: Callable[..., Project]) -> None:
@@ -130,9 +130,9 @@ def test_a_new_wheel_in_the_wheelhouse_is_seen(project: Project) -> None:
 
 def test_the_number_of_jobs_rebuilds_nothing(project: Project) -> None:
     docker("image", "rm", "envgentestbuild:prod")
-    told = project.envgen("build", "--max-jobs", "3", "--json")
-    assert told.json["compilers"].endswith("at most 3 at once, as given")
-    assert not [step for step in told.json["steps"] if "RUN" in step["name"] and not step["cached"]]
+    document = project.envgen("build", "--max-jobs", "3", "--json")
+    assert document.json["compilers"].endswith("at most 3 at once, as given")
+    assert not [step for step in document.json["steps"] if "RUN" in step["name"] and not step["cached"]]
 
 
 def test_a_stage_is_pushed_to_a_registry(project: Project, engine: Engine, tmp_path: Path) -> None:
@@ -141,13 +141,13 @@ def test_a_stage_is_pushed_to_a_registry(project: Project, engine: Engine, tmp_p
         tags = [f"{host}/envgentestpushed:{number}" for number in (1, 2)]
         try:
             words = [word for tag in tags for word in ("--tag", tag)]
-            told = project.envgen("build", "--json", "--target", "scripts", "--push", *words).json
+            document = project.envgen("build", "--json", "--target", "scripts", "--push", *words).json
             docker("image", "rm", *tags)
             for tag in tags:
-                docker("pull", "-q", f"{tag.rpartition(':')[0]}@{told['image_id']}")
+                docker("pull", "-q", f"{tag.rpartition(':')[0]}@{document['image_id']}")
         finally:
-            docker("image", "rm", "-f", *tags, f"{host}/envgentestpushed@{told['image_id']}", check=False)
-    assert told["pushed"] == tags
+            docker("image", "rm", "-f", *tags, f"{host}/envgentestpushed@{document['image_id']}", check=False)
+    assert document["pushed"] == tags
     assert engine.image("envgentestbuild:prod-scripts") is None and engine.image("envgentestbuild:prod") == before
     refused = project.envgen("build", "--push", code=2)
     assert "--tag registry.example/name:tag" in refused.err
@@ -172,8 +172,8 @@ def test_dry_run_does_nothing_and_shows_all(project: Project) -> None:
     assert "at most 2 at once, as given" in done.out and "--progress=plain" in done.out
     assert sorted(project.root.rglob("*")) == before
     assert docker("images", "-q", "envgentestbuild:prod") == ""
-    told = project.envgen("build", "--dry-run", "--json", env={"DOCKER_HOST": "unix:///no/such.sock"}).json
-    assert "not running" in told["engine"] and told["up_to_date"] is False
+    document = project.envgen("build", "--dry-run", "--json", env={"DOCKER_HOST": "unix:///no/such.sock"}).json
+    assert "not running" in document["engine"] and document["up_to_date"] is False
     project.envgen("build")
 
 
@@ -196,9 +196,9 @@ def test_a_failing_step_is_shown_with_its_cause(project: Project) -> None:
     assert "   FAILED  Installs packages for running: envgen-no-such-package\n" in done.err
     assert "Unable to locate package envgen-no-such-package" in done.err
     assert "apt found no such package" in done.err and "the whole output is in .envgen/logs/build-prod-" in done.err
-    told = project.envgen("build", *words, "--json", code=4).json
-    assert told["ok"] is False and told["failure"]["cause"]["kind"] == "debian_package"
-    assert told["failure"]["exit_code"] == 100 and told["image_id"] == ""
+    document = project.envgen("build", *words, "--json", code=4).json
+    assert document["ok"] is False and document["failure"]["cause"]["kind"] == "debian_package"
+    assert document["failure"]["exit_code"] == 100 and document["image_id"] == ""
     assert project.envgen("build", "--json").json["ok"] is True
 
 
@@ -321,9 +321,9 @@ def test_lines_come_with_their_step(engine: Engine, tmp_path: Path) -> None:
     text = f"FROM {BASE}\nRUN printf 'a\\rb {time.time()}\\n'; echo err >&2\nRUN false\n"
     result, _ = build(tmp_path, text)
     assert [len(step.lines) for step in result.steps] == [0, 2, 0]
-    said = result.steps[1]
-    assert "RUN printf" in said.title and "err" in said.lines and any(line.startswith("b ") for line in said.lines)
-    assert result.failed is result.steps[2] and result.failed.exit_code == 1 and said.ended and not said.error
+    step = result.steps[1]
+    assert "RUN printf" in step.title and "err" in step.lines and any(line.startswith("b ") for line in step.lines)
+    assert result.failed is result.steps[2] and result.failed.exit_code == 1 and step.ended and not step.error
 
 
 def test_secrets_are_in_no_layer_and_no_history(make_project: Callable[..., Project], tmp_path: Path) -> None:

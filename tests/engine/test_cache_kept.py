@@ -32,9 +32,9 @@ def would_build(lab: Lab, module: str, version: str) -> bool:
     """Asks the container's ninja, dry, as FlashInfer would ask it to build."""
     ops = f"{CACHE}/{version}/121a/cached_ops"
     folder = ops if version == "0.5.3" else f"{ops}/{module}"
-    said = lab.sh(f"ninja -n -C {folder} -f {ops}/{module}/build.ninja")
-    assert "no work to do" in said or "cuda_compile" in said or "nvcc" in said or "[1/" in said, said
-    return "no work to do" not in said
+    printed = lab.sh(f"ninja -n -C {folder} -f {ops}/{module}/build.ninja")
+    assert "no work to do" in printed or "cuda_compile" in printed or "nvcc" in printed or "[1/" in printed, printed
+    return "no work to do" not in printed
 
 
 def tar(*words: str, **more: Any) -> None:

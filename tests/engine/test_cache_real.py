@@ -64,10 +64,10 @@ def test_the_stale_header_from_first_to_last(lab: Lab, envgen: Envgen) -> None:
         assert "page (0.5.3/121a) is being built, by pid " in refused
         assert "python" in refused.partition("by pid ")[2]
         assert envgen.states()["0.5.3 page"] == "building"
-        said = warm.communicate(timeout=900)[0]
-    assert warm.returncode == 0, said
-    assert "page: compiled in" in said
-    assert "page: 3/3 page.so" in said
+        printed = warm.communicate(timeout=900)[0]
+    assert warm.returncode == 0, printed
+    assert "page: compiled in" in printed
+    assert "page: 3/3 page.so" in printed
     assert lab.stamps("vllm_comm") == vllm_comm
     assert envgen.states() == {"0.5.3 page": "fresh", "0.5.3 vllm_comm": "fresh", **foreign}
     assert int(lab.sh(f"grep -c envgen_was_here {CACHE}/0.5.3/121a/cached_ops/page/page.so")) > 0
@@ -117,10 +117,10 @@ def test_changed_takes_what_is_compiled_from_it(lab: Lab, envgen: Envgen, tmp_pa
     assert "nothing to clear" in envgen("clear", "--changed")
     with (checkout / "csrc/flashinfer_page_binding.cu").open("a") as file:
         file.write("// edited\n")
-    said = envgen("clear", "--changed", "--dry-run")
-    assert "would remove page (0.5.3/121a)" in said
-    assert "compiled from /workspace/flashinfer/csrc/flashinfer_page_binding.cu" in said
-    assert "vllm_comm" not in said
+    printed = envgen("clear", "--changed", "--dry-run")
+    assert "would remove page (0.5.3/121a)" in printed
+    assert "compiled from /workspace/flashinfer/csrc/flashinfer_page_binding.cu" in printed
+    assert "vllm_comm" not in printed
     assert "has no revision 'nope'" in envgen("clear", "--changed=nope", code=2)
 
 
@@ -129,10 +129,10 @@ def test_warm_says_the_compilers_own_first_error(lab: Lab, envgen: Envgen) -> No
     lab.sh(f"sed -i '1i #error envgen broke this' {SITE}/data/csrc/flashinfer_page_binding.cu")
     # The other object is there: compiling it again would tell nothing.
     lab.sh(f"cd {CACHE}/0.5.3/121a/cached_ops/page && rm page.so flashinfer_page_binding.cuda.o")
-    said = envgen("warm", "page", "nonsense", code=1)
-    assert "page: failed\n" in said
-    assert "error: #error envgen broke this" in said
-    assert "nonsense: not compiled: no generator" in said
+    printed = envgen("warm", "page", "nonsense", code=1)
+    assert "page: failed\n" in printed
+    assert "error: #error envgen broke this" in printed
+    assert "nonsense: not compiled: no generator" in printed
     assert envgen.states()["0.5.3 page"] in ("partial", "building")
 
 
@@ -195,9 +195,9 @@ def test_prebuilt_libraries_of_providers(lab: Lab, envgen: Envgen) -> None:
         shim = SHIM.replace("VERSION", version).replace("PROVIDER", provider).replace("ARCH", arch)
         lab.sh(f"mkdir -p {folder}/jit_cache/page && touch {folder}/jit_cache/page/page.so")
         lab.sh(f"cat > {folder}/__init__.py <<'END'\n{shim}\nEND")
-    said = docker("exec", "-i", lab.container, "python3", "-", stdin=ASK_PROVIDERS).splitlines()
-    asked = [line.split()[1] != "0" for line in said if line.startswith("artifacts ")]
-    assert asked == [masked for *_, masked in PROVIDERS], said
+    printed = docker("exec", "-i", lab.container, "python3", "-", stdin=ASK_PROVIDERS).splitlines()
+    asked = [line.split()[1] != "0" for line in printed if line.startswith("artifacts ")]
+    assert asked == [masked for *_, masked in PROVIDERS], printed
     for number, (_, provider, arch, masked) in enumerate(PROVIDERS):
         lab.sh(f"rm -rf {site}/flashinfer_jit_cache && cp -r /shims/{number}/flashinfer_jit_cache {site}/")
         state = envgen.states()["0.7.2.post1 page"]
@@ -221,9 +221,9 @@ def test_the_names_of_arch_folders(lab: Lab) -> None:
     """FlashInfer's own folder is among those that envgen expects, so that nothing live is called foreign."""
     lab.start()
     for python in ("wheel", "new"):
-        said = docker("exec", "-i", lab.container, f"/venv/{python}/bin/python3", "-", stdin=ASK_FOLDERS)
-        found = dict(line.split(":") for line in said.splitlines() if line.partition(":")[0] in ARCH_LISTS)
-        assert tuple(found) == ARCH_LISTS, said
+        printed = docker("exec", "-i", lab.container, f"/venv/{python}/bin/python3", "-", stdin=ASK_FOLDERS)
+        found = dict(line.split(":") for line in printed.splitlines() if line.partition(":")[0] in ARCH_LISTS)
+        assert tuple(found) == ARCH_LISTS, printed
         assert {archs: name for archs, name in found.items() if name not in arch_folders(archs)} == {}
 
 
@@ -248,7 +248,7 @@ def test_debug_kernels_by_the_real_build(lab: Lab, envgen: Envgen) -> None:
         docker("exec", "-i", lab.container, "python3", "-", ninja, stdin=WRITE)
         lab.sh(f"cp /tmp/verbose {ninja}")
         assert envgen.states()[f"{version} page"].rstrip("?") == "debug"
-        said = envgen("why", "page", "--version", version)
-        assert "10 to 100 times slower" in said and "fix: envgen cache clear page" in said
+        printed = envgen("why", "page", "--version", version)
+        assert "10 to 100 times slower" in printed and "fix: envgen cache clear page" in printed
         lab.sh(f"cp /tmp/both {ninja}")
         assert envgen.states()[f"{version} page"].rstrip("?") == "fresh"

@@ -56,13 +56,13 @@ MODULES = "0.5.3/121a/cached_ops"
 class Warmed:
     """A project with the cache that the lab's image compiled without the gate, and `page` cleared and compiled again.
 
-    ``others`` are the stamps of the other module before that; ``said`` is what `cache modules`, `cache warm` without
+    ``others`` are the stamps of the other module before that; ``printed`` is what `cache modules`, `cache warm` without
     names, and `cache warm` with both names printed.
     """
 
     root: Path
     others: dict[str, str]
-    said: tuple[str, str, str]
+    printed: tuple[str, str, str]
 
 
 def inside(text: str) -> str:
@@ -87,19 +87,19 @@ def warmed(jit_image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
            str(RUNTIME))  # fmt: skip
 
     def cache(*words: str) -> str:
-        told = io.StringIO()
-        with redirect_stdout(told), redirect_stderr(told):
+        output = io.StringIO()
+        with redirect_stdout(output), redirect_stderr(output):
             code = main(["cache", *words, "--file", str(root / "envgen.yaml")])
-        assert code == 0, told.getvalue()
-        return told.getvalue()
+        assert code == 0, output.getvalue()
+        return output.getvalue()
 
     try:
         inside("cp -a /prebuilt/0.5.3 /c/")
         others = stamps(f"{MODULES}/vllm_comm")
         cache("clear", "page")
-        said = cache("modules"), cache("warm"), cache("warm", "page", "vllm_comm")
+        printed = cache("modules"), cache("warm"), cache("warm", "page", "vllm_comm")
         assert docker("ps", "-aq", "--filter", f"ancestor={NAME}:prod") == "", "the throw-away container is gone"
-        yield Warmed(root, others, said)
+        yield Warmed(root, others, printed)
     finally:
         docker("volume", "rm", "-f", VOLUME, check=False)
         docker("image", "rm", "-f", f"{NAME}:prod", check=False)
@@ -112,8 +112,8 @@ def envgen(warmed: Warmed, cache_command: Envgen, monkeypatch: pytest.MonkeyPatc
 
 
 def test_without_a_service_in_a_throw_away_container(warmed: Warmed, envgen: Envgen) -> None:
-    said = warmed.said[-1]
-    assert "page: compiled in" in said and f"compiling in a throw-away container of {NAME}:prod" in said
+    printed = warmed.printed[-1]
+    assert "page: compiled in" in printed and f"compiling in a throw-away container of {NAME}:prod" in printed
     # The gate has stood before each compiler, and has learned what it took.
     learned = inside("cd /c/.envgen/learned && cat */page/*.cuda.o")
     assert [int(line.split()[0]) > 100 for line in learned.splitlines()] == [True, True], learned
@@ -124,13 +124,13 @@ def test_without_a_service_in_a_throw_away_container(warmed: Warmed, envgen: Env
 
 
 def test_of_a_cleared_module_alone_the_objects_are_compiled(warmed: Warmed) -> None:
-    modules, nothing, said = warmed.said
+    modules, nothing, printed = warmed.printed
     # Its name is known yet, from the lock that FlashInfer took.
     assert modules.splitlines()[-2:] == ["page", "vllm_comm"]
     assert "nothing to compile" in nothing, "what is gone is not partial"
-    assert len(warmed.others) > 2 and stamps(f"{MODULES}/vllm_comm") == warmed.others, said
+    assert len(warmed.others) > 2 and stamps(f"{MODULES}/vllm_comm") == warmed.others, printed
     compiled = sorted(name.split("/", 2)[2] for name in stamps(".envgen/learned"))
-    assert compiled == [f"page/{name}" for name in sorted(PAGE)], said
+    assert compiled == [f"page/{name}" for name in sorted(PAGE)], printed
 
 
 def test_without_the_image_it_tells_how_to_get_it(envgen: Envgen) -> None:

@@ -66,8 +66,8 @@ def test_deep_asks_the_real_vllm(cpu_server: CpuServer) -> None:
 def test_no_flag_of_the_real_parser_is_called_unknown(engine: Engine, cpu_server: CpuServer) -> None:
     """vLLM 0.30.0's own help lists some 380 flags; what doctor reads from its sources must hold every one of them."""
     parser = [*MODULE, "--help"]
-    told = engine.exec(cpu_server.container, parser, env={"COLUMNS": "200"}, timeout=180).stdout.decode()
-    flags = sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", told)))
+    usage = engine.exec(cpu_server.container, parser, env={"COLUMNS": "200"}, timeout=180).stdout.decode()
+    flags = sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", usage)))
     assert len(flags) > 300
     asked = {"packages": [VLLM], "folders": ["/"], "flags": [*flags, "--mxfp4-layers"]}
     probe, trouble = collect.ask(run.in_container(engine, cpu_server.container), "python3", asked)

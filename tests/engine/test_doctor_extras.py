@@ -242,9 +242,9 @@ def test_fix_finds_a_checkout_that_was_moved(box: Box, tmp_path: Path) -> None:
     (checkout / "flashinfer" / "__init__.py").touch()
     (checkout / "pyproject.toml").touch()
     (tmp_path / "models").mkdir()
-    told = box.project.envgen("doctor", "--fix", "--yes", code=None).err
-    assert f"but in {checkout}. Put this into envgen.local.yaml" in told
-    lines = told.splitlines()
+    printed = box.project.envgen("doctor", "--fix", "--yes", code=None).err
+    assert f"but in {checkout}. Put this into envgen.local.yaml" in printed
+    lines = printed.splitlines()
     start = next(number for number, line in enumerate(lines) if line.strip() == "profiles:")
     (tmp_path / "envgen.local.yaml").write_text(textwrap.dedent("\n".join(lines[start : start + 3])))
     assert str(checkout) in box.project.envgen("config", "--json").out

@@ -93,9 +93,9 @@ def test_an_engine_that_is_killed_while_up_waits(slow: Callable[[str, str], Proj
         while "running" not in (line := child.stderr.readline()):
             assert line, "it ended before the service ran"
         engine.cut()
-        said = child.communicate(timeout=TIME)[1]
-    assert child.returncode == 3, said
-    assert "the Docker Engine at" in said and "internal error" not in said
+        printed = child.communicate(timeout=TIME)[1]
+    assert child.returncode == 3, printed
+    assert "the Docker Engine at" in printed and "internal error" not in printed
 
 
 def test_an_engine_that_is_killed_in_a_build(make_project: Callable[..., Project], tmp_path: Path) -> None:
@@ -108,9 +108,9 @@ def test_an_engine_that_is_killed_in_a_build(make_project: Callable[..., Project
         while "Installs packages" not in (line := child.stderr.readline()):
             assert line, "it ended with its first step"
         engine.cut()
-        said = child.communicate(timeout=TIME)[1]
-    assert child.returncode in (3, 4), said
-    assert "internal error" not in said
+        printed = child.communicate(timeout=TIME)[1]
+    assert child.returncode in (3, 4), printed
+    assert "internal error" not in printed
 
 
 def test_a_service_that_floods_its_log_is_given_up_in_time(make_project: Callable[..., Project]) -> None:
@@ -133,5 +133,5 @@ def test_a_line_without_an_end_is_cut(make_project: Callable[..., Project]) -> N
     text = text.replace("IMAGE", BASE).replace('        ports: ["127.0.0.1:PORT:8000"]\n', "").replace("TIMEOUT", "60s")
     made = make_project("envgentestlong", text)
     made.envgen("build")
-    said = made.envgen("up", "web", code=5).err
-    assert "xxxx" in said and max(map(len, said.splitlines())) < 2500
+    printed = made.envgen("up", "web", code=5).err
+    assert "xxxx" in printed and max(map(len, printed.splitlines())) < 2500

@@ -71,10 +71,10 @@ def either(request: pytest.FixtureRequest, engine: Engine, forwarder: str, monke
 
 
 def test_facts_agree_with_docker(either: Engine) -> None:
-    told = json.loads(docker("info", "--format", "{{json .}}"))
+    shown = json.loads(docker("info", "--format", "{{json .}}"))
     info = either.info()
-    assert (info.version, info.cpus, info.memory) == (told["ServerVersion"], told["NCPU"], told["MemTotal"])
-    assert info.data_root == told["DockerRootDir"] and "runc" in info.runtimes
+    assert (info.version, info.cpus, info.memory) == (shown["ServerVersion"], shown["NCPU"], shown["MemTotal"])
+    assert info.data_root == shown["DockerRootDir"] and "runc" in info.runtimes
 
 
 def test_images(either: Engine) -> None:

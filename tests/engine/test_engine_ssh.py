@@ -151,11 +151,11 @@ def test_a_port_of_that_machine_is_reached_through_ssh(spark: Spark, monkeypatch
         assert port != remote and len(spark.sessions()) == before + 1
         with socket.create_connection(("127.0.0.1", port), 20) as client:
             client.sendall(b"hello")
-            said = b""
-            while not said:  # the first connection only looked whether ssh listens
+            received = b""
+            while not received:  # the first connection only looked whether ssh listens
                 with server.accept()[0] as accepted:
-                    said = accepted.recv(5)
-        assert said == b"hello"
+                    received = accepted.recv(5)
+        assert received == b"hello"
         assert forward("ssh://spark", f"127.0.0.1:{remote}").port == port
 
 
@@ -252,5 +252,5 @@ def test_a_connection_that_breaks_is_one_sentence(spark: Spark) -> None:
         for session in set(spark.sessions()) - set(before):
             os.kill(int(session), signal.SIGKILL)
         time.sleep(0.5)
-        said = child.communicate("\n", timeout=60)[0]
-    assert "the ssh connection to spark ended" in said
+        printed = child.communicate("\n", timeout=60)[0]
+    assert "the ssh connection to spark ended" in printed

@@ -118,8 +118,8 @@ def test_what_moves_afterwards_does_not_change_a_build(world: World) -> None:
     assert lock.read_text() == locked
 
     # The tag here is the new one: pushing it has left it so.
-    told = project.envgen("lock", "--upgrade", "--json").json["changes"]
-    moved = {change["name"]: change["after"] for change in told}
+    changes = project.envgen("lock", "--upgrade", "--json").json["changes"]
+    moved = {change["name"]: change["after"] for change in changes}
     assert moved[f"image {world.base}"].startswith("sha256:")
     assert sorted(moved[name] for name in moved if name.startswith("git ")) == sorted(second.values())
     assert not project.envgen("build", "--dry-run", "--json").json["up_to_date"]

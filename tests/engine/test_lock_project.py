@@ -109,9 +109,9 @@ def test_a_kill_leaves_no_lock_and_no_container(project: Project) -> None:
 
 @pytest.mark.usefixtures("unlocked")
 def test_lock_then_nothing_changes(project: Project) -> None:
-    told = project.envgen("lock", "--json").json
-    assert told["written"]
-    names = {change["name"]: change["after"] for change in told["changes"]}
+    document = project.envgen("lock", "--json").json
+    assert document["written"]
+    names = {change["name"]: change["after"] for change in document["changes"]}
     assert names[f"image {MY_BASE}"].startswith("sha256:")
     assert names["prod linux/amd64 pip sdist.six six"] == "1.16.0"
     assert "prod linux/amd64 pip deps sniffio" in names
@@ -128,18 +128,18 @@ def test_lock_then_nothing_changes(project: Project) -> None:
 @pytest.mark.usefixtures("locked")
 def test_two_builds_have_the_same_content(project: Project) -> None:
     """The times of both differ, and so do their IDs."""
-    told = project.envgen("verify", "--json", code=None)
-    assert told.code in (0, 1), told.err  # an index that is out of reach, say
-    assert told.json["differences"] == []
-    assert told.json["same_content"]
-    assert not told.json["same_id"]
+    verified = project.envgen("verify", "--json", code=None)
+    assert verified.code in (0, 1), verified.err  # an index that is out of reach, say
+    assert verified.json["differences"] == []
+    assert verified.json["same_content"]
+    assert not verified.json["same_id"]
 
 
 @pytest.mark.usefixtures("built")
 def test_the_image_tells_its_inputs(project: Project) -> None:
-    told = project.envgen("inspect", "--json").json
-    assert told["inputs"]["linux/amd64 pip sdist.six six"] == "1.16.0"
-    assert told["labels"]["dev.envgen.lock"]
+    document = project.envgen("inspect", "--json").json
+    assert document["inputs"]["linux/amd64 pip sdist.six six"] == "1.16.0"
+    assert document["labels"]["dev.envgen.lock"]
     assert project.envgen("diff", f"{NAME}:prod", "envgen.lock").err.strip() == "all inputs are the same"
     lock = project.root / "envgen.lock"
     (project.root / "old.lock").write_text(lock.read_text().replace("six==1.16.0", "six==1.15.0"))
@@ -173,8 +173,8 @@ def test_a_moved_base_is_refused_until_it_is_upgraded(project: Project) -> None:
     done = project.envgen("build", code=6)
     assert f"{MY_BASE} was made on one machine, and here it is another one" in done.err
     assert "envgen lock --upgrade base" in done.err
-    told = project.envgen("lock", "--upgrade", "base").out.splitlines()
-    assert [line.split(": ")[0] for line in told] == [f"image {MY_BASE}"]
+    changed = project.envgen("lock", "--upgrade", "base").out.splitlines()
+    assert [line.split(": ")[0] for line in changed] == [f"image {MY_BASE}"]
     assert (project.root / "envgen.lock").read_text() != before
     project.envgen("build", "--unlocked", "--dry-run")
 

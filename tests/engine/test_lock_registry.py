@@ -21,9 +21,9 @@ PASSWORD = "hunter2-never-shown"
 BCRYPT = "$2b$04$abcdefghijklmnopqrstuuTFqJglj5RRw1TVRquzCwGAtAT9tu1CC"  # of that password
 
 
-def resolve(name: str, folder: Path, said: list[str] | None = None, *, timeout: float = 60) -> ImageLock:
+def resolve(name: str, folder: Path, messages: list[str] | None = None, *, timeout: float = 60) -> ImageLock:
     """With ``folder`` as Docker's configuration."""
-    say = said.append if said is not None else lambda _line: None
+    say = messages.append if messages is not None else lambda _line: None
     plugin = find_plugin("buildx")
     assert plugin
     with pytest.MonkeyPatch.context() as patch:
@@ -157,10 +157,10 @@ def test_pull_fetches_the_newest_of_the_tag_or_what_is_locked(
 
 @pytest.mark.parametrize("trouble", [(500, {}, b""), (503, {}, b"")])
 def test_what_passes_is_tried_again(trouble: Answer, tmp_path: Path) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     with failing(lambda _path, _number: trouble) as server, pytest.raises(LockError) as caught:
-        resolve(f"{server.host}/x:1", tmp_path, said)
-    assert len(said) == 2 and str(caught.value).startswith(f"{server.host}/x:1: ")
+        resolve(f"{server.host}/x:1", tmp_path, messages)
+    assert len(messages) == 2 and str(caught.value).startswith(f"{server.host}/x:1: ")
 
 
 @pytest.mark.parametrize(

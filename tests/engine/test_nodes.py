@@ -245,9 +245,9 @@ def bundle(text: str, folder: Path) -> dict[str, Any]:
     path = next(line.split("crash bundle: ")[1] for line in text.splitlines() if "crash bundle: " in line)
     with tarfile.open(folder / path) as archive:
         names = archive.getnames()
-        told = archive.extractfile("findings.json")
-        assert told is not None
-        return {**json.load(told), "names": names}
+        findings = archive.extractfile("findings.json")
+        assert findings is not None
+        return {**json.load(findings), "names": names}
 
 
 def test_a_worker_that_ends_takes_all_down(ready: Pair) -> None:
@@ -256,9 +256,9 @@ def test_a_worker_that_ends_takes_all_down(ready: Pair) -> None:
         trouble(ready, "leaves")  # with code 0
         text = one.ends()
     assert "spark-2 (rank 1): serve has failed: its program ended with 0" in text
-    told = bundle(text, ready.folder)
-    assert told["culprit"] == "spark-2"
-    assert {"spark-1/server.log", "spark-2/server.log", "spark-2/findings.json"} <= set(told["names"])
+    findings = bundle(text, ready.folder)
+    assert findings["culprit"] == "spark-2"
+    assert {"spark-1/server.log", "spark-2/server.log", "spark-2/findings.json"} <= set(findings["names"])
     assert ready.running() == []
 
 
@@ -376,8 +376,8 @@ def test_weights_go_by_rsync_and_go_on_where_they_were_cut_off(pair: Pair) -> No
     assert push(pair, "--model") == [("model", "sent")]
     assert there.read_bytes() == weights.read_bytes()
     pair.write()  # the first machine is reached by ssh, too
-    said = json.loads(pair.envgen("nodes", "push", "--model", "--json", code=6).stdout)["pushed"][0]
-    assert said["hint"] == "run `envgen nodes push` on spark-1"
+    row = json.loads(pair.envgen("nodes", "push", "--model", "--json", code=6).stdout)["pushed"][0]
+    assert row["hint"] == "run `envgen nodes push` on spark-1"
     pair.write(spark_1={"context": "here"})
 
 
@@ -387,8 +387,8 @@ def test_a_machine_without_rsync(pair: Pair) -> None:
     (pair.folder / "models/spark-1/tiny").mkdir(parents=True, exist_ok=True)
     for name in ("ssh", "docker"):
         (pair.folder / "programs" / name).symlink_to(shutil.which(name, path=pair.env["PATH"]) or "")
-    said = json.loads(replace(pair, env=env).envgen("nodes", "push", "--model", "--json", code=3).stdout)["pushed"][0]
-    assert (said["detail"], said["hint"]) == (
+    row = json.loads(replace(pair, env=env).envgen("nodes", "push", "--model", "--json", code=3).stdout)["pushed"][0]
+    assert (row["detail"], row["hint"]) == (
         "rsync is not installed on this machine", "sudo apt-get install rsync",
     )  # fmt: skip
 
@@ -407,8 +407,8 @@ def test_what_is_in_volumes_is_sent_whole(pair: Pair) -> None:
     assert push(pair, "--sources") == [("checkout vllm", "same"), ("overlay", "same")]
     for volume, own in ((overlay, "false"), (kernels, "true")):  # what was compiled there stays
         look = "cat /f/one /f/below/two /f/link; test -e /f/own && echo true || echo false; test ! -e /f/.envgen-push"
-        said = pair.docker("spark-2", "run", "--rm", "-v", f"{volume}:/f", NAME, "sh", "-c", look)
-        assert said.split() == ["1", "2", "1", own]
+        printed = pair.docker("spark-2", "run", "--rm", "-v", f"{volume}:/f", NAME, "sh", "-c", look)
+        assert printed.split() == ["1", "2", "1", own]
 
 
 def test_a_machine_that_cannot_be_reached(pair: Pair) -> None:

@@ -121,12 +121,12 @@ def test_other_weights_are_found_before_anything_starts(pair: Pair) -> None:
 
 def test_two_machines_answer_together_and_end_together(pair: Pair) -> None:
     argv = [sys.executable, "-m", "envgen", "up", "serve", "--stay"]
-    said, logs, answers = "", dict[str, str](), list[dict[str, Any]]()
+    completion, logs, answers = "", dict[str, str](), list[dict[str, Any]]()
     with subprocess.Popen(argv, cwd=pair.folder, env=pair.env, stderr=subprocess.PIPE, text=True) as staying:
         try:
             assert staying.stderr is not None
             for line in staying.stderr:
-                said += line
+                completion += line
                 if line.startswith("watching"):
                     answers = [complete(), complete()]
                     logs = {name: pair.envgen("logs", "serve", "--node", name).stdout for name in NUMBERS}
@@ -134,10 +134,10 @@ def test_two_machines_answer_together_and_end_together(pair: Pair) -> None:
             code = staying.wait(300)
         finally:
             staying.kill()
-    assert code == 5 and answers, said
+    assert code == 5 and answers, completion
     assert answers[0]["choices"] == answers[1]["choices"] and "tp2" in answers[0]["system_fingerprint"]
     meeting = f"distributed_init_method=tcp://192.168.177.{NUMBERS['spark-1']}:29501 backend=gloo"
     for rank, name in enumerate(NUMBERS):
         assert f"world_size=2 rank={rank} local_rank=0 {meeting}" in logs[name], logs[name]
-    assert "spark-2 (rank 1): serve has failed: its program ended with 137" in said
+    assert "spark-2 (rank 1): serve has failed: its program ended with 137" in completion
     assert pair.running() == []

@@ -109,9 +109,9 @@ def test_1_first_start_says_what_is_mounted_and_what_is_missing(dev: Dev) -> Non
 
 
 def test_2_install_all_in_order(dev: Dev) -> None:
-    said = dev.exec("envgen-install").stderr
-    assert said.index("alpha: 1.5 installed") < said.index("beta: 1.5 installed")
-    assert "MAX_JOBS=3" in said
+    printed = dev.exec("envgen-install").stderr
+    assert printed.index("alpha: 1.5 installed") < printed.index("beta: 1.5 installed")
+    assert "MAX_JOBS=3" in printed
     assert (dev.root.parent / "alpha/prepared").read_text() == "it's $HOME"
     assert dev.exec("envgen-install", "--check").stdout == "all installed\n"
 
@@ -125,10 +125,10 @@ def test_3_torch_of_the_base_image_is_the_only_torch(dev: Dev) -> None:
 
 
 def test_4_the_second_time_nothing_is_installed(dev: Dev) -> None:
-    said = dev.exec("envgen-install").stderr
-    assert "alpha: installed already (1.5)" in said
-    assert "beta: installed already (1.5)" in said
-    assert "Resolved" not in said
+    printed = dev.exec("envgen-install").stderr
+    assert "alpha: installed already (1.5)" in printed
+    assert "beta: installed already (1.5)" in printed
+    assert "Resolved" not in printed
 
 
 def test_5_down_and_up_keeps_everything(dev: Dev) -> None:

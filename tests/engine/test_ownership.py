@@ -137,23 +137,25 @@ def test_two_at_once(first: Project) -> None:
     first.envgen("build")
     docker("volume", "rm", f"{first.name}-dev-owner")  # as an older envgen left it: nobody holds the name
     children = [project.start("up", "web") for project in (first, second)]
-    told = [child.communicate(timeout=300)[1] for child in children]
+    texts = [child.communicate(timeout=300)[1] for child in children]
     codes = [child.returncode for child in children]
-    assert sorted(codes) == [0, 6], told
+    assert sorted(codes) == [0, 6], texts
     winner, loser = (first, second) if codes[0] == 0 else (second, first)
-    assert str(winner.root) in told[codes.index(6)]
+    assert str(winner.root) in texts[codes.index(6)]
     assert shown(winner) == [f"{first.name}-dev-web-1"] and shown(loser) == []
     winner.envgen("down")
     children = [winner.start("up", "web") for _ in range(2)]
-    told = [child.communicate(timeout=300)[1] for child in children]
-    assert [child.returncode for child in children] == [0, 0], told
+    texts = [child.communicate(timeout=300)[1] for child in children]
+    assert [child.returncode for child in children] == [0, 0], texts
     assert shown(winner) == [f"{first.name}-dev-web-1"]
     winner.envgen("down")
     docker("volume", "rm", f"{first.name}-dev-owner")
     children = [winner.start("up", "web", env={"SUDO_UID": uid, "SUDO_GID": uid}) for uid in ("12345", "12346")]
-    told = [child.communicate(timeout=300)[1] for child in children]
+    texts = [child.communicate(timeout=300)[1] for child in children]
     codes = [child.returncode for child in children]
-    assert sorted(codes) == [0, 6] and "uid 12345" in told[codes.index(6)] and "uid 12346" in told[codes.index(6)], told
+    assert sorted(codes) == [0, 6] and "uid 12345" in texts[codes.index(6)] and "uid 12346" in texts[codes.index(6)], (
+        texts
+    )
 
 
 def test_what_plain_compose_started_in_a_copy_holds_the_name(first: Project) -> None:

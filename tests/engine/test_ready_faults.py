@@ -156,8 +156,8 @@ def faults(cpu_server: CpuServer) -> Iterator[Faults]:
 )  # fmt: skip
 def test_a_server_that_answers_wrongly(faults: Faults, words: tuple[str, ...], sentence: str) -> None:
     before = faults.server.container
-    said, members = faults.fails("fault", *words)
-    assert sentence in said
+    message, members = faults.fails("fault", *words)
+    assert sentence in message
     assert "FAULT INJECTOR, mode" in members["server.log"] and "fault-1: running" in members["compose.txt"]
     assert "0 of them zombies" in members["processes.txt"] and "MemAvailable" in members["memory.txt"]
     assert "services:" in members["rendered/cpu.yaml"] and json.loads(members["doctor.json"])
@@ -227,10 +227,10 @@ def test_the_real_server_hangs(faults: Faults, engine: Engine) -> None:
     core = next(one.pid for one in processes(engine, container) if "EngineCor" in one.name)
     docker("exec", container, "sh", "-c", f"kill -STOP {core}")
     try:
-        said, members = faults.fails("serve", "--set", "services.serve.ready.phases.answer=4s")
+        message, members = faults.fails("serve", "--set", "services.serve.ready.phases.answer=4s")
     finally:
         docker("exec", container, "sh", "-c", f"kill -CONT {core}")
-    assert "waiting for its first answer" in said and "has not sent its first token" in said
+    assert "waiting for its first answer" in message and "has not sent its first token" in message
     (row,) = [line for line in members["processes.txt"].splitlines() if line.split()[0] == str(core)]
     assert row.split()[2] == "T"  # stopped, as the bundle shows
     assert faults.server.container == container

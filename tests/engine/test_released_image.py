@@ -77,8 +77,8 @@ def test_it_is_started_checked_and_answers(project: Project) -> None:
     try:
         ready = project.envgen("up", "serve", "--json").json
         assert ready["completion"] == " Paris"
-        said = project.envgen("logs", "serve").out
-        assert 'called with ["serve", "tiny", "--max-model-len", "512"]' in said
+        log = project.envgen("logs", "serve").out
+        assert 'called with ["serve", "tiny", "--max-model-len", "512"]' in log
         found = project.envgen("doctor", "--json", code=None).json["findings"]
         assert [one["title"] for one in found if one["severity"] == "error"] == []
     finally:

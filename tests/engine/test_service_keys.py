@@ -100,8 +100,8 @@ def test_a_mount_that_is_not_there_starts_nothing(project: Project) -> None:
 def test_lines_and_code_of_ones_own_are_in_the_image(project: Project) -> None:
     project.envgen("up", "plain")
     show = "cat /etc/said; ls -A /opt/own; python3 -c 'import mine; print(mine.ANSWER, mine.__file__)'"
-    said, names, answer = project.envgen("exec", "plain", "--", "sh", "-c", show).out.splitlines()
-    assert (said, names) == ("base: yes", "say")
+    from_base, names, answer = project.envgen("exec", "plain", "--", "sh", "-c", show).out.splitlines()
+    assert (from_base, names) == ("base: yes", "say")
     assert answer.startswith("1 ") and "/workspace" not in answer  # installed, not mounted
 
 

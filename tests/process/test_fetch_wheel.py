@@ -49,5 +49,5 @@ def test_where_pip_is_nothing_is_installed(machine: dict[str, str], tmp_path: Pa
     command = [str(SCRIPT), "demo==1.0", str(tmp_path / "wheels")]
     for _ in range(2):  # the second finds the wheel there, and asks nobody
         subprocess.run(command, env=machine, capture_output=True, text=True, timeout=60, check=True)
-    said = (tmp_path / "log").read_text()
-    assert "apt-get" not in said and said.count("download") == 1
+    log = (tmp_path / "log").read_text()
+    assert "apt-get" not in log and log.count("download") == 1

@@ -439,10 +439,10 @@ def test_without_a_gate_four_compilers_run(tmp_path: Path, script: str) -> None:
     end = next(n for n, line in enumerate(lines) if n > start and line == "fi" and "MAX_JOBS=4" in lines[n - 1])
     program = "\n".join(["set -eu; jobs=${GIVEN-}; gate=" + str(GATE), *lines[start : end + 1], 'echo "$MAX_JOBS"'])
 
-    def said(**given: str) -> str:
+    def jobs(**given: str) -> str:
         environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "ENVGEN_GATE_DIR": str(folder), **given}
         return subprocess.run(["sh", "-c", program], env=environ, capture_output=True, text=True, check=True).stdout
 
-    assert said() == "128\n"
-    assert said(ENVGEN_GATE="off") == "4\n"
-    assert said(ENVGEN_GATE="off", MAX_JOBS="9", GIVEN="9") == "9\n"
+    assert jobs() == "128\n"
+    assert jobs(ENVGEN_GATE="off") == "4\n"
+    assert jobs(ENVGEN_GATE="off", MAX_JOBS="9", GIVEN="9") == "9\n"

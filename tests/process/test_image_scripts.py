@@ -101,24 +101,24 @@ def fetch(repository: Path, ref: str, target: Path, submodules: str = "plain") -
     ],
 )
 def test_exactly_that_ref_and_nothing_of_its_history(repository: Path, tmp_path: Path, ref: str, content: str) -> None:
-    code, said = fetch(repository, ref, tmp_path / "out")
-    assert code == 0, said
+    code, output = fetch(repository, ref, tmp_path / "out")
+    assert code == 0, output
     assert (tmp_path / "out/file").read_text() == content
     assert git(tmp_path / "out", "rev-list", "--count", "HEAD") == "1"
-    assert git(tmp_path / "out", "rev-parse", "HEAD") in said
-    assert "no shallow fetch" not in said
+    assert git(tmp_path / "out", "rev-parse", "HEAD") in output
+    assert "no shallow fetch" not in output
 
 
 def test_a_commit_that_no_branch_names(repository: Path, tmp_path: Path) -> None:
     wanted = git(repository, "rev-parse", "main~1")
-    code, said = fetch(repository, wanted, tmp_path / "out")
-    assert code == 0, said
+    code, output = fetch(repository, wanted, tmp_path / "out")
+    assert code == 0, output
     assert git(tmp_path / "out", "rev-parse", "HEAD") == wanted
 
 
 def test_a_short_commit_is_found_in_the_whole_history(repository: Path, tmp_path: Path) -> None:
-    code, said = fetch(repository, git(repository, "rev-parse", "--short", "main~1"), tmp_path / "out")
-    assert code == 0, said
+    code, output = fetch(repository, git(repository, "rev-parse", "--short", "main~1"), tmp_path / "out")
+    assert code == 0, output
     assert (tmp_path / "out/file").read_text() == "two"
 
 
@@ -128,17 +128,17 @@ def test_a_tag_comes_with_its_name_for_versions_made_from_it(repository: Path, t
 
 
 def test_submodules_and_theirs(repository: Path, tmp_path: Path) -> None:
-    code, said = fetch(repository, "main", tmp_path / "out", "submodules")
-    assert code == 0, said
+    code, output = fetch(repository, "main", tmp_path / "out", "submodules")
+    assert code == 0, output
     assert (tmp_path / "out/3rdparty/outer/deps/inner/file").read_text() == "inner one"
     fetch(repository, "main", tmp_path / "plain")
     assert not (tmp_path / "plain/3rdparty/outer/file").exists()
 
 
 def test_a_ref_that_is_not_there_is_said(repository: Path, tmp_path: Path) -> None:
-    code, said = fetch(repository, "gone", tmp_path / "out")
+    code, output = fetch(repository, "gone", tmp_path / "out")
     assert code == 1
-    assert f"fetch-git: file://{repository} has no gone" in said
+    assert f"fetch-git: file://{repository} has no gone" in output
 
 
 # --- servers ----------------------------------------------------------------------------------------------------------
@@ -217,12 +217,12 @@ def test_the_right_one_of_an_index(server: Server, tmp_path: Path) -> None:
     )
     server.put("/simple/my-pkg/", "".join(f"<a href='{name}'>x</a>" for name in names).encode())
     server.put("/files/My.Pkg-1.0.tar.gz", SDIST)
-    code, said = run(
+    code, output = run(
         "fetch", "sdist", "My.Pkg", "1.0", tmp_path / "src/x", env={"UV_DEFAULT_INDEX": f"{server.url}/simple"}
     )
-    assert code == 0, said
+    assert code == 0, output
     assert (tmp_path / "src/x/sub/b.py").read_text() == "y"
-    assert DIGEST in said
+    assert DIGEST in output
 
 
 def test_an_index_that_wants_a_password(server: Server, tmp_path: Path) -> None:
@@ -230,18 +230,18 @@ def test_an_index_that_wants_a_password(server: Server, tmp_path: Path) -> None:
     server.put("/simple/my-pkg/", page.replace('<a href="/f/my_pkg-1.0.zip">z</a>', "").encode())
     server.put("/f/my_pkg-1.0.tar.gz", SDIST)
     index = server.url.replace("://", "://user:pass%40word@") + "/simple/"
-    code, said = run("fetch", "sdist", "my-pkg", "1.0", tmp_path / "x", env={"UV_DEFAULT_INDEX": index})
-    assert code == 0, said
+    code, output = run("fetch", "sdist", "my-pkg", "1.0", tmp_path / "x", env={"UV_DEFAULT_INDEX": index})
+    assert code == 0, output
     assert [user for _, user in server.asked] == ["Basic dXNlcjpwYXNzQHdvcmQ="] * 2
-    assert "pass" not in said
+    assert "pass" not in output
 
 
 def test_wrong_bytes_are_refused(server: Server, tmp_path: Path) -> None:
     server.put("/my-pkg/", f'<a href="/my_pkg-1.0.tar.gz#sha256={"0" * 64}">t</a>'.encode())
     server.put("/my_pkg-1.0.tar.gz", SDIST)
-    code, said = run("fetch", "sdist", "my-pkg", "1.0", tmp_path / "x", env={"UV_DEFAULT_INDEX": server.url})
+    code, output = run("fetch", "sdist", "my-pkg", "1.0", tmp_path / "x", env={"UV_DEFAULT_INDEX": server.url})
     assert code == 1
-    assert f"has sha256 {DIGEST}, expected {'0' * 64}" in said
+    assert f"has sha256 {DIGEST}, expected {'0' * 64}" in output
     assert not (tmp_path / "x").exists()
 
 
@@ -249,8 +249,8 @@ def test_a_server_error_is_tried_again(server: Server, tmp_path: Path) -> None:
     server.put("/my-pkg/", b"", status=503)
     server.put("/my-pkg/", b'<a href="/my_pkg-1.0.tar.gz">t</a>')
     server.put("/my_pkg-1.0.tar.gz", SDIST)
-    code, said = run("fetch", "sdist", "my-pkg", "1.0", tmp_path / "x", env={"UV_DEFAULT_INDEX": server.url})
-    assert code == 0, said
+    code, output = run("fetch", "sdist", "my-pkg", "1.0", tmp_path / "x", env={"UV_DEFAULT_INDEX": server.url})
+    assert code == 0, output
 
 
 def test_a_server_that_falls_silent_is_tried_again(server: Server, tmp_path: Path) -> None:
@@ -258,24 +258,24 @@ def test_a_server_that_falls_silent_is_tried_again(server: Server, tmp_path: Pat
     server.put("/my_pkg-1.0.tar.gz", SDIST, SILENT)
     server.put("/my_pkg-1.0.tar.gz", SDIST)
     env = {"UV_DEFAULT_INDEX": server.url, "PIP_DEFAULT_TIMEOUT": "1"}
-    code, said = run("fetch", "sdist", "my-pkg", "1.0", tmp_path / "x", env=env)
-    assert code == 0 and "trying again" in said, said
+    code, output = run("fetch", "sdist", "my-pkg", "1.0", tmp_path / "x", env=env)
+    assert code == 0 and "trying again" in output, output
 
 
 def test_a_missing_version_names_the_index_without_its_password(server: Server, tmp_path: Path) -> None:
     index = server.url.replace("://", "://user:secret@")
-    code, said = run("fetch", "sdist", "my-pkg", "2.0", tmp_path / "x", env={"UV_DEFAULT_INDEX": index})
+    code, output = run("fetch", "sdist", "my-pkg", "2.0", tmp_path / "x", env={"UV_DEFAULT_INDEX": index})
     assert code == 1
-    assert f"no source distribution of my-pkg 2.0 on {server.url}" in said
-    assert "secret" not in said
+    assert f"no source distribution of my-pkg 2.0 on {server.url}" in output
+    assert "secret" not in output
 
 
 def test_a_wheel_folder_comes_first(tmp_path: Path) -> None:
     (tmp_path / "links").mkdir()
     (tmp_path / "links/my_pkg-1.0.tar.gz").write_bytes(SDIST)
     env = {"UV_FIND_LINKS": str(tmp_path / "links"), "UV_DEFAULT_INDEX": "http://127.0.0.1:9", "PIP_RETRIES": "0"}
-    code, said = run("fetch", "sdist", "my-pkg", "1.0", tmp_path / "x", env=env)
-    assert code == 0, said
+    code, output = run("fetch", "sdist", "my-pkg", "1.0", tmp_path / "x", env=env)
+    assert code == 0, output
 
 
 @pytest.mark.parametrize(("path", "code"), [("../evil", 1), ("/etc/evil", 0), ("my_pkg-1.0/../../evil", 1)])
@@ -283,9 +283,9 @@ def test_an_archive_writes_nothing_outside(tmp_path: Path, path: str, code: int)
     (tmp_path / "links").mkdir()
     (tmp_path / "links/my_pkg-1.0.tar.gz").write_bytes(archive(("my_pkg-1.0/a", "x"), (path, "x")))
     env = {"UV_FIND_LINKS": str(tmp_path / "links")}
-    done, said = run("fetch", "sdist", "my-pkg", "1.0", tmp_path / "in/x", env=env)
-    assert done == code, said
-    assert "fetch: " in said
+    done, output = run("fetch", "sdist", "my-pkg", "1.0", tmp_path / "in/x", env=env)
+    assert done == code, output
+    assert "fetch: " in output
     assert not Path("/etc/evil").exists()
     assert {path.parent for path in tmp_path.rglob("evil")} <= {tmp_path / "in/x"}
 
@@ -298,17 +298,17 @@ def test_the_first_place_with_the_right_bytes_wins(server: Server, tmp_path: Pat
     server.put("/right", b"words")
     digest = hashlib.sha256(b"words").hexdigest()
     places = [tmp_path / "missing", f"{server.url}/gone", f"{server.url}/wrong", f"{server.url}/right"]
-    code, said = run("fetch", "file", tmp_path / "out/file", digest, *places)
-    assert code == 0, said
+    code, output = run("fetch", "file", tmp_path / "out/file", digest, *places)
+    assert code == 0, output
     assert (tmp_path / "out/file").read_bytes() == b"words"
-    assert "404" in said
-    assert f"expected {digest}" in said
+    assert "404" in output
+    assert f"expected {digest}" in output
 
 
 def test_no_place_is_an_error(server: Server, tmp_path: Path) -> None:
-    code, said = run("fetch", "file", tmp_path / "out/file", "0" * 64, f"{server.url}/gone")
+    code, output = run("fetch", "file", tmp_path / "out/file", "0" * 64, f"{server.url}/gone")
     assert code == 1
-    assert "no place gave file" in said
+    assert "no place gave file" in output
     assert not (tmp_path / "out").exists()
 
 
@@ -320,9 +320,9 @@ def test_a_ca_is_added_to_the_systems_and_forgotten(tmp_path: Path) -> None:
     same = "REQUESTS_CA_BUNDLE PIP_CERT CURL_CA_BUNDLE GIT_SSL_CAINFO NODE_EXTRA_CA_CERTS"
     show = 'grep -c MARK "$SSL_CERT_FILE"; cat "$APT_CONFIG"; echo "$SSL_CERT_FILE"; '
     show += f'for v in {same}; do eval "[ \\$$v = $SSL_CERT_FILE ]" || echo "no $v"; done; exit 7'
-    code, said = run("with-network", "sh", "-c", show, env={"ENVGEN_CA": str(tmp_path / "ca.pem")})
+    code, output = run("with-network", "sh", "-c", show, env={"ENVGEN_CA": str(tmp_path / "ca.pem")})
     assert code == 7
-    count, apt, bundle = said.splitlines()
+    count, apt, bundle = output.splitlines()
     assert count == "1"
     assert apt == f'Acquire::https::CAInfo "{bundle}";'
     assert not Path(bundle).exists()
@@ -332,10 +332,10 @@ def test_a_ca_is_added_to_the_systems_and_forgotten(tmp_path: Path) -> None:
 def test_without_a_ca_nothing_is_set(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / "ca.pem").write_text(content)
-    code, said = run(
+    code, output = run(
         "with-network", "sh", "-c", 'echo "[${SSL_CERT_FILE:-}]"', env={"ENVGEN_CA": str(tmp_path / "ca.pem")}
     )
-    assert (code, said) == (0, "[]\n")
+    assert (code, output) == (0, "[]\n")
 
 
 def test_uv_gets_pips_configuration(tmp_path: Path) -> None:
@@ -344,10 +344,10 @@ def test_uv_gets_pips_configuration(tmp_path: Path) -> None:
         "[install]\nfind-links = /wheels /more\ntrusted-host = one.example\n"
     )
     show = 'echo "$UV_DEFAULT_INDEX|$UV_INDEX|$UV_FIND_LINKS|$UV_INSECURE_HOST|${UV_NO_INDEX:-}"'
-    code, said = run(
+    code, output = run(
         "with-index", "sh", "-c", show, env={"PIP_CONFIG_FILE": str(tmp_path / "pip.conf"), "HOME": str(tmp_path)}
     )
-    assert (code, said) == (
+    assert (code, output) == (
         0,
         "https://one.example/simple|https://two.example https://three.example|/wheels,/more|one.example|\n",
     )
@@ -366,9 +366,9 @@ def test_patches_apply_exactly_or_not_at_all(tmp_path: Path) -> None:
     fuzzy.write_text("--- a/a.py\n+++ b/a.py\n@@ -1,3 +1,3 @@\n uno\n-2\n+zwei\n three\n")
     assert run("apply-patches", tmp_path / "src", good)[0] == 0
     assert (tmp_path / "src/a.py").read_text() == "one\n2\nthree\n"
-    code, said = run("apply-patches", tmp_path / "src", fuzzy)
+    code, output = run("apply-patches", tmp_path / "src", fuzzy)
     assert code == 1
-    assert "fuzzy.patch does not apply" in said
+    assert "fuzzy.patch does not apply" in output
     assert (tmp_path / "src/a.py").read_text() == "one\n2\nthree\n"
 
 
@@ -378,8 +378,8 @@ def test_patches_apply_inside_somebody_elses_repository(repository: Path) -> Non
     inside.mkdir(parents=True)
     (inside / "a.py").write_text("one\n")
     (repository / "p.patch").write_text("--- a/a.py\n+++ b/a.py\n@@ -1 +1 @@\n-one\n+two\n")
-    code, said = run("apply-patches", inside, repository / "p.patch")
-    assert code == 0, said
+    code, output = run("apply-patches", inside, repository / "p.patch")
+    assert code == 0, output
     assert (inside / "a.py").read_text() == "two\n"
 
 
@@ -411,8 +411,8 @@ def call(script: Path, *argv: str, env: dict[str, str]) -> tuple[int, str]:
 
 def test_what_is_there_is_pinned_and_what_is_off_is_never_installed(protected: tuple[Path, dict[str, str]]) -> None:
     script, env = protected
-    code, said = call(script, "record", "torch", "not_there", "--off", "Num.ba", env=env)
-    assert code == 0, said
+    code, output = call(script, "record", "torch", "not_there", "--off", "Num.ba", env=env)
+    assert code == 0, output
     home = script.parent / "home"
     assert (home / "constraints.txt").read_text() == "torch==2.9.1+ngc\n"
     assert (home / "overrides.txt").read_text() == 'num-ba ; sys_platform == "never"\ntorch ; sys_platform == "never"\n'
@@ -452,9 +452,9 @@ def test_the_gate_sees_a_change(protected: tuple[Path, dict[str, str]], change: 
         (info / "RECORD").write_text("torch/__init__.py,sha256=x,1\n")
     else:
         shutil.rmtree(info)
-    code, said = call(script, "verify", env=env)
+    code, output = call(script, "verify", env=env)
     assert code == 1
-    assert "protect: torch 2.9.1+ngc of the base image was re" in said
+    assert "protect: torch 2.9.1+ngc of the base image was re" in output
 
 
 @pytest.mark.parametrize(("status", "code"), [(200, 0), (503, 1), (302, 1)])
@@ -531,9 +531,9 @@ def test_a_server_that_refuses_the_question_is_alive(check: Any) -> None:
 
 
 def test_nobody_listening_is_unhealthy() -> None:
-    code, said = run("envgen-health", 9, "/health")
+    code, output = run("envgen-health", 9, "/health")
     assert code == 1
-    assert said.startswith("envgen-health: port 9: ")
+    assert output.startswith("envgen-health: port 9: ")
 
 
 # --- record-env -------------------------------------------------------------------------------------------------------
@@ -641,7 +641,7 @@ def test_a_backend_that_fails_is_one_sentence(tmp_path: Path, body: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("[build-system", "pyproject.toml: "),
         ("[build-system]\nrequires = 1", "has another form than PEP 518 says"),
@@ -649,19 +649,19 @@ def test_a_backend_that_fails_is_one_sentence(tmp_path: Path, body: str) -> None
         ('[build-system]\nrequires = ["not a requirement"]', "pyproject.toml: InvalidRequirement: "),
     ],
 )
-def test_a_damaged_pyproject_is_one_sentence(tmp_path: Path, text: str, said: str) -> None:
+def test_a_damaged_pyproject_is_one_sentence(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "pyproject.toml").write_text(text)
     done = needs(tmp_path)
-    assert said in done.stderr and len(done.stderr.splitlines()) <= 1, done.stderr
-    assert done.returncode == (1 if said else 0)
+    assert message in done.stderr and len(done.stderr.splitlines()) <= 1, done.stderr
+    assert done.returncode == (1 if message else 0)
 
 
 def test_what_cannot_be_installed_is_one_sentence_that_names_the_key(tmp_path: Path) -> None:
     with_backend(tmp_path, "return []", '["nosuch-package"]')
     done = needs(tmp_path, fails=True)
     assert done.returncode == 1
-    said = "envgen: lib: its build needs nosuch-package, which could not be installed; name what to take in "
-    assert done.stderr.splitlines()[-1].startswith(f"{said}sources.lib.install.requires, ")
+    message = "envgen: lib: its build needs nosuch-package, which could not be installed; name what to take in "
+    assert done.stderr.splitlines()[-1].startswith(f"{message}sources.lib.install.requires, ")
 
 
 def test_a_wheel_that_is_gone_or_of_another_machine_is_one_sentence(tmp_path: Path) -> None:

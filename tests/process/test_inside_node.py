@@ -30,8 +30,8 @@ def test_the_port_that_cannot_be_reached_is_named_though_another_can() -> None:
         found = node.answer({**common, "ask": "connect", "ports": [blocked, open_], "seconds": 0.5})
         assert (found["port"], found["error"]) == (blocked, "Connection refused")
         assert node.answer({**common, "ask": "connect", "ports": [open_], "seconds": 60})["bytes"] == 1 << 20
-        heard = listening.result()
-        assert heard["peer"] == "127.0.0.1" and heard["packet"] > 1000
+        received = listening.result()
+        assert received["peer"] == "127.0.0.1" and received["packet"] > 1000
 
 
 def test_the_addresses_of_an_rdma_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

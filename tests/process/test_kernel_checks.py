@@ -22,14 +22,14 @@ def checked(*words: str, **env: str) -> dict[str, Any]:
     return dict(json.loads(done.stdout))
 
 
-def told(capability: str, wrong: str) -> dict[str, Any]:
+def checked_kernels(capability: str, wrong: str) -> dict[str, Any]:
     return checked(str(SLOW), str(CHECK), capability, wrong, FLASHINFER_CUDA_ARCH_LIST="12.1a")
 
 
 @pytest.mark.parametrize(("capability", "form", "other"), [("12.1", "FP8", "BF16"), ("9.0", "BF16", "FP8")])
 def test_right_kernels_are_as_torch(capability: str, form: str, other: str) -> None:
     """FP8's own rounding is below the tolerance; what the GPU does not have is not run."""
-    found = told(capability, "")
+    found = checked_kernels(capability, "")
     assert [one["severity"] for one in found["findings"]] == ["ok"] * 5 + ["info"]
     assert f"MXFP4 x {form}: as torch" in found["findings"][-2]["title"]
     assert found["findings"][-1]["title"] == f"cutlass_fused_moe MXFP4 x {other}: not run"
@@ -41,14 +41,14 @@ def test_right_kernels_are_as_torch(capability: str, form: str, other: str) -> N
 
 @pytest.mark.parametrize(("wrong", "kernels"), [("sinks", 4), ("scale", 1), ("nan", 1)])
 def test_wrong_kernels_are_found(wrong: str, kernels: int) -> None:
-    found = told("12.1", wrong)["findings"]
+    found = checked_kernels("12.1", wrong)["findings"]
     bad = [one for one in found if one["severity"] == "error"]
     assert len(bad) == kernels and all("wrong results" in one["title"] and "M=5" in one["seen"] for one in bad)
     assert ("NaN or infinity" in bad[0]["seen"]) == (wrong == "nan")
 
 
 def test_a_gpu_without_such_kernels() -> None:
-    last = told("8.0", "")["findings"][-1]
+    last = checked_kernels("8.0", "")["findings"][-1]
     assert last["severity"] == "info" and "8.0" in last["seen"]
 
 

@@ -199,10 +199,10 @@ def test_passwords_are_never_shown(tmp_path: Path) -> None:
 
 
 def test_a_server_in_trouble_is_asked_again_and_given_up() -> None:
-    said: list[str] = []
+    messages: list[str] = []
     with failing(lambda _path, _number: (503, {}, b"")) as server, pytest.raises(LockError, match="503"):
-        Git(said.append, pause=0.01, timeout=10).resolve(f"http://{server.host}/x.git", "main", True)
-    assert len(said) == 2
+        Git(messages.append, pause=0.01, timeout=10).resolve(f"http://{server.host}/x.git", "main", True)
+    assert len(messages) == 2
 
 
 def test_a_server_that_hangs_is_given_up() -> None:

@@ -66,8 +66,8 @@ def asked(url: str) -> str:
     index._settings = {"index-url": url}  # this machine's pip may be told of certificates
     with pytest.raises(EnvgenError) as caught:
         index.fetch("demo", "1.0")
-    told = str(caught.value)
-    return "good" if "has none" in told else "refused" if "not accepted" in told else told
+    message = str(caught.value)
+    return "good" if "has none" in message else "refused" if "not accepted" in message else message
 
 
 def test_an_unknown_authority_is_refused_with_what_to_do(url: str) -> None:

@@ -112,9 +112,9 @@ def test_a_key_reaches_the_server_and_no_record(tmp_path: Path, monkeypatch: pyt
         monkeypatch.setenv("MY_KEY", "wrong")
         assert "answered with 401" in ask(tmp_path, "smoke", server.url, "--api-key-env", "MY_KEY", code=1)[0]
         monkeypatch.setenv("MY_KEY", "s3cret")
-        said = ask(tmp_path, "smoke", server.url, "--api-key-env", "MY_KEY", code=0)
+        printed = ask(tmp_path, "smoke", server.url, "--api-key-env", "MY_KEY", code=0)
     kept = "".join(file.read_text() for file in (tmp_path / "results").iterdir())
-    assert "s3cret" not in kept + "".join(said)
+    assert "s3cret" not in kept + "".join(printed)
 
 
 def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:

@@ -82,8 +82,8 @@ def test_what_was_edited_over_a_patch_is_neither_taken_out_nor_taken_for_new(mad
     before = tree_hash(source)
     found = made.envgen("patch", "apply", "vllm", "--reverse", "--checkout", str(source), code=6)
     assert "the patches are not in" in found.err
-    said = made.envgen("patch", "new", "mine", "vllm", "--checkout", str(source), code=6).err
-    assert "unknown whether 0003-fastsafetensors-own-device.patch is in" in said and "git commit" in said
+    stderr = made.envgen("patch", "new", "mine", "vllm", "--checkout", str(source), code=6).err
+    assert "unknown whether 0003-fastsafetensors-own-device.patch is in" in stderr and "git commit" in stderr
     assert tree_hash(source) == before
 
 
@@ -110,8 +110,8 @@ def test_what_a_build_writes_is_no_edit(made: Project, source: Path) -> None:
 
 
 def test_a_source_is_not_taken_for_the_name_of_a_patch(made: Project, source: Path) -> None:
-    said = made.envgen("patch", "new", "vllm", "--checkout", str(source), code=2).err
-    assert "vllm is a source, and the patch has no name" in said and "envgen patch new NAME vllm" in said
+    stderr = made.envgen("patch", "new", "vllm", "--checkout", str(source), code=2).err
+    assert "vllm is a source, and the patch has no name" in stderr and "envgen patch new NAME vllm" in stderr
 
 
 def test_a_series_that_does_not_fit_changes_nothing(made: Project, tmp_path: Path) -> None:
@@ -185,8 +185,10 @@ def test_a_checkout_that_names_its_series_already_is_not_told_to(tmp_path: Path)
     for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "one"], ["tag", "v1.2.3"]):
         git(words, cwd=tool.parent)
     (tool / "__init__.py").write_text("x = 2\n")
-    said = made.envgen("patch", "new", "two", "tool").err
-    assert "no profile builds tool yet, and a mounted checkout is not patched" in said and "write `patches" not in said
+    stderr = made.envgen("patch", "new", "two", "tool").err
+    assert (
+        "no profile builds tool yet, and a mounted checkout is not patched" in stderr and "write `patches" not in stderr
+    )
 
 
 def test_the_first_patch_needs_no_folder_and_no_second_time_gives_the_same(tmp_path: Path) -> None:

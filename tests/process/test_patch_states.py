@@ -138,8 +138,8 @@ def test_check_of_a_range_asks_the_index(made: Project) -> None:
 
 def test_a_release_without_a_source_distribution_is_named(made: Project) -> None:
     """The index has 0.15.0 as wheels alone."""
-    said = made.envgen("patch", "check", "vllm", "--release", "0.15.0", code=2).err
-    assert "no source distribution (.tar.gz) of vllm 0.15.0" in said and "--ref v0.15.0" in said
+    printed = made.envgen("patch", "check", "vllm", "--release", "0.15.0", code=2).err
+    assert "no source distribution (.tar.gz) of vllm 0.15.0" in printed and "--ref v0.15.0" in printed
 
 
 def test_patches_of_a_wheel_are_tried_on_the_source_distribution_of_its_release(tmp_path: Path) -> None:

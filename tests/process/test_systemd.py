@@ -70,8 +70,8 @@ def test_what_systemd_would_refuse_is_seen_by_it(tmp_path: Path) -> None:
 def test_a_file_of_somebody_else_stays(tmp_path: Path) -> None:
     project = made(tmp_path / "x")
     (project.root / "serve.service").write_text("[Unit]\n")
-    said = project.envgen("export", "systemd", "-o", "serve.service", code=6).err
-    assert "was not written by `envgen export`" in said
+    printed = project.envgen("export", "systemd", "-o", "serve.service", code=6).err
+    assert "was not written by `envgen export`" in printed
 
 
 def test_a_service_that_is_not_there(tmp_path: Path) -> None:

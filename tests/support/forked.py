@@ -61,15 +61,15 @@ def _finish(
 ) -> subprocess.CompletedProcess[str]:
     """Read all output and the exit code; a process that is too slow is killed."""
     ours.settimeout(timeout)
-    with ours.makefile() as told, ours:
-        pid = int(told.readline())
+    with ours.makefile() as lines, ours:
+        pid = int(lines.readline())
         readers = [_Reader(pipe) for pipe in pipes]
         for reader in readers:
             reader.join(timeout)
         try:
             if any(reader.is_alive() for reader in readers):
                 raise TimeoutError
-            code = int(told.readline())
+            code = int(lines.readline())
         except TimeoutError:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

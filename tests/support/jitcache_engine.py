@@ -108,7 +108,7 @@ class LocalEngine:
     def _run(self, where: str, stdin: bytes) -> ExecResult:
         if where in self.answers:
             data = self.answers[where]
-            return data if isinstance(data, ExecResult) else told(stdin, data)
+            return data if isinstance(data, ExecResult) else result_of(stdin, data)
         request = json.loads(stdin)["request"]
         self.requests.append(dict(request))
         if request.get("root"):
@@ -120,10 +120,10 @@ class LocalEngine:
             if "roots" in request:
                 places = {m.target: str(self.folders.get(m.source, m.source)) for m in self.mounts}
                 request["roots"] = [places.get(root, root) for root in request["roots"]]
-        return told(stdin, answer(request))
+        return result_of(stdin, answer(request))
 
 
-def told(stdin: bytes, document: Any) -> ExecResult:
+def result_of(stdin: bytes, document: Any) -> ExecResult:
     """The document as the frame writes it."""
     return ExecResult(0, (json.loads(stdin)["mark"] + " " + json.dumps({"answer": document})).encode(), b"")
 

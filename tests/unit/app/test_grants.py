@@ -27,8 +27,8 @@ def test_once_and_again_when_it_changes(tmp_path: Path) -> None:
     file = tmp_path / "envgen.yaml"
     file.write_text(FILE)
     profile = select(load_project(file).project, "dev")
-    said = grants.note(profile, tmp_path, "web")
-    assert said == (
+    note = grants.note(profile, tmp_path, "web")
+    assert note == (
         "web gets of this machine: ../lib (read-write), ./m (read-only), ~/.cache/huggingface (read-write), /dev/x, "
         "IPC_LOCK, the host's network, the host's IPC"
     )
@@ -36,6 +36,6 @@ def test_once_and_again_when_it_changes(tmp_path: Path) -> None:
     file.write_text(FILE.replace(":ro", ""))
     assert "./m (read-write)" in grants.note(select(load_project(file).project, "dev"), tmp_path, "web")
     (tmp_path / ".envgen/granted.json").write_text("[]")  # whatever it holds
-    assert grants.note(profile, tmp_path, "web") == said
+    assert grants.note(profile, tmp_path, "web") == note
     file.write_text(FILE.partition("    ipc")[0] + "    services: {web: {command: [x]}}\n")
     assert grants.note(select(load_project(file).project, "dev"), tmp_path, "web") == ""

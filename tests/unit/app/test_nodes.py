@@ -177,15 +177,15 @@ def test_a_gid_that_is_chosen_for_all_machines_must_be_the_right_one_on_each() -
     service = replace(SERVICE, env={"NCCL_IB_GID_INDEX": "3"})
     moved = {"a": rdma([4, "10.0.0.1", "10.0.0.0"])}
     assert failed(facts_of(rails("one", "a"), service)) == []
-    [said] = failed(facts_of(rails("one", "a", rdma=moved), service))
-    assert said == "a has no IPv4 address for RoCE v2 at GID 3 (NCCL_IB_GID_INDEX), but at 4"
+    [message] = failed(facts_of(rails("one", "a", rdma=moved), service))
+    assert message == "a has no IPv4 address for RoCE v2 at GID 3 (NCCL_IB_GID_INDEX), but at 4"
     profile = SimpleNamespace(**{**vars(PROFILE), "env": {"net": {"NCCL_IB_GID_INDEX": "5"}}})
     assert len(failed(facts_of(rails("one", "a"), SERVICE, profile))) == 1
 
 
 def test_what_rdma_needs_and_what_could_do_rdma() -> None:
-    [said] = failed(facts_of(rails("one", "a", memlock=8 << 20)))
-    assert said == "a container may lock 8MiB of memory there, and RDMA locks all that it sends"
+    [message] = failed(facts_of(rails("one", "a", memlock=8 << 20)))
+    assert message == "a container may lock 8MiB of memory there, and RDMA locks all that it sends"
     assert failed(facts_of(seen("one", 0, memlock=8 << 20))) == []
     refused = rails("one", "a", memlock=8 << 20)
     refused.refused = " type 8: operation not permitted"

@@ -100,6 +100,6 @@ def test_what_is_asked_about_a_profile_is_asked_where_all_its_services_are(tmp_p
 
 
 def test_what_to_type_on_a_machine_is_a_whole_command(tmp_path: Path) -> None:
-    said = by_hand("two", profile(tmp_path, FILE + NODES), "two: no route to host")
-    assert "two could not be cleaned up (no route to host)" in said
-    assert said.endswith("docker ps -aq --filter label=com.docker.compose.project=lab-prod | xargs -r docker rm -f")
+    command = by_hand("two", profile(tmp_path, FILE + NODES), "two: no route to host")
+    assert "two could not be cleaned up (no route to host)" in command
+    assert command.endswith("docker ps -aq --filter label=com.docker.compose.project=lab-prod | xargs -r docker rm -f")

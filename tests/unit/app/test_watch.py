@@ -117,7 +117,7 @@ TCP = "vm:53:53 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Sock
 
 
 @pytest.mark.parametrize(
-    ("log", "rdma", "said"),
+    ("log", "rdma", "reason"),
     [
         (TCP, ("rocep1s0f1",), "that NCCL uses TCP, not RDMA: "),
         ("spark:1:1 [0] NCCL INFO NET/IB : No device found.", ("rocep1s0f1",), "that NCCL uses TCP, not RDMA: "),
@@ -126,21 +126,21 @@ TCP = "vm:53:53 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Sock
     ],
 )
 def test_what_the_log_of_one_machine_must_not_show(
-    idle: Watch, monkeypatch: pytest.MonkeyPatch, log: str, rdma: tuple[str, ...], said: str
+    idle: Watch, monkeypatch: pytest.MonkeyPatch, log: str, rdma: tuple[str, ...], reason: str
 ) -> None:
     ready = Ready(expect={"moe": "Using CUTLASS"}, forbid={"marlin": "Using Marlin"})
     one = reading(idle, monkeypatch, f"starting\n{log}\n", ready, *rdma)
     assert idle.read(one) == ("moe",)
-    assert idle.first.done() == bool(said)
-    if said:
-        assert idle.first.result()[0] is one and f"its log shows {said}" in idle.first.result()[1].reason
+    assert idle.first.done() == bool(reason)
+    if reason:
+        assert idle.first.result()[0] is one and f"its log shows {reason}" in idle.first.result()[1].reason
 
 
 def test_a_worker_that_writes_nothing_is_told_with_its_last_line(idle: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = list[str]()
-    idle.say = said.append
+    printed = list[str]()
+    idle.say = printed.append
     one = reading(idle, monkeypatch, "world_size=2 rank=1 backend=gloo\n", Ready())
     for ago in (0, 60, 121, 60):
         one.wrote -= ago
         assert idle.read(one) == ()
-    assert said == ["  b: has written nothing for 120 s; last: world_size=2 rank=1 backend=gloo"]
+    assert printed == ["  b: has written nothing for 120 s; last: world_size=2 rank=1 backend=gloo"]

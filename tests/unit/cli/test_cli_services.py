@@ -211,8 +211,8 @@ def test_exec_takes_dockers_options_before_the_service(
 
 
 def test_an_option_that_is_none_is_not_taken_for_a_service(engine: StubEngine) -> None:
-    said = str(invoke("exec", "-x", "web", "ls").exception.message)  # type: ignore[union-attr]
-    assert "o such option" in said and "-x" in said  # click's words differ between its releases
+    message = str(invoke("exec", "-x", "web", "ls").exception.message)  # type: ignore[union-attr]
+    assert "o such option" in message and "-x" in message  # click's words differ between its releases
     assert "-p is not a command" in fails(UsageError, "exec", "web", "-p", "prod", "--", "ls")
 
 
@@ -275,8 +275,8 @@ def test_up_refuses_before_anything_is_started(engine: StubEngine, monkeypatch: 
         raise PreflightError(name, (Problem(f"{name}: no"), Problem("no image")))
 
     monkeypatch.setattr("envgen.app.services.check", check)
-    said = fails(PreflightError, "up", "web", "srv", "web")
-    assert said.splitlines() == [
+    message = fails(PreflightError, "up", "web", "srv", "web")
+    assert message.splitlines() == [
         "web was not started:", "web: no", "no image", "srv was not started:", "srv: no", "no image",
     ]  # fmt: skip
 
@@ -287,9 +287,9 @@ def test_up_refuses_before_anything_is_started(engine: StubEngine, monkeypatch: 
     assert fails(PreflightError, "up", "web", "srv").splitlines() == ["web, srv were not started:", "no image"]
 
 
-@pytest.mark.parametrize(("noted", "said"), [("sha-2", "current"), ("sha-1", "differ"), (None, "-")])
+@pytest.mark.parametrize(("noted", "settings"), [("sha-2", "current"), ("sha-1", "differ"), (None, "-")])
 def test_ps_compares_the_settings_of_what_runs(
-    engine: StubEngine, monkeypatch: pytest.MonkeyPatch, noted: str | None, said: str
+    engine: StubEngine, monkeypatch: pytest.MonkeyPatch, noted: str | None, settings: str
 ) -> None:
     """By Compose's own digest: a variable of the project file that was edited shows before the next `up`."""
     one = container("web")
@@ -297,8 +297,8 @@ def test_ps_compares_the_settings_of_what_runs(
     monkeypatch.setattr(Compose, "run", lambda *_, **__: ExecResult(0, b"srv sha-9\nweb sha-2\n", b""))
     assert invoke("ps").output.splitlines()[1].split()[:7] == [
         "web", "running", "-", "-", "older", "than", "the",
-    ] and f" {said} " in invoke("ps").output  # fmt: skip
+    ] and f" {settings} " in invoke("ps").output  # fmt: skip
     (row,) = json.loads(invoke("ps", "--json").output)
-    assert row["settings"] == (None if said == "-" else said)
+    assert row["settings"] == (None if settings == "-" else settings)
     monkeypatch.setattr(Compose, "run", lambda *_, **__: ExecResult(1, b"", b"no such option\n"))
     assert json.loads(invoke("ps", "--json").output)[0]["settings"] is None

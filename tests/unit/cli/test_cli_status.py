@@ -109,8 +109,9 @@ def test_what_made_the_image_older(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = ask(monkeypatch, engine)
     for line in ("apt.build: git → nothing", "base.image: base:0 → base:1", "docker/build/protect changed"):
         assert f"\n            {line}\n" in screen
-    told = json.loads(ask(monkeypatch, engine, "--json"))["image"]["changed"]
-    assert {"name": "base.image", "before": "base:0", "after": "base:1", "text": "base.image: base:0 → base:1"} in told
+    rows = json.loads(ask(monkeypatch, engine, "--json"))["image"]["changed"]
+    change = {"name": "base.image", "before": "base:0", "after": "base:1", "text": "base.image: base:0 → base:1"}
+    assert change in rows
 
 
 def test_an_image_that_is_gone_below_a_running_container(monkeypatch: pytest.MonkeyPatch) -> None:

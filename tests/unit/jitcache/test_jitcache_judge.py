@@ -109,12 +109,12 @@ def lab(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
         monkeypatch.delenv(name, raising=False)
     found = Lab(tmp_path, request.param)
 
-    def told() -> libraries.Package:
+    def package() -> libraries.Package:
         root = found.imported
         return libraries.Package(str(root), found.version, f"{root}/data/aot", found.providers)
 
     for module in (judge, clear):
-        monkeypatch.setattr(module, "package_of", told)
+        monkeypatch.setattr(module, "package_of", package)
     return found
 
 

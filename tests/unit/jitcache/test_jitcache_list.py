@@ -173,8 +173,8 @@ def test_names_that_are_no_text_survive(tmp_path: Path) -> None:
     (tmp_path / "0.5.3/121a/cached_ops").mkdir(parents=True)
     name = os.fsdecode(b"od\xffd\n")
     (tmp_path / "0.5.3/121a/cached_ops" / name).mkdir()
-    told = json.loads(json.dumps(answer({"operation": "list", "root": str(tmp_path)})))
-    (module,) = told["result"]["modules"]
+    document = json.loads(json.dumps(answer({"operation": "list", "root": str(tmp_path)})))
+    (module,) = document["result"]["modules"]
     assert module["name"] == name
     assert answer({"operation": "clear", "root": str(tmp_path), "patterns": [name]})["ok"]
 

@@ -144,9 +144,9 @@ def test_a_whole_lock_is_not_stale(profile: Profile) -> None:
     lock = whole(profile)
     assert ask.stale(profile, lock, PATCHES) == []
     assert ask.stale(profile, lock, PATCHES, "linux/arm64") == []
-    told = [str(one) for one in ask.stale(profile, lock, PATCHES, "linux/amd64")]
-    assert len(told) == 2
-    assert "for linux/amd64 are not locked" in told[0]
+    stale = [str(one) for one in ask.stale(profile, lock, PATCHES, "linux/amd64")]
+    assert len(stale) == 2
+    assert "for linux/amd64 are not locked" in stale[0]
 
 
 def test_an_empty_lock_lacks_everything_at_once(profile: Profile) -> None:

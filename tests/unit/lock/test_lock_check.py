@@ -85,9 +85,9 @@ def test_without_the_hub_all_else_is_pinned(
     monkeypatch.setattr("envgen.lock.servers.requests.get", no_hub)
     monkeypatch.setattr(Git, "resolve", lambda _git, url, ref, *_how: GitLock(url, ref, "b" * 40, "tag"))
     assert main(["lock"]) == 7
-    said = capsys.readouterr().err
-    assert "wrote envgen.lock" in said and "envgen.yaml:" in said and "not pinned: " in said
-    assert "the model a/m at main: the hub could not be asked" in said
+    printed = capsys.readouterr().err
+    assert "wrote envgen.lock" in printed and "envgen.yaml:" in printed and "not pinned: " in printed
+    assert "the model a/m at main: the hub could not be asked" in printed
     found = model.load(tmp_path)
     assert found is not None and found.git["https://h/fi.git v1"].commit == "b" * 40 and not found.models
     assert main(["lock", "--check"]) == 1

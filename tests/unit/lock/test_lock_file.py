@@ -96,11 +96,11 @@ def test_everything_that_is_wrong_is_told_with_its_place(tmp_path: Path) -> None
     (tmp_path / "envgen.lock").write_text(text)
     with pytest.raises(ProjectError) as caught:
         load(tmp_path)
-    told = str(caught.value)
-    assert "envgen.lock:22:13: images.host:5000/x/y:1.digest: expected sha256: and 64 digits" in told
-    assert "surprise: unknown key" in told
-    assert "created is missing" in told
-    assert "commit: expected a commit of 40 hexadecimal digits, found the text 'main'" in told
+    message = str(caught.value)
+    assert "envgen.lock:22:13: images.host:5000/x/y:1.digest: expected sha256: and 64 digits" in message
+    assert "surprise: unknown key" in message
+    assert "created is missing" in message
+    assert "commit: expected a commit of 40 hexadecimal digits, found the text 'main'" in message
 
 
 @pytest.mark.parametrize(
@@ -135,11 +135,11 @@ def test_changes_are_told_in_words() -> None:
             "prod": {"linux/arm64": PythonLock("1", "3.12.3", {"deps": (Pinned("numpy", "2.2", (B,)),), "uv": ()})}
         },
     )
-    told = [str(change) for change in changes(facts(WHOLE), facts(other))]
-    assert f"image host:5000/x/y:1: sha256:{A[:12]} → sha256:{B[:12]}" in told
-    assert "prod linux/arm64 pip deps numpy: 2.1 → 2.2" in told
-    assert not [line for line in told if "numpy sha256" in line]
-    assert "git https://h/r.git v1: cccccccccccc → nothing" in told
+    changed = [str(change) for change in changes(facts(WHOLE), facts(other))]
+    assert f"image host:5000/x/y:1: sha256:{A[:12]} → sha256:{B[:12]}" in changed
+    assert "prod linux/arm64 pip deps numpy: 2.1 → 2.2" in changed
+    assert not [line for line in changed if "numpy sha256" in line]
+    assert "git https://h/r.git v1: cccccccccccc → nothing" in changed
 
 
 def test_passwords_in_addresses_are_not_among_the_facts() -> None:

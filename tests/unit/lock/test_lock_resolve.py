@@ -24,11 +24,11 @@ def fails(error: Exception) -> Any:
 
 
 def test_trouble_of_others() -> None:
-    said, problems = list[str](), list[Unresolved]()
+    printed, problems = list[str](), list[Unresolved]()
     question = _Question("base", "prod", "base.image", fails(EngineError("no engine")))
-    assert _answers(_started({"x": question}, said.append), problems) == {}
+    assert _answers(_started({"x": question}, printed.append), problems) == {}
     assert [(one.problem.message, one.profile, one.key) for one in problems] == [("no engine", "prod", "base.image")]
-    assert not said
+    assert not printed
 
 
 def test_a_defect_of_envgen() -> None:
@@ -80,11 +80,11 @@ def test_what_has_no_answer_stays_and_all_else_moves(tmp_path: Path) -> None:
     online = resolve(profiles, profiles, old, {}, Upgrade(("one", "two")), Tools(no_engine, Servers(), print))  # type: ignore[arg-type]
     assert [online.lock.git[key].commit for key in sorted(before)] == ["c" * 40, "d" * 40]
     assert online.lock.models == {f"a/m {COMMIT}": COMMIT}
-    said = [one.problem.message for one in (*out.problems, *online.problems)]
+    messages = [one.problem.message for one in (*out.problems, *online.problems)]
     assert {one.key for one in online.problems} == {"sources.two.origin", "base.image"}
-    assert "it is gone" in said
-    assert any(message.startswith("h:5000/base:1 would have to be asked for") for message in said)
-    assert any("no Docker Engine answers" in message for message in said)
+    assert "it is gone" in messages
+    assert any(message.startswith("h:5000/base:1 would have to be asked for") for message in messages)
+    assert any("no Docker Engine answers" in message for message in messages)
     assert online.notes == ["no engine: Docker is stopped"]
 
 

@@ -43,7 +43,7 @@ def found(root: Path, text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("services:\n  web: {provider: {type: ./evil.sh}}\n", "over.yaml:2:9: provider Compose starts the program"),
         ('services: {web: {"\\x70rovider": {type: x}}}\n', "Compose starts the program"),
@@ -72,9 +72,9 @@ def found(root: Path, text: str) -> list[str]:
         ("services: {web: {a: 1, a: 2}}\n", "already there"),
     ],
 )
-def test_refused_with_its_place(root: Path, text: str, said: str) -> None:
+def test_refused_with_its_place(root: Path, text: str, message: str) -> None:
     messages = found(root, text)
-    assert len(messages) == 1 and said in messages[0], messages
+    assert len(messages) == 1 and message in messages[0], messages
     with pytest.raises(ProjectError, match=r"over\.yaml"):
         load_project(root / "envgen.yaml")
 
@@ -127,7 +127,7 @@ def test_any_text_is_taken(tmp_path_factory: pytest.TempPathFactory, text: str |
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         ("mounts: {a: '../../../..:/host'}", "leaves the project folder"),
         ("mounts: {a: './away:/host'}", "is a link that leaves the project folder"),
@@ -137,11 +137,11 @@ def test_any_text_is_taken(tmp_path_factory: pytest.TempPathFactory, text: str |
         ("mounts: {a: '~/models:/host', b: './m:/b', c: '~/.cache/x:/c'}", ""),
     ],
 )
-def test_host_folders_of_a_committed_file(root: Path, value: str, said: str) -> None:
+def test_host_folders_of_a_committed_file(root: Path, value: str, message: str) -> None:
     (root / "over.yaml").write_text("")
     (root / "envgen.yaml").write_text(FILE.replace("command: [x]", f"command: [x], {value}"))
-    if said:
-        with pytest.raises(ProjectError, match=said) as caught:
+    if message:
+        with pytest.raises(ProjectError, match=message) as caught:
             load_project(root / "envgen.yaml")
         assert "envgen.local.yaml" in str(caught.value.problems[0].hint)
         (root / "envgen.yaml").write_text(FILE)
@@ -152,7 +152,7 @@ def test_host_folders_of_a_committed_file(root: Path, value: str, said: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         ("caches: {x: {path: /x, host: ../../..}}", "leaves the project folder"),
         ("build: {wheelhouse: ~/.ssh}", "may hold keys"),
@@ -163,11 +163,11 @@ def test_host_folders_of_a_committed_file(root: Path, value: str, said: str) -> 
         ("sources: {a: {origin: {checkout: ../a}, package: a, distribution: a, mount: /workspace/a}}", ""),
     ],
 )
-def test_other_paths_of_a_committed_file(root: Path, value: str, said: str) -> None:
+def test_other_paths_of_a_committed_file(root: Path, value: str, message: str) -> None:
     (root / "over.yaml").write_text("")
     (root / "envgen.yaml").write_text(FILE + f"    {value}\n")
-    if said:
-        with pytest.raises(ProjectError, match=said):
+    if message:
+        with pytest.raises(ProjectError, match=message):
             load_project(root / "envgen.yaml")
     else:
         load_project(root / "envgen.yaml")

@@ -23,9 +23,9 @@ AROUND = st.text(st.characters(codec="utf-8", exclude_characters="\"'\\"), max_s
 def test_a_planted_secret_is_gone(kind: str) -> None:
     text, secret = PLANTED[kind]
     assert secret in text
-    said = redact(f"before\n{text}\nafter")
-    assert secret not in said and "redacted" in said
-    assert said.startswith("before\n") and said.endswith("\nafter")
+    redacted = redact(f"before\n{text}\nafter")
+    assert secret not in redacted and "redacted" in redacted
+    assert redacted.startswith("before\n") and redacted.endswith("\nafter")
 
 
 @pytest.mark.parametrize("kind", PLANTED)
@@ -59,9 +59,9 @@ def test_a_json_file_stays_one() -> None:
         "auths": {"x": {"auth": "YWxpY2U6c2VjcmV0"}},
         "n": [1],
     }
-    said = json.loads(redact(json.dumps(tree, indent=1)))
-    assert said["env"]["A"] == "b" and said["n"] == [1]
-    assert "quoted" not in said["env"]["HF_TOKEN"] and "YWxp" not in said["auths"]["x"]["auth"]
+    redacted = json.loads(redact(json.dumps(tree, indent=1)))
+    assert redacted["env"]["A"] == "b" and redacted["n"] == [1]
+    assert "quoted" not in redacted["env"]["HF_TOKEN"] and "YWxp" not in redacted["auths"]["x"]["auth"]
 
 
 def test_a_yaml_file_stays_one() -> None:
@@ -72,9 +72,9 @@ def test_a_yaml_file_stays_one() -> None:
 def test_known_values_go_in_every_spelling() -> None:
     value = 'p@ss "word"/1'
     for spelling in (value, quote(value, safe=""), json.dumps(value), base64.b64encode(value.encode()).decode()):
-        said = redact(f"a {spelling} b", known=[value])
-        assert said.startswith("a ") and said.endswith(" b")
-        assert all(part not in said for part in ("p@ss", "p%40ss", "cEBzc"))
+        redacted = redact(f"a {spelling} b", known=[value])
+        assert redacted.startswith("a ") and redacted.endswith(" b")
+        assert all(part not in redacted for part in ("p@ss", "p%40ss", "cEBzc"))
 
 
 def test_short_known_values_blacken_nothing() -> None:
@@ -85,12 +85,12 @@ def test_people_and_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/alice")
     monkeypatch.setenv("USER", "alice")
     monkeypatch.setattr("os.uname", lambda: type("U", (), {"nodename": "spark-01.lab"})())
-    said = redact(
+    redacted = redact(
         "alice@spark-01:~$ ls /home/alice/x /Users/bob/y C:\\Users\\eve\\z spark-01.lab malice a.l@example.org"
     )
     for name in ("alice@", "spark-01", "/home/alice", "bob", "eve", "example.org"):
-        assert name not in said
-    assert "malice" in said and "~/x" in said
+        assert name not in redacted
+    assert "malice" in redacted and "~/x" in redacted
 
 
 def test_values_of_this_shell_go_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:

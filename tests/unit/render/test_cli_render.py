@@ -175,9 +175,9 @@ def test_an_edited_file_is_kept_and_one_of_no_profile_goes(root: Path, capsys: p
     assert main(["render", "--check"]) == 1
     assert "+++ b/compose/prod.yaml" in capsys.readouterr().out
     assert main(["render"]) == 0
-    told = capsys.readouterr().err
-    assert "kept compose/prod.yaml.orig: it was edited" in told
-    assert "removed Dockerfile.other: it belongs to no profile" in told and "removed compose/other.yaml" in told
+    printed = capsys.readouterr().err
+    assert "kept compose/prod.yaml.orig: it was edited" in printed
+    assert "removed Dockerfile.other: it belongs to no profile" in printed and "removed compose/other.yaml" in printed
     assert (root / "compose/prod.yaml.orig").read_text().endswith("# mine\n")
     assert sorted(path.name for path in (root / "compose").iterdir()) == ["mine.yaml", "prod.yaml", "prod.yaml.orig"]
     assert main(["render", "--check"]) == 0
@@ -190,5 +190,5 @@ def test_what_an_older_project_file_rendered_is_no_edit(root: Path, capsys: pyte
     assert main(["render"]) == 0
     (root / "envgen.yaml").write_text(PROJECT.replace("default_profile: prod", "").replace("  prod:", "  next:"))
     assert main(["render"]) == 0
-    told = capsys.readouterr().err
-    assert "Dockerfile was profile prod's and is now next's" in told and "kept" not in told
+    printed = capsys.readouterr().err
+    assert "Dockerfile was profile prod's and is now next's" in printed and "kept" not in printed
