@@ -253,10 +253,12 @@ _SYNTAX_HINTS = {
 
 def _syntax(error: yaml.YAMLError, source: Source) -> Problem:
     message = getattr(error, "problem", None) or getattr(error, "reason", None) or "is not text that YAML can carry"
-    if not source.is_file:
-        return Problem(f"is not a YAML value: {message}", Place(source.label), "quote it, or write plain text")
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     place = source.place(mark.line + 1, mark.column + 1) if mark else _at(getattr(error, "position", None), source)
+    if "nesting depth" in message:  # libyaml's own limit, from PyYAML 6.0.4: it reads ahead of the events
+        return Problem(f"nests deeper than {MAX_DEPTH} levels", place)
+    if not source.is_file:
+        return Problem(f"is not a YAML value: {message}", Place(source.label), "quote it, or write plain text")
     if "but found another document" in message:
         return Problem("a second document begins here", place, "a project file is one document; remove the `---`")
     context = getattr(error, "context", None)
