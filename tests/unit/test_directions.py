@@ -31,7 +31,6 @@ DOORS: dict[str, tuple[str, ...]] = {
     "requests": ("engine/", "lock/", "serve/"),
     "aiohttp": ("bench/client.py",),
     "scipy": ("bench/compare.py",),
-    "matplotlib": ("bench/compare.py",),
 }
 # Text that runs in somebody else's Python: the standard library and nothing else.
 INSIDE = tuple(

@@ -21,15 +21,15 @@ def nothing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_trials(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words.split()) == 2
     assert capsys.readouterr().err == (
-        "envgen: this command needs aiohttp, matplotlib and scipy (the extra `bench`)\n"
-        f"    hint: run `{sys.executable} -m pip install aiohttp matplotlib scipy`\n"
+        "envgen: this command needs aiohttp and scipy (the extra `bench`)\n"
+        f"    hint: run `{sys.executable} -m pip install aiohttp scipy`\n"
     )
 
 
 def test_an_environment_of_uv_has_no_pip(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(bench, "_is_there", lambda name: False)
     assert main(["smoke", "--url", "http://h:1"]) == 2
-    assert f"`uv pip install --python {sys.executable} aiohttp matplotlib scipy`" in capsys.readouterr().err
+    assert f"`uv pip install --python {sys.executable} aiohttp scipy`" in capsys.readouterr().err
 
 
 def test_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -40,4 +40,4 @@ def test_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["results", "list", "--folder", str(tmp_path)]) == 0
     assert main(["results", "show", "latest", "--folder", str(tmp_path)]) == 0
     assert main(["results", "compare", "latest~1", "latest", "--folder", str(tmp_path)]) == 2
-    assert "pip install aiohttp matplotlib scipy" in capsys.readouterr().err
+    assert "pip install aiohttp scipy" in capsys.readouterr().err

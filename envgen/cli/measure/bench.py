@@ -100,7 +100,7 @@ def shown(summary: Mapping[str, Any]) -> Iterator[str]:
 
 def require_extra() -> None:
     """UsageError with what to install, unless all libraries of the extra `bench` are there."""
-    if missing := [name for name in ("aiohttp", "matplotlib", "scipy") if not _is_there(name)]:
+    if missing := [name for name in ("aiohttp", "scipy") if not _is_there(name)]:
         names = " and ".join(filter(None, [", ".join(missing[:-1]), missing[-1]]))
         pip = [sys.executable, "-m", "pip", "install"]
         if not _is_there("pip"):  # as in an environment that uv has made

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from envgen.app.measure import default_folder
-from envgen.bench.compare import Comparison, compare, sections, write_page
+from envgen.bench.compare import Comparison, compare, sections
 from envgen.bench.record import Record, plain, resolve, runs, utc
 from envgen.cli import FullGroup
 from envgen.cli.common import answer, json_option
@@ -20,8 +20,6 @@ from envgen.text import progress, table
 folder_option = click.option("--folder", type=click.Path(path_type=Path), metavar="DIR",
                              help="Where the records are (default: results/ beside envgen.yaml, or here).")  # fmt: skip
 _MEASURED = ("bench", "accept")  # kinds whose figures are of one make
-html_option = click.option("--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-                           help="Write one self-contained page with plots, too.")  # fmt: skip
 
 
 @click.group(cls=FullGroup)
@@ -33,7 +31,7 @@ def command() -> None:
     \b
     Examples:
       envgen results list
-      envgen results compare latest~1 latest --html compare.html
+      envgen results compare latest~1 latest
     """
 
 
@@ -66,16 +64,15 @@ def _table(where: Path, found: Sequence[Record]) -> Iterator[str]:
 @command.command("show")
 @click.argument("run", default="latest")
 @folder_option
-@html_option
 @json_option
-def show(run: str, folder: Path | None, html: Path | None) -> int:
+def show(run: str, folder: Path | None) -> int:
     """Show all of RUN (default: the newest): outcome, figures, criteria, parameters, environment.
 
     \b
     Example:
-      envgen results show 1a2b --html run.html
+      envgen results show 1a2b
     """
-    found = _compared([run], folder, html)
+    found = _compared([run], folder)
     (record,) = found.runs.values()
     document = {**plain(vars(record)), "started": utc(record.started), "figures": _rows(found)}
     return answer(document, _lines(found))
@@ -84,9 +81,8 @@ def show(run: str, folder: Path | None, html: Path | None) -> int:
 @command.command("compare")
 @click.argument("runs", nargs=-1, required=True, metavar="A B [C]...")
 @folder_option
-@html_option
 @json_option
-def compare_(runs: tuple[str, ...], folder: Path | None, html: Path | None) -> int:
+def compare_(runs: tuple[str, ...], folder: Path | None) -> int:
     """Compare two or more RUNs: figures, significance against the first, and what differed in their environments.
 
     \b
@@ -96,13 +92,13 @@ def compare_(runs: tuple[str, ...], folder: Path | None, html: Path | None) -> i
     require_extra()
     if not 2 <= len(runs) <= 26:
         raise UsageError("compare takes 2 to 26 runs", hint="envgen results compare latest~1 latest")
-    found = _compared(runs, folder, html)
+    found = _compared(runs, folder)
     named = {name: _who(one) for name, one in found.runs.items()}
     return answer({"runs": named, "figures": _rows(found), "differing": found.differing}, _lines(found))
 
 
-def _compared(names: Sequence[str], folder: Path | None, html: Path | None) -> Comparison:
-    """The records, compared; and their page, where one is wanted."""
+def _compared(names: Sequence[str], folder: Path | None) -> Comparison:
+    """The records, compared."""
     records = [resolve(folder or default_folder(), name) for name in names]
     if len({record.path.resolve() for record in records}) < len(records):
         raise UsageError("the same run is named twice", hint="envgen results list")
@@ -110,10 +106,6 @@ def _compared(names: Sequence[str], folder: Path | None, html: Path | None) -> C
     if len(unlike) > 1:
         kinds = " and ".join(f"{one.id} is of kind {one.kind}" for one in unlike.values())
         raise UsageError(f"these runs can't be compared: {kinds}", hint="envgen results list shows kinds")
-    if html is not None:
-        require_extra()
-        write_page(html, records)
-        progress(f"wrote {html}: {html.resolve().as_uri()}")
     return compare(records)
 
 

@@ -1,6 +1,5 @@
-"""numpy asks `lscpu` and matplotlib `fc-list` when first imported: before the tier forbids processes."""
+"""numpy asks `lscpu` when first imported: before the tier forbids processes."""
 
-import matplotlib.font_manager
 import scipy.stats
 
-_IMPORTED = (matplotlib, scipy)
+_IMPORTED = scipy

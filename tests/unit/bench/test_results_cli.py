@@ -1,4 +1,4 @@
-"""`envgen results` and its page, from records that real runs wrote."""
+"""`envgen results`, from records that real runs wrote."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 
 from envgen.__main__ import main
 from envgen.bench import record
-from envgen.bench.compare import page
 from envgen.cli.measure import bench
 
 DATA = Path(__file__).parent / "data"
@@ -52,17 +51,6 @@ def test_list_show_and_compare(here: Path, capsys: pytest.CaptureFixture[str]) -
         assert message in envgen(capsys, "compare", *words, code=2)
 
 
-def test_the_page(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    envgen(capsys, "compare", "076a", "5ea8", "--html", "c.html")
-    text = (here / "c.html").read_text()
-    assert text.count("<svg") == 3 and "<script" not in text and "B against A" in text
-    assert not re.search(r"(?:src|href)=[\"']?https?:", text)
-    records = [record.load(here / "results" / one.name) for one in (here / "results").iterdir()]
-    assert page(records) == page(records)
-    for name, message in (("results", "is a directory"), ("x.jsonl", "the name of a record")):
-        assert message in envgen(capsys, "show", "--html", name, code=2 if name == "results" else 6)
-
-
 def test_a_smoke_is_not_compared_with_a_bench(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with record.start(here / "results", "smoke", {}, {}) as run:
         run.sample({"unit": "request", "ttft_ms": 5.0})
@@ -74,27 +62,11 @@ def test_a_smoke_is_not_compared_with_a_bench(here: Path, capsys: pytest.Capture
     assert "B against A" in envgen(capsys, "compare", A, "latest")
 
 
-def test_only_tests_that_differ_in_depth_are_joined(here: Path) -> None:
-    """And a run without a point is not in the legend."""
-    other = {"prompt_tokens": 512, "concurrency": 4}
-    runs: list[list[dict[str, int]]] = [[{}, {"context_tokens": 4096}, other], [{"prompt_tokens": 9}]]
-    for cells in runs:
-        with record.start(here / "own", "bench", {}, {}) as run:
-            for cell in cells:
-                run.sample({"prompt_tokens": 2048, "output_tokens": 32, **cell, "decode_tps": 30.0})
-            run.end("passed", {})
-    both, _ = record.runs(here / "own")
-    (svg,) = re.findall(r"<svg.*?</svg>", page(both), re.DOTALL)
-    lines = [path for path in re.findall(r'<path d="([^"]*)" clip-path[^>]*stroke: #1f77b4', svg) if " \nL" in path]
-    joined = [path for path in lines if path.split()[1] != path.split()[-2]]
-    assert len(joined) == 1
-
-
 def test_without_the_extra(here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "_is_there", lambda name: name == "pip")
-    for name in ("scipy", "matplotlib", "aiohttp"):
+    for name in ("scipy", "aiohttp"):
         monkeypatch.setitem(sys.modules, name, None)
     assert A in envgen(capsys, "list") and "decode" in envgen(capsys, "show")
-    assert "pip install aiohttp matplotlib scipy" in envgen(capsys, "compare", "076a", "5ea8", code=2)
+    assert "pip install aiohttp scipy" in envgen(capsys, "compare", "076a", "5ea8", code=2)
     assert main(["bench", "--url", "http://h:1"]) == 2
-    assert "pip install aiohttp matplotlib scipy" in capsys.readouterr().err
+    assert "pip install aiohttp scipy" in capsys.readouterr().err
