@@ -1,32 +1,25 @@
-"""`envgen doctor`: look at everything; and with --fix: show the plan, ask, act."""
+"""`envgen doctor`: look at everything, on each machine."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from envgen.app import nodes, predict, weights
 from envgen.app.places import all_at
 from envgen.deployment import Deployment
-from envgen.doctor import fix, report, scripts
+from envgen.doctor import report, scripts
 from envgen.doctor.collect import attempt, gather
 from envgen.doctor.deep import examine
-from envgen.doctor.fix import Fix
 from envgen.doctor.model import Context, Finding, Severity, Subject, Where
 from envgen.doctor.report import Report
 from envgen.engine.client import Engine
 from envgen.engine.session import hurried
 from envgen.errors import EnvgenError
 from envgen.explain import cause_of
-from envgen.jitcache.place import make_query
-from envgen.jitcache.service import JitCache
-from envgen.profile.load import LOCAL_NAME
-from envgen.render import environment as promised
 from envgen.serve import preflight
 from envgen.serve.launch import CAUSE_LINES
-from envgen.text import counted, progress
+from envgen.text import progress
 
 BETWEEN = 15.0  # seconds for the questions to a machine that are about it and the others
 
@@ -107,96 +100,3 @@ def _causes(context: Context, engine: Engine) -> dict[str, str]:
             if cause is not None:
                 found[one.name] = cause.summary
     return found
-
-
-def apply_fixes(diagnoses: Sequence[Diagnosis], *, dry_run: bool, agree: Callable[[int], bool]) -> bool:
-    """Do what is safe. True when something was done, so that it is worth looking again.
-
-    ``agree`` is asked with the number of steps. A step that fails is reported; the others still run.
-    """
-    steps = [step for one in diagnoses for step in plan(one)]
-    for line in moved(diagnoses[0].subject):
-        progress(f"  {line}")
-    if not steps:
-        progress("  nothing here that --fix can fix; each finding names its own command")
-        return False
-    for number, step in enumerate(steps, 1):
-        progress(f"  {number}. {step.title}")
-        progress(f"     {step.how}")
-    if dry_run or not agree(len(steps)):
-        return False
-    for number, step in enumerate(steps, 1):
-        try:
-            step.act()
-            progress(f"  {number}. done")
-        except EnvgenError as problem:
-            progress(f"  {number}. failed: {problem}")
-    return True
-
-
-def plan(one: Diagnosis) -> list[Fix]:
-    """All steps on one machine."""
-    context = one.report.context
-    if context.engine is None:
-        return []
-    here = one.here
-    steps = [*fix.plan(context, one.report.findings, here.engine, here.root), *_stale(here)]
-    return [replace(step, title=here.named(step.title)) for step in steps]
-
-
-def _stale(here: Deployment) -> list[Fix]:
-    """Modules that are proven stale, by the cache's own plan, guard and act."""
-    if not any(source.package == "flashinfer" for source in here.profile.sources.values()):
-        return []
-    cache, causes = JitCache(here), {"stale": True}
-    # What can't be asked: no cache, or one that is being built. `cache list` shows it.
-    found = attempt(lambda: cache.clear(make_query(), dry_run=True, causes=causes))
-    if found is None or not found.modules:
-        return []
-    names = ", ".join(f"{one.version} {one.name}" for one in found.modules)
-
-    def clear() -> None:
-        done = cache.clear(make_query(), causes=causes)
-        if done.errors:
-            raise EnvgenError(f"not all was cleared: {done.errors[0]}")
-
-    title = f"clear {counted(len(found.modules), 'stale JIT module')}: {names}"
-    return [Fix(title, "envgen cache clear --stale", clear)]
-
-
-def moved(subject: Subject) -> list[str]:
-    """Checkouts missing from their configured path but found in exactly one place nearby: the lines to write."""
-    machine = promised.compose_environment(subject.here.profile, subject.here.root)
-    lines: list[str] = []
-    for name, source in subject.here.profile.mounted_sources.items():
-        configured = Path(machine.get(promised.checkout_variable(name), ""))
-        if _is_checkout(configured, source.package):
-            continue
-        candidates = nearby(name, source.package, [subject.here.root, *configured.parents[:1]])
-        if len(candidates) != 1:
-            continue
-        place = json.dumps(str(candidates[0]))  # a YAML scalar too
-        lines += [
-            f"{name} is not in {configured}, but in {candidates[0]}. Put this into {LOCAL_NAME}, then run `envgen up`:",
-            "  profiles:",
-            f"    {subject.here.profile.name}:",
-            f"      sources: {{{name}: {{origin: {{checkout: {place}}}}}}}",
-        ]
-    return lines
-
-
-def nearby(name: str, package: str, places: list[Path]) -> list[Path]:
-    """Checkouts of ``package`` in these folders, above them and beside them, under the package's usual names."""
-    found: dict[Path, None] = {}
-    for place in places:
-        for folder in (place, place.parent, place / "checkouts", place / "src"):
-            for called in dict.fromkeys((name, package, package.replace("_", "-"))):
-                candidate = folder / called
-                if _is_checkout(candidate, package):
-                    found[candidate.resolve()] = None
-    return list(found)
-
-
-def _is_checkout(folder: Path, package: str) -> bool:
-    built = any((folder / name).is_file() for name in ("pyproject.toml", "setup.py"))
-    return built and (folder / package / "__init__.py").is_file()

@@ -45,9 +45,13 @@ def inside(context: Context, *words: str) -> Remedy:
     return envgen(context, "exec", context.service, *words)
 
 
-def install(context: Context, name: str, source: Source) -> Remedy:
-    """What brings the source back: an editable install where it is mounted, a new image where it is baked in."""
-    return inside(context, "envgen-install", name) if source.origin.kind == "checkout" else build(context)
+def install(context: Context, name: str, source: Source, *, force: bool = False) -> Remedy:
+    """What brings the source back: an editable install where it is mounted, a new image where it is baked in.
+
+    ``force``: it only looks installed.
+    """
+    words = ["envgen-install", *(["--force"] if force else []), name]
+    return inside(context, *words) if source.origin.kind == "checkout" else build(context)
 
 
 def line(text: str) -> Remedy:

@@ -1,12 +1,10 @@
-"""doctor --deep, --fix, --bundle and plug-ins: real containers, the real FlashInfer 0.5.3."""
+"""doctor --deep, --bundle and plug-ins: real containers, the real FlashInfer 0.5.3."""
 
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import tarfile
-import textwrap
 import uuid
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -187,68 +185,6 @@ def test_without_an_engine_a_bundle_is_still_written(box: Box, tmp_path: Path) -
     box.project.envgen("doctor", "--bundle", str(target), code=1, env={"DOCKER_HOST": "unix:///nowhere.sock"})
     found = members(target)
     assert b"no Docker Engine" in found["README.txt"] and b"no Docker Engine" in found["findings.txt"]
-
-
-def states(project: Project) -> dict[str, str]:
-    listed = project.envgen("cache", "list", "--version", "0.5.3", "--json").json["modules"]
-    return {module["name"]: module["state"] for module in listed}
-
-
-def test_fix_clears_what_is_stale_and_nothing_else(jit_lab: Lab, engine: Engine) -> None:
-    jit_lab.start("wheel")
-    project = Project(jit_lab.folder, jit_lab.name)
-    project.envgen("cache", "baseline", "--version", "0.5.3")
-    source = f"{SITE}/data/csrc/flashinfer_page_binding.cu"  # of page alone
-    jit_lab.sh(f"echo 'int envgen_was_here;' >>{source} && touch -d 2001-01-01 {source}")
-    shown = project.envgen("doctor", "--fix", "--dry-run", code=None)
-    assert "clear 1 stale JIT module: 0.5.3 page" in shown.err and "done" not in shown.err
-    states = {
-        m["name"]: m["state"] for m in project.envgen("cache", "list", "--version", "0.5.3", "--json").json["modules"]
-    }
-    assert states == {"page": "stale", "vllm_comm": "fresh"}
-    assert "done" in project.envgen("doctor", "--fix", "--yes", code=None).err
-    states = {
-        m["name"]: m["state"] for m in project.envgen("cache", "list", "--version", "0.5.3", "--json").json["modules"]
-    }
-    assert states == {"vllm_comm": "fresh"}
-    assert "stale" not in project.envgen("doctor", "--fix", "--dry-run", code=None).err
-
-
-def test_fix_makes_and_hands_over_cache_folders(box: Box, tmp_path: Path) -> None:
-    models = tmp_path / "models"
-    shown = box.project.envgen("doctor", "--fix", "--dry-run", code=None)
-    assert f"mkdir -p {models}" in shown.err and not models.exists()
-    box.project.envgen("doctor", "--fix", "--yes", code=None)
-    assert models.is_dir() and models.stat().st_uid == os.getuid()
-    models.chmod(0o755)
-    box.start("--user", "4321:4321", "-v", f"{models}:/models")
-    (broken,) = box.found("mounts.caches")
-    assert broken["evidence"]["case"] == "not-writable"
-    done = box.project.envgen("doctor", "--fix", "--yes", code=None)
-    assert "chown -R -h 4321:4321 -- /models" in done.err
-    assert models.stat().st_uid == 4321
-    (green,) = box.found("mounts.caches")
-    assert green["severity"] == "ok"
-
-
-def test_fix_asks_and_without_anybody_to_ask_does_nothing(box: Box, tmp_path: Path) -> None:
-    done = box.project.envgen("doctor", "--fix", code=2)
-    assert "--yes" in done.err and not (tmp_path / "models").exists()
-
-
-def test_fix_finds_a_checkout_that_was_moved(box: Box, tmp_path: Path) -> None:
-    checkout = tmp_path / "flashinfer"
-    (checkout / "flashinfer").mkdir(parents=True)
-    (checkout / "flashinfer" / "__init__.py").touch()
-    (checkout / "pyproject.toml").touch()
-    (tmp_path / "models").mkdir()
-    printed = box.project.envgen("doctor", "--fix", "--yes", code=None).err
-    assert f"but in {checkout}. Put this into envgen.local.yaml" in printed
-    lines = printed.splitlines()
-    start = next(number for number, line in enumerate(lines) if line.strip() == "profiles:")
-    (tmp_path / "envgen.local.yaml").write_text(textwrap.dedent("\n".join(lines[start : start + 3])))
-    assert str(checkout) in box.project.envgen("config", "--json").out
-    assert "Put this" not in box.project.envgen("doctor", "--fix", "--yes", code=None).err
 
 
 def test_scripts_of_the_project_run_inside(box: Box, tmp_path: Path) -> None:

@@ -9,15 +9,15 @@ from pathlib import Path
 import click
 
 from envgen.app.crash import write_report
-from envgen.app.doctor import apply_fixes, diagnose, joined
+from envgen.app.doctor import diagnose, joined
 from envgen.app.places import at
 from envgen.app.session import Session, of_running
-from envgen.cli.common import ask, print_json, reporting, wants_json
+from envgen.cli.common import print_json, reporting, wants_json
 from envgen.deployment import known_service
 from envgen.doctor import report
 from envgen.doctor.model import Severity, Subject
 from envgen.engine.session import DOCTOR, hurried
-from envgen.errors import ExitCode, UsageError
+from envgen.errors import ExitCode
 from envgen.text import wants_colour
 
 
@@ -30,17 +30,13 @@ from envgen.text import wants_colour
     is_flag=True,
     help="Also import the packages, query them, run a kernel and the checks in checks/deep/ (minutes).",
 )
-@click.option("--fix", is_flag=True, help="Fix what can be fixed safely, after showing it.")
-@click.option("--dry-run", is_flag=True, help="With --fix: show what would be done; change nothing.")
-@click.option("--yes", "-y", is_flag=True, help="With --fix: don't ask.")
 @click.option("--bundle", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
               help="Write findings, versions, files and logs to a redacted FILE (.tar.gz).")  # fmt: skip
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings, too.")
 @hurried(DOCTOR)
 def command(
-    session: Session, service: str | None, throw_away: bool, deep: bool, fix: bool, dry_run: bool, yes: bool,
-    bundle: Path | None, strict: bool,
-) -> int:  # fmt: skip
+    session: Session, service: str | None, throw_away: bool, deep: bool, bundle: Path | None, strict: bool
+) -> int:
     """Check host, image and container, and prove which flashinfer and vllm are imported.
 
     A probe in the container reports the folder from which `python -c`, `python -m` and console scripts import each
@@ -50,19 +46,14 @@ def command(
     \b
     Example:
       envgen doctor -p prod --run --json
-      envgen doctor --fix --dry-run
+      envgen doctor --bundle diagnosis.tar.gz
     """
     if service is not None:
         known_service(session.profile(), service)
     plain = session.deployment()
     session = of_running(session, service, lambda: at(plain, service).engine)
-    _options_fit(fix, dry_run, yes)
     subject = Subject(session.deployment(), service, throw_away, session.loaded().project.file.name, load=deep)
     diagnoses = diagnose(subject, deep=deep)
-    if fix and apply_fixes(
-        diagnoses, dry_run=dry_run, agree=lambda count: yes or ask(f"Do {'this' if count == 1 else f'these {count}'}?")
-    ):
-        diagnoses = diagnose(subject, deep=deep)
     if bundle is not None:
         write_report(bundle, diagnoses)
     found = joined(diagnoses)
@@ -73,10 +64,3 @@ def command(
         click.echo(report.as_text(found, colour=colour), color=colour)
     limit = Severity.WARNING if strict else Severity.ERROR
     return ExitCode.FINDINGS if found.worst >= limit else ExitCode.OK
-
-
-def _options_fit(fix: bool, dry_run: bool, yes: bool) -> None:
-    if (dry_run or yes) and not fix:
-        raise UsageError("--dry-run and --yes go with --fix", hint="envgen doctor --fix --dry-run")
-    if fix and not (yes or dry_run) and (wants_json() or not sys.stdin.isatty()):
-        raise UsageError("--fix can't ask: it needs --yes with --json or without a terminal", hint="or add --dry-run")

@@ -182,7 +182,7 @@ def owners(context: Context, _engine: EngineInfo) -> Judged:
     for one in context.foreign:
         seen = ", ".join(one.examples) + (f" and {one.count - len(one.examples)} more" if one.count > 3 else "")
         title = f"{one.name}: {counted(one.count, 'file')} in {one.folder} of root's"
-        cure = remedies.envgen(context, "doctor", "--fix")
+        cure = remedies.command(f'sudo chown -Rh "$(id -u):$(id -g)" {shlex.quote(one.folder)}')
         yield warning(title, seen, "your own files", cure, case="of-root", folder=one.folder)
     return None
 

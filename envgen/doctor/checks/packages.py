@@ -171,7 +171,7 @@ def flashinfer_data(context: Context, probe: Probe) -> Judged:
             continue
         dangling = [link for link in root.data if link.state == "dangling"]
         missing = ", ".join(link.path for link in root.data if link.state == "missing" or link.empty)
-        cure = remedies.install(context, name, source)
+        cure = remedies.install(context, name, source, force=True)
         facts = {"root": root.root, "version": root.version, "data": {link.name: link.state for link in root.data}}
         if dangling:
             seen = "; ".join(f"{link.path} -> {link.target}" for link in dangling)
