@@ -18,7 +18,7 @@ from envgen.engine.client import Engine, connect
 from envgen.engine.compose import Compose
 from envgen.engine.endpoint import Endpoint, find_endpoint
 from envgen.engine.gpu import gpu_offered
-from envgen.engine.owner import ROOT, Owner, host_user, ours, owner_in, owner_of, run_as, this_owner
+from envgen.engine.owner import ROOT, elsewhere, host_user, ours, run_as
 from envgen.engine.values import Container, Image, Mount
 from envgen.errors import EngineError, NotFoundError, Problem, RefusedError, UsageError, named
 from envgen.inside import run
@@ -244,62 +244,24 @@ class Deployment:
         )  # fmt: skip
         return inside, mounted
 
-    # Its name on the engine: of one project folder and user at a time. Containers, image and overlay go by
-    # NAME-PROFILE, so two folders with one `name:` would take each other's. Who builds or starts first holds the name:
-    # an empty volume has folder and user as labels. An engine makes a volume of a name once, so of two at once one has
-    # it. An image carries no folder: its bytes are the same for everybody.
+    # Its name on the engine. Containers, image and overlay go by NAME-PROFILE, so two folders with one `name:` would
+    # take each other's: the name is the folder's that has containers under it.
 
-    @property
-    def claim_volume(self) -> str:
-        """The volume whose labels name the owner of the name."""
-        return f"{self.profile.compose_name}-owner"
-
-    def other_owner(self) -> Owner | None:
-        """Who else holds the name; None where it is free or ours.
-
-        A name without a container and an image is free. So is one without a container whose holder's folder is no
-        longer on this machine.
-        """
-        mine, engine = this_owner(self.root), self.engine
-        containers = engine.containers(self.profile.compose_name, all=True)
-        holder = owner_in(engine.volume_labels(self.claim_volume) or {})
-        if holder is not None and not holder.same(mine):
-            built = engine.image(self.profile.image_name) is not None
-            if containers or (built and not (engine.info().local and holder.is_gone)):
-                return holder
-        owners = (owner_of(one) for one in containers)
-        return next((one for one in owners if one is not None and not one.same(mine)), None)
+    def other_folder(self) -> Path | None:
+        """The other project folder that has containers under this name."""
+        found = (elsewhere(one, self.root) for one in self.engine.containers(self.profile.compose_name, all=True))
+        return next((folder for folder in found if folder), None)
 
     def require_name(self) -> None:
-        """RefusedError, with both owners, where the name is not ours."""
-        if other := self.other_owner():
-            raise self._refused(other)
-
-    def _refused(self, other: Owner) -> RefusedError:
-        name = self.profile.compose_name
-        gone = "; that folder no longer exists" if self.engine.info().local and other.is_gone else ""
-        commands = [f"docker compose -p {name} down"] if self.engine.containers(name, all=True) else []
-        if self.engine.volume_labels(self.claim_volume) is not None:
-            commands.append(f"docker volume rm {self.claim_volume}")
-        return RefusedError(
-            f"{name} belongs to {other}; this is {this_owner(self.root)}{gone}",
-            hint=f"to work beside it, write `name: {self.profile.project}-2`, and ports of its own, into "
-            f"envgen.local.yaml; to take its place: {' && '.join(commands)}",
-        )
-
-    def claim_name(self) -> None:
-        """Hold the name from now on. RefusedError where somebody else does, or was faster."""
-        self.require_name()
-        mine = this_owner(self.root)
-        holder = owner_in(self.engine.volume_labels(self.claim_volume) or {})
-        if holder is not None and not holder.same(mine):  # of somebody who has left nothing
-            self.release_name()
-        self.engine.create_volume(self.claim_volume, mine.labels)
-        self.require_name()
-
-    def release_name(self) -> None:
-        """Let go of the name."""
-        self.engine.remove_volume(self.claim_volume)
+        """RefusedError, with both folders, where the name is another folder's."""
+        other, name = self.other_folder(), self.profile.compose_name
+        if other is not None:
+            gone = "; that folder no longer exists" if self.engine.info().local and not other.exists() else ""
+            raise RefusedError(
+                f"{name} belongs to {other}; this is {self.root}{gone}",
+                hint=f"to work beside it, write `name: {self.profile.project}-2`, and ports of its own, into "
+                f"envgen.local.yaml; to take its place: docker compose -p {name} down",
+            )
 
 
 def known_service(profile: Profile, name: str) -> None:

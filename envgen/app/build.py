@@ -167,7 +167,7 @@ def build(
     engine = here.engine
     if not unlocked:
         require_lock(here)
-    here.claim_name()
+    here.require_name()
     if image_id := up_to_date(job, options, engine):
         return BuildOutcome(job, image_id)
     changed = () if job.target else tuple(here.outdated)

@@ -1,7 +1,7 @@
 """What runs left behind, on the engine and in the project: found, shown, removed.
 
 Only what carries envgen's labels, or the names that envgen gives, together with this project's name. What goes by the
-name of a profile that another folder or user holds is not touched, unless that folder was on this machine and is gone.
+name of a profile that has containers of another folder is not touched.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from pathlib import Path
 from envgen import files
 from envgen.deployment import Deployment
 from envgen.engine.client import Engine
-from envgen.engine.owner import Owner
 from envgen.engine.values import Container
 from envgen.errors import EngineError, EnvgenError, RefusedError
 from envgen.jitcache import space
@@ -63,9 +62,9 @@ def find(engine: Engine, project: Project, variants: Sequence[Profile] = ()) -> 
     yield from _old(project.root, "crash", "crash", CRASHES_KEPT)
 
 
-def held_elsewhere(engine: Engine, project: Project) -> dict[str, Owner]:
-    """The profiles whose name belongs to another folder or user, with that owner."""
-    found = {name: _at(engine, project, profile).other_owner() for name, profile in project.profiles.items()}
+def held_elsewhere(engine: Engine, project: Project) -> dict[str, Path]:
+    """The profiles whose name belongs to another folder, with that folder."""
+    found = {name: _at(engine, project, profile).other_folder() for name, profile in project.profiles.items()}
     return {name: other for name, other in found.items() if other is not None}
 
 
@@ -89,7 +88,7 @@ def remove(items: Sequence[Item]) -> list[str]:
 
 
 def _images(
-    engine: Engine, project: Project, containers: Sequence[Container], foreign: Mapping[str, Owner]
+    engine: Engine, project: Project, containers: Sequence[Container], foreign: Mapping[str, Path]
 ) -> Iterator[Item]:
     """Those without a name that an earlier build of a profile left; not what a container was made of."""
     used = {container.image_id for container in containers}
@@ -106,7 +105,7 @@ def _overlays(
     project: Project,
     profiles: Sequence[Profile],
     containers: Sequence[Container],
-    foreign: Mapping[str, Owner],
+    foreign: Mapping[str, Path],
 ) -> Iterator[Item]:
     """Editable installs for another base image, Python or set of sources than a profile has now."""
     kept = {overlay_volume(profile) for profile in profiles if profile.mounted_sources}
@@ -127,7 +126,7 @@ def _volumes(engine: Engine, name: str, found: Sequence[str], why: str) -> Itera
 
 
 def _caches(
-    engine: Engine, project: Project, profiles: Sequence[Profile], foreign: Mapping[str, Owner]
+    engine: Engine, project: Project, profiles: Sequence[Profile], foreign: Mapping[str, Path]
 ) -> Iterator[Item]:
     """Namespaces that no profile uses, nor a container, nor anybody for a month; and what killed runs left in others.
 

@@ -118,8 +118,6 @@ def remove(here: Deployment, names: Sequence[str], *, volumes: bool, dry_run: bo
         compose.run("--profile", "*", "down", "--remove-orphans", *(["--volumes"] if volumes else []))
     elif found:
         compose.run("--profile", "*", "rm", "--stop", "--force", *names)
-    if volumes:
-        here.release_name()
     return found, doomed
 
 
@@ -132,7 +130,6 @@ def one_off(session: Session, service: str, argv: Sequence[str], options: Sequen
     here.require_name()
     preflight.check_once(here, service)
     compose = here.to_start(service).compose
-    here.claim_name()
     preflight.prepare(here, service)
     terminal = () if tty and sys.stdin.isatty() and sys.stdout.isatty() else ("-T",)
     return compose.interactive("--progress=quiet", "run", "--rm", "--no-deps", *terminal, *options, service, *argv)
@@ -270,8 +267,8 @@ def begin(
             progress(f"  note: {note}")
     if found.running and checked.differing and not recreate and not again:
         _may_replace(profile, service, found.running, checked.differing, agree)
-    for one in checked.places:  # the head first: of two laptops at once, its engine decides
-        one.claim_name()
+    for one in checked.places:
+        one.require_name()
         if checked.differing or not found.running:
             preflight.prepare(one, service)
     if checked.ranks:

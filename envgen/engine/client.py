@@ -149,13 +149,6 @@ class Engine:
             return str(self._api.inspect_volume(name)["Mountpoint"])
         return None
 
-    def volume_labels(self, name: str) -> Mapping[str, str] | None:
-        """The labels of a named volume; None if there is no such volume."""
-        with self._wrap_errors(f"volume {name}"), _absent():
-            labels = self._api.inspect_volume(name).get("Labels") or {}
-            return {str(key): str(value) for key, value in labels.items()}
-        return None
-
     def create_volume(self, name: str, labels: Mapping[str, str]) -> None:
         """Make an empty volume; nothing happens where there is one of that name."""
         with self._wrap_errors(f"volume {name}"):

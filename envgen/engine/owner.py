@@ -1,11 +1,9 @@
-"""The owner of a container or volume: the project folder and the user that made it, from its labels."""
+"""Who runs envgen, the user of a container, and the project folder that made it."""
 
 from __future__ import annotations
 
 import os
-import pwd
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 from envgen.engine.client import Engine
@@ -36,79 +34,24 @@ def run_as(engine: Engine, profile: Profile, service: str) -> str:
     return ROOT if user == "root" else user
 
 
-FOLDER = "dev.envgen.folder"
-USER = "dev.envgen.user"
 WORKING_DIR = "com.docker.compose.project.working_dir"
 
 
-@dataclass(frozen=True)
-class Owner:
-    """A project folder and a user; ``uid`` and ``user`` are "" where only the folder is known."""
-
-    folder: str
-    uid: str = ""
-    user: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.folder} ({self.who})" if self.uid else self.folder
-
-    @property
-    def who(self) -> str:
-        """The user, in words."""
-        return f"user {self.user}, uid {self.uid}" if self.user else f"uid {self.uid}"
-
-    @property
-    def labels(self) -> dict[str, str]:
-        """What a volume of this owner carries."""
-        return {FOLDER: self.folder, USER: f"{self.uid} {self.user}".strip()}
-
-    def same_folder(self, other: Owner) -> bool:
-        """Whether both are one folder, whatever links lead there."""
-        return os.path.realpath(self.folder) == os.path.realpath(other.folder)
-
-    def same(self, other: Owner) -> bool:
-        """The same folder, and not two users that are known to differ."""
-        return self.same_folder(other) and (not (self.uid and other.uid) or self.uid == other.uid)
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether the folder is no longer on this machine. One that can't be looked at is there."""
-        try:
-            Path(self.folder).stat()
-        except (FileNotFoundError, NotADirectoryError):
-            return True
-        except OSError:
-            return False
-        return False
-
-
-def this_owner(root: Path) -> Owner:
-    """The project in ``root``, and who runs envgen: under sudo, who called it."""
-    uid, _ = caller()
-    try:
-        name = pwd.getpwuid(uid).pw_name
-    except (KeyError, OverflowError):
-        name = ""
-    return Owner(os.path.realpath(root), str(uid), name)
-
-
-def owner_in(labels: Mapping[str, str]) -> Owner | None:
-    """The owner that the labels of a volume name."""
-    folder = labels.get(FOLDER)
-    uid, _, user = labels.get(USER, "").partition(" ")
-    return Owner(folder, uid, user) if folder else None
-
-
-def owner_of(container: Container) -> Owner | None:
-    """The folder that a container's Compose file is in, as Compose itself labels it."""
+def folder_of(container: Container) -> Path | None:
+    """The project folder that a container's Compose file is in, as Compose itself labels it."""
     folder = container.labels.get(WORKING_DIR)
     if not folder:
         return None
     place = Path(folder)
-    return Owner(str(place.parent if place.name == "compose" else place))
+    return place.parent if place.name == "compose" else place
+
+
+def elsewhere(container: Container, root: Path) -> Path | None:
+    """The folder of a container that another project folder than ``root`` made, whatever links lead there."""
+    folder = folder_of(container)
+    return folder if folder and os.path.realpath(folder) != os.path.realpath(root) else None
 
 
 def ours(containers: Sequence[Container], root: Path) -> tuple[Container, ...]:
     """``containers`` without those of a project in another folder than ``root``."""
-    owners = ((one, owner_of(one)) for one in containers)
-    return tuple(one for one, owner in owners if owner is None or owner.same_folder(Owner(str(root))))
+    return tuple(one for one in containers if elsewhere(one, root) is None)

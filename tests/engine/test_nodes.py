@@ -176,14 +176,14 @@ def test_every_verb_reaches_all_machines(ready: Pair) -> None:
     changed = ready.envgen("up", "serve", "--set", "services.serve.args.max-model-len=64", code=6).stderr
     assert "spark-1: command: " in changed and "spark-2: command: " in changed
 
-    # The same project on another laptop: whoever came first holds it, on each engine.
+    # The same project on another laptop: whose containers are there holds it, on each engine.
     other = ready.folder / "other"
     other.mkdir()
     for file in ("envgen.yaml", "envgen.local.yaml"):
         shutil.copy(ready.folder / file, other)
     refused = ready.envgen("up", "serve", code=6, cwd=other).stderr
-    assert f"spark-1: envgentest-pair-cpu belongs to {ready.folder} " in refused
-    assert "docker volume rm envgentest-pair-cpu-owner" in ready.envgen("down", code=6, cwd=other).stderr
+    assert f"spark-1: envgentest-pair-cpu belongs to {ready.folder};" in refused
+    assert "docker compose -p envgentest-pair-cpu down" in ready.envgen("down", code=6, cwd=other).stderr
 
     assert "serve is ready" in ready.envgen("restart", "serve").stdout
     stopped = ready.envgen("stop", "serve").stdout

@@ -75,9 +75,6 @@ class LocalEngine:
     def volumes(self, text: str) -> tuple[str, ...]:
         return tuple(sorted(name for name in self.volumes_ if text in name))
 
-    def volume_labels(self, name: str) -> Mapping[str, str] | None:
-        return {} if name in self.volumes_ else None
-
     def create_volume(self, name: str, labels: Mapping[str, str]) -> None:
         self.volumes_.add(name)
 

@@ -114,7 +114,7 @@ def forget(name: str) -> None:
         if container.startswith(f"{name}-"):
             docker("rm", "-f", container, check=False)
     for volume in docker("volume", "ls", "-q", "--filter", f"name={name}-").split():
-        if volume.startswith(f"{name}-") and (volume.endswith("-owner") or "-env-" in volume):
+        if volume.startswith(f"{name}-") and "-env-" in volume:
             docker("volume", "rm", volume, check=False)
 
 

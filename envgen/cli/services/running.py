@@ -107,7 +107,7 @@ def up(
     Services start in parallel, except that models load onto a GPU one after the other.
 
     A running service is left alone. If its settings differ from the profile's, up shows the differences and replaces it
-    only with --recreate or after you confirm (otherwise exit code 6). It never touches what another folder or user runs
+    only with --recreate or after you confirm (otherwise exit code 6). It never touches what another folder runs
     under the same name (exit code 6).
 
     A service with `cluster` starts on all its machines, after `envgen nodes check`: workers first, then the head. If
@@ -334,8 +334,7 @@ def ps(session: Session, everything: bool, only_ids: bool) -> int:
         differ = {} if only_ids else changed(lambda: here, mine)  # noqa: B023
         rows += [as_data(one, here.digest, differ.get(one.id), here.node) for one in mine]
         if hidden := len(there) - len(ours(there, here.root)):
-            other = here.other_owner()
-            progress(f"note: {here.named('not shown')}: {hidden} of another folder, {other}")
+            progress(f"note: {here.named('not shown')}: {hidden} of another folder, {here.other_folder()}")
         if here.node and not mine:
             progress(f"note: {here.named('no containers')}")
     lines = [str(row["id"]) for row in rows] if only_ids else listing(rows) if rows else []

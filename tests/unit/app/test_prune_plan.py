@@ -140,9 +140,6 @@ def test_a_folder_elsewhere_with_the_same_name(tmp_path: Path, folder: str, thei
         def containers(self, _name: str, all: bool) -> tuple[Container, ...]:
             return (one,)
 
-        def volume_labels(self, _name: str) -> None:
-            return None
-
     assert set(prune.held_elsewhere(Stub(), project)) == ({"dev"} if theirs else set())  # type: ignore[arg-type]
 
 

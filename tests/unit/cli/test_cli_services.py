@@ -58,12 +58,6 @@ class StubEngine:
     def volumes(self, text: str) -> tuple[str, ...]:
         return tuple(name for name in self.labels if text in name)
 
-    def volume_labels(self, name: str) -> Mapping[str, str] | None:
-        return self.labels.get(name)
-
-    def create_volume(self, name: str, labels: Mapping[str, str]) -> None:
-        self.labels.setdefault(name, labels)
-
     def containers(self, _project: str, service: str | None = None, all: bool = False) -> tuple[Container, ...]:
         mine = [one for one in self.found if service in (None, one.service) and not (service and one.one_off)]
         return tuple(one for one in mine if all or one.running)

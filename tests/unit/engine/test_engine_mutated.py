@@ -50,7 +50,6 @@ QUESTIONS: dict[str, tuple[Callable[[Engine], Any], list[Any]]] = {
     "leftovers": (lambda engine: engine.leftovers(), [[ROW, ROW]]),
     "dangling": (lambda engine: engine.dangling("l"), [[ROW], IMAGE]),
     "volume": (lambda engine: engine.volume("v"), [VOLUME]),
-    "volume_labels": (lambda engine: engine.volume_labels("v"), [VOLUME]),
     "volumes": (lambda engine: engine.volumes("v"), [{"Volumes": [VOLUME]}]),
     "volumes of a project": (lambda engine: engine.volumes(project="v"), [{"Volumes": [VOLUME]}]),
     "volume_sizes": (lambda engine: engine.volume_sizes(), [{"Volumes": [VOLUME]}]),
