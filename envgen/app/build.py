@@ -112,7 +112,7 @@ def request_of(job: Job, options: Options) -> BuildRequest:
     )
 
 
-def buildable(builder: str, engine: Engine) -> None:
+def require_builder(builder: str, engine: Engine) -> None:
     """RefusedError where there is no builder."""
     if builder == buildx.OWN and engine.info().product == "Podman":
         raise RefusedError(
@@ -164,23 +164,41 @@ def build(
     """Try the patches, hold the lock against the project, and build what is not up to date."""
     here = job.here
     try_patches(here)  # before Docker is asked for anything
-    engine = here.engine
     if not unlocked:
         require_lock(here)
     here.require_name()
-    if image_id := up_to_date(job, options, engine):
+    if image_id := up_to_date(job, options, here.engine):
         return BuildOutcome(job, image_id)
-    changed = () if job.target else tuple(here.outdated)
-    if lines := first_of([str(one) for one in changed], 12):
-        progress(f"{job.image} is older: {'; '.join(lines)}")
-    how = job.compilers(engine, options)
+    changed = _changed(job)
     request = request_of(job, options)
     require_plugin("buildx")
-    buildable(options.builder, engine)
-    old = engine.image(job.image)
-    _ = here.workspace
+    require_builder(options.builder, here.engine)
+    before = here.engine.image(job.image)
+    how = job.compilers(here.engine, options)
     progress(how)
-    with BuildLog(state_dir(here.root, "logs"), here.profile.name) as log:
+    result, cause, log = _run(job, request, how, on_step, on_tick)
+    if result.ok and options.builder != buildx.OWN and not options.push and (image := here.engine.image(job.image)):
+        result = replace(result, image_id=image.id)  # of what it sent, the builder knows the manifest's digest alone
+    if options.plain and before and before.id == result.image_id:
+        return BuildOutcome(job, before.id, changed=changed)
+    pushed = options.tags if result.ok and options.push else ()
+    return BuildOutcome(job, result.image_id, how, result, cause, log, pushed, changed)
+
+
+def _changed(job: Job) -> tuple[Change, ...]:
+    """What has changed since the image that is there was built, and is printed."""
+    changed = () if job.target else tuple(job.here.outdated)
+    if lines := first_of([str(one) for one in changed], 12):
+        progress(f"{job.image} is older: {'; '.join(lines)}")
+    return changed
+
+
+def _run(
+    job: Job, request: BuildRequest, how: str, on_step: Callable[[Step], None], on_tick: Callable[[], None]
+) -> tuple[BuildResult, Cause | None, str]:
+    """buildx, with its whole output in a log: the result, what was behind a failure, and the log's path."""
+    _ = job.here.workspace
+    with BuildLog(state_dir(job.here.root, "logs"), job.here.profile.name) as log:
         log.say(f"$ {shlex.join(buildx.argv_of(request))}")
         log.say(how)
         result = buildx.build(request, on_line=log.say, on_step=on_step, on_tick=on_tick)
@@ -188,12 +206,7 @@ def build(
         if cause:
             log.say(f"{cause.summary}: {cause.evidence}")
         log.say(f"ended with {result.code} after {result.seconds:.1f} s {result.image_id}")
-    if result.ok and options.builder != buildx.OWN and not options.push and (image := engine.image(job.image)):
-        result = replace(result, image_id=image.id)  # of what it sent, the builder knows the manifest's digest alone
-    if options.plain and old and old.id == result.image_id:
-        return BuildOutcome(job, old.id, changed=changed)
-    pushed = options.tags if result.ok and options.push else ()
-    return BuildOutcome(job, result.image_id, how, result, cause, job.shown(log.path), pushed, changed)
+    return result, cause, job.shown(log.path)
 
 
 def _cause(result: BuildResult) -> Cause | None:

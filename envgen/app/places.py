@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from envgen.app.session import VARIANT_LABEL, Session
+from envgen.app.session import VARIANT_LABEL
 from envgen.deployment import Deployment, host_of, known_service, require_described
 from envgen.engine.process import in_background
 from envgen.engine.values import Container
@@ -72,31 +72,24 @@ def by_hand(node: str, profile: Profile, reason: str) -> str:
     )
 
 
-def opened(session: Session) -> Deployment:
-    """The profile on the engine that Docker itself would use."""
-    return _rendered(session.deployment())
+def rendered(here: Deployment) -> Deployment:
+    """``here``, where it can be rendered: what can't fails before anything is done with it."""
+    _ = here.compose
+    return here
 
 
-def _rendered(one: Deployment) -> Deployment:
-    """A profile that can't be rendered fails before anything is done with it."""
-    _ = one.compose
-    return one
-
-
-def place_of(session: Session, service: str, node: str | None) -> Deployment:
+def place_of(here: Deployment, service: str, node: str | None) -> Deployment:
     """Where ``service`` is: on ``node``, by default the first of its machines. EngineError if that can't be reached."""
-    profile = session.profile()
-    known_service(profile, service)
-    cluster = profile.services[service].cluster
-    found = places(session, (service,), node or (cluster.nodes[0] if cluster else None))
+    known_service(here.profile, service)
+    cluster = here.profile.services[service].cluster
+    found = places(here, (service,), node or (cluster.nodes[0] if cluster else None))
     for error in found.lost.values():
         raise error
     return found.found[0]
 
 
-def places(session: Session, names: Sequence[str] = (), node: str | None = None) -> Machines:
+def places(here: Deployment, names: Sequence[str] = (), node: str | None = None) -> Machines:
     """Where these services are (none named: all of the profile). ``node``: there alone."""
-    here = session.deployment()
     profile = here.profile
     wanted = nodes_of(profile, names)
     if node is not None:
@@ -106,13 +99,13 @@ def places(session: Session, names: Sequence[str] = (), node: str | None = None)
             raise UsageError(f"{' '.join(names) or f'profile {profile.name}'} is not on {node}", hint=hint)
         wanted = [node]
     if wanted == [""]:
-        return Machines(profile, [opened(session)])
+        return Machines(profile, [rendered(here)])
     reached, lost = reach(here, wanted)
     made = Machines(profile, lost=lost)
     if reached:  # one rendering for all: that of the first machine's image
         first = next(iter(reached.values())).knowing(profile=profile)
         known = {"rendered": first.rendered, "workspace": first.workspace}
-        made.found = [_rendered(one.knowing(**known)) for one in reached.values()]
+        made.found = [rendered(one.knowing(**known)) for one in reached.values()]
     return made
 
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from envgen.app import grants, nodes, weights
 from envgen.app.cluster import Group
 from envgen.app.crash import bundle_writer
-from envgen.app.places import opened, place_of, places
+from envgen.app.places import place_of, places, rendered
 from envgen.app.predict import ask_release
 from envgen.app.session import Session, of_running
 from envgen.deployment import Deployment, known_service
@@ -60,14 +60,14 @@ def again(verb: str, session: Session, service: str, timeout: int | None) -> tup
 
     A restart on several machines ends all of it first, then starts all.
     """
-    here = place_of(session, service, None)
+    here = place_of(session.deployment(), service, None)
     container = _there(here, service)
     varied = of_running(session, service, lambda: here.engine, stopped=True)
     if here.node:  # `up` leaves containers that are there as they are, and starts them
-        checked = check(varied, service, _never)
-        return varied.profile(), start(checked, _never, timeout=timeout, again=verb == "restart")
+        checked = check(varied.deployment(), service, _never)
+        return checked.here.profile, start(checked, _never, timeout=timeout, again=verb == "restart")
     if varied is not session:  # what it must show to be ready depends on the variant that it was started with
-        here = opened(varied)
+        here = rendered(varied.deployment())
     profile = here.profile
     preflight.check_again(here, container)  # before a running one ends
     progress(f"  {verb}ing {container.name}")
@@ -121,12 +121,12 @@ def remove(here: Deployment, names: Sequence[str], *, volumes: bool, dry_run: bo
     return found, doomed
 
 
-def one_off(session: Session, service: str, argv: Sequence[str], options: Sequence[str], *, tty: bool) -> int:
+def one_off(here: Deployment, service: str, argv: Sequence[str], options: Sequence[str], *, tty: bool) -> int:
     """Run a command in a container of its own, with image, mounts and environment of a service; its exit code.
 
     The container is removed when the command ends, whatever ends it.
     """
-    here = place_of(session, service, None)
+    here = place_of(here, service, None)
     here.require_name()
     preflight.check_once(here, service)
     compose = here.to_start(service).compose
@@ -169,14 +169,13 @@ class Checked:
         return Group(self.ranks, self.service)
 
 
-def check(session: Session, service: str, agree: Agree) -> Checked:
+def check(here: Deployment, service: str, agree: Agree) -> Checked:
     """Everything that must hold before a start. Where weights alone are missing, ``agree`` may have them fetched."""
-    known_service(session.profile(), service)
+    known_service(here.profile, service)
     require_plugin("compose")
-    if session.profile().services[service].cluster is not None:
-        return _check_shared(session, service)
-    here = opened(session)
-    here.require_name()
+    if here.profile.services[service].cluster is not None:
+        return _check_shared(here, service)
+    rendered(here).require_name()
     look = partial(preflight.check, here, service, partial(weights.preflight, here, service))
     try:
         found = look()
@@ -194,10 +193,10 @@ def check(session: Session, service: str, agree: Agree) -> Checked:
     return Checked(kept, service, found, differences(kept, service, found.running))
 
 
-def _check_shared(session: Session, service: str) -> Checked:
+def _check_shared(here: Deployment, service: str) -> Checked:
     """The same for a service on several machines."""
-    root, profile = session.loaded().project.root, session.profile()
-    found = places(session, (service,))
+    root, profile = here.root, here.profile
+    found = places(here, (service,))
     for here in found.found:
         try:
             here.require_name()
@@ -252,31 +251,25 @@ def begin(
     profile = here.profile
     named = f"{profile.name}, variant {profile.variant}" if profile.variant else profile.name
     progress(f"up {service}: profile {named}, image {profile.image_name}, gpu {found.gpu.value}")
-    if handed := grants.note(profile, here.root, service):
-        progress(f"  note: {handed}")
-    for source, lacks in lacking(profile, here.root).items():
-        folder = profile.sources[source].origin.checkout
-        names, cure = ", ".join(lacks), f"envgen patch apply {source} --checkout {folder}"
-        progress(f"  note: the checkout of {source} lacks {names}: {cure}")
-    for note in found.notes:
+    for note in _notes(checked, predict):
         progress(f"  note: {note}")
-    if unset := [name for name in profile.secrets if name not in here.shell and not found.running]:
-        progress(f"  note: not set in this terminal or in .env: {', '.join(unset)}")
-    if predict and not found.running:
-        for note in ask_release(here, service):
-            progress(f"  note: {note}")
     if found.running and checked.differing and not recreate and not again:
         _may_replace(profile, service, found.running, checked.differing, agree)
     for one in checked.places:
         one.require_name()
         if checked.differing or not found.running:
             preflight.prepare(one, service)
-    if checked.ranks:
-        if found.running and (again or checked.differing):
-            _end_all(checked)
-        started = checked.group.start(wait_for_it=wait, timeout=timeout)
-        return Starting(checked, _done(started), lambda: started)
-    launcher = Launcher(here, service, progress, bundle_writer((here,), service))
+    if not checked.ranks:
+        return _begin_here(checked, wait, timeout)
+    if found.running and (again or checked.differing):
+        _end_all(checked)
+    started = checked.group.start(wait_for_it=wait, timeout=timeout)
+    return Starting(checked, _done(started), lambda: started)
+
+
+def _begin_here(checked: Checked, wait: bool, timeout: int | None) -> Starting:
+    """Start it on this engine, and wait in the background."""
+    launcher = Launcher(checked.here, checked.service, progress, bundle_writer((checked.here,), checked.service))
     try:
         begun = launcher.begin()
     except KeyboardInterrupt:
@@ -286,6 +279,24 @@ def begin(
     ready = _done(Awaited(Answer(True)))
     future = in_background(lambda: launcher.wait(begun.container.id, timeout)) if wait else ready
     return Starting(checked, future, lambda: launcher.finish(begun, future.result))
+
+
+def _notes(checked: Checked, predict: bool) -> Iterator[str]:
+    """What the user is told before a start, and stops nothing."""
+    here, service, found = checked.here, checked.service, checked.found
+    profile = here.profile
+    if handed := grants.note(profile, here.root, service):
+        yield handed
+    for source, lacks in lacking(profile, here.root).items():
+        apply = f"envgen patch apply {source} --checkout {profile.sources[source].origin.checkout}"
+        yield f"the checkout of {source} lacks {', '.join(lacks)}: {apply}"
+    yield from found.notes
+    if found.running:
+        return
+    if unset := [name for name in profile.secrets if name not in here.shell]:
+        yield f"not set in this terminal or in .env: {', '.join(unset)}"
+    if predict:
+        yield from ask_release(here, service)
 
 
 def _done(value: T) -> Future[T]:
@@ -309,17 +320,17 @@ def _end_all(checked: Checked) -> None:
         raise PreflightError(checked.service, tuple(problems))
 
 
-def check_all(session: Session, names: Sequence[str], agree: Agree) -> tuple[Checked, ...]:
+def check_all(here: Deployment, names: Sequence[str], agree: Agree) -> tuple[Checked, ...]:
     """Check these services (none named: all of the profile). PreflightError with the problems of all of them."""
-    names = tuple(dict.fromkeys(names)) or tuple(session.profile().services)
+    names = tuple(dict.fromkeys(names)) or tuple(here.profile.services)
     if not names:
-        main_service(session.profile())
+        main_service(here.profile)
     passed, refused = [], dict[str, PreflightError]()
     for name in names:  # before any is looked at
-        known_service(session.profile(), name)
+        known_service(here.profile, name)
     for name in names:
         try:
-            passed.append(check(session, name, agree))
+            passed.append(check(here, name, agree))
         except PreflightError as error:
             refused[name] = error
     if refused:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from envgen.app import lock
-from envgen.app.places import as_data, changed, nodes_of, opened, reach
+from envgen.app.places import as_data, changed, nodes_of, reach, rendered
 from envgen.app.session import VARIANT_LABEL, Session
 from envgen.bench.record import runs, utc
 from envgen.deployment import Deployment
@@ -60,7 +60,7 @@ def look(session: Session) -> dict[str, Any]:
             (node, container) for node, one in reached.items()
             for container in one.containers(all=True)
         ]  # fmt: skip
-        differ = changed(lambda: opened(session), [one for node, one in there if not node])
+        differ = changed(lambda: rendered(session.deployment()), [one for node, one in there if not node])
         found["containers"] = [as_data(one, first.digest, differ.get(one.id), node) for node, one in there]
         found["differences"] = _differences(session, [one for _, one in there if differ.get(one.id)])
     except EnvgenError as error:
@@ -93,7 +93,7 @@ def _differences(session: Session, found: list[Container]) -> Mapping[str, list[
     """By container, what `up` would change: names and both values."""
     made: dict[str, list[str]] = {}
     for one in found:
-        here, old = opened(session), one.labels.get(VARIANT_LABEL, "")
+        here, old = rendered(session.deployment()), one.labels.get(VARIANT_LABEL, "")
         lines = [f"variant: {old or 'none'} → {session.variant or 'none'}"] if old != session.variant else []
         with contextlib.suppress(EnvgenError):  # Compose did not answer in time
             lines += differences(keep_moment(here, one), one.service, one)

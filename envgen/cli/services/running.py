@@ -127,7 +127,7 @@ def up(
     if build_first:
         make(session)
     with moving("checking"):
-        checked = services.check_all(session, names, ask)
+        checked = services.check_all(session.deployment(), names, ask)
     documents: list[dict[str, Any]] = []
     try:
         with moving("starting"):
@@ -215,7 +215,7 @@ def run(session: Session, argv: tuple[str, ...], inside: list[str], tty: bool) -
     """
     profile = session.profile()
     service, words = (argv[0], argv[1:]) if argv[0] in profile.services else (services.main_service(profile), argv)
-    return services.one_off(session, service, command_of(words), inside, tty=tty)
+    return services.one_off(session.deployment(), service, command_of(words), inside, tty=tty)
 
 
 @click.command()
@@ -248,7 +248,7 @@ def down(session: Session, names: tuple[str, ...], volumes: bool, dry_run: bool)
     """
     if names and volumes:
         raise UsageError("the services of a profile share their volumes", hint="envgen down --volumes")
-    profile, found = session.profile(), places(session, names)
+    profile, found = session.profile(), places(session.deployment(), names)
     work = partial(services.remove, names=names, volumes=volumes, dry_run=dry_run)
     done, left = each(found, work)
     containers = [here.named(name) for here, (gone, _) in done for name in gone]
@@ -282,7 +282,7 @@ def stop(session: Session, names: tuple[str, ...]) -> int:
     Example:
       envgen stop serve
     """
-    done, left = each(places(session, names), partial(services.halt, names=names))
+    done, left = each(places(session.deployment(), names), partial(services.halt, names=names))
     found = [here.named(name) for here, stopped in done for name in stopped]
     lines = [f"container {name} stopped" for name in found]
     if not found and not left:
@@ -326,7 +326,7 @@ def ps(session: Session, everything: bool, only_ids: bool) -> int:
     Example:
       envgen ps --profile prod --json
     """
-    profile, found = session.profile(), places(session)
+    profile, found = session.profile(), places(session.deployment())
     rows = []
     for here in found.found:
         there = here.engine.containers(profile.compose_name, all=True)
@@ -394,7 +394,7 @@ def logs(
       envgen logs -t --since 10m
       envgen logs -f serve --node spark-2
     """
-    found = places(session, names, node)
+    found = places(session.deployment(), names, node)
     for error in found.lost.values():
         progress(f"{error}", always=True)
     having = [here for here in found.found if here.containers(names, all=True)]
@@ -471,6 +471,6 @@ def shell(session: Session, service: str | None, inside: list[str], tty: bool, n
 def _attach(
     session: Session, service: str, node: str | None, argv: Sequence[str], inside: Sequence[str], tty: bool
 ) -> int:
-    here = place_of(session, service, node)
+    here = place_of(session.deployment(), service, node)
     container = here.running(service)
     return attach(here.compose.endpoint, container.id, with_start_up(argv), options=inside, tty=tty)

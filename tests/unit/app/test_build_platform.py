@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from envgen.app.build import Job, buildable, job_of, request_of
+from envgen.app.build import Job, job_of, request_of, require_builder
 from envgen.deployment import Deployment
 from envgen.engine.buildx import Options
 from envgen.engine.client import Engine
@@ -37,6 +37,6 @@ def test_only_what_is_pushed_goes_by_its_tags_alone(tmp_path: Path) -> None:
 def test_podman_builds_with_a_named_builder_alone() -> None:
     podman = cast(Engine, SimpleNamespace(info=lambda: SimpleNamespace(arch="arm64", product="Podman")))
     with pytest.raises(RefusedError, match="Podman has no BuildKit") as caught:
-        buildable("default", podman)
+        require_builder("default", podman)
     assert "BUILDX_BUILDER=envgen envgen build" in caught.value.problems[0].hint
-    buildable("envgen", podman)
+    require_builder("envgen", podman)

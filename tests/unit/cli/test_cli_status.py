@@ -141,7 +141,7 @@ def test_what_differs_has_a_name_and_the_variant_that_runs_is_told(monkeypatch: 
     engine = StubEngine()
     monkeypatch.setattr(engine, "containers", lambda _project, *, all: (running,))
     monkeypatch.setattr(status, "changed", lambda _here, found: {one.id: True for one in found})
-    monkeypatch.setattr(status, "opened", lambda _session: SimpleNamespace(engine=0, compose=0, profile=0))
+    monkeypatch.setattr(status, "rendered", lambda _here: SimpleNamespace(engine=0, compose=0, profile=0))
     monkeypatch.setattr(status, "keep_moment", lambda *_: None)
     monkeypatch.setattr(status, "differences", lambda *_: ("environment: A=1 is now 2",))
     screen = ask(monkeypatch, engine)
