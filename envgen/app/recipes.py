@@ -186,7 +186,8 @@ def _must_load(label: str, text: str, name: str) -> None:
         try:
             load_project(file=file, local=False).project.profiles[name]
         except ProjectError as error:
-            head = Problem(f"the recipe does not make a profile that loads; {label} is as it was:")
-            raise ProjectError([head, *error.problems]) from None
+            head = f"the recipe does not make a profile that loads; {label} is as it was: "
+            first, *rest = (replace(one, place=one.place and replace(one.place, file=label)) for one in error.problems)
+            raise ProjectError([replace(first, message=head + first.message), *rest]) from None
         except EnvgenError as error:
             raise RefusedError(f"the recipe does not make a profile: {error}") from None

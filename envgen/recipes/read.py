@@ -16,6 +16,7 @@ from envgen.profile.shape import ENV_NAME, FLAG, matches
 from envgen.profile.tree import LIST, MAP, NULL, PROJECT, Node, Source, parse
 
 HARDWARE = "dgx_spark_gb10"
+_WIDER = ("blackwell", "nvidia")  # the groups of hardware that it belongs to; the first that a recipe has counts
 LARGEST = 256 << 10  # bytes of one recipe
 # Flags that a profile decides, not a recipe.
 _OURS = {"host", "port"}
@@ -120,7 +121,10 @@ class _Reader:
         for name, node in nodes.items():
             if not matches(ENV_NAME, name) or node.kind in (MAP, LIST):
                 raise _problem(f"{name!r} is not a variable with a value", node.key_place())
-            found[name] = node.text
+            if re.fullmatch(r"\$\{?\w+\}?", node.text):
+                self.left.append(f"{name}={node.text}: what it stands for is a fact about your machine")
+            else:
+                found[name] = node.text
         return found
 
     def _unknown(self, known: Iterable[str], nodes: Mapping[str, Node], where: str = "") -> None:
@@ -163,12 +167,18 @@ class _Reader:
 
     def vllm(self, variant: str) -> Recipe:
         model, variants = self.top.items["model"], self._map("variants")
+        if "omni" in self._words(self._map("meta").get("tasks")):
+            raise _problem("is served by vLLM-Omni, not by `vllm serve`", self.top.items["meta"].items["tasks"].place())
         self._unknown(
             ("meta", "model", "features", "opt_in_features", "variants", "compatible_strategies", "hardware_overrides",
-             "strategy_overrides", "guide", "kv_offload_support"), self.top.items)  # fmt: skip
+             "strategy_overrides", "guide", "kv_offload_support", "dependencies"), self.top.items)  # fmt: skip
         self._unknown(
             ("model_id", "min_vllm_version", "docker_image", "architecture", "parameter_count", "active_parameters",
-             "context_length", "base_args", "base_env"), model.items, "model.")  # fmt: skip
+             "context_length", "base_args", "base_env", "nightly_required"), model.items, "model.")  # fmt: skip
+        if self._text("nightly_required", model) == "true":
+            self.left.append("a nightly build of vLLM")
+        if (steps := self.top.items.get("dependencies")) is not None and steps.kind == LIST and steps.elements:
+            self.left.append("dependencies: packages that the recipe installs besides vLLM")
         supporting = [name for name, one in variants.items() if HARDWARE in self._map("hardware_overrides", one)]
         chosen = variant or (supporting[0] if supporting else "default" if "default" in variants else "")
         if variant and variant not in variants:
@@ -180,16 +190,21 @@ class _Reader:
         repo = self._text("model_id", one) or self._text("model_id", model, needed=True)
         words = self._words(model.items.get("base_args"))
         optional = self._words(self.top.items.get("opt_in_features"))
+        modes = self._map("default_modes", one)
         for name, feature in self._map("features").items():
-            if name in optional or name in ("text_only", "encoder_parallel"):
+            if (name in optional and name not in modes) or name in ("text_only", "encoder_parallel"):
                 self.left.append(f"feature {name}: optional")
-            else:
-                special = self._map("hardware_overrides", feature).get(HARDWARE)
-                words += self._words((special or feature).items.get("args"))
-        words += self._words(one.items.get("extra_args") if chosen else None)
-        words += self._words(over.items.get("extra_args") if over else None)
-        env = {**self._env(self._map("base_env", model)), **self._env(self._map("extra_env", one) if chosen else {})}
-        env |= self._env(self._map("extra_env", over)) if over else {}
+                continue
+            kinds = self._map("modes", feature)
+            wanted = modes[name].text if name in modes else self._text("default_mode", feature)
+            feature = kinds.get(wanted) or next(iter(kinds.values()), feature)
+            words += self._words((self._for_us(feature, HARDWARE, *_WIDER) or feature).items.get("args"))
+        env = self._env(self._map("base_env", model))
+        layers = [one if chosen else None, self._for_us(self.top, *_WIDER)]
+        for layer in (*layers, self._for_us(one, *_WIDER) if chosen else None, over):
+            if layer is not None:
+                words += self._words(layer.items.get("extra_args"))
+                env |= self._env(self._map("extra_env", layer))
         image = self._image(over) or self._image(one) or self._image(model)
         release = self._text("min_vllm_version", one) or self._text("min_vllm_version", model)
         args = self._flags(words, self.top.place(), again=True)
@@ -200,6 +215,11 @@ class _Reader:
             self._repo(repo, model.place()), "", args, env, release, image, 1,
             f"{weights} GB" if weights else "", left=tuple(self.left),
         )  # fmt: skip
+
+    def _for_us(self, node: Node, *names: str) -> Node | None:
+        """What a node has below `hardware_overrides` for the first of ``names`` that is there."""
+        found = self._map("hardware_overrides", node)
+        return next((found[name] for name in names if name in found and found[name].kind == MAP), None)
 
     def _image(self, node: Node | None) -> str:
         """An image: one for all, or one a vendor, perhaps by its CUDA; the first is what is told."""
@@ -287,7 +307,9 @@ class _Reader:
             if not word.startswith("-") or word in ("-", "--"):
                 raise _problem(f"two models, or a word that belongs to no flag: {word!r}", place)
             name, equals, value = word.lstrip("-").partition("=")
-            name = (_SHORT.get(name, "") if not word.startswith("--") else name).replace("_", "-")
+            name = _SHORT.get(name, "") if not word.startswith("--") else name
+            name, dot, below = name.partition(".")  # vLLM takes --flag_name.key_name as --flag-name.key_name
+            name = name.replace("_", "-") + dot + below
             if not name or not matches(FLAG, name):
                 raise _problem(f"{word!r} is not a flag that envgen knows", place)
             values = [value] if equals else []

@@ -76,6 +76,8 @@ def profile_text(
     if ready:
         words["ready"] = ready
     body["services"] = {service: words}
+    if "huggingface" not in parent.caches:  # where `services.X.model` keeps its weights
+        body["caches"] = {"huggingface": {"path": "/root/.cache/huggingface", "host": "~/.cache/huggingface"}}
     if parent.variants:
         body["variants"] = dict.fromkeys(parent.variants)  # drafts and kernels of another model
     head = [f"Recipe {recipe.name}: {recipe.repo}"]
@@ -136,7 +138,7 @@ def _flow(value: Any) -> str:
 
 
 def _scalar(text: str) -> str:
-    if re.fullmatch(r"-?[0-9]+(\.[0-9]+)?|true|false|[A-Za-z0-9_][A-Za-z0-9_./+-]*", text):
+    if re.fullmatch(r"-?[0-9]+(\.[0-9]+)?|true|false|[A-Za-z0-9_][A-Za-z0-9_./+-]*|~?/[A-Za-z0-9_./+-]+", text):
         return text
     return json.dumps(text)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import asdict
 
@@ -94,7 +95,8 @@ def _shown(recipe: Recipe) -> Iterator[str]:
         "run by others": recipe.ran,
     }
     yield from (f"  {key}: {visible(value)}" for key, value in facts.items() if value)
-    yield from (f"  --{key} {visible(str(value))}" for key, value in recipe.args.items())
+    for key, value in recipe.args.items():
+        yield f"  --{key} {visible(json.dumps(value) if isinstance(value, (dict, list)) else str(value))}"
     yield from (f"  {key}={visible(value)}" for key, value in recipe.env.items())
     yield from (f"  not placed: {visible(one)}" for one in recipe.left)
 

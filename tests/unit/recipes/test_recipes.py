@@ -143,6 +143,50 @@ def test_vllm_projects_format() -> None:
         read_recipe(VLLM, "Model.yaml", variant="fp8")
 
 
+def test_vllm_projects_overrides_for_blackwell_modes_and_placeholders() -> None:
+    """As its own page of commands reads them: a GB10 is of the generation blackwell."""
+    text = (
+        VLLM.replace(
+            "news: later", "hardware_overrides: {blackwell: {extra_args: [--a_b.c_d, '1', --max-num-seqs, '9']}}"
+        )
+        .replace(
+            'spec_decoding: {args: [--speculative-config, \'{"method": "mtp", "num_speculative_tokens": 3}\']}',
+            "spec_decoding: {modes: {mtp: {args: [--draft, mtp]}, own: {args: [--draft, x], hardware_overrides:"
+            " {dgx_spark_gb10: {args: [--draft, own]}}}}}",
+        )
+        .replace("    vram_minimum_gb: 21\n", "    vram_minimum_gb: 21\n    default_modes: {spec_decoding: own}\n")
+        .replace('{VLLM_X: "1"}', '{VLLM_X: "1", NCCL_SOCKET_IFNAME: "$IFACE"}')
+        .replace("dependencies: []", "dependencies: [{command: pip install x}]")
+    )
+    found = read_recipe(text, "Model.yaml")
+    assert found.args["a-b.c_d"] == "1" and found.args["max-num-seqs"] == "4" and found.args["draft"] == "own"
+    assert found.env == {"VLLM_X": "1"}
+    assert found.left == (
+        "dependencies: packages that the recipe installs besides vLLM",
+        "NCCL_SOCKET_IFNAME=$IFACE: what it stands for is a fact about your machine",
+    )
+    assert "feature spec_decoding: optional" in read_recipe(text, "Model.yaml", variant="default").left
+    with pytest.raises(ProjectError, match="vLLM-Omni"):
+        read_recipe(text.replace("meta: {", "meta: {tasks: [omni], "), "Model.yaml")
+
+
+def test_a_parent_without_a_place_for_weights(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A profile without a cache for a model gets one; a problem's place is envgen.yaml, not a scratch file."""
+    file = project / "envgen.yaml"
+    file.write_text(
+        "version: 1\nname: x\nprofiles:\n  own:\n    mode: production\n    base: {image: example/vllm}\n"
+        "    cuda: {arch_list: 12.1a}\n    services:\n      serve:\n        command: [vllm, serve, /models/x]\n"
+        "        args: {port: 8000}\n        ports: ['127.0.0.1:8000:8000']\n        ready: {model: x, port: 8000}\n"
+    )
+    assert main(["recipe", "add", "qwen3.6-35b-a3b", "--extends", "own", "--yes"]) == 0
+    assert load_project(file=file).project.profiles["qwen3_6_35b_a3b"].caches["huggingface"].host is not None
+    Path("flag.yaml").write_text("repo: a/b\nargs: {Not A Flag: 1}\n")
+    capsys.readouterr()
+    assert main(["recipe", "add", "flag.yaml", "--extends", "own", "--yes"]) == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith("envgen.yaml:") and "/tmp/" not in printed and "problems" not in printed
+
+
 def test_eugrs_format() -> None:
     found = read_recipe(EUGR, "my.yaml")
     assert (found.name, found.repo, found.nodes, found.image) == ("my-model", "org/My-Model", 2, "vllm-node")
