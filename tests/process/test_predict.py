@@ -19,6 +19,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 from warm_python import warm_python
 
@@ -110,10 +111,9 @@ def warm(nowhere: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> I
 def predict(nowhere: dict[str, str]) -> Predict:
     """`envgen predict`: (exit code, the JSON report)."""
 
-    def ask(python: Path, *words: str, path: Path | None = None) -> tuple[int, dict[str, Any]]:
-        argv = [sys.executable, "-m", "envgen", "predict", *words, "--gpu", "gb10", "--python", str(python), "--json"]
-        env = {**os.environ, **nowhere, "PYTHONPATH": str(path or "")}
-        done = subprocess.run(argv, cwd=TOP, env=env, capture_output=True, text=True)
+    def ask(python: Path, *words: str) -> tuple[int, dict[str, Any]]:
+        asked = ["predict", *words, "--gpu", "gb10", "--python", str(python), "--json"]
+        done = forked.run(asked, TOP, {**os.environ, **nowhere})
         assert done.stdout, done.stderr
         document: dict[str, Any] = json.loads(done.stdout)
         return done.returncode, document
@@ -132,14 +132,22 @@ def comparable(asked: tuple[int, dict[str, Any]]) -> str:
 
 
 @pytest.fixture(scope="session")
-def patched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """vLLM 0.14.0's source with the patches that `prod` applies."""
+def patched(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python with vLLM 0.14.0's source and the patches that `prod` applies."""
     environment("0.14.0")
     tree = tmp_path_factory.mktemp("patched") / "vllm"
     shutil.copytree(CACHE / "0.14.0" / "src", tree, ignore=shutil.ignore_patterns(".git", "csrc", "tests", "docs"))
     for patch in sorted((TOP / "patches" / "vllm").glob("*.patch")):
         subprocess.run(["patch", "-p1", "-s", "-i", patch], cwd=tree, check=True)
-    return tree
+    return _with_path(warm("0.14.0"), tree, tmp_path_factory.mktemp("program"))
+
+
+def _with_path(python: Path, tree: Path, folder: Path) -> Path:
+    """A Python that finds modules in ``tree`` first."""
+    program = folder / "python"
+    program.write_text(f'#!/bin/sh\nPYTHONPATH={tree} exec {python} "$@"\n', encoding="utf-8")
+    program.chmod(0o755)
+    return program
 
 
 def test_the_old_default_is_refused(warm: Warm, predict: Predict) -> None:
@@ -169,8 +177,8 @@ def test_what_is_shipped_fits_a_gb10(
 ) -> None:
     """Every profile, variant and server of envgen.yaml."""
     words = [service, "-p", profile, *(["--variant", variant] if variant else [])]
-    tree = patched if PROJECT.profiles[profile].sources["vllm"].patches else None
-    code, report = predict(warm(PROFILES[profile]), *words, path=tree)
+    python = patched if PROJECT.profiles[profile].sources["vllm"].patches else warm(PROFILES[profile])
+    code, report = predict(python, *words)
     shown = json.dumps({name: report[name] for name in report if name != "lines"}, indent=1)
     assert (code, report["verdict"]) == (0, "fits"), shown
     assert report["attention"]["backend"] == ATTENTION.get((profile, variant), "TRITON_ATTN")

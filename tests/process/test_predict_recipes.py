@@ -66,7 +66,7 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Service]:
 def answers(services: dict[str, Service], tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """What the release answers about each recipe."""
     folder = tmp_path_factory.mktemp("models")
-    found: dict[str, dict[str, Any]] = {}
+    requests: dict[str, dict[str, Any]] = {}
     for name, service in services.items():
         words = list(vllm_words(service) or ())
         if words[0] not in GPT_OSS:
@@ -76,16 +76,16 @@ def answers(services: dict[str, Service], tmp_path_factory: pytest.TempPathFacto
             (model / "configuration_minimax_m2.py").write_text(CODE, encoding="utf-8")
             words[0] = str(model)
         gpu = {"name": "NVIDIA GB10", "capability": [12, 1], "memory": 120 << 30}
-        request = {name: {"words": words, "gpu": gpu, "real": False, "models": GPT_OSS}}
-        env = {**os.environ, "HOME": str(folder), "HF_HOME": str(folder), **service.env}
-        env["VLLM_HAS_FLASHINFER_CUBIN"] = "1"
-        done = subprocess.run(
-            [environment(RELEASE), TOP / "tests" / "support" / "ask_models.py"], input=json.dumps(request), env=env,
-            cwd=folder, capture_output=True, text=True,
-        )  # fmt: skip
-        lines = [json.loads(line[2:]) for line in done.stdout.splitlines() if line.startswith("@@")]
-        assert lines, done.stderr[-3000:]
-        found[name] = lines[0][1]
+        requests[name] = {"words": words, "gpu": gpu, "real": False, "models": GPT_OSS, "env": dict(service.env)}
+    env = {**os.environ, "HOME": str(folder), "HF_HOME": str(folder), "VLLM_HAS_FLASHINFER_CUBIN": "1"}
+    done = subprocess.run(
+        [environment(RELEASE), TOP / "tests" / "support" / "ask_models.py"], input=json.dumps(requests), env=env,
+        cwd=folder, capture_output=True, text=True,
+    )  # fmt: skip
+    found: dict[str, dict[str, Any]] = dict(
+        json.loads(line[2:]) for line in done.stdout.splitlines() if line.startswith("@@")
+    )
+    assert set(found) == set(requests), done.stderr[-3000:]
     return found
 
 

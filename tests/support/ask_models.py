@@ -1,6 +1,7 @@
 """Runs in a release's Python: asks it about many models, each in a fork of one process that has imported vLLM.
 
-Its platform is put in place first, as `envgen predict` does; the answers are those of the same program.
+Its platform is put in place first, as `envgen predict` does; the answers are those of the same program. A request may
+have variables of its own (``env``).
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ def main() -> None:
         for name, request in requests.items():
             sys.stdout.flush()
             if (child := os.fork()) == 0:
+                os.environ.update(request.pop("env", {}))
                 document = asked.answer(request)
                 print("@@" + json.dumps([name, document]), flush=True)
                 os._exit(0)
