@@ -15,6 +15,7 @@ import secrets
 import shutil
 import stat
 import tempfile
+import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -119,9 +120,10 @@ def writing(
 
 
 def _written(directory: int, name: str, mode: int | None, new: bool) -> Iterator[BinaryIO]:
-    descriptor, temporary = _temporary(directory, 0o644 if mode is None else mode)
+    temporary = f".envgen-{secrets.token_hex(8)}.tmp"
+    descriptor = os.open(temporary, _NEW, 0o644 if mode is None else mode, dir_fd=directory)
     try:
-        with os.fdopen(descriptor, "wb") as out:  # locked until it has its name
+        with os.fdopen(descriptor, "wb") as out:
             before = _mode_of(name, directory) if mode is None else mode
             if before is not None:
                 os.fchmod(out.fileno(), before)
@@ -149,14 +151,6 @@ def name_new(written: str, name: str, directory: int | None = None) -> None:
         # A file system without hard links: an empty file reserves the name.
         os.close(os.open(name, _NEW, 0o600, dir_fd=directory))
         os.rename(written, name, src_dir_fd=directory, dst_dir_fd=directory)
-
-
-def _temporary(directory: int, mode: int) -> tuple[int, str]:
-    while True:
-        name = f".envgen-{secrets.token_hex(8)}.tmp"
-        descriptor = os.open(name, _NEW, mode, dir_fd=directory)
-        if _lock_new(descriptor, name, directory):
-            return descriptor, name
 
 
 def create(path: Path, *, within: Path) -> TextIO:
@@ -276,33 +270,21 @@ def _enter(directory: int, part: str, at: Path, create: bool) -> int:
         raise RefusedError(f"{at} is {what}; envgen writes there only below a real folder", hint=f"rm {at}") from None
 
 
-# --- what a killed run leaves: a folder or file that is locked while its process lives --------------------------------
+# --- temporary folders, and what a killed run leaves ------------------------------------------------------------------
 
 SHORT = Path("/tmp")  # for sockets: TMPDIR may be longer than the path of one may be
-# What each is for. Nothing else of that name is ever removed: the random part is that of mkdtemp and token_hex.
-_KINDS = ("build", "engine", "git", "patches", "recipe", "save", "verify")
-_OURS = re.compile(rf"\.?envgen-(?:{'|'.join(_KINDS)})-[a-z0-9_]{{8}}|\.envgen-[0-9a-f]{{16}}\.tmp")
+UNFINISHED = 86400.0  # seconds after which no run is expected to finish a temporary file or folder
+# Nothing else of that name is ever removed: the random part is that of mkdtemp and token_hex. A folder of `engine` has
+# the sockets of a connection, which `up --stay` may need for weeks.
+_OURS = re.compile(r"envgen-scratch-(?!engine)[a-z]+-[a-z0-9_]{8}|\.envgen-[0-9a-f]{16}\.tmp")
 
 
 class Scratch:
-    """A temporary folder, gone when the block ends, this object, or the process. ``parent``: not the system's own.
-
-    It is locked while its process lives, so the next process to make one first removes those of killed processes.
-    """
+    """A temporary folder, gone when the block ends, this object, or the process. ``parent``: not the system's own."""
 
     def __init__(self, kind: str, parent: Path | None = None) -> None:
-        assert kind in _KINDS
-        above = Path(tempfile.gettempdir()) if parent is None else parent
-        for left in leftovers(above):
-            remove_leftover(left)
-        prefix = f"envgen-{kind}-" if parent is None else f".envgen-{kind}-"
-        while True:
-            self.name = tempfile.mkdtemp(prefix=prefix, dir=above)
-            with contextlib.suppress(FileNotFoundError):  # another process cleaned up first
-                descriptor = os.open(self.name, _DIRECTORY)
-                if _lock_new(descriptor, self.name):
-                    break
-        self._end = weakref.finalize(self, _end_scratch, self.name, descriptor)
+        self.name = tempfile.mkdtemp(prefix=f"envgen-scratch-{kind}-", dir=parent)
+        self._end = weakref.finalize(self, shutil.rmtree, self.name, ignore_errors=True)
 
     def __enter__(self) -> str:
         return self.name
@@ -315,77 +297,30 @@ class Scratch:
         self._end()
 
 
-def _end_scratch(name: str, descriptor: int) -> None:
-    shutil.rmtree(name, ignore_errors=True)
-    os.close(descriptor)
-
-
-def _lock_new(descriptor: int, name: str, directory: int | None = None) -> bool:
-    """Lock what was just made. False, and closed, where another process cleaned up first: then it is gone again."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    except OSError:  # a file system without locks: `_abandoned` finds nothing there either
-        return True
-    try:
-        os.stat(name, dir_fd=directory, follow_symlinks=False)
-    except FileNotFoundError:
-        os.close(descriptor)
-        return False
-    return True
-
-
-@contextlib.contextmanager
-def _abandoned(path: Path) -> Iterator[bool]:
-    """Whether this is a file or folder of ours whose process is gone. In the block no other process can take it."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        yield False
-        return
-    try:
-        found, above = os.fstat(descriptor), path.parent.stat()
-        plain = stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode)
-        if not plain or found.st_uid not in (os.geteuid(), above.st_uid):
-            yield False
-            return
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # its process lives
-            yield False
-            return
-        yield True
-    finally:
-        os.close(descriptor)
-
-
-def leftovers(folder: Path) -> list[Path]:
-    """Temporary files and folders in a folder whose processes were killed."""
-    found = []
-    with contextlib.suppress(OSError):
-        for name in sorted(os.listdir(folder)):  # noqa: PTH208 (no objects for 10,000 names)
-            if _OURS.fullmatch(name):
-                with _abandoned(folder / name) as gone:
-                    found += [folder / name] if gone else []
-    return found
-
-
-def all_leftovers(project: Path) -> list[Path]:
-    """``leftovers`` of every folder that envgen writes to: the project's, the cache's, the temporary ones."""
-    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+def leftovers(project: Path) -> list[Path]:
+    """Temporary files and folders of runs that were killed, wherever envgen writes: by their names, and their age."""
     folders = [*_trees(project, ("compose", "docker", "patches", "results", ".envgen"))]
     with contextlib.suppress(UsageError):
         folders += _trees(cache_dir(), ("sdists", "tried-patches"))
-    folders += [Path(tempfile.gettempdir()), SHORT, *([Path(runtime)] if runtime.startswith("/") else [])]
-    return [path for folder in dict.fromkeys(folders) for path in leftovers(folder)]
+    found = []
+    for folder in dict.fromkeys((*folders, Path(tempfile.gettempdir()))):
+        with contextlib.suppress(OSError):
+            found += [Path(one) for one in os.scandir(folder) if _OURS.fullmatch(one.name) and _is_left(one)]
+    return sorted(found)
+
+
+def _is_left(entry: os.DirEntry[str]) -> bool:
+    status = entry.stat(follow_symlinks=False)
+    plain = stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)
+    return plain and status.st_uid == os.geteuid() and time.time() - status.st_mtime > UNFINISHED
 
 
 def remove_leftover(path: Path) -> str:
-    """Delete what ``leftovers`` found, unless a process has it after all. Why it stayed; "": it is gone."""
-    with _abandoned(path) as gone:
-        if gone and path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        elif gone:
-            path.unlink(missing_ok=True)
+    """Delete what ``leftovers`` found. Why it stayed; "": it is gone."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
     return "it can't be removed" if os.path.lexists(path) else ""
 
 

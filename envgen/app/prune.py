@@ -157,7 +157,7 @@ def _caches(
 
 def _temporaries(root: Path) -> Iterator[Item]:
     """Files that a killed run was about to rename, and its folders."""
-    for path in files.all_leftovers(root):
+    for path in files.leftovers(root):
         name = str(path.relative_to(root) if path.is_relative_to(root) else path)
         yield Item("temporary", name, _size(path), "of an interrupted run", partial(files.remove_leftover, path))
 

@@ -102,7 +102,7 @@ def read_dotenv(path: Path, names: Sequence[str]) -> Mapping[str, str]:
         raise RefusedError(
             f"{path} is not read: {error.strerror or error}", hint="make it a small plain file"
         ) from None
-    with files.Scratch("engine") as folder:
+    with files.Scratch("compose") as folder:
         copy, asked = Path(folder) / DOTENV, Path(folder) / "ask.json"
         copy.write_bytes(content)
         asked.write_text(json.dumps({"name": "ask", "services": {}, _ASKED: {one: f"${{{one}-}}" for one in wanted}}))

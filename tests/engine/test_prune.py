@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from projects import BASE, Project, docker
 
+from envgen import files
+
 pytestmark = pytest.mark.engine
 
 TEXT = """\
@@ -71,16 +73,18 @@ def test_nothing_is_left_after_kills(project: Project) -> None:
     docker("run", "--rm", "-v", f"{source}:/c", BASE, "sh", "-c", made)
     before = throwaways()
     kill_when(project, "list", "cache", "list")
-    (project.root / ".envgen-0123456789abcdef.tmp").write_text("half")
+    half = project.root / ".envgen-0123456789abcdef.tmp"
+    half.write_text("half")
+    os.utime(half, (time.time() - 2 * files.UNFINISHED,) * 2)
 
     planned = project.envgen("prune", "--dry-run", "--json").json
     assert {"stage", "temporary"} <= {item["kind"] for item in planned["items"]}
-    assert (project.root / ".envgen-0123456789abcdef.tmp").exists()  # a dry run changes nothing
+    assert half.exists()  # a dry run changes nothing
     refused = project.envgen("prune", code=2)
     assert "--yes" in refused.err
     assert "removed" in project.envgen("prune", "--yes").out
     assert not throwaways() - before
-    assert not (project.root / ".envgen-0123456789abcdef.tmp").exists()
+    assert not half.exists()
     again = project.envgen("prune", "--dry-run", "--json").json
     assert [item for item in again["items"] if item["kind"] in ("container", "stage", "temporary")] == []
     assert "page" in project.envgen("cache", "list").out

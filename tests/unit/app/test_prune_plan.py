@@ -40,9 +40,7 @@ def put(path: Path, age: float = 0) -> Path:
 def no_other_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
-    monkeypatch.setattr(files, "SHORT", tmp_path / "tmp")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
 
 
 def left(root: Path) -> set[str]:
@@ -52,26 +50,22 @@ def left(root: Path) -> set[str]:
     return {item.name for item in items}
 
 
-def test_unfinished_files_go_and_those_of_a_living_process_stay(tmp_path: Path) -> None:
+def test_unfinished_files_go_when_no_run_can_finish_them(tmp_path: Path) -> None:
     root = tmp_path / "p"
     gone = [
         ".envgen-0123456789abcdef.tmp", "compose/.envgen-0123456789abcdef.tmp",
         "patches/a/.envgen-00000000000000aa.tmp", ".envgen/state/.envgen-0123456789abcdef.tmp",
-        ".envgen-save-abcd_123/cache",
     ]  # fmt: skip
     stay = [
         "Dockerfile", "notes.tmp", ".x.tmp", "src/.envgen-0123456789abcdef.tmp", ".envgen-0123456789abcdeg.tmp",
-        "patches/a/.envgen-fresh", "envgen-build-abcdefghi/x", "envgen-other-abcdefgh/x", ".hidden.tmp",
+        "patches/a/.envgen-fresh", ".hidden.tmp",
     ]  # fmt: skip
     for name in (*gone, *stay):
-        put(root / name)
-    with files.writing(root / "compose" / "dev.yaml") as out, files.Scratch("save", root) as scratch:
-        out.write(b"half")
-        assert left(root) == {*gone[1:-1]}, "making a scratch folder removes those of killed runs beside it"
-        assert Path(scratch).is_dir()
-    assert (root / "compose" / "dev.yaml").read_bytes() == b"half"
+        put(root / name, age=2 * files.UNFINISHED)
+    fresh = put(root / ".envgen-00000000000000bb.tmp", age=60)
+    assert left(root) == set(gone)
     there = [path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()]
-    assert sorted([*stay, "compose/dev.yaml"]) == sorted(there)
+    assert sorted([*stay, fresh.name]) == sorted(there)
     assert left(root) == set()
 
 
@@ -94,39 +88,28 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
     (root / ".envgen").mkdir()
     (root / ".envgen/logs").symlink_to(victim.parent)
     (root / ".envgen-fedcba9876543210.tmp").symlink_to(victim)
-    (root / ".envgen-save-abcdefgh").symlink_to(victim.parent)
+    old = time.time() - 2 * files.UNFINISHED
+    os.utime(victim, (old, old))
+    os.utime(root / ".envgen-fedcba9876543210.tmp", (old, old), follow_symlinks=False)
     assert left(root) == set()
     assert len(list(victim.parent.iterdir())) == 10
 
 
-def test_folders_of_killed_runs_go_at_once(tmp_path: Path) -> None:
+def test_folders_of_killed_runs_go(tmp_path: Path) -> None:
     other = tmp_path / "tmp" / "envgen-defect-abcdefgh.txt"
-    for name in ("envgen-build-01234567", "envgen-git-abcdefgh", "envgen-notes-abcdefgh", "other"):
+    old = time.time() - 2 * files.UNFINISHED
+    ours = [f"envgen-scratch-{name}" for name in ("build-01234567", "git-abcdefgh", "engine-abcdefgh")]
+    for name in (*ours, "envgen-notes-abcdefgh"):
         put(tmp_path / "tmp" / name / "inner" / "x")
-    put(other)
-    put(tmp_path / "cache" / "envgen" / "sdists" / ".envgen-0123456789abcdef.tmp")
-    found = {Path(name).name for name in left(tmp_path / "p")}
-    assert found == {"envgen-build-01234567", "envgen-git-abcdefgh", ".envgen-0123456789abcdef.tmp"}
-    assert {path.name for path in (tmp_path / "tmp").iterdir()} == {"envgen-notes-abcdefgh", "other", other.name}
-
-
-def test_a_folder_that_is_taken_again_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever cleans up between the two steps of making one: the other makes another."""
-    made: list[str] = []
-    real = tempfile.mkdtemp
-
-    def swept(**words: str) -> str:
-        made.append(real(**words))
-        if len(made) == 1:
-            assert not files.remove_leftover(Path(made[0]))
-        return made[-1]
-
-    monkeypatch.setattr(tempfile, "mkdtemp", swept)
-    with files.Scratch("git") as folder:
-        assert made[1:] == [folder]
-        assert files.leftovers(tmp_path / "tmp") == []
-        assert files.remove_leftover(Path(folder)), "its process lives"
-    assert list((tmp_path / "tmp").iterdir()) == []
+        os.utime(tmp_path / "tmp" / name, (old, old))
+    put(other, age=2 * files.UNFINISHED)
+    put(tmp_path / "cache" / "envgen" / "sdists" / ".envgen-0123456789abcdef.tmp", age=2 * files.UNFINISHED)
+    with files.Scratch("git") as living:
+        found = {Path(name).name for name in left(tmp_path / "p")}
+        assert found == {*ours[:2], ".envgen-0123456789abcdef.tmp"}
+        assert Path(living).is_dir()
+    there = {path.name for path in (tmp_path / "tmp").iterdir()}
+    assert there == {ours[2], "envgen-notes-abcdefgh", other.name}
 
 
 @pytest.mark.parametrize(("folder", "theirs"), [("p/compose", False), ("p", False), ("p2/compose", True), ("", True)])
