@@ -21,7 +21,7 @@ from envgen.render.environment import service_env
 
 CACHE = "flashinfer"  # the key of the profile's `caches`
 # The caches of what is compiled at run time.
-COMPILED = (CACHE, "torch", "triton", "vllm", "cute_dsl", "tilelang", "tvm_ffi", "b12x")
+COMPILED = (CACHE, "torch", "triton", "vllm", "cute_dsl", "tilelang", "tvm_ffi", "b12x", "humming", "quack")
 BASE = "FLASHINFER_WORKSPACE_BASE"
 SOURCE = "flashinfer"
 NO_ARCH = "none"  # the layout without an arch folder: no GPU and FLASHINFER_CUDA_ARCH_LIST unset

@@ -41,6 +41,8 @@ CACHE_VARIABLES: Mapping[str, Mapping[str, str]] = {
     "ccache": {"CCACHE_DIR": ""},
     "cute_dsl": {"CUTE_DSL_CACHE_DIR": ""},
     "huggingface": {"HF_HOME": ""},
+    "humming": {"HUMMING_CACHE_DIR": ""},
+    "quack": {"QUACK_CACHE_DIR": ""},
     "torch": {"TORCH_HOME": "", "TORCHINDUCTOR_CACHE_DIR": "/inductor", "TORCH_EXTENSIONS_DIR": "/extensions"},
     "tilelang": {"TILELANG_CACHE_DIR": ""},
     "triton": {"TRITON_CACHE_DIR": ""},

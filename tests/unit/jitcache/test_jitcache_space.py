@@ -131,7 +131,8 @@ def test_the_other_caches_are_named_and_mounted_where_their_programs_look(
 ) -> None:
     engine = LocalEngine(tmp_path / "cache")
     release(tmp_path / "cache", "0.5.3")
-    kept = f"{VOLUMES}, cute_dsl: {{path: /c}}, tilelang: {{path: /t}}, b12x: {{path: /b}}, huggingface: {{path: /h}}"
+    kept = f"{VOLUMES}, cute_dsl: {{path: /c}}, tilelang: {{path: /t}}, b12x: {{path: /b}}, "
+    kept += "humming: {path: /m}, quack: {path: /q}, huggingface: {path: /h}"
     jit = cache(tmp_path, engine, kept)
     engine.volumes_ |= {here(jit).source, "demo-dev-cache-tilelang"}
     monkeypatch.setattr("envgen.deployment.connect", lambda *_: engine)
@@ -140,6 +141,7 @@ def test_the_other_caches_are_named_and_mounted_where_their_programs_look(
     found = json.loads(capsys.readouterr().out)["others"]
     assert [(one["name"], one["path"], one["there"]) for one in found] == [
         ("cute_dsl", "/c", False), ("tilelang", "/t", True), ("b12x", "/b", False),
+        ("humming", "/m", False), ("quack", "/q", False),
     ]  # fmt: skip
     assert main(["cache", "list"]) == 0
     assert "demo-dev-cache-tilelang" in capsys.readouterr().out
