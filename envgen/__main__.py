@@ -35,7 +35,7 @@ def _report_defect(error: BaseException) -> int:
     return ExitCode.INTERNAL
 
 
-class _Patient(SafeStream):
+class _Messages(SafeStream):
     """Standard error, which may have no reader: a full disk behind it changes no result and no exit code."""
 
     def write(self, text: str) -> int:
@@ -90,7 +90,7 @@ def _streams() -> Iterator[None]:
     if sys.stderr is None:
         sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = cast(TextIO, _Results(sys.stdout)), cast(TextIO, _Patient(sys.stderr))
+    sys.stdout, sys.stderr = cast(TextIO, _Results(sys.stdout)), cast(TextIO, _Messages(sys.stderr))
     try:
         yield
     finally:
