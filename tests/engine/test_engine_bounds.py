@@ -18,7 +18,7 @@ from envgen.engine.endpoint import find_endpoint
 
 pytestmark = pytest.mark.engine
 
-TIME = 60  # seconds; on an idle machine each takes less than 10, and with no limit it takes for ever
+TIME = 180  # seconds; on an idle machine each takes less than 10, and with no limit it takes for ever
 
 SLOW = """\
 profiles:
