@@ -115,12 +115,16 @@ def find(name: str, place: str = "", ref: str = "", variant: str = "") -> Recipe
         return replace(recipe, source=f"{where.source} {path}", commit=where.commit, date=today)
     if name.endswith(_YAML) or "/" in name:
         file = Path(name).expanduser()
+        if not file.is_file():
+            raise UsageError(f"{name} is not a file", hint="`envgen recipe list` has the names of those shipped")
         recipe = read_recipe(text_of(file, name), name, variant=variant)
         return replace(recipe, source=recipe.source or file.name, date=recipe.date or today)
     known = shipped()
     if name not in known:
         hint = near(name, sorted(known)) or f"there is {', '.join(known)}; or name a file, or --from FOLDER or URL"
         raise UsageError(f"no recipe {name!r}", hint=hint)
+    if variant:
+        raise UsageError("the recipes shipped have no variants", hint="leave --model-variant out")
     return known[name]
 
 
@@ -154,7 +158,10 @@ def add(session: Session, recipe: Recipe, name: str = "", extends: str = "") -> 
     parent = _parent(project.profiles, extends or session.profile_name or "")
     service = next((one for one, found in parent.services.items() if found.ready is not None), "")
     if not service:
-        raise RefusedError(f"profile {parent.name} has no service with `ready`", hint="name another one: --extends")
+        raise RefusedError(
+            f"profile {parent.name} has no service with `ready`",
+            hint="add `ready: {port: 8000}` to its server, or name another one: --extends",
+        )
     name = name or profile_name(recipe)
     if not matches(NAME, name):
         raise UsageError(f"{name!r} is not a profile's name", hint="small letters and digits, with single _ between")

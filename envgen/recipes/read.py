@@ -182,7 +182,8 @@ class _Reader:
         supporting = [name for name, one in variants.items() if HARDWARE in self._map("hardware_overrides", one)]
         chosen = variant or (supporting[0] if supporting else "default" if "default" in variants else "")
         if variant and variant not in variants:
-            raise _problem(f"no variant {variant!r}", self.top.place("variants"), f"there is {', '.join(variants)}")
+            place = self.top.items["variants"].key_place() if variants else self.top.place()
+            raise _problem(f"no variant {variant!r}", place, f"there is {', '.join(variants) or 'none'}")
         one = variants.get(chosen, model)
         over = self._map("hardware_overrides", one).get(HARDWARE) if chosen else None
         if HARDWARE not in self._map("hardware", self.top.items.get("meta")):

@@ -247,6 +247,14 @@ def test_other_bad_input(project: Path, capsys: pytest.CaptureFixture[str]) -> N
     Path("flag.yaml").write_text("repo: a/b\nargs: {Not A Flag: 1}\n")
     assert main(["recipe", "add", "flag.yaml", "--yes"]) == 2
     assert "the recipe does not make a profile that loads" in capsys.readouterr().err
+    for words, reason, hint in (
+        (["missing.yaml"], "missing.yaml is not a file", "envgen recipe list"),
+        (["gpt-oss-20b", "--model-variant", "fp8"], "have no variants", "leave --model-variant out"),
+        (["new.yaml", "--model-variant", "fp8"], "new.yaml:11:1: no variant 'fp8'", "default, nvfp4"),
+    ):
+        assert main(["recipe", "add", *words]) == 2
+        printed = capsys.readouterr().err
+        assert reason in printed and hint in printed
     assert main(["recipe", "add", "qwen3.6-35b"]) == 2
     assert "qwen3.6-35b-a3b" in capsys.readouterr().err
 
