@@ -265,6 +265,7 @@ class Waiter:
         self.progress = Progress(self._ready.phases)
         self._evidence = Evidence(self._ready.expect, self._ready.forbid)
         self._first_restarts = self._restarts = 0
+        self._ended_with = ""
         self._why = ""
         self._step = _MODELS  # that the question is at
         self._last_shown = ("", 0.0)
@@ -339,9 +340,11 @@ class Waiter:
             times = f", restarted {counted(container.restarts, 'time')} by Docker" if container.restarts else ""
             how = f"{how_ended(container)} while {self.progress.words()}{times} {container.error}"
             raise self._failure(container, f"its program {how}")
+        if container.state == "restarting":  # once it runs again, Docker's exit code is 0
+            self._ended_with = f", last with {container.exit_code}"
         restarts = container.restarts - self._first_restarts
         if restarts >= RESTARTS:
-            why = f"it ended {restarts} times, last with {container.exit_code}; Docker restarts it ({self._policy})"
+            why = f"it ended {restarts} times{self._ended_with}; Docker restarts it ({self._policy})"
             raise self._failure(container, why)
         # Docker also calls one unhealthy that has just ended and is being restarted.
         if container.health == "unhealthy" and container.state == "running":

@@ -31,7 +31,8 @@ MODE, BEGAN = os.environ["MODE"], time.time()
 print("FAULT INJECTOR, mode", MODE, os.environ.get("FAULT_SECRET", ""), flush=True)
 ONCE = pathlib.Path("/tmp/been-here")
 if MODE == "restarts" and not ONCE.exists():
-    ONCE.touch(); print("CUDA out of memory. Not really", flush=True); sys.exit(3)
+    ONCE.touch(); print("CUDA out of memory. Not really", flush=True)
+    time.sleep(3); sys.exit(3)  # a busy machine looks at it for the first time before it ends, too
 if MODE == "zombies":
     child = subprocess.Popen(["true"])  # never asked how it ended: a zombie for as long as this program lives
     subprocess.run(["sh", "-c", "sleep 0.2 & exit 0"])  # an orphan: init takes it, and asks

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from tests_render_make import profile
 
 from envgen.engine.client import Engine
 from envgen.engine.values import Container, Mount
 from envgen.profile.model import Service
 from envgen.serve.launch import _mounts, _wanted, recreate_refused
-from envgen.serve.wait import Waiter
+from envgen.serve.wait import NotReady, Waiter
 
 RUNS = Container(
     id="1", name="lab-web-1", service="web", state="running", health="healthy", exit_code=0, image_id="sha256:1",
@@ -59,6 +61,16 @@ def test_a_service_that_tells_no_phase_is_not_called_starting() -> None:
     waiter.progress.answering()
     waiter._tell(RUNS)
     assert lines == ["  web: running (healthy), 0 s", "  web: running (healthy), waiting for its first answer, 0 s"]
+
+
+def test_a_loop_names_the_exit_code_although_the_program_runs_again() -> None:
+    """While it runs, Docker's exit code is 0."""
+    again = replace(RUNS, state="restarting", exit_code=5, restarts=2)
+    states = (RUNS, RUNS, again, replace(RUNS, restarts=3))
+    looks = iter([replace(one, health="starting") for one in states])  # healthy, it would be ready
+    engine: Any = SimpleNamespace(container=lambda _id: next(looks), logs=lambda _id, **_: "")
+    with pytest.raises(NotReady, match="it ended 3 times, last with 5"):
+        Waiter(engine, "web", Service(("web",)), "", lambda _line: None).wait("1", time.monotonic() + 60)
 
 
 def test_a_dollar_sign_is_no_difference() -> None:
