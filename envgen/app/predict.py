@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,11 +20,11 @@ from envgen.predict.gpus import Gpu, target
 from envgen.predict.judge import Judgement, Verdict, backends, judge, with_cubins
 from envgen.predict.memory import Estimate, estimate
 from envgen.profile.model import GpuMode, Profile, Service
+from envgen.recipes.shipped import models as known_models
 from envgen.render.environment import compose_env, service_env
 
 PROGRAM = run.Program("predict/main")
 TIMEOUT = 300.0  # seconds; two idle cores need 15 to 40
-MODELS = Path(run.__file__).parent / "models.json"
 SERVER = "vllm.entrypoints.openai.api_server"
 CONTRADICTED = {"expect": "is never logged", "forbid": "is logged"}
 
@@ -122,11 +121,12 @@ def release_on_host(profile: Profile, service: str, python: Path) -> Release:
 def predict(profile: Profile, service: str, release: Release, gpu: Gpu, *, pretend: bool) -> Prediction:
     """Ask, and judge. ``pretend``: report ``gpu`` even where there is a real one."""
     described = profile.services[service]
+    words = list(vllm_words(described) or ())
     request = {
-        "words": list(vllm_words(described) or ()),
+        "words": words,
         "gpu": gpu.request(),
         "real": release.has_gpu and not pretend,
-        "models": json.loads(MODELS.read_text(encoding="utf-8")),
+        "models": {repo: facts for repo, facts in known_models().items() if repo in words},
     }
     answer = run.ask(release.execute, release.python, PROGRAM, request, timeout=TIMEOUT)
     return Prediction(service, release.shown, answer, judge(answer, described))

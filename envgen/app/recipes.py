@@ -8,7 +8,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from importlib import resources
 from pathlib import Path
 
 from envgen import files
@@ -16,12 +15,14 @@ from envgen.app.session import Session
 from envgen.engine.git import Mirror
 from envgen.errors import EnvgenError, Place, Problem, ProjectError, RefusedError, UsageError
 from envgen.patches.dry_run import GitTree
+from envgen.predict.memory import Estimate, estimate
 from envgen.profile.load import load_project
 from envgen.profile.model import Profile
 from envgen.profile.shape import NAME, matches
 from envgen.profile.tree import decode, near, text_of
 from envgen.recipes.read import LARGEST, Recipe, name_of, read_recipe
-from envgen.recipes.write import added, indent_of, left_of, profile_name, profile_text
+from envgen.recipes.shipped import shipped, size_of
+from envgen.recipes.write import GB10, added, indent_of, left_of, profile_name, profile_text
 from envgen.redact import without_login
 from envgen.text import progress
 
@@ -30,14 +31,9 @@ _YAML = (".yaml", ".yml")
 _GIT = re.compile(r"(?:https|http|ssh|git|file)://\S+|[\w.-]+@[\w.-]+:\S+")
 
 
-def shipped() -> dict[str, Recipe]:
-    """The recipes of the package, by name."""
-    folder = resources.files("envgen.recipes") / "data"
-    found = {}
-    for entry in sorted(folder.iterdir(), key=lambda one: one.name):
-        if entry.name.endswith(".yaml"):
-            found[name_of(entry.name)] = read_recipe(entry.read_text(encoding="utf-8"), entry.name)
-    return found
+def estimate_of(recipe: Recipe) -> Estimate | None:
+    """The memory that the recipe needs on each GPU of a GB10, from the facts that envgen brings; None without them."""
+    return estimate(size_of(recipe), int(GB10 * (1 << 30)))
 
 
 @dataclass(frozen=True)

@@ -42,10 +42,13 @@ class Cache:
         return low
 
 
-def cache_of(config: Mapping[str, Any], cache_dtype: str, *, ranks: int = 1, dtype: str = "bfloat16") -> Cache | None:
+def cache_of(
+    config: Mapping[str, Any], cache_dtype: str, *, ranks: int = 1, dtype: str = "bfloat16", draft: int = 0
+) -> Cache | None:
     """The cache of a model by its config.json (its text part), shared by ``ranks`` GPUs; None if unknown.
 
-    ``cache_dtype``: vLLM's ``--kv-cache-dtype``; ``auto`` is ``dtype``, the model's own.
+    ``cache_dtype``: vLLM's ``--kv-cache-dtype``; ``auto`` is ``dtype``, the model's own. ``draft``: layers of a draft
+    with the model's own shape (MTP), which see the whole sequence.
     """
     text = _text(config)
     layers, wide = _layers(text), _width(dtype if cache_dtype == "auto" else cache_dtype)
@@ -65,7 +68,7 @@ def cache_of(config: Mapping[str, Any], cache_dtype: str, *, ranks: int = 1, dty
     window = _number(text, "sliding_window") if windowed else 0
     if one is None or other is None or state is None or window is None:
         return None
-    return Cache(other * wide * full, one * wide * windowed, window, state * linear)
+    return Cache(other * wide * (full + draft), one * wide * windowed, window, state * linear)
 
 
 def _text(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -99,6 +102,13 @@ def _layers(text: Mapping[str, Any]) -> list[str] | None:
     if many is None or many > 1000 or mixed or any(text.get(name) for name in unclear):
         return None
     return ["full_attention"] * many
+
+
+def _own_draft(text: Mapping[str, Any]) -> int:
+    """Attention layers of the draft that is part of the checkpoint (multi-token prediction); vLLM loads one module."""
+    count = _number(text, "mtp_num_hidden_layers", "num_nextn_predict_layers", "num_mtp_modules")
+    pattern = text.get("mtp_hybrid_override_pattern")
+    return (pattern.count("*") if isinstance(pattern, str) else 1) if count else 0
 
 
 def _pair(text: Mapping[str, Any], ranks: int, wider: str = "") -> int | None:
@@ -145,7 +155,8 @@ class Estimate:
     weights: int | None
     cache: Cache | None
     fixed: int | None = None  # kv-cache-memory-bytes
-    draft: bool = False  # there is one, and its weights and cache are not counted
+    draft: str = ""  # "own": layers of the checkpoint itself (MTP), which are counted; else one that is not counted
+    published: bool = False  # the weights are the published figure, not that of files
 
     @property
     def sequence(self) -> int | None:
@@ -178,14 +189,20 @@ class Estimate:
             return None
         return f"memory: at least {_size(self.least)} are needed, and {_size(free)} can be had, page cache included"
 
+    def document(self) -> dict[str, Any]:
+        """The estimate for `--json`: bytes on one GPU; null for what is not known."""
+        names = ("weights", "sequence", "sequences", "room", "least", "context", "context_that_fits", "draft")
+        return {"engine": ENGINE, **{name: getattr(self, name) for name in names}}
+
     def lines(self) -> list[str]:
         """The estimate for people."""
-        without = ", the draft's not counted" if self.draft else ""
-        found = [f"weights {_size(self.weights)}, engine about {_size(ENGINE)}{without}"]
+        without = {"": "", "own": ", with the draft's"}.get(self.draft, ", the draft's not counted")
+        about = "about " if self.published and self.weights is not None else ""
+        found = [f"weights {about}{_size(self.weights)}, engine about {_size(ENGINE)}{without}"]
         if (one := self.sequence) is None:
             return [*found, "KV cache: unknown, the shape of this model's layers is not one that is counted here"]
-        every = one * self.sequences
-        found.append(f"KV cache {_size(one)} for {self.context} tokens; {self.sequences} such sequences {_size(every)}")
+        every = f"; {self.sequences} such sequences {_size(one * self.sequences)}" if self.sequences > 1 else ""
+        found.append(f"KV cache {_size(one)} for {self.context} tokens{every}")
         room, longest = self.room, self.context_that_fits
         if room is None or longest is None or self.least is None:
             return found
@@ -218,11 +235,13 @@ def estimate(size: object, gpu: object) -> Estimate | None:
     assert ranks and stages and context and sequences and batched and memory
     if not 0 < share <= 1:
         return None
-    cache = cache_of(size["config"], str(size.get("cache_dtype")), ranks=ranks, dtype=str(size.get("dtype")))
+    named_draft = str(size.get("draft") or "")
+    own = _own_draft(_text(size["config"])) if named_draft.endswith("mtp") else 0
+    cache = cache_of(size["config"], str(size.get("cache_dtype")), ranks=ranks, dtype=str(size.get("dtype")), draft=own)
     weights = _number(size, "weights")
     return Estimate(
         memory, share, context, sequences, batched,
         None if weights is None else weights // ranks // stages,
         cache if stages == 1 else None,  # with stages each GPU has other layers
-        _number(size, "fixed"), bool(size.get("draft")),
+        _number(size, "fixed"), "own" if own else named_draft, bool(size.get("published")),
     )  # fmt: skip

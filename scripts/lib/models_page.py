@@ -1,21 +1,28 @@
-"""docs/models.md's table, generated from the recipes that ship with envgen."""
+"""docs/models.md's tables, generated from the recipes that ship with envgen."""
 
 from __future__ import annotations
 
-from envgen.app.recipes import shipped
+from envgen.app.recipes import estimate_of
+from envgen.predict.memory import ENGINE
 from envgen.recipes.read import Recipe
+from envgen.recipes.shipped import shipped
 from envgen.recipes.write import memory_of
 
 BEGIN, END = "<!-- recipes: generated -->", "<!-- end of recipes -->"
 
 
 def table() -> str:
-    """One row a recipe."""
+    """One row a recipe: what it is and who ran it; then its memory."""
     rows = [
-        "| recipe | model | vLLM | machines | weights | `needs_memory` | run by others | read in |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| recipe | model | vLLM | machines | run by others | read in |",
+        "| --- | --- | --- | --- | --- | --- |",
+        *map(_row, shipped().values()),
+        "",
+        "| recipe | weights | engine | KV cache of one sequence | least | `needs_memory` | sequences that fit |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+        *map(_memory, shipped().values()),
     ]
-    return "\n".join([*rows, *map(_row, shipped().values())])
+    return "\n".join(rows)
 
 
 def renew(page: str) -> str:
@@ -30,5 +37,17 @@ def renew(page: str) -> str:
 def _row(one: Recipe) -> str:
     release = f"{one.release} or newer" if one.release else "not said"
     source = f"{one.source} at `{one.commit[:12]}`" if one.commit else one.source
-    cells = (f"`{one.name}`", one.repo, release, str(one.nodes), one.weights, memory_of(one) or "not said")
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in (*cells, one.ran or "no report read", source)) + " |"
+    return _cells(f"`{one.name}`", one.repo, release, str(one.nodes), one.ran or "no report read", source)
+
+
+def _memory(one: Recipe) -> str:
+    found, gib = estimate_of(one), 1 << 30
+    if found is None or found.sequence is None or found.weights is None or found.least is None or found.room is None:
+        return _cells(f"`{one.name}`", *["not known"] * 4, memory_of(one) or "not said", "not known")
+    sizes = [f"{size / gib:.1f} GiB" for size in (found.weights, ENGINE, found.sequence, found.least)]
+    sizes[2] += f" ({found.context} tokens)"
+    return _cells(f"`{one.name}`", *sizes, memory_of(one) or "not said", f"{found.room / found.sequence:.1f}")
+
+
+def _cells(*cells: str) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

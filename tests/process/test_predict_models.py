@@ -1,6 +1,7 @@
 """Models that owners of a Spark run, asked of both releases: what a release would start, it does not refuse.
 
-The configurations have the published shape with a few layers (tests/support/shapes), each with its usual parsers.
+A shipped recipe's model is asked about by envgen's own facts; the others have the published shape with a few layers
+(tests/support/shapes). Each has its usual parsers.
 """
 
 from __future__ import annotations
@@ -19,9 +20,17 @@ from test_predict import TOP, environment
 
 from envgen.predict.judge import Judgement, Verdict, backends, judge, rejected
 from envgen.profile.model import Service
+from envgen.recipes.shipped import models
 
 SHAPES = TOP / "tests" / "support" / "shapes"
-GPT_OSS = json.loads((TOP / "envgen" / "inside" / "models.json").read_text(encoding="utf-8"))
+SHIPPED = {
+    "gpt-oss-120b": "openai/gpt-oss-120b",
+    "gpt-oss-20b": "openai/gpt-oss-20b",
+    "qwen3.6-35b-a3b-nvfp4": "nvidia/Qwen3.6-35B-A3B-NVFP4",
+    "qwen3.6-27b-fp8": "Qwen/Qwen3.6-27B-FP8",
+    "nemotron-3-super-120b-nvfp4": "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4",
+    "gemma-4-26b-a4b-nvfp4": "nvidia/Gemma-4-26B-A4B-NVFP4",
+}
 # Model -> (reasoning parser, tool parser).
 MODELS = {
     "gpt-oss-120b": ("openai_gptoss", "openai"),
@@ -64,17 +73,15 @@ Ask = Callable[[str], dict[str, Any]]
 def request(name: str, folder: Path) -> dict[str, Any]:
     """What `envgen predict` asks about the model."""
     reasoning, tools = MODELS[name]
-    model = str(folder / name)
-    if f"openai/{name}" in GPT_OSS:
-        model = f"openai/{name}"
-    else:
+    model = SHIPPED.get(name, str(folder / name))
+    if name not in SHIPPED:
         (folder / name).mkdir()
         (folder / name / "config.json").write_bytes((SHAPES / f"{name}.json").read_bytes())
         (folder / name / "configuration_minimax_m2.py").write_text(CODE, encoding="utf-8")
     words = [model, "--max-model-len", "32768", "--trust-remote-code", "--enable-auto-tool-choice"]
     words += ["--tool-call-parser", tools, *(["--reasoning-parser", reasoning] if reasoning else [])]
     gpu = {"name": "NVIDIA GB10", "capability": [12, 1], "memory": 120 << 30}
-    return {"words": words, "gpu": gpu, "real": False, "models": GPT_OSS}
+    return {"words": words, "gpu": gpu, "real": False, "models": dict(models())}
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
 """Each shipped recipe, as the profile that `recipe add` makes of it, asked of vLLM 0.32.0 on a GB10's 12.1.
 
-The hub is not asked: a model's configuration is its shape with a few layers (tests/support/shapes).
+Nothing is in a cache: the model's configuration is envgen's own copy, as for a newcomer.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import json
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from test_predict import TOP, environment
-from test_predict_models import CODE, GPT_OSS, SHAPES
 
 from envgen.app import recipes as app
 from envgen.app.predict import servers, vllm_words
@@ -22,28 +22,13 @@ from envgen.predict.judge import Judgement, Verdict, backends, judge
 from envgen.predict.memory import estimate
 from envgen.profile.load import load_project
 from envgen.profile.model import Service
+from envgen.recipes.shipped import models, shipped
+from envgen.recipes.write import GB10
 
 RELEASE = "0.32.0"
 NODES = """nodes:
     spark-1: {address: 192.0.2.1, interface: eth0}
     spark-2: {address: 192.0.2.2, interface: eth0, context: spark-2}"""
-SHAPE = {
-    "gemma-4-26b": "gemma-4-26b-a4b-nvfp4",
-    "minimax-m2.7": "minimax-m2.7-nvfp4",
-    "nemotron-3-super-120b": "nemotron-3-super-120b-nvfp4",
-    "nemotron-3.5-lightning-30b": "nemotron-3-nano-30b-fp8",
-    "qwen3.6-27b-fp8": "qwen3.6-27b-fp8",
-    "qwen3.6-35b-a3b": "qwen3.6-35b-a3b-nvfp4",
-}
-
-
-def shape(name: str) -> dict[str, Any]:
-    """The configuration of a recipe's model, with a few layers."""
-    found: dict[str, Any] = json.loads((SHAPES / f"{SHAPE[name]}.json").read_text(encoding="utf-8"))
-    if name == "nemotron-3.5-lightning-30b":  # its own config.json is not known here: Nemotron 3 Nano's layers
-        other = json.loads((SHAPES / "nemotron-3-super-120b-nvfp4.json").read_text(encoding="utf-8"))
-        found["quantization_config"] = other["quantization_config"]
-    return found
 
 
 @pytest.fixture(scope="session")
@@ -54,7 +39,7 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Service]:
     (folder / "envgen.yaml").write_text(text.replace("defaults:\n", f"defaults:\n  {NODES}\n", 1), encoding="utf-8")
     shutil.copytree(TOP / "patches", folder / "patches")
     found = {}
-    for name, recipe in app.shipped().items():
+    for name, recipe in shipped().items():
         made = app.add(Session(file=folder / "envgen.yaml"), recipe, "")
         made.write()
         profile = load_project(file=folder / "envgen.yaml", local=False).project.profiles[made.profile]
@@ -69,14 +54,8 @@ def answers(services: dict[str, Service], tmp_path_factory: pytest.TempPathFacto
     requests: dict[str, dict[str, Any]] = {}
     for name, service in services.items():
         words = list(vllm_words(service) or ())
-        if words[0] not in GPT_OSS:
-            model = folder / name
-            model.mkdir()
-            (model / "config.json").write_text(json.dumps(shape(name)), encoding="utf-8")
-            (model / "configuration_minimax_m2.py").write_text(CODE, encoding="utf-8")
-            words[0] = str(model)
         gpu = {"name": "NVIDIA GB10", "capability": [12, 1], "memory": 120 << 30}
-        requests[name] = {"words": words, "gpu": gpu, "real": False, "models": GPT_OSS, "env": dict(service.env)}
+        requests[name] = {"words": words, "gpu": gpu, "real": False, "models": dict(models()), "env": dict(service.env)}
     env = {**os.environ, "HOME": str(folder), "HF_HOME": str(folder), "VLLM_HAS_FLASHINFER_CUBIN": "1"}
     done = subprocess.run(
         [environment(RELEASE), TOP / "tests" / "support" / "ask_models.py"], input=json.dumps(requests), env=env,
@@ -104,7 +83,7 @@ def cell(answer: dict[str, Any]) -> str:
     return "; ".join(filter(None, (chosen, f"{unasked} unknown" if unasked else "")))
 
 
-@pytest.mark.parametrize("name", sorted(app.shipped()))
+@pytest.mark.parametrize("name", sorted(shipped()))
 def test_no_shipped_recipe_is_refused(answers: dict[str, dict[str, Any]], name: str) -> None:
     answer = answers[name]
     shown = json.dumps({key: answer[key] for key in ("refusals", "unasked", "asked", "notes")}, indent=1)
@@ -119,10 +98,14 @@ def test_the_table_in_the_docs_is_what_the_release_answers(answers: dict[str, di
     assert [line for line in section.splitlines() if line.startswith("| ")][2:] == rows, "\n".join(rows)
 
 
-def test_the_release_tells_what_memory_hangs_on(answers: dict[str, dict[str, Any]]) -> None:
+def test_the_memory_of_a_recipe_is_what_the_release_s_own_answer_gives(answers: dict[str, dict[str, Any]]) -> None:
     for name, answer in answers.items():
-        found = estimate(answer.get("size"), 120 << 30)
-        assert found is not None and found.context > 0 and found.sequence, (name, answer.get("size"))
+        assert answer["model"]["from"] == "envgen"
+        found, shown = estimate(answer.get("size"), int(GB10 * (1 << 30))), app.estimate_of(shipped()[name])
+        assert found is not None and shown is not None, (name, answer.get("size"))
+        same = replace(found, sequences=shown.sequences, batched=shown.batched, cache=shown.cache)
+        assert same == shown and found.cache == shown.cache, name
+        assert found.context_that_fits == found.context, name
     found = estimate(answers["gpt-oss-120b"]["size"], 120 << 30)
     # 18 of 36 layers see everything, 8 heads of 64, two bytes; the others keep 127 tokens and one step of 8192.
     assert found is not None and found.sequence == 18 * 2 * 8 * 64 * 2 * (131072 + 127 + 8192)

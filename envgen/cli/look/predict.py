@@ -18,7 +18,6 @@ from envgen.cli.common import answer, reporting, variant_option
 from envgen.errors import ExitCode
 from envgen.predict import gpus
 from envgen.predict.judge import Verdict, rejected
-from envgen.predict.memory import ENGINE
 from envgen.profile.model import Profile
 from envgen.text import GIB, progress
 
@@ -102,7 +101,7 @@ def document(found: Prediction, profile: Profile) -> dict[str, Any]:
         **{key: answer.get("asked", {}).get(key) for key in ("attention", "moe")},
         "gpu": answer.get("platform"),
         "kv_cache": answer.get("kv"),
-        "memory": _memory(found),
+        "memory": found.memory and found.memory.document(),
         "lines": [one for one in answer.get("lines", ()) if one["level"] != "DEBUG"],
         "place": found.place,
         "profile": profile.name,
@@ -114,15 +113,6 @@ def document(found: Prediction, profile: Profile) -> dict[str, Any]:
         "variant": profile.variant,
         "verdict": judged.verdict.value,
     }
-
-
-def _memory(found: Prediction) -> dict[str, Any] | None:
-    """Bytes on one GPU; null for what is not known."""
-    one = found.memory
-    if one is None:
-        return None
-    names = ("weights", "sequence", "sequences", "room", "least", "context", "context_that_fits", "draft")
-    return {"engine": ENGINE, **{name: getattr(one, name) for name in names}}
 
 
 def text(found: Prediction, profile: Profile) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 import click
@@ -14,6 +14,7 @@ from envgen.cli import FullGroup
 from envgen.cli.common import answer, ask, json_option, print_json, reporting, wants_json
 from envgen.errors import ExitCode, RefusedError, UsageError
 from envgen.recipes.read import Recipe, name_of
+from envgen.recipes.shipped import shipped
 from envgen.recipes.write import memory_of
 from envgen.text import counted, progress, table, visible
 
@@ -54,7 +55,7 @@ def list_(place: str, ref: str) -> int:
         return answer(document, (visible(path) for path in found.paths))
     if ref:
         raise UsageError("--ref goes with --from")
-    known = app.shipped()
+    known = shipped()
     models = [
         {"name": one.name, "repo": one.repo, "nodes": one.nodes, "weights": one.weights} for one in known.values()
     ]
@@ -72,15 +73,19 @@ def list_(place: str, ref: str) -> int:
 def show(name: str, place: str, ref: str, variant: str) -> int:
     """Show a recipe as envgen reads it: NAME is a shipped recipe, a file, or a recipe in PLACE.
 
+    For a shipped recipe's model, it also estimates the memory of one GPU, a GB10. `envgen predict` asks vLLM itself.
+
     \b
     Example:
       envgen recipe show nemotron-3-super-120b
     """
     recipe = app.find(name, place, ref, variant)
-    return answer({**asdict(recipe), "needs_memory": memory_of(recipe)}, _shown(recipe))
+    memory = app.estimate_of(recipe)
+    document = {**asdict(recipe), "needs_memory": memory_of(recipe), "memory": memory and memory.document()}
+    return answer(document, _shown(recipe, memory.lines() if memory else []))
 
 
-def _shown(recipe: Recipe) -> Iterator[str]:
+def _shown(recipe: Recipe, memory: Sequence[str]) -> Iterator[str]:
     yield f"{visible(recipe.name)}: {recipe.repo}"
     facts = {
         "revision": recipe.revision,
@@ -88,13 +93,14 @@ def _shown(recipe: Recipe) -> Iterator[str]:
         "image": recipe.image,
         "machines": str(recipe.nodes),
         "weights": recipe.weights,
-        "memory": memory_of(recipe) or "",
+        "needs_memory": memory_of(recipe) or "",
         "source": recipe.source,
         "commit": recipe.commit,
         "date": recipe.date,
         "run by others": recipe.ran,
     }
     yield from (f"  {key}: {visible(value)}" for key, value in facts.items() if value)
+    yield from (f"  memory: {line}" for line in memory)
     for key, value in recipe.args.items():
         yield f"  --{key} {visible(json.dumps(value) if isinstance(value, (dict, list)) else str(value))}"
     yield from (f"  {key}={visible(value)}" for key, value in recipe.env.items())

@@ -107,7 +107,7 @@ def place_model(args: Any, request: Doc, found: Doc, folder: str) -> None:
         elif name in request["models"]:
             told["from"] = "envgen"
             with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
-                json.dump(request["models"][name], file)
+                json.dump(request["models"][name]["config"], file)
             args.model = folder
             if getattr(args, "served_model_name", None) is None:
                 args.served_model_name = [name]
@@ -115,6 +115,8 @@ def place_model(args: Any, request: Doc, found: Doc, folder: str) -> None:
             raise NotAskable(
                 "the config.json of %s is neither in the Hugging Face cache nor among those that envgen brings" % name
             )
+    if name in request["models"]:
+        told["weights"] = request["models"][name]["weights"]
     if "place" in told:
         check_config(told["place"])
     draft = getattr(args, "speculative_config", None)
@@ -181,21 +183,31 @@ def configured(args: Any, found: Doc, lines: Optional[Lines] = None) -> Any:
     return config
 
 
+def text_of(config: Doc) -> Doc:
+    """The part of a configuration that describes the language model."""
+    inner: Doc = config.get("text_config") or config
+    return inner
+
+
 def size_of(config: Any, found: Doc) -> Doc:
     """What decides how much memory the server needs, after the release's own defaults."""
     model, cache, parallel, steps = (
         getattr(config, name) for name in ("model_config", "cache_config", "parallel_config", "scheduler_config")
     )
-    text = model.hf_config.to_dict()
-    text = text.get("text_config") or text
+    text = text_of(model.hf_config.to_dict())
+    place = found["model"].get("place") or os.path.join(str(model.model), "config.json")
+    # Transformers renames some keys, such as Gemma 4's heads of layers that see everything.
+    with open(place, encoding="utf-8") as file:
+        text.update({name: value for name, value in text_of(json.load(file)).items() if value is not None})
+    weights = weights_of(os.path.dirname(found["model"].get("place", "")))
     return {
         "config": {name: value for name, value in text.items() if not isinstance(value, dict)},
-        "weights": weights_of(os.path.dirname(found["model"].get("place", ""))), "context": model.max_model_len,
+        "weights": weights or found["model"].get("weights"), "published": not weights, "context": model.max_model_len,
         "cache_dtype": str(cache.cache_dtype), "dtype": str(model.dtype).replace("torch.", ""),
         "share": cache.gpu_memory_utilization, "fixed": getattr(cache, "kv_cache_memory_bytes", None),
         "ranks": parallel.tensor_parallel_size, "stages": parallel.pipeline_parallel_size,
         "sequences": steps.max_num_seqs, "batched": steps.max_num_batched_tokens,
-        "draft": getattr(config, "speculative_config", None) is not None,
+        "draft": str(getattr(getattr(config, "speculative_config", None), "method", None) or ""),
     }  # fmt: skip
 
 

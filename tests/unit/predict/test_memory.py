@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from envgen.predict.memory import ENGINE, cache_of, estimate
+from envgen.recipes.shipped import models
 
-TOP = Path(__file__).parents[3]
 GIB = 1 << 30
-GPT_OSS = json.loads((TOP / "envgen" / "inside" / "models.json").read_text(encoding="utf-8"))["openai/gpt-oss-120b"]
+MODELS = {repo: facts["config"] for repo, facts in models().items()}
+GPT_OSS = MODELS["openai/gpt-oss-120b"]
 MINIMAX = {"num_hidden_layers": 62, "num_key_value_heads": 8, "head_dim": 128, "attn_type_list": [1] * 62}
 QWEN_235B = {"num_hidden_layers": 94, "num_key_value_heads": 4, "head_dim": 128, "sliding_window": None}
-QWEN_35B = {
-    **json.loads((TOP / "tests/support/shapes/qwen3.6-35b-a3b-nvfp4.json").read_text(encoding="utf-8"))["text_config"],
-    "layer_types": ["linear_attention", "linear_attention", "linear_attention", "full_attention"] * 10,
-}
+QWEN_35B = MODELS["nvidia/Qwen3.6-35B-A3B-NVFP4"]["text_config"]
 
 
 # Model, GPUs, cache's dtype, tokens of one sequence, what vLLM logged as sequences or bytes, the error that is known.
@@ -31,6 +27,8 @@ MEASURED = [
     (QWEN_235B, 4, "auto", 178880, 8.11 * GIB, 0.015),
     # noonghunna/club-3090#612: 5.98 GiB are 4.33 sequences of 131072 tokens
     (QWEN_35B, 1, "fp8", 131072, 5.98 / 4.33 * GIB, 0.06),
+    # the same project's #652, another machine and vLLM 0.24.0: 6.01 GiB are 4.35 sequences
+    (QWEN_35B, 1, "fp8", 131072, 6.01 / 4.35 * GIB, 0.06),
 ]
 
 
@@ -40,6 +38,21 @@ def test_the_cache_is_as_large_as_vllm_s_own_logs_say(
 ) -> None:
     found = cache_of(config, dtype, ranks=ranks)
     assert found is not None and abs(found.sequence(tokens) / measured - 1) <= error
+
+
+def test_windows_are_counted_as_vllm_counts_them() -> None:
+    # vllm#27508, an H100 with --max-num-batched-tokens 1024: 4.54 GiB are needed for 131072 tokens
+    found = cache_of(GPT_OSS, "auto")
+    assert found is not None and round(found.sequence(131072, 1024) / GIB, 2) == 4.54
+
+
+def test_a_draft_in_the_checkpoint_adds_its_attention_layers() -> None:
+    size = {**SIZE, "config": QWEN_35B, "cache_dtype": "fp8"}
+    without, own, other = (estimate({**size, "draft": draft}, 120 * GIB) for draft in ("", "mtp", "dflash"))
+    assert without is not None and own is not None and other is not None
+    assert without.cache is not None and own.cache is not None and other.cache == without.cache
+    assert own.cache.each_token - without.cache.each_token == 2 * 2 * 256  # one of eleven
+    assert own.lines()[0].endswith("with the draft's") and other.lines()[0].endswith("the draft's not counted")
 
 
 def test_a_windowed_layer_keeps_its_window_and_a_step() -> None:
@@ -75,7 +88,7 @@ def test_an_unknown_dtype_of_the_cache_is_unknown() -> None:
 
 SIZE = {
     "config": GPT_OSS, "weights": 61 * GIB, "context": 131072, "cache_dtype": "auto", "dtype": "bfloat16",
-    "share": 0.7, "fixed": None, "ranks": 1, "stages": 1, "sequences": 2, "batched": 8192, "draft": False,
+    "share": 0.7, "fixed": None, "ranks": 1, "stages": 1, "sequences": 2, "batched": 8192, "draft": "",
 }  # fmt: skip
 
 
@@ -104,7 +117,7 @@ def test_what_the_release_did_not_tell_is_not_made_up() -> None:
     assert unknown is not None and unknown.least is None and unknown.lines()[0].startswith("weights unknown")
     shapeless = estimate({**SIZE, "config": {}}, 120 * GIB)
     assert shapeless is not None and "KV cache: unknown" in shapeless.lines()[-1]
-    draft = estimate({**SIZE, "draft": True}, 120 * GIB)
+    draft = estimate({**SIZE, "draft": "eagle3"}, 120 * GIB)
     assert draft is not None and draft.lines()[0].endswith("the draft's not counted")
 
 

@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from envgen.__main__ import main
-from envgen.app import recipes as app
 from envgen.errors import ProjectError
 from envgen.profile.load import load_project
 from envgen.recipes.read import read_recipe
+from envgen.recipes.shipped import shipped
 from envgen.recipes.write import profile_name
 from envgen.render import outputs
 
@@ -86,11 +86,11 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", sorted(app.shipped()))
+@pytest.mark.parametrize("name", sorted(shipped()))
 def test_each_shipped_recipe_is_a_profile_that_loads_and_renders(
     name: str, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recipe = app.shipped()[name]
+    recipe = shipped()[name]
     assert main(["recipe", "add", name, "--yes"]) == 0
     assert capsys.readouterr().err.startswith("all of it has a place\n")
     loaded = load_project(file=project / "envgen.yaml", local=False).project
@@ -108,6 +108,26 @@ def test_each_shipped_recipe_is_a_profile_that_loads_and_renders(
     outputs.render_project(loaded)
     assert main(["recipe", "add", name, "--yes"]) == 6
     assert "choose another with --name NAME" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", sorted(shipped()))
+def test_a_shipped_recipe_shows_its_memory(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipe", "show", name, "--json"]) == 0
+    memory = json.loads(capsys.readouterr().out)["memory"]
+    # Each fits the share that its own flags give it, with one whole sequence.
+    assert memory["weights"] + memory["engine"] + memory["sequence"] == memory["least"]
+    assert memory["room"] >= memory["sequence"] > 0 and memory["context_that_fits"] == memory["context"]
+
+
+def test_a_recipe_of_a_model_that_envgen_does_not_know_has_no_estimate(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "other.yaml").write_text("repo: some/model\nargs: {max-model-len: 8K}\n", encoding="utf-8")
+    assert main(["recipe", "show", "other.yaml", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["memory"] is None
+    (project / "other.yaml").write_text("repo: openai/gpt-oss-20b\nargs: {max-model-len: 8K}\n", encoding="utf-8")
+    assert main(["recipe", "show", "other.yaml", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["memory"] is None  # a length that this page does not read
 
 
 def test_only_lines_are_added_and_nothing_without_a_yes(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,84 @@
+"""The recipes of the package, and the facts of their models, for machines that have no file of a model yet."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from envgen.recipes.read import Recipe, name_of, read_recipe
+
+_UNITS = {"GB": 10**9, "GiB": 1 << 30}
+_SHARE = 0.92  # vLLM's own default of gpu-memory-utilization, from 0.22 on
+
+
+@cache
+def shipped() -> Mapping[str, Recipe]:
+    """The recipes of the package, by name."""
+    folder = resources.files("envgen.recipes") / "data"
+    found = {}
+    for entry in sorted(folder.iterdir(), key=lambda one: one.name):
+        if entry.name.endswith(".yaml"):
+            found[name_of(entry.name)] = read_recipe(entry.read_text(encoding="utf-8"), entry.name)
+    return found
+
+
+@cache
+def models() -> Mapping[str, Mapping[str, Any]]:
+    """``config`` (config.json) and ``weights`` (bytes, as published) of each shipped recipe's model, by repository."""
+    folder = resources.files("envgen.recipes") / "data"
+    return {
+        one.repo: {
+            "config": json.loads((folder / f"{name}.json").read_text(encoding="utf-8")),
+            "weights": bytes_of(one.weights),
+        }
+        for name, one in shipped().items()
+    }
+
+
+def bytes_of(text: str) -> int | None:
+    """The bytes of ``21.5 GB`` or ``20 GiB``; None for other words."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) (GB|GiB)", text)
+    return int(float(found[1]) * _UNITS[found[2]]) if found else None
+
+
+def size_of(recipe: Recipe) -> Mapping[str, Any] | None:
+    """What the memory of the recipe's server depends on, as a release would report it; None without the model's facts.
+
+    What the recipe leaves open has vLLM's default; the number of sequences is then 1, the least that it has to hold.
+    """
+    facts = models().get(recipe.repo)
+    if facts is None:
+        return None
+    config, args = facts["config"], recipe.args
+    text = config.get("text_config", config)
+    draft = args.get("speculative-config")
+    scheme = config.get("quantization_config", {}).get("kv_cache_scheme", {})  # vLLM's `auto` follows the checkpoint
+
+    try:
+        share = float(args.get("gpu-memory-utilization", _SHARE))
+    except ValueError:
+        share = 0.0
+
+    def number(flag: str, default: int) -> int:
+        found = str(args.get(flag, default))
+        return int(found) if found.isdigit() else 0  # 0: an estimate of nothing
+
+    return {
+        "config": text,
+        "weights": facts["weights"],
+        "published": True,
+        "context": number("max-model-len", text["max_position_embeddings"]),
+        "cache_dtype": str(args.get("kv-cache-dtype", "fp8" if scheme.get("num_bits") == 8 else "auto")),
+        "dtype": text.get("dtype") or config.get("dtype") or config.get("torch_dtype") or "bfloat16",
+        "share": share if 0 < share <= 1 else 0.0,
+        "fixed": None,
+        "ranks": number("tensor-parallel-size", 1),
+        "stages": number("pipeline-parallel-size", 1),
+        "sequences": number("max-num-seqs", 1),
+        "batched": number("max-num-batched-tokens", 8192),
+        "draft": str(draft.get("method", "draft")) if isinstance(draft, Mapping) else "",
+    }
