@@ -84,11 +84,30 @@ def row(image: str, rate: int, limit: str, guarded: bool) -> str:
     return f"| {speed} | {limit or 'none'} | {who} | {ended} | {seen} | {beat.lost * 1000:.0f} ms |"
 
 
-def cost(image: str, near: bool, seconds: int = 60) -> str:
-    floor = available() - GIB // 2 if near else GIB
-    container = start(image, floor, "", "sleep", "1000")
+HELD = "import sys, time; kept = bytearray(b'x') * int(sys.argv[1]); time.sleep(1000)"
+# Reads what the guard reads, and then says that so much is left: the memory of a busy machine does not stand still.
+LEFT = (
+    "import importlib.machinery, sys, types; sys.dont_write_bytecode = True; "
+    "loader = importlib.machinery.SourceFileLoader('guard', '/opt/envgen/lib/memory-guard'); "
+    "guard = types.ModuleType('guard'); loader.exec_module(guard); real = guard.Machine.left; "
+    "floor, above = int(sys.argv[1]), int(sys.argv[2]); "
+    "guard.Machine.left = lambda self: real(self) * 0 + floor + above; "
+    "guard.Guard(1, floor, guard.Machine()).run()  # memory-guard"
+)
+STATES = {  # where: floor, limit, command
+    "far from its floor": (GIB, "", ["sleep", "1000"]),
+    "0.5 GiB above a floor of 6 GiB": (0, "", ["python3", "-I", "-S", "-c", LEFT, str(6 * GIB), str(GIB // 2)]),
+    "0.1 GiB above a floor of 6 GiB": (0, "", ["python3", "-I", "-S", "-c", LEFT, str(6 * GIB), str(GIB // 10)]),
+    "0.1 GiB above a floor of 0.5 GiB": (0, "", ["python3", "-I", "-S", "-c", LEFT, str(GIB // 2), str(GIB // 10)]),
+    "0.02 GiB above the floor of a limit of 1 GiB": (GIB, "1g", ["python3", "-c", HELD, str(935 << 20)]),
+}
+
+
+def cost(image: str, where: str, seconds: int = 60) -> str:
+    floor, limit, command = STATES[where]
+    container = start(image, floor, limit, *command)
     try:
-        time.sleep(1)
+        time.sleep(5)
         script = "for p in /proc/[0-9]*; do if grep -qs memory-[g]uard $p/cmdline; then cat $p/stat; fi; done"
 
         def ticks() -> int:
@@ -101,9 +120,8 @@ def cost(image: str, near: bool, seconds: int = 60) -> str:
         time.sleep(seconds)
         share = (ticks() - before) / 100 / seconds
         status = docker("exec", container, "sh", "-c", script.replace("stat;", "status;"))
-        resident = re.search(r"VmRSS:\s+(\d+)", status)
-        where = "0.5 GiB above its floor" if near else "far from its floor"
-        return f"| {where} | {share:.3%} | {int(resident[1]) >> 10 if resident else 0} MiB |"
+        resident = max(map(int, re.findall(r"VmRSS:\s+(\d+)", status)), default=0)
+        return f"| {where} | {share:.3%} | {resident >> 10} MiB |"
     finally:
         docker("rm", "-f", container)
 
@@ -115,8 +133,8 @@ def main() -> None:
         for limit, guarded in (("", True), ("1g", True), ("1g", False)):
             print(row(image, rate, limit, guarded), flush=True)
     print("\n| the guard is | of a core | resident |\n| --- | --- | --- |")
-    for near in (False, True):
-        print(cost(image, near), flush=True)
+    for where in STATES:
+        print(cost(image, where), flush=True)
 
 
 if __name__ == "__main__":

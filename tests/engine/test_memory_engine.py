@@ -34,16 +34,27 @@ profiles:
       fast: {command: [python3, -c, EAT, "2147483648", "MOST"], HEALTH}
       slow: {command: [python3, -c, EAT, "524288000", "MOST"], HEALTH}
       bound: {command: [python3, -c, EAT, "209715200", "MOST"], HEALTH}
+      bare: {command: [sh, -c, "BARE"], HEALTH}
       calm: {command: [sleep, "1000"]}
 """
+BARE = (  # its image loses its Python before it eats
+    "sleep 1; rm -rf /usr/lib/python3* /usr/local/lib/python3* $(readlink -f $(command -v python3)); "
+    "command -v python3 || echo it is gone; while sleep 0.05; do head -c 8m /dev/zero; done | tail"
+)
 HEALTH = "health: {command: ['false'], interval: 1s, start_period: 300s}"
-LIMITS = "services: {bound: {mem_limit: 512m}}\n"
+LIMITS = "services: {bound: {mem_limit: 512m}, bare: {mem_limit: 512m}}\n"
 
 
 @pytest.fixture(scope="module")
 def project(make_project: Callable[..., Project]) -> Iterator[Project]:
     base = lean_base(f"{NAME}-base")
-    text = FILE.replace("HEALTH", HEALTH).replace("EAT", f'"{EAT}"').replace("MOST", str(MOST)).replace("BASE", base)
+    text = (
+        FILE.replace("HEALTH", HEALTH)
+        .replace("EAT", f'"{EAT}"')
+        .replace("BARE", BARE)
+        .replace("MOST", str(MOST))
+        .replace("BASE", base)
+    )
     made = make_project(NAME, text)
     (made.root / "limits.yaml").write_text(LIMITS)
     made.envgen("build", "--unlocked")
@@ -69,6 +80,13 @@ def test_an_eater_is_ended_before_the_floor_is_gone(project: Project, service: s
 def test_a_limit_of_the_container_is_a_floor_of_its_own(project: Project) -> None:
     said = project.envgen("up", "bound", code=5).err
     assert "the guard in the container ended the service" in said and "the floor is 0.0" in said
+
+
+def test_it_acts_without_any_file_of_the_image(project: Project) -> None:
+    """What it needs is in memory: an interpreter that is read from a disk comes too late on a machine that thrashes."""
+    said = project.envgen("up", "bare", code=5).err
+    assert "the guard in the container ended the service" in said
+    assert "it is gone" in said
 
 
 def test_what_runs_beside_a_service(project: Project) -> None:

@@ -79,6 +79,21 @@ def test_a_machine_that_waits_for_memory_is_low_before_the_floor(guard: Any, tmp
     assert not is_low(guard, machine(tmp_path / "old", left=7 * GIB, stalled=None), 6 * GIB)
 
 
+@pytest.mark.parametrize(("fallen", "seconds"), [(0, 0.3), (20 << 20, 0.1)])
+def test_it_looks_more_often_while_memory_is_taken(guard: Any, tmp_path: Path, fallen: int, seconds: float) -> None:
+    """A server at rest costs little; one that grows is followed at once, also near the end of its own limit."""
+    made = guard.Machine(str(machine(tmp_path, left=GIB)))
+    near = [(600 << 20, 512 << 20)]
+    assert guard.Guard(1, 1, made).pause([(near[0][0] + fallen, 0)], near) == seconds
+    assert guard.Guard(1, 1, made).pause([], [(50 * GIB, 6 * GIB)]) == 1.0
+    limit = [(50 * GIB, 6 * GIB), (60 << 20, 51 << 20)]
+    watch = guard.Guard(1, 1, made)
+    assert watch.pause([(50 * GIB, 0), (limit[1][0] + fallen // 5, 0)], limit) == (0.1 if fallen else 0.6)
+    assert watch.pause(limit, limit) == (0.1 if fallen else 0.6), "what grows in steps is followed, too"
+    busy = [(60 * GIB, 0), limit[1]]
+    assert guard.Guard(1, 1, made).pause(busy, limit) == 0.6, "others of a machine with enough memory change nothing"
+
+
 def test_a_kernel_that_tells_nothing(guard: Any, tmp_path: Path) -> None:
     assert guard.Machine(str(tmp_path)).left() == -1
     (machine(tmp_path, left=GIB) / "proc/self/cgroup").unlink()
