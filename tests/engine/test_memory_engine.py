@@ -33,13 +33,13 @@ profiles:
     services:
       fast: {command: [python3, -c, EAT, "2147483648", "MOST"], HEALTH}
       slow: {command: [python3, -c, EAT, "524288000", "MOST"], HEALTH}
-      bound: {command: [python3, -c, EAT, "209715200", "MOST"], HEALTH}
+      bound: {command: [python3, -c, EAT, "104857600", "MOST"], HEALTH}
       bare: {command: [sh, -c, "BARE"], HEALTH}
       calm: {command: [sleep, "1000"]}
 """
 BARE = (  # its image loses its Python before it eats
     "sleep 1; rm -rf /usr/lib/python3* /usr/local/lib/python3* $(readlink -f $(command -v python3)); "
-    "command -v python3 || echo it is gone; while sleep 0.05; do head -c 8m /dev/zero; done | tail"
+    "command -v python3 || echo it is gone; while sleep 0.1; do head -c 8m /dev/zero; done | tail"
 )
 HEALTH = "health: {command: ['false'], interval: 1s, start_period: 300s}"
 LIMITS = "services: {bound: {mem_limit: 512m}, bare: {mem_limit: 512m}}\n"
