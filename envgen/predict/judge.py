@@ -130,6 +130,7 @@ SUBJECTS = {
     "moe": ("moe", "marlin", "mxfp4", "experts"),
     "quantization": ("quantization=",),
 }
+STEPS = ("configuration", "attention", "moe", "linear", "mamba")  # whose lines a server logs, too
 LEVELS = ("INFO", "WARNING", "ERROR", "CRITICAL")
 CUBINS = "FlashInfer's cubins are not here, and NVIDIA's artifactory can't be reached from here"
 CUBINS_NEEDED = {
@@ -230,7 +231,7 @@ def _judge(answer: Mapping[str, Any], service: Service) -> Judgement:
 def rejected(answer: Mapping[str, Any]) -> list[dict[str, str]]:
     """Each backend that the release tried before the one it chose, with its reason."""
     words = re.compile(r"backend '?(.+?)'? does not support the deployment configuration(?: since (.*))?", re.DOTALL)
-    found = []
+    found = [{name: str(text) for name, text in one.items()} for one in answer.get("rejected", ())]
     for line in answer.get("lines", ()):
         if line["step"] == "moe" and (one := words.search(line["text"])):
             found.append({"step": "moe", "backend": one[1], "reason": (one[2] or "").strip().rstrip(".")})
@@ -241,7 +242,7 @@ def by_subject(answer: Mapping[str, Any]) -> dict[str, list[str]]:
     """What a server of this release logs about each subject, in the release's own words."""
     found: dict[str, list[str]] = {}
     for line in answer.get("lines", ()):
-        if line["level"] in LEVELS and line["step"] in ("configuration", "attention", "moe"):
+        if line["level"] in LEVELS and line["step"] in STEPS:
             found.setdefault(str(line["step"]), []).append(str(line["text"]))
     if answer.get("config_line"):
         found["quantization"] = [str(answer["config_line"])]

@@ -17,7 +17,7 @@ from envgen.app.session import Session
 from envgen.cli.common import answer, reporting, variant_option
 from envgen.errors import ExitCode
 from envgen.predict import gpus
-from envgen.predict.judge import Verdict, rejected
+from envgen.predict.judge import STEPS, Verdict, rejected
 from envgen.profile.model import Profile
 from envgen.text import GIB, progress
 
@@ -98,7 +98,7 @@ def document(found: Prediction, profile: Profile) -> dict[str, Any]:
     return {
         **asdict(judged),
         **{key: answer.get(key) for key in ("model", "quantization", "versions")},
-        **{key: answer.get("asked", {}).get(key) for key in ("attention", "moe")},
+        **{key: answer.get("asked", {}).get(key) for key in ("attention", "moe", "linear", "mamba")},
         "gpu": answer.get("platform"),
         "kv_cache": answer.get("kv"),
         "memory": found.memory and found.memory.document(),
@@ -128,7 +128,7 @@ def text(found: Prediction, profile: Profile) -> list[str]:
     told = dict.fromkeys(
         one["text"]
         for one in answer.get("lines", ())
-        if one["step"] in ("attention", "moe") and one["level"] != "DEBUG" and "artifactory" not in one["text"]
+        if one["step"] in STEPS[1:] and one["level"] != "DEBUG" and "artifactory" not in one["text"]
     )
     lines += [f"  {'' if number else 'log':<13} {line}" for number, line in enumerate(told)]
     lines += [f"  {'not chosen':<13} {one['step']} {one['backend']}: {one['reason']}" for one in rejected(answer)]
@@ -164,7 +164,7 @@ def _release(answer: Any) -> str:
 def _choices(answer: Any) -> list[tuple[str, str]]:
     asked, kv, model = answer.get("asked", {}), answer.get("kv") or {}, answer.get("model") or {}
     found = []
-    for title, step in (("attention", "attention"), ("MoE", "moe")):
+    for title, step in (("attention", "attention"), ("MoE", "moe"), ("linear", "linear"), ("Mamba", "mamba")):
         one = asked.get(step)
         if one:
             found.append((title, one["backend"] + (f"  (asked for: {one['asked_for']})" if one["asked_for"] else "")))

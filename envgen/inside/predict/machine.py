@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import glob
 import importlib
@@ -10,11 +11,12 @@ import re
 import shutil
 import subprocess
 import sys
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Iterator, List, Optional
 
 from envgen.inside.predict.release import NotAskable
 
 Doc = Dict[str, Any]
+EMPTY = "<envgen: empty>"
 STUBS = ("/usr/local/cuda*/lib64/stubs/libcuda.so", "/usr/local/cuda*/targets/*/lib/stubs/libcuda.so",
          "/usr/local/cuda*/compat/libcuda.so.1")  # fmt: skip
 
@@ -62,7 +64,7 @@ def unloadable(found: Doc) -> None:
 def empty(name: str, how: str, found: Doc) -> None:
     """An empty module under the name of a compiled one."""
     stub = sys.modules[name] = type(sys)(name)
-    stub.__dict__["__file__"] = "<envgen: empty>"
+    stub.__dict__["__file__"] = EMPTY
     parent, _, last = name.rpartition(".")
     if parent in sys.modules:
         setattr(sys.modules[parent], last, stub)
@@ -162,3 +164,56 @@ def take_platform(request: Doc, found: Doc) -> Optional[Doc]:
     found["platform"] = {"name": gpu["name"], "capability": list(gpu["capability"]), "memory": int(gpu["memory"]),
                          "count": 1, "real": False}  # fmt: skip
     return told
+
+
+def compiled_here() -> bool:
+    """Whether vLLM's own compiled code is here and was loaded."""
+    return not any(
+        vars(one).get("__file__") == EMPTY for one in list(sys.modules.values()) if isinstance(one, type(sys))
+    )
+
+
+class Anything:
+    """In the place of a stream or an event that a layer keeps, and that nothing here calls."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def __getattr__(self, name: str) -> "Anything":
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        raise NotAskable("a layer computes something while it is made")
+
+
+@contextlib.contextmanager
+def without_gpu(found: Doc) -> Iterator[None]:
+    """Layers are made without memory, whatever device they name, and no context is opened on a GPU that is there."""
+    torch: Any = importlib.import_module("torch")
+    mode: Any = importlib.import_module("torch.overrides").TorchFunctionMode
+
+    class Nowhere(mode):  # type: ignore[misc]
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = dict(kwargs or {})
+            if kwargs.get("device") is not None and str(kwargs["device"]) != "cpu":
+                kwargs["device"] = "meta"
+            kwargs.pop("pin_memory", None)
+            return function(*args, **kwargs)
+
+    told, sizes = found["platform"], {"multi_processor_count": 48, "warp_size": 32}  # only buffers hang on the sizes
+    major, minor = told["capability"]
+    properties = type("Properties", (), dict(sizes, major=major, minor=minor, name=told["name"],
+                                             total_memory=told["memory"]))  # fmt: skip
+    put: Doc = {"current_device": lambda: 0, "get_device_properties": lambda *_: properties,
+                "get_device_capability": lambda *_: (major, minor), "Stream": Anything, "Event": Anything,
+                "current_stream": Anything, "synchronize": Anything, "set_device": Anything}  # fmt: skip
+    before = {name: getattr(torch.cuda, name) for name in put}
+    for name, one in put.items():
+        setattr(torch.cuda, name, one)
+    try:
+        with torch.device("meta"), Nowhere():
+            yield
+    finally:
+        for name, one in before.items():
+            setattr(torch.cuda, name, one)

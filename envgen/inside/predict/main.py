@@ -15,6 +15,7 @@ from typing import Any, Dict, Iterator
 from envgen.inside.predict.attention import ask_attention
 from envgen.inside.predict.config import configured, known_parsers, parsed, place_model
 from envgen.inside.predict.experts import ask_moe
+from envgen.inside.predict.layers import ask_layers
 from envgen.inside.predict.machine import driver, take_platform, unloadable
 from envgen.inside.predict.release import Lines, named, release, told
 
@@ -49,6 +50,7 @@ def ask_all(request: Doc, found: Doc, lines: Lines, folder: str) -> None:
         found["platform"]["count"] = platform["count"]
     config = configured(args, found, lines)
     ask_selectors(config, found, lines)
+    layers(config, found, found, lines)
     if offline(lines):
         # Whether NVIDIA's cubins can be had is decided where the server starts: ask for both.
         other: Doc = {"asked": {}, "refusals": [], "unasked": [], "notes": [], "kv": dict(found["kv"])}
@@ -57,7 +59,12 @@ def ask_all(request: Doc, found: Doc, lines: Lines, folder: str) -> None:
         forget()
         before, lines.kept = lines.kept, []
         ask_selectors(config, other, lines)
-        other["lines"], lines.kept = lines.kept, before
+        if other["unasked"]:
+            layers(config, other, found, lines)
+        for name in ("linear", "mamba"):
+            if name in found["asked"]:
+                other["asked"].setdefault(name, found["asked"][name])
+        other["notes"], other["lines"], lines.kept = found["notes"], lines.kept, before
         found["with_cubins"] = other
 
 
@@ -66,6 +73,15 @@ def ask_selectors(config: Any, answers: Doc, lines: Lines) -> None:
     for lines.step, ask in (("attention", ask_attention), ("moe", ask_moe)):
         with told(answers, lines), named("set config")[1](config), everything_logged():
             answers["asked"][lines.step] = ask(config, answers)
+
+
+def layers(config: Any, answers: Doc, found: Doc, lines: Lines) -> None:
+    """Ask the layers of the model what the selectors can't be asked; nothing is refused for it."""
+    if answers["refusals"]:
+        return
+    lines.step = "layers"
+    with told(answers, lines), named("set config")[1](config), everything_logged():
+        ask_layers(config, answers, found, lines)
 
 
 @contextlib.contextmanager

@@ -30,6 +30,7 @@ PLACES = {
     "mxfp4": (("vllm.model_executor.layers.fused_moe.oracle.mxfp4", "select_gpt_oss_mxfp4_moe_backend"),
               ("vllm.model_executor.layers.fused_moe.oracle.mxfp4", "select_mxfp4_moe_backend"),
               ("vllm.model_executor.layers.quantization.mxfp4", "get_mxfp4_backend")),
+    "model": (("vllm.model_executor.model_loader.utils", "initialize_model"),),
     "set config": (("vllm.config", "set_current_vllm_config"),),
     "reasoning-parser": (("vllm.reasoning", "ReasoningParserManager"),),
     "tool-call-parser": (("vllm.tool_parsers", "ToolParserManager"),

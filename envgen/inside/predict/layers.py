@@ -1,0 +1,182 @@
+"""The model itself, built by the release's own code on a device without memory: each layer chooses its kernels.
+
+No weight is loaded and nothing is computed. What the layers hold afterwards is what a server's layers would hold.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import re
+import sys
+from typing import Any, Callable, Dict, Iterator, List
+
+from envgen.inside.predict.machine import compiled_here, without_gpu
+from envgen.inside.predict.release import Lines, asked_for, named
+
+Doc = Dict[str, Any]
+GROUPS = {
+    "_WORLD": 0, "_TP": "tensor_parallel_size", "_EP": 0, "_PP": 1, "_DP": "data_parallel_size", "_EPLB": 0,
+    "_DCP": "decode_context_parallel_size", "_PCP": "prefill_context_parallel_size",
+}  # fmt: skip
+# Whose line it is, by the logger and the text; the first that matches.
+SUBJECTS = (
+    ("vision", r"\bvit attention\b|MMEncoderAttention"),
+    ("mamba", r"\.mamba\.|\bGDN\b|Mamba"),
+    ("moe", r"fused_moe|\bMoE\b|\bexperts\b|quantization\.mxfp4"),
+    ("linear", r"kernels\.linear|quantization\.kernels|\bGEMM\b|Linear\w*Kernel"),
+    ("attention", r"attention|platforms\.cuda"),
+)
+KERNELS = ("vllm.model_executor.kernels.linear", "vllm.model_executor.layers.quantization.kernels")
+
+
+class Rank:
+    """The first of some workers, as the release's groups of processes describe it."""
+
+    def __init__(self, size: int) -> None:
+        self.world_size, self.ranks = size, list(range(size))
+        self.rank = self.rank_in_group = self.local_rank = self.first_rank = 0
+        self.last_rank, self.next_rank, self.prev_rank = size - 1, 1 % size, size - 1
+        self.is_first_rank, self.is_last_rank = True, size == 1
+        self.device_group = self.cpu_group = self
+        self.device_communicator = self.mq_broadcaster = None
+        self.use_device_communicator, self.unique_name = False, "envgen"
+
+    def size(self) -> int:
+        return self.world_size
+
+
+@contextlib.contextmanager
+def workers(config: Any) -> Iterator[None]:
+    """The release's groups of processes, with this one as the first. All stages of a pipeline are built here."""
+    state: Any = importlib.import_module("vllm.distributed.parallel_state")
+    parallel = config.parallel_config
+    every = int(parallel.tensor_parallel_size) * int(parallel.data_parallel_size)
+    before = {name: getattr(state, name) for name in GROUPS if hasattr(state, name)}
+    for name in before:
+        size: Any = GROUPS[name]
+        setattr(state, name, Rank((size or every) if isinstance(size, int) else int(getattr(parallel, size, 1) or 1)))
+    try:
+        yield
+    finally:
+        for name, group in before.items():
+            setattr(state, name, group)
+
+
+@contextlib.contextmanager
+def tried(found: Doc) -> Iterator[None]:
+    """Writes down which linear kernels the release tried and turned down, with its reasons."""
+    module: Any = next((sys.modules[name] for name in KERNELS if hasattr(sys.modules.get(name), "_KernelT")), None)
+    kinds = [kind for name, listed in vars(module).items() if name.startswith("_POSSIBLE")
+             for some in listed.values() for kind in some] if module else []  # fmt: skip
+    depth: List[None] = []
+
+    def watch(kind: Any, name: str) -> Callable[..., Any]:
+        question = getattr(kind, name)
+
+        def asked(*args: Any, **kwargs: Any) -> Any:
+            depth.append(None)
+            try:
+                able = question(*args, **kwargs)
+            finally:
+                depth.pop()
+            if not depth and isinstance(able, tuple) and not able[0]:
+                one = {"step": "linear", "backend": kind.__name__, "reason": str(able[1])}
+                if one not in found.setdefault("rejected", []):
+                    found["rejected"].append(one)
+            return able
+
+        return asked
+
+    watched = [(kind, name, watch(kind, name)) for kind in dict.fromkeys(kinds)
+               for name in ("is_supported", "can_implement") if hasattr(kind, name)]  # fmt: skip
+    own = [(kind, name, vars(kind).get(name)) for kind, name, _ in watched]
+    for kind, name, asked in watched:
+        setattr(kind, name, staticmethod(asked))
+    try:
+        yield
+    finally:
+        for kind, name, before in own:
+            if before is None:
+                delattr(kind, name)
+            else:
+                setattr(kind, name, before)
+
+
+def build(config: Any, found: Doc) -> Any:
+    """The model of the configuration, without weights."""
+    torch: Any = importlib.import_module("torch")
+    initialize = named("model")[1]
+    config.compilation_config.static_forward_context.clear()
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(config.model_config.dtype)
+    try:
+        with workers(config), without_gpu(found), tried(found):
+            return initialize(config)
+    finally:
+        torch.set_default_dtype(before)
+
+
+def ask_layers(config: Any, answers: Doc, found: Doc, lines: Lines) -> None:
+    """What only the layers themselves know: linear kernels, Mamba and GDN, and what the selectors could not be asked.
+
+    Nothing is refused here: where the model can't be made, a note says why.
+    """
+    torch: Any = importlib.import_module("torch")
+    whole = compiled_here() and bool(torch.version.cuda)
+    left = [one["step"] for one in answers["unasked"] if one["step"] in ("attention", "moe")]
+    if not whole:
+        why = (
+            "they hang on vLLM's compiled code and PyTorch's CUDA, which are not here; in the profile's image they are"
+        )
+        answers["notes"].append("linear kernels, Mamba and GDN backends were not asked: %s" % why)
+        return
+    before, lines.kept = lines.kept, []
+    try:
+        model = build(config, found)
+    except Exception as problem:
+        why = "%s: %s" % (type(problem).__name__, str(problem).strip().partition("\n")[0][:300])
+        answers["notes"].append("the layers were not asked, because the model can't be made here: %s" % why)
+        lines.kept = before
+        return
+    logged, lines.kept = lines.kept, before
+    told = chosen(model, config)
+    for step, one in told.items():
+        if one["backend"] and (step in left or step in ("linear", "mamba")):
+            answers["asked"][step] = one
+            answers["unasked"] = [other for other in answers["unasked"] if other["step"] != step]
+            lines.kept += [dict(line, step=step) for line in logged if subject(line) == step]
+
+
+def subject(line: Doc) -> str:
+    """Whose line it is."""
+    words = "%s %s" % (line["logger"], line["text"])
+    return next((name for name, pattern in SUBJECTS if re.search(pattern, words)), "")
+
+
+def chosen(model: Any, config: Any) -> Dict[str, Doc]:
+    """Step -> what the layers of the model hold."""
+    held: Dict[str, List[str]] = {"attention": [], "moe": [], "linear": [], "mamba": []}
+    for layer in model.modules():
+        decode, prefill = getattr(layer, "gdn_decode_kernel", None), getattr(layer, "gdn_prefill_backend", None)
+        if prefill is not None and hasattr(layer, "mamba_type"):
+            held["mamba"].append("GDN prefill %s" % prefill + (", decode %s" % decode if decode else ""))
+        elif hasattr(layer, "mamba_type"):
+            backend = getattr(getattr(config, "mamba_config", None), "backend", None)
+            if backend is not None:
+                held["mamba"].append(str(getattr(backend, "value", backend)))
+        elif hasattr(layer, "impl") and hasattr(layer, "get_attn_backend"):
+            held["attention"].append(str(layer.get_attn_backend().get_name()))
+        method = getattr(layer, "quant_method", None)
+        for part in (method, getattr(layer, "scheme", None)):
+            for name, value in vars(part).items() if hasattr(part, "__dict__") else ():
+                if type(value).__module__.startswith(KERNELS) and type(value).__name__.endswith("Kernel"):
+                    held["linear"].append(type(value).__name__)
+                elif "MoE" in type(part).__name__ and name.endswith("_backend") and hasattr(value, "name"):
+                    held["moe"].append(str(value.name))
+    where = "the layers of %s" % type(model).__name__
+    wanted = {"attention": ("attention_config", "backend"), "moe": ("kernel_config", "moe_backend"),
+              "linear": ("kernel_config", "linear_backend"), "mamba": ("mamba_config", "backend")}  # fmt: skip
+    return {step: {"where": where, "backend": " + ".join(dict.fromkeys(names)),
+                   "asked_for": None if step == "mamba" else asked_for(config, *wanted[step])}
+            for step, names in held.items()}  # fmt: skip

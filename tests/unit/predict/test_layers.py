@@ -1,0 +1,69 @@
+"""What the layers of a model hold, read from objects of the release's shape; and what judge makes of it."""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any
+
+import pytest
+
+from envgen.inside.predict.layers import chosen, subject, tried
+from envgen.predict.judge import rejected
+
+
+def thing(name: str, module: str = "x", **attributes: Any) -> Any:
+    return type(name, (), {"__module__": module})() if not attributes else _with(thing(name, module), attributes)
+
+
+def _with(one: Any, attributes: dict[str, Any]) -> Any:
+    vars(one).update(attributes)
+    return one
+
+
+def test_each_layer_tells_its_kernels_once() -> None:
+    kernel = thing("FlashInferCutlassNvFp4LinearKernel", "vllm.model_executor.kernels.linear.nvfp4.flashinfer")
+    backend = types.SimpleNamespace(get_name=lambda: "FLASHINFER")
+    attention = _with(thing("Attention"), {"impl": 1, "get_attn_backend": lambda: backend})
+    linear = _with(thing("Linear"), {"quant_method": thing("ModelOptNvFp4LinearMethod", kernel=kernel)})
+    moe = types.SimpleNamespace(name="FLASHINFER_CUTLASS")
+    experts = _with(thing("Experts"), {"quant_method": thing("ModelOptNvFp4FusedMoE", nvfp4_backend=moe)})
+    gdn = _with(thing("GDN"), {"mamba_type": "gdn", "gdn_prefill_backend": "flashinfer", "gdn_decode_kernel": "cuda"})
+    config = types.SimpleNamespace(mamba_config=types.SimpleNamespace(backend=types.SimpleNamespace(value="triton")))
+    model = types.SimpleNamespace(
+        modules=lambda: [attention, linear, linear, experts, gdn, thing("MambaMixer2", mamba_type=2)]
+    )
+    assert {step: one["backend"] for step, one in chosen(model, config).items()} == {
+        "attention": "FLASHINFER", "moe": "FLASHINFER_CUTLASS", "linear": "FlashInferCutlassNvFp4LinearKernel",
+        "mamba": "GDN prefill flashinfer, decode cuda + triton",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("logger", "text", "step"),
+    [
+        ("vllm.model_executor.kernels.linear", "Using X for NVFP4 GEMM", "linear"),
+        ("vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn", "Using FlashInfer GDN prefill kernel", "mamba"),
+        ("vllm.platforms.cuda", "Using backend AttentionBackendEnum.FLASH_ATTN for vit attention", "vision"),
+        ("vllm.platforms.cuda", "Using FLASHINFER attention backend", "attention"),
+        ("vllm.config.model", "head dtype: torch.bfloat16", ""),
+    ],
+)
+def test_a_line_has_one_subject(logger: str, text: str, step: str) -> None:
+    assert subject({"logger": logger, "text": text}) == step
+
+
+def test_what_a_release_turned_down_is_kept_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Kernel:
+        @classmethod
+        def is_supported(cls) -> tuple[bool, str]:
+            return False, "sm_10x required"
+
+    module: Any = types.ModuleType("linear")
+    module._KernelT, module._POSSIBLE_NVFP4_KERNELS = object, {"cuda": [Kernel]}
+    monkeypatch.setitem(sys.modules, "vllm.model_executor.kernels.linear", module)
+    found: dict[str, Any] = {}
+    with tried(found):
+        assert Kernel.is_supported() == (False, "sm_10x required")
+    assert isinstance(vars(Kernel)["is_supported"], classmethod)
+    assert rejected(found) == [{"step": "linear", "backend": "Kernel", "reason": "sm_10x required"}]
