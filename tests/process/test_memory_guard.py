@@ -178,12 +178,18 @@ def test_where_it_is_urgent_the_largest_goes_first(guard: Any, tmp_path: Path, m
     assert f"({worker.pid})" in killed[0] and f"({child.pid})" in killed[1]
 
 
-def test_of_two_services_the_smaller_waits(guard: Any, tmp_path: Path) -> None:
+def test_of_two_services_the_smaller_waits(guard: Any, tmp_path: Path, monkeypatch: Any) -> None:
     """It is not ended where the larger one's end was enough."""
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 2:  # the larger one has ended
+            machine(tmp_path, left=50 * GIB)
+
+    monkeypatch.setattr(guard.time, "sleep", sleep)
     small = guard.Guard(1, 6 * GIB, guard.Machine(str(machine(tmp_path, left=5 * GIB, used=GIB))))
-    larger = threading.Timer(0.2, machine, (tmp_path,), {"left": 50 * GIB})
-    larger.start()
-    assert small.is_low() and not small.is_ours()
+    assert small.is_low() and not small.is_ours() and len(pauses) == 2
     large = guard.Guard(1, 6 * GIB, guard.Machine(str(machine(tmp_path / "b", left=5 * GIB, used=115 * GIB))))
     assert large.is_ours()
 

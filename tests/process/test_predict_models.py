@@ -31,6 +31,15 @@ SHIPPED = {
     "nemotron-3-super-120b-nvfp4": "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4",
     "gemma-4-26b-a4b-nvfp4": "nvidia/Gemma-4-26B-A4B-NVFP4",
 }
+
+
+def compressed(weights: dict[str, Any], layout: str) -> dict[str, Any]:
+    """compressed-tensors' block for weights alone."""
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": None}
+    return {"quant_method": "compressed-tensors", "format": layout, "config_groups": {"group_0": group},
+            "ignore": ["lm_head"], "quantization_status": "compressed"}  # fmt: skip
+
+
 # Model -> (reasoning parser, tool parser).
 MODELS = {
     "gpt-oss-120b": ("openai_gptoss", "openai"),
@@ -38,6 +47,10 @@ MODELS = {
     "qwen3.6-35b-a3b-nvfp4": ("qwen3", "qwen3_coder"),
     "qwen3.6-27b-fp8": ("qwen3", "qwen3_coder"),
     "qwen3-30b-a3b-fp8": ("qwen3", "hermes"),
+    "qwen3-30b-a3b-int4": ("qwen3", "hermes"),
+    "qwen3-30b-a3b-awq": ("qwen3", "hermes"),
+    "qwen3-30b-a3b-nvfp4a16": ("qwen3", "hermes"),
+    "qwen3-30b-a3b-mxfp8": ("qwen3", "hermes"),
     "nemotron-3-super-120b-nvfp4": ("nemotron_v3", "qwen3_coder"),
     "nemotron-3-nano-30b-fp8": ("nemotron_v3", "qwen3_coder"),
     "glm-4.5-air-fp8": ("glm45", "glm45"),
@@ -47,6 +60,18 @@ MODELS = {
     "deepseek-v4-flash": ("deepseek_v4", "deepseek_v4"),
     "llama-3.3-70b-fp8": ("", "llama3_json"),
 }
+_GROUP = {"strategy": "group", "symmetric": True, "dynamic": False}
+# Other quantizations of one of the shapes.
+QUANTIZED: dict[str, dict[str, Any]] = {
+    "qwen3-30b-a3b-int4": compressed({**_GROUP, "num_bits": 4, "type": "int", "group_size": 128}, "pack-quantized"),
+    "qwen3-30b-a3b-awq": {
+        "quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm", "zero_point": True,
+    },
+    "qwen3-30b-a3b-nvfp4a16": compressed(
+        {**_GROUP, "num_bits": 4, "type": "float", "group_size": 16, "strategy": "tensor_group"}, "nvfp4-pack-quantized"
+    ),
+    "qwen3-30b-a3b-mxfp8": {"quant_method": "modelopt", "quant_algo": "MXFP8", "ignore": ["lm_head"]},
+}  # fmt: skip
 UNKNOWN_TYPE = r"model type `\w+` but Transformers does not recognize"
 # What a release can't serve, as it says itself. All else is refused by neither.
 REFUSED = {
@@ -55,6 +80,7 @@ REFUSED = {
     ("0.14.0", "nemotron-3-super-120b-nvfp4"): "invalid reasoning-parser: nemotron_v3",
     ("0.14.0", "nemotron-3-nano-30b-fp8"): "invalid reasoning-parser: nemotron_v3",
     ("0.14.0", "glm-4.7-flash"): UNKNOWN_TYPE,
+    ("0.14.0", "qwen3-30b-a3b-mxfp8"): "ModelOpt currently only supports",
     ("0.14.0", "gemma-4-26b-a4b-nvfp4"): "invalid tool-call-parser: gemma4",
     ("0.14.0", "deepseek-v4-flash"): "invalid tool-call-parser: deepseek_v4",
 }
@@ -76,7 +102,10 @@ def request(name: str, folder: Path) -> dict[str, Any]:
     model = SHIPPED.get(name, str(folder / name))
     if name not in SHIPPED:
         (folder / name).mkdir()
-        (folder / name / "config.json").write_bytes((SHAPES / f"{name}.json").read_bytes())
+        shape = "qwen3-30b-a3b-fp8" if name in QUANTIZED else name
+        config = json.loads((SHAPES / f"{shape}.json").read_text(encoding="utf-8"))
+        config["quantization_config"] = QUANTIZED.get(name, config.get("quantization_config"))
+        (folder / name / "config.json").write_text(json.dumps(config), encoding="utf-8")
         (folder / name / "configuration_minimax_m2.py").write_text(CODE, encoding="utf-8")
     words = [model, "--max-model-len", "32768", "--trust-remote-code", "--enable-auto-tool-choice"]
     words += ["--tool-call-parser", tools, *(["--reasoning-parser", reasoning] if reasoning else [])]
@@ -134,8 +163,16 @@ MOE = {
     "nemotron-3-super-120b-nvfp4": "Using 'FLASHINFER_CUTLASS' NvFp4 MoE backend",
     "qwen3-30b-a3b-fp8": "Using TRITON Fp8 MoE backend",
     "nemotron-3-nano-30b-fp8": "Using FLASHINFER_CUTLASS Fp8 MoE backend",
+    "qwen3-30b-a3b-int4": "Using 'MARLIN' WNA16 MoE backend",
+    "qwen3-30b-a3b-awq": "Using 'MARLIN' WNA16 MoE backend",
+    "qwen3-30b-a3b-nvfp4a16": "Using 'MARLIN' NvFp4 MoE backend",
+    "qwen3-30b-a3b-mxfp8": "Using 'MARLIN' MxFp8 MoE backend",
+    "glm-4.5-air-fp8": "Using TRITON Fp8 MoE backend",
     "glm-4.7-flash": "Using FlashInfer CUTLASS Unquantized MoE backend",
 }
+
+
+SILENT = ("qwen3-30b-a3b-mxfp8",)  # this oracle gives no reasons for what it did not choose
 
 
 @pytest.mark.parametrize("name", MOE)
@@ -144,7 +181,7 @@ def test_experts_of_each_quantization_are_asked_with_the_release_s_own_words(ans
     found = judged(answer)
     assert found.verdict is Verdict.FITS and found.patterns["moe"] == MOE[name]
     tried = {one["backend"]: one["reason"] for one in rejected(answer)}
-    assert any("TRTLLM" in one for one in tried) and all(tried.values())
+    assert any("TRTLLM" in one for one in tried) == (name not in SILENT) and all(tried.values())
 
 
 def cell(answer: dict[str, Any]) -> str:
@@ -153,7 +190,11 @@ def cell(answer: dict[str, Any]) -> str:
     if found.refusals:
         message = found.refusals[0].message
         unknown = re.search(r"model type (`\w+`)", message)
-        return f"refused: its Transformers has no {unknown[1]}" if unknown else f"refused: {message.split(' (')[0]}"
+        return (
+            f"refused: its Transformers has no {unknown[1]}"
+            if unknown
+            else f"refused: {message.split(' (')[0].split('. ')[0]}"
+        )
     chosen = ", ".join(f"{'MoE ' if step == 'moe' else ''}{name}" for step, name in backends(answer).items())
     unasked = " and ".join(str(one["step"]) for one in answer["unasked"])
     return "; ".join(filter(None, (chosen, f"{unasked} unknown" if unasked else "")))

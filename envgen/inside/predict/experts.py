@@ -60,7 +60,10 @@ def experts_method(config: Any, experts: int, text: Any) -> Tuple[str, Any]:
     empty_layer: Any = type(kind.__name__, (kind,), {"__init__": importlib.import_module("torch").nn.Module.__init__})()
     values = {"moe_config": described, "moe_parallel_config": described.moe_parallel_config, "activation": "silu",
               "layer_name": EXPERTS, "local_num_experts": described.num_local_experts,
-              "global_num_experts": experts, "apply_router_weight_on_input": False}  # fmt: skip
+              "global_num_experts": experts, "apply_router_weight_on_input": False,
+              # The release's own defaults: compressed-tensors looks its layers up by them.
+              "ckpt_gate_proj_name": "gate_proj", "ckpt_up_proj_name": "up_proj",
+              "ckpt_down_proj_name": "down_proj"}  # fmt: skip
     for name, value in values.items():
         with contextlib.suppress(AttributeError):  # a property of this release
             setattr(empty_layer, name, value)
