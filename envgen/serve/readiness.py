@@ -18,6 +18,7 @@ from envgen.serve.events import (
     Completion,
     NoCompletion,
     Part,
+    answered,
     document_of,
     error_text,
     read_events,
@@ -100,6 +101,16 @@ class _Unanswered(Exception):
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer.why)
         self.answer = answer
+
+
+def answers(base_url: str) -> Answer:
+    """Whether anything at ``base_url`` answers HTTP, whatever its status: Docker's own proxy accepts connections to a
+    published port before the program in the container listens."""
+    try:
+        answered("GET", f"{base_url}/", {}, 10)
+    except OSError as error:
+        return Answer(False, f"{base_url} does not answer yet ({error})")
+    return Answer(True)
 
 
 def ask(

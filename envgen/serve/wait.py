@@ -21,7 +21,7 @@ from envgen.logpattern import LogPattern
 from envgen.profile.model import Phases, Ready, Service
 from envgen.redact import redact_secrets
 from envgen.serve.chat import talk_of
-from envgen.serve.readiness import Answer, Question, ask
+from envgen.serve.readiness import Answer, Question, answers, ask
 from envgen.text import counted, instant, plain_text, visible
 
 
@@ -324,6 +324,8 @@ class Waiter:
     def _ask(self) -> Future[Answer]:
         """The question on its way; it ends with its own time-outs."""
         question, self._step = self._question, _MODELS
+        if question is None and self._url and self._ready.port is not None:
+            return in_background(lambda: answers(self._url))
         if question is None:  # nothing is known to ask
             return in_background(lambda: Answer(True))
         return in_background(lambda: ask(self._url, question, timeout=3600, on_step=self._on_step))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import socketserver
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 from fault_server import fault_server
 
 from envgen.serve.chat import Talk
-from envgen.serve.readiness import Question, ask
+from envgen.serve.readiness import Question, answers, ask
 
 PROMISED = Talk(reasoning="qwen3", tools="hermes")
 
@@ -42,6 +44,21 @@ def test_a_server_whose_chats_are_wrong_is_not_ready(fault: str, why: str, tmp_p
     verdicts = {one["name"]: one["verdict"] for one in smoke["criteria"]}
     # Without the service's flags nothing promises chats or calls.
     assert verdicts["chat"] == {"no template": "not checked", "null tool": "passed"}.get(fault, "failed")
+
+
+def test_a_port_without_a_model_must_answer_http() -> None:
+    """Docker's proxy accepts a connection, and closes it while nothing listens in the container."""
+
+    class Closing(socketserver.BaseRequestHandler):
+        def handle(self) -> None: ...
+
+    with socketserver.TCPServer(("127.0.0.1", 0), Closing) as proxy:
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        found = answers(f"http://127.0.0.1:{proxy.server_address[1]}")
+        proxy.shutdown()
+    assert not found.ready and not found.fatal and "does not answer yet" in found.why
+    with fault_server() as server:
+        assert answers(server.url).ready  # with 404: it has no page there
 
 
 @pytest.mark.parametrize("fault", ["cut off while it thinks", "no template", "null chat"])
