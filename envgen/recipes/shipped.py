@@ -45,6 +45,15 @@ def bytes_of(text: str) -> int | None:
     return int(float(found[1]) * _UNITS[found[2]]) if found else None
 
 
+def _memory(text: str) -> int | None:
+    """Bytes as vLLM reads them: ``20G`` is 20 GiB, ``20g`` 20 GB."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgtKMGT]?)", text)
+    if not found or not text:
+        return None
+    power = " kmgt".index(found[2].lower() or " ")
+    return int(float(found[1]) * (1024 if found[2].isupper() else 1000) ** power)
+
+
 def size_of(recipe: Recipe) -> Mapping[str, Any] | None:
     """What the memory of the recipe's server depends on, as a release would report it; None without the model's facts.
 
@@ -75,7 +84,7 @@ def size_of(recipe: Recipe) -> Mapping[str, Any] | None:
         "cache_dtype": str(args.get("kv-cache-dtype", "fp8" if scheme.get("num_bits") == 8 else "auto")),
         "dtype": text.get("dtype") or config.get("dtype") or config.get("torch_dtype") or "bfloat16",
         "share": share if 0 < share <= 1 else 0.0,
-        "fixed": None,
+        "fixed": _memory(str(args.get("kv-cache-memory-bytes", ""))),
         "ranks": number("tensor-parallel-size", 1),
         "stages": number("pipeline-parallel-size", 1),
         "sequences": number("max-num-seqs", 1),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -167,6 +168,16 @@ def test_who_does_not_hear_is_killed_after_the_grace(
     child = service()
     said = acts(guard, machine(tmp_path, left=5 * GIB), monkeypatch, [child])
     assert child.wait() == -signal.SIGKILL and "SIGKILL to python" in said
+
+
+def test_a_clock_that_jumps_changes_nothing(guard: Any, tmp_path: Path, monkeypatch: Any, service: Any) -> None:
+    """It is set back by an hour at each look: counted by it, the grace would never end."""
+    monkeypatch.setattr(guard, "GRACE", 0.2)
+    hours = itertools.count()
+    monkeypatch.setattr(guard.time, "time", lambda: -3600.0 * next(hours))
+    child = service()
+    acts(guard, machine(tmp_path, left=5 * GIB), monkeypatch, [child])
+    assert child.wait() == -signal.SIGKILL
 
 
 def test_where_it_is_urgent_the_largest_goes_first(guard: Any, tmp_path: Path, monkeypatch: Any, service: Any) -> None:

@@ -130,6 +130,18 @@ def test_a_recipe_of_a_model_that_envgen_does_not_know_has_no_estimate(
     assert json.loads(capsys.readouterr().out)["memory"] is None  # a length that this page does not read
 
 
+@pytest.mark.parametrize(("text", "room"), [("20G", 20 << 30), ("20g", 20 * 10**9), ("5000", 5000), ("lots", None)])
+def test_a_cache_of_a_fixed_size(
+    text: str, room: int | None, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = f"{{max-model-len: 8192, gpu-memory-utilization: 0.5, kv-cache-memory-bytes: {text}}}"
+    (project / "other.yaml").write_text(f"repo: openai/gpt-oss-20b\nargs: {args}\n", encoding="utf-8")
+    assert main(["recipe", "show", "other.yaml", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["memory"]
+    share = int(0.5 * int(121.7 * (1 << 30))) - found["weights"] - found["engine"]
+    assert found["room"] == (share if room is None else room)
+
+
 def test_only_lines_are_added_and_nothing_without_a_yes(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = (project / "envgen.yaml").read_text()
     assert main(["recipe", "add", "gpt-oss-20b"]) == 6
