@@ -37,9 +37,9 @@ profiles:
       bare: {command: [sh, -c, "BARE"], HEALTH}
       calm: {command: [sleep, "1000"]}
 """
-BARE = (  # its image loses its Python before it eats
+BARE = (  # its image loses its Python; only without it does it eat
     "sleep 1; rm -rf /usr/lib/python3* /usr/local/lib/python3* $(readlink -f $(command -v python3)); "
-    "command -v python3 || echo it is gone; while sleep 0.1; do head -c 8m /dev/zero; done | tail"
+    "command -v python3 || while sleep 0.1; do head -c 8m /dev/zero; done | tail"
 )
 HEALTH = "health: {command: ['false'], interval: 1s, start_period: 300s}"
 LIMITS = "services: {bound: {mem_limit: 512m}, bare: {mem_limit: 512m}}\n"
@@ -86,7 +86,6 @@ def test_it_acts_without_any_file_of_the_image(project: Project) -> None:
     """What it needs is in memory: an interpreter that is read from a disk comes too late on a machine that thrashes."""
     said = project.envgen("up", "bare", code=5).err
     assert "the guard in the container ended the service" in said
-    assert "it is gone" in said
 
 
 def test_what_runs_beside_a_service(project: Project) -> None:
