@@ -126,7 +126,7 @@ def predict(profile: Profile, service: str, release: Release, gpu: Gpu, *, prete
         "words": words,
         "gpu": gpu.request(),
         "real": release.has_gpu and not pretend,
-        "models": {repo: facts for repo, facts in known_models().items() if repo in words},
+        "models": {repo: facts for repo, facts in known_models().items() if any(repo in word for word in words)},
     }
     answer = run.ask(release.execute, release.python, PROGRAM, request, timeout=TIMEOUT)
     return Prediction(service, release.shown, answer, judge(answer, described))
