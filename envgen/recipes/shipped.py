@@ -12,7 +12,7 @@ from typing import Any
 from envgen.recipes.read import Recipe, name_of, read_recipe
 
 _UNITS = {"GB": 10**9, "GiB": 1 << 30}
-_SHARE = 0.92  # vLLM's own default of gpu-memory-utilization, from 0.22 on
+_SHARE = 0.92  # vLLM 0.32.0's own default of gpu-memory-utilization
 
 
 @cache
@@ -47,8 +47,8 @@ def bytes_of(text: str) -> int | None:
 
 def _memory(text: str) -> int | None:
     """Bytes as vLLM reads them: ``20G`` is 20 GiB, ``20g`` 20 GB."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgtKMGT]?)", text)
-    if not found or not text:
+    found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)([kmgtKMGT]?)", text)
+    if not found:
         return None
     power = " kmgt".index(found[2].lower() or " ")
     return int(float(found[1]) * (1024 if found[2].isupper() else 1000) ** power)
@@ -68,13 +68,13 @@ def size_of(recipe: Recipe) -> Mapping[str, Any] | None:
     scheme = config.get("quantization_config", {}).get("kv_cache_scheme", {})  # vLLM's `auto` follows the checkpoint
 
     try:
-        share = float(args.get("gpu-memory-utilization", _SHARE))
+        share = float(str(args.get("gpu-memory-utilization", _SHARE)))
     except ValueError:
         share = 0.0
 
     def number(flag: str, default: int) -> int:
         found = str(args.get(flag, default))
-        return int(found) if found.isdigit() else 0  # 0: an estimate of nothing
+        return int(found) if re.fullmatch("[0-9]{1,15}", found) else 0  # 0: no estimate
 
     return {
         "config": text,

@@ -130,6 +130,16 @@ def test_a_recipe_of_a_model_that_envgen_does_not_know_has_no_estimate(
     assert json.loads(capsys.readouterr().out)["memory"] is None  # a length that this page does not read
 
 
+@pytest.mark.parametrize("flag", ["max-model-len", "gpu-memory-utilization", "kv-cache-memory-bytes", "max-num-seqs"])
+@pytest.mark.parametrize("value", ["null", "[1]", "{a: 1}", '"²"', "-1", "nan", "9" * 5000, "1e400"])
+def test_a_flag_with_any_value_is_no_traceback(
+    flag: str, value: str, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "other.yaml").write_text(f"repo: openai/gpt-oss-20b\nargs: {{{flag}: {value}}}\n", encoding="utf-8")
+    assert main(["recipe", "show", "other.yaml"]) in (0, 3)
+    capsys.readouterr()
+
+
 @pytest.mark.parametrize(("text", "room"), [("20G", 20 << 30), ("20g", 20 * 10**9), ("5000", 5000), ("lots", None)])
 def test_a_cache_of_a_fixed_size(
     text: str, room: int | None, project: Path, capsys: pytest.CaptureFixture[str]
