@@ -280,9 +280,14 @@ _OURS = re.compile(r"envgen-scratch-(?!engine)[a-z]+-[a-z0-9_]{8}|\.envgen-[0-9a
 
 
 class Scratch:
-    """A temporary folder, gone when the block ends, this object, or the process. ``parent``: not the system's own."""
+    """A temporary folder, gone when the block ends, this object, or the process. ``parent``: not the system's own.
+
+    What killed runs left beside it goes, once it is old enough that none of them can still be running.
+    """
 
     def __init__(self, kind: str, parent: Path | None = None) -> None:
+        for left in _left_in(Path(tempfile.gettempdir()) if parent is None else parent):
+            remove_leftover(left)
         self.name = tempfile.mkdtemp(prefix=f"envgen-scratch-{kind}-", dir=parent)
         self._end = weakref.finalize(self, shutil.rmtree, self.name, ignore_errors=True)
 
@@ -302,11 +307,15 @@ def leftovers(project: Path) -> list[Path]:
     folders = [*_trees(project, ("compose", "docker", "patches", "results", ".envgen"))]
     with contextlib.suppress(UsageError):
         folders += _trees(cache_dir(), ("sdists", "tried-patches"))
-    found = []
-    for folder in dict.fromkeys((*folders, Path(tempfile.gettempdir()))):
-        with contextlib.suppress(OSError):
-            found += [Path(one) for one in os.scandir(folder) if _OURS.fullmatch(one.name) and _is_left(one)]
-    return sorted(found)
+    return sorted(
+        path for folder in dict.fromkeys((*folders, Path(tempfile.gettempdir()))) for path in _left_in(folder)
+    )
+
+
+def _left_in(folder: Path) -> list[Path]:
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        return [Path(one) for one in entries if _OURS.fullmatch(one.name) and _is_left(one)]
+    return []
 
 
 def _is_left(entry: os.DirEntry[str]) -> bool:

@@ -107,7 +107,7 @@ def answers(base_url: str) -> Answer:
     """Whether anything at ``base_url`` answers HTTP, whatever its status: Docker's own proxy accepts connections to a
     published port before the program in the container listens."""
     try:
-        answered("GET", f"{base_url}/", {}, 10)
+        answered("HEAD", f"{base_url}/", {}, 10)  # no body: it may be a stream
     except OSError as error:
         return Answer(False, f"{base_url} does not answer yet ({error})")
     return Answer(True)

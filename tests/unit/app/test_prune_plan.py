@@ -99,12 +99,12 @@ def test_folders_of_killed_runs_go(tmp_path: Path) -> None:
     other = tmp_path / "tmp" / "envgen-defect-abcdefgh.txt"
     old = time.time() - 2 * files.UNFINISHED
     ours = [f"envgen-scratch-{name}" for name in ("build-01234567", "git-abcdefgh", "engine-abcdefgh")]
-    for name in (*ours, "envgen-notes-abcdefgh"):
-        put(tmp_path / "tmp" / name / "inner" / "x")
-        os.utime(tmp_path / "tmp" / name, (old, old))
-    put(other, age=2 * files.UNFINISHED)
-    put(tmp_path / "cache" / "envgen" / "sdists" / ".envgen-0123456789abcdef.tmp", age=2 * files.UNFINISHED)
     with files.Scratch("git") as living:
+        for name in (*ours, "envgen-notes-abcdefgh"):
+            put(tmp_path / "tmp" / name / "inner" / "x")
+            os.utime(tmp_path / "tmp" / name, (old, old))
+        put(other, age=2 * files.UNFINISHED)
+        put(tmp_path / "cache" / "envgen" / "sdists" / ".envgen-0123456789abcdef.tmp", age=2 * files.UNFINISHED)
         found = {Path(name).name for name in left(tmp_path / "p")}
         assert found == {*ours[:2], ".envgen-0123456789abcdef.tmp"}
         assert Path(living).is_dir()
