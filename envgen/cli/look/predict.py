@@ -98,7 +98,7 @@ def document(found: Prediction, profile: Profile) -> dict[str, Any]:
     return {
         **asdict(judged),
         **{key: answer.get(key) for key in ("model", "quantization", "versions")},
-        **{key: answer.get("asked", {}).get(key) for key in ("attention", "moe", "linear", "mamba")},
+        **{key: answer.get("asked", {}).get(key) for key in ("attention", "moe", "linear", "mamba", "draft")},
         "gpu": answer.get("platform"),
         "kv_cache": answer.get("kv"),
         "memory": found.memory and found.memory.document(),
@@ -164,7 +164,13 @@ def _release(answer: Any) -> str:
 def _choices(answer: Any) -> list[tuple[str, str]]:
     asked, kv, model = answer.get("asked", {}), answer.get("kv") or {}, answer.get("model") or {}
     found = []
-    for title, step in (("attention", "attention"), ("MoE", "moe"), ("linear", "linear"), ("Mamba", "mamba")):
+    for title, step in (
+        ("attention", "attention"),
+        ("MoE", "moe"),
+        ("linear", "linear"),
+        ("Mamba", "mamba"),
+        ("draft", "draft"),
+    ):
         one = asked.get(step)
         if one:
             found.append((title, one["backend"] + (f"  (asked for: {one['asked_for']})" if one["asked_for"] else "")))

@@ -103,8 +103,8 @@ def tried(found: Doc) -> Iterator[None]:
                 setattr(kind, name, before)
 
 
-def build(config: Any, found: Doc) -> Any:
-    """The model of the configuration, without weights."""
+def build(config: Any, found: Doc, draft: Any = None) -> Any:
+    """The model of the configuration, or its ``draft`` (a configuration of a model), without weights."""
     torch: Any = importlib.import_module("torch")
     initialize = named("model")[1]
     config.compilation_config.static_forward_context.clear()
@@ -112,7 +112,7 @@ def build(config: Any, found: Doc) -> Any:
     torch.set_default_dtype(config.model_config.dtype)
     try:
         with workers(config), without_gpu(found), tried(found):
-            return initialize(config)
+            return initialize(config) if draft is None else initialize(config, model_config=draft)
     finally:
         torch.set_default_dtype(before)
 
@@ -122,14 +122,12 @@ def ask_layers(config: Any, answers: Doc, found: Doc, lines: Lines) -> None:
 
     Nothing is refused here: where the model can't be made, a note says why.
     """
-    torch: Any = importlib.import_module("torch")
-    whole = compiled_here() and bool(torch.version.cuda)
     left = [one["step"] for one in answers["unasked"] if one["step"] in ("attention", "moe")]
-    if not whole:
+    if not whole():
         why = (
             "they hang on vLLM's compiled code and PyTorch's CUDA, which are not here; in the profile's image they are"
         )
-        answers["notes"].append("linear kernels, Mamba and GDN backends were not asked: %s" % why)
+        answers["notes"].append("linear kernels, Mamba and GDN backends and a draft's kernels were not asked: %s" % why)
         return
     before, lines.kept = lines.kept, []
     try:
@@ -146,6 +144,34 @@ def ask_layers(config: Any, answers: Doc, found: Doc, lines: Lines) -> None:
             answers["asked"][step] = one
             answers["unasked"] = [other for other in answers["unasked"] if other["step"] != step]
             lines.kept += [dict(line, step=step) for line in logged if subject(line) == step]
+
+
+def ask_draft(config: Any, answers: Doc, found: Doc, lines: Lines) -> None:
+    """The kernels of the draft of a speculation: the release lays its settings over the server's, and makes it.
+
+    Nothing is refused here, either: its layers may be quantized otherwise than envgen's own copy of the model says.
+    """
+    speculation: Any = getattr(config, "speculative_config", None)
+    draft = getattr(speculation, "draft_model_config", None)
+    if draft is None or not whole():
+        return
+    kept = list(lines.kept)
+    try:
+        settings = speculation.apply_draft_overrides(config)
+        told = chosen(build(settings, found, draft), settings)
+    except Exception as problem:
+        why = "%s: %s" % (type(problem).__name__, str(problem).strip().partition("\n")[0][:300])
+        answers["notes"].append("the release did not make the draft here: %s" % why)
+        return
+    finally:
+        lines.kept = kept
+    names = ["%s %s" % (step, one["backend"]) for step, one in told.items() if one["backend"]]
+    answers["asked"]["draft"] = {"where": told["attention"]["where"], "backend": ", ".join(names), "asked_for": None}
+
+
+def whole() -> bool:
+    """Whether vLLM's compiled code and PyTorch's CUDA build are here."""
+    return compiled_here() and bool(importlib.import_module("torch").version.cuda)
 
 
 def subject(line: Doc) -> str:
@@ -165,7 +191,7 @@ def chosen(model: Any, config: Any) -> Dict[str, Doc]:
             backend = getattr(getattr(config, "mamba_config", None), "backend", None)
             if backend is not None:
                 held["mamba"].append(str(getattr(backend, "value", backend)))
-        elif hasattr(layer, "impl") and hasattr(layer, "get_attn_backend"):
+        elif hasattr(layer, "get_attn_backend") and not type(layer).__name__.endswith("Cache"):
             held["attention"].append(str(layer.get_attn_backend().get_name()))
         method = getattr(layer, "quant_method", None)
         for part in (method, getattr(layer, "scheme", None)):

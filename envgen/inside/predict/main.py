@@ -15,7 +15,7 @@ from typing import Any, Dict, Iterator
 from envgen.inside.predict.attention import ask_attention
 from envgen.inside.predict.config import configured, known_parsers, parsed, place_model
 from envgen.inside.predict.experts import ask_moe
-from envgen.inside.predict.layers import ask_layers
+from envgen.inside.predict.layers import ask_draft, ask_layers
 from envgen.inside.predict.machine import driver, take_platform, unloadable
 from envgen.inside.predict.release import Lines, named, release, told
 
@@ -61,7 +61,7 @@ def ask_all(request: Doc, found: Doc, lines: Lines, folder: str) -> None:
         ask_selectors(config, other, lines)
         if other["unasked"]:
             layers(config, other, found, lines)
-        for name in ("linear", "mamba"):
+        for name in ("linear", "mamba", "draft"):
             if name in found["asked"]:
                 other["asked"].setdefault(name, found["asked"][name])
         other["notes"], other["lines"], lines.kept = found["notes"], lines.kept, before
@@ -82,6 +82,7 @@ def layers(config: Any, answers: Doc, found: Doc, lines: Lines) -> None:
     lines.step = "layers"
     with told(answers, lines), named("set config")[1](config), everything_logged():
         ask_layers(config, answers, found, lines)
+        ask_draft(config, answers, found, lines)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from envgen.inside.predict import layers
 from envgen.inside.predict.layers import chosen, subject, tried
+from envgen.inside.predict.release import Lines
 from envgen.predict.judge import rejected
 
 
@@ -37,6 +39,32 @@ def test_each_layer_tells_its_kernels_once() -> None:
         "attention": "FLASHINFER", "moe": "FLASHINFER_CUTLASS", "linear": "FlashInferCutlassNvFp4LinearKernel",
         "mamba": "GDN prefill flashinfer, decode cuda + triton",
     }  # fmt: skip
+
+
+def test_a_draft_is_made_with_its_own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = types.SimpleNamespace(get_name=lambda: "FLASHINFER")
+    model = types.SimpleNamespace(modules=lambda: [_with(thing("Attention"), {"get_attn_backend": lambda: backend})])
+    settings, seen = types.SimpleNamespace(), list[Any]()
+
+    def build(config: Any, found: Any, draft: Any) -> Any:
+        seen.append((config, draft))
+        if len(seen) > 1:
+            raise ValueError("moe_backend='marlin' is not supported for unquantized MoE.\nmore")
+        return model
+
+    monkeypatch.setattr(layers, "build", build)
+    monkeypatch.setattr(layers, "whole", lambda: True)
+    speculation = types.SimpleNamespace(draft_model_config="draft", apply_draft_overrides=lambda config: settings)
+    config, lines = types.SimpleNamespace(speculative_config=speculation), Lines()
+    answers: dict[str, Any] = {"asked": {}, "notes": [], "refusals": []}
+    layers.ask_draft(config, answers, {}, lines)
+    assert seen == [(settings, "draft")] and answers["asked"]["draft"]["backend"] == "attention FLASHINFER"
+    answers["asked"].clear()
+    layers.ask_draft(config, answers, {}, lines)  # what the release says against a draft is a note
+    assert not answers["asked"] and not answers["refusals"]
+    assert answers["notes"][0].endswith("ValueError: moe_backend='marlin' is not supported for unquantized MoE.")
+    layers.ask_draft(types.SimpleNamespace(speculative_config=None), answers, {}, lines)
+    assert len(seen) == 2
 
 
 @pytest.mark.parametrize(
