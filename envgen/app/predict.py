@@ -14,7 +14,7 @@ from envgen.deployment import Deployment
 from envgen.doctor import collect, remedies
 from envgen.doctor.model import Context, Finding, Remedy, error, info, ok, warning
 from envgen.engine.host import mem_available
-from envgen.errors import EnvgenError, NotFoundError, Problem, RefusedError
+from envgen.errors import EnvgenError, NotFoundError, Problem
 from envgen.inside import run
 from envgen.predict.gpus import Gpu, target
 from envgen.predict.judge import Judgement, Verdict, backends, judge, with_cubins
@@ -22,6 +22,7 @@ from envgen.predict.memory import Estimate, estimate
 from envgen.profile.model import GpuMode, Profile, Service
 from envgen.recipes.shipped import models as known_models
 from envgen.render.environment import compose_env, service_env
+from envgen.serve.preflight import PreflightError
 
 PROGRAM = run.Program("predict/main")
 TIMEOUT = 300.0  # seconds; two idle cores need 15 to 40
@@ -136,7 +137,7 @@ def predict(profile: Profile, service: str, release: Release, gpu: Gpu, *, prete
 
 
 def ask_release(here: Deployment, service: str) -> list[str]:
-    """What is worth a note before a service is started. RefusedError where the release would end it."""
+    """What is worth a note before a service is started. PreflightError where the release would end it."""
     profile = here.profile
     if profile.gpu is GpuMode.NONE or service not in servers(profile):
         return []
@@ -149,12 +150,14 @@ def ask_release(here: Deployment, service: str) -> list[str]:
     if judged.refusals:
         chosen = f"{service} {profile.chosen_variant}"
         again = f"`envgen predict {chosen}` shows all of it; `envgen up {chosen} --no-predict` starts it anyway"
-        head = Problem(f"{service} was not started: this vLLM refuses its settings")
-        said = [
-            Problem(f"{one.step}: {one.message}", hint="; ".join(filter(None, (one.first, again))))
+        refused = (
+            Problem(
+                f"this vLLM refuses its settings ({one.step}): {one.message}",
+                hint="; ".join(filter(None, (one.first, again))),
+            )
             for one in judged.refusals
-        ]
-        raise RefusedError(problems=(head, *said))
+        )
+        raise PreflightError(service, tuple(refused))
     if isinstance(found.answer, run.Failure):
         return [f"the release could not be asked what it would choose: {found.answer}"]
     notes = [f"this release would choose on {gpu.name}: {found.chosen}"] if found.chosen else []

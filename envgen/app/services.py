@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -64,7 +64,7 @@ def again(verb: str, session: Session, service: str, timeout: int | None) -> tup
     container = _there(here, service)
     varied = of_running(session, service, lambda: here.engine, stopped=True)
     if here.node:  # `up` leaves containers that are there as they are, and starts them
-        checked = check(varied.deployment(), service, _never)
+        checked = predicted(check(varied.deployment(), service, _never))
         return checked.here.profile, start(checked, _never, timeout=timeout, again=verb == "restart")
     if varied is not session:  # what it must show to be ready depends on the variant that it was started with
         here = rendered(varied.deployment())
@@ -150,6 +150,7 @@ class Checked:
     """A service that passed the checks before a start.
 
     ``differing``: settings that differ in the running container. ``ranks``: its machines, if it runs on several.
+    ``notes``: what the user should know, and stops nothing.
     """
 
     here: Deployment
@@ -157,6 +158,7 @@ class Checked:
     found: preflight.Preflight
     differing: tuple[str, ...] = ()
     ranks: tuple[Deployment, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def places(self) -> tuple[Deployment, ...]:
@@ -186,11 +188,26 @@ def check(here: Deployment, service: str, agree: Agree) -> Checked:
         weights.fetch(here, service)
         found = look()
     if not found.running:
-        return Checked(here, service, found)
+        return Checked(here, service, found, notes=notes_on(here, service, found))
     for name in missing_here(here, found.running):
         progress(f"  note: {name} is not set in this terminal; {service} keeps the value it was started with")
     kept = keep_moment(here, found.running)
-    return Checked(kept, service, found, differences(kept, service, found.running))
+    return Checked(
+        kept, service, found, differences(kept, service, found.running), notes=notes_on(kept, service, found)
+    )
+
+
+def notes_on(here: Deployment, service: str, found: preflight.Preflight) -> tuple[str, ...]:
+    """What the user should know before a start, and stops nothing."""
+    profile, notes = here.profile, list[str]()
+    for source, lacks in lacking(profile, here.root).items():
+        apply = f"envgen patch apply {source} --checkout {profile.sources[source].origin.checkout}"
+        notes.append(f"the checkout of {source} lacks {', '.join(lacks)}: {apply}")
+    notes += found.notes
+    unset = [name for name in profile.secrets if name not in here.shell]
+    if unset and not found.running:
+        notes.append(f"not set in this terminal or in .env: {', '.join(unset)}")
+    return tuple(notes)
 
 
 def _check_shared(here: Deployment, service: str) -> Checked:
@@ -221,7 +238,7 @@ def _check_shared(here: Deployment, service: str) -> Checked:
     ]
     notes = preflight.exposure(profile, service)
     passed = preflight.Preflight(ranks[0].gpu, running[0][1] if running else None, tuple(notes))
-    return Checked(ranks[0], service, passed, tuple(differing), tuple(ranks))
+    return Checked(ranks[0], service, passed, tuple(differing), tuple(ranks), notes_on(ranks[0], service, passed))
 
 
 @dataclass(frozen=True)
@@ -240,8 +257,8 @@ def start(checked: Checked, agree: Agree, **how: Any) -> Started:
 
 
 def begin(
-    checked: Checked, agree: Agree, *, wait: bool = True, predict: bool = True, recreate: bool = False,
-    timeout: int | None = None, again: bool = False,
+    checked: Checked, agree: Agree, *, wait: bool = True, recreate: bool = False, timeout: int | None = None,
+    again: bool = False,
 ) -> Starting:  # fmt: skip
     """Begin to start what was checked. ``agree`` is asked before a running container with other settings is replaced.
 
@@ -251,7 +268,7 @@ def begin(
     profile = here.profile
     named = f"{profile.name}, variant {profile.variant}" if profile.variant else profile.name
     progress(f"up {service}: profile {named}, image {profile.image_name}, gpu {found.gpu.value}")
-    for note in _notes(checked, predict):
+    for note in filter(None, (grants.note(profile, here.root, service), *checked.notes)):
         progress(f"  note: {note}")
     if found.running and checked.differing and not recreate and not again:
         _may_replace(profile, service, found.running, checked.differing, agree)
@@ -281,24 +298,6 @@ def _begin_here(checked: Checked, wait: bool, timeout: int | None) -> Starting:
     return Starting(checked, future, lambda: launcher.finish(begun, future.result))
 
 
-def _notes(checked: Checked, predict: bool) -> Iterator[str]:
-    """What the user is told before a start, and stops nothing."""
-    here, service, found = checked.here, checked.service, checked.found
-    profile = here.profile
-    if handed := grants.note(profile, here.root, service):
-        yield handed
-    for source, lacks in lacking(profile, here.root).items():
-        apply = f"envgen patch apply {source} --checkout {profile.sources[source].origin.checkout}"
-        yield f"the checkout of {source} lacks {', '.join(lacks)}: {apply}"
-    yield from found.notes
-    if found.running:
-        return
-    if unset := [name for name in profile.secrets if name not in here.shell]:
-        yield f"not set in this terminal or in .env: {', '.join(unset)}"
-    if predict:
-        yield from ask_release(here, service)
-
-
 def _done(value: T) -> Future[T]:
     future = Future[T]()
     future.set_result(value)
@@ -320,17 +319,33 @@ def _end_all(checked: Checked) -> None:
         raise PreflightError(checked.service, tuple(problems))
 
 
-def check_all(here: Deployment, names: Sequence[str], agree: Agree) -> tuple[Checked, ...]:
-    """Check these services (none named: all of the profile). PreflightError with the problems of all of them."""
+def check_all(here: Deployment, names: Sequence[str], agree: Agree, *, predict: bool = True) -> tuple[Checked, ...]:
+    """Check these services (none named: all of the profile). PreflightError with the problems of all of them.
+
+    ``predict``: the release of those that pass is asked what it would choose, which takes seconds.
+    """
     names = tuple(dict.fromkeys(names)) or tuple(here.profile.services)
     if not names:
         main_service(here.profile)
-    passed, refused = [], dict[str, PreflightError]()
     for name in names:  # before any is looked at
         known_service(here.profile, name)
-    for name in names:
+    passed = _all_of({name: partial(check, here, name, agree) for name in names})
+    return _all_of({one.service: partial(predicted, one) for one in passed}) if predict else passed
+
+
+def predicted(checked: Checked) -> Checked:
+    """The same, with what its release would choose as notes. PreflightError where the release refuses the settings."""
+    if checked.found.running:
+        return checked
+    return replace(checked, notes=(*checked.notes, *ask_release(checked.here, checked.service)))
+
+
+def _all_of(asked: Mapping[str, Callable[[], Checked]]) -> tuple[Checked, ...]:
+    """The answers, asked service by service. PreflightError with the problems of all; equal ones are printed once."""
+    passed, refused = list[Checked](), dict[str, PreflightError]()
+    for name, ask in asked.items():
         try:
-            passed.append(check(here, name, agree))
+            passed.append(ask())
         except PreflightError as error:
             refused[name] = error
     if refused:

@@ -127,13 +127,11 @@ def up(
     if build_first:
         make(session)
     with moving("checking"):
-        checked = services.check_all(session.deployment(), names, ask)
+        checked = services.check_all(session.deployment(), names, ask, predict=not no_predict)
     documents: list[dict[str, Any]] = []
     try:
         with moving("starting"):
-            for one, started in services.start_all(
-                checked, ask, wait=not no_wait, predict=not no_predict, recreate=recreate, timeout=timeout
-            ):
+            for one, started in services.start_all(checked, ask, wait=not no_wait, recreate=recreate, timeout=timeout):
                 documents.append(document(one.here.profile, one.service, started, waited=not no_wait))
                 if not wants_json():
                     report(one.here.profile, one.service, started, waited=not no_wait)

@@ -13,9 +13,10 @@ from envgen.app.predict import ask_release, choose_service, examine, vllm_words
 from envgen.deployment import Deployment
 from envgen.doctor.model import Context, Finding, Severity
 from envgen.engine.values import ExecResult, Image
-from envgen.errors import RefusedError, UsageError
+from envgen.errors import UsageError
 from envgen.profile.load import load_project
 from envgen.profile.model import Profile, Service
+from envgen.serve.preflight import PreflightError
 from envgen.text import KILLED
 
 ANSWERS = Path(__file__).parents[1] / "predict" / "answers"
@@ -78,7 +79,7 @@ def ask(tmp_path: Path, engine: Recorded, service: str = "serve", text: str = TE
 
 
 def test_a_refusal_stops_up_with_the_reasons_and_a_way_on(tmp_path: Path) -> None:
-    with pytest.raises(RefusedError) as caught:
+    with pytest.raises(PreflightError) as caught:
         ask(tmp_path, Recorded(recorded("0.14.0-flashinfer")))
     assert caught.value.exit_code == 6
     said = str(caught.value)

@@ -14,11 +14,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from envgen import cli
-from envgen.app.services import Starting
+from envgen.app.services import Checked, Starting
 from envgen.engine.compose import Compose
 from envgen.engine.values import COMPOSE_ONE_OFF, Container, ExecResult
 from envgen.errors import EnvgenError, NotFoundError, ServiceError, UsageError
+from envgen.profile.model import GpuMode
 from envgen.serve.launch import CONFIG_HASH, Started
+from envgen.serve.preflight import Preflight, PreflightError
 
 FILE = """
 version: 1
@@ -236,7 +238,7 @@ def test_up_without_a_service_is_for_all_and_names_what_failed(
 ) -> None:
     begun: list[str] = []
 
-    class Checked:
+    class Passed:
         def __init__(self, name: str) -> None:
             self.service, self.here = name, type("Here", (), {"compose": None, "profile": None})()
 
@@ -252,8 +254,9 @@ def test_up_without_a_service_is_for_all_and_names_what_failed(
 
         return Starting(checked, future, finish)
 
-    monkeypatch.setattr("envgen.app.services.check", lambda _session, name, _agree, **_: Checked(name))
+    monkeypatch.setattr("envgen.app.services.check", lambda _session, name, _agree, **_: Passed(name))
     monkeypatch.setattr("envgen.app.services.begin", begin)
+    monkeypatch.setattr("envgen.app.services.predicted", lambda checked: checked)
     monkeypatch.setattr("envgen.app.services._loads", lambda _checked: False)
     monkeypatch.setattr("envgen.cli.services.running.report", lambda *_, **__: None)
     monkeypatch.setattr("envgen.cli.services.running.document", lambda *_, **__: {})
@@ -263,7 +266,6 @@ def test_up_without_a_service_is_for_all_and_names_what_failed(
 
 def test_up_refuses_before_anything_is_started(engine: StubEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     from envgen.errors import Problem
-    from envgen.serve.preflight import PreflightError
 
     def check(_session: object, name: str, _agree: Callable[[str], bool], **_: object) -> None:
         raise PreflightError(name, (Problem(f"{name}: no"), Problem("no image")))
@@ -279,6 +281,14 @@ def test_up_refuses_before_anything_is_started(engine: StubEngine, monkeypatch: 
 
     monkeypatch.setattr("envgen.app.services.check", same)
     assert fails(PreflightError, "up", "web", "srv").splitlines() == ["web, srv were not started:", "no image"]
+
+    def refuse(here: object, service: str) -> NoReturn:
+        raise PreflightError(service, (Problem("this vLLM refuses its settings"),))
+
+    found = Preflight(GpuMode.AUTO, None)
+    monkeypatch.setattr("envgen.app.services.check", lambda here, name, _agree: Checked(here, name, found))
+    monkeypatch.setattr("envgen.app.services.ask_release", refuse)
+    assert "web, srv were not started:\nthis vLLM" in fails(PreflightError, "up", "web", "srv")
 
 
 @pytest.mark.parametrize(("noted", "settings"), [("sha-2", "current"), ("sha-1", "differ"), (None, "-")])
