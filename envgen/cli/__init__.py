@@ -40,7 +40,7 @@ GROUPS: Groups = {
         "model": ("project.model", "Download and check model weights."),
         "recipe": ("project.recipe", "List model recipes, or add one to the project."),
         "patch": ("patches.patch", "Test, create and apply patches."),
-        "export": ("project.export", "Write the project for Kubernetes or an editor."),
+        "export": ("project.export", "Write files for Kubernetes, systemd or an editor."),
         "schema": ("project.schema", PRINT),
         "completion": ("completion", PRINT),
     },
@@ -66,10 +66,10 @@ GROUPS: Groups = {
     },
     "Check and clean up": {
         "status": ("look.status", "Show image, containers, checkouts and lock."),
-        "doctor": ("look.doctor", "Check which code a container imports, and its setup."),
+        "doctor": ("look.doctor", "Check the setup, and which code a container imports."),
         "predict": ("look.predict", "Ask vLLM which kernels it would choose on a GPU."),
         "explain": ("look.explain", "Find the cause of a failure in a log, and the fix."),
-        "cache": ("caches.cache", "List, clear and compile JIT kernels."),
+        "cache": ("caches.cache", "List, explain, clear and compile JIT kernels."),
         "prune": ("caches.prune", "Remove leftovers of earlier runs."),
     },
     "Measure": {

@@ -22,12 +22,22 @@ from envgen.text import with_own_colours
 LARGEST = 1_000_000_000  # of any number on a command line: beyond it clocks and sizes overflow
 
 
-class Figure(click.FloatRange):
-    """A number in a range, and one that can be counted with: not NaN, not infinite."""
+class Count(click.IntRange):
+    """A whole number from ``min`` on, up to what clocks and sizes can hold; the help shows ``min`` alone."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         found = super().convert(value, param, ctx)
-        return found if math.isfinite(found) else self.fail(f"{value!r} is not a number", param, ctx)
+        return found if found <= LARGEST else self.fail(f"{value} is more than {LARGEST}", param, ctx)
+
+
+class Figure(click.FloatRange):
+    """A number in a range, up to what clocks and sizes can hold: not NaN, not infinite."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        if not math.isfinite(found):
+            self.fail(f"{value!r} is not a number", param, ctx)
+        return found if found <= LARGEST else self.fail(f"{value} is more than {LARGEST}", param, ctx)
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -46,8 +56,10 @@ def project_options_without_f(function: F) -> F:
 def _with_session(function: F, *file_names: str) -> F:
     @click.option(*file_names, "file", type=click.Path(path_type=Path), envvar="ENVGEN_FILE", metavar="FILE",
                   help="The project file (default: envgen.yaml, searched upward).")  # fmt: skip
-    @click.option("-p", "--profile", envvar="ENVGEN_PROFILE", metavar="NAME", help="The profile to use.")
-    @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override one value, as in a.b=c.")
+    @click.option("-p", "--profile", envvar="ENVGEN_PROFILE", metavar="NAME",
+                  help="The profile (default: default_profile, or the first one).")  # fmt: skip
+    @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE",
+                  help="Override one value, such as build.max_jobs=4 (repeatable).")  # fmt: skip
     @functools.wraps(function)
     def wrapper(*args: Any, file: Path | None, profile: str | None, sets: tuple[str, ...], **kwargs: Any) -> Any:
         return function(*args, session=Session(file, profile, sets), **kwargs)
@@ -59,7 +71,7 @@ def variant_option(function: F) -> F:
     """Add --variant, which goes into the ``session``; goes below ``project_options``."""
 
     @click.option("--variant", default="", metavar="NAME",
-                  help="Lay a variant of the profile over it (`envgen config` lists them).")  # fmt: skip
+                  help="Apply this variant of the profile (`envgen config` lists them).")  # fmt: skip
     @functools.wraps(function)
     def wrapper(*args: Any, session: Session, variant: str, **kwargs: Any) -> Any:
         return function(*args, session=session.with_(variant=variant), **kwargs)
@@ -74,7 +86,7 @@ def _keep_json(context: click.Context, _parameter: click.Parameter, value: bool)
 # Eager: an error in any other option is a document, too.
 json_option = click.option(
     "--json", "as_json", is_flag=True, is_eager=True, expose_value=False, callback=_keep_json,
-    help="Print one JSON document on stdout.",
+    help="Print the result as one JSON document.",
 )  # fmt: skip
 
 

@@ -28,10 +28,10 @@ _MODULES = 'for m in "$1"/*/cached_ops/*/ "$1"/*/*/cached_ops/*/; do echo "${m%/
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def command(context: click.Context, shell: str) -> None:
-    """Print the completion script of SHELL: commands, options, profiles, services, variants, modules and keys.
+    """Print a script that completes commands, options, profiles, services, variants, JIT modules and keys.
 
     \b
-    Example:
+    Examples:
       eval "$(envgen completion bash)"                                       # in ~/.bashrc
       eval "$(envgen completion zsh)"                                        # in ~/.zshrc, after compinit
       envgen completion fish >~/.config/fish/completions/envgen.fish

@@ -110,33 +110,33 @@ def _line(outcome: str, name: str) -> str:
 
 @click.command()
 @reporting
-@click.option("--no-cache", is_flag=True, help="Run every step again.")
-@click.option("--pull", is_flag=True, help="Check the registry for a newer base image.")
+@click.option("--no-cache", is_flag=True, help="Run every step again, without BuildKit's cache.")
+@click.option("--pull", is_flag=True, help="Pull the base image first if the registry has a newer one.")
 @click.option("--tag", "tags", multiple=True, metavar="REF", help="An additional tag of the image (repeatable).")
-@click.option("--push", is_flag=True, help="Push to the registries of --tag, instead of loading into the engine.")
+@click.option("--push", is_flag=True, help="Push to the registries of --tag instead of loading the image.")
 @click.option("--cache-from", multiple=True, metavar="SPEC", help="A cache to read, in buildx syntax.")
 @click.option("--cache-to", multiple=True, metavar="SPEC", help="A cache to write, in buildx syntax.")
 @click.option(
     "--platform", type=click.Choice([one.value for one in Platform]), help="Short for --set base.platform=..."
 )
-@click.option("--max-jobs", type=click.IntRange(1, 9999), metavar="N", help="Maximum number of parallel compilers.")
-@click.option("--unlocked", is_flag=True, help="Ignore envgen.lock: resolve names and tags now.")
+@click.option("--max-jobs", type=click.IntRange(1, 9999), metavar="N",
+              help="At most N compilers at once (default: build.max_jobs).")  # fmt: skip
+@click.option("--unlocked", is_flag=True, help="Ignore envgen.lock; use the versions that are current now.")
 @click.option("--target", default="", metavar="STAGE", help="Stop after this stage; the image is IMAGE-STAGE.")
-@click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be built; change nothing.")
 def build(
     session: Session, platform: str | None, unlocked: bool, target: str,
     dry_run: bool, **chosen: Any,
 ) -> int:  # fmt: skip
     """Render a profile, then build its image with BuildKit.
 
-    If nothing has changed since the last build, nothing is started. The full output of every build is kept in
-    .envgen/logs. Changing the number of jobs rebuilds nothing. A production profile needs an envgen.lock with all of
-    its inputs.
+    Does nothing if the image is up to date. The full output of each build is kept in .envgen/logs. A production profile
+    needs all of its inputs in envgen.lock.
 
-    BUILDX_BUILDER selects a builder other than the engine's; that one pulls the base image from its registry.
+    The variable BUILDX_BUILDER selects another builder; it pulls the base image from the registry.
 
     \b
-    Example:
+    Examples:
       envgen build --profile dev
       envgen build --set cuda.arch_list=12.1a --dry-run
       envgen build -p prod --push --tag registry.example/vllm:1 --cache-to type=registry,ref=registry.example/cache
@@ -282,10 +282,10 @@ def _dry_run(job: Job, options: Options) -> int:
 @click.command()
 @reporting
 def verify(session: Session) -> int:
-    """Build the image of a profile twice without cache, from two folders, and compare the images.
+    """Build the image of a profile twice without cache, in two folders, and compare the two images.
 
-    Compares files, modes, owners, links, bytes and configuration, but not times, and lists each difference (exit code
-    1). The images that it builds are removed; the profile's own image stays as it is.
+    Compares file content, modes, owners, links and the image configuration, but not times. Lists each difference and
+    exits with 1 if there is one. Both images are removed; the profile's own image stays as it is.
 
     \b
     Example:
@@ -316,7 +316,7 @@ def _verdict(verified: builds.Verified) -> Iterator[str]:
 @click.argument("image", required=False)
 @reporting
 def inspect(session: Session, image: str | None) -> int:
-    """Print every input of IMAGE (default: the image of the profile) as recorded in the image.
+    """Print the inputs that are recorded in IMAGE (default: the image of the profile).
 
     \b
     Example:
@@ -348,9 +348,9 @@ def _recorded(found: Manifest) -> Iterator[str]:
 @click.argument("second")
 @reporting
 def diff(session: Session, first: str, second: str) -> int:
-    """Show the inputs in which FIRST and SECOND differ. Each is a lock file or an image.
+    """List the inputs that differ between FIRST and SECOND. Each is a lock file or an image.
 
-    Exits with 1 when they differ.
+    Exits with 1 if they differ.
 
     \b
     Example:

@@ -14,7 +14,7 @@ from envgen.app.places import at
 from envgen.app.session import Session
 from envgen.cli import FullGroup
 from envgen.cli.caches import print as shown
-from envgen.cli.common import LARGEST, answer, confirm, reporting
+from envgen.cli.common import Count, answer, confirm, reporting
 from envgen.cli.look.explain import open_log
 from envgen.engine.host import compilers
 from envgen.errors import NotFoundError, UsageError
@@ -27,13 +27,15 @@ from envgen.text import progress, visible
 
 F = TypeVar("F", bound=Callable[..., Any])
 patterns_argument = click.argument("patterns", nargs=-1, metavar="[NAME|GLOB]...")
-dry_run_option = click.option("-n", "--dry-run", is_flag=True, help="Show the plan; change nothing.")
+dry_run_option = click.option("-n", "--dry-run", is_flag=True, help="Show what would be removed; change nothing.")
 
 
 def narrowing(function: F) -> F:
     """Add --version and --arch."""
-    version = click.option("--version", "version", metavar="V", help="Only this FlashInfer version, as listed.")
-    arch = click.option("--arch", metavar="A", help="Only this architecture: 12.1a or 121a; `none`: those without one.")
+    version = click.option("--version", "version", metavar="V", help="Only this FlashInfer version.")
+    arch = click.option(
+        "--arch", metavar="A", help="Only this architecture, such as 12.1a; `none`: modules without one."
+    )
     return version(arch(function))
 
 
@@ -44,7 +46,7 @@ def open_cache(session: Session) -> JitCache:
 
 @click.group(cls=FullGroup)
 def command() -> None:
-    """FlashInfer's JIT cache: what is compiled, what is stale and why, and clearing one module at a time.
+    """List, explain, clear and compile the modules in FlashInfer's JIT cache.
 
     \b
     Examples:
@@ -58,12 +60,12 @@ def command() -> None:
 @narrowing
 @reporting
 def list_(session: Session, patterns: tuple[str, ...], version: str | None, arch: str | None) -> int:
-    """Show every compiled module of FlashInfer: size, objects, age, state, and whether it is being built.
+    """List the compiled modules of FlashInfer: size, objects, age, and whether each is stale or being built.
 
-    The other caches of compiled code follow, with their volumes or folders.
+    Other caches of compiled code are listed below, each with its volume or folder.
 
     \b
-    Examples:
+    Example:
       envgen cache list 'fused_moe_*' --arch 12.1a
     """
     cache = open_cache(session)
@@ -78,9 +80,9 @@ def list_(session: Session, patterns: tuple[str, ...], version: str | None, arch
 @narrowing
 @reporting
 def why(session: Session, patterns: tuple[str, ...], version: str | None, arch: str | None) -> int:
-    """Explain why a module is stale, or confirm that it is not. Reads every file that it was compiled from.
+    """Explain why a module is stale, or confirm that it is not.
 
-    Exits with 1 when a module is stale.
+    Reads every file that the module was compiled from. Exits with 1 if a module is stale.
 
     \b
     Examples:
@@ -94,15 +96,15 @@ def why(session: Session, patterns: tuple[str, ...], version: str | None, arch: 
 @command.command()
 @click.option(
     "--from-log", "log", is_flag=False, flag_value="", metavar="[FILE]",
-    help="Read FILE (`-`: stdin) instead of FlashInfer's records in the cache.",
+    help="Read a server's log (`-`: stdin) instead of the records in the cache.",
 )  # fmt: skip
 @reporting
 def modules(session: Session, log: str | None) -> int:
     """Print the names of the modules that earlier runs used, as arguments for `cache warm`.
 
-    They come from FlashInfer's records in the profile's cache: all versions, including modules cleared since. With
-    --from-log they come from a server's log: FlashInfer 0.7.2 logs each module that it begins to build; older releases
-    log only those whose build failed or was printed (FLASHINFER_JIT_VERBOSE).
+    The names come from FlashInfer's records in the profile's cache and include modules that were cleared since. With
+    --from-log, they come from a server's log. FlashInfer 0.7.2 logs every module that it builds; older releases log a
+    module only if its build fails or FLASHINFER_JIT_VERBOSE is set.
 
     \b
     Examples:
@@ -128,8 +130,8 @@ def _from_log(log: str) -> Used:
 @command.command()
 @patterns_argument
 @narrowing
-@click.option("--stale", is_flag=True, help="Modules proven stale.")
-@click.option("--foreign", is_flag=True, help="Modules of versions and architectures that this environment never uses.")
+@click.option("--stale", is_flag=True, help="All modules that are proven stale.")
+@click.option("--foreign", is_flag=True, help="All modules of versions and architectures that this profile never uses.")
 @click.option("--older-than", metavar="AGE", help="Only modules older than AGE: 30d, 12h, 45m.")
 @click.option(
     "--changed",
@@ -137,11 +139,11 @@ def _from_log(log: str) -> Used:
     is_flag=False,
     flag_value="HEAD",
     default=None,
-    help="Modules compiled from files of the mounted checkout that differ from REV (default: HEAD).",
+    help="All modules compiled from files of the mounted checkout that differ from REV (default: HEAD).",
 )
-@click.option("--all", "everything", is_flag=True, help="All modules (after --version and --arch).")
+@click.option("--all", "everything", is_flag=True, help="All modules that --version and --arch select.")
 @dry_run_option
-@click.option("-y", "--yes", is_flag=True, help="Don't ask before --all.")
+@click.option("-y", "--yes", is_flag=True, help="With --all, don't ask.")
 @reporting
 def clear(
     session: Session, patterns: tuple[str, ...], version: str | None, arch: str | None, stale: bool,
@@ -149,7 +151,7 @@ def clear(
 ) -> int:  # fmt: skip
     """Remove compiled modules and their generated sources.
 
-    Uses FlashInfer's own lock. If one of the named modules is being built, nothing is removed.
+    If one of the selected modules is being built, nothing is removed.
 
     \b
     Examples:
@@ -185,17 +187,18 @@ def clear(
 
 @command.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("-j", "--jobs", type=click.IntRange(1, LARGEST), metavar="N", help="At most N compilers at once.")
+@click.option("-j", "--jobs", type=Count(1), metavar="N",
+              help="At most N compilers at once (default: build.max_jobs).")  # fmt: skip
 @reporting
 def warm(session: Session, names: tuple[str, ...], jobs: int | None) -> int:
-    """Compile modules with FlashInfer's own build; without names, those that are partial or stale.
+    """Compile modules with FlashInfer's own build (default: those that are incomplete or stale).
 
-    Runs in a running service, or else in a throw-away container of the image, so that kernels are ready before a model
-    takes the memory. Each compiler starts when its memory is free. Attention modules need their full names. Modules
-    proven stale are cleared first. Records a baseline. Exits with 1 when a module could not be compiled.
+    Runs in a running service, or else in a throw-away container, before a model takes the memory. Each compiler waits
+    until there is memory for it. Stale modules are cleared first. Attention modules need their full names. Records a
+    baseline. Exits with 1 if a module could not be compiled.
 
     \b
-    Examples:
+    Example:
       envgen cache warm fused_moe_120 page --jobs 4
     """
     make_query(names)  # refuses paths
@@ -216,15 +219,15 @@ def warm(session: Session, names: tuple[str, ...], jobs: int | None) -> int:
 @command.command()
 @patterns_argument
 @narrowing
-@click.option("--force", is_flag=True, help="Record modules whose files changed after compilation, too.")
+@click.option("--force", is_flag=True, help="Also record modules with files that changed after they were compiled.")
 @reporting
 def baseline(session: Session, patterns: tuple[str, ...], version: str | None, arch: str | None, force: bool) -> int:
-    """Record checksums of every file that modules were compiled from, so that `list` and `why` are certain.
+    """Record a checksum of each file that modules were compiled from.
 
-    Exits with 1 when a module could not be recorded.
+    `cache list` and `cache why` compare with it later. Exits with 1 if a module could not be recorded.
 
     \b
-    Examples:
+    Example:
       envgen cache baseline page rope
     """
     found = open_cache(session).baseline(make_query(patterns, version, arch), force=force)

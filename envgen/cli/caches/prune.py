@@ -15,15 +15,15 @@ from envgen.text import counted, progress, size, table, visible
 
 
 @click.command("prune")
-@click.option("-n", "--dry-run", is_flag=True, help="Show what would be removed.")
+@click.option("-n", "--dry-run", is_flag=True, help="Show what would be removed; change nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Don't ask.")
 @reporting
 def command(session: Session, dry_run: bool, yes: bool) -> int:
-    """Remove leftovers of earlier and killed runs, on the engine and in the project.
+    """Remove leftovers of earlier and killed runs from the engine and the project folder.
 
-    These are throw-away containers, untagged images, overlays and cache namespaces that no profile uses, unfinished
-    files, and all but the newest logs and crash bundles.
-    Exits with 1 when something could not be removed.
+    Leftovers are throw-away containers, untagged images, overlays and cache namespaces that no profile uses, unfinished
+    files, and all but the newest logs and crash bundles. Shows the list and asks first. Exits with 1 if something could
+    not be removed.
 
     \b
     Examples:

@@ -24,27 +24,27 @@ from envgen.text import wants_colour
 @click.command()
 @click.argument("service", required=False)
 @reporting
-@click.option("--run", "throw_away", is_flag=True, help="If nothing is running, check in a throw-away container.")
+@click.option("--run", "throw_away", is_flag=True, help="If no service is running, check in a throw-away container.")
 @click.option(
     "--deep",
     is_flag=True,
-    help="Also import the packages, query them, run a kernel and the checks in checks/deep/ (minutes).",
+    help="Also import the packages, run a kernel, and run the checks in checks/deep/ (takes minutes).",
 )
 @click.option("--bundle", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-              help="Write findings, versions, files and logs to a redacted FILE (.tar.gz).")  # fmt: skip
-@click.option("--strict", is_flag=True, help="Exit with 1 for warnings, too.")
+              help="Write findings, versions, files and logs to FILE (.tar.gz), with secrets removed.")  # fmt: skip
+@click.option("--strict", is_flag=True, help="Exit with 1 if there are warnings, too.")
 @hurried(DOCTOR)
 def command(
     session: Session, service: str | None, throw_away: bool, deep: bool, bundle: Path | None, strict: bool
 ) -> int:
-    """Check host, image and container, and prove which flashinfer and vllm are imported.
+    """Check host, image and container, and prove which vLLM and FlashInfer are imported.
 
-    A probe in the container reports the folder from which `python -c`, `python -m` and console scripts import each
-    source. Exit code 0: no errors; 1: errors (or, with --strict, warnings). SERVICE defaults to dev, or else to a
-    running one; with `cluster`, each of its machines is checked.
+    A probe in the container of SERVICE (default: dev, or a running one) reports the folder from which `python -c`,
+    `python -m` and console scripts import each source. With `cluster`, every machine is checked. Exits with 1 if there
+    are errors.
 
     \b
-    Example:
+    Examples:
       envgen doctor -p prod --run --json
       envgen doctor --bundle diagnosis.tar.gz
     """

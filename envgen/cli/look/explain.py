@@ -31,12 +31,11 @@ LARGEST = 256 << 20  # bytes of a bundle's log
 def command(log: Path | None) -> int:
     """Explain the log of a build, a kernel compilation or a server: cause, evidence, fix.
 
-    LOG is a file, a crash bundle, or `-` for stdin; default: the project's newest build log. If no rule
-    matches, the first exception of the first process that failed is shown. Ctrl-C stops reading from a program
-    that is still writing. Exit code 0: no known failure; 1: one was found.
+    LOG is a file, a crash bundle, or `-` for stdin (default: the newest build log of the project). If the failure is
+    unknown, the first exception of the first failed process is shown. Exits with 1 if a known failure is found.
 
     \b
-    Example:
+    Examples:
       envgen explain .envgen/logs/build-dev-20260101T120000.log
       docker logs -f prod-serve-1 2>&1 | envgen explain -
     """

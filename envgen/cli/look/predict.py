@@ -26,26 +26,26 @@ from envgen.text import GIB, progress
 @click.argument("service", required=False)
 @reporting
 @variant_option
-@click.option("--gpu", metavar="NAME", help="The GPU to report: gb10, h100, ... or a compute capability (12.1).")
+@click.option("--gpu", metavar="NAME",
+              help="gb10, h100, ... or a compute capability such as 12.1 (default: the container's GPU, or the "
+              "first of cuda.arch_list).")  # fmt: skip
 @click.option("--python", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="PATH",
-              help="Ask the vLLM of a Python on this machine instead of the profile's image.")  # fmt: skip
-@click.option("--write", "write_", is_flag=True, help="Write the release's log lines to ready.expect, as patterns.")
+              help="Use the vLLM of this Python interpreter instead of the profile's image.")  # fmt: skip
+@click.option("--write", "write_", is_flag=True,
+              help="Correct ready.expect in the project file, if the profile or its variant defines it; otherwise "
+              "print what to paste.")  # fmt: skip
 def command(session: Session, service: str | None, gpu: str | None, python: Path | None, write_: bool) -> int:
     """Ask SERVICE's vLLM which kernels it would choose on a GPU, without that GPU.
 
-    vLLM's own argument parser, configuration and selectors run in the profile's image (or in its running container)
-    with a platform that reports the GPU. It prints the attention backend, MoE backend, quantization and KV cache, or
-    why the release refuses; and the log lines, compared with `ready.expect` and `ready.forbid`. Nothing is started,
-    loaded or downloaded.
+    Runs vLLM's own argument parser, configuration and kernel selection in the profile's image, with a platform that
+    reports the GPU. Prints the attention and MoE backends, quantization, KV cache and an estimate of the memory, or the
+    error with which vLLM refuses the settings. Also compares the log lines with `ready.expect` and `ready.forbid`. No
+    server is started, and no weights are loaded or downloaded.
 
-    Without --gpu, vLLM sees the container's GPU or, if there is none, the first of cuda.arch_list. Exit code 0: nothing
-    is refused or contradicted; 1: something is, or vLLM can't be asked.
-
-    --write corrects wrong and missing patterns where the profile (or its variant) defines its own `ready.expect`, and
-    shows the change. Otherwise it prints what to paste.
+    Exits with 1 if vLLM refuses the settings, if a log line contradicts `ready`, or if vLLM can't be asked.
 
     \b
-    Example:
+    Examples:
       envgen predict serve
       envgen predict serve --variant cutlass --gpu gb10
       envgen predict serve --python ~/venvs/vllm/bin/python

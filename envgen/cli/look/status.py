@@ -21,8 +21,8 @@ CHANGES = 12  # that are shown of what made an image older; --json has all
 def command(session: Session) -> int:
     """Show profile, image, containers, checkouts, caches, lock, last build and last run on one screen.
 
-    If the image is older than the profile, it names what has changed. Takes a few seconds at most, and leaves out what
-    the engine or git has not answered by then. Changes nothing.
+    If the image is older than the profile, lists what has changed. Leaves out what the engine or git does not answer
+    within a few seconds.
 
     \b
     Example:

@@ -23,7 +23,7 @@ from envgen.bench.client import draft_counts
 from envgen.bench.compare import Series
 from envgen.bench.record import METRICS, Run
 from envgen.bench.tools import TOOLS, Measured, Plan, ToolHost, find_tool, measure_all, references
-from envgen.cli.common import LARGEST, Figure, answer, reporting, variant_option
+from envgen.cli.common import LARGEST, Count, Figure, answer, reporting, variant_option
 from envgen.deployment import known_service
 from envgen.doctor.model import Subject
 from envgen.engine.process import terminable
@@ -39,13 +39,13 @@ def server_options(function: Any) -> Any:
     options = [
         click.argument("service", required=False),
         click.option("--url", metavar="URL", help="Use this server instead of the profile's service."),
-        click.option("--model", metavar="NAME", help="The model's name (default: the only one served)."),
-        click.option("--container", metavar="NAME", help="With --url: the server's container."),
+        click.option("--model", metavar="NAME", help="The served model to use (default: the only one)."),
+        click.option("--container", metavar="NAME", help="With --url: the container of the server."),
         click.option("--api-key-env", "key_variable", metavar="NAME", help="The variable that holds the API key."),
-        click.option("--timeout", type=click.IntRange(1, LARGEST), default=300, show_default=True, metavar="SECONDS",
-                     help="Seconds without output after which a request or tool has failed."),
+        click.option("--timeout", type=Count(1), default=300, show_default=True, metavar="SECONDS",
+                     help="A request or tool without output for this long has failed."),
         click.option("--results", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER",
-                     help="Folder of the record (default: results/ beside the project file)."),
+                     help="Write the record to FOLDER (default: results/ beside the project file)."),
     ]  # fmt: skip
 
     @functools.wraps(function)
@@ -138,27 +138,27 @@ def tool_options(function: Any) -> Any:
     """What `bench` and `accept` measure, and how."""
     return with_options(
         function,
-        click.option("--pp", type=Numbers(1), help="Tokens of the prompt [default: 2048]."),
-        click.option("--tg", type=Numbers(1), help="Tokens of the reply [default: 32]."),
-        click.option("--depth", "-d", type=Numbers(0), help="Tokens already in the context [default: 0]."),
-        click.option("--runs", "-r", type=click.IntRange(1, LARGEST), metavar="N", help="Repetitions [default: 3]."),
-        click.option("--tool", type=click.Choice(list(TOOLS)), help="The benchmark: llama-benchy (the default where "
-                     "the image has it), or vllm for `vllm bench serve`."),
-        click.option("--tokenizer", metavar="PATH", help="For the tool: the model's folder or name."),
-        click.option("--throwaway", is_flag=True, help="Run the tool in a container of its own, from the image of the "
-                     "service."),
-        click.option("--image", metavar="NAME", help="Run the tool in a throw-away container of this image."),
+        click.option("--pp", type=Numbers(1), help="Tokens in the prompt [default: 2048]."),
+        click.option("--tg", type=Numbers(1), help="Tokens in the reply [default: 32]."),
+        click.option("--depth", "-d", type=Numbers(0), help="Tokens in the context before the prompt [default: 0]."),
+        click.option("--runs", "-r", type=Count(1), metavar="N",
+                     help="Repetitions of each measurement [default: 3]."),
+        click.option("--tool", type=click.Choice(list(TOOLS)),
+                     help="llama-benchy (default if the image has it), or vllm for `vllm bench serve`."),
+        click.option("--tokenizer", metavar="PATH", help="The tokenizer for the tool: a folder or a model's name."),
+        click.option("--throwaway", is_flag=True, help="Run the tool in a separate container of the service's image."),
+        click.option("--image", metavar="NAME", help="Run the tool in a separate container of this image."),
     )  # fmt: skip
 
 
 @click.command()
 @server_options
 def smoke(asked: Asked) -> int:
-    """Run quick checks against SERVICE (default: the one that serves), or the server at --url.
+    """Run quick checks against the model server SERVICE (default: the only one), or the server at --url.
 
-    A short prompt; a chat, and a tool call where the server takes tools; no NaN or Inf among the log probabilities;
-    four requests in parallel; a prefill of 4096 tokens (fewer where the model takes fewer); five repeats with
-    less than 1 GB of memory growth. Exit code 1 when one fails.
+    Sends a short prompt, a chat (with a tool call, if the server supports tools), four requests in parallel, and a
+    prompt of 4096 tokens (or what the model takes). Fails if log probabilities have NaN or Inf, or if memory grows by 1
+    GB or more over five repeats. Exits with 1 if a check fails.
 
     \b
     Examples:
@@ -170,22 +170,23 @@ def smoke(asked: Asked) -> int:
 
 @click.command()
 @server_options
-@click.option("--concurrency", "-c", type=Numbers(1), help="Parallel clients [default: 1].")
+@click.option("--concurrency", "-c", type=Numbers(1), help="Requests at once [default: 1].")
 @tool_options
-@click.option("--prefix-caching", is_flag=True, default=None, help="Fill the context first, and measure what follows.")
+@click.option("--prefix-caching", is_flag=True, default=None,
+              help="Fill the context first, then measure with it cached.")  # fmt: skip
 @click.option(
     "--checks",
     "kernels",
     is_flag=True,
-    help="Run the checks of kernels in checks/deep/ instead; no server is needed, and SERVICE defaults to dev.",
+    help="Run the kernel checks in checks/deep/ instead. Needs no server; SERVICE defaults to dev.",
 )
 def bench(
     asked: Asked, tokenizer: str | None, throwaway: bool, image: str | None, kernels: bool, **given: Any,
 ) -> int:  # fmt: skip
-    """Measure SERVICE, or the server at --url, with llama-benchy or `vllm bench serve`, in a container.
+    """Benchmark SERVICE, or the server at --url, with llama-benchy or `vllm bench serve`.
 
-    Every depth is combined with every length of prompt and reply and every concurrency. Ctrl-C keeps the cells that are
-    done. The tool's own output is kept beside the record.
+    Measures every combination of --pp, --tg, --depth and --concurrency. After Ctrl-C, finished measurements are kept.
+    The tool's output is kept beside the record.
 
     \b
     Examples:
@@ -234,10 +235,10 @@ def _plan(given: Mapping[str, Any]) -> Plan:
 @click.command()
 @server_options
 def trace(asked: Asked) -> int:
-    """Trace one request to SERVICE (default: the one that serves) with vLLM's torch profiler.
+    """Trace one request to the model server SERVICE (default: the only one) with vLLM's torch profiler.
 
-    The service must have been started with a profiler, for example by the variant in docs/benchmarking.md. The files
-    that the server writes are copied beside the record, 256 MiB at most.
+    The server must run with a profiler: docs/benchmarking.md has a variant for it. The trace files, at most 256 MiB,
+    are copied beside the record.
 
     \b
     Example:
@@ -278,24 +279,27 @@ def _document(tool: str, cells: list[Measured]) -> dict[str, Any]:
 
 @click.command()
 @server_options
-@click.option("--requests", "-n", type=click.IntRange(1, LARGEST), default=200, show_default=True, metavar="N",
-              help="Requests of the load.")  # fmt: skip
+@click.option("--requests", "-n", type=Count(1), default=200, show_default=True, metavar="N",
+              help="Requests in the load test.")  # fmt: skip
 @click.option("--concurrency", "-c", type=click.IntRange(1, 4096), default=8, show_default=True, metavar="N",
-              help="Parallel requests.")  # fmt: skip
+              help="Requests at once in the load test.")  # fmt: skip
 @tool_options
-@click.option("--reference", "-R", multiple=True, metavar="RUN", help="A recorded run to match in speed.")
-@click.option("--max-ttft", type=Figure(0, LARGEST, min_open=True), metavar="MS",
-              help="Limit for the first token of a short prompt.")  # fmt: skip
-@click.option("--max-per-token", type=Figure(0, LARGEST, min_open=True), metavar="MS", help="Limit for each token.")
+@click.option(
+    "--reference", "-R", multiple=True, metavar="RUN", help="Compare speed with this recorded run (repeatable)."
+)
+@click.option("--max-ttft", type=Figure(0, min_open=True), metavar="MS",
+              help="Limit for the time to the first token of a short prompt.")  # fmt: skip
+@click.option("--max-per-token", type=Figure(0, min_open=True), metavar="MS", help="Limit for each token.")
 def accept(
     asked: Asked, requests: int, concurrency: int, tokenizer: str | None, throwaway: bool, image: str | None,
     reference: tuple[str, ...], max_ttft: float | None, max_per_token: float | None, **given: Any,
 ) -> int:  # fmt: skip
-    """Run the full acceptance test against SERVICE, or the server at --url. Exit code 0: everything passed.
+    """Run the full acceptance test against SERVICE, or the server at --url.
 
-    All of smoke; a load in which no request fails, nothing restarts and memory grows by less than 5 GB; backends
-    in the log match `ready.expect` and `ready.forbid`, and CUDA graphs captured on a GPU; throughput within 20 %
-    of the references; latency within the given limits; no zombie process. What can't be checked is not accepted.
+    Runs the checks of `envgen smoke`, a load test in which no request may fail, and a benchmark. Also requires: no
+    restart, memory growth below 5 GB, a log that matches `ready.expect` and `ready.forbid`, CUDA graphs on a GPU,
+    throughput within 20 % of each --reference, latency within the limits, and no zombie processes. Exits with 0 only if
+    everything was checked and passed.
 
     \b
     Examples:

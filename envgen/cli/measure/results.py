@@ -18,15 +18,15 @@ from envgen.errors import UsageError
 from envgen.text import progress, table
 
 folder_option = click.option("--folder", type=click.Path(path_type=Path), metavar="DIR",
-                             help="Where the records are (default: results/ beside envgen.yaml, or here).")  # fmt: skip
+                             help="The folder of records (default: results/ beside envgen.yaml, or here).")  # fmt: skip
 _MEASURED = ("bench", "accept")  # kinds whose figures are of one make
 
 
 @click.group(cls=FullGroup)
 def command() -> None:
-    """Records of runs: what was measured, where, and whether two differ by more than chance.
+    """List, show and compare the recorded runs of smoke, accept, bench and trace.
 
-    A RUN is the beginning of an id, `latest`, `latest~1` (the one before), or a file.
+    A RUN is the beginning of an ID, `latest`, `latest~1` (the one before), or a file.
 
     \b
     Examples:
@@ -39,7 +39,7 @@ def command() -> None:
 @folder_option
 @json_option
 def list_(folder: Path | None) -> int:
-    """Show every run, oldest first: when, kind, what, outcome.
+    """List all runs, oldest first: time, kind, server and outcome.
 
     \b
     Example:
@@ -66,7 +66,7 @@ def _table(where: Path, found: Sequence[Record]) -> Iterator[str]:
 @folder_option
 @json_option
 def show(run: str, folder: Path | None) -> int:
-    """Show all of RUN (default: the newest): outcome, figures, criteria, parameters, environment.
+    """Show the record of RUN (default: the newest): outcome, figures, criteria, parameters, environment.
 
     \b
     Example:
@@ -83,7 +83,7 @@ def show(run: str, folder: Path | None) -> int:
 @folder_option
 @json_option
 def compare_(runs: tuple[str, ...], folder: Path | None) -> int:
-    """Compare two or more RUNs: figures, significance against the first, and what differed in their environments.
+    """Compare two or more runs: figures, significance against the first run, and differences in environment.
 
     \b
     Example:

@@ -86,9 +86,10 @@ def _listed(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def check(
     session: Session, sources: tuple[str, ...], releases: tuple[str, ...], span: str | None, ref: str | None
 ) -> int:
-    """Test whether patches apply to their sources. Nothing is built; only a cache is written.
+    """Test whether patches apply to their sources, without building anything.
 
-    By default, the versions that the profiles build. Exits with 1 if a build would fail.
+    Without --release, --range or --ref, the versions that the profiles build are tested. Exits with 1 if a build would
+    fail.
 
     \b
     Examples:
@@ -160,7 +161,7 @@ def _trees(
 
 source_argument = click.argument("source", required=False)
 checkout_option = click.option(
-    "--checkout", type=click.Path(path_type=Path), metavar="DIR", help="The checkout (default: what a profile mounts)."
+    "--checkout", type=click.Path(path_type=Path), metavar="DIR", help="The checkout (default: the mounted one)."
 )
 
 
@@ -171,10 +172,10 @@ checkout_option = click.option(
 @click.option("-m", "--description", default="", help="The purpose, in one line.")
 @project_options
 def new(session: Session, name: str, source: str | None, checkout: Path | None, description: str) -> int:
-    """Create a patch from the changes in a mounted checkout.
+    """Create a patch from the changes in a mounted checkout. The checkout stays as it is.
 
-    Only changes since the last patch applied or created there count. The checkout stays as it is. The first patch of a
-    source creates its folder and series.
+    Changes that earlier patches of the series made there are left out. The first patch of a source creates its folder
+    and its `series` file.
 
     \b
     Example:
@@ -215,9 +216,10 @@ def _changes(there: Checkout, series: Series) -> bytes:
 @checkout_option
 @project_options
 def refresh(session: Session, patch: str, source: str | None, checkout: Path | None) -> int:
-    """Replace the diff of PATCH with the changes in a mounted checkout; its header stays.
+    """Replace the diff of PATCH with the changes in a mounted checkout.
 
-    The checkout has all earlier patches of the series applied, or none.
+    PATCH is a number in the series or a file name; its header stays. The checkout must have all earlier patches of the
+    series applied, or none.
 
     \b
     Example:
@@ -238,15 +240,16 @@ def refresh(session: Session, patch: str, source: str | None, checkout: Path | N
 @command.command("apply")
 @source_argument
 @checkout_option
-@click.option("-R", "--reverse", is_flag=True, help="Revert what was applied.")
+@click.option("-R", "--reverse", is_flag=True, help="Revert the applied patches.")
 @reporting
 def apply(session: Session, source: str | None, checkout: Path | None, reverse: bool) -> int:
-    """Apply a series to a mounted checkout, or revert it: all of it, or nothing.
+    """Apply the patch series of SOURCE to a mounted checkout, or revert it.
 
-    The checkout must be clean; for --reverse, the patched lines must be unchanged. Branches stay as they are.
+    If one patch fails, nothing is changed. The checkout must be clean; for --reverse, the patched lines must be
+    unchanged. Nothing is committed.
 
     \b
-    Example:
+    Examples:
       envgen patch apply vllm
       envgen patch apply vllm --reverse
     """

@@ -15,14 +15,14 @@ from envgen.profile.tree import VARIANT
 
 @click.command()
 @reporting
-@click.option("--explain", "with_origin", is_flag=True, help="Show one value per line, and where it comes from.")
-@click.option("--changed", is_flag=True, help="The same, without defaults.")
+@click.option("--explain", "with_origin", is_flag=True, help="Print one value per line, and where it comes from.")
+@click.option("--changed", is_flag=True, help="Like --explain, without the defaults.")
 @variant_option
 def command(session: Session, with_origin: bool, changed: bool) -> None:
     """Show the values of a profile after all layers are merged.
 
     \b
-    Example:
+    Examples:
       envgen config --changed
       envgen config -p prod --variant cutlass --explain
     """

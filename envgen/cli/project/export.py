@@ -13,6 +13,7 @@ import click
 from envgen import files
 from envgen.app.session import Session
 from envgen.app.weights import locked_commit
+from envgen.cli import FullGroup
 from envgen.cli.common import project_options, variant_option
 from envgen.deployment import known_service
 from envgen.engine.owner import caller
@@ -26,14 +27,14 @@ ENGINE = ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG")  # the variables tha
 DIGEST = re.compile(r"[a-z0-9][a-z0-9._:/-]*@sha256:[0-9a-f]{64}")
 
 
-@click.group()
+@click.group(cls=FullGroup)
 def command() -> None:
-    """Write the project, or one of its services, for other tools.
+    """Write a service as a file for Kubernetes, systemd or an editor.
 
-    A file that `envgen export` did not write is not overwritten.
+    Files that `envgen export` did not write are not overwritten.
 
     \b
-    Example:
+    Examples:
       envgen export kubernetes serve --image registry.example/vllm@sha256:... -o serve.yaml
       envgen export devcontainer dev -o .devcontainer/devcontainer.json
       envgen export systemd serve -o mxfp4-serve.service
@@ -73,14 +74,14 @@ def _named(profile: Profile, service: str | None) -> str:
 @click.option("--image", required=True, metavar="NAME@sha256:DIGEST", help="The image that the cluster pulls.")
 @output_option
 def kubernetes(session: Session, service: str | None, image: str, output: Path | None) -> int:
-    """Write SERVICE (default: the first one) as a LeaderWorkerSet and a Service of Kubernetes.
+    """Write a LeaderWorkerSet and a Service of Kubernetes for SERVICE.
 
-    The same project, lock and image give the same file. `docker push` prints the digest of an image. Parts of this
-    machine (mounted checkouts, mounts, devices) are refused with exit code 6. docs/exports.md lists what the cluster
-    needs.
+    SERVICE defaults to the first one.     `docker push` prints the digest for --image. A service that needs parts of
+    this machine (mounted checkouts, mounts, devices) is refused with exit code 6. docs/exports.md lists what the
+    cluster needs.
 
     \b
-    Examples:
+    Example:
       envgen export kubernetes serve --image registry.example/vllm@sha256:... -o serve.yaml
     """
     profile, root = session.profile(), session.loaded().project.root
@@ -97,13 +98,13 @@ def kubernetes(session: Session, service: str | None, image: str, output: Path |
 @project_options
 @output_option
 def devcontainer(session: Session, service: str | None, output: Path | None) -> int:
-    """Write devcontainer.json: an editor opens SERVICE (default: the first one) as its environment.
+    """Write devcontainer.json, so that an editor works inside SERVICE.
 
-    The editor starts the service with `envgen up` and attaches to it, with this machine's checkouts, user, ports and
-    GPUs, and the Python that has the mounted sources.
+    SERVICE defaults to the first one. The editor starts the service with `envgen up` and attaches to it. It uses the
+    Python that has the mounted sources.
 
     \b
-    Examples:
+    Example:
       envgen export devcontainer dev -o .devcontainer/devcontainer.json
     """
     profile, root = session.profile(local=False), session.loaded(local=False).project.root
@@ -120,14 +121,14 @@ def devcontainer(session: Session, service: str | None, output: Path | None) -> 
 @variant_option
 @output_option
 def systemd(session: Session, service: str | None, output: Path | None) -> int:
-    """Write a unit that runs `envgen up SERVICE`, with its checks, when this machine starts.
+    """Write a systemd unit that runs `envgen up SERVICE` when this machine starts.
 
-    SERVICE defaults to the first one. The unit waits for Docker and the network, tries three times an hour, and ends
-    the service when the machine stops. It runs as the user who writes it, in this folder and on this shell's engine;
-    secrets come from `.env` there.
+    SERVICE defaults to the first one. The unit waits for Docker and the network, tries at most three times an hour, and
+    stops the service when the machine shuts down. It runs as your user, in this folder, on the Docker Engine that this
+    shell uses. It reads secrets from `.env` in this folder.
 
     \b
-    Example:
+    Examples:
       envgen export systemd serve -p prod -o mxfp4-serve.service
       sudo install -m 644 mxfp4-serve.service /etc/systemd/system/ && sudo systemctl enable --now mxfp4-serve
     """

@@ -22,12 +22,12 @@ _NAME_MARK = "starter-project"  # the name in templates/init/envgen.yaml
 
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--name", metavar="NAME", help="The project's name (default: from the folder's name).")
+@click.option("--name", metavar="NAME", help="The project's name (default: the name of DIR).")
 @json_option
 def command(folder: Path, name: str | None) -> int:
     """Write a commented starter project into DIR.
 
-    Existing files are kept; an existing .gitignore gets the missing lines.
+    Existing files are kept. Missing lines are appended to an existing .gitignore.
 
     \b
     Example:

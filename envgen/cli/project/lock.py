@@ -20,18 +20,19 @@ from envgen.text import counted, progress
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @reporting
-@click.option("--check", is_flag=True, help="Work offline; exit with 1 and print what is missing or has changed.")
-@click.option("--upgrade", is_flag=True, help="Resolve the named inputs again (default: all).")
-@click.option("--offline", is_flag=True, help="Use only what is cached; fail if an input needs the network.")
+@click.option("--check", is_flag=True, help="Write nothing; exit with 1 if an input is missing or has changed.")
+@click.option("--upgrade", is_flag=True, help="Resolve the named inputs again (default: all of them).")
+@click.option("--offline", is_flag=True, help="Use only cached answers; fail if an input needs the network.")
 @click.option("--dry-run", is_flag=True, help="Resolve and show what would change; write nothing.")
 def command(session: Session, names: tuple[str, ...], check: bool, **how: bool) -> int:
-    """Write envgen.lock: base image, commits, packages, files and patches, all pinned.
+    """Pin the inputs of all profiles, or of --profile, in envgen.lock.
 
-    Only inputs without an entry are resolved; the others stay. NAME, with --upgrade: base, apt, pip, a source
-    such as vllm, or a Python package. envgen.local.yaml and ENVGEN_ variables are ignored, as the file is shared.
+    Inputs are the base image, commits, packages, files and patches. Inputs that are already locked stay as they are,
+    unless --upgrade names them: NAME is base, apt, pip, a source such as vllm, or a Python package. envgen.local.yaml
+    and ENVGEN_ variables are ignored, because the file is shared.
 
     \b
-    Example:
+    Examples:
       envgen lock --check
       envgen lock --upgrade vllm
     """

@@ -32,8 +32,8 @@ def command() -> None:
 def pull(session: Session, service: str | None) -> int:
     """Download the weights of SERVICE into the Hugging Face cache, or resume a download.
 
-    The image's huggingface_hub downloads them at the commit in envgen.lock; you own the files.
-    HF_TOKEN and HF_ENDPOINT come from this shell. Ctrl-C keeps what has arrived.
+    The profile's image downloads them at the commit in envgen.lock. The files belong to your user. HF_TOKEN and
+    HF_ENDPOINT come from this shell. After Ctrl-C, the next run continues.
 
     \b
     Example:
@@ -46,7 +46,9 @@ def pull(session: Session, service: str | None) -> int:
 @click.argument("service", required=False)
 @reporting
 def check(session: Session, service: str | None) -> int:
-    """Check offline that the weights of SERVICE are complete (exit code 1: they are not).
+    """Check that the weights of SERVICE are complete, without the network.
+
+    Exits with 1 if a file is missing or incomplete.
 
     \b
     Example:

@@ -71,9 +71,10 @@ def list_(place: str, ref: str) -> int:
 @_variant
 @json_option
 def show(name: str, place: str, ref: str, variant: str) -> int:
-    """Show a recipe as envgen reads it: NAME is a shipped recipe, a file, or a recipe in PLACE.
+    """Show a recipe as envgen reads it.
 
-    For a shipped recipe's model, it also estimates the memory of one GPU, a GB10. `envgen predict` asks vLLM itself.
+    NAME is a shipped recipe, a file or, with --from, a recipe in PLACE. For the model of a shipped recipe, an estimate
+    of its memory on one GB10 follows. `envgen predict` asks vLLM itself.
 
     \b
     Example:
@@ -113,7 +114,7 @@ def _shown(recipe: Recipe, memory: Sequence[str]) -> Iterator[str]:
 @_ref
 @_variant
 @click.option("--name", "called", metavar="PROFILE", default="", help="Name of the profile (default: the recipe's).")
-@click.option("--extends", metavar="PROFILE", default="", help="The profile it extends (default: current).")
+@click.option("--extends", metavar="PROFILE", default="", help="The profile to extend (default: current).")
 @click.option("--yes", is_flag=True, help="Write without asking.")
 @click.option("-n", "--dry-run", is_flag=True, help="Show what would change; write nothing.")
 @reporting
@@ -121,10 +122,11 @@ def add(
     session: Session, name: str, place: str, ref: str, variant: str, called: str, extends: str, yes: bool,
     dry_run: bool,
 ) -> int:  # fmt: skip
-    """Add a recipe to envgen.yaml as a profile: NAME is a shipped recipe, a file, or a recipe in PLACE.
+    """Add a recipe to envgen.yaml as a profile.
 
-    The change is shown first. No part of a recipe is executed: its command is only parsed. Settings that a profile
-    can't hold are listed. Comments and order of envgen.yaml are kept. With --json, only --yes writes.
+    NAME is a shipped recipe, a file or, with --from, a recipe in PLACE. Shows the change and asks before it writes. No
+    part of a recipe is executed. Settings that a profile can't hold are listed. Comments and order of envgen.yaml are
+    kept. With --json, --yes is needed to write.
 
     \b
     Examples:

@@ -27,12 +27,12 @@ from envgen.text import counted, progress
 def command(session: Session, check: bool, stdout: bool, force: bool) -> int:
     """Write Dockerfiles, Compose files and .dockerignore from the project file.
 
-    envgen.local.yaml and ENVGEN_ variables are ignored: committed files are the same on every machine.
-    Files that envgen did not write are overwritten only with --force; a rendered file that you have edited is kept as
-    FILE.orig. Files of a profile that no longer exists are removed.
+    Without --profile, for all profiles. envgen.local.yaml and ENVGEN_ variables are ignored, so that the files are the
+    same on every machine. Files that envgen did not write are overwritten only with --force. A rendered file that you
+    have edited is kept as FILE.orig. Files of a profile that no longer exists are removed.
 
     \b
-    Example:
+    Examples:
       envgen render --check
       envgen render -p prod --stdout --set cuda.arch_list=12.1a
     """

@@ -24,7 +24,7 @@ from envgen.text import Styled, paint, size, visible, wants_colour
 
 @click.group(cls=FullGroup)
 def command() -> None:
-    """Prepare the machines that serve one model together (`cluster` of a service). `envgen up` starts the service.
+    """Compare and sync the machines of a service with `cluster`, before `envgen up` starts it.
 
     \b
     Example:
@@ -36,22 +36,20 @@ def command() -> None:
 @click.argument("service", required=False)
 @reporting
 @variant_option
-@click.option("--deep", is_flag=True, help="Compare every byte of the weights, not samples (minutes).")
+@click.option("--deep", is_flag=True, help="Compare every byte of the weights instead of samples (takes minutes).")
 def check(session: Session, service: str | None, deep: bool) -> int:
-    """Compare the machines of SERVICE before a start.
+    """Check that the machines of SERVICE match, before a start. Exits with 6 if they do not.
 
-    A container of the profile's image on each machine, reached through its Docker context, checks Docker, the image's
-    content, versions, the network interface, RDMA devices, ports, memory, the weights and the clock. Then TCP is tried
-    in both directions. The variables of each machine are written to .envgen/nodes/NAME.env, for plain Docker:
+    Starts a container of the profile's image on each machine, through its Docker context. It compares Docker, the
+    image's content, versions, the network interface, RDMA devices, ports, memory, weights and clocks, and tries TCP in
+    both directions. The variables of each machine are written to .envgen/nodes/NAME.env, for plain Docker:
 
     \b
       docker --context spark-2 compose --env-file .envgen/nodes/spark-2.env -f compose/prod.yaml \\
         -f compose/prod.serve.worker.yaml up -d serve
 
-    Exit code 6: something does not match.
-
     \b
-    Example:
+    Examples:
       envgen nodes check
       envgen nodes check serve --json
     """
@@ -88,24 +86,23 @@ def _lines(found: Sequence[Finding], seconds: float) -> Iterator[str]:
 @command.command()
 @click.argument("service", required=False)
 @reporting
-@click.option("--image", is_flag=True, help="The image.")
-@click.option("--sources", is_flag=True, help="The mounted checkouts.")
-@click.option("--model", is_flag=True, help="The weights.")
-@click.option("--caches", is_flag=True, help="The compiled kernels.")
-@click.option("-n", "--dry-run", is_flag=True, help="Show what would be sent; change nothing.")
+@click.option("--image", is_flag=True, help="Copy the image.")
+@click.option("--sources", is_flag=True, help="Copy the mounted checkouts.")
+@click.option("--model", is_flag=True, help="Copy the weights.")
+@click.option("--caches", is_flag=True, help="Copy the compiled kernels.")
+@click.option("-n", "--dry-run", is_flag=True, help="Show what would be copied; change nothing.")
 def push(session: Session, service: str | None, dry_run: bool, **chosen: bool) -> int:
     """Copy image, checkouts, weights and compiled kernels from the first machine of SERVICE to the others.
 
-    Copies everything, or only what the options name. Identical parts are skipped.
+    Without options, copies all four; identical parts are skipped. The image and volumes travel through the Docker
+    context of each machine, folders by rsync over ssh, which resumes. Files that are replaced or removed in a checkout
+    are kept beside it, in NAME.before-push.
 
-    The image is copied by `docker save` and `docker load` through the machine's Docker context, volumes by tar between
-    two containers of the image, and folders (weights, checkouts) by rsync over ssh, which resumes. Files that a push
-    replaces or removes in a checkout are kept beside it, in NAME.before-push.
-
-    Exit code 3: a copy failed; 6: a copy was refused, since services use a cache, or the context is not an ssh:// one.
+    Exit code 3: a copy failed. Exit code 6: a copy was refused because a running service uses the cache, or because the
+    Docker context does not use ssh://.
 
     \b
-    Examples:
+    Example:
       envgen nodes push --image
     """
     kinds = [kind for kind in use_case.KINDS if chosen[kind]] or use_case.KINDS

@@ -14,7 +14,7 @@ from envgen.app.build import pull as pull_base
 from envgen.app.places import as_data, changed, each, place_of, places
 from envgen.app.session import Session
 from envgen.cli.common import (
-    LARGEST,
+    Count,
     F,
     answer,
     ask,
@@ -37,9 +37,9 @@ from envgen.serve.launch import Started
 from envgen.text import progress, short_id, table
 
 timeout_option = click.option(
-    "--timeout", type=click.IntRange(1, LARGEST), metavar="SECONDS", help="Give up waiting after this long."
+    "--timeout", type=Count(1), metavar="SECONDS", help="Stop waiting after this long (default: ready.timeout)."
 )
-node_option = click.option("--node", metavar="NAME", help="For a service with `cluster`: the machine.")
+node_option = click.option("--node", metavar="NAME", help="The machine, for a service with `cluster`.")
 
 
 def inside_options(function: F) -> F:
@@ -48,9 +48,9 @@ def inside_options(function: F) -> F:
     @click.option("-e", "--env", "variables", multiple=True, metavar="NAME[=VALUE]", help="Set a variable.")
     @click.option("-u", "--user", metavar="USER", help="Run as this user (name or number).")
     @click.option("-w", "--workdir", metavar="FOLDER", help="Run in this folder.")
-    @click.option("-i", "--interactive", is_flag=True, help="No effect: standard input is always passed on.")
-    @click.option("-t", "--tty", "wanted", is_flag=True, help="Use a terminal (default if there is one).")
-    @click.option("-T", "--no-tty", is_flag=True, help="Do not use a terminal.")
+    @click.option("-i", "--interactive", is_flag=True, help="No effect: standard input is always connected.")
+    @click.option("-t", "--tty", "wanted", is_flag=True, help="Allocate a terminal (default if this is one).")
+    @click.option("-T", "--no-tty", is_flag=True, help="Do not allocate a terminal.")
     @functools.wraps(function)
     def wrapper(
         *args: Any, variables: tuple[str, ...], user: str | None, workdir: str | None, interactive: bool, wanted: bool,
@@ -78,43 +78,40 @@ def command_of(argv: tuple[str, ...]) -> tuple[str, ...]:
 @reporting
 @variant_option
 @click.option("--build", "build_first", is_flag=True, help="Build the image first if it is not up to date.")
-@click.option("--no-wait", is_flag=True, help="Return as soon as the container is created.")
+@click.option("--no-wait", is_flag=True, help="Return as soon as the containers are created.")
 @timeout_option
 @click.option(
     "-d",
     "--detach",
     is_flag=True,
     expose_value=False,
-    help="No effect: `up` always detaches. `envgen logs -f` follows.",
+    help="No effect: containers always run in the background. See `envgen logs -f`.",
 )
 @click.option("--no-predict", is_flag=True, help="Skip asking vLLM which kernels it would choose.")
 @click.option("--recreate", is_flag=True, help="Replace a running container whose settings differ, without asking.")
-@click.option("--stay", is_flag=True, help="Keep watching a service with `cluster`; if one part fails, stop all.")
+@click.option("--stay", is_flag=True, help="With `cluster`: keep watching; if one machine fails, stop all.")
 def up(
     session: Session, names: tuple[str, ...], build_first: bool, no_wait: bool, timeout: int | None,
     no_predict: bool, recreate: bool, stay: bool,
 ) -> int:  # fmt: skip
     """Start each SERVICE (default: all of the profile), and wait until it answers.
 
-    It first checks that the image is current, mounted checkouts exist, ports are free, and memory, GPU and weights are
-    available, and asks vLLM in the image which kernels it would choose (`envgen predict`). If a check fails, nothing
-    starts (exit code 6); if only weights are missing, it offers to download them.
+    Checks first that the image is current, that mounted checkouts exist, that ports are free, and that memory, GPU and
+    weights are available. It also asks vLLM which kernels it would choose (`envgen predict`). If a check fails, nothing
+    starts (exit code 6). If only weights are missing, it offers to download them.
 
-    A service is ready when the model is listed, a prompt is answered (and a chat and a tool call, where the server
-    supports them), and the log shows what `ready` expects. If it fails, its logs and state are saved in a crash bundle,
-    and its container is removed (exit code 5). Ctrl-C stops the waiting, not the service.
+    A service is ready when it lists the model, answers a prompt (and a chat and a tool call, if it supports them), and
+    the log matches `ready`. If it fails, its log and state are saved in a crash bundle, and its container is removed
+    (exit code 5). Ctrl-C stops the waiting, not the service.
 
-    Services start in parallel, except that models load onto a GPU one after the other.
+    A running service is left alone. If its settings differ from the profile, the differences are shown, and it is
+    replaced only with --recreate or after you confirm (otherwise exit code 6).
 
-    A running service is left alone. If its settings differ from the profile's, up shows the differences and replaces it
-    only with --recreate or after you confirm (otherwise exit code 6). It never touches what another folder runs
-    under the same name (exit code 6).
-
-    A service with `cluster` starts on all its machines, after `envgen nodes check`: workers first, then the head. If
-    one ends, up names it, saves a crash bundle and stops all. --stay keeps watching once the service is ready.
+    For a service with `cluster`, the checks of `envgen nodes check` run first; then it starts on all its machines. If
+    one machine fails, a crash bundle is saved, and the service is stopped on all.
 
     \b
-    Example:
+    Examples:
       envgen up serve
       envgen up --build dev serve
       envgen up serve --variant cutlass
@@ -201,13 +198,13 @@ def report(profile: Profile, service: str, started: Started, *, waited: bool = T
 @variant_option
 @inside_options
 def run(session: Session, argv: tuple[str, ...], inside: list[str], tty: bool) -> int:
-    """Run a command in a new container with the image, mounts and environment of a service; it is removed afterwards.
+    """Run a command in a new container of SERVICE, and remove the container afterwards.
 
-    If the first word names a service of the profile, it is SERVICE; otherwise `dev`, or the first service.
-    Ports are not published. The exit code is the command's own; Ctrl-C goes to the command.
+    The container has the image, mounts and environment of SERVICE (default: dev, or the first one), but publishes no
+    ports. The exit code is that of the command.
 
     \b
-    Example:
+    Examples:
       envgen run -- python3 -c 'import vllm; print(vllm.__file__)'
       envgen run -e LEVEL=2 serve env
     """
@@ -219,9 +216,9 @@ def run(session: Session, argv: tuple[str, ...], inside: list[str], tty: bool) -
 @click.command()
 @reporting
 def pull(session: Session) -> int:
-    """Pull the base image of the profile: the digest in envgen.lock, or else the newest image of its tag.
+    """Pull the base image of the profile: the digest in envgen.lock or, without a lock, the newest image of the tag.
 
-    The images of services are built, not pulled: `envgen build`.
+    `envgen build` builds the images of services on top of it.
 
     \b
     Example:
@@ -235,13 +232,15 @@ def pull(session: Session) -> int:
 @click.argument("names", metavar="[SERVICE]...", nargs=-1)
 @reporting
 @click.option("-v", "--volumes", is_flag=True, help="Also remove named volumes: caches and installed sources.")
-@click.option("--dry-run", is_flag=True, help="Show what would be removed.")
+@click.option("--dry-run", is_flag=True, help="Show what would be removed; change nothing.")
 def down(session: Session, names: tuple[str, ...], volumes: bool, dry_run: bool) -> int:
-    """Stop and remove each SERVICE, or all services of the profile. Volumes stay unless --volumes is given.
+    """Stop and remove the containers of each SERVICE (default: all of the profile).
+
+    Volumes stay, unless --volumes is given.
 
     \b
-    Example:
-      envgen down web
+    Examples:
+      envgen down serve
       envgen down --profile prod --dry-run
     """
     if names and volumes:
@@ -274,7 +273,9 @@ def _described(profile: Profile, names: Sequence[str]) -> str:
 @click.argument("names", metavar="[SERVICE]...", nargs=-1)
 @reporting
 def stop(session: Session, names: tuple[str, ...]) -> int:
-    """Stop each SERVICE, or all services of the profile. Their containers stay: `envgen start` starts them again.
+    """Stop the containers of each SERVICE (default: all of the profile), and keep them.
+
+    `envgen start` starts them again.
 
     \b
     Example:
@@ -293,7 +294,9 @@ def stop(session: Session, names: tuple[str, ...]) -> int:
 @reporting
 @timeout_option
 def start(session: Session, names: tuple[str, ...], timeout: int | None) -> int:
-    """Start the stopped container of each SERVICE unchanged, and wait until it answers. `up` applies the profile.
+    """Start the stopped container of each SERVICE again, and wait until it answers.
+
+    The container stays as it was created; `envgen up` applies changes of the profile.
 
     \b
     Example:
@@ -318,7 +321,7 @@ def _again(verb: str, session: Session, names: Sequence[str], timeout: int | Non
 @click.option("-a", "--all", "everything", is_flag=True, help="Include containers started by `envgen run`.")
 @click.option("-q", "--quiet", "only_ids", is_flag=True, help="Print only container IDs.")
 def ps(session: Session, everything: bool, only_ids: bool) -> int:
-    """Show the services of a profile: state, health, ports, and whether image and settings match the profile.
+    """List the services of a profile: state, health, ports, and whether image and settings match the profile.
 
     \b
     Example:
@@ -374,21 +377,21 @@ def as_row(row: dict[str, Any]) -> tuple[str, ...]:
 @click.command()
 @click.argument("names", metavar="[SERVICE]...", nargs=-1)
 @project_options_without_f
-@click.option("-f", "--follow", is_flag=True, help="Follow the output until Ctrl-C.")
-@click.option("-n", "--tail", type=click.IntRange(0, LARGEST), metavar="LINES", help="Only the last lines.")
-@click.option("--since", metavar="TIME", help="Only lines since TIME: 10m, 2h, 2026-01-02T03:04:05Z.")
-@click.option("-t", "--timestamps", is_flag=True, help="Show timestamps.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing new output, until Ctrl-C.")
+@click.option("-n", "--tail", type=Count(0), metavar="LINES", help="Print only the last LINES lines.")
+@click.option("--since", metavar="TIME", help="Print only lines since TIME: 10m, 2h, 2026-01-02T03:04:05Z.")
+@click.option("-t", "--timestamps", is_flag=True, help="Print a timestamp before each line.")
 @node_option
 def logs(
     session: Session, names: tuple[str, ...], follow: bool, tail: int | None, since: str | None, timestamps: bool,
     node: str | None,
 ) -> int:  # fmt: skip
-    """Show the output of each SERVICE, or of all services of the profile.
+    """Print the output of each SERVICE (default: all of the profile).
 
-    Here -f means --follow: name the project file with --file.
+    For this command, -f is short for --follow, not for --file.
 
     \b
-    Example:
+    Examples:
       envgen logs -t --since 10m
       envgen logs -f serve --node spark-2
     """
@@ -417,9 +420,9 @@ def logs(
 @reporting
 @timeout_option
 def restart(session: Session, names: tuple[str, ...], timeout: int | None) -> int:
-    """Restart each SERVICE (or start a stopped one), and wait until it answers.
+    """Restart the container of each SERVICE, running or stopped, and wait until it answers.
 
-    Use it to load recompiled kernels: a running server keeps those that it has loaded.
+    A running server loads recompiled kernels only after a restart.
 
     \b
     Example:
@@ -437,12 +440,13 @@ def restart(session: Session, names: tuple[str, ...], timeout: int | None) -> in
 def exec_(
     session: Session, service: str, argv: tuple[str, ...], inside: list[str], tty: bool, node: str | None
 ) -> int:  # fmt: skip
-    """Run a command in the running SERVICE. envgen's options come before SERVICE.
+    """Run a command in the running container of SERVICE.
 
-    The exit code is the command's. On several machines it runs on the first, or on --node.
+    Options of envgen come before SERVICE. The exit code is that of the command. A service with `cluster` runs it on the
+    first machine, unless --node names another.
 
     \b
-    Example:
+    Examples:
       envgen exec dev python3 -c 'import flashinfer; print(flashinfer.__file__)'
       envgen exec -u nobody -w /tmp -e LEVEL=2 dev env
     """
@@ -455,7 +459,7 @@ def exec_(
 @inside_options
 @node_option
 def shell(session: Session, service: str | None, inside: list[str], tty: bool, node: str | None) -> int:
-    """Open a shell in the running SERVICE (default: dev, else the first of the profile).
+    """Open a shell in the running container of SERVICE (default: dev, or the first one).
 
     \b
     Example:

@@ -36,6 +36,6 @@ def test_a_near_miss_is_suggested() -> None:
         cli.main.main(["biuld"], standalone_mode=False)
 
 
-@pytest.mark.parametrize("words", [["patch"], ["results"], ["model"], ["cache"], ["nodes"], []])
+@pytest.mark.parametrize("words", [["patch"], ["results"], ["model"], ["cache"], ["nodes"], ["export"], []])
 def test_no_line_of_help_is_cut(words: list[str]) -> None:
     assert "..." not in CliRunner().invoke(cli.main, [*words, "--help"]).output.partition("Commands:")[2]

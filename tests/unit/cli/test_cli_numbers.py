@@ -52,6 +52,14 @@ def test_a_hostile_number_is_a_usage_error(
     assert option in capsys.readouterr().err
 
 
+def test_the_limit_of_clocks_and_sizes_is_refused_and_not_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for value in ("1000000001", "1e300"):
+        assert main(["accept", "--max-ttft", value]) == 2
+        assert f"{value} is more than 1000000000" in capsys.readouterr().err
+    assert main(["accept", "--help"]) == 0
+    assert "1000000000" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("text", ["9" * 400, "9" * 5000, "0", "nan", ""])
 def test_a_list_of_numbers(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
