@@ -83,7 +83,7 @@ def update(session: Session, names: tuple[str, ...], *, upgrade: bool, offline: 
         for note in outcome.notes:
             progress(f"note: {note}")
         if outcome.problems:
-            progress("envgen.lock is as it was")
+            progress("envgen.lock is unchanged")
             raise LockError(problems=_problems_of(session, [*outcome.problems, *outcome.left]))
         found = changes(facts(old), facts(outcome.lock))
         written = False if dry_run else save(root / FILE_NAME, outcome.lock)

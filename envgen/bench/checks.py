@@ -229,7 +229,7 @@ def summary_of(load: Load) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Wishes:
+class Requirements:
     """What is accepted. Limits are milliseconds; None: no limit."""
 
     references: Mapping[str, Table] = field(default_factory=dict)
@@ -239,14 +239,14 @@ class Wishes:
     forbid: Mapping[str, str] = field(default_factory=dict)
 
 
-def throughput(cells: Sequence[Measured], wishes: Wishes) -> list[Criterion]:
+def throughput(cells: Sequence[Measured], required: Requirements) -> list[Criterion]:
     """Is each cell as fast as the references at that depth, within the tolerance?"""
     failed = sum(cell.failed for cell in cells)
     if failed:
         fault = next(cell.fault for cell in cells if cell.failed)
         return [criterion("throughput", False, f"{failed} requests failed: {fault}", "0")]
     found = []
-    for name, other in wishes.references.items():
+    for name, other in required.references.items():
         own = [_against(one, metric, speed, name)
                for one in cells for metric, speed in figures(other, one.cell).items()]  # fmt: skip
         missing = f"{name} has no figure of {', '.join(str(one.cell) for one in cells)}"
@@ -270,7 +270,7 @@ def _against(measured: Measured, name: str, speed: float, other: str) -> Criteri
     return criterion(title, figure.mean >= least, f"{figure} t/s", wanted, note)
 
 
-def latency(cells: Sequence[Measured], replies: Sequence[Reply], wishes: Wishes) -> list[Criterion]:
+def latency(cells: Sequence[Measured], replies: Sequence[Reply], required: Requirements) -> list[Criterion]:
     """The limits: first token of a short prompt, and time per token, one request at a time."""
     first = [one.ttft * 1000 for one in replies if one.ttft is not None]
     alone = [one for one in cells if one.cell.concurrency == 1]
@@ -278,8 +278,8 @@ def latency(cells: Sequence[Measured], replies: Sequence[Reply], wishes: Wishes)
             for one in alone for key in ("decode_tps", "reply_tps") if key in one.figures]  # fmt: skip
     found = []
     for name, limit, (worst_of, where) in (
-        ("first token of a short prompt", wishes.max_ttft, (median(first) if first else None, ", the median")),
-        ("time per token", wishes.max_per_token, max(slow, default=(None, ""))),
+        ("first token of a short prompt", required.max_ttft, (median(first) if first else None, ", the median")),
+        ("time per token", required.max_per_token, max(slow, default=(None, ""))),
     ):
         if limit is not None:
             good, seen = (
@@ -289,7 +289,7 @@ def latency(cells: Sequence[Measured], replies: Sequence[Reply], wishes: Wishes)
     return found
 
 
-def log_shows(wishes: Wishes, log: str | None, flags: Sequence[str] | None, gpu: bool) -> list[Criterion]:
+def log_shows(required: Requirements, log: str | None, flags: Sequence[str] | None, gpu: bool) -> list[Criterion]:
     """Backends as the profile expects, no fallback that it forbids, and CUDA graphs where they are not switched off."""
     name, wanted = "backends in the log", "as the profile expects"
     if log is None:
@@ -301,11 +301,13 @@ def log_shows(wishes: Wishes, log: str | None, flags: Sequence[str] | None, gpu:
         return shorten(next((line for line in lines if matcher.found_in(line)), ""), 120)
 
     found = []
-    if not wishes.expect and not wishes.forbid:
+    if not required.expect and not required.forbid:
         hint = "set ready.expect of the service"
         found.append(criterion(name, None, "the profile expects nothing", wanted, hint))
-    wishes_of = ((wishes.expect, True, "log shows", ""), (wishes.forbid, False, "log is free of", "not "))
-    for patterns, there, title, word in wishes_of:
+    for patterns, there, title, word in (
+        (required.expect, True, "log shows", ""),
+        (required.forbid, False, "log is free of", "not "),
+    ):
         for key, pattern in patterns.items():
             seen = first(pattern)
             found.append(criterion(f"{title} {key}", bool(seen) is there, seen or "no line of it", word + pattern))

@@ -10,6 +10,7 @@ import difflib
 import importlib
 import itertools
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -29,8 +30,8 @@ OUTPUT = "List services, or show their output."
 INSIDE = "Run a command or a shell in a service's container."
 CHECKS = "Run quick checks, or the full acceptance test."
 PRINT = "Print the JSON Schema, or a shell's completion script."
-# Heading in the help -> name -> (module below envgen.cli, with :name where the command is called otherwise; its line of
-# help). The help stands here so that listing the commands imports none of them.
+# Heading -> command -> (module below envgen.cli, with `:function` unless that is `command`; line of help). The help is
+# here so that `envgen --help` imports no command.
 GROUPS: Groups = {
     "Set up": {
         "init": ("project.init", "Write a commented starter project."),
@@ -81,7 +82,7 @@ GROUPS: Groups = {
     },
 }
 
-# Before the verb or behind it.
+# They work before and after the command.
 LOUDNESS = (
     ("q", "quiet", "Print only results and errors."),
     ("v", "verbose", "Also print each program that is run."),
@@ -101,28 +102,51 @@ def with_loudness(command: click.Command) -> click.Command:
             command.params.append(
                 click.Option([*free, name], is_flag=True, help=text, expose_value=False, callback=_louder)
             )
-    for one in getattr(command, "commands", {}).values():
-        with_loudness(one)
+    for subcommand in getattr(command, "commands", {}).values():
+        with_loudness(subcommand)
     return command
 
 
 class FullGroup(click.Group):
-    """A click group that lists its commands with their whole line of help."""
+    """A click group that shows the whole help line of each command, and says where a misplaced option goes."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
-            formatter.write_dl([(name, one.get_short_help_str(500)) for name, one in found if one])
+            rows = sorted(self.commands.items())
+            formatter.write_dl([(name, command.get_short_help_str(500)) for name, command in rows])
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if not (message := self._misplaced(ctx, error.option_name, words)):
+                raise
+            raise click.UsageError(message, ctx) from None
+
+    def _misplaced(self, ctx: click.Context, option: str, words: Sequence[str]) -> str:
+        """The error for an ``option`` before the command; "" if ``words`` have no command."""
+        command: click.Command = self
+        path, others = [ctx.command_path], list[str]()
+        for word in words:
+            inner = command.get_command(ctx, word) if isinstance(command, click.Group) else None
+            command = inner or command
+            (path if inner else others).append(word)
+        if isinstance(command, click.Group):
+            return ""
+        if any(option in param.opts for param in command.params):
+            return f"{option} goes after the command: {' '.join(path)} {shlex.join(others)}"
+        return f"`{' '.join(path)}` has no option {option}: see {' '.join(path)} --help"
 
 
 def _merged(rows: dict[str, tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Names and help of commands in a row with the same help: one line for all of them."""
+    """Names and help; consecutive commands with the same help share a line."""
     for text, names in itertools.groupby(rows, lambda name: rows[name][1]):
         yield ", ".join(names), text
 
 
-class LazyGroup(click.Group):
-    """A click group that knows its commands' names without importing them."""
+class LazyGroup(FullGroup):
+    """The top group: it lists its commands without importing them."""
 
     groups: ClassVar[Groups] = GROUPS
 
@@ -136,12 +160,12 @@ class LazyGroup(click.Group):
         if cmd_name not in self._commands():
             return None
         module, _, name = self._commands()[cmd_name][0].partition(":")
-        found: click.Command = getattr(importlib.import_module(f"{__name__}.{module}"), name or "command")
-        if ctx.resilient_parsing:  # a shell asks
-            from envgen.cli.completion import with_values  # every other command starts faster without it
+        command: click.Command = getattr(importlib.import_module(f"{__name__}.{module}"), name or "command")
+        if ctx.resilient_parsing:  # shell completion
+            from envgen.cli.completion import with_values  # not needed by any other command
 
-            return with_values(with_loudness(found))
-        return with_loudness(found)
+            return with_values(with_loudness(command))
+        return with_loudness(command)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -161,10 +185,10 @@ class LazyGroup(click.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Names and their help from the table: completing imports no command."""
-        found = [
+        items = [
             CompletionItem(name, help=row[1]) for name, row in self._commands().items() if name.startswith(incomplete)
         ]
-        return found + click.Command.shell_complete(self, ctx, incomplete)
+        return items + click.Command.shell_complete(self, ctx, incomplete)
 
 
 def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
@@ -203,10 +227,10 @@ def run(argv: Sequence[str] | None = None, output: Output | None = None) -> int:
     output = output or Output()
     try:
         result = main.main(args=words, prog_name="envgen", standalone_mode=False, obj=output)
-    except SystemExit:  # click's answer where the reader of a pipe has left
+    except SystemExit:  # click turns EPIPE into this
         raise BrokenPipeError from None
-    except click.UsageError as error:  # an unknown option, for example: no callback has run
-        takes = error.ctx is not None and any(one.name == "as_json" for one in error.ctx.command.params)
-        output.json = output.json or (takes and "--json" in words)
+    except click.UsageError as error:  # the callback of --json may not have run
+        takes_json = error.ctx is not None and any(param.name == "as_json" for param in error.ctx.command.params)
+        output.json = output.json or (takes_json and "--json" in words)
         raise
     return result if isinstance(result, int) else 0

@@ -1,4 +1,4 @@
-"""What the verbs share: options that choose file, profile and overrides, and how results are printed."""
+"""Shared by the commands: options for file, profile and overrides, and printing of results."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from envgen.errors import ExitCode, Output, UsageError
 from envgen.live import paused
 from envgen.text import with_own_colours
 
-LARGEST = 1_000_000_000  # of any number on a command line: beyond it clocks and sizes overflow
+LARGEST = 1_000_000_000  # the largest number on a command line: larger ones overflow clocks and sizes
 
 
 class Count(click.IntRange):
-    """A whole number from ``min`` on, up to what clocks and sizes can hold; the help shows ``min`` alone."""
+    """A whole number up to LARGEST; the help shows only ``min``."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        found = super().convert(value, param, ctx)
-        return found if found <= LARGEST else self.fail(f"{value} is more than {LARGEST}", param, ctx)
+        number = super().convert(value, param, ctx)
+        return number if number <= LARGEST else self.fail(f"{value} is more than {LARGEST}", param, ctx)
 
 
 class Figure(click.FloatRange):
-    """A number in a range, up to what clocks and sizes can hold: not NaN, not infinite."""
+    """A finite number up to LARGEST; the help shows only ``min``."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        found = super().convert(value, param, ctx)
-        if not math.isfinite(found):
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
             self.fail(f"{value!r} is not a number", param, ctx)
-        return found if found <= LARGEST else self.fail(f"{value} is more than {LARGEST}", param, ctx)
+        return number if number <= LARGEST else self.fail(f"{value} is more than {LARGEST}", param, ctx)
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -68,7 +68,7 @@ def _with_session(function: F, *file_names: str) -> F:
 
 
 def variant_option(function: F) -> F:
-    """Add --variant, which goes into the ``session``; goes below ``project_options``."""
+    """Add --variant, which becomes part of the ``session``; apply it below ``project_options``."""
 
     @click.option("--variant", default="", metavar="NAME",
                   help="Apply this variant of the profile (`envgen config` lists them).")  # fmt: skip
@@ -83,7 +83,7 @@ def _keep_json(context: click.Context, _parameter: click.Parameter, value: bool)
     context.ensure_object(Output).json |= value
 
 
-# Eager: an error in any other option is a document, too.
+# Eager, so that an error in any other option is printed as JSON too.
 json_option = click.option(
     "--json", "as_json", is_flag=True, is_eager=True, expose_value=False, callback=_keep_json,
     help="Print the result as one JSON document.",
@@ -91,7 +91,7 @@ json_option = click.option(
 
 
 def reporting(function: F) -> F:
-    """The options of a command that works with a project and has --json."""
+    """Add the project options and --json."""
     return project_options(json_option(function))
 
 
@@ -101,7 +101,7 @@ def wants_json() -> bool:
 
 
 def answer(document: Any, lines: Iterable[str] = (), code: int = ExitCode.OK) -> int:
-    """Print what a command has found: ``document`` with --json, else the ``lines``. Returns ``code``."""
+    """Print a command's result: ``document`` with --json, else ``lines``. Returns ``code``."""
     if wants_json():
         print_json(document)
     else:
@@ -117,13 +117,13 @@ def print_json(document: Any) -> None:
 
 
 def ask(question: str) -> bool:
-    """A yes from the terminal; False without a terminal."""
+    """Ask on the terminal; False without one."""
     with paused():
         return sys.stdin.isatty() and sys.stderr.isatty() and click.confirm(question, err=True)
 
 
 def confirm(what: str, question: str, lines: Iterable[str]) -> None:
-    """A yes to ``lines``, from the terminal. UsageError without a terminal, click.Abort without a yes."""
+    """Show ``lines`` and ask on the terminal. UsageError without a terminal, click.Abort for a no."""
     if wants_json() or not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError(f"{what} needs --yes with --json or without a terminal", hint="add --yes or --dry-run")
     for line in lines:
@@ -132,9 +132,9 @@ def confirm(what: str, question: str, lines: Iterable[str]) -> None:
 
 
 def show_logs(composes: Mapping[str, Compose], *words: str) -> int:
-    """`docker compose logs ...` on our terminal, where only colours pass; raw when redirected to a pipe or a file.
+    """`docker compose logs ...`: safe for the terminal with colours kept, or raw into a pipe or file.
 
-    Of several machines (by their names), each line begins with the name: all at once with --follow, else in turn.
+    ``composes``: by machine. With several, each line begins with the machine's name; --follow reads all at once.
     """
     if len(composes) > 1:
         with ThreadPoolExecutor(len(composes) if "--follow" in words else 1) as pool:
@@ -145,5 +145,5 @@ def show_logs(composes: Mapping[str, Compose], *words: str) -> int:
     return compose.interactive(*words)
 
 
-def _stream(compose: Compose, words: Sequence[str], mark: str = "") -> int:
-    return compose.stream(*words, on_line=lambda line: click.echo(with_own_colours(mark + line))).code
+def _stream(compose: Compose, words: Sequence[str], prefix: str = "") -> int:
+    return compose.stream(*words, on_line=lambda line: click.echo(with_own_colours(prefix + line))).code

@@ -1,6 +1,6 @@
-"""`envgen completion`, and the values that a shell completes: names of the project file, keys of --set, JIT modules.
+"""`envgen completion`, and the values that a shell completes: names in the project file, keys of --set, JIT modules.
 
-Nothing of a checkout is run, and nothing but values is printed: an error would land in the user's prompt.
+Prints no errors: they would land in the user's prompt.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from envgen.profile.shape import Shape, fields_of
 
 VARIABLE = "_ENVGEN_COMPLETE"  # click's name for it
 PATIENCE = 3.0  # seconds for a container's answer
-# Only the shell itself, and its own patterns: no program of the container.
+# Shell built-ins only: runs no program of the container.
 _MODULES = 'for m in "$1"/*/cached_ops/*/ "$1"/*/*/cached_ops/*/; do echo "${m%/}"; done'
 
 
@@ -38,15 +38,14 @@ def command(context: click.Context, shell: str) -> None:
     """
     kind = get_completion_class(shell)
     assert kind is not None
-    # The class for bash would ask the bash on PATH for its version first.
+    # BashComplete.source would first run the bash on PATH for its version.
     script = ShellComplete.source(kind(context.find_root().command, {}, "envgen", VARIABLE))
-    # A key of --set goes on after its dot or its equals sign.
-    on = "[[ $value == *[.=] ]] && compopt -o nospace"
-    click.echo(script.replace("COMPREPLY+=($value)\n", f"COMPREPLY+=($value)\n            {on}\n"), nl=False)
+    no_space = "[[ $value == *[.=] ]] && compopt -o nospace"  # after `a.` and `a=` of --set
+    click.echo(script.replace("COMPREPLY+=($value)\n", f"COMPREPLY+=($value)\n            {no_space}\n"), nl=False)
 
 
 class Values(click.types.StringParamType):
-    """Text that completes to what ``find`` finds in the session of the command line so far."""
+    """Text that completes to what ``find`` returns for the command line so far."""
 
     def __init__(self, find: Callable[[Session], Iterable[str]]) -> None:
         self._find = find
@@ -65,19 +64,19 @@ class Values(click.types.StringParamType):
 
 
 def with_values(command: click.Command) -> click.Command:
-    """``command`` (and those below it) with parameters that complete to values."""
+    """Make the parameters of ``command`` and its sub-commands complete to values."""
     for param in command.params:
         word = (param.metavar or param.name or "").upper()
-        find = _BY_NAME.get(param.name or "") or next((one for part, one in _BY_WORD.items() if part in word), None)
+        find = _BY_NAME.get(param.name or "") or next((find for part, find in _BY_WORD.items() if part in word), None)
         if find and isinstance(param.type, click.types.StringParamType):
             param.type = Values(find)
-    for one in getattr(command, "commands", {}).values():
-        with_values(one)
+    for subcommand in getattr(command, "commands", {}).values():
+        with_values(subcommand)
     return command
 
 
 def keys(profile: Profile) -> Iterator[str]:
-    """What --set can set in ``profile``: ``services.web.ports=``, in the order of the model."""
+    """The keys that --set takes for ``profile``, as ``services.web.ports=``, in the order of the model."""
     return _below(Shape(shapes.RECORD, Profile), profile, "")
 
 
@@ -100,7 +99,7 @@ def _modules(session: Session) -> Iterable[str]:
         return ()
     done = here.engine.exec(place.container.id, ["/bin/sh", "-c", _MODULES, "sh", place.root], timeout=PATIENCE)
     lines = done.stdout.decode("utf-8", "replace").splitlines()
-    return sorted({posixpath.basename(line) for line in lines if "*" not in line} - {"tmp"})  # which holds the locks
+    return sorted({posixpath.basename(line) for line in lines if "*" not in line} - {"tmp"})  # tmp holds the locks
 
 
 _BY_NAME: dict[str, Callable[[Session], Iterable[str]]] = {

@@ -1,4 +1,4 @@
-"""Commands that make and compare images: `envgen build`, `verify`, `inspect`, `diff`."""
+"""Commands that build and compare images: `envgen build`, `verify`, `inspect`, `diff`."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from envgen.render.inputs import LABEL as INPUTS_LABEL
 from envgen.render.inputs import read_label
 from envgen.text import Loudness, counted, progress, short_id, shorten
 
-HEARTBEAT = 30.0  # seconds of silence after which a pipe or a log gets a line that a step still runs
+HEARTBEAT = 30.0  # seconds without output after which a pipe or a log gets a line for each running step
 SHOWN_LINES = 25  # of a step that failed
 SHOWN_DIFFERENCES = 40
 _SHARED = ("image ", "git ", "file ", "patch ", "series ")  # inputs of a lock that several profiles may share
 
 
 class Display:
-    """What a build shows: a line for each step that has ended; on a terminal (``live``) the last line is what runs.
+    """Prints a line for each finished step; on a terminal (``live``) the last line shows the running one.
 
-    ``names``: what steps do, by instruction.
+    ``names``: what to show for each instruction.
     """
 
     def __init__(self, names: Mapping[str, str], out: TextIO | None = None, *, live: bool = False) -> None:
@@ -50,7 +50,7 @@ class Display:
         self._last_print = time.monotonic()
 
     def step(self, step: Step) -> None:
-        """A step that has begun, written something or ended."""
+        """Called when a step begins, writes something or ends."""
         name = self._name_of(step)
         if not step.ended:
             if name:
@@ -78,15 +78,15 @@ class Display:
             self._print("\n".join(rows))
 
     def close(self) -> None:
-        """The build has ended."""
+        """Clear the line of the running step."""
         self._print("", end="")
 
     def _name_of(self, step: Step) -> str:
-        """What is shown of a step; nothing of what is internal, unless it fails."""
+        """What to show for a step; "" for one that is not worth a line."""
         kind, _, image = step.instruction.partition(" ")
         if step.internal:
             return ""
-        if kind == "FROM" and not step.failed:  # it ends in no time where the image is there
+        if kind == "FROM" and not step.failed:  # not when the image was already there
             return "" if step.ended and step.seconds < 0.1 else f"Base image {image}"
         return self._names.get(step.instruction, step.title if kind == "RUN" or step.failed else "")
 
@@ -94,7 +94,7 @@ class Display:
         if Loudness.quiet:
             return
         if self._live:
-            getattr(self._out, "raw", self._out).write("\r\x1b[K")  # the line of the steps that run
+            getattr(self._out, "raw", self._out).write("\r\x1b[K")  # clear the line of the running step
             text = text[: max(20, shutil.get_terminal_size().columns - 1)]
         self._last_print = time.monotonic()
         print(text, file=self._out, end=end, flush=True)
@@ -145,7 +145,7 @@ def build(
         session = session.with_(sets=(*session.sets, f"base.platform={platform}"))
     options = Options(**chosen, builder=_builder())
     if options.push and not options.tags:
-        raise UsageError("--push needs a name that leads to a registry", hint="--tag registry.example/name:tag")
+        raise UsageError("--push needs a --tag that names a registry", hint="add --tag registry.example/name:tag")
     job = _job(session, target, unlocked=unlocked)
     if dry_run:
         return _dry_run(job, options)
@@ -155,7 +155,7 @@ def build(
         )  # fmt: skip
     _show(outcome)
     if files := drift(session):
-        progress(f"not what the project file renders to: {', '.join(files)}; update with: envgen render")
+        progress(f"out of date: {', '.join(files)}; update with: envgen render")
     return ExitCode.OK
 
 
@@ -167,36 +167,36 @@ def _job(session: Session, target: str = "", *, unlocked: bool = False) -> Job:
     return builds.job_of(session.deployment(), target, unlocked=unlocked)
 
 
-def make(session: Session) -> None:
-    """Build the image of the session's profile if it is not up to date; what it prints goes to stderr."""
+def build_first(session: Session) -> None:
+    """Build the profile's image if it is not up to date, as the first step of another command: prints to stderr."""
     job, options = _job(session), Options(builder=_builder())
     with closing(Display(job.steps, live=True)) as display:
         outcome = builds.build(job, on_step=display.step, on_tick=display.tick, options=options)
-    _show(outcome, on_the_way=True)
+    _show(outcome, to_stderr=True)
 
 
-def _show(outcome: BuildOutcome, *, on_the_way: bool = False) -> None:
-    """How the build ended; on stderr where it is not what the command is about. BuildError when it failed."""
+def _show(outcome: BuildOutcome, *, to_stderr: bool = False) -> None:
+    """Print how the build ended. BuildError if it failed."""
     job, result = outcome.job, outcome.result
-    as_json = wants_json() and not on_the_way
+    as_json = wants_json() and not to_stderr
     if result and not result.ok:
         raise _failure(outcome, result, quiet=as_json)
     if as_json:
         print_json(_document(outcome))
     elif result is None:
-        click.echo(f"{job.image} is up to date ({short_id(outcome.image_id)})", err=on_the_way)
+        click.echo(f"{job.image} is up to date ({short_id(outcome.image_id)})", err=to_stderr)
     else:
         built = f"built {job.image} ({short_id(result.image_id)})"
-        if outcome.pushed:  # who pulls it needs the whole digest
+        if outcome.pushed:  # a pull by digest needs all of it
             built = f"pushed {', '.join(outcome.pushed)} ({result.image_id})"
         steps = f"{counted(len(result.steps), 'step')}, {result.cached} from the cache"
-        click.echo(f"{built} in {result.seconds:.1f} s: {steps}", err=on_the_way)
+        click.echo(f"{built} in {result.seconds:.1f} s: {steps}", err=to_stderr)
         if not outcome.pushed and any(service.cluster for service in job.here.profile.services.values()):
-            progress(f"the other machines: envgen nodes push --image {job.here.profile.chosen}")
+            progress(f"copy it to the other machines: envgen nodes push --image {job.here.profile.chosen}")
 
 
 def _failure(outcome: BuildOutcome, result: BuildResult, quiet: bool) -> BuildError:
-    """Show what the failing step wrote last; the error itself says which step, why, and what to do."""
+    """Print the last lines of the failed step; the error has the step, the cause and the fix."""
     cause, step = outcome.cause, result.failed
     for line in [] if quiet else result.last_lines[-SHOWN_LINES:]:
         progress(f"    {shorten(line.strip(), 300)}", always=True)
@@ -250,7 +250,7 @@ def _head(job: Job) -> dict[str, Any]:
 
 
 def _dry_run(job: Job, options: Options) -> int:
-    """The exact plan. Works without an engine too; then it can't say whether the image is up to date."""
+    """Print the plan. Works without an engine, but then not whether the image is up to date."""
     engine: Engine | None
     try:
         engine, trouble = connect(), ""
@@ -267,7 +267,7 @@ def _dry_run(job: Job, options: Options) -> int:
         {**plan, "changed": list(map(asdict, changed)), "compilers": how, "engine": trouble or "ok"},
         [
             f"image    {job.image}{' (up to date: nothing would be built)' if current else ''}",
-            *(f"changed  {one}" for one in changed),
+            *(f"changed  {change}" for change in changed),
             f"digest   {job.here.rendered.digest}",
             f"files    {', '.join(sorted(job.here.rendered.files))} into {job.shown(job.folder)}",
             how,
@@ -295,7 +295,7 @@ def verify(session: Session) -> int:
     ids, found = verified.ids, verified.found
     document = {
         "same_content": not found, "same_id": ids[0] == ids[1], "image_ids": list(ids),
-        "seconds": [round(each, 1) for each in verified.seconds], "differences": list(map(asdict, found)),
+        "seconds": [round(seconds, 1) for seconds in verified.seconds], "differences": list(map(asdict, found)),
     }  # fmt: skip
     return answer(document, _verdict(verified), ExitCode.FINDINGS if found else ExitCode.OK)
 
@@ -322,22 +322,22 @@ def inspect(session: Session, image: str | None) -> int:
     Example:
       envgen inspect mxfp4:prod
     """
-    found = read(connect(), image or session.profile().image_name)
-    document = asdict(found)
-    return answer({key: document[key] for key in ("image", "id", "labels", "inputs", "open")}, _recorded(found))
+    manifest = read(connect(), image or session.profile().image_name)
+    document = asdict(manifest)
+    return answer({key: document[key] for key in ("image", "id", "labels", "inputs", "open")}, _recorded(manifest))
 
 
-def _recorded(found: Manifest) -> Iterator[str]:
-    yield f"{found.image} ({short_id(found.id)})"
-    labels = {name: value for name, value in found.labels.items() if name != INPUTS_LABEL}
-    shown = {**read_label(found.labels.get(INPUTS_LABEL, "")), **labels, **found.inputs}
+def _recorded(manifest: Manifest) -> Iterator[str]:
+    yield f"{manifest.image} ({short_id(manifest.id)})"
+    labels = {name: value for name, value in manifest.labels.items() if name != INPUTS_LABEL}
+    shown = {**read_label(manifest.labels.get(INPUTS_LABEL, "")), **labels, **manifest.inputs}
     for name, value in sorted(shown.items()):
         if not name.endswith(" sha256"):
             yield f"  {name}  {value or '(none)'}"
-    for text in found.open:
+    for text in manifest.open:
         progress(f"not locked: {text}")
-    if not found.inputs:
-        progress("it was built without a lock, so it does not record exact versions")
+    if not manifest.inputs:
+        progress("built without a lock: exact versions are not recorded")
 
 
 # --- diff -------------------------------------------------------------------------------------------------------------
@@ -356,7 +356,7 @@ def diff(session: Session, first: str, second: str) -> int:
     Example:
       envgen diff mxfp4:prod envgen.lock
     """
-    found = changes(*_alike(_side(first), _side(second)))
+    found = changes(*_comparable(_side(first), _side(second)))
     answer({"changes": list(map(asdict, found))}, map(str, found))
     if not wants_json():
         progress(counted(len(found), "input differs", "inputs differ") if found else "all inputs are the same")
@@ -369,14 +369,14 @@ Side = tuple[str, Mapping[str, str]]  # the profile of an image ("" for a lock),
 def _side(name: str) -> Side:
     if Path(name).is_file():
         return "", facts(read_lock(Path(name)))
-    found = read(connect(), name)
-    if not found.inputs:
-        raise UsageError(f"{name} was built without a lock, so it has no inputs to compare")
-    return found.profile, found.inputs
+    manifest = read(connect(), name)
+    if not manifest.inputs:
+        raise UsageError(f"{name} was built without a lock, so it records no inputs to compare")
+    return manifest.profile, manifest.inputs
 
 
-def _alike(one: Side, two: Side) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """Inputs by the same names: of a lock beside an image, what concerns the image's profile and platform."""
+def _comparable(one: Side, two: Side) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """The inputs under the same names: a lock is reduced to the profile and platform of the image beside it."""
     if bool(one[0]) == bool(two[0]):
         return one[1], two[1]
     (profile, image), (_, lock) = (one, two) if one[0] else (two, one)
@@ -384,7 +384,7 @@ def _alike(one: Side, two: Side) -> tuple[Mapping[str, str], Mapping[str, str]]:
     kept = {}
     for name, value in lock.items():
         if name.startswith(_SHARED):
-            if name in image:  # what other profiles ask for is not the image's business
+            if name in image:  # the others belong to other profiles
                 kept[name] = value
         elif name.startswith(f"{profile} "):
             rest = name.removeprefix(f"{profile} ")

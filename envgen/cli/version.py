@@ -1,4 +1,4 @@
-"""What ``envgen --version`` prints: enough for a report of a bug."""
+"""What ``envgen --version`` prints: enough for a bug report."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from envgen.errors import EnvgenError
 
 
 def report() -> list[str]:
-    """The version, with the commit it was made from where that is known; then Python and the required packages."""
+    """Lines: the version, with its commit if known; then Python and the required packages."""
     commit = _commit()
     lines = [f"envgen {envgen.__version__}" + (f" (commit {commit})" if commit else "")]
     try:
@@ -27,7 +27,7 @@ def report() -> list[str]:
 
 
 def _commit() -> str:
-    """Of the checkout that envgen runs from, or of the repository that pip installed it from."""
+    """The commit of the checkout that envgen runs from, or of the repository that pip installed it from; or ""."""
     top = Path(envgen.__file__).resolve().parents[1]
     try:
         if (top / ".git").exists():

@@ -87,7 +87,7 @@ def built(project: Project, locked: None) -> None:
 @pytest.mark.usefixtures("unlocked")
 def test_a_production_profile_wants_a_lock(project: Project) -> None:
     done = project.envgen("lock", "--check", code=1)
-    assert "there is no envgen.lock" in done.err
+    assert "no envgen.lock" in done.err
     from envgen.__main__ import main  # in this process, so that nothing adds --unlocked
 
     assert main(["build", "-f", str(project.root / "envgen.yaml")]) == 6
@@ -192,7 +192,7 @@ def test_an_edited_profile_is_stale_and_says_where(project: Project) -> None:
         assert "1 input would change" in dry.err
         done = project.envgen("lock", "--offline", code=7)
         assert "--offline forbids it" in done.err
-        assert "envgen.lock is as it was" in done.err
+        assert "envgen.lock is unchanged" in done.err
     finally:
         file.write_text(text)
 

@@ -104,7 +104,7 @@ def test_what_a_build_writes_is_no_edit(made: Project, source: Path) -> None:
     (source / LOADER).write_text((source / LOADER).read_text() + "# mine\n")
     assert status_of(source)["edited"] == 1
     found = made.envgen("patch", "new", "x", "vllm", "--checkout", str(source))
-    assert "left out, as a build writes them: vllm.egg-info/PKG-INFO, vllm/_version.py, vllm/ignored.py" in found.err
+    assert "because a build writes them: vllm.egg-info/PKG-INFO, vllm/_version.py, vllm/ignored.py" in found.err
     text = (made.root / found.out.strip()).read_text()
     assert "+# mine" in text and not [name for name in ("_version.py", "ignored.py", "egg-info") if name in text]
 

@@ -30,7 +30,7 @@ patterns_argument = click.argument("patterns", nargs=-1, metavar="[NAME|GLOB]...
 dry_run_option = click.option("-n", "--dry-run", is_flag=True, help="Show what would be removed; change nothing.")
 
 
-def narrowing(function: F) -> F:
+def filter_options(function: F) -> F:
     """Add --version and --arch."""
     version = click.option("--version", "version", metavar="V", help="Only this FlashInfer version.")
     arch = click.option(
@@ -57,7 +57,7 @@ def command() -> None:
 
 @command.command("list")
 @patterns_argument
-@narrowing
+@filter_options
 @reporting
 def list_(session: Session, patterns: tuple[str, ...], version: str | None, arch: str | None) -> int:
     """List the compiled modules of FlashInfer: size, objects, age, and whether each is stale or being built.
@@ -69,15 +69,15 @@ def list_(session: Session, patterns: tuple[str, ...], version: str | None, arch
       envgen cache list 'fused_moe_*' --arch 12.1a
     """
     cache = open_cache(session)
-    found = cache.inventory(make_query(patterns, version, arch))
-    more = [] if patterns else others(cache.here)
-    document = {**asdict(found), "others": [asdict(one) for one in more]}
-    return answer(document, [*shown.inventory(found), *shown.others(more)])
+    inventory = cache.inventory(make_query(patterns, version, arch))
+    other_caches = [] if patterns else others(cache.here)
+    document = {**asdict(inventory), "others": list(map(asdict, other_caches))}
+    return answer(document, [*shown.inventory(inventory), *shown.others(other_caches)])
 
 
 @command.command()
 @click.argument("patterns", nargs=-1, required=True, metavar="NAME|GLOB...")
-@narrowing
+@filter_options
 @reporting
 def why(session: Session, patterns: tuple[str, ...], version: str | None, arch: str | None) -> int:
     """Explain why a module is stale, or confirm that it is not.
@@ -129,7 +129,7 @@ def _from_log(log: str) -> Used:
 
 @command.command()
 @patterns_argument
-@narrowing
+@filter_options
 @click.option("--stale", is_flag=True, help="All modules that are proven stale.")
 @click.option("--foreign", is_flag=True, help="All modules of versions and architectures that this profile never uses.")
 @click.option("--older-than", metavar="AGE", help="Only modules older than AGE: 30d, 12h, 45m.")
@@ -161,15 +161,14 @@ def clear(
       envgen cache clear --changed=main
     """
     by_cause = stale or foreign or older_than is not None or changed is not None
-    # What contradicts itself, and what means everything without saying so.
     if everything and patterns:
-        raise UsageError("--all takes no names", hint="name modules, or say --all")
+        raise UsageError("--all takes no names", hint="remove the names, or --all")
     if everything and by_cause:
-        raise UsageError("--all leaves nothing to choose by cause", hint="leave one of them out")
+        raise UsageError("--all excludes --stale, --foreign, --older-than and --changed", hint="remove --all")
     stars = [pattern for pattern in patterns if pattern and not pattern.strip("*")]
-    if stars or not (patterns or everything or by_cause):
-        what = f"{stars[0]!r} means every module" if stars else "names no module"
-        raise UsageError(f"cache clear: {what}", hint="name one as `envgen cache list` shows it, or say --all")
+    if stars or not (patterns or everything or by_cause):  # nothing means all modules but --all
+        what = f"{stars[0]!r} means every module" if stars else "no module named"
+        raise UsageError(f"cache clear: {what}", hint="name modules as `envgen cache list` shows them, or add --all")
     query = make_query(patterns, version, arch)
     causes: dict[str, Any] = {"stale": stale, "foreign": foreign}
     if older_than is not None:
@@ -208,17 +207,17 @@ def warm(session: Session, names: tuple[str, ...], jobs: int | None) -> int:
     built, recorded = compile_modules(cache, names, wanted, progress)
     baselines = {record.name for record in recorded.modules if record.recorded} if recorded else set()
     rows = [
-        {"name": one.name, "outcome": one.outcome, "seconds": one.seconds, "killed": one.killed,
-         "error": one.error, "baseline": one.name in baselines}
-        for one in built
+        {"name": module.name, "outcome": module.outcome, "seconds": module.seconds, "killed": module.killed,
+         "error": module.error, "baseline": module.name in baselines}
+        for module in built
     ]  # fmt: skip
-    failed = any(one.outcome not in ("done", "masked") for one in built)
+    failed = any(module.outcome not in ("done", "masked") for module in built)
     return answer({"modules": rows}, shown.built(built, recorded), failed)
 
 
 @command.command()
 @patterns_argument
-@narrowing
+@filter_options
 @click.option("--force", is_flag=True, help="Also record modules with files that changed after they were compiled.")
 @reporting
 def baseline(session: Session, patterns: tuple[str, ...], version: str | None, arch: str | None, force: bool) -> int:

@@ -11,7 +11,7 @@ from envgen.jitcache.service import Cleared, Inventory, Recorded, describe_holde
 from envgen.jitcache.warm import Built
 from envgen.text import counted, duration, progress, size, table, visible
 
-# What `list` says in one word about each kind of evidence.
+# How `list` names each kind of evidence.
 CAUSES = {
     "bytes": "other bytes",
     "missing": "files gone",
@@ -59,7 +59,7 @@ def inventory(inventory: Inventory) -> Iterator[str]:
         total = sum(module.bytes for module in inventory.modules)
         yield f"{counted(len(inventory.modules), 'module')}, {size(total)}"
         if any(module.guess for module in inventory.modules):
-            yield "? = a guess by times of change; `envgen cache baseline` makes later answers certain"
+            yield "? = a guess from file times; `envgen cache baseline` makes later answers certain"
     for batch in inventory.building:
         yield f"a batch build runs in {_in(batch.version, batch.arch)}, {describe_holders(batch.holders)}"
     if inventory.leftovers.count:
@@ -67,8 +67,8 @@ def inventory(inventory: Inventory) -> Iterator[str]:
 
 
 def others(found: Sequence[Other]) -> Iterator[str]:
-    """The caches that are not FlashInfer's."""
-    rows = [(one.name, one.source, one.path, "" if one.there else "empty") for one in found]
+    """A table of the caches that are not FlashInfer's."""
+    rows = [(cache.name, cache.source, cache.path, "" if cache.there else "empty") for cache in found]
     if rows:
         yield from table([("OTHER CACHES", "VOLUME OR FOLDER", "IN THE CONTAINER", ""), *rows])
 
@@ -83,7 +83,7 @@ def _row(module: Module) -> tuple[str, ...]:
     elif module.state == "partial":
         state = "partial, no .so"
     else:
-        words = sorted({CAUSES[one.kind] for one in module.reasons if one.kind in CAUSES})
+        words = sorted({CAUSES[reason.kind] for reason in module.reasons if reason.kind in CAUSES})
         state = _state(module) + (f": {', '.join(words)}" if words and module.state in ("stale", "fresh") else "")
     state = state if module.locked is not None else f"{state} lock unreadable".strip()
     return (visible(module.version), visible(module.arch) or "-", visible(module.name), size(module.bytes),
@@ -95,7 +95,7 @@ def _state(module: Module) -> str:
 
 
 def evidence(evidence: Inventory) -> Iterator[str]:
-    """Each module with its state and everything that speaks against it."""
+    """Each module with its state and the reasons for it."""
     progress(f"{evidence.root} in {evidence.place}")
     package = evidence.package
     progress(f"imported: FlashInfer {package.version} from {package.root}" if package.root else "imported: none found")
@@ -110,18 +110,16 @@ def evidence(evidence: Inventory) -> Iterator[str]:
             if count > 10:
                 yield f"    and {count - 10} more"
         if module.state == "fresh" and module.baseline == "recorded":
-            yield f"  every file has the bytes that it was compiled from ({module.checked})"
+            yield f"  no file has changed since compilation ({counted(module.checked, 'file')})"
         elif module.baseline != "recorded" and module.kind == "ninja" and module.state != "partial":
-            what = (
-                "its baseline is of an earlier build" if module.baseline == "outdated" else "no baseline was recorded"
-            )
-            yield f"  {what}: {counted(module.checked, 'file')} judged by their times of change, a guess"
+            what = "the baseline is of an earlier build" if module.baseline == "outdated" else "no baseline"
+            yield f"  {what}: a guess from the times of {counted(module.checked, 'file')}"
         if module.state in ("stale", "debug"):
             yield f"  fix: envgen cache clear {visible(module.name)}"
 
 
 def recorded(recorded: Recorded) -> Iterator[str]:
-    """What was recorded, and what was not and why."""
+    """Each module: recorded, or why not."""
     progress(f"{recorded.root} in {recorded.place}")
     for module in recorded.modules:
         what = f"{visible(module.name)} ({_in(module.version, module.arch)})"
@@ -158,7 +156,7 @@ def cleared(cleared: Cleared) -> Iterator[str]:
         progress(f"kept, only probably stale: {_names(cleared.guesses)}; name them to clear them too")
     for error in cleared.errors:
         progress(f"could not remove {visible(error)}")
-    # A process keeps the library that it has loaded; only a restart makes it compile and load the new one.
+    # A process keeps the library that it has loaded until it is restarted.
     for where in cleared.restart:
         users = [user for user in cleared.users if user.where == where]
         modules = sorted({module for user in users for module in user.modules})
@@ -169,13 +167,13 @@ def cleared(cleared: Cleared) -> Iterator[str]:
 
 
 def built(built: Sequence[Built], recorded: Recorded | None) -> Iterator[str]:
-    for one in built:
-        took = f" in {one.seconds:.1f}s" if one.outcome == "done" else ""
-        yield f"{one.name}: {OUTCOMES.get(one.outcome, one.outcome)}{took}"
-        for line in one.error.splitlines():
+    for module in built:
+        took = f" in {module.seconds:.1f}s" if module.outcome == "done" else ""
+        yield f"{module.name}: {OUTCOMES.get(module.outcome, module.outcome)}{took}"
+        for line in module.error.splitlines():
             yield f"    {line}"
         for record in recorded.modules if recorded else ():
-            if record.name == one.name and not record.recorded:
-                progress(f"{one.name}: no baseline recorded, {record.reason}: {', '.join(record.changed[:3])}")
+            if record.name == module.name and not record.recorded:
+                progress(f"{module.name}: no baseline recorded, {record.reason}: {', '.join(record.changed[:3])}")
     if not built:
         yield "nothing to compile: no module is partial or stale"

@@ -1,4 +1,4 @@
-"""`envgen prune`: shows what runs left behind, and removes it."""
+"""`envgen prune`: show and remove leftovers of earlier runs."""
 
 from __future__ import annotations
 
@@ -42,35 +42,34 @@ def command(session: Session, dry_run: bool, yes: bool) -> int:
 
 
 def _variants(session: Session) -> list[Profile]:
-    """The profiles as each of their variants changes them."""
-    every = session.loaded().project.profiles.values()
+    """The profiles with each of their variants."""
     return [
         session.with_(profile_name=profile.name, variant=name).profile()
-        for profile in every
+        for profile in session.loaded().project.profiles.values()
         for name in profile.variants
     ]
 
 
-def _show(items: Sequence[Item], left: Sequence[str] | None) -> int:
-    """What would go (``left`` is None), or what went and why the rest stayed."""
-    stayed = left or [""] * len(items)
-    freed = sum(item.bytes for item, why in zip(items, stayed, strict=True) if not why)
+def _show(items: Sequence[Item], failures: Sequence[str] | None) -> int:
+    """Print what was removed (``failures``: why each stayed, or ""); None: what would be."""
+    reasons = failures or [""] * len(items)
+    freed = sum(item.bytes for item, reason in zip(items, reasons, strict=True) if not reason)
     rows = [
         {"kind": item.kind, "name": item.name, "bytes": item.bytes, "why": item.why,
-         "removed": left is not None and not why, "left": why}
-        for item, why in zip(items, stayed, strict=True)
+         "removed": failures is not None and not reason, "left": reason}
+        for item, reason in zip(items, reasons, strict=True)
     ]  # fmt: skip
 
     def lines() -> Iterator[str]:
-        if left is None and items:
+        if failures is None and items:
             yield from _table(items)
-        for item, why in zip(items, stayed, strict=True):
-            if why:
-                progress(f"not removed: {item.kind} {visible(item.name)}: {visible(why)}")
-        verb = "would remove" if left is None else "removed"
-        yield f"{verb} {counted(stayed.count(''), 'item')}, {size(freed)}" if items else "nothing to prune"
+        for item, reason in zip(items, reasons, strict=True):
+            if reason:
+                progress(f"not removed: {item.kind} {visible(item.name)}: {visible(reason)}")
+        verb = "would remove" if failures is None else "removed"
+        yield f"{verb} {counted(reasons.count(''), 'item')}, {size(freed)}" if items else "nothing to prune"
 
-    return answer({"items": rows, "bytes": freed}, lines(), any(stayed))
+    return answer({"items": rows, "bytes": freed}, lines(), any(reasons))
 
 
 def _table(items: Sequence[Item]) -> list[str]:

@@ -1,1 +1,1 @@
-"""Commands that find out what is wrong."""
+"""Commands that look for problems."""

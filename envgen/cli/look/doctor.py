@@ -1,4 +1,4 @@
-"""`envgen doctor`: prove which code a container imports, and what is around it."""
+"""`envgen doctor`: prove which code a container imports, and check its setup."""
 
 from __future__ import annotations
 

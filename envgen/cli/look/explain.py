@@ -63,7 +63,7 @@ def command(log: Path | None) -> int:
 
 
 def open_log(path: Path) -> BinaryIO:
-    """A log, or a pipe (``explain <(docker logs serve)``); one that nothing writes to is empty, not waited for."""
+    """Open a log, or a pipe (``explain <(docker logs serve)``). A FIFO without a writer is empty; nothing waits."""
     try:
         file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb")
         mode = os.fstat(file.fileno()).st_mode
@@ -79,12 +79,12 @@ def open_log(path: Path) -> BinaryIO:
 
 
 def _of_bundle(path: Path, file: BinaryIO) -> BinaryIO:
-    """The server's log in a crash bundle, up to ``LARGEST`` bytes of it."""
+    """The server's log in a crash bundle, at most ``LARGEST`` bytes."""
     with file, tarfile.open(fileobj=file, mode="r:gz") as bundle:
         for member in bundle:
             if member.isfile() and member.name.endswith("server.log") and (log := bundle.extractfile(member)):
                 return io.BytesIO(log.read(LARGEST))
-    raise UsageError(f"{path} holds no server.log", hint="name a crash bundle of `envgen up`, or a log file")
+    raise UsageError(f"{path} has no server.log", hint="name a crash bundle of `envgen up`, or a log file")
 
 
 def _newest() -> Path:

@@ -66,11 +66,11 @@ def command(session: Session, service: str | None, gpu: str | None, python: Path
 
 
 def _write(session: Session, profile: Profile, found: Prediction) -> None:
-    """Put patterns into the project file, or print what to paste; both on stderr, as results are on stdout."""
+    """Write patterns to the project file, or print what to paste. Prints to stderr: results are on stdout."""
     judged = found.judgement
     patterns = {name: pattern for name, pattern in judged.patterns.items() if name not in judged.shown}
     if not patterns:
-        progress("--write: ready.expect has what this release logs already")
+        progress("--write: ready.expect already has what this release logs")
         return
     path = app.own_place(profile, found.service)
     plain = session.with_(sets=()).profile(local=False)
@@ -80,10 +80,10 @@ def _write(session: Session, profile: Profile, found: Prediction) -> None:
     before = file.read_text(encoding="utf-8")
     after = None if overridden else app.with_patterns(before, path, patterns)
     if after is None:
-        why = (
-            "envgen.local.yaml, a variable or --set decides these" if overridden else f"no {'.'.join(path)} of its own"
-        )
-        progress(f"--write: {file.name} is unchanged ({why}); what to paste where it belongs:")
+        why = "it does not define " + ".".join(path)
+        if overridden:
+            why = "envgen.local.yaml, an ENVGEN_ variable or --set overrides ready.expect"
+        progress(f"--write: {file.name} is unchanged: {why}; paste this where you define it:")
         progress(app.snippet(path, patterns))
         return
     files.write(file.resolve(), after.encode())
@@ -122,18 +122,18 @@ def text(found: Prediction, profile: Profile) -> list[str]:
     answer = found.effective
     lines = [f"{found.service} (profile {profile.name}{variant}): {_release(answer)}, asked in {found.place}"]
     lines += [f"  {title:<13} {value}" for title, value in _choices(answer) if value]
-    told_memory = found.memory.lines() if found.memory else []
-    lines += [f"  {'' if number else 'memory':<13} {line}" for number, line in enumerate(told_memory)]
-    # The lines of the selectors: what a server's log shows of the choice. A note has the one about the artifactory.
-    told = dict.fromkeys(
-        one["text"]
-        for one in answer.get("lines", ())
-        if one["step"] in STEPS[1:] and one["level"] != "DEBUG" and "artifactory" not in one["text"]
+    memory = found.memory.lines() if found.memory else []
+    lines += [f"  {'' if number else 'memory':<13} {line}" for number, line in enumerate(memory)]
+    # What the selectors log, as a server does; a note covers the line about the artifactory.
+    logged = dict.fromkeys(
+        line["text"]
+        for line in answer.get("lines", ())
+        if line["step"] in STEPS[1:] and line["level"] != "DEBUG" and "artifactory" not in line["text"]
     )
-    lines += [f"  {'' if number else 'log':<13} {line}" for number, line in enumerate(told)]
+    lines += [f"  {'' if number else 'log':<13} {line}" for number, line in enumerate(logged)]
     lines += [f"  {'not chosen':<13} {one['step']} {one['backend']}: {one['reason']}" for one in rejected(answer)]
     lines += [f"  ready.expect  {name}: {line}" for name, line in judged.shown.items()]
-    lines += [f"  ready.expect  {name}: logged later than the choice, not judged" for name in judged.unjudged]
+    lines += [f"  ready.expect  {name}: logged after the choice, not judged" for name in judged.unjudged]
     for refusal in judged.refusals:
         lines.append(f"refused ({refusal.step}): {refusal.message}")
         lines += [f"  {refusal.first}"] if refusal.first else []
@@ -144,8 +144,8 @@ def text(found: Prediction, profile: Profile) -> list[str]:
     lines.append({
         Verdict.FITS: "it fits: nothing is refused, and no ready pattern contradicts it",
         Verdict.REFUSED: "refused: this service would not start",
-        Verdict.CONTRADICTS: "it would start, but never be called ready",
-        Verdict.UNKNOWN: "unknown: this release could not be asked about all of it",
+        Verdict.CONTRADICTS: "it would start, but never become ready",
+        Verdict.UNKNOWN: "unknown: this release could not be asked everything",
     }[judged.verdict])  # fmt: skip
     return lines
 
@@ -164,16 +164,11 @@ def _release(answer: Any) -> str:
 def _choices(answer: Any) -> list[tuple[str, str]]:
     asked, kv, model = answer.get("asked", {}), answer.get("kv") or {}, answer.get("model") or {}
     found = []
-    for title, step in (
-        ("attention", "attention"),
-        ("MoE", "moe"),
-        ("linear", "linear"),
-        ("Mamba", "mamba"),
-        ("draft", "draft"),
-    ):
-        one = asked.get(step)
-        if one:
-            found.append((title, one["backend"] + (f"  (asked for: {one['asked_for']})" if one["asked_for"] else "")))
+    titles = {"attention": "attention", "moe": "MoE", "linear": "linear", "mamba": "Mamba", "draft": "draft"}
+    for step, title in titles.items():
+        if chosen := asked.get(step):
+            request = f"  (asked for: {chosen['asked_for']})" if chosen["asked_for"] else ""
+            found.append((title, chosen["backend"] + request))
     found.append(("quantization", str(answer.get("quantization") or "")))
     if kv:
         layout = f", layout {kv['layout']}" if kv.get("layout") else ""

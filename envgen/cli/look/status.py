@@ -1,4 +1,4 @@
-"""`envgen status`: one screen on where a profile stands."""
+"""`envgen status`: the state of a profile on one screen."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from envgen.cli.common import answer, reporting
 from envgen.cli.services.running import listing
 from envgen.text import first_of, short_id, size, table
 
-CHANGES = 12  # that are shown of what made an image older; --json has all
+CHANGES = 12  # at most this many changes since the build are shown; --json has all
 
 
 @click.command()
@@ -41,9 +41,9 @@ def _screen(found: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"            {line}" for line in first_of(changes, CHANGES))
     yield f"lock        {_lock(found['lock'])}"
     if found["drift"]:
-        yield f"files       not as rendered: {', '.join(found['drift'])}; update with: envgen render"
+        yield f"files       out of date: {', '.join(found['drift'])}; update with: envgen render"
     if build := found["last_build"]:
-        yield f"last build  {build['log']}: {build['ended'] or 'has no end: running, or killed'}"
+        yield f"last build  {build['log']}: {build['ended'] or 'not finished: running, or killed'}"
     if run := found["last_run"]:
         yield f"last run    {run['id']} {run['kind']}, {run['started']}: {run['outcome']}"
     for message in found["lost"].values():
@@ -66,7 +66,7 @@ def _screen(found: Mapping[str, Any]) -> Iterator[str]:
 def _image(image: Mapping[str, Any], containers: Sequence[Mapping[str, Any]]) -> str:
     if image["state"] == "missing":
         if any(one["image"] == "current" for one in containers):
-            return f"{image['name']} is gone: containers keep running on it, and `envgen build` brings it back"
+            return f"{image['name']} was removed, but containers still run it; rebuild with: envgen build"
         return f"{image['name']} is not built"
     state = "current" if image["state"] == "current" else "older than the profile"
     return f"{image['name']} ({short_id(image['id'])}), {state}, built {image['created'][:19]}"
@@ -75,14 +75,14 @@ def _image(image: Mapping[str, Any], containers: Sequence[Mapping[str, Any]]) ->
 def _lock(lock: Mapping[str, Any]) -> str:
     state = lock["state"]
     if state == "missing":
-        return "there is no envgen.lock"
+        return "no envgen.lock"
     return "up to date" if state == "current" else f"{state}: {'; '.join(lock['stale'])}"
 
 
-def _checkout(one: Mapping[str, Any]) -> str:
-    if one["trouble"]:
-        return str(one["trouble"])
-    where = one["branch"] or "no branch"
-    commit = f" at {one['commit'][:9]}" if one["commit"] else ", no commit"
-    counts = [f"{one[kind]} {kind}" for kind in ("edited", "untracked") if one[kind]]
-    return f"{where}{commit}, {', '.join(counts) or 'clean'}"
+def _checkout(checkout: Mapping[str, Any]) -> str:
+    if checkout["trouble"]:
+        return str(checkout["trouble"])
+    branch = checkout["branch"] or "no branch"
+    commit = f" at {checkout['commit'][:9]}" if checkout["commit"] else ", no commit"
+    counts = [f"{checkout[kind]} {kind}" for kind in ("edited", "untracked") if checkout[kind]]
+    return f"{branch}{commit}, {', '.join(counts) or 'clean'}"

@@ -1,1 +1,1 @@
-"""Measure: smoke, bench, trace, accept, and the records of runs."""
+"""Commands that measure: smoke, bench, trace, accept, results."""

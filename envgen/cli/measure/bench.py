@@ -1,4 +1,4 @@
-"""`envgen smoke`, `bench`, `trace` and `accept`: try, measure, trace and judge a server."""
+"""`envgen smoke`, `bench`, `trace` and `accept`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MARKS = {"passed": "ok  ", "failed": "FAIL", "not checked": "?   "}
 
 
 def server_options(function: Any) -> Any:
-    """Add them; the command receives one ``asked``."""
+    """Add the options that choose the server; the command receives one ``asked``."""
     options = [
         click.argument("service", required=False),
         click.option("--url", metavar="URL", help="Use this server instead of the profile's service."),
@@ -58,25 +58,25 @@ def server_options(function: Any) -> Any:
 
 
 def with_options(function: Any, *options: Callable[[Any], Any]) -> Any:
-    """Add them in this order."""
-    return functools.reduce(lambda found, option: option(found), reversed(options), function)
+    """Add the options in this order."""
+    return functools.reduce(lambda decorated, option: option(decorated), reversed(options), function)
 
 
 def report(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) -> int:
-    """Measure, and print what was found; the exit code."""
+    """Measure and print the result. Returns the exit code."""
     (outcome, summary), path = measure(asked, kind, parameters, work)
     return finish(outcome, summary, path)
 
 
 def finish(outcome: str, summary: Mapping[str, Any], path: Path) -> int:
-    """Print what ends each of these verbs; the exit code."""
+    """Print the result of a run. Returns the exit code."""
     code = ExitCode.OK if outcome == "passed" else ExitCode.FINDINGS
     lines = (*shown(summary), f"{outcome}; the record is {path}")
     return answer({"outcome": outcome, "record": str(path), **summary}, lines, code)
 
 
 def shown(summary: Mapping[str, Any]) -> Iterator[str]:
-    """The summary of a run as lines: criteria, load, cells, files; whatever of them it has."""
+    """The summary of a run as lines: its criteria, load, cells and files, if any."""
     for one in summary.get("criteria", ()):
         yield visible(f"  {MARKS[one['verdict']]}  {one['part'] and one['part'] + ': '}{one['name']}: {one['seen']}")
         more = [f"wanted: {one['wanted']}"] if one["verdict"] != "passed" else []
@@ -99,25 +99,17 @@ def shown(summary: Mapping[str, Any]) -> Iterator[str]:
 
 
 def require_extra() -> None:
-    """UsageError with what to install, unless all libraries of the extra `bench` are there."""
-    if missing := [name for name in ("aiohttp", "scipy") if not _is_there(name)]:
-        names = " and ".join(filter(None, [", ".join(missing[:-1]), missing[-1]]))
+    """UsageError with what to install, unless the libraries of the extra `bench` are installed."""
+    if missing := [name for name in ("aiohttp", "scipy") if find_spec(name) is None]:
         pip = [sys.executable, "-m", "pip", "install"]
-        if not _is_there("pip"):  # as in an environment that uv has made
+        if find_spec("pip") is None:  # as in an environment made by uv
             pip = ["uv", "pip", "install", "--python", sys.executable]
-        command = shlex.join([*pip, *missing])  # not the extra: envgen is on no package index
-        raise UsageError(f"this command needs {names} (the extra `bench`)", hint=f"run `{command}`")
-
-
-def _is_there(name: str) -> bool:
-    try:
-        return find_spec(name) is not None
-    except ValueError:  # imported without a spec
-        return True
+        command = shlex.join([*pip, *missing])  # not `envgen[bench]`: envgen is not on a package index
+        raise UsageError(f"this command needs {' and '.join(missing)} (the extra `bench`)", hint=f"run `{command}`")
 
 
 class Numbers(click.ParamType):  # type: ignore[type-arg, unused-ignore]
-    """`512,2048`, each once, in the order given."""
+    """`512,2048`: numbers without duplicates, in the order given."""
 
     name = "N,..."
 
@@ -135,7 +127,7 @@ class Numbers(click.ParamType):  # type: ignore[type-arg, unused-ignore]
 
 
 def tool_options(function: Any) -> Any:
-    """What `bench` and `accept` measure, and how."""
+    """Add the options for what `bench` and `accept` measure, and how."""
     return with_options(
         function,
         click.option("--pp", type=Numbers(1), help="Tokens in the prompt [default: 2048]."),
@@ -222,7 +214,7 @@ def _bench_checks(asked: Asked) -> int:
             with moving("checks"):
                 outcome, summary = kernel_checks.measure(subject, context, run.sample)
         except KeyboardInterrupt:
-            progress(f"\ninterrupted; what was measured is kept in {run.path}")
+            progress(f"\ninterrupted; the results so far are in {run.path}")
             raise
         run.end(outcome, summary)
     return finish(outcome, summary, run.path)
@@ -249,14 +241,14 @@ def trace(asked: Asked) -> int:
 
 def _trace(server: Server, trial: Trial, run: Run) -> checks.Outcome:
     if server.engine is None or server.container is None:
-        raise UsageError("the trace is in the server's container, which is unknown", hint="--container NAME")
+        raise UsageError("the server's container, which has the trace, is unknown", hint="add --container NAME")
     folder = checks.folder_of(trial.environment.get("flags", ()), server.container.env)
     found = checks.capture(trial, server.engine, server.container.id, folder, run.raw)
     return "passed", {"files": found}
 
 
 def _run_tool(trial: Trial, run: Run, plan: Plan, place: ToolHost) -> tuple[str, list[Measured]]:
-    """The tool, and what it found; each of the plan's cells is in the record before the next one begins."""
+    """Run the plan, recording each cell before the next one begins. Returns the tool's name and its results."""
     tool = find_tool(place, trial.target, plan)
     progress(f"  {tool.plan.tool} {tool.version} in {place.where}")
     run.sample({"unit": "tool", "tool": tool.plan.tool, "version": tool.version, "where": place.where})
@@ -307,12 +299,12 @@ def accept(
       envgen accept --reference latest --pp 2048 --depth 0,4096
     """
     chosen = _plan(given)
-    wishes = checks.Wishes(references(reference, asked.folder()), max_ttft, max_per_token)
+    required = checks.Requirements(references(reference, asked.folder()), max_ttft, max_per_token)
 
     def work(server: Server, trial: Trial, run: Run) -> checks.Outcome:
         place = server.place(trial.target.root, tokenizer, image, throwaway)
         ready = server.profile.services[server.service].ready if server.profile else None
-        wanted = replace(wishes, expect=ready.expect, forbid=ready.forbid) if ready else wishes
+        wanted = replace(required, expect=ready.expect, forbid=ready.forbid) if ready else required
         progress("smoke")
         parts = {"smoke": checks.smoke(trial)}
         shorts = trial.replies[-checks.REPEATS :]

@@ -1,4 +1,4 @@
-"""`envgen results`: records of runs: list, show, compare."""
+"""`envgen results`: list, show and compare recorded runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from envgen.text import progress, table
 
 folder_option = click.option("--folder", type=click.Path(path_type=Path), metavar="DIR",
                              help="The folder of records (default: results/ beside envgen.yaml, or here).")  # fmt: skip
-_MEASURED = ("bench", "accept")  # kinds whose figures are of one make
+_COMPARABLE = ("bench", "accept")  # kinds that measure the same figures
 
 
 @click.group(cls=FullGroup)
@@ -49,7 +49,7 @@ def list_(folder: Path | None) -> int:
     found, bad = runs(where)
     for line in bad:
         progress(f"left out: {line}")
-    listed = [{**_who(one), "summary": plain(one.summary)} for one in found]
+    listed = [{**_header(one), "summary": plain(one.summary)} for one in found]
     return answer({"folder": str(where), "damaged": bad, "runs": listed}, _table(where, found))
 
 
@@ -72,10 +72,10 @@ def show(run: str, folder: Path | None) -> int:
     Example:
       envgen results show 1a2b
     """
-    found = _compared([run], folder)
-    (record,) = found.runs.values()
-    document = {**plain(vars(record)), "started": utc(record.started), "figures": _rows(found)}
-    return answer(document, _lines(found))
+    comparison = _compared([run], folder)
+    (record,) = comparison.runs.values()
+    document = {**plain(vars(record)), "started": utc(record.started), "figures": _rows(comparison)}
+    return answer(document, _lines(comparison))
 
 
 @command.command("compare")
@@ -92,39 +92,40 @@ def compare_(runs: tuple[str, ...], folder: Path | None) -> int:
     require_extra()
     if not 2 <= len(runs) <= 26:
         raise UsageError("compare takes 2 to 26 runs", hint="envgen results compare latest~1 latest")
-    found = _compared(runs, folder)
-    named = {name: _who(one) for name, one in found.runs.items()}
-    return answer({"runs": named, "figures": _rows(found), "differing": found.differing}, _lines(found))
+    comparison = _compared(runs, folder)
+    headers = {name: _header(record) for name, record in comparison.runs.items()}
+    document = {"runs": headers, "figures": _rows(comparison), "differing": comparison.differing}
+    return answer(document, _lines(comparison))
 
 
 def _compared(names: Sequence[str], folder: Path | None) -> Comparison:
-    """The records, compared."""
     records = [resolve(folder or default_folder(), name) for name in names]
     if len({record.path.resolve() for record in records}) < len(records):
         raise UsageError("the same run is named twice", hint="envgen results list")
-    unlike = {kind: one for one in records for kind in [_MEASURED if one.kind in _MEASURED else (one.kind,)]}
-    if len(unlike) > 1:
-        kinds = " and ".join(f"{one.id} is of kind {one.kind}" for one in unlike.values())
+    by_kind = {kind: run for run in records for kind in [_COMPARABLE if run.kind in _COMPARABLE else (run.kind,)]}
+    if len(by_kind) > 1:
+        kinds = " and ".join(f"{run.id} is of kind {run.kind}" for run in by_kind.values())
         raise UsageError(f"these runs can't be compared: {kinds}", hint="envgen results list shows kinds")
     return compare(records)
 
 
-def _who(record: Record) -> dict[str, str]:
+def _header(record: Record) -> dict[str, str]:
     return {"id": record.id, "kind": record.kind, "title": record.title, "outcome": record.outcome,
             "started": utc(record.started), "file": str(record.path)}  # fmt: skip
 
 
-def _rows(found: Comparison) -> list[dict[str, Any]]:
+def _rows(comparison: Comparison) -> list[dict[str, Any]]:
+    names = comparison.runs
     return [
         {
             "metric": row.metric.name, "unit": row.metric.unit, "cell": str(row.cell),
-            "runs": {n: vars(one) for n, one in zip(found.runs, row.series, strict=True) if one},
-            "against_first": {n: one for n, one in zip(found.runs, row.against, strict=True) if one},
+            "runs": {name: vars(series) for name, series in zip(names, row.series, strict=True) if series},
+            "against_first": {name: text for name, text in zip(names, row.against, strict=True) if text},
         }
-        for row in found.rows
+        for row in comparison.rows
     ]  # fmt: skip
 
 
-def _lines(found: Comparison) -> Iterator[str]:
-    for section in sections(found):
+def _lines(comparison: Comparison) -> Iterator[str]:
+    for section in sections(comparison):
         yield from (*filter(None, [section.title]), *table(section.rows, right=section.right), "")

@@ -68,9 +68,9 @@ def list_(session: Session, sources: tuple[str, ...]) -> int:
 
 
 def _listed(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    for one in documents:
-        yield " ".join(filter(None, (one["source"], one["version"], f"(profile {one['profile']})")))
-        for row in one["patches"]:
+    for source in documents:
+        yield " ".join(filter(None, (source["source"], source["version"], f"(profile {source['profile']})")))
+        for row in source["patches"]:
             kind = "Python only" if row["python_only"] else "built with the wheel"
             note = "" if row["in_range"] else ", SKIPPED: not for this version"
             yield f"  {row['name']}\n      {row['title']}"
@@ -106,7 +106,7 @@ def check(
         series = target.series()
         if not series.patches:
             empty = True
-            progress(f"{target.folder} has no patches yet; `envgen patch new NAME {target.name}` makes one")
+            progress(f"{target.folder} has no patches yet; create one with: envgen patch new NAME {target.name}")
             continue
         trees = _trees(Sources(say=progress), target, releases, span, ref, untried, alone=len(targets) == 1)
         beyond = bool(span) or len(releases) > 1
@@ -119,8 +119,8 @@ def check(
         for target, runs in found:
             yield from report_matrix(runs) if span or len(runs) > 1 else report_lines(runs[0])
             if left := untried.get(target.name):
-                yield f"not tried: {', '.join(left)}"
-                yield f"    try the tag: envgen patch check {target.name} --ref v{left[0]}"
+                yield f"not tested: {', '.join(left)}"
+                yield f"    test the tag: envgen patch check {target.name} --ref v{left[0]}"
 
     documents = [as_document(target.name, run) for target, runs in found for run in runs]
     last = {target.name: last_fits(runs) for target, runs in found}
@@ -132,7 +132,10 @@ def _trees(
     bare: Sources, target: Target, releases: Sequence[str], span: str | None, ref: str | None,
     untried: dict[str, list[str]], *, alone: bool,
 ) -> list[Tree]:  # fmt: skip
-    """What a source is held against. With several sources, one without such a release is passed over and said."""
+    """The trees to test ``target``'s series on; ``untried`` gets the releases of ``span`` that can't be read.
+
+    Without a release it raises only if ``target`` is the only source (``alone``).
+    """
     if ref:
         return [bare.ref(target, ref)]
     if not releases and not span:
@@ -204,9 +207,9 @@ def new(session: Session, name: str, source: str | None, checkout: Path | None, 
 def _changes(there: Checkout, series: Series) -> bytes:
     diff, left = there.changes(series)
     if left:
-        progress(f"left out, as a build writes them: {', '.join(left)}")
+        progress(f"left out, because a build writes them: {', '.join(left)}")
     if not diff:
-        raise UsageError(f"nothing has changed in {there.folder}", hint="edit something in it first")
+        raise UsageError(f"nothing has changed in {there.folder}", hint="edit the source there first")
     return diff
 
 
@@ -259,15 +262,15 @@ def apply(session: Session, source: str | None, checkout: Path | None, reverse: 
     run = dry_run(bare, target.series())
     if not run.ok:
         click.echo("\n".join(report_lines(run)), err=True)
-        raise RefusedError("the patches do not fit this checkout; nothing was changed")
+        raise RefusedError("the patches do not apply to this checkout; nothing was changed")
     series = target.series().for_version(bare.version)
     if not series.patches:
         raise RefusedError(f"no patch of {target.folder} is for {bare.version}")
     names = [patch.name for patch in series.patches]
-    count = counted(len(names), "patch is", "patches are")
+    count = counted(len(names), "patch", "patches")
     if reverse:
         there.reverse(series)
-        return answer({"checkout": str(there.folder), "reversed": names}, [f"{there.folder}: {count} out"])
+        return answer({"checkout": str(there.folder), "reversed": names}, [f"{there.folder}: reverted {count}"])
     there.apply(series)
     document = {"checkout": str(there.folder), "applied": names, "rehearsal": as_document(target.name, run)}
-    return answer(document, [*report_lines(run), f"{there.folder}: {count} in"])
+    return answer(document, [*report_lines(run), f"{there.folder}: applied {count}"])

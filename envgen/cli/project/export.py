@@ -1,4 +1,4 @@
-"""`envgen export`: the project as other tools read it."""
+"""`envgen export`: the project for other tools."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from envgen.render import exports
 from envgen.text import progress
 
 WRITTEN = b"Written by `envgen export"  # in every file of ours
-ENGINE = ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG")  # the variables that name an engine
+ENGINE = ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG")  # variables that choose an engine
 DIGEST = re.compile(r"[a-z0-9][a-z0-9._:/-]*@sha256:[0-9a-f]{64}")
 
 
@@ -52,7 +52,7 @@ def _deliver(text: str, output: Path | None) -> int:
         return 0
     if output.exists() and WRITTEN not in files.read(output):
         hint = "move it away, or name another file with -o"
-        raise RefusedError(f"{output} was not written by `envgen export`, so it is not overwritten", hint=hint)
+        raise RefusedError(f"{output} was not written by `envgen export` and is not overwritten", hint=hint)
     output.parent.mkdir(parents=True, exist_ok=True)
     files.write(output, text.encode())
     progress(f"wrote {output}")
@@ -111,7 +111,7 @@ def devcontainer(session: Session, service: str | None, output: Path | None) -> 
     folder = os.path.relpath((output or root / ".devcontainer" / "x").resolve().parent, root.resolve())
     found = exports.devcontainer(profile, _named(profile, service), folder)
     if not (root / profile.compose_file).is_file():
-        progress(f"note: the editor reads {profile.compose_file}, which is not there yet: run `envgen render`")
+        progress(f"note: the editor reads {profile.compose_file}, which does not exist yet: run `envgen render`")
     return _deliver(exports.DEVCONTAINER_HEAD + exports.as_json(found), output)
 
 
@@ -134,9 +134,9 @@ def systemd(session: Session, service: str | None, output: Path | None) -> int:
     """
     profile, root = session.profile(), session.loaded().project.root.resolve()
     name = _named(profile, service)
-    beside = Path(sys.executable).with_name("envgen")  # of the environment that this one runs in
-    program = [str(beside)] if os.access(beside, os.X_OK) else [sys.executable, "-m", "envgen"]
+    script = Path(sys.executable).with_name("envgen")
+    program = [str(script)] if os.access(script, os.X_OK) else [sys.executable, "-m", "envgen"]
     user = pwd.getpwuid(caller()[0]).pw_name
-    named = {key: os.environ[key] for key in ENGINE if os.environ.get(key)}  # a unit has nothing of this shell
-    text = exports.systemd(profile, name, program=program, folder=str(root), user=user, engine=named)
+    engine = {key: os.environ[key] for key in ENGINE if os.environ.get(key)}  # a unit does not inherit this shell's
+    text = exports.systemd(profile, name, program=program, folder=str(root), user=user, engine=engine)
     return _deliver(text, output)

@@ -40,11 +40,11 @@ def command(folder: Path, name: str | None) -> int:
         hint = "small letters and digits, with single - or _ between them; --name sets another"
         raise UsageError(f"{chosen!r} is not a project name", hint=hint)
     if (folder / "envgen.yaml").exists() or (folder / "envgen.yaml").is_symlink():
-        raise RefusedError(f"{folder / 'envgen.yaml'} is there already", hint="choose another folder")
+        raise RefusedError(f"{folder / 'envgen.yaml'} already exists", hint="choose another folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RefusedError(f"{folder} cannot be made: {reason_of(error).lower()}") from None
+        raise RefusedError(f"{folder} cannot be created: {reason_of(error).lower()}") from None
     written = _starter(folder, chosen)
     go = "" if folder.resolve() == Path.cwd() else f"cd {shlex.quote(str(folder))} && "
     answer({"written": written, "folder": str(folder)}, ())
@@ -53,7 +53,7 @@ def command(folder: Path, name: str | None) -> int:
 
 
 def _starter(folder: Path, chosen: str) -> list[str]:
-    """Write the starter's files that are not there yet; their names."""
+    """Write the starter's files that do not exist yet. Returns their names."""
     written = []
     templates = data_dir("templates") / "init"
     texts = {file: (templates / file.lstrip(".")).read_text(encoding="utf-8") for file in _FILES}
@@ -64,24 +64,23 @@ def _starter(folder: Path, chosen: str) -> list[str]:
             _write(path, text)
             written.append(file)
             done = "wrote"
-        elif file == ".gitignore" and (added := complete(path, text)):
+        elif file == ".gitignore" and (added := add_missing(path, text)):
             done = f"added {', '.join(added)} to"
         click.echo(f"{done} {path}", err=True)
     return written
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a new ``path`` whole or not at all."""
     try:
         files.write(path, text.encode(), new=True)
     except FileExistsError:
-        raise RefusedError(f"{path} is there already", hint="nothing was changed") from None
+        raise RefusedError(f"{path} already exists", hint="choose another folder") from None
     except OSError as error:
         raise RefusedError(f"{path} cannot be written: {reason_of(error).lower()}") from None
 
 
-def complete(path: Path, wanted: str) -> list[str]:
-    """Append the patterns of ``wanted`` that the ignore file ``path`` lacks, and return them."""
+def add_missing(path: Path, wanted: str) -> list[str]:
+    """Append the patterns of ``wanted`` that the ignore file ``path`` lacks. Returns them."""
     try:
         there = files.read(path, follow=False).decode("utf-8", "surrogateescape")
         have = {line.strip().strip("/") for line in there.splitlines()}
@@ -93,5 +92,5 @@ def complete(path: Path, wanted: str) -> list[str]:
             added = "\n".join([*([gap + heading] if heading else []), *missing, ""])
             files.write(path, (there + added).encode("utf-8", "surrogateescape"))
     except OSError as error:
-        raise RefusedError(f"{path} cannot be completed: {reason_of(error).lower()}") from None
+        raise RefusedError(f"{path} cannot be changed: {reason_of(error).lower()}") from None
     return missing

@@ -41,7 +41,7 @@ def command(session: Session, names: tuple[str, ...], check: bool, **how: bool) 
     if check and (how["upgrade"] or how["dry_run"]):
         raise UsageError("--upgrade and --dry-run have no effect with --check")
     if session.sets:
-        raise UsageError("--set would not reach the committed lock")
+        raise UsageError("--set has no effect on envgen.lock", hint="change the project file instead")
     return _check(session) if check else _lock(session, names, how)
 
 
@@ -55,7 +55,7 @@ def _check(session: Session) -> int:
 
 def _stale(session: Session, found: dict[str, list[Stale]] | None) -> Iterator[str]:
     if found is None:
-        return progress("there is no envgen.lock: run `envgen lock`")
+        return progress("no envgen.lock: run `envgen lock`")
     stale: dict[str, list[str]] = {}
     problems: list[Problem] = []
     for profile, items in found.items():
@@ -72,23 +72,24 @@ def _stale(session: Session, found: dict[str, list[Stale]] | None) -> Iterator[s
 
 def _lock(session: Session, names: tuple[str, ...], how: Mapping[str, bool]) -> int:
     with moving("resolving"):
-        made = lock.update(session, names, **how)
-    document = {"changes": list(map(asdict, made.changes)), "notes": made.notes, "written": made.written}
-    left = [one.message for one in made.left]
+        update = lock.update(session, names, **how)
+    document = {"changes": list(map(asdict, update.changes)), "notes": update.notes, "written": update.written}
+    left = [problem.message for problem in update.left]
     code = ExitCode.LOCK if left else ExitCode.OK
-    return answer({**document, "dry_run": how["dry_run"], "left": left}, _changes(made, how["dry_run"]), code)
+    return answer({**document, "dry_run": how["dry_run"], "left": left}, _changes(update, how["dry_run"]), code)
 
 
-def _changes(made: lock.Updated, dry_run: bool) -> Iterator[str]:
-    for change in made.changes:
+def _changes(update: lock.Updated, dry_run: bool) -> Iterator[str]:
+    for change in update.changes:
         if not change.name.endswith(" sha256") or change.before:
-            yield f"{change.name}: {change.after}" if made.first else str(change)
+            yield f"{change.name}: {change.after}" if update.first else str(change)
     if dry_run:
-        progress(f"{counted(len(made.changes), 'input')} would change" if made.changes else "nothing would change")
+        count = counted(len(update.changes), "input")
+        progress(f"{count} would change" if update.changes else "nothing would change")
     else:
-        same = f"{FILE_NAME} is as it was" if made.left else f"{FILE_NAME} is up to date"
-        progress(f"wrote {FILE_NAME}" if made.written else same)
-    for problem in made.left:
+        same = f"{FILE_NAME} is unchanged" if update.left else f"{FILE_NAME} is up to date"
+        progress(f"wrote {FILE_NAME}" if update.written else same)
+    for problem in update.left:
         progress(f"not pinned: {problem}", always=True)
-    if made.left:
-        progress("all else is pinned, and builds; run `envgen lock` again once the hub answers")
+    if update.left:
+        progress("everything else is pinned, so builds work; run `envgen lock` again once the hub answers")

@@ -56,11 +56,8 @@ def list_(place: str, ref: str) -> int:
     if ref:
         raise UsageError("--ref goes with --from")
     known = shipped()
-    models = [
-        {"name": one.name, "repo": one.repo, "nodes": one.nodes, "weights": one.weights} for one in known.values()
-    ]
-    shown = [["recipe", "model", "machines", "weights"]]
-    shown += [[one.name, one.repo, str(one.nodes), one.weights] for one in known.values()]
+    models = [{key: getattr(one, key) for key in ("name", "repo", "nodes", "weights")} for one in known.values()]
+    shown = [["recipe", "model", "machines", "weights"], *(list(map(str, one.values())) for one in models)]
     return answer({"source": "envgen", "commit": None, "recipes": models}, table(shown))
 
 
@@ -134,26 +131,22 @@ def add(
       envgen recipe add Qwen3.6-27B --from https://github.com/vllm-project/recipes --model-variant fp8
     """
     if yes and dry_run:
-        raise UsageError("--yes writes, and --dry-run does not: name one of them")
-    made = app.add(session, app.find(name, place, ref, variant), called, extends)
-    written = yes
+        raise UsageError("--yes and --dry-run exclude each other")
+    change = app.add(session, app.find(name, place, ref, variant), called, extends)
     if wants_json():
         if yes:
-            made.write()
-        print_json({"profile": made.profile, "left": list(made.left), "diff": made.diff, "written": written})
+            change.write()
+        print_json({"profile": change.profile, "left": list(change.left), "diff": change.diff, "written": yes})
         return ExitCode.OK
-    click.echo(visible(made.diff, lines=True))
-    for one in made.left:
-        progress(f"not placed: {one}", always=True)
-    progress(
-        f"{counted(len(made.left), 'thing has', 'things have')} no place in the profile"
-        if made.left
-        else "all of it has a place"
-    )
+    click.echo(visible(change.diff, lines=True))
+    for setting in change.left:
+        progress(f"not placed: {setting}", always=True)
+    if change.left:
+        progress(f"a profile can't hold {counted(len(change.left), 'setting')} of this recipe")
     if dry_run:
         return ExitCode.OK
-    if not (yes or ask(f"write {made.file.name}?")):
-        raise RefusedError(f"{made.file.name} is as it was: not confirmed", hint="--yes writes without asking")
-    made.write()
-    progress(f"wrote {made.file.name}; next: envgen predict -p {made.profile}")
+    if not (yes or ask(f"write {change.file.name}?")):
+        raise RefusedError(f"{change.file.name} is unchanged: not confirmed", hint="add --yes to write without asking")
+    change.write()
+    progress(f"wrote {change.file.name}; next: envgen predict -p {change.profile}")
     return ExitCode.OK

@@ -39,44 +39,42 @@ def command(session: Session, check: bool, stdout: bool, force: bool) -> int:
     if check and stdout:
         raise UsageError("--check and --stdout exclude each other")
     if session.sets and not (stdout and session.profile_name):
-        raise UsageError("--set would not reach the committed files", hint="use it with --stdout and -p PROFILE")
+        raise UsageError("--set has no effect on committed files", hint="use it with --stdout and -p PROFILE")
     project = session.loaded(local=False).project
     chosen, root = session.profile(local=False) if session.profile_name else None, project.root
-    if stdout and chosen:  # alone, so that an override of it may break what other profiles render
+    if stdout and chosen:  # not the project: --set may be invalid for other profiles
         return _print(render_profile(chosen, lock_of(chosen, root), root=root).files)
     files = outputs.render_project(project, only=chosen.name if chosen else None)
     if stdout:
         return _print(files)
     foreign = outputs.foreign(root, files)
-    gone = [] if chosen else outputs.ownerless(root, files)
+    ownerless = [] if chosen else outputs.ownerless(root, files)
     if check:
-        return _check(root, files, foreign, gone)
+        return _check(root, files, foreign, ownerless)
     if foreign and not force:
         raise RefusedError(
             f"not written by `envgen render`, so not overwritten: {', '.join(foreign)}",
             hint="move them away, give the profile another `dockerfile:`, or run `envgen render --force`, "
             "which keeps each as FILE.orig",
         )
-    edited, moved = outputs.edited(root, files), list(_moved(root, files))
+    edited, reassigned = outputs.edited(root, files), list(_reassigned(root, files))
     kept = outputs.keep_originals(root, [*foreign, *edited])
     written = outputs.write(root, files)
-    outputs.remove(root, gone)
+    outputs.remove(root, ownerless)
     if wants_json():
         unchanged = sorted(set(files) - set(written))
-        print_json({"written": written, "unchanged": unchanged, "kept": kept, "removed": gone})
-    lines = [
-        *(f"kept {path}: it was edited" if path.removesuffix(".orig") in edited else f"kept {path}" for path in kept)
-    ]
-    lines += [*moved, *(f"wrote {path}" for path in written)]
-    for line in (*lines, *(f"removed {path}: it belongs to no profile" for path in gone)):
+        print_json({"written": written, "unchanged": unchanged, "kept": kept, "removed": ownerless})
+    lines = [f"kept {path}" + ": it was edited" * (path.removesuffix(".orig") in edited) for path in kept]
+    lines += [*reassigned, *(f"wrote {path}" for path in written)]
+    for line in (*lines, *(f"removed {path}: it belongs to no profile" for path in ownerless)):
         progress(line)
-    if not written and not gone:
+    if not written and not ownerless:
         progress(f"{counted(len(files), 'file is', 'files are')} up to date")
     return ExitCode.OK
 
 
-def _moved(root: Path, files: Mapping[str, bytes]) -> Iterator[str]:
-    """A line for each Dockerfile that becomes another profile's."""
+def _reassigned(root: Path, files: Mapping[str, bytes]) -> Iterator[str]:
+    """A line for each Dockerfile that now belongs to another profile."""
     for path, content in files.items():
         file = root / path
         new = outputs.owner(content)
@@ -91,11 +89,11 @@ def _print(files: Mapping[str, bytes]) -> int:
     return answer(texts, chain.from_iterable(lines))
 
 
-def _check(root: Path, files: Mapping[str, bytes], foreign: list[str], gone: list[str]) -> int:
+def _check(root: Path, files: Mapping[str, bytes], foreign: list[str], ownerless: list[str]) -> int:
     drifted = {path: drift for path in sorted(files) if (drift := outputs.diff(root, {path: files[path]}))}
     text = "".join(drifted.values())
     answer(
-        {"drift": text, "files": sorted(files), "foreign": foreign, "ownerless": gone},
+        {"drift": text, "files": sorted(files), "foreign": foreign, "ownerless": ownerless},
         [text.removesuffix("\n")] if text else (),
     )
     wrong = "is not what the project file renders to"
@@ -105,10 +103,10 @@ def _check(root: Path, files: Mapping[str, bytes], foreign: list[str], gone: lis
     if foreign:
         hint = "`envgen render --force` keeps each as FILE.orig"
         progress(f"not written by `envgen render`: {', '.join(foreign)}; {hint}")
-    elif gone and not drifted:
-        progress(f"no profile renders {', '.join(gone)}: `envgen render` removes what it wrote")
+    elif ownerless and not drifted:
+        progress(f"no profile renders {', '.join(ownerless)}: `envgen render` removes files that it wrote")
     elif drifted:
         progress("the committed files have drifted from the project file: run `envgen render`")
     else:
         progress(f"{counted(len(files), 'file is', 'files are')} up to date")
-    return ExitCode.FINDINGS if foreign or drifted or gone else ExitCode.OK
+    return ExitCode.FINDINGS if foreign or drifted or ownerless else ExitCode.OK

@@ -1,4 +1,4 @@
-"""Commands on the services of a profile: `envgen up`, `down`, `ps`, `logs`, `exec` and their like."""
+"""Commands for the services of a profile: `envgen up`, `down`, `ps`, `logs`, `exec` and others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from envgen.cli.common import (
     variant_option,
     wants_json,
 )
-from envgen.cli.images import make
+from envgen.cli.images import build_first as build_image_first
 from envgen.engine.compose import attach
 from envgen.engine.owner import ours
 from envgen.errors import EnvgenError, ExitCode, NotFoundError, UsageError
@@ -43,7 +43,7 @@ node_option = click.option("--node", metavar="NAME", help="The machine, for a se
 
 
 def inside_options(function: F) -> F:
-    """Docker's options of a command in a container; the verb gets them as ``inside``, and ``tty``: one is allowed."""
+    """Add the options of `docker exec`; the command receives them as ``inside``, and ``tty`` (False with -T)."""
 
     @click.option("-e", "--env", "variables", multiple=True, metavar="NAME[=VALUE]", help="Set a variable.")
     @click.option("-u", "--user", metavar="USER", help="Run as this user (name or number).")
@@ -64,7 +64,7 @@ def inside_options(function: F) -> F:
 
 
 def command_of(argv: tuple[str, ...]) -> tuple[str, ...]:
-    """The command behind SERVICE, with or without `--`. UsageError for a misplaced option."""
+    """The command after SERVICE and an optional `--`. UsageError for a misplaced option."""
     words = argv[1:] if argv[:1] == ("--",) else argv
     if not words:
         raise UsageError("no command given", hint="write it after SERVICE")
@@ -122,7 +122,7 @@ def up(
     if stay:
         nodes.choose(session.profile(), names[0])
     if build_first:
-        make(session)
+        build_image_first(session)
     with moving("checking"):
         checked = services.check_all(session.deployment(), names, ask, predict=not no_predict)
     documents: list[dict[str, Any]] = []
@@ -142,7 +142,7 @@ def up(
 
 
 def document(profile: Profile, service: str, started: Started, *, waited: bool) -> dict[str, Any]:
-    """How a start ended, for machines."""
+    """The result of a start as JSON."""
     container, awaited = started.container, started.awaited
     return {
         "already_running": started.already,
@@ -167,7 +167,7 @@ def document(profile: Profile, service: str, started: Started, *, waited: bool) 
 
 
 def report(profile: Profile, service: str, started: Started, *, waited: bool = True) -> None:
-    """How a start ended, for people."""
+    """Print the result of a start."""
     container = started.container
     if not waited:
         click.echo(f"{service} was started as {container.name}; not waited for")
@@ -188,8 +188,7 @@ def report(profile: Profile, service: str, started: Started, *, waited: bool = T
     for name, line in awaited.shown.items():
         click.echo(f"  {name}: {line.strip()[:160]}")
     if awaited.restarts:
-        look = f"envgen logs {service} {profile.chosen}"
-        click.echo(f"  Docker restarted it {awaited.restarts} times on the way: {look}")
+        click.echo(f"  Docker restarted it {awaited.restarts} times: envgen logs {service} {profile.chosen}")
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -248,17 +247,17 @@ def down(session: Session, names: tuple[str, ...], volumes: bool, dry_run: bool)
     profile, found = session.profile(), places(session.deployment(), names)
     work = partial(services.remove, names=names, volumes=volumes, dry_run=dry_run)
     done, left = each(found, work)
-    containers = [here.named(name) for here, (gone, _) in done for name in gone]
-    doomed = [here.named(name) for here, (_, gone) in done for name in gone]
+    containers = [here.named(name) for here, (removed, _) in done for name in removed]
+    removed_volumes = [here.named(name) for here, (_, removed) in done for name in removed]
     verb = "would be removed" if dry_run else "removed"
-    lines = [f"container {name} {verb}" for name in containers] + [f"volume {name} {verb}" for name in doomed]
-    document = {"containers": containers, "dry_run": dry_run, "left": left, "volumes": doomed}
+    lines = [f"container {name} {verb}" for name in containers] + [f"volume {name} {verb}" for name in removed_volumes]
+    document = {"containers": containers, "dry_run": dry_run, "left": left, "volumes": removed_volumes}
     nothing = not (lines or left or wants_json())
     return _ended(document, [f"no containers for {_described(profile, names)}"] if nothing else lines, left)
 
 
 def _ended(document: Any, lines: Sequence[str], left: Sequence[str]) -> int:
-    """Print the document, or the lines; and what could not be done on machines that do not answer."""
+    """Print the document or the lines, and ``left``: what machines that do not answer still need."""
     answer(document, lines)
     for line in left:
         progress(line, always=True)
@@ -331,9 +330,9 @@ def ps(session: Session, everything: bool, only_ids: bool) -> int:
     rows = []
     for here in found.found:
         there = here.engine.containers(profile.compose_name, all=True)
-        mine = [one for one in ours(there, here.root) if everything or not one.one_off]
+        mine = [container for container in ours(there, here.root) if everything or not container.one_off]
         differ = {} if only_ids else changed(lambda: here, mine)  # noqa: B023
-        rows += [as_data(one, here.digest, differ.get(one.id), here.node) for one in mine]
+        rows += [as_data(container, here.digest, differ.get(container.id), here.node) for container in mine]
         if hidden := len(there) - len(ours(there, here.root)):
             progress(f"note: {here.named('not shown')}: {hidden} of another folder, {here.other_folder()}")
         if here.node and not mine:
@@ -348,19 +347,18 @@ def ps(session: Session, everything: bool, only_ids: bool) -> int:
 
 
 def listing(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """The lines of a table of containers; with their machines, where they are on several."""
-    lines = [COLUMNS, *(as_row(row) for row in rows)]
+    """A table of containers; with a column for the machine if there are several."""
+    lines = [COLUMNS, *(_row(row) for row in rows)]
     if any(row["node"] for row in rows):
-        marks = ["node", *(str(row["node"] or "(here)") for row in rows)]
-        lines = [(mark, *line) for mark, line in zip(marks, lines, strict=True)]
+        machines = ["node", *(str(row["node"] or "(here)") for row in rows)]
+        lines = [(machine, *line) for machine, line in zip(machines, lines, strict=True)]
     return table(lines)
 
 
 COLUMNS = ("service", "state", "health", "ports", "image", "settings", "since", "container")
 
 
-def as_row(row: dict[str, Any]) -> tuple[str, ...]:
-    """The same for people."""
+def _row(row: dict[str, Any]) -> tuple[str, ...]:
     code = row["exit_code"]
     return (
         row["service"] + (" (run)" if row["one_off"] else "") + (f" ({row['variant']})" if row.get("variant") else ""),
@@ -397,9 +395,9 @@ def logs(
     """
     found = places(session.deployment(), names, node)
     for error in found.lost.values():
-        progress(f"{error}", always=True)
-    having = [here for here in found.found if here.containers(names, all=True)]
-    if not having and not found.lost:
+        progress(str(error), always=True)
+    places_with_logs = [here for here in found.found if here.containers(names, all=True)]
+    if not places_with_logs and not found.lost:
         profile = session.profile()
         raise NotFoundError(
             f"no containers for {_described(profile, names)}",
@@ -411,7 +409,7 @@ def logs(
         f"--tail={tail}": tail is not None, f"--since={since}": since is not None,
     }  # fmt: skip
     words = ["--profile", "*", "logs", *(word for word, wanted in given.items() if wanted)]
-    code = show_logs({here.node: here.compose for here in having}, *words, *names)
+    code = show_logs({here.node: here.compose for here in places_with_logs}, *words, *names)
     return code or (ExitCode.ENGINE if found.lost else ExitCode.OK)
 
 

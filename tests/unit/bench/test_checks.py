@@ -11,7 +11,7 @@ import pytest
 from envgen.app import measure
 from envgen.app.session import Session
 from envgen.bench import checks
-from envgen.bench.checks import Wishes
+from envgen.bench.checks import Requirements
 from envgen.bench.client import Load, Reply, Target
 from envgen.bench.compare import Cell, table
 from envgen.bench.facts import Vitals, parse_gpu_memory
@@ -41,7 +41,7 @@ def verdicts(criteria: list[checks.Criterion]) -> list[tuple[str, str]]:
 
 def test_throughput_against_a_reference_depth_by_depth() -> None:
     cells = [cell(decode_tps=50.0, prefill_tps=4000.0), cell(32768, decode_tps=26.65)]
-    found = checks.throughput(cells, Wishes(LLAMA))
+    found = checks.throughput(cells, Requirements(LLAMA))
     assert verdicts(found) == [
         ("prefill of pp2048 tg32 against llama.cpp", "passed"),
         ("decode of pp2048 tg32 against llama.cpp", "passed"),
@@ -53,25 +53,27 @@ def test_throughput_against_a_reference_depth_by_depth() -> None:
 
 def test_no_reference_no_rate_and_failed_requests() -> None:
     other = cell(5, decode_tps=99.0)  # no engine was measured at this depth
-    (found,) = checks.throughput([other], Wishes(LLAMA))
+    (found,) = checks.throughput([other], Requirements(LLAMA))
     assert (found.verdict, found.seen) == ("not checked", "llama.cpp has no figure of pp2048 tg32 @ d5")
-    assert checks.throughput([cell(decode_tps=1.0)], Wishes())[0].verdict == "not checked"
-    (found,) = checks.throughput([cell(notes=("one piece",))], Wishes(SLOW))
+    assert checks.throughput([cell(decode_tps=1.0)], Requirements())[0].verdict == "not checked"
+    (found,) = checks.throughput([cell(notes=("one piece",))], Requirements(SLOW))
     assert (found.verdict, found.seen) == ("not checked", "one piece")
-    (found,) = checks.throughput([cell(reply_tps=5.0)], Wishes(SLOW))  # a reply in one piece
+    (found,) = checks.throughput([cell(reply_tps=5.0)], Requirements(SLOW))  # a reply in one piece
     assert found.verdict == "passed" and "prefill included" in found.note
-    (found,) = checks.throughput([cell(failed=2, decode_tps=99.0)], Wishes(LLAMA))
+    (found,) = checks.throughput([cell(failed=2, decode_tps=99.0)], Requirements(LLAMA))
     assert (found.verdict, found.seen) == ("failed", "2 requests failed: HTTP 500")
 
 
 def test_limits_of_latency() -> None:
     replies = [Reply(answer=Completion(first=first)) for first in (0.08, 0.12, 0.09)]
     cells = [cell(decode_tps=60.0), cell(4096, decode_tps=40.0)]
-    found = checks.latency(cells, replies, Wishes(max_ttft=100, max_per_token=20))
+    found = checks.latency(cells, replies, Requirements(max_ttft=100, max_per_token=20))
     assert verdicts(found) == [("first token of a short prompt", "passed"), ("time per token", "failed")]
     assert found[1].seen == "25.0 ms (pp2048 tg32 @ d4096)"
-    unknown = checks.latency([cell()], [], Wishes(max_ttft=100, max_per_token=20))
-    assert [one.verdict for one in unknown] == ["not checked"] * 2 and checks.latency(cells, replies, Wishes()) == []
+    unknown = checks.latency([cell()], [], Requirements(max_ttft=100, max_per_token=20))
+    assert [one.verdict for one in unknown] == ["not checked"] * 2 and checks.latency(
+        cells, replies, Requirements()
+    ) == []
 
 
 LOG = "Using TRITON_ATTN backend\nGraph capturing finished in 3 secs, took 0.5 GiB\n"
@@ -85,16 +87,16 @@ LOG = "Using TRITON_ATTN backend\nGraph capturing finished in 3 secs, took 0.5 G
     ],
 )  # fmt: skip
 def test_graphs_are_proven_by_the_log(log: str, flags: list[str], gpu: bool, verdict: str) -> None:
-    wishes = Wishes(expect={"attention": "TRITON_ATTN"}, forbid={"fallback": "falling back"})
-    found = dict(verdicts(checks.log_shows(wishes, log, flags, gpu)))
+    required = Requirements(expect={"attention": "TRITON_ATTN"}, forbid={"fallback": "falling back"})
+    found = dict(verdicts(checks.log_shows(required, log, flags, gpu)))
     assert found["CUDA graphs captured"] == verdict
     assert found["log shows attention"] == found["log is free of fallback"] == "passed"
 
 
 def test_a_log_that_is_not_known_or_lacks_a_line() -> None:
-    assert checks.log_shows(Wishes(), None, [], True)[0].verdict == "not checked"
-    assert verdicts(checks.log_shows(Wishes(), LOG, [], False)) == [("backends in the log", "not checked")]
-    wrong = checks.log_shows(Wishes(expect={"a": "FLASHINFER"}), LOG, [], False)
+    assert checks.log_shows(Requirements(), None, [], True)[0].verdict == "not checked"
+    assert verdicts(checks.log_shows(Requirements(), LOG, [], False)) == [("backends in the log", "not checked")]
+    wrong = checks.log_shows(Requirements(expect={"a": "FLASHINFER"}), LOG, [], False)
     assert (wrong[0].verdict, wrong[0].seen) == ("failed", "no line of it")
 
 

@@ -63,7 +63,7 @@ def test_a_smoke_is_not_compared_with_a_bench(here: Path, capsys: pytest.Capture
 
 
 def test_without_the_extra(here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "_is_there", lambda name: name == "pip")
+    monkeypatch.setattr(bench, "find_spec", lambda name: name == "pip" or None)
     for name in ("scipy", "aiohttp"):
         monkeypatch.setitem(sys.modules, name, None)
     assert A in envgen(capsys, "list") and "decode" in envgen(capsys, "show")

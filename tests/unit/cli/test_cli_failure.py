@@ -111,3 +111,20 @@ def test_no_second_document(capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     monkeypatch.setattr(Session, "profile", late)
     assert main(["build", "--json"]) == 4
     assert json.loads(capsys.readouterr().out) == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["-p", "a b", "up", "serve"], "-p goes after the command: envgen up -p 'a b' serve"),
+        (["recipe", "--from", "x", "show", "y"], "--from goes after the command: envgen recipe show --from x y"),
+        (["-p", "dev", "recipe", "list"], "`envgen recipe list` has no option -p: see envgen recipe list --help"),
+        (["--verison"], "No such option"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_an_option_before_the_command_gets_its_place(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    assert message in capsys.readouterr().err

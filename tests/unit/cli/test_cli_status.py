@@ -90,7 +90,7 @@ def test_one_screen(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = ask(monkeypatch, StubEngine())
     for text in (
         "dev (development)", "others: prod", "unit:dev (0123456789ab), older than the profile",
-        "there is no envgen.lock", "build-dev-20260101T000000.log: ended with 4", "main at ccccccccc, 2 edited",
+        "no envgen.lock", "build-dev-20260101T000000.log: ended with 4", "main at ccccccccc, 2 edited",
         "2KiB", "web (run)",
     ):  # fmt: skip
         assert text in screen
@@ -123,7 +123,7 @@ def test_an_image_that_is_gone_below_a_running_container(monkeypatch: pytest.Mon
     assert "unit:dev is not built" in ask(monkeypatch, engine)
     running = replace(container("web"), labels={"dev.envgen.render": digest})
     monkeypatch.setattr(engine, "containers", lambda _project, *, all: (running,))
-    assert "unit:dev is gone: containers keep running on it" in ask(monkeypatch, engine)
+    assert "unit:dev was removed, but containers still run it" in ask(monkeypatch, engine)
 
 
 def test_files_that_are_not_what_is_built(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,7 @@ def test_files_that_are_not_what_is_built(project: Path, monkeypatch: pytest.Mon
     assert CliRunner().invoke(cli.main, ["render"], standalone_mode=False).return_value == 0
     assert "\nfiles " not in ask(monkeypatch, StubEngine())
     (project / "envgen.yaml").write_text(FILE.replace("[web]", "[web, --more]"))
-    assert "files       not as rendered: compose/dev.yaml; update" in ask(monkeypatch, StubEngine())
+    assert "files       out of date: compose/dev.yaml; update" in ask(monkeypatch, StubEngine())
     assert json.loads(ask(monkeypatch, StubEngine(), "--json"))["drift"] == ["compose/dev.yaml"]
 
 

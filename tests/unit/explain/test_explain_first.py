@@ -112,6 +112,6 @@ def test_a_crash_bundle_is_read_as_its_server_s_log(tmp_path: Path, capsys: pyte
     write_bundle(tmp_path / "none.tar.gz", {"findings.json": "{}"})
     (tmp_path / "cut.tar.gz").write_bytes((tmp_path / "b.tar.gz").read_bytes()[:300])
     (tmp_path / "text.tar.gz").write_text("no archive")
-    for name, why in (("none", "holds no server.log"), ("cut", "can't be read"), ("text", "can't be read")):
+    for name, why in (("none", "has no server.log"), ("cut", "can't be read"), ("text", "can't be read")):
         assert main(["explain", str(tmp_path / f"{name}.tar.gz")]) == 2
         assert why in capsys.readouterr().err

@@ -61,7 +61,7 @@ def test_patterns_of_the_release_replace_those_that_it_contradicts(
     assert [one for one in changed if one in kept] == kept and len(changed) == len(kept) + 3
     assert "+            moe: 'Using ''MARLIN'' Mxfp4 MoE backend'" in capsys.readouterr().err
     assert envgen(["predict", "--python", "python", "--write"]) == 0
-    assert "has what this release logs already" in capsys.readouterr().err
+    assert "already has what this release logs" in capsys.readouterr().err
     assert (project / "envgen.yaml").read_text(encoding="utf-8") == after
 
 

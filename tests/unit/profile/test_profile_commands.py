@@ -132,7 +132,7 @@ def test_init_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert (tmp_path / "envgen.schema.json").read_text() == "mine\n"
     before = (tmp_path / "envgen.yaml").read_text()
     assert main(["init", str(tmp_path), "--name", "two"]) == 6
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     assert (tmp_path / "envgen.yaml").read_text() == before
     assert "name: one\n" in before
 

@@ -51,7 +51,7 @@ def exported(*words: str) -> dict[str, Any]:
 def test_an_editor_attaches_to_what_envgen_starts(folder: Path) -> None:
     found = exported("dev")
     bare = CliRunner().invoke(cli.main, ["export", "devcontainer"])
-    assert "the editor reads compose/dev.yaml, which is not there yet: run `envgen render`" in bare.stderr
+    assert "the editor reads compose/dev.yaml, which does not exist yet: run `envgen render`" in bare.stderr
     assert found["initializeCommand"] == ["envgen", "up", "dev", "--profile", "dev"]
     assert found["dockerComposeFile"] == ["../compose/dev.yaml", "../own/over.yaml"]
     assert (found["service"], found["workspaceFolder"], found["overrideCommand"]) == ("dev", "/elsewhere", False)
