@@ -39,13 +39,15 @@ ENGINE_FILE = "compose/this-engine.yaml"
 class Deployment:
     """``profile`` has its machine's folders. ``node``: the name; "" for the engine that Docker itself would use.
 
-    ``dotenv``: the secrets that this terminal lacks and the project's `.env` has.
+    ``dotenv``: the secrets that this terminal lacks and the project's `.env` has. ``shared``: the profile as it was
+    before it got a machine's folders.
     """
 
     profile: Profile
     root: Path
     node: str = ""
     dotenv: Mapping[str, str] = field(default_factory=dict, repr=False)
+    shared: Profile | None = None
 
     def knowing(self, **values: Any) -> Deployment:
         """The same, where some of what it would look up is known; what it has looked up stays."""
@@ -60,7 +62,8 @@ class Deployment:
 
     def on(self, node: str) -> Deployment:
         """The same on this machine, with its folders; "": as it is."""
-        return replace(self, profile=on_machine(self.profile, node), node=node)
+        shared = self.shared or self.profile
+        return replace(self, profile=on_machine(shared, node), node=node, shared=shared)
 
     # The machine
 

@@ -12,6 +12,7 @@ from envgen.doctor import report, scripts
 from envgen.doctor.collect import attempt, gather
 from envgen.doctor.deep import examine
 from envgen.doctor.model import Context, Finding, Severity, Subject, Where
+from envgen.doctor.nodes import completed, finding
 from envgen.doctor.report import Report
 from envgen.engine.client import Engine
 from envgen.engine.session import hurried
@@ -81,11 +82,11 @@ def _machines(subject: Subject) -> list[Finding]:
             continue
         try:
             with hurried(BETWEEN):
-                answers = nodes.check(subject.here.profile, subject.here.root, name)
+                answers = nodes.check(subject.here, name)
         except EnvgenError as problem:
             first = problem.problems[0]
-            failed = nodes.finding(Severity.ERROR, (), first.message, first.hint)
-            answers = [nodes.completed(failed, subject.here.profile, name)]
+            failed = finding(Severity.ERROR, (), first.message, first.hint)
+            answers = [completed(failed, subject.here.profile, name)]
         found += answers
     return found
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envgen.app import nodes
-from envgen.app.nodes import content
 from envgen.app.session import Session
 from envgen.deployment import Deployment
+from envgen.doctor.nodes import content
 from envgen.engine import process
 from envgen.engine.client import Engine
 from envgen.engine.endpoint import SshAddress

@@ -212,29 +212,29 @@ def notes_on(here: Deployment, service: str, found: preflight.Preflight) -> tupl
 
 def _check_shared(here: Deployment, service: str) -> Checked:
     """The same for a service on several machines."""
-    root, profile = here.root, here.profile
+    profile = here.profile
     found = places(here, (service,))
-    for here in found.found:
+    for rank in found.found:
         try:
-            here.require_name()
+            rank.require_name()
         except RefusedError as refused:
-            raise named(here.node, refused) from None
+            raise named(rank.node, refused) from None
     problems, ranks, running = [], list[Deployment](), list[tuple[Deployment, Container]]()
-    for here in found.found:
-        there = here.engine.containers(profile.compose_name, service)
-        for one in preflight.refusals(here, service, running=bool(there)):
-            problems.append(replace(one, message=here.named(one.message)))
-        ranks.append(here.to_start(service))
+    for rank in found.found:
+        there = rank.engine.containers(profile.compose_name, service)
+        for one in preflight.refusals(rank, service, running=bool(there)):
+            problems.append(replace(one, message=rank.named(one.message)))
+        ranks.append(rank.to_start(service))
         running += [(ranks[-1], one) for one in there]
     if not running:
-        problems += nodes.problems(profile, root, service)
+        problems += nodes.problems(here, service)
     elif len(running) < len(ranks) + len(found.lost):
-        message = f"it runs on {', '.join(here.node for here, _ in running)} alone"
+        message = f"it runs on {', '.join(rank.node for rank, _ in running)} alone"
         problems.append(Problem(message, hint=f"envgen down {service} {profile.chosen}"))
     if problems:
         raise PreflightError(service, tuple(problems))
     differing = [
-        here.named(line) for here, one in running for line in differences(keep_moment(here, one), service, one)
+        rank.named(line) for rank, one in running for line in differences(keep_moment(rank, one), service, one)
     ]
     notes = preflight.exposure(profile, service)
     passed = preflight.Preflight(ranks[0].gpu, running[0][1] if running else None, tuple(notes))
@@ -312,10 +312,9 @@ def _left(checked: Checked) -> None:
 
 def _end_all(checked: Checked) -> None:
     """End a service on all machines, and check what could not be checked while it ran."""
-    profile = checked.here.profile
     progress(f"  stopping {checked.service} on {', '.join(one.node for one in checked.ranks)}")
     problems = [Problem(line) for line in checked.group.take_down()]
-    if problems := problems or nodes.problems(profile, checked.here.root, checked.service):
+    if problems := problems or nodes.problems(checked.here, checked.service):
         raise PreflightError(checked.service, tuple(problems))
 
 

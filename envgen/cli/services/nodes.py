@@ -53,11 +53,10 @@ def check(session: Session, service: str | None, deep: bool) -> int:
       envgen nodes check
       envgen nodes check serve --json
     """
-    profile, root = session.profile(), session.loaded().project.root
-    name, _, machines = nodes.choose(profile, service)
-    began = time.monotonic()
-    written = nodes.write_variables(profile, root, machines)
-    found = nodes.check(profile, root, name, deep=deep)
+    here, began = session.deployment(), time.monotonic()
+    name, _, machines = nodes.choose(here.profile, service)
+    written = nodes.write_variables(here, machines)
+    found = nodes.check(here, name, deep=deep)
     failed = [one for one in found if one.severity is Severity.ERROR]
     seconds = time.monotonic() - began
     document = {

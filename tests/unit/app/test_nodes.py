@@ -1,4 +1,4 @@
-"""What is compared between machines, on answers that were made up."""
+"""The machines of a service: what doctor makes of the check, and what belongs to one machine alone."""
 
 from __future__ import annotations
 
@@ -9,263 +9,24 @@ from typing import Any
 
 import pytest
 
-from envgen.app import doctor, nodes
-from envgen.app.nodes import Seen
+from envgen.app import doctor
 from envgen.deployment import Deployment
-from envgen.doctor.model import Finding, Remedy, Severity, Subject
-from envgen.engine.values import Container, Image, Mount
-from envgen.profile.model import Cluster, GpuMode, Machine, Service
-from envgen.profile.values import ByteSize
+from envgen.doctor.model import Remedy, Severity, Subject
+from envgen.doctor.nodes import completed, finding
+from envgen.profile.model import Cluster, Service
 
 SERVICE = Service(command=("vllm", "serve", "/models/m"))
-CLUSTER = Cluster(nodes=("one", "two"))
-PROFILE: Any = SimpleNamespace(env={}, shm_size=None, ipc="private", gpu=GpuMode.ALL, mounted_sources={})
-
-
-def image(layers: tuple[str, ...] = ("sha256:a",)) -> Image:
-    return Image("sha256:id", {}, "", 0, "arm64", (), {"PATH": "/bin"}, layers=layers)
-
-
-def facts(**changes: Any) -> dict[str, Any]:
-    card = {"address": "10.0.0.1", "mtu": 9000, "up": True, "mbit": "200000"}
-    return {
-        "interfaces": {"eth1": card},
-        "rdma": {},
-        "memory_free": 1 << 36,
-        "memlock": -1,
-        "disk_free": 1 << 40,
-        "now": 0.0,
-        "driver": "580.95.05",
-        "gpus": 1,
-        "taken": [],
-        "checkouts": {},
-        "model": {"folder": "/m", "files": {"a": [1, "x"]}},
-        "versions": {"vllm": "0.32.0", "torch": "2.13.0"},
-        **changes,
-    }
-
-
-def seen(name: str, rank: int, **changes: Any) -> Seen:
-    machine = Machine(address="10.0.0.1", interface="eth1")
-    return Seen(name, machine, rank, version="29.0", arch="arm64", image=image(), facts=facts(**changes))
-
-
-def facts_of(one: Seen, service: Service = SERVICE, profile: Any = None) -> list[Finding]:
-    return [*nodes._facts(one, profile or PROFILE, service, CLUSTER)]
-
-
-def failed(found: list[Finding]) -> list[str]:
-    return [one.seen for one in found if one.severity is Severity.ERROR]
-
-
-def between(one: Seen, two: Seen) -> list[str]:
-    return failed(nodes._between([one, two], SERVICE))
-
-
-def test_machines_that_are_the_same() -> None:
-    assert between(seen("one", 0), seen("two", 1)) == []
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"versions": {"vllm": "0.31.0", "torch": "2.13.0"}}, "vllm differs: one: 0.32.0; two: 0.31.0"),
-        ({"driver": "575.1"}, "the GPU's driver differs: one: 580.95.05; two: 575.1"),
-        ({"interfaces": {"eth1": {"mtu": 1500}}}, "the interface's MTU differs: one: 9000; two: 1500"),
-        ({"model": {"files": {"a": [1, "y"]}}}, "the model differs in a"),
-        ({"model": {"files": {"a": [1, "x"], "b": [0, ""]}}}, "the model differs in b"),
-    ],
-)
-def test_what_differs_is_named(changes: dict[str, Any], message: str) -> None:
-    assert between(seen("one", 0), seen("two", 1, **changes)) == [message]
-
-
-def test_checkouts_are_compared_where_all_machines_have_one() -> None:
-    one = seen("one", 0, checkouts={"vllm": "a", "flashinfer": "b"})
-    assert between(one, seen("two", 1, checkouts={"vllm": "x", "flashinfer": ""})) == [
-        "the checkout vllm differs between one and two"
-    ]
-
-
-def test_a_folder_of_the_service_that_a_machine_lacks() -> None:
-    one = seen("two", 1)
-    one.absent = [Mount("/src/vllm", "/workspace/vllm")]
-    assert failed(facts_of(one)) == ["there is no /src/vllm, which is mounted at /workspace/vllm"]
-
-
-def test_images_are_compared_by_what_they_hold() -> None:
-    other = seen("two", 1)
-    other.image = image(("sha256:b",))
-    assert between(seen("one", 0), other) == ["the image differs between one and two"]
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"interfaces": {}}, "there is no network interface eth1"),
-        (
-            {"interfaces": {"eth1": {"address": "", "mtu": 1, "up": True, "mbit": ""}}},
-            "eth1 has the address (none), not 10.0.0.1",
-        ),
-        ({"interfaces": {"eth1": {"address": "10.0.0.1", "mtu": 1, "up": False, "mbit": ""}}}, "eth1 is down"),
-        ({"disk_free": 3 << 20}, "3MiB are free on Docker's disk"),
-        ({"taken": [29501]}, "port 29501 is taken (cluster.port)"),
-        ({"model": {"folder": "/m", "files": {}}}, "the model is not there"),
-    ],
-)
-def test_what_one_machine_lacks(changes: dict[str, Any], message: str) -> None:
-    assert failed(facts_of(seen("one", 0, **changes))) == [message]
-
-
-@pytest.mark.parametrize(("offset", "messages"), [(3.0, []), (-40.0, ["its clock differs from ours by 40 s"])])
-def test_clocks_must_agree(offset: float, messages: list[str]) -> None:
-    one = seen("one", 0)
-    one.offset = offset
-    assert failed(facts_of(one)) == messages
-
-
-def test_a_port_that_is_blocked_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("envgen.app.nodes.run.ask", lambda *_args, **_more: {"error": "timed out", "port": 29501})
-    monkeypatch.setattr("envgen.app.nodes.run.in_image", lambda *_args, **_more: None)
-    one, two = seen("one", 0), seen("two", 1)
-    one.engine = two.engine = object()  # type: ignore[assignment]
-    found = nodes._connection(SimpleNamespace(image_name="i", base=SimpleNamespace(python="python3")), two, one, 29501)  # type: ignore[arg-type]
-    assert found.seen == "two -> one (10.0.0.1): TCP port 29501 cannot be reached: timed out"
-
-
-def test_rdma_devices_must_be_active_and_have_an_address() -> None:
-    one = seen(
-        "one",
-        0,
-        rdma={
-            "a": {"state": "1: DOWN", "rate": "", "gids": [[3, "10.0.0.1", "10.0.0.0"]]},
-            "b": {"state": "4: ACTIVE", "rate": "", "gids": []},
-        },
-    )
-    one.machine = Machine(address="10.0.0.1", interface="eth1", rdma=("a", "b", "c"))
-    assert failed(facts_of(one)) == [
-        "a is 1: DOWN",
-        "b has no IPv4 address for RoCE v2",
-        "there is no RDMA device c",
-    ]
-
-
-def rdma(*gids: list[Any]) -> dict[str, Any]:
-    return {"state": "4: ACTIVE", "rate": "200 Gb/sec", "gids": list(gids)}
-
-
-RAILS = {"a": rdma([3, "10.0.0.1", "10.0.0.0"]), "b": rdma([3, "10.0.1.1", "10.0.1.0"])}
-
-
-def rails(name: str, *devices: str, rdma: Any = RAILS, **more: Any) -> Seen:
-    one = seen(name, 0, rdma=rdma, **more)
-    one.machine = Machine(address="10.0.0.1", interface="eth1", rdma=devices)
-    return one
-
-
-def test_rdma_devices_are_in_the_same_order_on_all_machines() -> None:
-    assert between(rails("one", "a", "b"), rails("two", "a", "b")) == []
-    wrong = between(rails("one", "a", "b"), rails("two", "b", "a"))
-    assert wrong == [
-        "the network of RDMA device 1 differs: one: 10.0.0.0; two: 10.0.1.0",
-        "the network of RDMA device 2 differs: one: 10.0.1.0; two: 10.0.0.0",
-    ]
-    assert between(rails("one", "a", "b"), rails("two", "a")) == ["the number of RDMA devices differs: one: 2; two: 1"]
-
-
-def test_a_gid_that_is_chosen_for_all_machines_must_be_the_right_one_on_each() -> None:
-    service = replace(SERVICE, env={"NCCL_IB_GID_INDEX": "3"})
-    moved = {"a": rdma([4, "10.0.0.1", "10.0.0.0"])}
-    assert failed(facts_of(rails("one", "a"), service)) == []
-    [message] = failed(facts_of(rails("one", "a", rdma=moved), service))
-    assert message == "a has no IPv4 address for RoCE v2 at GID 3 (NCCL_IB_GID_INDEX), but at 4"
-    profile = SimpleNamespace(**{**vars(PROFILE), "env": {"net": {"NCCL_IB_GID_INDEX": "5"}}})
-    assert len(failed(facts_of(rails("one", "a"), SERVICE, profile))) == 1
-
-
-def test_what_rdma_needs_and_what_could_do_rdma() -> None:
-    [message] = failed(facts_of(rails("one", "a", memlock=8 << 20)))
-    assert message == "a container may lock 8MiB of memory there, and RDMA locks all that it sends"
-    assert failed(facts_of(seen("one", 0, memlock=8 << 20))) == []
-    refused = rails("one", "a", memlock=8 << 20)
-    refused.refused = " type 8: operation not permitted"
-    assert failed(facts_of(refused)) == [
-        "Docker may not set the service's limits there (setrlimit type 8: operation not permitted)"
-    ]
-    [unused] = [one.seen for one in facts_of(seen("one", 0, rdma=RAILS)) if one.severity is Severity.WARNING]
-    assert unused == "a, b can do RDMA, and `rdma` names no device: NCCL uses TCP"
-
-
-def with_gpu(name: str, **labels: str) -> Container:
-    return Container(name, name, "", "running", "", 0, "", labels, {}, (), (), "", gpu=True)
-
-
-def test_other_containers_that_have_the_gpu() -> None:
-    one = seen("one", 0)
-    one.gpus = (with_gpu("notebook"),)
-    [found] = [found for found in facts_of(one) if found.severity]
-    message = "other containers have the GPU, and may hold its memory: notebook"
-    cure = Remedy("docker --context default stop notebook")
-    assert (found.severity, found.seen, found.remedy) == (Severity.WARNING, message, cure)
-    one.gpus += (with_gpu("other-serve-1", **{"dev.envgen.cluster": "head"}),)  # it certainly holds memory
-    assert failed(facts_of(one)) == [f"{message}, other-serve-1"]
-
-
-def test_shared_memory_counts_as_memory() -> None:
-    service = replace(SERVICE, needs_memory=ByteSize.parse("64GiB"), shm_size=ByteSize.parse("32GiB"))
-    [found] = [found for found in facts_of(seen("one", 0), service) if found.severity is Severity.WARNING]
-    assert found.seen.startswith("shm_size is 32GiB: ")
-
-
-@pytest.mark.parametrize(("packet", "severity"), [(9000, Severity.OK), (1500, Severity.ERROR)])
-def test_packets_of_the_whole_mtu_must_pass(packet: int, severity: Severity, monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = {"bytes": nodes.LINK_BYTES, "seconds": 0.01, "peer": "10.0.0.1", "packet": packet}
-    monkeypatch.setattr("envgen.app.nodes.run.ask", lambda *_args, **_more: answer)
-    monkeypatch.setattr("envgen.app.nodes.run.in_image", lambda *_args, **_more: None)
-    one, two = seen("one", 0), seen("two", 1)
-    one.engine = two.engine = object()  # type: ignore[assignment]
-    found = nodes._connection(SimpleNamespace(image_name="i", base=SimpleNamespace(python="python3")), one, two, 29501)  # type: ignore[arg-type]
-    assert found.severity is severity and f"packets of {packet} bytes" in found.title
-
-
-@pytest.mark.parametrize(
-    "broken", [{"interfaces": None}, {"interfaces": {"eth1": 3}}, {"memory_free": "x"}, {"model": {"files": 7}}]
-)
-def test_an_answer_of_another_shape_is_a_failure_and_no_traceback(broken: dict[str, Any]) -> None:
-    one = seen("one", 0, **broken)
-    found = nodes._about(one, PROFILE, SERVICE, CLUSTER)
-    assert any("cannot be read" in message for message in failed(found))
-
-
-@pytest.mark.parametrize("broken", [{"interfaces": None}, {"interfaces": []}, {"interfaces": {"eth1": "x"}}])
-def test_no_connection_is_tried_from_a_machine_without_its_address(broken: dict[str, Any]) -> None:
-    assert nodes._has_address(seen("one", 0))
-    assert not nodes._has_address(seen("one", 0, **broken))
-
-
-@pytest.mark.parametrize(
-    "answer", [{}, {"bytes": "x", "seconds": 1}, {"bytes": 1 << 26, "seconds": 0}, {"bytes": [], "seconds": {}}]
-)
-def test_an_answer_about_a_connection_of_another_shape(answer: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("envgen.app.nodes.run.ask", lambda *_args, **_more: answer)
-    monkeypatch.setattr("envgen.app.nodes.run.in_image", lambda *_args, **_more: None)
-    one, two = seen("one", 0), seen("two", 1)
-    one.engine = two.engine = object()  # type: ignore[assignment]
-    found = nodes._connection(SimpleNamespace(image_name="i", base=SimpleNamespace(python="python3")), one, two, 29501)  # type: ignore[arg-type]
-    assert found.severity is Severity.ERROR and "cannot be read" in found.seen
 
 
 def test_doctor_reports_the_machines_of_a_cluster_in_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    services = {"serve": replace(SERVICE, cluster=CLUSTER), "dev": SERVICE}
+    services = {"serve": replace(SERVICE, cluster=Cluster(nodes=("one", "two"))), "dev": SERVICE}
     profile: Any = SimpleNamespace(name="prod", services=services)
     answers = [
-        nodes.finding(Severity.OK, ("one",), "Docker 29"),
-        nodes.finding(Severity.WARNING, ("one", "two"), "slow", "is it the right interface?"),
-        nodes.finding(Severity.ERROR, ("two",), "the image x is not there", fix="envgen nodes push --image"),
+        finding(Severity.OK, ("one",), "Docker 29"),
+        finding(Severity.WARNING, ("one", "two"), "slow", "is it the right interface?"),
+        finding(Severity.ERROR, ("two",), "the image x is not there", fix="envgen nodes push --image"),
     ]
-    monkeypatch.setattr(
-        "envgen.app.nodes.check", lambda *_: [nodes.completed(one, profile, "serve") for one in answers]
-    )
+    monkeypatch.setattr("envgen.app.nodes.check", lambda *_: [completed(one, profile, "serve") for one in answers])
     ok, warning, error = doctor._machines(Subject(Deployment(profile, Path())))
     assert ok.title == "one: Docker 29" and ok.severity is Severity.OK
     assert warning.severity is Severity.WARNING and (warning.title, warning.seen) == ("serve on one and two", "slow")
@@ -273,18 +34,3 @@ def test_doctor_reports_the_machines_of_a_cluster_in_its_own_words(monkeypatch: 
     assert error.severity is Severity.ERROR and error.seen == "the image x is not there"
     assert error.remedy == Remedy("envgen nodes push --image")
     assert doctor._machines(Subject(Deployment(profile, Path()), "dev")) == []
-
-
-def test_a_machine_that_runs_the_service_has_its_ports_and_memory() -> None:
-    one = seen("one", 0, memory_free=0)
-    service = replace(SERVICE, needs_memory=ByteSize.parse("4GiB"))
-    assert failed(facts_of(one, service)) != []
-    one.runs = True
-    assert failed(facts_of(one, service)) == []
-
-
-def test_each_rank_has_a_gpu_of_its_own() -> None:
-    service = replace(SERVICE, args={"tensor-parallel-size": "4"})
-    assert failed(facts_of(seen("one", 0), service)) == ["2 ranks are to run here, each with a GPU; there are 1"]
-    assert failed(facts_of(seen("one", 0, gpus=2), service)) == []
-    assert failed(facts_of(seen("one", 0, gpus=0), service)) == []  # the driver does not tell

