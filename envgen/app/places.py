@@ -14,7 +14,7 @@ from envgen.engine.values import Container
 from envgen.errors import EngineError, UsageError
 from envgen.profile.exposure import is_local
 from envgen.profile.model import Profile
-from envgen.serve.launch import CONFIG_HASH, settings_differ
+from envgen.serve.differences import CONFIG_HASH, settings_differ
 
 T = TypeVar("T")
 

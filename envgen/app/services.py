@@ -34,7 +34,8 @@ from envgen.errors import (
 from envgen.patches.checkout import lacking
 from envgen.profile.model import GpuMode, Profile
 from envgen.serve import preflight
-from envgen.serve.launch import Launcher, Started, differences, keep_moment, missing_here, recreate_refused, what_next
+from envgen.serve.differences import differences, keep_moment, missing_here, recreate_refused
+from envgen.serve.launch import Launcher, Started, what_next
 from envgen.serve.preflight import PreflightError
 from envgen.serve.readiness import Answer
 from envgen.serve.wait import Awaited

@@ -26,7 +26,7 @@ from envgen.files import state_dir
 from envgen.profile.model import Profile
 from envgen.render.environment import checkout_variable, compose_environment
 from envgen.render.outputs import diff, render_project
-from envgen.serve.launch import differences, keep_moment
+from envgen.serve.differences import differences, keep_moment
 from envgen.serve.preflight import RENDER_LABEL
 
 T = TypeVar("T")

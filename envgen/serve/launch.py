@@ -1,9 +1,4 @@
-"""Start one service of a profile and wait until it really answers; on failure leave nothing behind.
-
-A server that runs is only replaced when the user asks for it: loading a large model takes minutes, so nothing that
-depends on the moment may cost a reload. Variables that only the first terminal had (HF_TOKEN) are taken from the
-running container; whatever else differs is named, each by itself.
-"""
+"""Start one service of a profile and wait until it really answers; on failure leave nothing behind."""
 
 from __future__ import annotations
 
@@ -11,10 +6,9 @@ import contextlib
 import re
 import shlex
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 from urllib.parse import urlsplit
 
 from packaging.utils import canonicalize_name
@@ -22,22 +16,19 @@ from packaging.utils import canonicalize_name
 from envgen import files
 from envgen.deployment import Deployment
 from envgen.engine.client import Engine
-from envgen.engine.compose import Compose
 from envgen.engine.endpoint import Endpoint, forward
-from envgen.engine.values import Container, read_json
-from envgen.errors import Problem, ProcessError, RefusedError, ServiceError
+from envgen.engine.values import Container
+from envgen.errors import ProcessError, RefusedError, ServiceError
 from envgen.explain import cause_of
 from envgen.explain.first import first_exception
 from envgen.files import state_dir
 from envgen.profile.exposure import API_KEY
 from envgen.profile.model import Profile, Service
 from envgen.profile.values import PortMapping
-from envgen.redact import redact
-from envgen.render.compose import PROXY
 from envgen.serve import preflight
 from envgen.serve.readiness import Answer
 from envgen.serve.wait import Awaited, NotReady, StartFailure, Waiter, log_text
-from envgen.text import short_id, shorten
+from envgen.text import shorten
 
 Say = Callable[[str], None]
 SHOWN = 300  # characters of the line that proves a cause
@@ -334,135 +325,3 @@ def reachable_url(service: Service, endpoint: Endpoint) -> str:
     address = port.address if port.address not in ("", "0.0.0.0", "::") else "127.0.0.1"
     address = f"[{address}]" if ":" in address else address
     return f"http://127.0.0.1:{forward(endpoint.host, f'{address}:{port.host}').port}"
-
-
-CONFIG_HASH = "com.docker.compose.config-hash"
-
-
-def recreate_refused(profile: Profile, service: str, differences: Sequence[str]) -> RefusedError:
-    """The service runs with other settings; replacing it has to be asked for."""
-    head = Problem(f"{service} is running, and a start with the current settings would replace it:")
-    last = Problem(differences[-1], hint=f"envgen up {service} {profile.chosen_variant} --recreate")
-    return RefusedError(problems=(head, *map(Problem, differences[:-1]), last))
-
-
-def keep_moment(here: Deployment, running: Container) -> Deployment:
-    """``here`` with the values of ``running`` for whatever this terminal doesn't decide."""
-    shell = here.shell
-    kept = {name: running.env[name] for name in _passed(here.profile) if running.env.get(name) and name not in shell}
-    return here.knowing(compose=replace(here.compose, env={**here.compose.env, **kept}))
-
-
-def settings_differ(here: Deployment, found: Iterable[Container]) -> dict[str, bool]:
-    """Container id -> whether Compose would replace it for its settings. One that can't be compared is left out.
-
-    Compose leaves a digest of a service's settings on its container; the image is not in it.
-    """
-    asked: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
-    answers = {}
-    for one in found:
-        kept = keep_moment(here, one).compose
-        question = tuple(sorted(kept.env.items()))
-        if question not in asked:
-            asked[question] = _digests(kept)
-        if one.service in asked[question]:
-            answers[one.id] = asked[question][one.service] != one.labels.get(CONFIG_HASH)
-    return answers
-
-
-def _digests(compose: Compose) -> Mapping[str, str]:
-    done = compose.run("--profile", "*", "config", "--hash", "*", timeout=10, check=False)
-    lines = (line.split() for line in done.stdout.decode(errors="replace").splitlines())
-    return {} if done.code else {words[0]: words[1] for words in lines if len(words) == 2}
-
-
-def missing_here(here: Deployment, running: Container) -> tuple[str, ...]:
-    """The profile's secrets that the running container has and this terminal lacks."""
-    shell = here.shell
-    return tuple(name for name in here.profile.secrets if running.env.get(name) and name not in shell)
-
-
-def differences(here: Deployment, service: str, running: Container) -> tuple[str, ...]:
-    """One line for each setting that makes Compose replace ``running``; empty when it would leave it alone.
-
-    Compose itself decides (its dry run); the lines are ours. Raises ProcessError when Compose fails.
-    """
-    done = here.compose.run("--dry-run", "up", "--detach", "--no-build", "--pull", "never", service)
-    lines = (done.stdout + b"\n" + done.stderr).decode(errors="replace").splitlines()
-    if not any(line.rstrip().endswith(" Recreate") for line in lines):
-        return ()
-    found = tuple(_named(here.engine, here.profile, _wanted(here.compose, service), running))
-    return found or ("settings of the Compose file that have no line of their own here",)
-
-
-def _passed(profile: Profile) -> tuple[str, ...]:
-    return (*profile.secrets, *(PROXY if profile.network.pass_proxy else ()))
-
-
-def _wanted(compose: Compose, service: str) -> Mapping[str, Any]:
-    text = compose.run("config", "--format", "json", service).stdout.replace(b"$$", b"$")  # it doubles every one
-    try:
-        return dict(read_json(text)["services"][service])
-    except (ValueError, KeyError, TypeError):
-        raise ServiceError(f"docker compose config describes no service {service}") from None
-
-
-def _named(engine: Engine, profile: Profile, wanted: Mapping[str, Any], running: Container) -> Iterator[str]:
-    image = engine.image(profile.image_name)
-    if image is not None and image.id != running.image_id:
-        yield f"image: {short_id(running.image_id)} is now {short_id(image.id)}"
-    details = engine.inspect(running.id) or {}
-    config = details.get("Config") or {}
-    command = wanted.get("command")
-    old = list(config.get("Cmd") or [])
-    if isinstance(command, list) and command != old:
-        shown = [f"-{redact(word)}" for word in old if word not in command]
-        shown += [f"+{redact(word)}" for word in command if word not in old]
-        yield f"command: {' '.join(shown) or 'the same words in another order'}"
-    user = str(wanted.get("user") or "")
-    if user != running.user and (user or ":" in running.user):  # without a user of its own it has the image's
-        yield f"user: {running.user or 'root'} is now {user or 'root'}"
-    yield from _environment(engine, profile, wanted.get("environment") or {}, running)
-    yield from _mounts(wanted.get("volumes") or [], running)
-    yield from _ports(wanted.get("ports") or [], running)
-
-
-def _environment(engine: Engine, profile: Profile, wanted: Mapping[str, Any], running: Container) -> Iterator[str]:
-    base = engine.image(running.image_id)
-    inherited = base.env if base else {}
-    for name, value in sorted(wanted.items()):
-        old = running.env.get(name)
-        if value is None or old == str(value):  # None: passed on where the terminal has it, and it has not
-            continue
-        if name in _passed(profile):
-            yield f"environment: {name} has another value"
-        elif old is None:
-            yield f"environment: {name}={redact(str(value))} is new"
-        else:
-            yield f"environment: {name}={redact(old)} is now {redact(str(value))}"
-    for name in sorted(set(running.env) - set(wanted)):
-        if inherited.get(name) != running.env[name]:
-            yield f"environment: {name} is no longer set"
-
-
-def _mounts(wanted: Sequence[Any], running: Container) -> Iterator[str]:
-    old = {mount.target: mount.source for mount in running.mounts}
-    new = {str(one["target"]): str(one.get("source", "")) for one in wanted}
-    moved: list[str] = []
-    for target in sorted(old.keys() | new.keys()):
-        if target not in new:
-            yield f"mount: {target} is no longer mounted"
-        elif target not in old:
-            yield f"mount: {target} is new"
-        elif new[target].startswith("/") and old[target] != new[target]:
-            if any(target.startswith(f"{other}/") for other in moved):  # what is mounted in it has gone with it
-                continue
-            moved.append(target)
-            yield f"mount: {target} is {old[target]}, and is now {new[target]}"
-
-
-def _ports(wanted: Sequence[Any], running: Container) -> Iterator[str]:
-    old = sorted({f"{port.host}:{port.container}" for port in running.ports})
-    new = sorted({f"{one.get('published')}:{one.get('target')}" for one in wanted})
-    if old != new:
-        yield f"ports: {', '.join(old) or 'none'}, now {', '.join(new) or 'none'}"

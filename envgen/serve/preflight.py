@@ -78,7 +78,7 @@ def check(here: Deployment, name: str, weights: Callable[[], Iterable[Problem]] 
     problems = [*of_image(here)]
     problems += refusals(here, name, running=bool(mine), notes=notes)
     if engine.info().local:
-        problems += _ports(engine, profile, name, mine)
+        problems += ports(engine, profile, name, mine)
     notes += exposure(profile, name)
     gpu = here.gpu
     if gpu is GpuMode.NONE and profile.gpu is GpuMode.AUTO:
@@ -211,7 +211,8 @@ def files(profile: Profile, root: Path) -> Iterator[Problem]:
             yield Problem(f"{key}: there is no {kind} {found}", hint=f"correct {key}, or unset it")
 
 
-def _ports(engine: Engine, profile: Profile, name: str, mine: tuple[Container, ...]) -> Iterator[Problem]:
+def ports(engine: Engine, profile: Profile, name: str, mine: tuple[Container, ...]) -> Iterator[Problem]:
+    """Ports of the service that are taken, and not by its own container ``mine``."""
     service = profile.services[name]
     own = {port.host for container in mine for port in container.ports}
     wanted = [port for port in service.host_ports if port.host not in own]

@@ -153,7 +153,7 @@ def test_what_plain_compose_started_in_a_copy_holds_the_name(first: Project) -> 
 UNCHECKED = """
 import sys
 from envgen.serve import preflight
-preflight._ports = lambda *_: iter(())
+preflight.ports = lambda *_: iter(())
 from envgen.__main__ import main
 sys.exit(main())
 """

@@ -19,7 +19,8 @@ from envgen.engine.compose import Compose
 from envgen.engine.values import COMPOSE_ONE_OFF, Container, ExecResult
 from envgen.errors import EnvgenError, NotFoundError, ServiceError, UsageError
 from envgen.profile.model import GpuMode
-from envgen.serve.launch import CONFIG_HASH, Started
+from envgen.serve.differences import CONFIG_HASH
+from envgen.serve.launch import Started
 from envgen.serve.preflight import Preflight, PreflightError
 
 FILE = """

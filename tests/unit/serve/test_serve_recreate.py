@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from tests_render_make import profile
 
+from envgen.deployment import Deployment
 from envgen.engine.client import Engine
 from envgen.engine.values import Container, Mount
 from envgen.profile.model import Service
-from envgen.serve.launch import _mounts, _wanted, recreate_refused
+from envgen.serve.differences import differences, recreate_refused
 from envgen.serve.wait import NotReady, Waiter
 
 RUNS = Container(
     id="1", name="lab-web-1", service="web", state="running", health="healthy", exit_code=0, image_id="sha256:1",
     labels={}, env={}, mounts=(), ports=(), started_at="2026-11-22T01:02:03Z",
 )  # fmt: skip
+
+
+def here(described: Mapping[str, Any], runs: Sequence[str] = ()) -> Deployment:
+    """Where Compose would replace the container, and describes the service so; the one that is there ``runs`` this."""
+
+    def compose(*words: str) -> Any:
+        return SimpleNamespace(
+            stdout=json.dumps({"services": {"web": described}}).encode() if "config" in words else b"web Recreate",
+            stderr=b"",
+        )
+
+    engine: Any = SimpleNamespace(image=lambda _name: None, inspect=lambda _id: {"Config": {"Cmd": list(runs)}})
+    return Deployment(profile(name="lab"), Path()).knowing(engine=engine, compose=SimpleNamespace(run=compose))
 
 
 def test_the_command_stands_below_what_differs() -> None:
@@ -45,7 +62,7 @@ def test_what_is_mounted_in_a_checkout_that_moved_is_not_listed_too() -> None:
         {"target": "/code/lib/.git", "source": "/wt/lib/.git"},
         {"target": "/code/library", "source": "/wt/x"},
     ]
-    found = list(_mounts(wanted, replace(RUNS, mounts=old)))
+    found = differences(here({"volumes": wanted}), "web", replace(RUNS, mounts=old))
     assert [line.partition(" is ")[0] for line in found] == ["mount: /code/lib", "mount: /code/library"]
 
 
@@ -75,6 +92,6 @@ def test_a_loop_names_the_exit_code_although_the_program_runs_again() -> None:
 
 def test_a_dollar_sign_is_no_difference() -> None:
     """Compose prints each one twice: that is how its file has it."""
-    printed = b'{"services": {"web": {"command": ["sh", "-c", "echo $$LEVEL $$$$"]}}}'
-    compose: Any = SimpleNamespace(run=lambda *_: SimpleNamespace(stdout=printed))
-    assert _wanted(compose, "web") == {"command": ["sh", "-c", "echo $LEVEL $$"]}
+    command = ["sh", "-c", "echo $LEVEL $$"]
+    printed = {"command": ["sh", "-c", "echo $$LEVEL $$$$"], "environment": {"A": "$$"}}
+    assert differences(here(printed, runs=command), "web", RUNS) == ("environment: A=$ is new",)
