@@ -104,7 +104,7 @@ def request_of(job: Job, options: Options) -> BuildRequest:
         tags=options.tags if options.push else (job.image, *options.tags),
         # The layers have this time anyway; as an argument it also reaches the image's own record of its making.
         args={"SOURCE_DATE_EPOCH": str(job.here.lock.epoch)} if job.here.lock else {},
-        pass_args=proxy_arguments() if profile.network.pass_proxy else (),
+        pass_args=proxy_arguments(),
         secrets=secrets,
         contexts={"wheelhouse": Path(wheelhouse)} if wheelhouse else {},
         target=job.target,

@@ -217,7 +217,7 @@ def _ask(
     user = "" if mount.kind == "volume" else "{}:{}".format(*host_user(engine))
     fetches = on_line is not None
     if fetches:
-        env |= {name: value for name, value in os.environ.items() if name in PROXY and profile.network.pass_proxy}
+        env |= {name: value for name, value in os.environ.items() if name in PROXY}
         ca = profile.network.ca_certificates
         if ca is not None:
             mounts.append(Mount(str((here.root / Path(ca.path).expanduser()).resolve()), names.CA_FILE, read_only=True))

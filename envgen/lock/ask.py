@@ -63,7 +63,6 @@ class Repository:
     name: str
     url: str
     ref: str
-    submodules: bool = True
     without: tuple[str, ...] = ()
 
     @property
@@ -83,7 +82,7 @@ def repositories(profile: Profile) -> tuple[Repository, ...]:
     for name, source in profile.sources.items():
         if source.origin.git:
             without = tuple(source.submodule_origins)
-            found.append(Repository(name, source.origin.git, source.origin.git_ref, source.submodules, without))
+            found.append(Repository(name, source.origin.git, source.origin.git_ref, without))
             found += [Repository(f"{name}/{p}", one.git, one.ref) for p, one in source.submodule_origins.items()]
         if source.origin.is_built:
             found += [Repository(f"{name}.{n}", one.git, one.ref) for n, one in source.install.inputs.items()]

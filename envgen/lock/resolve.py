@@ -89,7 +89,7 @@ def resolve_packages(
         engine,
         str(profile.base.image),
         mounts=[Mount(ca, _CA, read_only=True)] if ca else [],
-        env=env if profile.network.pass_proxy else {},
+        env=env,
         user="0:0",
         network="bridge",
     )
@@ -271,7 +271,7 @@ def _questions(
             same = [other for other in every if other.key == one.key]
             # What one profile replaces is still to be asked for another one.
             without = set.intersection(*(set(other.without) for other in same))
-            whole = replace(one, submodules=any(o.submodules for o in same), without=tuple(sorted(without)))
+            whole = replace(one, without=tuple(sorted(without)))
             owner, source = owners[one.key]
             what, place = f"{one.name} {one.ref}", f"sources.{source}.origin"
             git[one.key] = _Question(what, owner, place, functools.partial(_ask_git, tools, whole))
@@ -310,7 +310,7 @@ def _repository(name: str) -> tuple[str, str]:
 
 def _ask_git(tools: Tools, one: ask.Repository) -> GitLock:
     _online(tools, one.name)
-    return tools.git.resolve(one.url, one.ref, one.submodules, one.without)
+    return tools.git.resolve(one.url, one.ref, one.without)
 
 
 def _ask_model(tools: Tools, model: ModelRef) -> str:

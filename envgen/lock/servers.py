@@ -88,11 +88,11 @@ class Git:
         self._timeout = timeout
         self._pause = pause
 
-    def resolve(self, url: str, ref: str, submodules: bool, without: Sequence[str] = ()) -> GitLock:
-        """The commit of ``ref``, and of all submodules if they are wanted, but of those at the paths ``without``."""
+    def resolve(self, url: str, ref: str, without: Sequence[str] = ()) -> GitLock:
+        """The commit of ``ref``, and of all submodules except those at the paths ``without``."""
         with _about(f"{ref} of {without_login(url)}"):
             commit, kind = self._commit(url, ref)
-            modules = self._submodules(url, commit, without=without) if submodules else []
+            modules = self._submodules(url, commit, without=without)
         return GitLock(url, ref, commit, kind, tuple(sorted(modules, key=lambda module: module.path)))
 
     def _commit(self, url: str, ref: str) -> tuple[str, str]:

@@ -1,7 +1,7 @@
 """A merged tree -> frozen records of the model, with every problem collected on the way, and a hint for each.
 
-Nothing stops at the first problem. Where a value is wrong, the field's default (or a harmless stand-in) takes its
-place, so that semantic checks can still look at all the rest; ``Binding.broken`` lists what they must not judge.
+Binding does not stop at the first problem. Where a value is wrong, the field's default (or a valid stand-in) takes its
+place, so that semantic checks can still run on the rest; ``Binding.broken`` lists the paths that they must not judge.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ class Binding:
     """Collects problems, and which paths are broken, while one profile is bound."""
 
     def __init__(self, *, partial: bool = False, overlay: bool = False) -> None:
-        self.partial = partial  # what it extends is unknown, so nothing can be said to be missing
-        self.overlay = overlay  # it will be merged into something else, where null removes
+        self.partial = partial  # what it extends is unknown, so a key that is not there may not be missing
+        self.overlay = overlay  # it is merged into a profile later, where null removes a value
         self.problems: list[Problem] = []
         self.broken: set[str] = set()
 
     def report(self, message: str, place: Place, hint: str = "") -> None:
-        """Note a problem; its key path counts as broken."""
+        """Add a problem, and mark its key path as broken."""
         self.problems.append(Problem(message, place, hint))
         self.broken.add(place.key)
 
     def wrong(self, node: Node, path: str, message: str, hint: str = "") -> Any:
-        """Note that the value at ``node`` is wrong."""
+        """Add a problem with the value at ``node``; returns _WRONG."""
         self.report(message, node.place(path), hint)
         return _WRONG
 
@@ -89,7 +89,7 @@ class Binding:
         return self._variant(node, path) if shape.type is Variant else self.record(shape.type, node, path)
 
     def _variant(self, node: Node, path: str) -> Variant:
-        """The variant at ``node``; nothing in it is required."""
+        """The variant at ``node``, in which nothing is required."""
         inner = Binding(partial=True, overlay=True)
         bound: Variant = inner.record(Variant, node, path, changes=MappingProxyType({}))
         self.problems += inner.problems
@@ -119,10 +119,12 @@ class Binding:
             return self.wrong(node, path, f"{node.text[:20]}... is too large")
         value = int(node.text)
         if key.low is not None and not key.low <= value <= (value if key.high is None else key.high):
-            wrong = (
-                f"too small; the least is {key.low}" if key.high is None else f"out of range ({key.low} to {key.high})"
+            reason = (
+                f"too small; the minimum is {key.low}"
+                if key.high is None
+                else f"out of range ({key.low} to {key.high})"
             )
-            return self.wrong(node, path, f"{value} is {wrong}")
+            return self.wrong(node, path, f"{value} is {reason}")
         return value
 
     def text(self, node: Node, path: str, pattern: str = "") -> Any:
@@ -161,8 +163,8 @@ class Binding:
         if node.kind != nodes.LIST:
             hint = _as_list(shape.inner, node.text, path) if node.kind not in (nodes.MAP, nodes.NULL) else ""
             return self.wrong(node, path, f"expected a list, found {node.seen()}", hint)
-        found = [self.value(shape.inner, child, f"{path}[{i}]", key) for i, child in enumerate(node.elements)]
-        return tuple(value for value in found if value is not _WRONG)
+        values = [self.value(shape.inner, child, f"{path}[{i}]", key) for i, child in enumerate(node.elements)]
+        return tuple(value for value in values if value is not _WRONG)
 
     def _mapping(self, shape: Shape, node: Node, path: str, key: Key) -> Any:
         inner = shape.inner
@@ -179,7 +181,7 @@ class Binding:
                 message = f"{_short(name)} is not a valid name here"
                 self.report(message, child.key_place(where), meaning(key.names))
             elif _begun_by_override(inner, child):
-                others = [one for one in node.items if one != name]
+                others = [other for other in node.items if other != name]
                 self.report(f"there is no {where} to change", child.key_place(where), near(name, others))
             elif child.kind != nodes.NULL or (texts and not self.overlay):
                 value = self.source_text(child, where) if texts else self.value(inner, child, where, nested)
@@ -188,7 +190,7 @@ class Binding:
         return MappingProxyType(values)
 
     def source_text(self, node: Node, path: str) -> Any:
-        """The value of a variable: the text as it is in the file, so that 0.70 stays 0.70."""
+        """The value of a variable, as written in the file: 0.70 stays 0.70."""
         if node.kind == nodes.NULL:
             return self.wrong(node, path, "has no value", 'write "" for an empty text')
         if node.kind in (nodes.MAP, nodes.LIST):
@@ -212,7 +214,7 @@ class Binding:
         return self.source_text(node, path)
 
     def json_value(self, node: Node, path: str) -> Any:
-        """What a mapping in ``args`` means as JSON."""
+        """A mapping in ``args`` as JSON."""
         if node.kind == nodes.MAP:
             for name, child in node.items.items():
                 try:
@@ -236,9 +238,9 @@ class Binding:
 
 
 def _begun_by_override(inner: Shape, node: Node) -> bool:
-    """Whether ``node`` is an entry that no profile has, and a layer over the profile gives a part of.
+    """Whether ``node`` is a part of an entry that no profile has: a misspelt name in an override.
 
-    The local file may describe whole entries (machines always are its own): there, one with a required key is one.
+    The local file may also describe whole entries: one with a required key, and every machine.
     """
     layer = node.source.layer
     if (
@@ -261,7 +263,7 @@ def _short(text: str) -> str:
 
 
 def _stand_in(shape: Shape) -> Any:
-    """Something of the right type for a required field whose value is missing or wrong."""
+    """A valid value for a required field whose own value is missing or wrong."""
     if shape.kind == shapes.SCALAR:
         return shape.type()
     if shape.kind == shapes.VALUE:
@@ -276,9 +278,9 @@ def _stand_in(shape: Shape) -> Any:
 
 @dataclass(frozen=True)
 class Report:
-    """What the semantic checks see of one profile, and where they put what they find: at paths below ``base``.
+    """What the semantic checks see of one profile, and where they add problems: at paths below ``base``.
 
-    A path is a tuple (list items by their number), or keys with dots between them.
+    A path is a tuple (list items by their number), or keys joined by dots.
     """
 
     profile: Profile
@@ -288,16 +290,16 @@ class Report:
     base: Path_ = ()
 
     def at(self, *path: str) -> Report:
-        """The same, for what is below ``path``."""
+        """The same report for paths below ``path``."""
         return replace(self, base=(*self.base, *path))
 
     @property
     def top(self) -> Report:
-        """The same, for the whole profile."""
+        """The same report for the whole profile."""
         return replace(self, base=())
 
     def _full(self, path: Path_ | str) -> tuple[list[str], str]:
-        """The parts of a path from the top, and its spelling."""
+        """The parts of the whole path, and its spelling."""
         more = path.split(".") if isinstance(path, str) and path else path
         parts = [str(part) for part in (*self.base, *more)]
         key = ""
@@ -309,16 +311,16 @@ class Report:
         self, path: Path_ | str, message: str, hint: str = "",
         *, at_key: bool = False, whole: bool = False, hidden: bool = False,
     ) -> None:  # fmt: skip
-        """Note a problem with the value at ``path``; ``hidden``: it is a secret, so its line is not shown.
+        """Add a problem with the value at ``path``; ``hidden``: it is a secret, so its line is not shown.
 
-        Nothing is noted about a value that could not be bound; with ``whole``, nor where anything below it could not.
+        A value that could not be bound gets no second problem; with ``whole``, nor one with a broken value below it.
         """
         parts, key = self._full(path)
         broken = self._binding.broken
         if any(_covers(other, key) or (whole and _covers(key, other)) for other in broken):
             return
         node, missing = self.tree, False
-        for part in parts:  # of a default: the nearest thing that is written down
+        for part in parts:  # a default has no place: take the nearest value that is written
             missing = part not in node.items
             if missing:
                 break
@@ -327,21 +329,21 @@ class Report:
         self._binding.problems.append(Problem(message, replace(place, text="") if hidden else place, hint))
 
     def elsewhere(self, problems: Iterable[Problem]) -> None:
-        """Note problems of another file, which have their places."""
+        """Add problems of another file, with their own places."""
         self._binding.problems += problems
 
     def once(self, taken: dict[object, str], value: object, owner: str, path: str, what: str, hint: str = "") -> None:
-        """Note that another than ``owner`` has ``value``; ``what`` it is, with {} for the other's name."""
+        """Add a problem where ``value`` is taken by another than ``owner``; ``what``: its name, {} for the other's."""
         first = taken.setdefault(value, owner)
         if first != owner:
             self.problem(path, f"{value} is already {what.format(first)}", hint or "choose another")
 
     def host_path(self, path: str, value: HostPath, *, checkout: bool = False) -> None:
-        """A path of the machine. Who writes the shared file is not whose machine it is: it may name places of the
-        project and of the home, but no hidden ones there (~/.cache excepted), and beside the project a ``checkout``."""
+        """Check a path of the machine. The shared file comes from others, so it may name places in the project and in
+        the home folder, but no hidden ones (except ~/.cache); a ``checkout`` may also be beside the project."""
         if self.is_shared(path):
             if value.is_machine_specific:
-                message = f"{str(value)!r} is a place on one machine; this file is shared"
+                message = f"{str(value)!r} is a place on one machine, but this file is shared"
                 self.problem(path, message, LOCAL_HINT.format("an absolute path"))
             elif message := self._elsewhere(value, checkout):
                 self.problem(path, f"{str(value)!r} {message}", LOCAL_HINT.format("such a path"))
@@ -355,20 +357,20 @@ class Report:
             self.problem(path, message, "rename the folder, or reach it through a link")
 
     def _elsewhere(self, value: HostPath, checkout: bool) -> str:
-        """Why a path of the shared file leads to what is not the project's; "" where it does not."""
+        """Why the shared file must not name this path; "" where it may."""
         parts = os.path.normpath(value.path).split("/")
         if not value.is_relative:
             hidden = parts[0] == "~" and (len(parts) == 1 or (parts[1].startswith(".") and parts[1:2] != [".cache"]))
-            return "may hold keys and settings of the user; this file is shared" if hidden else ""
+            return "may hold your keys and settings, and this file is shared" if hidden else ""
         if parts[0] == "..":
             beside = checkout and len(parts) > 1 and not parts[1].startswith(".")
-            return "" if beside else "leaves the project folder; this file is shared"
+            return "" if beside else "leaves the project folder, and this file is shared"
         if not (self.root / value.path).resolve().is_relative_to(self.root.resolve()):
-            return "is a link that leaves the project folder; this file is shared"
+            return "is a link that leaves the project folder, and this file is shared"
         return ""
 
     def in_project(self, path: Path_ | str, text: str) -> Path | None:
-        """The file or folder ``text`` of the project; None, and a problem, where it is not there or leaves it."""
+        """The file or folder ``text`` of the project; None, with a problem, where it is missing or outside."""
         try:
             plain = own_path(text)
         except ValueError as error:
@@ -376,7 +378,7 @@ class Report:
             return None
         place = self.root / plain
         if not place.exists():
-            self.problem(path, f"there is no {plain!r} in the project", "make it, or correct the path")
+            self.problem(path, f"there is no {plain!r} in the project", "create it, or correct the path")
         elif not place.resolve().is_relative_to(self.root.resolve()):
             self.problem(path, f"{plain!r} is a link that leaves the project folder", "copy it here")
         else:
@@ -389,13 +391,15 @@ class Report:
         return self._binding.partial
 
     def is_broken(self, path: str) -> bool:
-        """True when the value at ``path`` is missing or wrong, so that the profile holds a stand-in."""
+        """True when the value at ``path`` is missing or wrong, and the profile holds a stand-in."""
         return self._full(path)[1] in self._binding.broken
 
     def sources(self, *keys: str) -> list[tuple[str, Source]]:
-        """The sources of which all of ``keys`` are as the user wrote them."""
-        found = self.profile.sources.items()
-        return [one for one in found if not any(self.top.is_broken(f"sources.{one[0]}.{key}") for key in keys)]
+        """The sources in which none of ``keys`` is broken."""
+        sources = self.profile.sources.items()
+        return [
+            (name, s) for name, s in sources if not any(self.top.is_broken(f"sources.{name}.{key}") for key in keys)
+        ]
 
     def node(self, path: str) -> Node | None:
         """The node at ``path``, or None where the value is a default."""
@@ -422,7 +426,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./=@+-]+")
 _SHELL = re.compile(r"[&|;<>`$*()]")
 
 
-# Keys of Compose that people type most, and what they are here.
+# Keys of Compose that people type most, and their names here.
 COMPOSE: Mapping[str, str] = {
     "environment": "it is `env` here: {NAME: value} in a service, {GROUP: {NAME: value}} in the profile",
     "env_file": "write `secrets: [NAME]` in the profile for a variable of your shell or of .env, or `env`",
@@ -432,10 +436,10 @@ COMPOSE: Mapping[str, str] = {
     "entrypoint": "write the program first in `command` of a service",
     "depends_on": "not needed: `envgen up` waits until a service is ready; start the other one first",
     "deploy": "write `gpu: [0]` for GPUs, `needs_memory` for memory",
-    "container_name": "name it in a Compose file of yours, and that file in `compose:` of the profile",
+    "container_name": "set it in a Compose file of your own, and name that file in `compose:` of the profile",
     "tty": "it is `interactive: true` in a service",
 }
-# Records whose keys people look for elsewhere, and how to say where they belong.
+# Records whose keys people write in the wrong place, and the hint.
 _PLACES: tuple[tuple[type, str], ...] = (
     (Profile, "it belongs to the profile"),
     (Service, "it belongs in a service: `services: {{NAME: {{{}: ...}}}}`"),
@@ -445,7 +449,7 @@ _PLACES: tuple[tuple[type, str], ...] = (
 
 
 def _unknown(cls: type, name: str) -> str:
-    """What to say of a key that ``cls`` does not have: its name here, where it belongs, or what it looks like."""
+    """The hint for a key that ``cls`` does not have: its name here, where it belongs, or a similar key."""
     fields = fields_of(cls)
     if cls in (ProjectFile, LocalFile) and name in fields_of(Profile):
         return "it belongs below `defaults:` or below a profile"
@@ -456,7 +460,7 @@ def _unknown(cls: type, name: str) -> str:
 
 
 def _list_for_mapping(inner: Shape, node: Node) -> str:
-    """For a list as in Compose where entries have names here."""
+    """The hint for a list, as in Compose, where entries have names here."""
     texts = [child.text for child in node.elements if child.kind == nodes.TEXT]
     if inner.type is Mount and texts:
         return f"give each a name: {{first: {_spelled(texts[0])}}}"
@@ -472,7 +476,7 @@ def _spelled(text: str) -> str:
 
 
 def _for_number(type_: Any, text: str) -> str:
-    """How a number is written where a value such as 127.0.0.1:8000:8000 or 30s is expected."""
+    """The hint for a number where a value such as 127.0.0.1:8000:8000 or 30s is expected."""
     for value in (text, f"127.0.0.1:{text}:{text}", f"{text}s"):
         try:
             type_.parse(value)
@@ -483,27 +487,27 @@ def _for_number(type_: Any, text: str) -> str:
 
 
 def _is_command(path: str) -> bool:
-    """Whether the value at ``path`` is a command, one word an item."""
+    """Whether the value at ``path`` is a command, one word per item."""
     return re.search(r"(^|\.)(command|prepare)(\[\d+\])?$", path) is not None
 
 
 def _as_list(inner: Shape, text: str, path: str) -> str:
-    """``text`` as the list that was expected: the words of a command, else one item."""
+    """The hint for ``text`` where a list is expected: the words of a command, else one item."""
     items = [text]
     if _is_command(path):
         try:
             items = ["sh", "-c", text] if _SHELL.search(text) else shlex.split(text)
         except ValueError:  # a quote that is never closed
-            return "write it as a list, one word an item"
+            return "write it as a list, one word per item"
     elif inner.kind == shapes.VALUE and plain_kind(text) != nodes.TEXT:
         return _for_number(inner.type, text).replace("write ", "write it as a list: [") + "]"
     return f"write it as a list: [{', '.join(map(_spelled, items))}]"
 
 
 def _required(field: Field) -> str:
-    """What to write for a key that is missing: its own required keys with an example each, else what it is."""
+    """The hint for a missing key: its own required keys with an example each, else its documentation."""
     if field.shape.kind != shapes.RECORD:
         return field.key.doc
-    inner = [one for one in fields_of(field.shape.type).values() if one.required]
-    keys = (f"{one.name}: {getattr(one.shape.type, 'EXAMPLE', '...')}" for one in inner)
+    inner = (key for key in fields_of(field.shape.type).values() if key.required)
+    keys = (f"{key.name}: {getattr(key.shape.type, 'EXAMPLE', '...')}" for key in inner)
     return f"write `{field.name}: {{{', '.join(keys)}}}`"

@@ -22,7 +22,7 @@ RESERVED_SOURCES = frozenset(("all", "base", "context", "scratch", "scripts", "w
 DERIVED: Mapping[str, str] = {
     "PYTHONPATH": "python_path",
     "FLASHINFER_CUDA_ARCH_LIST": "cuda.arch_list",
-    "TORCH_CUDA_ARCH_LIST": "cuda.torch",
+    "TORCH_CUDA_ARCH_LIST": "cuda.arch_list",
     "CUDA_HOME": "cuda.home",
     "MAX_JOBS": "build.max_jobs",
     **dict.fromkeys(("FLASHINFER_NVCC_THREADS", "NVCC_THREADS"), "cuda.arch_list"),
@@ -30,9 +30,6 @@ DERIVED: Mapping[str, str] = {
     "TIKTOKEN_ENCODINGS_BASE": "tiktoken.directory",
     **dict.fromkeys(("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"), "gpu"),
     **dict.fromkeys(("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT"), "network.ca_certificates"),
-    **dict.fromkeys(
-        ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"), "network.pass_proxy"
-    ),
 }
 # Caches whose program must be told where they are, wherever the profile puts them:
 # variable -> folder below the cache; torch's own defaults would lie in /tmp.
@@ -127,8 +124,8 @@ def _sources(report: Report) -> None:
         if name in RESERVED_SOURCES:
             here.problem("", f"{name!r} is a reserved name", "choose another", at_key=True)
         _origin(here, source.origin)
-        if source.submodule_origins and (source.origin.kind in ("pypi", "wheel", "folder") or not source.submodules):
-            hint = "give it a git origin, and leave `submodules` on"
+        if source.submodule_origins and source.origin.kind in ("pypi", "wheel", "folder"):
+            hint = "give it a git origin"
             here.problem("submodule_origins", "there are no submodules to replace", hint, at_key=True)
         _binaries(here, source)
         _requirements(here, ("install", "requires"), source.install.requires)

@@ -1,7 +1,7 @@
-"""The frozen model of a project file. Past the loader there is nothing else: no dicts, no YAML nodes.
+"""The frozen model of a project file. Past the loader nothing sees dicts or YAML nodes.
 
 Every field carries its documentation in ``key(...)``: binding, defaults, the JSON Schema and docs/profile.md are all
-generated from these classes, so a user reads these very texts. Field types are limited to what ``shape.py``
+generated from these classes: users read these texts. Field types are limited to what ``shape.py``
 reads: scalars, the value types of ``values.py``, enums, tuples, mappings from str, records of this module, ``| None``.
 """
 
@@ -46,7 +46,7 @@ class GpuMode(Enum):
 
     @property
     def asks_engine(self) -> bool:
-        """Whether the engine decides, at each start, which way a GPU is given."""
+        """Whether the engine decides, at each start, how a container gets its GPUs."""
         return self in (GpuMode.AUTO, GpuMode.REQUIRED)
 
 
@@ -58,7 +58,7 @@ class Platform(Enum):
 @dataclass(frozen=True)
 class Base:
     image: ImageRef = key("The image that everything starts from.")
-    python: str = key("The interpreter of the base image.", "python3", item=p.PROGRAM)
+    python: str = key("The Python interpreter of the base image.", "python3", item=p.PROGRAM)
     apt: tuple[str, ...] = key(
         "Debian packages that bring Python, where the base image has none: python3, python3-dev, python3-pip.",
         (),
@@ -70,26 +70,23 @@ class Base:
 @dataclass(frozen=True)
 class Cuda:
     arch_list: CudaArchList = key(
-        "GPU architectures, separated by one space: 12.1a for GB10. Required, but with `gpu: none`.", CudaArchList(())
+        "GPU architectures, separated by one space: 12.1a for GB10. Required, except with `gpu: none`. "
+        "torch gets 12.1a for 12.1f, which it refuses.",
+        CudaArchList(()),
     )
     home: ContainerPath = key(
-        "The one spelling of CUDA_HOME. FlashInfer writes it into build.ninja; another one recompiles all.",
+        "CUDA_HOME. FlashInfer writes it into build.ninja, so another path recompiles everything.",
         ContainerPath("/usr/local/cuda"),
-    )
-    torch: CudaArchList | None = key(
-        "Another list for torch (TORCH_CUDA_ARCH_LIST). Unset: the same, with 12.1a for 12.1f, which torch refuses.",
-        None,
     )
 
 
 @dataclass(frozen=True)
 class Build:
     max_jobs: MaxJobs = key(
-        "Compilers at once, in builds and in JIT: a number, or auto. Either way each waits until its memory is free.",
+        "Compilers that run at once, in builds and in JIT: a number, or auto. Each waits until enough memory is free.",
         MaxJobs(None),
     )
-    ccache: bool = key("Compile through ccache, kept between builds.", True)
-    ccache_size: ByteSize = key("How large ccache's cache may grow (CCACHE_MAXSIZE).", ByteSize(50 << 30))
+    ccache: bool = key("Compile through ccache; at most 50 GiB are kept between builds (CCACHE_MAXSIZE).", True)
     wheelhouse: HostPath | None = key(
         "A folder of wheels on this machine that pip may also use (set it in envgen.local.yaml).", None
     )
@@ -98,10 +95,9 @@ class Build:
 @dataclass(frozen=True)
 class Network:
     ca_certificates: HostPath | None = key(
-        "A PEM file of your company's CAs on this machine. A secret of builds, mounted at run time; never stored.",
+        "A PEM file of your company's CAs on this machine: a secret in builds, a mount at run time; never stored.",
         None,
     )
-    pass_proxy: bool = key("Hand HTTP_PROXY, HTTPS_PROXY and NO_PROXY of your shell to builds and services.", True)
 
 
 @dataclass(frozen=True)
@@ -133,9 +129,9 @@ class Pip:
 
 @dataclass(frozen=True)
 class DockerfileExtra:
-    """Lines of the user's own, each in a marked place of the Dockerfile."""
+    """The user's own lines of a Dockerfile."""
 
-    base: tuple[DockerLine, ...] = key("In the stage that all others are made from, behind apt.build.", ())
+    base: tuple[DockerLine, ...] = key("In the stage that all others start from, after apt.build.", ())
     end: tuple[DockerLine, ...] = key("In the finished image, before the check that pip.protect kept its packages.", ())
 
     @property
@@ -153,9 +149,9 @@ class Encoding:
 @dataclass(frozen=True)
 class Memory:
     floor: ByteSize | None = key(
-        "What a service leaves of the machine's memory: below it the guard in its container ends it, before the"
-        " machine thrashes. 0: no guard; unset: 5 % of the memory, at most 6 GiB, where cuda.arch_list names a GPU that"
-        " shares it (8.7, 11.0, 12.1).",
+        "Memory of the machine that a service must leave free. Below it the guard in its container ends the service,"
+        " before the machine thrashes. 0: no guard; unset: 5 % of the memory, at most 6 GiB, where cuda.arch_list names"
+        " a GPU that shares it (8.7, 11.0, 12.1).",
         None,
     )
 
@@ -165,7 +161,7 @@ class Tiktoken:
     directory: ContainerPath = key(
         "Where the files lie in the image (TIKTOKEN_ENCODINGS_BASE).", ContainerPath("/workspace/tiktoken_encodings")
     )
-    encodings: Mapping[str, Encoding] = key("One entry a vocabulary: o200k_base, ...", {}, names=p.NAME)
+    encodings: Mapping[str, Encoding] = key("One entry per vocabulary: o200k_base, ...", {}, names=p.NAME)
 
 
 ORIGIN_KINDS = ("git", "pypi", "wheel", "folder", "checkout")
@@ -228,9 +224,9 @@ class Install:
         item=p.REQUIREMENT,
     )
     env: Mapping[str, str] = key("Variables for its build alone.", {}, names=p.ENV_NAME)
-    prepare: tuple[str, ...] = key("A command to run in the source before it is built, one word an item.", ())
+    prepare: tuple[str, ...] = key("A command to run in the source before it is built, one word per item.", ())
     inputs: Mapping[str, Input] = key(
-        "Repositories that its build would fetch without being asked: fetched here, and locked.", {}, names=p.NAME
+        "Repositories that its build would fetch by itself: envgen fetches and locks them.", {}, names=p.NAME
     )
     dependencies: bool = key("Also install what it depends on (never what pip.protect names).", False)
 
@@ -246,7 +242,6 @@ class Source:
         " is compiled.",
         None,
     )
-    submodules: bool = key("Fetch its git submodules.", True)
     submodule_origins: Mapping[str, Repository] = key(
         "Submodules that come from elsewhere, such as a fork of CUTLASS, by their path in the source.",
         {},
@@ -267,20 +262,20 @@ class Health:
 
     http: str | None = key("A path that must answer 200, such as /health.", None, item=p.URL_PATH)
     port: int = key("The port inside the container, for http.", 8000, low=1, high=65535)
-    command: tuple[str, ...] = key("A command that must end with 0, one word an item.", ())
+    command: tuple[str, ...] = key("A command that must end with 0, one word per item.", ())
     interval: Duration = key("Time between checks.", Duration(10))
     timeout: Duration = key("A check that takes longer has failed.", Duration(10))
     retries: int = key("Failures in a row that make it unhealthy.", 3, low=1, high=100)
     start_period: Duration = key("Failures in this time don't count.", Duration(1800))
     complete: Duration = key(
-        "With http and ready.model: a server that generates nothing for so long is asked for a token; 0s: never.",
+        "With http and ready.model: a server idle for this long must generate one token; 0s: never.",
         Duration(60),
     )
 
 
 @dataclass(frozen=True)
 class Phases:
-    """The longest time of each phase of a start; unset: only the whole is limited."""
+    """Time limits for the phases of a start; unset: only the whole start is limited."""
 
     start: Duration | None = key("From the container's start until weights are loaded (or the port answers).", None)
     weights: Duration | None = key("While weights are loaded.", None)
@@ -298,14 +293,14 @@ class Ready:
     phases: Phases = key("Limits for single phases; the log shows which phase it is.", Phases())
     model: str | None = key("A name that /v1/models must list, and that must complete a prompt.", None)
     port: int | None = key("The container's port that answers HTTP; it must be published.", None, low=1, high=65535)
-    prompt: str = key("What must be completed, at temperature 0.", "The capital of France is")
-    expect_text: str | None = key("What the completion must contain; unset: any text will do.", None)
+    prompt: str = key("The prompt to complete, at temperature 0.", "The capital of France is")
+    expect_text: str | None = key("Text that the completion must contain; unset: any.", None)
     expect: Mapping[str, str] = key(
-        "What the log must show by then: regular expressions (RE2), each under a name of yours, such as attention.",
+        "Regular expressions (RE2) that the log must match by then, each under a name of your own, such as attention.",
         {},
         names=p.NAME,
     )
-    forbid: Mapping[str, str] = key("What the log must not show: the same.", {}, names=p.NAME)
+    forbid: Mapping[str, str] = key("Regular expressions that the log must not match.", {}, names=p.NAME)
 
 
 @dataclass(frozen=True)
@@ -325,9 +320,7 @@ class ModelRef:
 class Cluster:
     """Several machines that serve one model together, by vLLM's own multi-node mode."""
 
-    nodes: tuple[str, ...] = key(
-        "The machines, by their names below `nodes`. The first has rank 0 and the API.", item=p.NODE
-    )
+    nodes: tuple[str, ...] = key("The machines, as named below `nodes`. The first has rank 0 and the API.", item=p.NODE)
     port: int = key("Port of the first node where all ranks meet (--master-port).", 29501, low=1024, high=65535)
 
 
@@ -348,7 +341,7 @@ ArgValue = bool | str | tuple[str, ...]  # bind.py knows this alias by its name
 
 @dataclass(frozen=True)
 class Service:
-    command: tuple[str, ...] = key("The program and its positional words, one word an item.")
+    command: tuple[str, ...] = key("The program and its positional words, one word per item.")
     args: Mapping[str, ArgValue] = key(
         "Flags without their dashes. true: the bare flag; false: left out; a list: several words; a mapping: JSON.",
         {},
@@ -356,26 +349,28 @@ class Service:
     )
     env: Mapping[str, str] = key("Variables for this service alone.", {}, names=p.ENV_NAME)
     ports: tuple[PortMapping, ...] = key(
-        "Published ports. With 127.0.0.1 this machine alone reaches one; without an address, as in Compose, the whole"
-        " network does, past ufw.",
+        "Published ports. With 127.0.0.1 only this machine reaches the port; without an address, as in Compose, the"
+        " whole network does, past ufw.",
         (),
     )
     working_dir: ContainerPath | None = key("The folder it starts in.", None)
     user: str | None = key(
-        "The user it runs as: host (who starts it, so that files in checkouts stay theirs), root, or UID[:GID]; unset:"
+        "The user it runs as: host (you, so that files in checkouts stay yours), root, or UID[:GID]; unset:"
         " host where checkouts are mounted, else the image's own user, which is root.",
         None,
         item=p.USER,
     )
     interactive: bool = key("Keep a terminal open (a shell service).", False)
     cpuset: str | None = key("The CPUs that its programs run on, as in 0-9,15; unset: all.", None, item=p.CPUS)
-    restart: str = key("no, or on-failure:N. `always` would wedge a host with unified memory.", "no", item=p.RESTART)
+    restart: str = key(
+        "no, or on-failure:N. There is no `always`: it would hang a machine with unified memory.", "no", item=p.RESTART
+    )
     health: Health | None = key("Docker's health check.", None)
     ready: Ready | None = key("What `envgen up` waits for.", None)
     model: ModelRef | None = key(
-        "The weights it loads. `envgen model pull` fetches them, and `up` starts nothing until they are there. `vllm "
-        "serve` takes from it what is not written: the model in the command, `served-model-name` (the repository's "
-        "name) and `ready.model`.",
+        "The weights it loads. `envgen model pull` fetches them, and `up` starts nothing until they are there. It is "
+        "also the default of what `vllm serve` loads, of `served-model-name` (the repository's name) and of "
+        "`ready.model`.",
         None,
     )
     cluster: Cluster | None = key("The machines that run it together; unset: one machine.", None)
@@ -383,19 +378,19 @@ class Service:
         "Memory that must be free on the engine's machine before it is started (unified memory: the GPU's too).", None
     )
     mounts: Mapping[str, Mount] = key(
-        "Files and folders of this machine, each by a name: keys below, or short as in Compose, HOST:CONTAINER[:ro].",
+        "Files and folders of this machine, each under a name: the keys below, or HOST:CONTAINER[:ro] as in Compose.",
         {},
         names=p.NAME,
     )
     devices: tuple[str, ...] = key("Devices of this machine, such as /dev/infiniband.", (), item=p.DEVICE)
     cap_add: tuple[str, ...] = key("Rights that containers lack by default, such as IPC_LOCK.", (), item=p.CAPABILITY)
     network: str | None = key(
-        "host: no network of its own. Each port that it listens on is the machine's; `ports` has no meaning then.",
+        "host: the machine's own network. `ports` has no effect then.",
         None,
         item=p.NETWORK,
     )
     shm_size: ByteSize | None = key("Size of its /dev/shm; unset: as in the profile.", None)
-    gpu: tuple[GpuId, ...] | None = key("The GPUs that it gets, by number or UUID; []: none; unset: all.", None)
+    gpu: tuple[GpuId, ...] | None = key("Its GPUs, by number or UUID; []: none; unset: all.", None)
 
     @property
     def argv(self) -> tuple[str, ...]:
@@ -415,7 +410,7 @@ class Service:
 
     @property
     def host_ports(self) -> tuple[PortMapping, ...]:
-        """The machine's ports that it uses: what it publishes; with `network: host` the one that it listens on."""
+        """The ports of the machine that it uses: those it publishes; with `network: host` the one it listens on."""
         if self.network is None:
             return self.ports
         port = self.ready.port if self.ready and self.ready.port else None
@@ -434,7 +429,7 @@ class Service:
 class Cache:
     path: ContainerPath = key("Where the container sees it.")
     host: HostPath | None = key("A folder on this machine; unset: a named volume.", None)
-    namespace: bool = key("Of the cache `flashinfer`: a separate place for each source, CUDA, torch and arch.", True)
+    namespace: bool = key("For the cache `flashinfer`: a separate place for each source, CUDA, torch and arch.", True)
 
 
 @dataclass(frozen=True)
@@ -445,7 +440,7 @@ class Ulimit:
 
 @dataclass(frozen=True)
 class Machine:
-    """One of several machines: a fact about these machines, so it belongs in envgen.local.yaml."""
+    """One of several machines. It belongs in envgen.local.yaml."""
 
     address: str = key("Its IPv4 address on the cable between the machines.", item=p.IPV4)
     interface: str = key("The network interface that has this address.", item=p.INTERFACE)
@@ -456,7 +451,7 @@ class Machine:
         "RDMA devices for NCCL (NCCL_IB_HCA), in the same order on all machines; none: plain TCP.", (), item=p.INTERFACE
     )
     caches: Mapping[str, HostPath] = key(
-        "Where the host folders of caches are there, by the cache's name.", {}, names=p.NAME
+        "The host folders of caches on that machine, by the cache's name.", {}, names=p.NAME
     )
 
 
@@ -484,8 +479,8 @@ class Profile:
     mode: Mode = key("development: sources are mounted. production: sources are baked in.")
     base: Base = key("The base image.")
     cuda: Cuda = key("CUDA.", Cuda())
-    variant: str = ""  # the one that is laid over it
-    options: tuple[str, ...] = ()  # of the command line that also decided it: --file FILE, --set KEY=VALUE
+    variant: str = ""  # the one in use
+    options: tuple[str, ...] = ()  # of the command line: --file FILE, --set KEY=VALUE
     description: str = key("One line about this profile.", "")
     dockerfile: str = key(
         "The file that `envgen render` writes; unset: Dockerfile for the first profile that names none, "
@@ -495,48 +490,47 @@ class Profile:
     )
     image: ImageRef | None = key("The name of the built image; unset: PROJECT:PROFILE.", None)
     dockerfile_extra: DockerfileExtra = key(
-        "RUN, COPY, ENV, ARG and LABEL lines of your own. What a RUN fetches is in no lock.", DockerfileExtra()
+        "RUN, COPY, ENV, ARG and LABEL lines of your own. envgen.lock does not cover what a RUN fetches.",
+        DockerfileExtra(),
     )
     compose: HostPath | None = key(
-        "A Compose file of yours, in the project, that every command lays over the rendered one. Its relative paths "
+        "A Compose file of your own, in the project; every command merges it over the rendered one. Its relative paths "
         "start at compose/.",
         None,
     )
     build: Build = key("How images are built.", Build())
-    network: Network = key("Company CAs and proxies.", Network())
+    network: Network = key(
+        "A company's network. Builds and services get HTTP_PROXY, HTTPS_PROXY and NO_PROXY of your shell.", Network()
+    )
     apt: Apt = key("Debian packages.", Apt())
     pip: Pip = key("Python packages.", Pip())
     tiktoken: Tiktoken = key("Vocabulary files for gpt-oss.", Tiktoken())
     sources: Mapping[str, Source] = key("What is developed or built: flashinfer, vllm, ...", {}, names=p.NAME)
     python_path: tuple[ContainerPath, ...] = key("PYTHONPATH, in front of what the base image has.", ())
-    env: Mapping[str, Mapping[str, str]] = key(
-        "Groups of run-time variables; the same for every service.", {}, names=p.NAME
-    )
-    env_groups: tuple[str, ...] | None = key(
-        "Which groups of env are in use; unset: all. The others are there to be chosen.", None, item=p.NAME
-    )
+    env: Mapping[str, Mapping[str, str]] = key("Groups of run-time variables, for all services.", {}, names=p.NAME)
+    env_groups: tuple[str, ...] | None = key("The groups of env that are in use; unset: all.", None, item=p.NAME)
     secrets: tuple[str, ...] = key(
-        "Variables of your shell, or of `.env` beside this file, that services get at run time only.",
+        "Variables of your shell, or of `.env` beside this file; services get them at run time only.",
         (),
         item=p.ENV_NAME,
     )
     caches: Mapping[str, Cache] = key("Folders that outlive a container.", {}, names=p.NAME)
     gpu: GpuMode = key(
-        "auto: a GPU where the engine offers one, else none, with a warning; required: nothing starts without one; "
+        "auto: GPUs where the engine has them, else none, with a warning; required: nothing starts without one; "
         "all: by the NVIDIA runtime; cdi: by CDI (nvidia.com/gpu=all); none.",
         GpuMode.AUTO,
     )
     ipc: str = key("The IPC namespace.", "private", item=p.IPC)
     shm_size: ByteSize | None = key("Size of /dev/shm, where ipc is not host.", None)
-    memory: Memory = key("How a service is kept from taking the machine down.", Memory())
+    memory: Memory = key("Ends a service before it takes the machine down.", Memory())
     ulimits: Mapping[str, Ulimit] = key("Limits of the container.", {}, names=p.ULIMIT)
     working_dir: ContainerPath = key("The folder that services start in.", ContainerPath("/workspace"))
     services: Mapping[str, Service] = key("What can be started: dev, serve, ...", {}, names=p.NAME)
     nodes: Mapping[str, Machine] = key(
-        "Machines that services can share (`cluster`), by a name of yours.", {}, names=p.NODE
+        "Machines that services can share (`cluster`), each under a name of your own.", {}, names=p.NODE
     )
     variants: Mapping[str, Variant] = key(
-        "Other ways to run the same image (`envgen up SERVICE --variant NAME`): what differs. No image is rebuilt.",
+        "Other ways to run the same image (`envgen up SERVICE --variant NAME`): the settings that differ.",
         {},
         names=p.NAME,
     )
@@ -564,7 +558,7 @@ class Profile:
 
     @property
     def chosen(self) -> str:
-        """What follows a command in a hint, so that it is about the same profile with the same values."""
+        """The options to add to a command in a hint, so that it is about this profile with these values."""
         return shlex.join(["--profile", self.name, *self.options])
 
     @property
@@ -602,7 +596,7 @@ class LocalFile:
 
     version: int = key("The version of this file format: 1.", 1, low=1, high=1)
     name: str | None = key(
-        "The name of this copy of the project, beside another on the same engine: its images, containers and volumes "
+        "The name of this copy of the project, where another is on the same engine: its images, containers and volumes "
         "carry it.",
         None,
         item=p.PROJECT_NAME,

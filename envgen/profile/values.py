@@ -1,9 +1,8 @@
 """Domain values that own their spellings.
 
-Each type is immutable, has ``parse(text)`` (raises ``ValueError`` with a sentence that a user can act on), a
-``PATTERN`` that the JSON Schema publishes, and ``str(value)`` gives back the spelling of the project file. Only this
-module formats an arch, an image name or a size. ``NUMBER`` is the kind of YAML number that may stand for a value
-unquoted.
+Each type is immutable and has ``parse(text)``, which raises ``ValueError`` with a sentence that a user can act on, and
+a ``PATTERN`` for the JSON Schema. ``str(value)`` is the spelling of the project file. Only this module formats an arch,
+an image name or a size. ``NUMBER``: the kind of YAML number that may be written unquoted.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ LONGEST = 60_000  # bytes; the Dockerfile parser gives up on lines of more than 
 
 
 def plain_text(text: str) -> str:
-    """Return ``text`` if it can be carried by a Dockerfile, YAML and a shell alike; else raise ``ValueError``.
+    """Return ``text`` if a Dockerfile, YAML and a shell can all carry it; else raise ``ValueError``.
 
     Control characters (newline, NUL, tab, NEL, ...), line separators, bidi controls and lone surrogates are refused:
     a Dockerfile has no way to write them, or they make a line look like another one.
     """
-    found = forbidden_character(text)
-    if found:
-        if "\ud800" <= found <= "\udfff":
+    char = forbidden_character(text)
+    if char:
+        if "\ud800" <= char <= "\udfff":
             raise ValueError("contains a lone surrogate, which is not text")
-        if found < " " or "\x7f" <= found <= "\x9f":
-            raise ValueError(f"contains the control character {found!r}; a value is one line of printable text")
-        raise ValueError(f"contains {escaped(found)}, which breaks or reorders a line")
+        if char < " " or "\x7f" <= char <= "\x9f":
+            raise ValueError(f"contains the control character {char!r}; a value is one line of printable text")
+        raise ValueError(f"contains {escaped(char)}, which breaks or reorders a line")
     if len(text) * 4 > LONGEST and len(text.encode()) > LONGEST:
         raise ValueError(f"is longer than {LONGEST} bytes, which a Dockerfile cannot carry in one line")
     return text
@@ -46,7 +45,7 @@ def _match(pattern: str, text: str, what: str) -> re.Match[str]:
 
 
 def _path_text(text: str) -> str:
-    """Text that a file system can take as a path."""
+    """``text`` if a file system takes it as a path. Raises ValueError."""
     plain_text(text)
     if len(text.encode()) > LONGEST_PATH or any(len(part.encode()) > LONGEST_NAME for part in text.split("/")):
         raise ValueError(f"is too long for a path: {LONGEST_PATH} bytes, and {LONGEST_NAME} for each name, are allowed")
@@ -86,7 +85,7 @@ class ContainerPath:
 class HostPath:
     """A path on the machine of the user: absolute, ``~/...`` or relative to the project's folder.
 
-    It stays as written: a rendered file may only carry it when it is relative to the project or begins with ``~``.
+    It stays as written. A rendered file holds only one that is relative to the project or begins with ``~``.
     """
 
     path: str
@@ -171,7 +170,7 @@ class CudaArchList:
 
     @property
     def shares_memory(self) -> bool:
-        """Whether one of these GPUs has the machine's memory and none of its own: Orin, Thor, GB10."""
+        """Whether one of these GPUs uses the machine's memory: Orin, Thor, GB10."""
         return any((arch.major, arch.minor) in ((8, 7), (11, 0), (12, 1)) for arch in self.archs)
 
     @classmethod
@@ -218,7 +217,7 @@ class ImageRef:
     PATTERN: ClassVar[str] = r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$"
     EXAMPLE: ClassVar[str] = "nvcr.io/nvidia/pytorch:25.12-py3"
     _NAME: ClassVar[str] = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
-    _HOST: ClassVar[str] = r"(?:localhost|[^/]*[.:][^/]*)/"  # how a registry's host is known
+    _HOST: ClassVar[str] = r"(?:localhost|[^/]*[.:][^/]*)/"  # what makes a first part the host of a registry
     _WHOLE: ClassVar[str] = (
         rf"(?:(?!{_HOST})|(?={_HOST})([A-Za-z0-9]+(?:[.-]+[A-Za-z0-9]+)*(?::[0-9]{{1,5}})?)/)"
         rf"({_NAME}(?:/{_NAME})*)(?::([A-Za-z0-9_][\w.-]{{0,127}}))?(?:@(sha256:[0-9a-f]{{64}}))?"
@@ -226,7 +225,7 @@ class ImageRef:
 
     @classmethod
     def parse(cls, text: str) -> ImageRef:
-        # 255, a tag of 128 and a digest fit; what is longer would take the expression quadratic time.
+        # Longer than any valid name; the expression takes quadratic time.
         match = re.fullmatch(cls._WHOLE, text, re.ASCII) if len(text) <= 512 else None
         if not match:
             raise ValueError(f"{text!r} is not an image name; write it like {cls.EXAMPLE}")
@@ -377,7 +376,7 @@ class GpuId:
         return self.id
 
 
-# A path below the project that a build can mount, and nothing that is envgen's or git's own.
+# A path below the project that a build can mount; not below .envgen, .git, compose or docker.
 OWN_PATH = (
     r"(?!(\.envgen|\.git|compose|docker)(/|$))(?!([^/]*/)*\.{1,2}(/|$))"
     r"[A-Za-z0-9_.@+][A-Za-z0-9._@+-]*(/[A-Za-z0-9._@+-]+)*"
@@ -385,24 +384,24 @@ OWN_PATH = (
 
 
 def own_path(text: str) -> str:
-    """A path of the project in its plain spelling: ``./src/`` is ``src``. ValueError where a build can't have it."""
+    """A path of the project in its plain spelling: ``./src/`` is ``src``. ValueError: a build can't mount it."""
     plain = text.removeprefix("./").rstrip("/")
     if not re.fullmatch(OWN_PATH, plain):
         hint = "letters, digits and ._@+-, below the project file, outside of docker/ and compose/"
-        raise ValueError(f"{text!r} is not a path in the project that a build can have: {hint}")
+        raise ValueError(f"{text!r} is not a path in the project that a build can mount: {hint}")
     return plain
 
 
 @dataclass(frozen=True)
 class DockerLine:
-    """One instruction of a Dockerfile that stays in its place: no other stage, no second line."""
+    """One instruction of a Dockerfile: on one line, and not FROM."""
 
     text: str
 
     PATTERN: ClassVar[str] = r"^(RUN|COPY|ENV|ARG|LABEL) \S(.*[^\\\s])?$"
     EXAMPLE: ClassVar[str] = "RUN echo 1 >/etc/of-mine"
     _FLAG: ClassVar[str] = r"--(chown|chmod|link)(=\S+)?|--from=\S+@sha256:[0-9a-f]{64}"
-    # What the builder would do beyond the build's own container, or with inputs that no lock knows.
+    # Options that reach beyond the build's container, or use inputs that no lock covers.
     _REACH: ClassVar[str] = (
         r"--(network|security)\b|--mount=\S*type=(ssh|secret)|--device\b|--mount=(?!\S*@sha256:)\S*\bfrom=\S+"
     )
@@ -419,10 +418,10 @@ class DockerLine:
             raise ValueError(f"has {flag[0]}, which reaches out of the build; leave it out")
         if re.match(r"ARG\s+BUILDKIT_", text):
             raise ValueError("sets an argument of the builder; leave it out")
-        found = cls(text)
-        for path in found.sources:
+        line = cls(text)
+        for path in line.sources:
             own_path(path)
-        return found
+        return line
 
     @property
     def sources(self) -> tuple[str, ...]:

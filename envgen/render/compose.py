@@ -108,11 +108,10 @@ def _document(profile: Profile, key: str) -> Block:
     jobs = compose_variable(names.JOBS_VARIABLE, str(profile.build.max_jobs.count or names.ALL_JOBS))
     floor = names.memory_floor(profile)
     guard = {names.FLOOR_VARIABLE: compose_variable(names.FLOOR_VARIABLE, floor)} if floor else {}
-    proxy = [name for name in PROXY if profile.network.pass_proxy]
     blocks: dict[str, Block] = {
-        "service": _common(profile, key, proxy),
+        "service": _common(profile, key),
         "env-derived": {"MAX_JOBS": jobs, **guard, **names.service_env(profile)},
-        "env-passed": dict.fromkeys((*profile.secrets, *proxy)),
+        "env-passed": dict.fromkeys((*profile.secrets, *PROXY)),
         **({"user": user_env} if user_env else {}),
         **{f"env-{name}": dict(group) for name, group in profile.env.items()},
     }
@@ -131,7 +130,7 @@ def _document(profile: Profile, key: str) -> Block:
     })  # fmt: skip
 
 
-def _common(profile: Profile, key: str, proxy: list[str]) -> Block:
+def _common(profile: Profile, key: str) -> Block:
     """What all services have in common."""
     platform = profile.base.platform.value if profile.base.platform else None
     shm = profile.shm_size if profile.ipc != "host" else None
@@ -144,7 +143,7 @@ def _common(profile: Profile, key: str, proxy: list[str]) -> Block:
             "context": "..",
             "dockerfile": profile.dockerfile,
             "platforms": [platform] if platform else None,
-            "args": dict.fromkeys(proxy) or None,
+            "args": dict.fromkeys(PROXY),
             "additional_contexts": wheelhouse,
             "secrets": ["jobs", "ca_certificates"],
         }),

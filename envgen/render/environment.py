@@ -21,6 +21,7 @@ WITH_START_UP = f"{HOME}/bin/envgen-env"  # runs a command with what the base im
 USER_HOME = "/root"  # of every user: caches lie below it
 RUN = "/run/envgen"  # where build steps mount what they use
 CA_FILE = "/etc/envgen/ca.crt"  # where a company's CA certificates are mounted at run time
+CCACHE_MAXSIZE = "50Gi"
 CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 
 
@@ -28,16 +29,6 @@ def nvcc_threads(profile: Profile) -> int:
     """Threads of one nvcc. Each compiles for one arch, so more threads than archs only take jobs away: vLLM's setup.py
     starts ``MAX_JOBS // NVCC_THREADS`` compilers."""
     return min(len(profile.cuda.arch_list.archs), 4)
-
-
-def build_env(profile: Profile) -> list[Pair]:
-    """The variables of the stages that compile."""
-    return cuda_env(profile) + ([Pair("CCACHE_MAXSIZE", ccache_size(profile))] if profile.build.ccache else [])
-
-
-def ccache_size(profile: Profile) -> str:
-    """As ccache reads it: in units of 1024."""
-    return f"{max(profile.build.ccache_size.bytes >> 20, 1)}Mi"
 
 
 def cuda_env(profile: Profile) -> list[Pair]:
@@ -49,7 +40,7 @@ def cuda_env(profile: Profile) -> list[Pair]:
     return [
         Pair("CUDA_HOME", cuda.home.path),
         Pair("FLASHINFER_CUDA_ARCH_LIST", cuda.arch_list.flashinfer),
-        Pair("TORCH_CUDA_ARCH_LIST", (cuda.torch or cuda.arch_list).torch),
+        Pair("TORCH_CUDA_ARCH_LIST", cuda.arch_list.torch),
         Pair("FLASHINFER_NVCC_THREADS", threads),
         Pair("NVCC_THREADS", threads),
     ]
@@ -81,7 +72,7 @@ def service_env(profile: Profile) -> dict[str, str]:
     for name, cache in profile.caches.items():
         env.update({key: cache.path.path + below for key, below in CACHE_VARIABLES.get(name, {}).items()})
     if "ccache" in profile.caches:
-        env["CCACHE_MAXSIZE"] = ccache_size(profile)
+        env["CCACHE_MAXSIZE"] = CCACHE_MAXSIZE
     flashinfer = profile.caches.get("flashinfer")
     if flashinfer and flashinfer.path.path.endswith("/.cache/flashinfer"):
         env["FLASHINFER_WORKSPACE_BASE"] = flashinfer.path.path.removesuffix("/.cache/flashinfer") or "/"

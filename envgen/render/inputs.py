@@ -15,7 +15,6 @@ from urllib.parse import quote, unquote
 from envgen.lock.model import Change
 from envgen.profile.model import Source
 from envgen.redact import secret_in, without_login
-from envgen.render.environment import ccache_size
 from envgen.render.plan import Plan
 from envgen.text import visible
 
@@ -52,12 +51,9 @@ def inputs_of(plan: Plan, files: Mapping[str, str]) -> dict[str, str]:
         found |= {
             "cuda.arch_list": str(profile.cuda.arch_list),
             "cuda.home": profile.cuda.home.path,
-            "cuda.torch": str(profile.cuda.torch or ""),
         }
     if any(source.origin.wheel is None for source in profile.sources.values()):
         found["build.ccache"] = "true" if plan.ccache else "false"
-    if plan.built and plan.ccache:
-        found["build.ccache_size"] = ccache_size(profile)
     if plan.encodings:
         found["tiktoken.directory"] = profile.tiktoken.directory.path
         found |= {f"tiktoken.encodings.{name}": _hidden(str(one)) for name, one in profile.tiktoken.encodings.items()}
@@ -98,7 +94,6 @@ def _of_source(plan: Plan, name: str, source: Source) -> dict[str, object]:
         }
     if origin.git is not None:
         found |= {
-            "submodules": "" if source.submodules else "false",
             "submodule_origins": _hidden(str(source.submodule_origins)) if source.submodule_origins else "",
         }
     if built:

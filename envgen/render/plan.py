@@ -104,8 +104,10 @@ class Plan:
         self.installs = (*((deps,) if deps else ()), *self._installs())
         self.patch_installed = self._patch_installed()
         self.ccache = f"{RUN}/cache/ccache" if profile.build.ccache else ""
-        self.build_env = environment.build_env(profile)
-        self.image_env = environment.image_env(profile)
+        # What compilers read: a stage of its own where wheels are built, which the finished image starts from too.
+        self.cuda_env = environment.cuda_env(profile) if self.built else []
+        self.compiler = "cuda" if self.cuda_env else "base"
+        self.image_env = [pair for pair in environment.image_env(profile) if pair not in self.cuda_env]
         self.opened = environment.opened_folders(profile)  # every user may write to them
         self.encodings = tuple(_encoding(name, encoding) for name, encoding in profile.tiktoken.encodings.items())
         # The files of the project that the build reads, relative to it.
@@ -160,13 +162,15 @@ class Plan:
         if source.binaries is None:
             return
         folder, file = wheel_folder(name), self._list(f"binaries.{name}")
-        words = ("--keep", folder, "--", *(locking.HASHED if file else (str(source.binaries),)))
-        yield Step(f"{name}: the wheel of {source.binaries}, kept as a file for the mounted checkout.", words, file)
-        title = f"{name}: what {source.binaries} depends on."
+        keep = ("--keep", folder, "--", *(locking.HASHED if file else (str(source.binaries),)))
+        title = f"{name}: what {source.binaries} depends on"
         if f"install.{name}" not in self._lists:
-            yield Step(title, (*self._install_options(), "--needs-of", folder))
-        elif file := self._list(f"install.{name}"):
-            yield Step(title, (*self._install_options(), "--", *locking.HASHED), file)
+            needs = (*self._install_options(), "--needs-of", folder)
+            yield Step(f"{title}; keeps its wheel for the mounted checkout.", needs, file, before=keep)
+            return
+        yield Step(f"{name}: {source.binaries} as a file, for the mounted checkout.", keep, file)
+        if file := self._list(f"install.{name}"):
+            yield Step(f"{title}.", (*self._install_options(), "--", *locking.HASHED), file)
 
     def _built(self, name: str, source: Source) -> BuiltSource:
         origin, install = source.origin, source.install
@@ -181,8 +185,7 @@ class Plan:
             label = f"{name}: {origin.pypi} of the package index."
         else:
             without = [word for path in source.submodule_origins for word in ("--without", path)]
-            mode = "submodules" if source.submodules else "plain"
-            git.append((*without, *self._fetch(name, origin.git or "", origin.git_ref, folder, mode)))
+            git.append((*without, *self._fetch(name, origin.git or "", origin.git_ref, folder)))
             for path, fork in source.submodule_origins.items():
                 git.append(self._fetch(f"{name}/{path}", fork.git, fork.ref, f"{folder}/{path}"))
             label = f"{name}: {origin.git_ref} of {origin.git}."
@@ -200,10 +203,10 @@ class Plan:
             build_words=(folder, "/wheels", *install.prepare),
         )  # fmt: skip
 
-    def _fetch(self, key: str, url: str, ref: str, folder: str, mode: str = "submodules") -> tuple[str, ...]:
+    def _fetch(self, key: str, url: str, ref: str, folder: str) -> tuple[str, ...]:
         """The words of fetch-git for a repository; ``key`` is its name in the lock."""
         wanted, full_name = locking.git_words(self.lock.git.get(key) if self.lock else None, ref)
-        return (url, wanted, folder, mode, *((full_name,) if full_name else ()))
+        return (url, wanted, folder, *((full_name,) if full_name else ()))
 
     def _patch_installed(self) -> PatchStep | None:
         """One step for all Python-only patches, so that an edit of one costs one step."""
@@ -260,13 +263,11 @@ class Plan:
             "dev.envgen.project": profile.project,
             "dev.envgen.profile": profile.name,
             "dev.envgen.lock": lock.digest if lock else "",
-            "org.opencontainers.image.title": f"{profile.project} {profile.name}",
             "org.opencontainers.image.base.name": str(profile.base.image),
         }
         more = {
             "org.opencontainers.image.base.digest": base.digest if base and base.resolved != LOCAL else "",
             "dev.envgen.patches": " ".join(name.removeprefix("patches/") for name in patches),  # in order
-            "org.opencontainers.image.description": profile.description,
         }
         return tuple(Pair(*one) for one in (*values.items(), *(one for one in more.items() if one[1])))
 

@@ -81,7 +81,7 @@ def differences(here: Deployment, service: str, running: Container) -> tuple[str
 
 
 def _passed(profile: Profile) -> tuple[str, ...]:
-    return (*profile.secrets, *(PROXY if profile.network.pass_proxy else ()))
+    return (*profile.secrets, *PROXY)
 
 
 def _wanted(compose: Compose, service: str) -> Mapping[str, Any]:

@@ -208,7 +208,7 @@ def test_a_stage_is_built_by_itself(project: Project) -> None:
         assert project.envgen("build", "--json").json["up_to_date"] is True
     finally:
         docker("image", "rm", "-f", "envgentestbuild:prod-base", check=False)
-    assert "it has: scripts, wheelhouse, origin, base" in project.envgen("build", "--target", "nope", code=2).err
+    assert "it has: wheelhouse, scripts, origin, base" in project.envgen("build", "--target", "nope", code=2).err
 
 
 # --- causes, provoked for real ----------------------------------------------------------------------------------------
@@ -329,7 +329,7 @@ def test_lines_come_with_their_step(engine: Engine, tmp_path: Path) -> None:
 def test_secrets_are_in_no_layer_and_no_history(make_project: Callable[..., Project], tmp_path: Path) -> None:
     """A CA file, a proxy with a password, a token of the shell and the number of jobs: none of them stays."""
     base = lean_base("envgentestsecret:base")
-    text = FILE.replace(BASE, base) + "    secrets: [HF_TOKEN]\n    network: {pass_proxy: true}\n"
+    text = FILE.replace(BASE, base) + "    secrets: [HF_TOKEN]\n"
     project = make_project("envgentestsecret", text)
     marks = ("PLANTED-CA-7c1e", "PLANTED-PROXY-91ab", "PLANTED-TOKEN-55d0")
     (project.root / "ca.pem").write_text(f"# {marks[0]}\n" + ca_certificate())

@@ -85,9 +85,9 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return main
 
 
-def fetch(repository: Path, ref: str, target: Path, submodules: str = "plain") -> tuple[int, str]:
+def fetch(repository: Path, ref: str, target: Path) -> tuple[int, str]:
     config = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "protocol.file.allow", "GIT_CONFIG_VALUE_0": "always"}
-    return run("fetch-git", f"file://{repository}", ref, target, submodules, env=config)
+    return run("fetch-git", f"file://{repository}", ref, target, env=config)
 
 
 @pytest.mark.parametrize(
@@ -128,11 +128,9 @@ def test_a_tag_comes_with_its_name_for_versions_made_from_it(repository: Path, t
 
 
 def test_submodules_and_theirs(repository: Path, tmp_path: Path) -> None:
-    code, output = fetch(repository, "main", tmp_path / "out", "submodules")
+    code, output = fetch(repository, "main", tmp_path / "out")
     assert code == 0, output
     assert (tmp_path / "out/3rdparty/outer/deps/inner/file").read_text() == "inner one"
-    fetch(repository, "main", tmp_path / "plain")
-    assert not (tmp_path / "plain/3rdparty/outer/file").exists()
 
 
 def test_a_ref_that_is_not_there_is_said(repository: Path, tmp_path: Path) -> None:

@@ -82,11 +82,11 @@ def test_over_http_too(tmp_path: Path) -> None:
         repositories.point("3rd/cutlass", "refs/heads/main", cutlass)
         commit = repositories.commit("vllm", "top", {"3rdparty/cutlass": ("../3rd/cutlass.git", cutlass)})
         repositories.point("vllm", "refs/pull/31740/head", commit)
-        found = GIT.resolve(repositories.url("vllm"), "refs/pull/31740/head", True)
+        found = GIT.resolve(repositories.url("vllm"), "refs/pull/31740/head")
         assert (found.commit, found.kind) == (commit, "pull")
         assert found.submodules == (Submodule("3rdparty/cutlass", repositories.url("3rd/cutlass"), cutlass),)
         with pytest.raises(LockError, match=r"main of http://127\.0\.0\.1:\d+/none\.git"):
-            GIT.resolve(repositories.url("none"), "main", True)
+            GIT.resolve(repositories.url("none"), "main")
 
 
 def test_branch_annotated_tag_pull_request_and_commit(repositories: Repositories) -> None:
@@ -97,7 +97,7 @@ def test_branch_annotated_tag_pull_request_and_commit(repositories: Repositories
     url = repositories.url("vllm")
     asked = [("main", first, "branch"), ("v0.14.0", second, "tag"), ("refs/pull/31740/head", third, "pull")]
     for ref, commit, kind in [*asked, (second, second, "commit")]:
-        found = GIT.resolve(url, ref, True)
+        found = GIT.resolve(url, ref)
         assert (found.commit, found.kind, found.submodules) == (commit, kind, ())
     assert repositories.git("vllm", "rev-parse", "v0.14.0") != second  # the tag has an object of its own
 
@@ -106,7 +106,7 @@ def test_a_tag_wins_over_a_branch_of_its_name(repositories: Repositories) -> Non
     first, second = (repositories.commit("vllm", text) for text in ("one", "two"))
     repositories.point("vllm", "refs/heads/v1", first)
     repositories.git("vllm", "tag", "v1", second)
-    assert GIT.resolve(repositories.url("vllm"), "v1", False).commit == second
+    assert GIT.resolve(repositories.url("vllm"), "v1").commit == second
 
 
 def test_moved_refs_are_seen_when_they_are_asked_for(repositories: Repositories) -> None:
@@ -115,7 +115,7 @@ def test_moved_refs_are_seen_when_they_are_asked_for(repositories: Repositories)
         asked = ref.rpartition("/")[2] if "pull" not in ref else ref
         for commit in (before, after):
             repositories.point("vllm", ref, commit)
-            assert GIT.resolve(repositories.url("vllm"), asked, False).commit == commit
+            assert GIT.resolve(repositories.url("vllm"), asked).commit == commit
 
 
 def test_nested_submodules_with_relative_addresses(repositories: Repositories) -> None:
@@ -130,7 +130,7 @@ def test_nested_submodules_with_relative_addresses(repositories: Repositories) -
     repositories.point("3rd/cutlass", "refs/heads/main", newer)
     modules = {"3rdparty/cutlass": ("../3rd/cutlass.git", cutlass), "3rdparty/spdlog": ("../3rd/spdlog.git", spdlog)}
     repositories.point("vllm", "refs/heads/main", repositories.commit("vllm", "top", modules))
-    found = GIT.resolve(repositories.url("vllm"), "main", True)
+    found = GIT.resolve(repositories.url("vllm"), "main")
     assert found.submodules == (
         Submodule("3rdparty/cutlass", repositories.url("3rd/cutlass"), cutlass),
         Submodule("3rdparty/spdlog", repositories.url("3rd/spdlog"), spdlog),
@@ -149,51 +149,49 @@ def test_a_submodule_from_elsewhere_is_not_asked_for(repositories: Repositories,
     modules = {"3rdparty/cutlass": ("../none.git", "1" * 40), "3rdparty/spdlog": ("../spdlog.git", spdlog)}
     top = repositories.commit("vllm", "top", modules)
     repositories.point("vllm", "refs/heads/main", top)
-    found = GIT.resolve(repositories.url("vllm"), "main", True, ["3rdparty/cutlass"])
+    found = GIT.resolve(repositories.url("vllm"), "main", ["3rdparty/cutlass"])
     assert found.submodules == (Submodule("3rdparty/spdlog", repositories.url("spdlog"), spdlog),)
     with pytest.raises(LockError, match="it has no submodule 3rdparty/none"):
-        GIT.resolve(repositories.url("vllm"), "main", True, ["3rdparty/none"])
+        GIT.resolve(repositories.url("vllm"), "main", ["3rdparty/none"])
 
     out = tmp_path / "out"
-    done = fetch(tmp_path, "--without", "3rdparty/cutlass", repositories.url("vllm"), top, str(out), "submodules")
+    done = fetch(tmp_path, "--without", "3rdparty/cutlass", repositories.url("vllm"), top, str(out))
     assert done.returncode == 0, done.stderr
     assert (out / "3rdparty/spdlog/README").read_text() == "spdlog"
     assert list((out / "3rdparty/cutlass").iterdir()) == []
-    done = fetch(tmp_path, repositories.url("cutlass-fork"), fork, str(out / "3rdparty/cutlass"), "submodules")
+    done = fetch(tmp_path, repositories.url("cutlass-fork"), fork, str(out / "3rdparty/cutlass"))
     assert done.returncode == 0, done.stderr
     assert (out / "3rdparty/cutlass/README").read_text() == "fork"
-    done = fetch(
-        tmp_path, "--without", "3rdparty/none", repositories.url("vllm"), top, str(tmp_path / "o"), "submodules"
-    )
+    done = fetch(tmp_path, "--without", "3rdparty/none", repositories.url("vllm"), top, str(tmp_path / "o"))
     assert done.returncode == 1 and "has no submodule 3rdparty/none" in done.stderr
 
 
 def test_a_submodule_that_is_gone_is_named(repositories: Repositories) -> None:
     repositories.point("vllm", "refs/heads/main", repositories.commit("vllm", "x", {"a/b": ("../none.git", "1" * 40)}))
     with pytest.raises(LockError, match=r"main of git://.*: submodule a/b: "):
-        GIT.resolve(repositories.url("vllm"), "main", True)
+        GIT.resolve(repositories.url("vllm"), "main")
 
 
 def test_a_commit_that_was_force_pushed_away(repositories: Repositories) -> None:
     repositories.point("vllm", "refs/heads/main", repositories.commit("vllm", "one"))
     with pytest.raises(LockError, match=r"does not have the commit 1{40} \(any more\)") as caught:
-        GIT.resolve(repositories.url("vllm"), "1" * 40, True)
+        GIT.resolve(repositories.url("vllm"), "1" * 40)
     assert "force-pushed" in str(caught.value)
 
 
 def test_a_vanished_ref_and_repository(repositories: Repositories) -> None:
     with pytest.raises(LockError, match="no such branch, tag or pull request"):
-        GIT.resolve(repositories.url("vllm"), "gone", True)
+        GIT.resolve(repositories.url("vllm"), "gone")
     with pytest.raises(LockError, match="40 digits"):
-        GIT.resolve(repositories.url("vllm"), "abcdef12", True)
+        GIT.resolve(repositories.url("vllm"), "abcdef12")
     with pytest.raises(LockError, match=r"main of git://"):
-        GIT.resolve(repositories.url("nothing"), "main", True)
+        GIT.resolve(repositories.url("nothing"), "main")
 
 
 def test_passwords_are_never_shown(tmp_path: Path) -> None:
     with failing(lambda _path, _number: (401, {"WWW-Authenticate": "Basic realm=x"}, b"")) as server:
         with pytest.raises(LockError) as caught:
-            GIT.resolve(f"http://alice:hunter2@{server.host}/x.git", "main", True)
+            GIT.resolve(f"http://alice:hunter2@{server.host}/x.git", "main")
         assert "hunter2" not in str(caught.value)
         assert server.host in str(caught.value)
 
@@ -201,7 +199,7 @@ def test_passwords_are_never_shown(tmp_path: Path) -> None:
 def test_a_server_in_trouble_is_asked_again_and_given_up() -> None:
     messages: list[str] = []
     with failing(lambda _path, _number: (503, {}, b"")) as server, pytest.raises(LockError, match="503"):
-        Git(messages.append, pause=0.01, timeout=10).resolve(f"http://{server.host}/x.git", "main", True)
+        Git(messages.append, pause=0.01, timeout=10).resolve(f"http://{server.host}/x.git", "main")
     assert len(messages) == 2
 
 
@@ -210,7 +208,7 @@ def test_a_server_that_hangs_is_given_up() -> None:
         failing(lambda _path, _number: None) as server,
         pytest.raises(LockError, match=r"did not answer within 0\.5 s"),
     ):
-        Git(pause=0.01, timeout=0.5).resolve(f"http://{server.host}/x.git", "main", True)
+        Git(pause=0.01, timeout=0.5).resolve(f"http://{server.host}/x.git", "main")
 
 
 def test_no_foreign_protocol_is_followed(repositories: Repositories, tmp_path: Path) -> None:
@@ -220,7 +218,7 @@ def test_no_foreign_protocol_is_followed(repositories: Repositories, tmp_path: P
     )
     repositories.point("vllm", "refs/heads/main", evil)
     with pytest.raises(LockError):
-        GIT.resolve(repositories.url("vllm"), "main", True)
+        GIT.resolve(repositories.url("vllm"), "main")
     assert not mark.exists()
 
 
@@ -237,7 +235,7 @@ def test_a_moved_ref_does_not_change_what_a_build_fetches(repositories: Reposito
     repositories.point("vllm", ref, locked)
     newer = repositories.git("vllm", "commit-tree", "-p", locked, "-m", "new", f"{locked}^{{tree}}")
     repositories.point("vllm", ref, newer)
-    done = fetch(tmp_path, repositories.url("vllm"), locked, str(tmp_path / "out"), "submodules", ref)
+    done = fetch(tmp_path, repositories.url("vllm"), locked, str(tmp_path / "out"), ref)
     assert done.returncode == 0, done.stderr
     found = subprocess.run(
         ["git", "-C", str(tmp_path / "out"), "rev-parse", "HEAD"], capture_output=True, text=True, check=True
@@ -249,6 +247,6 @@ def test_a_moved_ref_does_not_change_what_a_build_fetches(repositories: Reposito
 
 def test_a_build_says_when_the_locked_commit_is_gone(repositories: Repositories, tmp_path: Path) -> None:
     repositories.point("vllm", "refs/heads/main", repositories.commit("vllm", "one"))
-    done = fetch(tmp_path, repositories.url("vllm"), "1" * 40, str(tmp_path / "out"), "plain", "refs/heads/main")
+    done = fetch(tmp_path, repositories.url("vllm"), "1" * 40, str(tmp_path / "out"), "refs/heads/main")
     assert done.returncode == 1
     assert f"has no {'1' * 40} (any more); was refs/heads/main force-pushed?" in done.stderr

@@ -131,9 +131,9 @@ def test_any_text_is_taken(tmp_path_factory: pytest.TempPathFactory, text: str |
     [
         ("mounts: {a: '../../../..:/host'}", "leaves the project folder"),
         ("mounts: {a: './away:/host'}", "is a link that leaves the project folder"),
-        ("mounts: {a: '~/.ssh:/host'}", "may hold keys and settings of the user"),
-        ("mounts: {a: '~:/host'}", "may hold keys and settings of the user"),
-        ("mounts: {a: '~/x/../.ssh:/host'}", "may hold keys and settings of the user"),
+        ("mounts: {a: '~/.ssh:/host'}", "may hold your keys and settings"),
+        ("mounts: {a: '~:/host'}", "may hold your keys and settings"),
+        ("mounts: {a: '~/x/../.ssh:/host'}", "may hold your keys and settings"),
         ("mounts: {a: '~/models:/host', b: './m:/b', c: '~/.cache/x:/c'}", ""),
     ],
 )
@@ -155,8 +155,8 @@ def test_host_folders_of_a_committed_file(root: Path, value: str, message: str) 
     ("value", "message"),
     [
         ("caches: {x: {path: /x, host: ../../..}}", "leaves the project folder"),
-        ("build: {wheelhouse: ~/.ssh}", "may hold keys"),
-        ("network: {ca_certificates: ~/.ssh/id_rsa}", "may hold keys"),
+        ("build: {wheelhouse: ~/.ssh}", "may hold your keys"),
+        ("network: {ca_certificates: ~/.ssh/id_rsa}", "may hold your keys"),
         ("network: {ca_certificates: away/passwd}", "is a link that leaves"),
         ("sources: {a: {origin: {checkout: ../../a}, package: a, distribution: a, mount: /workspace/a}}", "leaves"),
         ("sources: {a: {origin: {checkout: ../.ssh}, package: a, distribution: a, mount: /workspace/a}}", "leaves"),
