@@ -109,7 +109,9 @@ def smoke(trial: Trial) -> list[Criterion]:
             reply = trial.ask(name, [body], **cell).replies[0]
         judged(name, *((False, reply.fault) if reply.fault else judge(reply)), wanted, note)
 
-    def talk(name: str, judge: Callable[[Completion, chat.Talk], chat.Verdict], wanted: str, *, tool: bool) -> None:
+    def talk(
+        name: str, judge: Callable[[Completion, chat.ChatFlags], chat.Verdict], wanted: str, *, tool: bool
+    ) -> None:
         body = {**chat.body(target.model, limit, spoken, tool=tool), "stream_options": {"include_usage": True}}
         with doing("smoke", name):
             reply = trial.ask(name, [body]).replies[0]
@@ -120,7 +122,7 @@ def smoke(trial: Trial) -> list[Criterion]:
         judged(name, *verdict, wanted)
 
     ask("short prompt", target.body(PROMPT, SHORT), _text, "a text")
-    spoken = chat.talk_of(trial.environment.get("flags", ()))
+    spoken = chat.chat_flags(trial.environment.get("flags", ()))
     talk("chat", chat.judge_chat, text, tool=False)
     if spoken.tools:
         talk("tool call", chat.judge_call, "get_weather is called with JSON that names a city", tool=True)

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from envgen.engine.values import MISSHAPEN
 from envgen.errors import ServiceError, UsageError
-from envgen.serve.chat import limit_of
+from envgen.serve.chat import context_length
 from envgen.serve.events import (
     BrokenOff,
     Completion,
@@ -248,7 +248,7 @@ def find(url: str, *, model: str | None, key: str, silence: float) -> Target:
         what = f"has {len(listed)} models: {names}" if listed else "lists no model"
         raise UsageError(f"{target.url} {what}", hint="choose one with --model NAME")
     name = model or next(iter(listed))
-    return Target(target.url, name, str(listed[name].get("root") or ""), limit_of(listed[name]), key, silence)
+    return Target(target.url, name, str(listed[name].get("root") or ""), context_length(listed[name]), key, silence)
 
 
 _DRAFTS = re.compile(

@@ -1,7 +1,6 @@
-"""Why did it fail? Rules over build, JIT and serve logs: cause, the line that proves it, cure, where to read on.
+"""Rules that find the cause of a failure in a log of a build, of the JIT or of a server.
 
-The rules are data (``rules/*.yaml``), each with an excerpt of a real log.
-This package imports nothing but ``errors`` and ``text``.
+The rules are data (``rules/*.yaml``), each with an excerpt of a real log. This package imports only ``text``.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import yaml
 
 from envgen.text import plain_text
 
-# `#12 34.5 ` of a build, `serve-1  | ` of Compose, `(EngineCore_DP0 pid=17) ` of vLLM, `ERROR: `.
+# Prefixes of a line: `#12 34.5 ` of a build, `serve-1  | ` of Compose, `(EngineCore_DP0 pid=17) ` of vLLM, `ERROR: `.
 _BEGIN = r"^(?:#\d{1,5} (?:\d{1,7}\.\d{1,4} )?)?(?:[\w.-]{1,80} {1,40}\| )?(?:\([\w ]{1,60}pid=\d{1,9}\) )?(?:error: )?"
 
 _TIME = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{1,9}Z ")  # Docker's, as of `docker logs -t`
@@ -26,14 +25,14 @@ _TIME = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{1,9}Z ")  # Docker's, a
 
 @dataclass(frozen=True)
 class Pattern:
-    """``has``: a lower-case text that is in every matching line; ``rest`` is asked of such lines only."""
+    """``has``: text in every matching line, in lower case; a line with it must match ``parts`` or ``expression``."""
 
     has: str
     parts: tuple[str, ...] = ()
     expression: re.Pattern[str] | None = None
 
     def find(self, low: str) -> int:
-        """Where the match begins in ``low`` (a line in lower case); -1 when there is none."""
+        """Where the match begins in ``low`` (a line in lower case); -1: no match."""
         if self.expression is not None:
             match = self.expression.search(low)
             return -1 if match is None else match.start()
@@ -48,7 +47,7 @@ class Pattern:
 
 
 def read_pattern(node: Any) -> Pattern:
-    """One entry of a rule's ``match``: a text in which `*` stands for anything, or an expression and what it has."""
+    """An entry of a rule's ``match``: a text with `*` for anything, or ``{re: EXPRESSION, has: TEXT}``."""
     if isinstance(node, str):
         parts = tuple(part for part in node.lower().split("*") if part)
         return Pattern(max(parts, key=len), parts)
@@ -58,14 +57,14 @@ def read_pattern(node: Any) -> Pattern:
 
 
 FOLDER = Path(__file__).parent / "rules"
-# A warning about the network early in a log must not hide the kernel that failed at its end.
+# In this order: an early warning about the network must not hide a kernel that failed later.
 FILES = ("gpu.yaml", "jit.yaml", "cluster.yaml", "serve.yaml", "host.yaml", "build.yaml", "notices.yaml")
 KINDS = ("build", "jit", "serve")
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One known disaster. ``rank``: place among all, 0 = first. ``example``: lines of a real log."""
+    """One known failure. ``rank``: its position among all rules. ``example``: lines of a real log."""
 
     rule: str
     rank: int
@@ -75,9 +74,9 @@ class Rule:
     link: str
     patterns: tuple[Pattern, ...]
     example: str
-    codes: frozenset[int] = frozenset()  # exit codes that prove it without a line
-    notice: bool = False  # worth knowing, no failure
-    quoted: bool = False  # the example is in the public thread at ``link``; else it is as the tool prints it
+    codes: frozenset[int] = frozenset()  # exit codes that prove it without a log line
+    notice: bool = False  # not a failure
+    quoted: bool = False  # the example comes from the public thread at ``link``
 
 
 @cache
@@ -89,7 +88,7 @@ def rules() -> tuple[Rule, ...]:
 
 
 def read_rule(node: Mapping[str, Any], rank: int) -> Rule:
-    """One entry."""
+    """A rule from its YAML node."""
     patterns = tuple(read_pattern(entry) for entry in node["match"])
     return Rule(node["rule"], rank, frozenset(node.get("kinds", KINDS)), node["cause"].strip(), node["cure"].strip(),
                 node["link"], patterns, node["example"], frozenset(node.get("codes", ())), node.get("notice", False),
@@ -97,18 +96,18 @@ def read_rule(node: Mapping[str, Any], rank: int) -> Rule:
 
 
 def rules_for(kind: str | None) -> tuple[Rule, ...]:
-    """The rules that apply to logs of ``kind`` (one of KINDS); None: all of them."""
+    """The rules for logs of ``kind`` (one of KINDS); None: all."""
     return tuple(rule for rule in rules() if kind is None or kind in rule.kinds)
 
 
 BATCH = 2000  # lines that are searched at once
-LONGEST = 1 << 20  # bytes or characters of one line that are looked at
+LONGEST = 1 << 20  # the rest of a longer line is ignored
 SHOWN = 400  # characters of a line that are shown as evidence
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """``rule`` is stable for programs; ``line`` counts from 1. ``failure``: False for what is just worth knowing."""
+    """A rule that matched. ``rule`` is a stable name; ``line`` counts from 1; ``failure``: False for a notice."""
 
     rule: str
     cause: str
@@ -120,19 +119,18 @@ class Explanation:
     rank: int = 0
 
     def data(self) -> dict[str, object]:
-        """What programs get of it: all but the rank."""
+        """All fields but the rank, for JSON."""
         return {name: value for name, value in vars(self).items() if name != "rank"}
 
 
 def classify(lines: Iterable[str], *, kind: str | None = None) -> tuple[Explanation, ...]:
-    """Known causes found in a log: failures before notices, the most certain first; empty when no rule
-    knows it.
+    """The known causes in a log: failures before notices, then by rank.
 
-    ``kind``: build, jit or serve; None asks all rules. Lines may have their line ends. Each rule's text is searched in
-    many lines at once: that is some hundred times faster than asking every line. Only lines that have the text are
-    looked at closely. A rule that has found its line is not searched again.
+    ``kind``: build, jit or serve; None: all rules. Lines may have their line ends. Each rule's text is searched in many
+    lines at once, some hundred times faster than line by line; only lines with the text are matched. Each rule matches
+    once.
     """
-    waiting = [(rule, one) for rule in rules_for(kind) for one in rule.patterns]
+    waiting = [(rule, pattern) for rule in rules_for(kind) for pattern in rule.patterns]
     found: dict[str, Explanation] = {}
     lines, before = iter(lines), 0
     while batch := [line.rstrip("\r\n")[:LONGEST].replace("\n", " ") for line in islice(lines, BATCH)]:
@@ -141,17 +139,17 @@ def classify(lines: Iterable[str], *, kind: str | None = None) -> tuple[Explanat
         if len(low) != len(block):  # a few letters change their length in lower case
             low = block = "".join(c if len(c.lower()) != 1 else c.lower() for c in block)
         for rule, pattern in waiting:
-            one = _search(rule, pattern, block, low, before)
+            match = _search(rule, pattern, block, low, before)
             # Several patterns of a rule may match: the earliest line is the evidence.
-            if one and (rule.rule not in found or one.line < found[rule.rule].line):
-                found[rule.rule] = one
-        waiting = [entry for entry in waiting if entry[0].rule not in found]
+            if match and (rule.rule not in found or match.line < found[rule.rule].line):
+                found[rule.rule] = match
+        waiting = [(rule, pattern) for rule, pattern in waiting if rule.rule not in found]
         before += len(batch)
-    return tuple(sorted(found.values(), key=lambda one: (not one.failure, one.rank)))
+    return tuple(sorted(found.values(), key=lambda match: (not match.failure, match.rank)))
 
 
 def _search(rule: Rule, pattern: Pattern, block: str, low: str, before: int) -> Explanation | None:
-    """``before``: how many lines came before the block."""
+    """Search a block of lines; ``low``: in lower case; ``before``: the number of lines before it."""
     at = low.find(pattern.has)
     while at >= 0:
         begin, end = low.rfind("\n", 0, at) + 1, low.find("\n", at)
@@ -166,19 +164,19 @@ def _search(rule: Rule, pattern: Pattern, block: str, low: str, before: int) -> 
 
 
 def log_lines(log: BinaryIO) -> Iterator[str]:
-    """Lines of a log of any size, numbered as in an editor; bytes that are not UTF-8 become U+FFFD.
+    """The lines of a log, without colours and without Docker's time stamps (`docker logs -t`, a crash bundle).
 
-    Without colours, and without the time that Docker puts before a line (`docker logs -t`, a crash bundle).
+    Bytes that are not UTF-8 become U+FFFD.
     """
     while line := log.readline(LONGEST):
         yield _TIME.sub("", plain_text(line.decode("utf-8", "replace")))
-        while line and not line.endswith(b"\n"):  # the rest of one that is too long
+        while line and not line.endswith(b"\n"):  # skip the rest of a long line
             line = log.readline(LONGEST)
 
 
 @dataclass(frozen=True)
 class Cause:
-    """A classified failure: ``kind`` is stable for programs, the rest is for people."""
+    """The cause of a failure; ``kind`` is the rule's stable name."""
 
     kind: str
     summary: str
@@ -193,9 +191,9 @@ def cause_of(
     service: bool = False,
     oom_killed: bool = False,
 ) -> Cause | None:
-    """The cause of a failure from its output; None when no rule knows it.
+    """The cause of a failure from its output; None if no rule matches.
 
-    ``service``: the output is a service's, not a build's. ``oom_killed``: as Docker reports it of the container.
+    ``service``: the output is a service's, not a build's. ``oom_killed``: Docker's flag of the container.
     """
     found = {one.rule: one.evidence for one in classify(lines, kind="serve" if service else "build") if one.failure}
     if oom_killed:

@@ -1,4 +1,4 @@
-"""What a server answers: its events, and the completion that they hold."""
+"""A server's responses: documents, server-sent events, and the completion that they contain."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ import requests
 from envgen.engine.values import MISSHAPEN, read_json
 from envgen.text import shorten, visible
 
-LARGEST = 1 << 20  # bytes; the list of a thousand models has a fifth of it
-LARGEST_COUNT = 1 << 53  # of tokens: what is larger would not fit a float
-_SHOWN = 200  # characters of what is not JSON
+LARGEST = 1 << 20  # bytes of a document; a list of a thousand models has a fifth of it
+LARGEST_COUNT = 1 << 53  # tokens; a float holds whole numbers up to this
+_SHOWN = 200  # characters of a text that is not JSON
 
 
 def short_answer(method: str, url: str, headers: Mapping[str, str], timeout: float) -> tuple[int, Any]:
-    """Status and document. OSError with a reason in plain words when there is no answer."""
+    """Status and document. OSError with the reason if there is no answer."""
     status, body = answered(method, url, headers, timeout)
     return status, document_of(body)
 
 
 def answered(method: str, url: str, headers: Mapping[str, str], timeout: float) -> tuple[int, bytes]:
-    """Status and what was sent, up to a limit. OSError as above."""
+    """Status and body (its beginning, if larger than ``LARGEST``). OSError with the reason if there is no answer."""
     try:
         with requests.Session() as session:
             session.trust_env = False  # no proxy between us and a server
@@ -39,7 +39,7 @@ def answered(method: str, url: str, headers: Mapping[str, str], timeout: float) 
 
 
 def document_of(response: requests.Response | bytes) -> Any:
-    """The JSON document, or else the beginning of the text; "" for one that is too long."""
+    """The JSON document, else the beginning of the text; "" for a body that is too long."""
     body = response if isinstance(response, bytes) else body_of(response)
     try:
         return read_json(body)
@@ -48,20 +48,20 @@ def document_of(response: requests.Response | bytes) -> Any:
 
 
 def body_of(response: requests.Response) -> bytes:
-    """What a server sent; of an answer that is too long, the beginning."""
-    found = bytearray()
+    """The body of a response; its beginning, if larger than ``LARGEST``."""
+    body = bytearray()
     with contextlib.closing(response):
         for chunk in response.iter_content(64 << 10):
-            found += chunk
-            if len(found) > LARGEST:
+            body += chunk
+            if len(body) > LARGEST:
                 break
-    return bytes(found)
+    return bytes(body)
 
 
-Part = tuple[float, bytes]  # when it arrived (seconds, monotonic), and what
+Part = tuple[float, bytes]  # time of arrival (seconds, monotonic), and the data
 END = "[DONE]"
-LOWEST = -9999.0  # what vLLM writes for minus infinity
-LONGEST = 1 << 20  # bytes; a longer event is not a token, a longer stream not the few that were asked for
+LOWEST = -9999.0  # vLLM's minus infinity
+LONGEST = 1 << 20  # bytes of one event, and of a stream of a few tokens
 
 
 class BrokenOff(Exception):
@@ -69,28 +69,28 @@ class BrokenOff(Exception):
 
 
 class NoCompletion(Exception):
-    """What came is not a part of a completion; the text is what it looks like."""
+    """The data is not part of a completion; the message shows its beginning."""
 
 
 @dataclass
 class Completion:
-    """What a server generated, of /v1/completions or of a chat; counts of tokens are its own, None: it gave none."""
+    """The output of /v1/completions or of a chat. Token counts are the server's; None: it gave none."""
 
     text: str = ""
     logprobs: list[float] = field(default_factory=list)
     reasoning: str = ""
     tools: dict[int, tuple[str, str]] = field(default_factory=dict)  # index -> name, arguments
     finish: str = ""
-    first: float | None = None  # when the first generated text came
+    first: float | None = None  # when the first generated text arrived
     prompt_tokens: int | None = None
     output_tokens: int | None = None
 
     def add(self, document: Any, at: float = 0.0) -> Completion:
-        """Parse a part of a stream, or a whole answer. Raises NoCompletion."""
+        """Add an event of a stream, or a whole answer. Raises NoCompletion."""
         try:
             for choice in document["choices"]:
                 self._choice(choice, at)
-            # The last part of a stream may hold nothing but figures.
+            # The last event may have only token counts.
             if usage := document.get("usage") if document["choices"] else document["usage"]:
                 self.prompt_tokens, self.output_tokens = (
                     _count(usage.get(name)) for name in ("prompt_tokens", "completion_tokens")
@@ -113,8 +113,7 @@ class Completion:
             self.tools[index] = name + (called.get("name") or ""), arguments + (called.get("arguments") or "")
         self.text += text
         self.reasoning += thought
-        # An empty completion piece is a token whose characters are not complete yet; a chat's first event names the
-        # role.
+        # A completion's empty text is a token with incomplete characters; a chat's first event has only the role.
         if self.first is None and (text or thought or calls or ("text" in choice and not finish)):
             self.first = at
 
@@ -129,47 +128,46 @@ def _count(value: Any) -> int | None:
 def read_events(
     parts: Iterable[Part], largest: int = LONGEST, enough: Callable[[Completion], bool] = lambda _: False
 ) -> Completion:
-    """The completion of a whole stream, or of its beginning, where that is ``enough``. Raises BrokenOff without its
-    end, NoCompletion for what is not part of one."""
-    found, count, size = Completion(), 0, 0
+    """The completion of a stream, read to its end or until it is ``enough``. Raises BrokenOff, NoCompletion."""
+    completion, count, size = Completion(), 0, 0
     for at, data in stamped(parts):
         size += len(data)
         if size > largest:
             raise NoCompletion(f"more than {largest >> 20} MiB for a few tokens")
         if data == END:
-            return found
+            return completion
         try:
             document = read_json(data)
         except ValueError:
             raise NoCompletion(_shown(data)) from None
         if isinstance(document, dict) and "error" in document and "choices" not in document:
             raise BrokenOff(f"after {count} events the server sent an error: {error_text(document)}")
-        found.add(document, at)
+        completion.add(document, at)
         count += 1
-        if enough(found):
-            return found
-    if not found.finish:
-        raise BrokenOff(f"{count} events came, and the connection was closed without {END}")
-    return found
+        if enough(completion):
+            return completion
+    if not completion.finish:
+        raise BrokenOff(f"the connection was closed without {END} after {count} events")
+    return completion
 
 
-def error_text(found: Any) -> str:
-    """The sentence in an error document, in any of the forms that servers use."""
+def error_text(document: Any) -> str:
+    """The message in an error document, in any of the forms that servers use."""
     for key in ("error", "detail", "message"):
-        if isinstance(found, dict) and key in found:
-            found = found[key]
-    return shorten(found if isinstance(found, str) else json.dumps(found, default=str), 160)
+        if isinstance(document, dict) and key in document:
+            document = document[key]
+    return shorten(document if isinstance(document, str) else json.dumps(document, default=str), 160)
 
 
 def stamped(parts: Iterable[Part]) -> Iterator[tuple[float, str]]:
-    """The data of each whole event, with the arrival of the bytes that completed it. Raises NoCompletion."""
+    """The data of each complete event, with the time when it was complete. Raises NoCompletion."""
     rest = b""
     data: list[str] = []
     for at, chunk in parts:
         rest += chunk
         if len(rest) > LONGEST:
             raise NoCompletion("an event of more than 1 MiB")
-        # Half of a CRLF may still be on its way.
+        # The second half of a CRLF may not have arrived yet.
         whole, half = (rest[:-1], b"\r") if rest.endswith(b"\r") else (rest, b"")
         *lines, rest = whole.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
         rest += half
@@ -177,7 +175,7 @@ def stamped(parts: Iterable[Part]) -> Iterator[tuple[float, str]]:
             line = raw.decode("utf-8", "replace")
             if line.startswith("data:"):
                 data.append(line[len("data:") :].removeprefix(" "))
-                if data == [END]:  # not every server ends its last event
+                if data == [END]:  # some servers send no blank line after it
                     yield at, END
                     return
             elif not line and data:
@@ -186,17 +184,17 @@ def stamped(parts: Iterable[Part]) -> Iterator[tuple[float, str]]:
 
 
 def chosen_logprobs(document: Any) -> Iterator[float]:
-    """The log probabilities of the tokens that were chosen, in the form of completions or of chat.
+    """The log probabilities of the chosen tokens, from a completion's or a chat's ``logprobs``.
 
-    The prompt is not echoed, so every token has one: null is what a server makes of NaN, JSON having none. For minus
-    infinity vLLM writes -9999.0. What is not a number at all counts as NaN.
+    Every token has one, as the prompt is not echoed. JSON has no NaN, so servers write null; whatever is not a number
+    counts as NaN. vLLM writes -9999.0 for minus infinity.
     """
     if not isinstance(document, dict):
         return
     tokens, content = document.get("token_logprobs"), document.get("content")
     values = list(tokens) if isinstance(tokens, list) else []
     if isinstance(content, list):
-        values += [one["logprob"] for one in content if isinstance(one, dict) and "logprob" in one]
+        values += [token["logprob"] for token in content if isinstance(token, dict) and "logprob" in token]
     yield from map(_number, values)
 
 
@@ -214,13 +212,13 @@ def _number(value: Any) -> float:
 
 def _shown(document: Any) -> str:
     text = document if isinstance(document, str) else json.dumps(document, default=str)
-    return visible(text[:200])
+    return visible(text[:_SHOWN])
 
 
 def reason_of_request(error: requests.RequestException) -> str:
-    """Why a request has no answer, in plain words."""
+    """Why a request has no answer."""
     if isinstance(error, requests.Timeout):
         return "time-out"
     if isinstance(error, (requests.ConnectionError, requests.exceptions.ChunkedEncodingError)):
-        return "it refuses connections, or closes them"
+        return "it refuses or closes connections"
     return type(error).__name__

@@ -1,4 +1,4 @@
-"""Is a server ready? It lists the model, completes a prompt, and answers a chat and a tool call where it knows them."""
+"""Is a server ready? It lists the model, completes a prompt, and answers a chat and a tool call if it supports them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import requests
 
 from envgen.serve import chat
-from envgen.serve.chat import Talk, Verdict
+from envgen.serve.chat import ChatFlags, Verdict
 from envgen.serve.events import (
     LONGEST,
     BrokenOff,
@@ -29,19 +29,18 @@ from envgen.text import visible
 
 PROMPT = "The capital of France is"
 MAX_TOKENS = 12
-ENOUGH = 80  # characters of a chat's answer; the rest proves nothing more
+ENOUGH = 80  # characters of a chat's answer that are read
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked: a model, a prompt, and what the answer must contain (None: any text will do); a chat, too, where
-    ``talk`` is known."""
+    """A prompt for a model, and the text that the answer must contain (None: any). ``chat``: ask a chat too."""
 
     model: str
     prompt: str = PROMPT
     expect_text: str | None = None
     api_key: str = field(default="", repr=False)
-    talk: Talk | None = None
+    chat: ChatFlags | None = None
 
 
 @dataclass(frozen=True)
@@ -51,10 +50,10 @@ class Answer:
     ready: bool
     why: str = ""
     text: str = ""
-    fatal: bool = False  # waiting longer can't help: the service runs and is wrong
-    refused: bool = False  # it answered, and not with what was asked for; a few times of that are enough
+    fatal: bool = False  # the service runs and is wrong: waiting can't help
+    refused: bool = False  # a wrong answer: not fatal unless it is repeated
     first_token: float = 0.0  # seconds
-    chats: Mapping[str, Verdict] = field(default_factory=dict)  # what of "chat" and "tool call" was asked
+    chats: Mapping[str, Verdict] = field(default_factory=dict)  # of "chat" and "tool call", as far as asked
 
 
 @dataclass(frozen=True)
@@ -104,8 +103,8 @@ class _Unanswered(Exception):
 
 
 def answers(base_url: str) -> Answer:
-    """Whether anything at ``base_url`` answers HTTP, whatever its status: Docker's own proxy accepts connections to a
-    published port before the program in the container listens."""
+    """Whether anything at ``base_url`` answers HTTP, with any status. A connection proves nothing: Docker's proxy
+    accepts those to a published port before the program in the container listens."""
     try:
         answered("HEAD", f"{base_url}/", {}, 10)  # no body: it may be a stream
     except OSError as error:
@@ -116,23 +115,22 @@ def answers(base_url: str) -> Answer:
 def ask(
     base_url: str, question: Question, *, timeout: float = 120, on_step: Callable[[str], None] = lambda _: None
 ) -> Answer:
-    """Ask ``base_url`` (http://host:port) once: does /v1/models list the model, does it complete the prompt, and does
-    it chat, where ``question.talk`` is known?
+    """Ask ``base_url`` (http://host:port) once: /v1/models, a completion and, with ``question.chat``, chats.
 
-    ``timeout``: seconds between two signs of life of an answer; the first prompt may compile kernels.
-    ``on_step`` hears what is being waited for. Never raises for what the service does.
+    ``timeout``: seconds without data; the first prompt may compile kernels. ``on_step`` gets what is being waited for.
+    Never raises for what the service does.
     """
     headers = {"Authorization": f"Bearer {question.api_key}"} if question.api_key else {}
     on_step("/v1/models")
-    found = _listed(base_url, question.model, headers)
-    if isinstance(found, Answer):
-        return found
+    row = _listed(base_url, question.model, headers)
+    if isinstance(row, Answer):
+        return row
     server = _Server(base_url, headers, timeout, on_step)
     try:
-        answer = _completed(server, question)
-        if not answer.ready or question.talk is None:
+        answer = _complete(server, question)
+        if not answer.ready or question.chat is None:
             return answer
-        return _chatted(server, question.model, chat.limit_of(found), question.talk, answer)
+        return _chat(server, question.model, chat.context_length(row), question.chat, answer)
     except _Unanswered as unanswered:
         return unanswered.answer
 
@@ -144,7 +142,7 @@ def _listed(base_url: str, model: str, headers: Mapping[str, str]) -> Answer | M
     except OSError as error:
         return Answer(False, f"{base_url} does not answer yet ({error})")
     if status in (401, 403):
-        key = "it wants an API key; write `secrets: [VLLM_API_KEY]` and export it in your shell"
+        key = "it needs an API key; write `secrets: [VLLM_API_KEY]` and export it in your shell"
         return Answer(False, f"/v1/models answers {status}: {key}", fatal=True)
     if status != 200:
         return Answer(False, f"/v1/models answers {status}")
@@ -155,7 +153,7 @@ def _listed(base_url: str, model: str, headers: Mapping[str, str]) -> Answer | M
 
 
 def listing(names: Sequence[str], model: str) -> str:
-    """What /v1/models lists, in a sentence."""
+    """The sentence about a /v1/models without ``model``."""
     shown = ", ".join(visible(name[:80]) for name in names[:8]) + (" ..." if len(names) > 8 else "")
     return f"/v1/models lists {shown or 'nothing'}, not {model}"
 
@@ -165,10 +163,10 @@ def models(document: Any) -> dict[str, Mapping[str, Any]] | None:
     data = document.get("data") if isinstance(document, dict) else None
     if not isinstance(data, list):
         return None
-    return {str(one["id"]): one for one in data if isinstance(one, dict) and "id" in one}
+    return {str(row["id"]): row for row in data if isinstance(row, dict) and "id" in row}
 
 
-def _completed(server: _Server, question: Question) -> Answer:
+def _complete(server: _Server, question: Question) -> Answer:
     body = {"model": question.model, "prompt": question.prompt, "max_tokens": MAX_TOKENS, "temperature": 0,
             "logprobs": 1, "stream": True}  # fmt: skip
     server.on_step("its first token")
@@ -180,39 +178,38 @@ def _completed(server: _Server, question: Question) -> Answer:
     return replace(answer, first_token=first)
 
 
-def _chatted(server: _Server, model: str, limit: int | None, talk: Talk, answer: Answer) -> Answer:
-    """``answer`` with what came of a chat, and of a tool call where the service supports them."""
-    found = dict[str, Verdict]()
-    questions = {"chat": False, "tool call": True} if talk.tools else {"chat": False}
-    for name, tool in questions.items():
-        judged = chat.judge_call if tool else chat.judge_chat
+def _chat(server: _Server, model: str, context: int | None, flags: ChatFlags, answer: Answer) -> Answer:
+    """``answer`` with the verdicts on a chat and, if the service supports them, a tool call."""
+    verdicts = dict[str, Verdict]()
+    for name in ("chat", "tool call") if flags.tools else ("chat",):
+        tool = name == "tool call"
         server.on_step(f"the answer to its first {name}")
-        body = chat.body(model, limit, talk, tool=tool)
-        # A call is complete at its end; of a chat, some words are enough.
+        body = chat.body(model, context, flags, tool=tool)
+        # A tool call is read to its end, a chat only as far as needed.
         enough = (lambda _: False) if tool else (lambda reply: len(reply.text) >= ENOUGH)
         status, reply, _ = server.post(chat.CHAT_URL, body, f"the answer to the first {name}", enough)
         if status in (429, 503):
             return Answer(False, f"the first {name} was answered with {status}: {visible(str(reply)[:200])}")
         if status != 200:
-            found[name] = chat.refused(status, visible(error_text(reply)), talk)
+            verdicts[name] = chat.refused(status, visible(error_text(reply)), flags)
         else:
             try:
                 whole = reply if isinstance(reply, Completion) else Completion().add(reply)
             except NoCompletion as error:
                 return Answer(False, f"the answer to the first {name} is not a completion: {error}", fatal=True)
-            found[name] = judged(whole, talk)
-        good, seen = found[name]
+            verdicts[name] = (chat.judge_call if tool else chat.judge_chat)(whole, flags)
+        good, seen = verdicts[name]
         if good is False:
             return Answer(False, f"it completes a prompt, but the first {name} failed: {seen}", fatal=status < 500,
                           refused=True)  # fmt: skip
         if good is None and status != 200:
-            break  # without chats there are no calls
-    return replace(answer, chats=found)
+            break  # no chats, so no tool calls
+    return replace(answer, chats=verdicts)
 
 
 def judge(status: int, document: Any, expect_text: str | None = None) -> Answer:
     """Judge the answer to a completion request: status 200, a non-empty text, finite log probabilities."""
-    if status in (429, 503):  # not now; it may be later
+    if status in (429, 503):  # busy
         return Answer(False, f"the first prompt was answered with {status}: {visible(str(document)[:200])}")
     if status != 200:
         why = f"the first prompt was answered with {status}: {visible(str(document)[:200])}"
@@ -224,7 +221,7 @@ def judge(status: int, document: Any, expect_text: str | None = None) -> Answer:
 
 
 def judge_completion(completion: Completion, expect_text: str | None = None) -> Answer:
-    """Judge a completion: a non-empty text, finite log probabilities, the expected words."""
+    """Judge a completion: a non-empty text, finite log probabilities, the expected text."""
     text = completion.text
     if not text:
         return Answer(False, "the first prompt was answered with an empty text", fatal=True)

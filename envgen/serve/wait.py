@@ -20,7 +20,7 @@ from envgen.live import doing, now_doing
 from envgen.logpattern import LogPattern
 from envgen.profile.model import Phases, Ready, Service
 from envgen.redact import redact_secrets
-from envgen.serve.chat import talk_of
+from envgen.serve.chat import chat_flags
 from envgen.serve.readiness import Answer, Question, answers, ask
 from envgen.text import counted, instant, plain_text, visible
 
@@ -261,7 +261,7 @@ class Waiter:
         self._policy = service.restart
         model = self._ready.model if url else None
         prompt, expected = self._ready.prompt, self._ready.expect_text
-        self._question = Question(model, prompt, expected, api_key, talk_of(service.argv)) if model else None
+        self._question = Question(model, prompt, expected, api_key, chat_flags(service.argv)) if model else None
         self.progress = Progress(self._ready.phases)
         self._evidence = Evidence(self._ready.expect, self._ready.forbid)
         self._first_restarts = self._restarts = 0

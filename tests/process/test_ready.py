@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 from fault_server import fault_server
 
-from envgen.serve.chat import Talk
+from envgen.serve.chat import ChatFlags
 from envgen.serve.readiness import Question, answers, ask
 
-PROMISED = Talk(reasoning="qwen3", tools="hermes")
+PROMISED = ChatFlags(reasoning="qwen3", tools="hermes")
 
 
 def test_a_server_that_completes_chats_and_calls() -> None:
     with fault_server() as server:
-        answer = ask(server.url, Question("tiny", talk=PROMISED))
+        answer = ask(server.url, Question("tiny", chat=PROMISED))
     assert answer.ready and answer.text == " one two three"
     assert answer.chats["chat"] == (True, "' one two three'") and answer.chats["tool call"][0] is True
 
@@ -37,7 +37,7 @@ def test_a_server_that_completes_chats_and_calls() -> None:
 )
 def test_a_server_whose_chats_are_wrong_is_not_ready(fault: str, why: str, tmp_path: Path) -> None:
     with fault_server(fault) as server:
-        answer = ask(server.url, Question("tiny", talk=PROMISED))
+        answer = ask(server.url, Question("tiny", chat=PROMISED))
         words = [sys.executable, "-m", "envgen", "smoke", "--url", server.url, "--json"]
         smoke = json.loads(subprocess.run(words, cwd=tmp_path, stdout=subprocess.PIPE, check=False).stdout)
     assert not answer.ready and answer.fatal and why in answer.why
@@ -63,7 +63,7 @@ def test_a_port_without_a_model_must_answer_http() -> None:
 
 @pytest.mark.parametrize("fault", ["cut off while it thinks", "no template", "null chat"])
 def test_what_proves_nothing_stops_nothing(fault: str) -> None:
-    talk = None if fault == "null chat" else Talk()  # None: only the prompt is asked
+    talk = None if fault == "null chat" else ChatFlags()  # None: only the prompt is asked
     with fault_server(fault) as server:
-        answer = ask(server.url, Question("tiny", talk=talk))
+        answer = ask(server.url, Question("tiny", chat=talk))
     assert answer.ready and [good for good, _ in answer.chats.values()] == ([None] if talk else [])

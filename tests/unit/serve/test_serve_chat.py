@@ -9,29 +9,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envgen.serve import chat
-from envgen.serve.chat import Talk, body, judge_call, judge_chat, refused, talk_of
+from envgen.serve.chat import ChatFlags, body, chat_flags, judge_call, judge_chat, refused
 from envgen.serve.events import Completion
 
 GPT_OSS = [
     "vllm", "serve", "openai/gpt-oss-120b", "--enable-auto-tool-choice", "--tool-call-parser", "openai",
     "--reasoning_parser=openai_gptoss", "--port", "8000",
 ]  # fmt: skip
-TALK = talk_of(GPT_OSS)
+FLAGS = chat_flags(GPT_OSS)
 CALL = {0: ("get_weather", '{"city": "Paris"}')}
 
 
 def test_what_the_flags_promise() -> None:
-    assert Talk(False, "openai_gptoss", "openai", True) == TALK and TALK.promised
-    assert talk_of(["vllm", "serve", "m", "--tool-call-parser", "hermes"]).tools == ""  # vLLM takes no calls then
-    assert talk_of(["python3", "-m", "sglang.launch_server", "--tool-call-parser", "qwen"]).tools == "qwen"
-    assert talk_of(["serve", "m", "--chat-template", "/t.jinja"]).promised and not talk_of(["serve", "m"]).promised
+    assert ChatFlags(False, "openai_gptoss", "openai", True) == FLAGS and FLAGS.for_chats
+    assert chat_flags(["vllm", "serve", "m", "--tool-call-parser", "hermes"]).tools == ""  # vLLM takes no calls then
+    assert chat_flags(["python3", "-m", "sglang.launch_server", "--tool-call-parser", "qwen"]).tools == "qwen"
+    assert (
+        chat_flags(["serve", "m", "--chat-template", "/t.jinja"]).for_chats and not chat_flags(["serve", "m"]).for_chats
+    )
 
 
 def test_what_is_asked() -> None:
-    asked = body("m", None, TALK, tool=True)
+    asked = body("m", None, FLAGS, tool=True)
     assert asked["reasoning_effort"] == "low" and asked["tools"] and asked["max_tokens"] == chat.TOKENS
-    assert "reasoning_effort" not in body("m", None, Talk()) and "tools" not in body("m", None, TALK)
-    assert body("m", 512, TALK)["max_tokens"] == 256 and body("m", 1, TALK)["max_tokens"] == 1
+    assert "reasoning_effort" not in body("m", None, ChatFlags()) and "tools" not in body("m", None, FLAGS)
+    assert body("m", 512, FLAGS)["max_tokens"] == 256 and body("m", 1, FLAGS)["max_tokens"] == 1
 
 
 @pytest.mark.parametrize(
@@ -48,7 +50,7 @@ def test_what_is_asked() -> None:
     ],
 )
 def test_a_chat(reply: Completion, good: bool | None, words: str) -> None:
-    found, seen = judge_chat(reply, TALK)
+    found, seen = judge_chat(reply, FLAGS)
     assert found is good and words in seen
 
 
@@ -67,7 +69,7 @@ def test_a_chat(reply: Completion, good: bool | None, words: str) -> None:
     ],
 )
 def test_a_tool_call(reply: Completion, good: bool | None, words: str) -> None:
-    found, seen = judge_call(reply, TALK)
+    found, seen = judge_call(reply, FLAGS)
     assert found is good and words in seen
 
 
@@ -82,11 +84,11 @@ LENGTH = "This model's maximum context length is 64 tokens"
 )  # fmt: skip
 def test_a_chat_that_is_refused(status: int, reason: str, promised: bool | None, plain: bool | None) -> None:
     """A failure where the service is set up for chats; else a base model stays one."""
-    assert refused(status, reason, TALK)[0] is promised and refused(status, reason, Talk())[0] is plain
+    assert refused(status, reason, FLAGS)[0] is promised and refused(status, reason, ChatFlags())[0] is plain
 
 
 @given(st.text(), st.text(), st.text(), st.dictionaries(st.integers(0, 1), st.tuples(st.text(), st.text())))
 def test_whatever_comes_is_judged_in_one_printable_line(text: str, thought: str, finish: str, calls: Any) -> None:
     reply = Completion(text, reasoning=thought, finish=finish, tools=calls)
-    for found, seen in (judge_chat(reply, TALK), judge_call(reply, TALK)):
+    for found, seen in (judge_chat(reply, FLAGS), judge_call(reply, FLAGS)):
         assert found in (True, False, None) and not {"\n", "\x1b"} & set(seen)

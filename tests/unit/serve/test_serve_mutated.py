@@ -81,7 +81,7 @@ def test_documents(body: bytes, status: int) -> None:
     except ServiceError as error:
         clean(str(error))
     else:
-        limits = [chat.limit_of(one) for one in models.values()]
+        limits = [chat.context_length(one) for one in models.values()]
         assert all(limit is None or 0 < limit < 1 << 53 for limit in limits)
 
 
@@ -94,8 +94,8 @@ def test_streams(parts: list[bytes], ends: bool) -> None:
     try:
         completion = read_events([(0.0, data)])
         clean(readiness.judge_completion(completion).why)
-        clean(chat.judge_chat(completion, chat.Talk())[1])
-        clean(chat.judge_call(completion, chat.Talk())[1])
+        clean(chat.judge_chat(completion, chat.ChatFlags())[1])
+        clean(chat.judge_call(completion, chat.ChatFlags())[1])
     except (BrokenOff, NoCompletion) as error:
         clean(str(error))
     reply = client.Reply(status=200)
