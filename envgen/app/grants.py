@@ -53,4 +53,4 @@ def note(profile: Profile, root: Path, service: str) -> str:
     with contextlib.suppress(OSError):
         text = json.dumps({**printed, name: words}, indent=1, sort_keys=True) + "\n"
         files.write(record, text.encode(), within=root)
-    return f"{service} gets of this machine: {', '.join(words)}"
+    return f"{service} has access to {', '.join(words)}"

@@ -189,7 +189,7 @@ def _must_load(label: str, text: str, name: str) -> None:
         try:
             load_project(file=file, local=False).project.profiles[name]
         except ProjectError as error:
-            head = f"the recipe does not make a profile that loads; {label} is as it was: "
+            head = f"the recipe does not make a profile that loads; {label} is unchanged: "
             first, *rest = (replace(one, place=one.place and replace(one.place, file=label)) for one in error.problems)
             raise ProjectError([replace(first, message=head + first.message), *rest]) from None
         except EnvgenError as error:

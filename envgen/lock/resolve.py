@@ -284,7 +284,7 @@ def _questions(
         for service, model in ask.models_of(profile).items():
             key = model_key(model.repo, model.revision)
             if key not in models and (key not in old.models or upgrade.wants(service, model.repo)):
-                what, place = f"{model.repo} {model.revision}", f"services.{service}.model"
+                what, place = f"{model.repo} {model.revision}", f"services.{service}.model.repo"
                 models[key] = _Question(what, profile.name, place, functools.partial(_ask_model, tools, model))
     return {"images": images, "git": git, "models": models}
 

@@ -196,7 +196,7 @@ class Estimate:
 
     def lines(self) -> list[str]:
         """The estimate for people."""
-        without = {"": "", "own": ", with the draft's"}.get(self.draft, ", the draft's not counted")
+        without = {"": "", "own": ", draft included"}.get(self.draft, ", draft not counted")
         about = "about " if self.published and self.weights is not None else ""
         found = [f"weights {about}{_size(self.weights)}, engine about {_size(ENGINE)}{without}"]
         if (one := self.sequence) is None:

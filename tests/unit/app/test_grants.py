@@ -29,7 +29,7 @@ def test_once_and_again_when_it_changes(tmp_path: Path) -> None:
     profile = select(load_project(file).project, "dev")
     note = grants.note(profile, tmp_path, "web")
     assert note == (
-        "web gets of this machine: ../lib (read-write), ./m (read-only), ~/.cache/huggingface (read-write), /dev/x, "
+        "web has access to ../lib (read-write), ./m (read-only), ~/.cache/huggingface (read-write), /dev/x, "
         "IPC_LOCK, the host's network, the host's IPC"
     )
     assert grants.note(profile, tmp_path, "web") == ""

@@ -64,7 +64,9 @@ def test_without_the_hub_all_else_is_pinned(
     """The hub refuses the connection: commits are written, the model is named, and no build depends on it."""
     service = "    services: {serve: {command: [vllm, serve, a/m], model: {repo: a/m}}}\n"
     cache = "    caches: {huggingface: {path: /root/.cache/huggingface, host: ~/.cache/huggingface}}\n"
-    (tmp_path / "envgen.yaml").write_text(PROJECT + cache + service)
+    (tmp_path / "envgen.yaml").write_text(
+        PROJECT + cache + service + "defaults: {services: {serve: {model: {repo: b/m}}}}\n"
+    )
     monkeypatch.chdir(tmp_path)
 
     def no_engine() -> Engine:
@@ -87,7 +89,9 @@ def test_without_the_hub_all_else_is_pinned(
     assert main(["lock"]) == 7
     printed = capsys.readouterr().err
     assert "wrote envgen.lock" in printed and "envgen.yaml:" in printed and "not pinned: " in printed
-    assert "the model a/m at main: the hub could not be asked" in printed
+    column = service.index("a/m}}") + 1  # of the profile that names it, not of the defaults that it replaces
+    line = (PROJECT + cache + service).count("\n")
+    assert f"envgen.yaml:{line}:{column}: the model a/m at main: the hub could not be asked" in printed
     found = model.load(tmp_path)
     assert found is not None and found.git["https://h/fi.git v1"].commit == "b" * 40 and not found.models
     assert main(["lock", "--check"]) == 1

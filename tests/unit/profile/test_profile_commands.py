@@ -118,7 +118,7 @@ def test_init_here_needs_no_cd(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["init", "."]) == 0
-    assert "next: envgen lock && envgen build -p current && envgen up serve -p current" in capsys.readouterr().err
+    assert "next: export ENVGEN_PROFILE=current; envgen pull && envgen lock && envgen build" in capsys.readouterr().err
 
 
 def test_init_makes_a_name_of_letters_with_accents(tmp_path: Path) -> None:
