@@ -1,4 +1,4 @@
-"""What a profile asks of the lock, and what of it has no answer yet. Pure; the render uses the same decisions."""
+"""What a profile needs from the lock, and which of its inputs are stale. Pure; rendering uses the same decisions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from envgen.redact import without_login
 
 @dataclass(frozen=True)
 class PythonSet:
-    """One installation step. ``needs_metadata``: only what a release of the source depends on is asked for."""
+    """One installation step. ``needs_metadata``: only the dependencies of the source's release are resolved."""
 
     name: str
     words: tuple[str, ...]
@@ -32,7 +32,7 @@ class PythonSet:
 
 @dataclass(frozen=True)
 class Stale:
-    """One input without a valid answer. ``name`` is its word for `envgen lock --upgrade`; ``key`` its place."""
+    """One input that is missing or out of date. ``name``: for `envgen lock --upgrade`; ``key``: its place."""
 
     name: str
     message: str
@@ -67,7 +67,7 @@ class Repository:
 
     @property
     def key(self) -> str:
-        """Under which it is in the lock."""
+        """Its key in the lock."""
         return git_key(self.url, self.ref)
 
     @property
@@ -83,9 +83,9 @@ def repositories(profile: Profile) -> tuple[Repository, ...]:
         if source.origin.git:
             without = tuple(source.submodule_origins)
             found.append(Repository(name, source.origin.git, source.origin.git_ref, without))
-            found += [Repository(f"{name}/{p}", one.git, one.ref) for p, one in source.submodule_origins.items()]
+            found += [Repository(f"{name}/{path}", r.git, r.ref) for path, r in source.submodule_origins.items()]
         if source.origin.is_built:
-            found += [Repository(f"{name}.{n}", one.git, one.ref) for n, one in source.install.inputs.items()]
+            found += [Repository(f"{name}.{key}", r.git, r.ref) for key, r in source.install.inputs.items()]
     return tuple(found)
 
 
@@ -95,7 +95,7 @@ def patched(profile: Profile) -> dict[str, str]:
 
 
 def python_sets(profile: Profile) -> tuple[PythonSet, ...]:
-    """The installation steps of a profile's image, in order, each with what it is asked for."""
+    """The installation steps of a profile's image, in order."""
     others = tuple(source.distribution for source in profile.sources.values())
     found = [PythonSet("uv", ("uv",), dependencies=False)]
     if words := (*profile.pip.tools, *profile.pip.deps):
@@ -121,7 +121,7 @@ def python_sets(profile: Profile) -> tuple[PythonSet, ...]:
 
 
 def released(source: Source) -> str:
-    """The release whose metadata lists what a built source depends on; "" where only its own build knows."""
+    """The release whose metadata lists the dependencies of a built source; "" where only its own build knows them."""
     if source.origin.pypi:
         return source.origin.pypi.version
     match = re.fullmatch(r"v?([0-9]+(?:\.[0-9]+)*(?:\.?(?:post|rc|a|b)[0-9]+)?)", source.origin.ref or "")
@@ -129,7 +129,7 @@ def released(source: Source) -> str:
 
 
 def python_asks(profile: Profile, base_digest: str) -> str:
-    """A digest of everything that the Python packages of a profile depend on."""
+    """A digest of everything that determines the Python packages of a profile."""
     sets = [[s.name, s.words, s.own, s.never, s.dependencies] for s in python_sets(profile)]
     asked = ["python", sets, profile.pip.override, profile.pip.protect, profile.base.python, base_digest]
     more = [extra for extra in (profile.base.apt, profile.pip.remove) if extra]
@@ -137,7 +137,7 @@ def python_asks(profile: Profile, base_digest: str) -> str:
 
 
 def apt_asks(profile: Profile, base_digest: str) -> str:
-    """A digest of everything that the Debian packages of a profile depend on."""
+    """A digest of everything that determines the Debian packages of a profile."""
     return _digest(["apt", apt_build(profile), profile.apt.runtime, base_digest])
 
 
@@ -146,20 +146,20 @@ def _digest(value: object) -> str:
 
 
 def locked(profile: Profile, lock: Lock) -> ProfileLock:
-    """The part of ``lock`` for ``profile``. Answers to other questions than the profile's are left out."""
+    """The part of ``lock`` for ``profile``, without what is out of date."""
     base = lock.images.get(str(profile.base.image))
     git = {one.name: lock.git[one.key] for one in repositories(profile) if one.key in lock.git}
     wanted = profile.base.platform.value if profile.base.platform else ""
     digest = base.digest if base else ""
-    pasks, aasks = python_asks(profile, digest), apt_asks(profile, digest)
+    python_digest, apt_digest = python_asks(profile, digest), apt_asks(profile, digest)
     pythons, apts = lock.python.get(profile.name, {}), lock.apt.get(profile.name, {})
     return ProfileLock(
         base=base,
         git=git,
         files={e.url: lock.files[e.url] for e in profile.tiktoken.encodings.values() if e.url in lock.files},
         patches={f: lock.patches[f] for f in sorted(set(patched(profile).values())) if f in lock.patches},
-        python={p: v for p, v in pythons.items() if wanted in ("", p) and v.asks == pasks},
-        apt={p: v for p, v in apts.items() if wanted in ("", p) and v.asks == aasks},
+        python={p: v for p, v in pythons.items() if wanted in ("", p) and v.asks == python_digest},
+        apt={p: v for p, v in apts.items() if wanted in ("", p) and v.asks == apt_digest},
     )
 
 
@@ -171,9 +171,9 @@ def stale(
     *,
     weights: bool = True,
 ) -> list[Stale]:
-    """The inputs of ``profile`` to which the lock has no answer. ``patches``: what is in the project now.
+    """The inputs of ``profile`` that the lock lacks or has out of date. ``patches``: those of the project now.
 
-    ``platform``: the packages of that one must be there; "": those of any. Without ``weights``: those of its image.
+    ``platform``: the one whose packages must be locked; "": any. Without ``weights``: only the inputs of the image.
     """
     mine = locked(profile, lock)
     found = []
@@ -213,21 +213,21 @@ FAMILY = "flashinfer"  # its packages are of one release, or they refuse each ot
 
 @dataclass(frozen=True)
 class Upgrade:
-    """``names`` is what the user wrote; ``everything`` where he named nothing in particular."""
+    """``names``: the inputs that the user named; ``everything``: none in particular."""
 
     names: tuple[str, ...] = ()
     everything: bool = False
 
     def wants(self, *names: str) -> bool:
-        """True when one of these inputs shall move."""
+        """True when one of these inputs is to be upgraded."""
         return self.everything or any(name in self.names for name in names)
 
     def wants_python(self, profile: Profile, lock: Lock) -> bool:
-        """True when a Python package of this profile shall move."""
+        """True when a Python package of this profile is to be upgraded."""
         if self.wants("pip"):
             return True
         have = lock.python.get(profile.name, {})
-        pins = {pin.name for found in have.values() for pins in found.sets.values() for pin in pins}
+        pins = {pin.name for python in have.values() for pins in python.sets.values() for pin in pins}
         return any(name in self.names or self._moves(name) for name in pins) or any(
             name in self.names for name, source in profile.sources.items() if source.origin.wheel or source.origin.pypi
         )
@@ -240,10 +240,10 @@ class Upgrade:
 
 
 def keep(have: Mapping[str, PythonLock], upgrade: Upgrade, profile: Profile) -> dict[str, dict[str, str]]:
-    """set -> package -> version: what stays where it is, unless something else makes it move."""
+    """set -> package -> version: what keeps its version, unless another package forces a change."""
     if upgrade.wants("pip"):
         return {}
-    found: dict[str, dict[str, str]] = {}
+    kept: dict[str, dict[str, str]] = {}
     for python in have.values():
         for name, pins in python.sets.items():
             source = name.partition(".")[2]
@@ -251,12 +251,12 @@ def keep(have: Mapping[str, PythonLock], upgrade: Upgrade, profile: Profile) -> 
                 continue
             for pin in pins:
                 if not upgrade._moves(pin.name):
-                    found.setdefault(name, {})[pin.name] = pin.version
-    return found
+                    kept.setdefault(name, {})[pin.name] = pin.version
+    return kept
 
 
 def checked(names: Sequence[str], profiles: Sequence[Profile], lock: Lock) -> tuple[str, ...]:
-    """``names``, if each is an input; UsageError with the nearest one."""
+    """``names``, if each is an input. Raises UsageError with a similar name."""
     known = {"base", "pip", "apt"}
     for profile in profiles:
         known |= {

@@ -1,4 +1,4 @@
-"""An image's own record of its making, its manifest; and two saved images compared."""
+"""The manifest that an image holds of its own inputs; the comparison of two saved images."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class Manifest:
     open: tuple[str, ...]
     # source -> distribution, kind, origin, patches
     sources: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    epoch: int = 0  # the time stamp of what the build added; 0 = it was built without a lock
+    epoch: int = 0  # the time stamp of the files that the build added; 0: built without a lock
 
 
 def read(engine: Engine, name: str) -> Manifest:
-    """The manifest of an image that the engine has. NotFoundError when it is not there, or not one of ours."""
+    """The manifest of an image on the engine. NotFoundError: there is no such image, or envgen did not build it."""
     image = engine.image(name)
     if image is None:
-        raise NotFoundError(f"the engine has no image {name}", hint="`docker image ls` shows those that it has")
+        raise NotFoundError(f"the engine has no image {name}", hint="`docker image ls` lists its images")
     labels = {key: value for key, value in image.labels.items() if key.startswith((PREFIX, "org.opencontainers."))}
     if f"{PREFIX}render" not in labels:
         raise NotFoundError(f"the image {name} was not built by envgen")
@@ -52,16 +52,16 @@ def read(engine: Engine, name: str) -> Manifest:
             manifest = engine.run_once(image.id, ["cat", PATH], timeout=60).document()
         return bind(Manifest, {**manifest, **known})
     except (TypeError, ValueError):
-        message = f"the image {name} has no manifest of its inputs that can be read ({PATH})"
+        message = f"the image {name} has no readable manifest ({PATH})"
         raise NotFoundError(message) from None
 
 
-# Files that are made of times, or name them: logs, the loader's auxiliary cache, uv's note of when a wheel was made.
+# Files that hold times: logs, the loader's auxiliary cache, uv's note of when a wheel was built.
 _TIMES = re.compile(
     r"/var/log/(apt/[^/]+|dpkg\.log|alternatives\.log|bootstrap\.log)|/var/cache/ldconfig/aux-cache|.*/uv_cache\.json"
 )
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
-MOST = 1000  # differences; more say nothing new
+MOST = 1000  # differences
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class _Saved:
         return {key: {"value": value} for key, value in found if not key.endswith("created")}
 
     def entries(self, index: int) -> dict[str, Mapping[str, str]]:
-        """path -> fields of a layer, in its order; nothing where there is no such layer."""
+        """path -> fields of a layer, in its order; empty where there is no such layer."""
         found: dict[str, Mapping[str, str]] = {}
         if index >= len(self.layers):
             return found
@@ -108,9 +108,9 @@ class _Saved:
             for member in layer:
                 file = layer.extractfile(member) if member.isreg() else None
                 digest = hashlib.sha256()
-                noted = file is not None and member.name.endswith(".dist-info/RECORD")
-                while file and (block := file.read(-1 if noted else 1 << 20)):
-                    digest.update(_without_notes(block) if noted else block)
+                is_record = file is not None and member.name.endswith(".dist-info/RECORD")
+                while file and (block := file.read(-1 if is_record else 1 << 20)):
+                    digest.update(_without_uv_cache(block) if is_record else block)
                 found["/" + member.name.lstrip("./")] = {
                     "kind": str(member.type, "ascii", "replace"),
                     "mode": oct(member.mode),
@@ -128,17 +128,14 @@ _Tree = Mapping[str, "Mapping[str, str] | None"]
 
 
 def compare(first: Path, second: Path) -> list[Difference]:
-    """What a container of one image sees and one of the other doesn't; times don't count.
-
-    Only layers that are not the same are read.
-    """
+    """What differs between the containers of two images, without times. Only layers that differ are read."""
     with closing(_Saved(first)) as one, closing(_Saved(second)) as two:
         found = list(_compared(one.configuration(), two.configuration(), "configuration: "))
         pairs = zip(one.diff_ids, two.diff_ids, strict=False)
         shared = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one.layers), len(two.layers)))
         mine, theirs = (_tree(saved, shared, len(saved.layers)) for saved in (one, two))
         below: _Tree = {}
-        if any((path in mine) != (path in theirs) for path in {*mine, *theirs}):  # touched, and perhaps as it was
+        if any((path in mine) != (path in theirs) for path in {*mine, *theirs}):  # perhaps with the same content
             below = _tree(one, 0, shared)
         paths = [path for path in {*mine, *theirs} if not _TIMES.fullmatch(path)]
         first_side, second_side = ({path: tree.get(path, below.get(path)) for path in paths} for tree in (mine, theirs))
@@ -161,25 +158,25 @@ def _compared(one: _Tree, two: _Tree, head: str = "", *, ignored: frozenset[str]
 
 
 def _tree(saved: _Saved, start: int, end: int) -> _Tree:
-    """What these layers together hold; None = they remove what is below them."""
+    """The files of these layers together; None: removed from a layer below them."""
     found: dict[str, Mapping[str, str] | None] = {}
     for index in range(start, end):
         layer = saved.entries(index)
-        for path in layer:  # what a layer removes is below it, wherever in the archive the mark stands
+        for path in layer:  # a whiteout removes what is in layers below, wherever it is in the archive
             folder, _, name = path.rpartition("/")
             if not name.startswith(_WHITEOUT):
                 continue
-            gone = folder if name == _OPAQUE else f"{folder}/{name.removeprefix(_WHITEOUT)}"
-            for inner in [inner for inner in found if inner.startswith(f"{gone}/")]:
+            removed = folder if name == _OPAQUE else f"{folder}/{name.removeprefix(_WHITEOUT)}"
+            for inner in [inner for inner in found if inner.startswith(f"{removed}/")]:
                 del found[inner]
             if name != _OPAQUE:
-                found[gone] = None
+                found[removed] = None
         found |= {p: fields for p, fields in layer.items() if not p.rpartition("/")[2].startswith(_WHITEOUT)}
     return found
 
 
-def _without_notes(record: bytes) -> bytes:
-    """A package's list of files without the line of uv's note, which has a digest of a time."""
+def _without_uv_cache(record: bytes) -> bytes:
+    """A package's RECORD without the line of uv_cache.json, whose digest depends on a time."""
     return b"".join(line for line in record.splitlines(keepends=True) if b"/uv_cache.json," not in line)
 
 

@@ -1,6 +1,6 @@
-"""The package index that pip uses: which releases there are, and their source distributions, kept in a cache.
+"""The package index that pip uses: its releases, and their source distributions in a cache.
 
-The cache is the same that ``scripts/fetch-source`` fills: an archive and, beside it, the sha256 that the index gave.
+The cache is the one that ``scripts/fetch-source`` fills: an archive, and beside it the sha256 from the index.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from envgen.redact import without_login
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 LARGEST = 512 << 20  # bytes of an archive
 PAGE = 64 << 20  # bytes of an index page; that of torch is 1 MiB
-# Of Debian and Ubuntu; Fedora and RHEL; openSUSE. An interpreter that was built elsewhere may look in other places.
+# Of Debian and Ubuntu; Fedora and RHEL; openSUSE. An interpreter built elsewhere may look in other places.
 BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem")
 
 
 def certificates() -> str | bool:
-    """For the ``verify`` of requests: a file, or True for what requests finds by itself.
+    """The ``verify`` argument of requests: a file, or True for the list that requests finds.
 
-    requests brings certifi's list and knows no other. Behind a company's proxy git, curl, docker and pip work, since
-    its authority was added to the machine, and envgen alone would not. REQUESTS_CA_BUNDLE and CURL_CA_BUNDLE go first,
-    which is requests' own rule; then SSL_CERT_FILE or the interpreter's place for it, then BUNDLES, then certifi.
+    requests uses certifi's list, which lacks a company's authority that was added to this machine. First come
+    REQUESTS_CA_BUNDLE and CURL_CA_BUNDLE, as in requests; then SSL_CERT_FILE or the interpreter's default, then
+    BUNDLES, then certifi.
     """
     if os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE"):
         return True
@@ -84,23 +84,23 @@ class PackageIndex:
         self._pages: dict[str, list[Release]] = {}
 
     def versions(self, name: str) -> list[str]:
-        """Every version that was not withdrawn, as a source distribution or as wheels alone."""
-        return [str(version) for version in sorted({one.version for one in self._page(name) if not one.yanked})]
+        """Every version that was not yanked, with a source distribution or a wheel."""
+        return [str(version) for version in sorted({file.version for file in self._page(name) if not file.yanked})]
 
     def _archive(self, name: str, version: str) -> Path:
         return self.cache / f"{canonicalize_name(name)}-{version}.tar.gz"
 
     def cached(self, name: str, version: str) -> Path | None:
         """The archive from the cache, if it is there and intact."""
-        archive, found = self._archive(name, version), hashlib.sha256()
+        archive, digest = self._archive(name, version), hashlib.sha256()
         try:
             record = Path(f"{archive}.sha256").read_text(encoding="ascii").strip()
             with archive.open("rb") as file:
                 while block := file.read(1 << 20):
-                    found.update(block)
+                    digest.update(block)
         except (OSError, UnicodeDecodeError):
             return None
-        return archive if found.hexdigest() == record else None
+        return archive if digest.hexdigest() == record else None
 
     def fetch(self, name: str, version: str) -> Path:
         """The archive of a release: from the cache, else from the index, checked against the index's sha256."""
@@ -108,58 +108,58 @@ class PackageIndex:
         if known is not None:
             return known
         wanted = Version(version)
-        found = [one for one in self._page(name) if not one.wheel and one.version == wanted]
-        if not found:
+        archives = [file for file in self._page(name) if not file.wheel and file.version == wanted]
+        if not archives:
             hint = f"`envgen patch check --ref v{version}` asks git, where the source's origin is git"
             raise EnvgenError(f"the package index has no source distribution (.tar.gz) of {name} {version}", hint=hint)
-        if not _SHA256.fullmatch(found[0].sha256):
+        if not _SHA256.fullmatch(archives[0].sha256):
             raise EnvgenError(f"the package index has no sha256 for {name} {version}")
         try:
-            return self._download(f"{name} {version}", self._archive(name, version), found[0])
+            return self._download(f"{name} {version}", self._archive(name, version), archives[0])
         except requests.RequestException as error:
             raise EnvgenError(f"cannot fetch {name} {version}: {_reason(error)}") from None
 
     def _download(self, what: str, archive: Path, release: Release) -> Path:
         self._say(f"fetching {what} from the package index")
         self.cache.mkdir(parents=True, exist_ok=True)
-        # The archive first: without a record it counts for nothing.
+        # The archive first: `cached` ignores one without its .sha256.
         with files.writing(archive) as out:
             answer = self._get(release.url, "*/*")
-            found = hashlib.sha256()
+            digest = hashlib.sha256()
             for block in self._blocks(answer, LARGEST, what):
-                found.update(block)
+                digest.update(block)
                 out.write(block)
-            if found.hexdigest() != release.sha256:
-                message = f"{what} arrived with sha256 {found.hexdigest()}, but the index says {release.sha256}"
+            if digest.hexdigest() != release.sha256:
+                message = f"{what} arrived with sha256 {digest.hexdigest()}, but the index lists {release.sha256}"
                 raise EnvgenError(message)
         files.write(Path(f"{archive}.sha256"), f"{release.sha256}\n".encode())
         return archive
 
     def _page(self, name: str) -> list[Release]:
-        """All files of a package, of the first index that has any."""
+        """All files of a package, from the first index that has any."""
         name = canonicalize_name(name)
         if name in self._pages:
             return self._pages[name]
         indexes = (self._settings.get("index-url") or default_index(), self._settings.get("extra-index-url", ""))
-        troubles = []
+        reasons = []
         for index in " ".join(indexes).split():
             if not index.startswith(("http://", "https://")):
                 continue
             try:
                 answer = self._get(f"{index.rstrip('/')}/{name}/", "text/html")
                 page = b"".join(self._blocks(answer, PAGE, f"the page of {name}"))
-                found = _releases(page.decode("utf-8", "replace"), answer.url, name)
+                releases = _releases(page.decode("utf-8", "replace"), answer.url, name)
             except requests.RequestException as error:
-                troubles.append(f"{without_login(index)}: {_reason(error)}")
+                reasons.append(f"{without_login(index)}: {_reason(error)}")
                 continue
-            if found:
-                self._pages[name] = found
-                return found
-            troubles.append(f"{without_login(index)} has none")
-        raise EnvgenError(f"no releases of {name}: " + "; ".join(troubles))
+            if releases:
+                self._pages[name] = releases
+                return releases
+            reasons.append(f"{without_login(index)} has none")
+        raise EnvgenError(f"no releases of {name}: " + "; ".join(reasons))
 
     def _blocks(self, answer: requests.Response, limit: int, what: str) -> Iterator[bytes]:
-        """The whole body, unpacked: at most ``limit`` bytes, within our seconds in all, even where it trickles."""
+        """The whole body, unpacked: at most ``limit`` bytes, within ``seconds`` in all, however slowly it arrives."""
         blocks, ended = Queue[bytes | BaseException | None](maxsize=4), Event()
 
         def put(block: bytes | BaseException | None) -> None:
@@ -173,7 +173,7 @@ class PackageIndex:
                 for block in answer.iter_content(1 << 16):
                     put(block)
                 put(None)
-            except BaseException as error:  # told to who waits for the blocks
+            except BaseException as error:  # raised by the loop below
                 put(error)
 
         in_background(read)  # a read waits for 64 KiB, however long they take
@@ -193,7 +193,7 @@ class PackageIndex:
             raise EnvgenError(f"{what} took longer than {self._seconds:.0f} s") from None
         finally:
             ended.set()
-            in_background(answer.close)  # which waits for a read that is under way
+            in_background(answer.close)  # waits for a read in progress
 
     def _get(self, url: str, accept: str) -> requests.Response:
         headers = {"Accept": accept, "User-Agent": "envgen"}
@@ -220,8 +220,8 @@ class _Links(html.parser.HTMLParser):
 
 
 def _releases(page: str, address: str, name: str) -> list[Release]:
-    """The wheels and source distributions (.tar.gz) of a package that its page lists. Every index has it as HTML."""
-    links, found = _Links(), []
+    """The wheels and source distributions (.tar.gz) that a package's page lists. Every index has that page as HTML."""
+    links, releases = _Links(), []
     links.feed(page)
     for link in links.found:
         url, _, fragment = (link.get("href") or "").partition("#")
@@ -237,35 +237,36 @@ def _releases(page: str, address: str, name: str) -> list[Release]:
             continue
         if package == name:
             sha256 = fragment.removeprefix("sha256=")
-            found.append(Release(version, urljoin(address, url), sha256, "data-yanked" in link, file.endswith(".whl")))
-    return found
+            is_wheel, yanked = file.endswith(".whl"), "data-yanked" in link
+            releases.append(Release(version, urljoin(address, url), sha256, yanked, is_wheel))
+    return releases
 
 
 # --- pip's configuration ----------------------------------------------------------------------------------------------
 
 
 def pip_settings(environ: Mapping[str, str]) -> dict[str, str]:
-    """index-url, extra-index-url and cert as pip would read them: files, then variables."""
+    """index-url, extra-index-url and cert as pip reads them: files, then variables."""
     home = Path(environ.get("HOME") or "~").expanduser()
     own = files.xdg_dir("XDG_CONFIG_HOME", ".config", environ)
     sources = [Path("/etc/xdg/pip/pip.conf"), Path("/etc/pip.conf"), home / ".pip/pip.conf", own / "pip/pip.conf"]
     sources += [Path(sys.prefix) / "pip.conf", Path(environ.get("PIP_CONFIG_FILE") or os.devnull)]
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for file in sources:
         parser = configparser.RawConfigParser()
         try:
             parser.read(file, encoding="utf-8")
         except (configparser.Error, UnicodeDecodeError):
-            continue  # pip itself will complain about it
+            continue  # pip itself reports it
         if parser.has_section("global"):
-            found.update({key.replace("_", "-"): value.strip() for key, value in parser.items("global")})
+            settings.update({key.replace("_", "-"): value.strip() for key, value in parser.items("global")})
     for key in ("index-url", "extra-index-url", "cert"):
-        found[key] = environ.get(f"PIP_{key.upper().replace('-', '_')}") or found.get(key, "")
-    return found
+        settings[key] = environ.get(f"PIP_{key.upper().replace('-', '_')}") or settings.get(key, "")
+    return settings
 
 
 def default_index() -> str:
-    """The index of a pip without configuration; pip itself knows which."""
+    """The default index of pip."""
     code = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"
     for python in (sys.executable, "python3"):
         answer = process.run([python, "-c", code], check=False, timeout=30)

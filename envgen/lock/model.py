@@ -1,8 +1,8 @@
-"""What a lock holds: every input of a project, resolved; its file, and two of them compared.
+"""The lock: every input of a project, resolved; its file; the comparison of two locks.
 
-Entries are kept by the question that was asked (an image's name, a repository and a ref), so a profile that asks
-something else finds no answer, and that is what "stale" means. What was resolved for one profile's Python and Debian
-packages carries ``asks``, a digest of everything that the answer depends on.
+Entries are kept by what was resolved (an image's name, a repository and a ref), so a profile with another image or ref
+finds no entry: its input is stale. The Python and Debian packages of a profile carry ``asks``, a digest of everything
+that determines them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from envgen.errors import Place, Problem, ProjectError, RefusedError
 from envgen.profile.tree import Node, label_of, read
 from envgen.redact import without_login
 
-# How an image's digest came about: asked of the server that knows, or of the local engine only.
+# Where an image's digest is from: its registry, or only the local engine.
 REGISTRY, LOCAL = "registry", "local"
 
 FORMAT = 1  # of envgen.lock
@@ -35,8 +35,8 @@ EPOCH = 1_767_225_600
 class ImageLock:
     """A base image: the digest of its manifest or manifest list, and of each platform's manifest.
 
-    ``resolved: local`` = the engine's own image ID; it was made on that machine and no registry knows it.
-    ``created``: when it was made, in seconds; 0 = not known.
+    ``resolved: local``: the engine's own image ID, for an image that no registry has.
+    ``created``: in seconds; 0: not known.
     """
 
     name: str
@@ -87,7 +87,7 @@ class PatchLock:
 
 @dataclass(frozen=True)
 class PythonLock:
-    """The Python packages of one profile on one platform, by step. ``open``: steps that could not be locked: why."""
+    """The Python packages of one profile on one platform, by step. ``open``: step -> why it could not be locked."""
 
     asks: str
     python: str
@@ -97,7 +97,7 @@ class PythonLock:
 
 @dataclass(frozen=True)
 class AptLock:
-    """The Debian packages that the steps of one profile bring on one platform, as name=version."""
+    """The Debian packages that the steps of one profile install on one platform, as name=version."""
 
     asks: str
     build: tuple[str, ...]
@@ -130,23 +130,23 @@ class ProfileLock:
 
     @property
     def epoch(self) -> int:
-        """The time stamp of all that a build adds. No file of the base image is newer, so those stay as they are."""
+        """The time stamp of every file that a build adds: later than all files of the base image."""
         return max(EPOCH, self.base.created + 1 if self.base else 0)
 
     @property
     def digest(self) -> str:
-        """Changes when anything that is locked for this profile changes."""
+        """Changes with any locked input of this profile."""
         base = self.base and [dict(self.base.platforms), self.base.created, self.base.resolved == LOCAL]
         return digest_of(2, {"base": base, "inputs": facts_of(self)})
 
 
 def git_key(url: str, ref: str) -> str:
-    """Under which a git ref is in the lock."""
+    """The key of a git ref in the lock."""
     return f"{url} {ref}"
 
 
 def model_key(repo: str, revision: str) -> str:
-    """Under which a model's revision is in the lock."""
+    """The key of a model's revision in the lock."""
     return f"{repo} {revision}"
 
 
@@ -154,7 +154,7 @@ def model_key(repo: str, revision: str) -> str:
 
 FILE_NAME = "envgen.lock"
 HEAD = f"""\
-# Written by `envgen lock`: what every input of envgen.yaml was when it was last resolved. Commit it; don't edit it.
+# Written by `envgen lock`: every input of envgen.yaml, as last resolved. Commit it; don't edit it.
 # `envgen lock` adds what is missing, `envgen lock --upgrade NAME` moves one input, `envgen lock --check` compares.
 format: {FORMAT}
 """
@@ -166,7 +166,7 @@ def text_of(lock: Lock) -> str:
     return HEAD + (yaml.safe_dump(filled, width=10_000) if filled else "")
 
 
-_OF_THE_KEY = ("name", "url", "ref")  # of images and git refs: the key above them says it
+_OF_THE_KEY = ("name", "url", "ref")  # of images and git refs: they are in the key
 
 
 def _written(value: Any) -> Any:
@@ -174,7 +174,7 @@ def _written(value: Any) -> Any:
     if isinstance(value, tuple):
         if value and isinstance(value[0], Submodule):
             return {module.path: f"{module.commit} {module.url}" for module in value}
-        # Of patches and Debian packages the order is part of it.
+        # The order of patches and Debian packages counts.
         return sorted(map(str, value)) if value and isinstance(value[0], Pinned) else list(map(str, value))
     if isinstance(value, (ImageLock, GitLock, PythonLock, AptLock)):
         value = {key: one for key, one in vars(value).items() if key not in _OF_THE_KEY}
@@ -192,7 +192,7 @@ def save(path: Path, lock: Lock) -> bool:
 
 
 def exclusive(state: Path) -> contextlib.AbstractContextManager[None]:
-    """One `envgen lock` a project at a time."""
+    """One `envgen lock` per project at a time."""
 
     def refuse() -> None:
         raise RefusedError("another `envgen lock` is running in this project", hint="wait until it ends")
@@ -202,7 +202,7 @@ def exclusive(state: Path) -> contextlib.AbstractContextManager[None]:
 
 @dataclass(frozen=True)
 class _Text:
-    """A scalar: its pattern, what that is, and what is made of it."""
+    """A scalar: its pattern, in words, and its constructor."""
 
     what: str
     pattern: str = r"(?s).*"
@@ -211,7 +211,7 @@ class _Text:
 
 @dataclass(frozen=True)
 class _Record:
-    """A mapping with these keys. ``make`` gets the key that it is at, and its values by name."""
+    """A mapping with these keys. ``make`` gets the mapping's own key, and its values by name."""
 
     make: Callable[..., Any]
     keys: Mapping[str, Any]
@@ -251,7 +251,7 @@ _PYTHON = {
 }
 _APT = {"asks": _Text("a digest"), "build": [_Text("text")], "runtime": [_Text("text")]}
 _PATCH = _Text("a file and its sha256", rf"[^ ]* {_SHA}", lambda text: PatchLock(*text.split(" ")))
-# What stands where: a record, a mapping by _ANY (which may be missing), a list by its one item.
+# The shape of the file. A mapping with _ANY may be missing; a list has the shape of its items.
 _FILE = _Record(
     lambda _key, format, **found: Lock(**found),
     {
@@ -290,10 +290,10 @@ def read_lock(path: Path) -> Lock:
 
 
 def _read(node: Node, shape: Any, key: str, name: str, problems: list[Problem]) -> Any:
-    """What ``shape`` makes of the value at ``node``, below ``name``; None, and a problem, for anything else."""
+    """The value at ``node``, whose key is ``name``; None, with a problem, where it does not have this ``shape``."""
 
     def bad(message: str, at: Node = node, where: str = key) -> None:
-        hint = "bring back what was committed; or remove the file, and `envgen lock` writes a new one"
+        hint = f"`git checkout {FILE_NAME}`; or remove the file and run `envgen lock`"
         problems.append(Problem(message, at.place(where), hint))
 
     if isinstance(shape, _Text):
@@ -331,7 +331,7 @@ def _read(node: Node, shape: Any, key: str, name: str, problems: list[Problem]) 
 
 @dataclass(frozen=True)
 class Change:
-    """One input that differs. "" = it is not there on that side; ``#`` and a digest: its value is not shown."""
+    """One input that differs. "": missing on that side; ``#`` and a digest: its value is not shown."""
 
     name: str
     before: str
@@ -344,7 +344,7 @@ class Change:
 
 
 def _short(value: str) -> str:
-    """Digests and commits by their first digits; versions whole."""
+    """Shortens digests and commits."""
     head, colon, rest = value.partition(":")
     if head == "sha256" and len(rest) >= 64:
         return f"{head}{colon}{rest[:12]}" + rest[64:]
@@ -352,7 +352,7 @@ def _short(value: str) -> str:
 
 
 def facts(lock: Lock) -> dict[str, str]:
-    """Every input of a lock by a name that a user knows."""
+    """Every input of a lock by the name that users know."""
     found = {f"image {name}": image.digest for name, image in lock.images.items()}
     for one in lock.git.values():
         address = f"git {without_login(one.url)} {one.ref}"
@@ -379,13 +379,13 @@ def facts(lock: Lock) -> dict[str, str]:
 
 
 def facts_of(mine: ProfileLock) -> dict[str, str]:
-    """The same for one profile; its packages without its name in front."""
+    """The same for one profile; its packages without the profile's name."""
     images = {mine.base.name: mine.base} if mine.base else {}
     return facts(Lock(images, mine.git, mine.files, mine.patches, {"": mine.python}, {"": mine.apt}))
 
 
 def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[Change]:
-    """What differs, by name. Hashes are worth a line only where the version is the same."""
+    """What differs, by name. Hashes count only where the version is the same."""
     found = []
     for name in sorted({*before, *after}):
         old, new, plain = before.get(name, ""), after.get(name, ""), name.removesuffix(" sha256")

@@ -1,4 +1,4 @@
-"""What the build of a source requires, from its pyproject.toml."""
+"""The build requirements of a source, from its pyproject.toml."""
 
 from __future__ import annotations
 

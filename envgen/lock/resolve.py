@@ -1,4 +1,4 @@
-"""Resolve what has no answer yet, all at the same time; the rest of the old lock stays as it is.
+"""Resolve the inputs that are stale, all at the same time; the rest of the old lock stays as it is.
 
 Python and Debian packages are resolved inside the base image: with its Python, its packages and its indexes.
 """
@@ -30,9 +30,9 @@ from envgen.text import last_printed
 TIMEOUT = 900
 _CA = "/run/secrets/ca_certificates"
 PROGRAM = run.Program("resolve")
-# $1 Python, $2 with-index, $3 with-network, $4 packages; then the program, which is run as a build step would be.
-# Where the base image has no Python: installs what brings it, as the build's first step will, and keeps the list of
-# packages as it was before, so that these are locked too.
+# $1 Python, $2 with-index, $3 with-network, $4 packages; then the program, which runs as a build step would. Where the
+# base image has no Python, the script installs it, as the build's first step will, and keeps the old list of packages,
+# so that these packages are locked too.
 _START = """\
 python=$1 index=$2 network=$3 packages=$4
 shift 4
@@ -52,13 +52,13 @@ exec "$python" "$folder/with-index" "$@"
 """
 
 
-# Then each step replaces what the one before it has brought.
+# Without a common solution each step is resolved alone, and replaces packages of the step before it.
 _CLASH = "{}: no versions suit pip.tools, pip.deps and the sources together: {}"
 
 
 @dataclass(frozen=True)
-class Answers:
-    """What one container found out: per profile, or why not."""
+class Resolved:
+    """The result of one container: per profile the packages, or the reason."""
 
     platform: str
     python: Mapping[str, PythonLock | LockError]
@@ -73,7 +73,7 @@ def resolve_packages(
     base_digest: str,
     keep: Mapping[str, Mapping[str, Mapping[str, str]]],
     ca: str = "",
-) -> Answers:
+) -> Resolved:
     """Resolve for profiles that share a base image and its Python. ``keep``: profile -> set -> package -> version."""
     profile = [*python, *apt][0]
     request = {
@@ -100,23 +100,23 @@ def resolve_packages(
     reply = run.ask(execute, profile.base.python, PROGRAM, request, timeout=TIMEOUT)
     if isinstance(reply, run.Failure):
         missing = f"{profile.base.image} has no {profile.base.python}"
-        why = missing if reply.code == 101 else last_printed("\n".join(reply.stack), reply.code, 10)
-        raise _could_not_ask(profile, why)
+        reason = missing if reply.code == 101 else last_printed("\n".join(reply.stack), reply.code, 10)
+        raise _not_resolved(profile, reason)
     try:
-        return Answers(
+        return Resolved(
             f"linux/{reply['arch']}",
             {p.name: _python_answer(p, base_digest, reply["python"][p.name]) for p in python},
             {p.name: _apt_answer(p, base_digest, reply["apt"]) for p in apt},
             [_CLASH.format(p.name, why) for p in python if (why := reply["python"][p.name].get("ok", {}).get("clash"))],
         )
     except MISSHAPEN as problem:
-        raise _could_not_ask(profile, f"{type(problem).__name__}: {problem}") from None
+        raise _not_resolved(profile, f"{type(problem).__name__}: {problem}") from None
 
 
-def _could_not_ask(profile: Profile, why: str) -> LockError:
+def _not_resolved(profile: Profile, reason: str) -> LockError:
     return LockError(
-        f"packages for {profile.base.image}: its {profile.base.python} could not be asked: {why}",
-        hint="does it have Python 3.8 or newer, with pip? If not: base.apt: [python3, python3-dev, python3-pip]",
+        f"packages for {profile.base.image}: {profile.base.python} cannot resolve them there: {reason}",
+        hint="needs Python 3.8 or newer, with pip; where it has none: base.apt: [python3, python3-dev, python3-pip]",
     )
 
 
@@ -146,7 +146,7 @@ def _python_answer(profile: Profile, base_digest: str, answer: Mapping[str, Any]
 
 
 def _mismatch(sets: Mapping[str, Sequence[Pinned]]) -> str:
-    """FlashInfer's packages refuse to work together unless they are of one release."""
+    """FlashInfer's packages only work together when all are of one release."""
     for name, pins in sets.items():
         family = {p.name: p.version.partition("+")[0] for p in pins if p.name.startswith("flashinfer")}
         if len(set(family.values())) > 1:
@@ -165,7 +165,7 @@ def _apt_answer(profile: Profile, base_digest: str, answer: Mapping[str, Any]) -
 
 
 def _hint(text: str) -> str:
-    authority = "a company's own certificate authority goes into network.ca_certificates"
+    authority = "write your company's certificate authority in network.ca_certificates"
     return authority if "certificate" in text.lower() else ""
 
 
@@ -175,7 +175,7 @@ Patches = Mapping[str, tuple[PatchLock, ...]]
 
 @dataclass(frozen=True)
 class Unresolved:
-    """An input without an answer: why, and the profile and its key that want it."""
+    """An input that could not be resolved: the reason, and the profile and key that need it."""
 
     problem: Problem
     profile: str
@@ -184,9 +184,9 @@ class Unresolved:
 
 @dataclass
 class ResolveResult:
-    """The new lock; what could not be resolved; and what else the user should know.
+    """The new lock, what could not be resolved, and notes for the user.
 
-    ``problems`` keep a lock from being written. ``left``: revisions of models, which no image depends on.
+    With ``problems`` no lock is written. ``left``: revisions of models, which no image depends on.
     """
 
     lock: Lock
@@ -197,7 +197,7 @@ class ResolveResult:
 
 @dataclass(frozen=True)
 class Tools:
-    """Who is asked. ``engine`` raises EngineError where there is none."""
+    """What resolves inputs. ``engine`` raises EngineError where there is none."""
 
     engine: Callable[[], Engine]
     git: Git
@@ -209,7 +209,7 @@ class Tools:
 def resolve(
     profiles: Sequence[Profile], every: Sequence[Profile], old: Lock, patches: Patches, upgrade: Upgrade, tools: Tools
 ) -> ResolveResult:
-    """The lock of ``every`` profile, with ``profiles`` brought up to date. Never raises for an input: see problems."""
+    """The lock of ``every`` profile, with ``profiles`` brought up to date. An input that fails is in ``problems``."""
     out = ResolveResult(old)
     engine = _engine(tools, out)
     questions = _questions(profiles, old, upgrade, tools, engine)
@@ -238,7 +238,7 @@ def resolve(
 
 @dataclass(frozen=True)
 class _Question:
-    """What is asked, under a name for people, and the key of a profile that wants it."""
+    """One input to resolve: its name in messages, and the profile and key that need it."""
 
     name: str
     profile: str
@@ -262,14 +262,14 @@ def _started(questions: Mapping[str, _Question], say: Say) -> dict[str, _Job]:
 def _questions(
     profiles: Sequence[Profile], old: Lock, upgrade: Upgrade, tools: Tools, engine: Engine | None
 ) -> dict[str, dict[str, _Question]]:
-    """All images, refs and revisions of models that have no answer, or whose answer shall move."""
+    """All images, refs and revisions of models that are stale or to be upgraded."""
     images, git, models = dict[str, _Question](), dict[str, _Question](), dict[str, _Question]()
     every = [one for profile in profiles for one in ask.repositories(profile)]
     owners = {one.key: (p.name, one.source) for p in reversed(profiles) for one in reversed(ask.repositories(p))}
     for one in every:
         if one.key not in git and (one.key not in old.git or upgrade.wants(one.name)):
             same = [other for other in every if other.key == one.key]
-            # What one profile replaces is still to be asked for another one.
+            # A submodule that one profile replaces may be needed by another.
             without = set.intersection(*(set(other.without) for other in same))
             whole = replace(one, without=tuple(sorted(without)))
             owner, source = owners[one.key]
@@ -290,9 +290,9 @@ def _questions(
 
 
 def _ask_image(profile: Profile, tools: Tools, engine: Engine | None) -> ImageLock:
-    """An image that was made on this machine has no such name elsewhere: a build takes it, so the lock names it.
+    """The digest from the image's registry; for an image that was built on this machine, its local ID.
 
-    A digest under another name, of a mirror or a registry that it was pushed to, does not say that this name has one.
+    A digest under another name (of a mirror, or a registry that it was pushed to) does not count as this name's.
     """
     name = str(profile.base.image)
     local = engine.image(name) if engine else None
@@ -322,11 +322,11 @@ def _ask_model(tools: Tools, model: ModelRef) -> str:
 
 def _online(tools: Tools, name: str) -> None:
     if tools.offline:
-        raise LockError(f"{name} would have to be asked for, and --offline forbids it")
+        raise LockError(f"{name} must be resolved online, and --offline forbids it")
 
 
 def _answers(jobs: Mapping[str, _Job], into: list[Unresolved]) -> dict[str, Any]:
-    """What was found; a question without an answer goes ``into`` the problems, and what was there stays."""
+    """The answers. A question that failed goes ``into`` the problems, and the lock keeps its old entry."""
     found = {}
     for key, (question, job) in jobs.items():
         try:
@@ -350,14 +350,14 @@ def _engine(tools: Tools, out: ResolveResult) -> Engine | None:
 def _packages(
     profiles: Sequence[Profile], lock: Lock, upgrade: Upgrade, tools: Tools, engine: Engine | None, out: ResolveResult
 ) -> tuple[dict[str, Mapping[str, PythonLock]], dict[str, Mapping[str, AptLock]]]:
-    """Per base image and interpreter one container, in this thread: it must be removed whatever happens."""
+    """One container per base image and interpreter, in this thread, which always removes it."""
     python: dict[str, Mapping[str, PythonLock]] = {}
     apt: dict[str, Mapping[str, AptLock]] = {}
     groups: dict[tuple[str, str, tuple[str, ...]], tuple[list[Profile], list[Profile]]] = {}
     for profile in profiles:
         mine = ask.locked(profile, lock)
         if mine.base is None:
-            continue  # told already
+            continue  # already a problem
         wanted = groups.setdefault((str(profile.base.image), profile.base.python, profile.base.apt), ([], []))
         image = engine.image(str(profile.base.image)) if engine else None
         here = profile.base.platform.value if profile.base.platform else f"linux/{image.architecture}" if image else ""
@@ -371,7 +371,7 @@ def _packages(
         try:
             answers = _ask_inside(lock.images[name], pythons, apts, lock, upgrade, tools, engine)
         except EngineError as error:
-            message = f"packages: they are resolved in the base image, but {error.problems[0].message}"
+            message = f"packages are resolved in the base image, but {error.problems[0].message}"
             first = (*pythons, *apts)[0]
             out.problems.append(Unresolved(replace(error.problems[0], message=message), first.name, "base.image"))
             continue
@@ -397,24 +397,24 @@ def _ask_inside(
     upgrade: Upgrade,
     tools: Tools,
     engine: Engine | None,
-) -> Answers:
+) -> Resolved:
     if engine is None:
-        raise LockError(f"the packages for {base.name} are resolved in that image, and no Docker Engine answers")
+        raise LockError(f"packages for {base.name} are resolved in that image, but no Docker Engine answers")
     local = engine.image(base.name)
     if local is None:
         raise LockError(
-            f"the packages for {base.name} are resolved in that image, and the engine does not have it",
+            f"packages for {base.name} are resolved in that image, but the engine does not have it",
             hint=f"docker pull {base.name}",
         )
     known = {local.id, *(text.rpartition("@")[2] for text in local.repo_digests)}
     if not known.intersection((base.digest, *base.platforms.values())):
         raise LockError(
-            f"the engine's {base.name} is another one than {base.digest[:19]}, which the lock names",
+            f"the engine's {base.name} is not {base.digest[:19]}, which the lock names",
             hint=f"docker pull {base.name}" if base.resolved != LOCAL else "`envgen lock --upgrade base`",
         )
     names = ", ".join(dict.fromkeys(p.name for p in (*pythons, *apts)))
     _online(tools, f"the packages of {names}")
-    tools.say(f"packages of {names}: asking in {base.name}")
+    tools.say(f"packages of {names}: resolving in {base.name}")
     started = time.monotonic()
     kept = {p.name: keep(lock.python.get(p.name, {}), upgrade, p) for p in pythons}
     found = resolve_packages(engine, pythons, apts, base.digest, kept, tools.ca)
@@ -434,13 +434,13 @@ def _collect(
         if isinstance(answer, LockError):
             out.problems += [Unresolved(one, name, key) for one in answer.problems]
         else:
-            # Another platform's packages stay if they are an answer to the same question.
+            # Another platform's packages stay if they are up to date.
             others = {p: v for p, v in before.get(name, {}).items() if p != platform and v.asks == answer.asks}
             into[name] = {**others, platform: answer}
 
 
 def _pruned(lock: Lock, every: Sequence[Profile]) -> Lock:
-    """Without what no profile asks for any more."""
+    """Without entries that no profile needs any more."""
     names = {p.name for p in every}
     wanted = {
         "images": {str(p.base.image) for p in every},

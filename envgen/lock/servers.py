@@ -1,7 +1,7 @@
-"""Who knows what a name is at: git servers, image registries, the Hugging Face Hub.
+"""Resolves names: by git servers, image registries, the Hugging Face Hub.
 
-Registries are asked by `docker buildx imagetools`, as a build would: Docker's own logins, credential helpers, mirrors,
-proxies and certificates apply, and there is one place to set them.
+Registries are asked by `docker buildx imagetools`, as builds do: Docker's own logins, credential helpers, mirrors,
+proxies and certificates apply.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from envgen.text import instant, visible
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 MAX_DEPTH = 10  # of submodules in submodules
 ATTEMPTS = 3
-# What is worth another try; anything else that git, or buildx, says will be said again.
+# Errors of git and buildx that may pass, so another try is worthwhile.
 _GIT_PASSES = re.compile(
     r"timed out|did not end within|connection (?:reset|refused|closed)|hung up|early EOF|RPC failed|HTTP (?:5..|429)"
     r"|error: (?:5..|429)\b|temporar|unexpected disconnect|too slow|could not connect|unable to connect",
@@ -53,7 +53,7 @@ def _silent(_line: str) -> None:
 def _persist(
     ask: Callable[[], tuple[int, bytes, str]], who: str, passes: re.Pattern[str], say: Say, pause: float
 ) -> tuple[bytes, str]:
-    """What a program printed, and its trouble where it failed. What may pass is tried again."""
+    """What a program printed, and its error where it failed. Errors that may pass are tried again."""
     for attempt in range(1, ATTEMPTS + 1):
         code, printed, trouble = ask()
         if code == 0:
@@ -68,7 +68,7 @@ def _persist(
 
 @contextlib.contextmanager
 def _about(what: str) -> Iterator[None]:
-    """Says in a LockError what it is about."""
+    """Puts ``what`` in front of a LockError's message."""
     try:
         yield
     except LockError as error:
@@ -81,7 +81,7 @@ _PRIVATE = re.compile(r"could not read username|authentication|40[13]", re.I)
 
 
 class Git:
-    """Asks git servers. ``say`` gets a line for each wait."""
+    """Asks git servers. ``say`` gets a line before each retry."""
 
     def __init__(self, say: Say = _silent, *, timeout: float = 120, pause: float = 1.0) -> None:
         self._say = say
@@ -106,15 +106,15 @@ class Git:
         for name in names:
             if name in found:
                 return found[name], "pull" if "/pull/" in name else "tag" if "/tags/" in name else "branch"
-        hint = "was it renamed or deleted? `git ls-remote ADDRESS` shows what is there"
+        hint = "it may have been renamed or deleted: `git ls-remote ADDRESS` lists all refs"
         if re.fullmatch(r"[0-9a-f]{7,39}", ref):
-            hint = "a commit must be written with all of its 40 digits"
+            hint = "write all 40 digits of a commit"
         raise LockError("the server has no such branch, tag or pull request", hint=hint)
 
     def _submodules(
         self, url: str, commit: str, prefix: str = "", depth: int = 0, without: Sequence[str] = ()
     ) -> list[Submodule]:
-        """All submodules below ``commit``. Their addresses are in .gitmodules, their commits in the tree."""
+        """All submodules of ``commit``, nested ones too: addresses from .gitmodules, commits from the tree."""
         if depth > MAX_DEPTH:
             raise LockError(f"its submodules nest deeper than {MAX_DEPTH} levels")
         with files.Scratch("git") as folder:
@@ -143,7 +143,7 @@ class Git:
             raise LockError(message, hint="was its branch force-pushed?") from None
 
     def _direct(self, mirror: Mirror, url: str, commit: str) -> dict[str, tuple[str, str]]:
-        """path -> (address, commit) of the submodules that the commit itself has."""
+        """path -> (address, commit) of the commit's own submodules."""
         tree = self._in(mirror, "ls-tree", "-r", "-z", "--full-tree", commit).decode("utf-8", "surrogateescape")
         entries = [entry.partition("\t") for entry in tree.split("\0")]
         links = {path: head.split()[2] for head, _, path in entries if head.startswith("160000 ")}
@@ -163,7 +163,7 @@ class Git:
         for path, inner in sorted(links.items()):
             address = fields.get(f"{paths[path]}url", "") if path in paths else ""
             if not address:
-                raise LockError(f"its .gitmodules does not name the address of submodule {path} comes from")
+                raise LockError(f"its .gitmodules has no address for the submodule {path}")
             found[path] = absolute(url, address), inner
             if _is_local(found[path][0]) and not _is_local(url):
                 raise LockError(f"its submodule {path} comes from {address}, which is a folder of this machine")
@@ -173,7 +173,7 @@ class Git:
         return self._git(partial(mirror.git, words, check=False, timeout=self._timeout))
 
     def _git(self, ask: Callable[[], Answer]) -> bytes:
-        """Run git. Addresses with passwords are kept out of messages."""
+        """Run git, with retries. Messages show no passwords."""
 
         def once() -> tuple[int, bytes, str]:
             try:
@@ -196,7 +196,7 @@ def _is_local(address: str) -> bool:
 
 
 def absolute(base: str, address: str) -> str:
-    """A submodule's address; one that begins with ./ or ../ counts from that of the repository it is in."""
+    """A submodule's address; ./ and ../ are relative to the address of its repository."""
     if not address.startswith(("./", "../")):
         return address
     head, colon, path = base.partition(":")  # the short form host:path, or a folder
@@ -220,25 +220,25 @@ def _sentence(stderr: str) -> str:
 
 PLATFORMS = frozenset(("linux/amd64", "linux/arm64"))  # what envgen builds for
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-# What buildx writes -> what it means, and what to do. The first that matches counts.
+# Pattern of buildx's error -> message and hint. The first match counts.
 _TROUBLES = (
     (r"\b429\b|toomanyrequests|rate limit", "{host} refuses more requests for now (429)",
      "try again later, or `docker login {host}`: accounts have a higher limit"),
     (r"\b401\b|unauthorized|authorization failed|authentication required|no basic auth|insufficient_scope",
-     "{host} wants another login, or has no such image", "`docker login {host}`"),
-    (r"\b403\b|forbidden|denied", "{host} forbids it (403)", "does your account there have access to this image?"),
+     "{host} needs a login, or has no such image", "`docker login {host}`"),
+    (r"\b403\b|forbidden|denied", "{host} forbids it (403)", "check that your account there has access to this image"),
     (r"\b404\b|not found|manifest unknown", "{host} has no such image",
-     "is the name right, and does the tag still exist?"),
+     "check the name, and that the tag still exists"),
     (r"x509|certificate|tls:", "TLS with {host} failed: {words}",
      "add your company's certificates to this machine (update-ca-certificates), or put them into "
      "/etc/docker/certs.d/{host}/ca.crt"),
     (r"no such host|connection refused|i/o timeout|unreachable|no route|dial tcp|handshake timeout",
-     "{host} cannot be reached: {words}", "is the network up, and its proxy right?"),
+     "{host} cannot be reached: {words}", "check the network and its proxy"),
 )  # fmt: skip
 
 
 def resolve_image(ref: ImageRef, say: Say = _silent, *, timeout: float = 60.0, pause: float = 1.0) -> ImageLock:
-    """Ask the image's registry. Raises LockError with a sentence that begins with the image's name."""
+    """The digests of an image, from its registry. Raises LockError, whose message begins with the image's name."""
     name, host = str(ref), ref.registry or "docker.io"
     argv = [*plugin_argv("buildx"), "imagetools", "inspect", "--format", "{{json .}}", name]
 
@@ -246,7 +246,7 @@ def resolve_image(ref: ImageRef, say: Say = _silent, *, timeout: float = 60.0, p
         try:
             done = process.run(argv, timeout=timeout, check=False)
         except process.ProcessTimeout:
-            hint = "is the network up, and its proxy right?"
+            hint = "check the network and its proxy"
             raise LockError(f"{host} did not answer within {timeout:g} s", hint=hint) from None
         except ProcessError as error:
             raise LockError(str(error)) from None
@@ -258,7 +258,7 @@ def resolve_image(ref: ImageRef, say: Say = _silent, *, timeout: float = 60.0, p
             if words and re.search(pattern, words, re.I):
                 raise LockError(sentence.format(host=host, words=words), hint=hint.format(host=host))
         if words:
-            raise LockError(words, hint=f"does `docker buildx imagetools inspect {name}` work?")
+            raise LockError(words, hint=f"try `docker buildx imagetools inspect {name}`")
         return _read(name, ref.digest, printed)
 
 
@@ -272,13 +272,13 @@ def _read(name: str, wanted: str, answer: bytes) -> ImageLock:
     try:
         document = _mapping(read_json(answer))
     except ValueError:
-        raise LockError("buildx printed no JSON: is it 0.10 or newer?") from None
+        raise LockError("buildx printed no JSON; envgen needs buildx 0.10 or newer") from None
     manifest, image = _mapping(document.get("manifest")), _mapping(document.get("image"))
     digest = str(manifest.get("digest", ""))
     if not _DIGEST.fullmatch(digest):
-        raise LockError("its registry names no digest for it")
+        raise LockError("its registry gives no digest")
     if wanted and digest != wanted:
-        raise LockError(f"the answer has the digest {digest}", hint="a proxy that alters answers?")
+        raise LockError(f"the answer has the digest {digest}", hint="a proxy may have changed the answer")
     if not isinstance(manifest.get("manifests"), list):
         platform = f"{image.get('os', 'linux')}/{image.get('architecture', '')}"
         return ImageLock(name, digest, {platform: digest}, REGISTRY, seconds(str(image.get("created") or "")))
@@ -310,14 +310,14 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 HUB = "https://huggingface.co"
 LIMIT = 16 << 20  # bytes: an answer lists every file of the repository
 _REFUSALS = {
-    401: ("the hub wants a token that may read it", "export HF_TOKEN=... in this shell"),
-    403: ("the hub wants a token that may read it", "export HF_TOKEN=... in this shell"),
+    401: ("the hub requires a token with access to it", "export HF_TOKEN=... in this shell"),
+    403: ("the hub requires a token with access to it", "export HF_TOKEN=... in this shell"),
     404: ("the hub has no such repository or revision", "check services.SERVICE.model"),
 }
 
 
 def commit_of(model: ModelRef) -> str:
-    """The commit; LockError when the hub doesn't name one. HF_ENDPOINT and HF_TOKEN are read from the environment."""
+    """The commit of a model's revision, by HF_ENDPOINT and HF_TOKEN. Raises LockError."""
     endpoint, token = os.environ.get("HF_ENDPOINT", HUB).rstrip("/"), os.environ.get("HF_TOKEN", "")
     headers = {"Accept": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
     url = f"{endpoint}/api/models/{model.repo}/revision/{quote(model.revision, safe='')}"
@@ -328,7 +328,7 @@ def commit_of(model: ModelRef) -> str:
                 body = answer.raw.read(LIMIT, decode_content=True) if status == 200 else b""
         except (requests.RequestException, OSError) as error:
             reason = str(error.__cause__ or error)[:200]
-            raise LockError(f"the hub could not be asked: {reason}", hint="is the network up?") from None
+            raise LockError(f"cannot reach the hub: {reason}", hint="check the network") from None
         if status != 200:
             message, hint = _REFUSALS.get(status, (f"the hub answered {status}", "try again later"))
             raise LockError(message, hint=hint)
@@ -337,5 +337,5 @@ def commit_of(model: ModelRef) -> str:
         except ValueError:
             commit = ""
         if not COMMIT.fullmatch(commit):
-            raise LockError("the hub's answer names no commit", hint="is HF_ENDPOINT right?")
+            raise LockError("the hub's answer names no commit", hint="check HF_ENDPOINT")
         return commit

@@ -101,11 +101,11 @@ def test_a_wrong_or_missing_password_is_never_shown(
     closed_registry: tuple[str, dict[str, str]], tmp_path: Path
 ) -> None:
     host, _ = closed_registry
-    with pytest.raises(LockError, match="wants another login") as caught:
+    with pytest.raises(LockError, match="needs a login") as caught:
         resolve(f"{host}/private:1", tmp_path)
     assert f"docker login {host}" in str(caught.value)
     login(tmp_path, host, "wrong-" + PASSWORD)
-    with pytest.raises(LockError, match="wants another login") as caught:
+    with pytest.raises(LockError, match="needs a login") as caught:
         resolve(f"{host}/private:1", tmp_path)
     assert PASSWORD not in str(caught.value)
 
@@ -169,7 +169,7 @@ def test_what_passes_is_tried_again(trouble: Answer, tmp_path: Path) -> None:
         ((403, {}, b""), r"forbids it \(403\)"),
         ((429, {}, b""), r"refuses more requests for now \(429\)"),
         ((404, {}, b""), "has no such image"),
-        ((401, {}, b""), "wants another login"),
+        ((401, {}, b""), "needs a login"),
         ((200, {}, b"<html>login</html>"), "x:1: "),
         ((200, {}, b"[]"), "x:1: "),
     ],

@@ -91,7 +91,7 @@ def test_without_the_hub_all_else_is_pinned(
     assert "wrote envgen.lock" in printed and "envgen.yaml:" in printed and "not pinned: " in printed
     column = service.index("a/m}}") + 1  # of the profile that names it, not of the defaults that it replaces
     line = (PROJECT + cache + service).count("\n")
-    assert f"envgen.yaml:{line}:{column}: the model a/m at main: the hub could not be asked" in printed
+    assert f"envgen.yaml:{line}:{column}: the model a/m at main: cannot reach the hub" in printed
     found = model.load(tmp_path)
     assert found is not None and found.git["https://h/fi.git v1"].commit == "b" * 40 and not found.models
     assert main(["lock", "--check"]) == 1

@@ -83,7 +83,7 @@ def test_what_has_no_answer_stays_and_all_else_moves(tmp_path: Path) -> None:
     messages = [one.problem.message for one in (*out.problems, *online.problems)]
     assert {one.key for one in online.problems} == {"sources.two.origin", "base.image"}
     assert "it is gone" in messages
-    assert any(message.startswith("h:5000/base:1 would have to be asked for") for message in messages)
+    assert any(message.startswith("h:5000/base:1 must be resolved online") for message in messages)
     assert any("no Docker Engine answers" in message for message in messages)
     assert online.notes == ["no engine: Docker is stopped"]
 
