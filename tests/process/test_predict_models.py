@@ -206,5 +206,5 @@ def test_the_table_in_the_docs_is_what_the_releases_answer(answers: Ask) -> None
         both = " | ".join(cell(answers(version)[name]) for version in RELEASES)
         rows.append(f"| {name} | {', '.join(filter(None, parsers))} | {both} |")
     text = (TOP / "docs" / "predict.md").read_text(encoding="utf-8")
-    section = text.partition("## A dozen models")[2].partition("\n## ")[0]
+    section = text.partition("## Answers for seventeen models")[2].partition("\n## ")[0]
     assert [line for line in section.splitlines() if line.startswith("| ")][2:] == rows, "\n".join(rows)
