@@ -1,4 +1,4 @@
-"""Patches and a mounted checkout, by `git apply`: apply, reverse, make a new one. No branch or index is touched."""
+"""Patches in a mounted checkout: apply, reverse, make a new one. Branches and the index stay as they are."""
 
 from __future__ import annotations
 
@@ -15,53 +15,53 @@ from envgen.profile.model import Profile
 
 
 def nearest_release(folder: Path) -> str:
-    """The release of the nearest tag at or before HEAD, or nothing."""
+    """The release of the nearest tag at or before HEAD; "" without one."""
     described = WorkTree(folder).git(["describe", "--tags", "--abbrev=0"], check=False)
     return version_of_ref(described.text.strip()) if described.code == 0 else ""
 
 
 def lacking(profile: Profile, root: Path) -> dict[str, tuple[str, ...]]:
-    """Mounted source -> the patches of its series that its checkout lacks. Nothing applies them there by itself.
+    """Mounted source -> the patches of its series that its checkout lacks (`envgen patch apply` adds them).
 
-    Asked of the files; a patch that is not for the checkout's nearest release is not missed. Of several patches to one
-    file only the last one is asked about, as its lines may stand where those of the others stood.
+    Decided by the files, without patches that are not for the checkout's nearest release. Of several patches to one
+    file only the last one counts, since it may have changed the lines of the others.
     """
-    found = {}
+    lacked = {}
     for name, source in profile.mounted_sources.items():
         assert source.origin.checkout is not None
         folder = root / Path(source.origin.checkout.path).expanduser()
         if source.patches and folder.is_dir():
-            with contextlib.suppress(EnvgenError, OSError):  # of an unreadable series `envgen patch list` says why
+            with contextlib.suppress(EnvgenError, OSError):  # `envgen patch list` reports an unreadable series
                 series = load_series(root, source.patches).for_version(nearest_release(folder))
-                if missed := _missed(folder, series):
-                    found[name] = missed
-    return found
+                if missing := _missing(folder, series):
+                    lacked[name] = missing
+    return lacked
 
 
-def _missed(folder: Path, series: Series) -> tuple[str, ...]:
+def _missing(folder: Path, series: Series) -> tuple[str, ...]:
     last: dict[str, tuple[str, list[str]]] = {}
     for patch in series.patches:
         last.update({file: (patch.name, blocks) for file, blocks in added(patch.content, patch.name).items()})
-    missed = set()
+    missing = set()
     for file, (name, blocks) in last.items():
         try:
             text = files.read(folder / file, limit=8 << 20, follow=False).decode("utf-8", "replace")
         except OSError:
             text = ""
         if not all(block in text for block in blocks):
-            missed.add(name)
-    return tuple(patch.name for patch in series.patches if patch.name in missed)
+            missing.add(name)
+    return tuple(patch.name for patch in series.patches if patch.name in missing)
 
 
 def added(content: bytes, name: str) -> dict[str, list[str]]:
-    """file -> the blocks of neighbouring lines that a patch adds to it; nothing for what is not a patch."""
-    found: dict[str, list[str]] = {}
-    with contextlib.suppress(ProjectError):  # `envgen patch check` says why
+    """file -> the blocks of consecutive lines that a patch adds to it; {} for an invalid patch."""
+    blocks: dict[str, list[str]] = {}
+    with contextlib.suppress(ProjectError):  # `envgen patch check` reports it
         for file in read_patch(content, name, Place(name)):
             lines = (line for hunk in file.hunks for line in (hunk.heading, *hunk.lines))
             runs = itertools.groupby(lines, key=lambda line: line.startswith("+"))
-            found[strip(file.target)] = ["\n".join(line[1:] for line in run) for is_added, run in runs if is_added]
-    return found
+            blocks[strip(file.target)] = ["\n".join(line[1:] for line in run) for is_added, run in runs if is_added]
+    return blocks
 
 
 class Checkout:
@@ -76,36 +76,36 @@ class Checkout:
 
     @property
     def version(self) -> str:
-        """The release that HEAD is tagged as, or nothing."""
+        """The release of a tag at HEAD; "" without one."""
         tags = self._work.git(["tag", "--points-at", "HEAD"]).text.split()
         return next((version for version in map(version_of_ref, tags) if version), "")
 
     def bare(self) -> GitTree:
-        """The commit without any local change."""
+        """The commit, without local changes."""
         return GitTree(self._work, self.head, f"HEAD of {self.folder.name}", self.version)
 
     def apply(self, series: Series) -> None:
         """Apply a series that fits ``bare()``. Raises ``RefusedError`` with nothing changed."""
         combined = self._combined(series.patches)
         if self._fits(combined, "-R"):
-            raise RefusedError("the patches are already applied in this checkout", hint="--reverse takes them out")
+            raise RefusedError("the patches are already applied in this checkout", hint="--reverse removes them")
         if changed := self._work.edited("HEAD"):
             shown = ", ".join(changed[:3]) + (" ..." if len(changed) > 3 else "")
             raise RefusedError(f"{self.folder} has uncommitted changes: {shown}", hint="commit or undo them first")
         self._work.git([*APPLY, "-"], stdin=combined)
 
     def reverse(self, series: Series) -> None:
-        """Reverse a series, where all of it is applied. Raises ``RefusedError`` with nothing changed."""
+        """Reverse a series that is applied as a whole. Raises ``RefusedError`` with nothing changed."""
         combined = self._combined(series.patches)
         if not self._fits(combined, "-R"):
-            hint = "were their lines edited since, or HEAD moved? `git diff` there shows what is in"
-            raise RefusedError(f"the patches are not in {self.folder} as the series has them", hint=hint)
+            hint = "their lines were edited since, or HEAD moved: `git diff` there shows what is applied"
+            raise RefusedError(f"the patches in {self.folder} differ from the series", hint=hint)
         self._work.git([*APPLY, "-R", "-"], stdin=combined)
 
     def changes(self, series: Series) -> tuple[bytes, list[str]]:
-        """What was changed since HEAD and the patches that are in: a diff, new files included; and what it leaves out.
+        """A diff of all changes since HEAD and the applied patches, with new files; and the files that it leaves out.
 
-        Left out is what git ignores and what a build's version script wrote.
+        It leaves out files that a build's version script wrote, and those that git ignores.
         """
         base = self._base(series)
         now = self._work.tree([name for name in self._work.untracked() if not name.endswith("/")])
@@ -117,23 +117,23 @@ class Checkout:
         return self._work.git([*words, *options, base, now, "--", ":(top)", *without]).stdout, left
 
     def _base(self, series: Series) -> str:
-        """HEAD with the patches that are in: those that can be taken out, from the first one on."""
+        """HEAD with the applied patches: the longest start of the series that can be reversed."""
         for count in range(len(series.patches), 0, -1):
             try:
                 combined = self._combined(series.patches[:count])
-            except EnvgenError:  # made on another version
+            except EnvgenError:  # for another version
                 continue
             if self._fits(combined, "-R"):
-                self._must_be_out(series.patches[count:])
+                self._require_unapplied(series.patches[count:])
                 return self._patched(combined)
-        self._must_be_out(series.patches)
+        self._require_unapplied(series.patches)
         return self.head
 
-    def _must_be_out(self, patches: tuple[Patch, ...]) -> None:
-        """RefusedError for a patch that is neither in nor out: its lines would get into the new one, too."""
+    def _require_unapplied(self, patches: tuple[Patch, ...]) -> None:
+        """RefusedError for a patch that is partly applied: its lines would get into the new one, too."""
         for patch in patches:
             if not self._fits(patch.content) and self._has_lines_of(patch):
-                message = f"it is unknown whether {patch.name} is in {self.folder}: its lines were edited"
+                message = f"{patch.name} is only partly applied in {self.folder}: its lines were edited"
                 raise RefusedError(message, hint="commit it there first (git commit), then make the next change")
 
     def _has_lines_of(self, patch: Patch) -> bool:

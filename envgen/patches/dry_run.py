@@ -1,4 +1,4 @@
-"""A series against the bare files of a source, in a throw-away folder. git itself decides what fits."""
+"""Tries a series against the files of a source, in a temporary folder, with `git apply`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class SdistTree:
     version: str
 
     def read(self, names: Collection[str]) -> dict[str, File]:
-        """The named files. Nothing is written anywhere, so what else the archive holds can do no harm."""
+        """The named files, in memory; nothing else of the archive is used."""
         wanted, found = set(names), dict[str, File]()
         with self._open() as archive:
             for member in archive:
@@ -45,7 +45,7 @@ class SdistTree:
                 if name not in wanted:
                     continue
                 if not member.isfile():
-                    raise EnvgenError(f"{name} is not a plain file in {self.label}: a patch may not touch it")
+                    raise EnvgenError(f"{name} is not a plain file in {self.label}, so no patch may touch it")
                 if member.size > LARGEST:
                     raise EnvgenError(f"{name} in {self.label} has more than {LARGEST >> 20} MiB")
                 data = archive.extractfile(member)
@@ -67,7 +67,7 @@ class SdistTree:
                 yield archive
         except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
             message = f"cannot read {self.archive.name}: {reason_of(error)}"
-            raise EnvgenError(message, hint="delete it; it is fetched again") from None
+            raise EnvgenError(message, hint="delete it, and envgen fetches it again") from None
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class GitTree:
     version: str = ""
 
     def read(self, names: Collection[str]) -> dict[str, File]:
-        """The named files, straight from the commit; the work tree is not looked at."""
+        """The named files of the commit; the work tree does not count."""
         found: dict[str, File] = {}
         for name in sorted(names):
             listed = self.repository.git(["ls-tree", "-z", self.commit, "--", f":(literal){name}"]).text
@@ -90,7 +90,7 @@ class GitTree:
             if kind == "tree":
                 continue
             if mode not in ("100644", "100755"):
-                raise EnvgenError(f"{name} is not a plain file in {self.label}: a patch may not touch it")
+                raise EnvgenError(f"{name} is not a plain file in {self.label}, so no patch may touch it")
             data = self.repository.git(["cat-file", "blob", blob], timeout=120).stdout
             found[name] = File(data, mode == "100755")
         return found
@@ -102,11 +102,11 @@ class GitTree:
         return {name for head, _, name in lines if head.startswith("100")}
 
 
-Tree: TypeAlias = "SdistTree | GitTree"  # a source at one version, only ever read
+Tree: TypeAlias = "SdistTree | GitTree"  # a source at one version, read only
 
 
 def put(folder: Path, files: dict[str, File]) -> None:
-    """Write files below a folder of ours. The names come from patches that were inspected before."""
+    """Write files below a temporary folder. ``read_patch`` has checked the names."""
     for name, file in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -115,7 +115,7 @@ def put(folder: Path, files: dict[str, File]) -> None:
 
 
 class State(str, Enum):
-    """How a patch and a source stand to each other."""
+    """The result of one patch on one source."""
 
     FITS = "fits"
     ALREADY = "already applied"
@@ -125,9 +125,9 @@ class State(str, Enum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """One patch against one source. ``measured`` ignores its range; ``messages`` is git's message.
+    """One patch on one source. ``measured``: the state without its range; ``messages``: of git.
 
-    ``ok`` is False where a build would stop.
+    ``ok`` is False where a build would fail.
     """
 
     name: str
@@ -144,7 +144,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class DryRun:
-    """A whole series against one source."""
+    """A whole series on one source."""
 
     series: str
     tree: str
@@ -153,7 +153,7 @@ class DryRun:
 
     @property
     def ok(self) -> bool:
-        """False where a build would stop."""
+        """False where a build would fail."""
         return all(verdict.ok for verdict in self.verdicts)
 
 
@@ -163,7 +163,7 @@ APPLY = ("apply", "--whitespace=nowarn")
 def dry_run(tree: Tree, series: Series, *, beyond_range: bool = False) -> DryRun:
     """Try each patch of a series, in order, on top of those before it that fit.
 
-    ``beyond_range`` also measures patches that are not for this version (their state stays "out of range").
+    ``beyond_range``: also try patches that are not for this version; their state stays "out of range".
     """
     verdicts = []
     with files.Scratch("patches") as scratch:
@@ -179,7 +179,7 @@ def dry_run(tree: Tree, series: Series, *, beyond_range: bool = False) -> DryRun
 
 
 def _tried(folder: Path, patch: Patch) -> tuple[State, tuple[str, ...]]:
-    """What git says of one patch. One that fits is applied, so that those after it can be tried."""
+    """The state of one patch, and git's messages. One that fits is applied, for the patches after it."""
     code, messages = _apply(folder, patch.content)
     if code == 0:
         return State.FITS, ()
@@ -193,7 +193,7 @@ def _apply(folder: Path, content: bytes, *options: str) -> tuple[int, str]:
     return answer.code, answer.stderr
 
 
-# --- how verdicts look: lines for people, keys for programs -----------------------------------------------------------
+# --- verdicts as text and as JSON -----------------------------------------------------------
 
 _CURES = {
     State.ALREADY: "the source has it: narrow its Applies-To, or delete it and its line in the series",
@@ -203,21 +203,21 @@ _SHORT = {State.FITS: "fits", State.ALREADY: "ALREADY IN", State.CONFLICT: "CONF
 
 
 def report_lines(run: DryRun, *, only_bad: bool = False) -> list[str]:
-    """One source: a line a patch, and git's words on what does not fit."""
-    found = [] if only_bad else [f"{run.tree} ({run.series})"]
+    """The text for one source: a line per patch, and git's messages where one does not fit."""
+    lines = [] if only_bad else [f"{run.tree} ({run.series})"]
     for verdict in run.verdicts:
         if only_bad and verdict.ok:
             continue
         skipped = f", skipped (it is for {verdict.applies_to})" if verdict.state is State.OUT_OF_RANGE else ""
-        found.append(f"  {'ok ' if verdict.ok else 'BAD'} {verdict.name}: {verdict.state.value}{skipped}")
+        lines.append(f"  {'ok ' if verdict.ok else 'BAD'} {verdict.name}: {verdict.state.value}{skipped}")
         if not verdict.ok:
-            found += [f"        {visible(line)}" for line in verdict.messages]
-            found.append(f"      hint: {_CURES[verdict.state]}")
-    return found
+            lines += [f"        {visible(line)}" for line in verdict.messages]
+            lines.append(f"      hint: {_CURES[verdict.state]}")
+    return lines
 
 
 def report_matrix(runs: Sequence[DryRun]) -> list[str]:
-    """Releases down, patches across, and the last release that each patch fits."""
+    """A table of releases (rows) and patches (columns), and the last release that each patch fits."""
     names = [verdict.name for verdict in runs[0].verdicts]
     found = [f"{runs[0].series}: {counted(len(names), 'patch', 'patches')}, {counted(len(runs), 'release')}"]
     found += [f"  [{number}] {name}" for number, name in enumerate(names, 1)]
@@ -225,28 +225,28 @@ def report_matrix(runs: Sequence[DryRun]) -> list[str]:
     rows += [[run.version, *map(_cell, run.verdicts)] for run in runs]
     found += table(rows, indent="  ")
     if any(v.state is State.OUT_OF_RANGE for r in runs for v in r.verdicts):
-        found.append("  (in brackets: not for that release, so a build leaves it out)")
+        found.append("  (in brackets: not for that release, so a build skips it)")
     for number, (name, last) in enumerate(last_fits(runs).items(), 1):
         found.append(f"  [{number}] {name}: last fits {last}" if last else f"  [{number}] {name}: fits none of them")
     return found
 
 
 def _cell(verdict: Verdict) -> str:
-    """One field of the matrix; in brackets where the patch is not for that release, and so is skipped."""
+    """One cell of the table; in brackets where a build skips the patch."""
     short = _SHORT[verdict.measured or State.CONFLICT]
     return f"({short.lower()})" if verdict.state is State.OUT_OF_RANGE else short
 
 
 def last_fits(runs: Sequence[DryRun]) -> dict[str, str]:
-    """The newest of these releases that each patch fits, its range not considered."""
-    found: dict[str, str] = {}
+    """The newest of these releases that each patch fits, whatever its range."""
+    last: dict[str, str] = {}
     for run in runs:
         for verdict in run.verdicts:
-            found[verdict.name] = run.version if verdict.measured is State.FITS else found.get(verdict.name, "")
-    return found
+            last[verdict.name] = run.version if verdict.measured is State.FITS else last.get(verdict.name, "")
+    return last
 
 
 def as_document(source: str, run: DryRun) -> dict[str, Any]:
-    """One dry run for programs."""
+    """One dry run, for --json."""
     verdicts = {"ok": run.ok, "patches": [{**asdict(one), "ok": one.ok} for one in run.verdicts]}
     return {"source": source, "series": run.series, "tree": run.tree, "version": run.version, **verdicts}

@@ -1,7 +1,7 @@
-"""A patch series: which files, in which order, for which versions; reading, checking and changing it.
+"""A patch series: its files, their order and versions; reading, checking and changing it.
 
-``patches/<name>/series`` names one patch a line; blank lines and ``#`` comments are skipped. A patch is a unified diff
-below fields in the manner of DEP-3; ``Applies-To`` says which versions it is for.
+``patches/<name>/series`` names one patch per line; blank lines and ``#`` comments are skipped. A patch is a unified
+diff below fields as in DEP-3; ``Applies-To`` is the range of its versions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Header:
     fields: tuple[tuple[str, str], ...] = ()
 
     def get(self, name: str) -> str:
-        """The first field of that name, or nothing."""
+        """The first field of that name; "" without one."""
         return next((value for key, value in self.fields if key.lower() == name.lower()), "")
 
     @property
@@ -93,7 +93,7 @@ def in_range(applies_to: str, version: str) -> bool:
 
 
 def version_of_ref(ref: str) -> str:
-    """The version that a git tag names (``v0.14.0`` -> ``0.14.0``), or nothing for a branch or commit."""
+    """The version in a git tag (``v0.14.0`` -> ``0.14.0``); "" for a branch or commit."""
     match = _RELEASE_TAG.fullmatch(ref)
     return match[1] if match else ""
 
@@ -108,7 +108,7 @@ _HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@(.*)")
 
 @dataclass
 class Hunk:
-    """``line``: of its @@ line in the patch. ``lines``: as they are there, each with its mark."""
+    """``line``: the number of its @@ line. ``lines``: as in the patch, each with its mark."""
 
     line: int
     heading: str
@@ -117,7 +117,7 @@ class Hunk:
 
 @dataclass
 class FilePatch:
-    """What a patch does to one file. ``info``: git's lines before the names; names as they stand there."""
+    """The changes of a patch to one file. ``info``: git's lines before the names."""
 
     source: str = ""
     target: str = ""
@@ -126,16 +126,16 @@ class FilePatch:
 
 
 def read_patch(content: bytes, file: str, fallback: Place) -> list[FilePatch]:
-    """Parse a patch and refuse what no patch may do, with the line. ``fallback`` is the position of its name."""
+    """Parse a patch. Raises ProjectError for what no patch may do. ``fallback``: its place in the series."""
     if len(content) > LARGEST:
         size = f"{len(content) / (1 << 20):.0f} MiB"
-        raise _refusal(f"is {size}; a patch may have {LARGEST >> 20} MiB", Place(file), "make it a fork instead")
+        raise _refusal(f"is {size}; a patch may have {LARGEST >> 20} MiB", Place(file), "use a fork instead")
     if not content.strip():
         raise _refusal("changes no file: it is empty", fallback, "remove it from the series")
     lines = _Lines(content.decode("utf-8", "surrogateescape").split("\n"), file)
     for number, line in enumerate(lines.all, 1):
         if line.rstrip("\r") == "GIT binary patch" or line.startswith("Binary files "):
-            hint = "a binary file can't be read in review: fetch it in the source's install.prepare instead"
+            hint = "nobody can review it: fetch it in the source's install.prepare instead"
             raise _refusal("changes a binary file", lines.place(number), hint)
     found = _parsed(lines)
     if not found:
@@ -172,16 +172,16 @@ class _Lines:
         return Place(self.file, number, 1, text=masked(text[:160]))
 
     def find(self, part: str, starts: tuple[str, ...]) -> Place:
-        """The first line that begins so and contains ``part``; the first of all when none does."""
-        found = (n for n, line in enumerate(self.all, 1) if line.startswith(starts) and part in line)
-        return self.place(next(found, 1))
+        """The first line that contains ``part`` and begins with one of ``starts``; else line 1."""
+        numbers = (n for n, line in enumerate(self.all, 1) if line.startswith(starts) and part in line)
+        return self.place(next(numbers, 1))
 
     def no_diff(self, number: int, why: str, hint: str = "") -> ProjectError:
         return _refusal(f"is not a unified diff: {why}", self.place(number), hint)
 
 
 def _parsed(lines: _Lines) -> list[FilePatch]:
-    """The files of a patch. Words around them (a mail's head, its signature) are passed over."""
+    """The files of a patch. Text around them (a mail's head, its signature) is skipped."""
     found: list[FilePatch] = []
     in_info = False
     at = 0
@@ -206,7 +206,7 @@ def _parsed(lines: _Lines) -> list[FilePatch]:
         elif in_info:
             found[-1].info.append(line)
         elif found and line.startswith(("+", "-")) and line != "-- ":
-            # It looks like a change, and git would pass over it in silence.
+            # It looks like a change, and git would ignore it.
             raise lines.no_diff(number, "this line is in no hunk", "the counts of an @@ line are wrong")
     for changed in found:
         for info in changed.info:
@@ -218,7 +218,7 @@ def _parsed(lines: _Lines) -> list[FilePatch]:
 
 
 def _hunk(lines: _Lines, number: int) -> tuple[Hunk, int]:
-    """The hunk whose @@ line is ``number``, and how many lines have been read then."""
+    """The hunk whose @@ line is ``number``, and the number of lines read so far."""
     match = _HUNK.fullmatch(lines.all[number - 1].rstrip("\r"))
     if not match:
         raise lines.no_diff(number, "an @@ line without line numbers")
@@ -230,7 +230,7 @@ def _hunk(lines: _Lines, number: int) -> tuple[Hunk, int]:
         mark = line[:1].rstrip("\r") or " " if line is not None else ""
         old, new = old - (mark in (" ", "-")), new - (mark in (" ", "+"))
         if line is None or mark not in (" ", "-", "+", "\\") or old < 0 or new < 0:
-            raise lines.no_diff(at + 1, "the hunk is shorter than its @@ line says", f"it begins in line {number}")
+            raise lines.no_diff(at + 1, "the hunk is shorter than its @@ line says", f"it begins on line {number}")
         hunk.lines.append(line)
         at += 1
     return hunk, at
@@ -251,7 +251,7 @@ def _check_name(name: str, lines: _Lines) -> None:
         return
     place = lines.find(name if name.startswith(("/", '"')) else strip(name), _NAMED)
     if name.endswith("\r") or lines.all[place.line - 1].endswith("\r"):
-        raise _refusal("has the line ends of Windows in its own headers", place, "save it with LF (dos2unix)")
+        raise _refusal("has Windows line endings in its headers", place, "save it with LF (dos2unix)")
     if name.startswith('"'):
         raise _refusal(f"touches {name[:80]}, a name with unusual characters", place)
     if name.startswith("/"):
@@ -259,9 +259,9 @@ def _check_name(name: str, lines: _Lines) -> None:
     side, slash, rest = name.partition("/")
     parts = rest.split("/")
     if not slash or side not in ("a", "b", "i", "w", "c", "o"):
-        raise _refusal(f"names {name!r} without the a/ or b/ of git", place, "make it with `git diff` or `patch new`")
+        raise _refusal(f"names {name!r} without the a/ or b/ of git", place, "use `git diff` or `envgen patch new`")
     if rest.startswith("/") or {"", ".", ".."}.intersection(parts):
-        raise _refusal(f"touches {rest!r}, which no patch may touch", place, "stay inside of the source")
+        raise _refusal(f"touches {rest!r}, which no patch may touch", place, "name a file of the source")
     if any(part.lower().rstrip(". ") in (".git", "git~1") for part in parts):
         raise _refusal(f"touches {rest!r}, git's own data, which no patch may touch", place)
 
@@ -284,7 +284,7 @@ class Patch:
     header: Header = Header()
 
     def is_python_only(self, package: str) -> bool:
-        """True when it touches nothing but Python files of the installed package: no compiler has to see it."""
+        """True when it touches only Python files of the installed package, so that nothing is compiled again."""
         return all(file.startswith(f"{package}/") and file.endswith(".py") for file in self.touches)
 
 
@@ -325,21 +325,21 @@ def version_of(origin: Origin) -> str:
 
 
 def make_patch(name: str, path: str, content: bytes, place: Place) -> Patch:
-    """A patch from its bytes. Raises ``ProjectError`` when it is not a patch, or does what no patch may do."""
+    """A patch from its bytes. Raises ``ProjectError`` for an invalid patch."""
     found = read_patch(content, path, place)
     return Patch(name, path, content, touched(found), read_header(content, path))
 
 
 def load_series(root: Path, name: str) -> Series:
-    """Read ``patches/<name>/series`` and its patches; empty where there is none of both.
+    """Read ``patches/<name>/series`` and its patches; an empty series where there are neither.
 
-    Raises ``ProjectError`` with everything that is wrong with it.
+    Raises ``ProjectError`` with all problems.
     """
     folder = f"patches/{name}"
     series_path = f"{folder}/series"
     is_file = (root / folder).is_file()
     if not is_file and not (root / series_path).exists() and not any((root / folder).glob("*.patch")):
-        return Series(folder, ())  # none yet: `envgen patch new` begins it
+        return Series(folder, ())  # `envgen patch new` begins it
     text = _read(root, series_path, Place(series_path)).decode("utf-8", "replace")
     problems: list[Problem] = []
     patches: list[Patch] = []
@@ -350,14 +350,14 @@ def load_series(root: Path, name: str) -> Series:
             continue
         place = Place(series_path, number, 1, text=line.rstrip("\r"))
         if entry in seen:
-            problems.append(Problem(f"{entry} is listed twice (first in line {seen[entry]})", place))
+            problems.append(Problem(f"{entry} is listed twice (first on line {seen[entry]})", place))
             continue
         seen[entry] = number
         try:
             if not _NAME.fullmatch(entry):
                 leaves = entry.startswith("/") or ".." in entry.split("/")
                 what = "leaves the folder of the series" if leaves else "is not the name of a patch"
-                hint = "letters, digits and ._+- ; one name a line, without options such as -p1"
+                hint = "write one name per line (letters, digits and ._+-), without options such as -p1"
                 raise _refusal(f"{entry!r} {what}", place, hint)
             path = f"{folder}/{entry}"
             patches.append(make_patch(entry, path, _read(root, path, place), place))
@@ -391,7 +391,7 @@ _TITLE = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 
 
 def series_file(root: Path, folder: str) -> Path:
-    """The path of a series. A folder that leads out of the project is refused."""
+    """The path of a series. RefusedError for a folder outside of the project."""
     path = (root / folder).resolve()
     if not path.is_relative_to(root.resolve()):
         raise RefusedError(f"{folder} leads out of the project")
@@ -409,29 +409,29 @@ def entries(text: str) -> list[str]:
 
 
 def next_name(names: list[str], title: str) -> str:
-    """``0004-title.patch``: one more than the highest number there is."""
+    """``0004-title.patch``, with the next free number."""
     if not _TITLE.fullmatch(title):
-        hint = "small letters, digits and single dashes, as in: faster-moe"
+        hint = "write small letters, digits and single dashes, as in: faster-moe"
         raise UsageError(f"{title!r} is not a name for a patch", hint=hint)
     numbers = [int(name[:4]) for name in names if name[:4].isdigit()]
     return f"{max(numbers, default=0) + 1:04d}-{title}.patch"
 
 
 def add(root: Path, folder: str, title: str, head: str, diff: bytes) -> str:
-    """Write a new patch and name it last in the series. Returns its path."""
+    """Write a new patch, and append it to the series. Returns its path."""
     file = series_file(root, folder)
     text = listed(file)
     content = head.encode() + b"\n" + diff
     there = sorted(path.name for path in file.parent.glob("*.patch"))
     for other in entries(text):
         if (file.parent / other).is_file() and without_head(files.read(file.parent / other)) == diff:
-            raise RefusedError(f"{folder}/{other} is this change already", hint="edit the checkout further first")
+            raise RefusedError(f"{folder}/{other} already has this change", hint="edit the checkout first")
     name = next_name([*entries(text), *there], title)
-    for other in there:  # written by a run that was killed before it named the file in the series
+    for other in there:  # written by a run that was killed before it wrote the series
         if other[4:] == name[4:] and other not in entries(text) and files.read(file.parent / other) == content:
             name = other
     path = f"{folder}/{name}"
-    make_patch(name, path, content, Place(path))  # refuses what no patch may do, before anything is written
+    make_patch(name, path, content, Place(path))  # raises before anything is written
     files.write(root / path, content, within=root)
     files.write(file, (text + ("\n" if text and not text.endswith("\n") else "") + f"{name}\n").encode())
     return path
@@ -440,17 +440,19 @@ def add(root: Path, folder: str, title: str, head: str, diff: bytes) -> str:
 def choose(names: list[str], wanted: str) -> str:
     """A patch by its name, with or without ``.patch``, or by its number."""
     number = f"{int(wanted):04d}" if wanted.isascii() and wanted.isdigit() and len(wanted) <= 4 else wanted
-    found = [name for name in names if wanted in (name, name.removesuffix(".patch")) or name[:4] == number]
-    if len(found) != 1:
-        hint = "there is " + (", ".join(names) or "none")
-        raise UsageError(f"no patch {wanted!r} in the series" if not found else f"{wanted!r} names several", hint=hint)
-    return found[0]
+    matching = [name for name in names if wanted in (name, name.removesuffix(".patch")) or name[:4] == number]
+    if len(matching) != 1:
+        hint = f"the series has {', '.join(names) or 'none'}"
+        raise UsageError(
+            f"no patch {wanted!r} in the series" if not matching else f"{wanted!r} names several", hint=hint
+        )
+    return matching[0]
 
 
 def replace_diff(root: Path, folder: str, name: str, diff: bytes) -> str:
-    """Give a patch another diff below its head. Returns its path."""
+    """Replace the diff of a patch, and keep its header. Returns its path."""
     path = f"{folder}/{name}"
     content = head_of(files.read(root / path)) + diff
-    make_patch(name, path, content, Place(path))  # refuses what no patch may do, before anything is written
+    make_patch(name, path, content, Place(path))  # raises before anything is written
     files.write(root / path, content, within=root)
     return path

@@ -1,4 +1,4 @@
-"""Recipes as data: envgen's own, vllm-project's, and those of eugr and sparkrun. Nothing of a file is executed."""
+"""Reads recipes: envgen's own, vllm-project's, eugr's and sparkrun's. Nothing in a file is executed."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from envgen.profile.shape import ENV_NAME, FLAG, matches
 from envgen.profile.tree import LIST, MAP, NULL, PROJECT, Node, Source, parse
 
 HARDWARE = "dgx_spark_gb10"
-_WIDER = ("blackwell", "nvidia")  # the groups of hardware that it belongs to; the first that a recipe has counts
+_WIDER = ("blackwell", "nvidia")  # groups of hardware that include it; the first one in a recipe counts
 LARGEST = 256 << 10  # bytes of one recipe
-# Flags that a profile decides, not a recipe.
+# Flags that the profile sets.
 _OURS = {"host", "port"}
 _SHORT = {"tp": "tensor-parallel-size", "pp": "pipeline-parallel-size", "dp": "data-parallel-size",
           "q": "quantization", "dcp": "decode-context-parallel-size", "O": "optimization-level"}  # fmt: skip
@@ -29,14 +29,14 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 @dataclass(frozen=True)
 class Recipe:
-    """A model and how it is served. ``left``: what has no place in a profile; ``ran``: who ran it on what."""
+    """A model and how it is served. ``left``: parts that no profile can hold; ``ran``: who ran it on which machine."""
 
     name: str
     repo: str
     revision: str = ""
     args: Mapping[str, Any] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
-    release: str = ""  # the first vLLM that it asks for
+    release: str = ""  # the oldest vLLM that it supports
     image: str = ""
     nodes: int = 1
     weights: str = ""
@@ -50,7 +50,7 @@ class Recipe:
 def read_recipe(text: str, file: str, *, variant: str = "") -> Recipe:
     """The recipe in ``text``. Raises ProjectError with the place of what is wrong.
 
-    ``variant`` chooses in vllm-project's format.
+    ``variant``: of vllm-project's format.
     """
     if len(text.encode("utf-8", "surrogateescape")) > LARGEST:
         raise _problem(f"is larger than {LARGEST >> 10} KiB, the limit for a recipe", Place(file))
@@ -74,38 +74,38 @@ def _problem(message: str, place: Place, hint: str = "") -> ProjectError:
 
 
 def value_of(node: Node) -> Any:
-    """A tree as plain values. 0.70 stays as it is written: only whole numbers and booleans change their type."""
+    """A tree as plain values. Scalars stay text, as written: 0.70 stays 0.70."""
     if node.kind == MAP:
-        return {name: value_of(one) for name, one in node.items.items()}
+        return {name: value_of(child) for name, child in node.items.items()}
     if node.kind == LIST:
-        return [value_of(one) for one in node.elements]
+        return [value_of(child) for child in node.elements]
     return None if node.kind == NULL else node.text
 
 
 class _Reader:
-    """One file, in whichever format."""
+    """One file, in any of the formats."""
 
     def __init__(self, top: Node, file: str) -> None:
         self.top, self.file = top, file
         self.left: list[str] = []
 
     def _text(self, key: str, node: Node | None = None, *, needed: bool = False) -> str:
-        found = (node or self.top).items.get(key)
-        if found is None or found.kind == NULL:
+        value = (node or self.top).items.get(key)
+        if value is None or value.kind == NULL:
             if needed:
                 raise _problem(f"has no {key}", (node or self.top).place(), f"write `{key}: ...`")
             return ""
-        if found.kind in (MAP, LIST):
-            raise _problem(f"expected text, found {found.seen()}", found.place(key))
-        return found.text
+        if value.kind in (MAP, LIST):
+            raise _problem(f"expected text, found {value.seen()}", value.place(key))
+        return value.text
 
     def _map(self, key: str, node: Node | None = None) -> dict[str, Node]:
-        found = (node or self.top).items.get(key)
-        if found is None or found.kind == NULL:
+        value = (node or self.top).items.get(key)
+        if value is None or value.kind == NULL:
             return {}
-        if found.kind != MAP:
-            raise _problem(f"expected a mapping, found {found.seen()}", found.place(key))
-        return found.items
+        if value.kind != MAP:
+            raise _problem(f"expected a mapping, found {value.seen()}", value.place(key))
+        return value.items
 
     def _words(self, node: Node | None) -> list[str]:
         if node is None or node.kind == NULL:
@@ -117,15 +117,15 @@ class _Reader:
         return [part for word in words for part in (word.split(" ", 1) if re.match(r"--[\w-]+ \S", word) else [word])]
 
     def _env(self, nodes: Mapping[str, Node]) -> dict[str, str]:
-        found = {}
+        env = {}
         for name, node in nodes.items():
             if not matches(ENV_NAME, name) or node.kind in (MAP, LIST):
                 raise _problem(f"{name!r} is not a variable with a value", node.key_place())
             if re.fullmatch(r"\$\{?\w+\}?", node.text):
-                self.left.append(f"{name}={node.text}: what it stands for is a fact about your machine")
+                self.left.append(f"{name}={node.text}: its value depends on your machine")
             else:
-                found[name] = node.text
-        return found
+                env[name] = node.text
+        return env
 
     def _unknown(self, known: Iterable[str], nodes: Mapping[str, Node], where: str = "") -> None:
         for name, node in nodes.items():
@@ -183,11 +183,11 @@ class _Reader:
         chosen = variant or (supporting[0] if supporting else "default" if "default" in variants else "")
         if variant and variant not in variants:
             place = self.top.items["variants"].key_place() if variants else self.top.place()
-            raise _problem(f"no variant {variant!r}", place, f"there is {', '.join(variants) or 'none'}")
+            raise _problem(f"no variant {variant!r}", place, f"it has {', '.join(variants) or 'none'}")
         one = variants.get(chosen, model)
         over = self._map("hardware_overrides", one).get(HARDWARE) if chosen else None
         if HARDWARE not in self._map("hardware", self.top.items.get("meta")):
-            self.left.append(f"{HARDWARE} is not among the hardware that the recipe names")
+            self.left.append(f"the recipe does not name {HARDWARE}")
         repo = self._text("model_id", one) or self._text("model_id", model, needed=True)
         words = self._words(model.items.get("base_args"))
         optional = self._words(self.top.items.get("opt_in_features"))
@@ -218,18 +218,18 @@ class _Reader:
         )  # fmt: skip
 
     def _for_us(self, node: Node, *names: str) -> Node | None:
-        """What a node has below `hardware_overrides` for the first of ``names`` that is there."""
-        found = self._map("hardware_overrides", node)
-        return next((found[name] for name in names if name in found and found[name].kind == MAP), None)
+        """The `hardware_overrides` of a node for the first of ``names`` that it has."""
+        overrides = self._map("hardware_overrides", node)
+        return next((overrides[name] for name in names if name in overrides and overrides[name].kind == MAP), None)
 
     def _image(self, node: Node | None) -> str:
-        """An image: one for all, or one a vendor, perhaps by its CUDA; the first is what is told."""
-        found = node.items.get("docker_image") if node is not None else None
-        if found is not None and found.kind == MAP:
-            found = found.items.get("nvidia")
-        while found is not None and found.kind == MAP:
-            found = next(iter(found.items.values()), None)
-        return found.text if found is not None and found.kind not in (LIST, NULL) else ""
+        """The image: one for all, or one per vendor, perhaps by CUDA release, of which the first counts."""
+        image = node.items.get("docker_image") if node is not None else None
+        if image is not None and image.kind == MAP:
+            image = image.items.get("nvidia")
+        while image is not None and image.kind == MAP:
+            image = next(iter(image.items.values()), None)
+        return image.text if image is not None and image.kind not in (LIST, NULL) else ""
 
     # --- eugr v1, sparkrun v2 ---
 
@@ -251,7 +251,7 @@ class _Reader:
             if words[:2] != ["vllm", "serve"] or len(words) < 3 or words[2].startswith("-"):
                 raise _problem("the command is not `vllm serve MODEL ...`", place, "write the profile by hand")
             if model and words[2] != model:
-                raise _problem(f"two models: {model}, and {words[2]} in the command", place, "which one is it?")
+                raise _problem(f"two models: {model}, and {words[2]} in the command", place, "keep one of them")
             model, args = words[2], self._flags(words[3:], place)
         else:
             args = {name.replace("_", "-"): value for name, value in defaults.items() if name not in _OURS}
@@ -261,7 +261,7 @@ class _Reader:
         if self._text("cluster_only") == "true" or (nodes == 1 and ranks.isdigit() and int(ranks) > 1):
             nodes = max(nodes, int(ranks) if ranks.isdigit() else 2, 2)
         if args.pop("distributed-executor-backend", None):
-            self.left.append("distributed-executor-backend: vLLM's own multi-node mode takes its place")
+            self.left.append("distributed-executor-backend: `cluster` uses vLLM's own multi-node mode")
         image = self._text("container")
         name = self._text("name") or name_of(self.file)
         return Recipe(
@@ -278,10 +278,10 @@ class _Reader:
                 return found[0][0]
             values = {"model": self._text("model"), **defaults}
             if found[1] not in values:
-                raise _problem(f"the template {found[0]} leads nowhere", node.place(), f"defaults has no {found[1]}")
+                raise _problem(f"the template {found[0]} has no value", node.place(), f"write {found[1]} in `defaults`")
             value = values[found[1]]
             if not isinstance(value, str):
-                raise _problem(f"the template {found[0]} leads to no plain value", node.place())
+                raise _problem(f"the value of the template {found[0]} is not plain text", node.place())
             return value
 
         text = re.sub(r"\{\{|\}\}|\{(\w+)\}", filled, node.text.replace("\\\n", " "))
@@ -293,13 +293,11 @@ class _Reader:
         except ValueError as error:
             raise _problem(f"the command can't be read: {error}", node.place()) from None
         if any("\n" in line.strip() for line in [text.strip()]) or any(_SHELL.search(_unquoted(one)) for one in raw):
-            raise _problem(
-                "the command is a shell script, not one command", node.place(), "envgen runs no shell of others"
-            )
+            raise _problem("the command is a shell script, not one command", node.place(), "write the profile by hand")
         return words
 
     def _flags(self, words: Sequence[str], place: Place, *, again: bool = False) -> dict[str, Any]:
-        """Flags and their values. ``again``: a later one replaces an earlier one, as overrides do."""
+        """Flags and their values. ``again``: a flag may come again, and the last one counts, as in overrides."""
         found: dict[str, Any] = {}
         at = 0
         while at < len(words):
@@ -336,7 +334,7 @@ def _typed(values: Sequence[str], place: Place) -> Any:
 
 
 def _unquoted(word: str) -> str:
-    """A word without what stands in single quotes, and in double quotes unless the shell expands it there."""
+    """A word without its quoted parts, except double quotes in which the shell expands something."""
     return re.sub(r"'[^']*'|\"[^\"$`]*\"", "", word)
 
 

@@ -1,4 +1,4 @@
-"""The recipes of the package, and the facts of their models, for machines that have no file of a model yet."""
+"""The shipped recipes, and the facts of their models, for machines that have no file of a model yet."""
 
 from __future__ import annotations
 
@@ -17,13 +17,10 @@ _SHARE = 0.92  # vLLM 0.32.0's own default of gpu-memory-utilization
 
 @cache
 def shipped() -> Mapping[str, Recipe]:
-    """The recipes of the package, by name."""
+    """The shipped recipes, by name."""
     folder = resources.files("envgen.recipes") / "data"
-    found = {}
-    for entry in sorted(folder.iterdir(), key=lambda one: one.name):
-        if entry.name.endswith(".yaml"):
-            found[name_of(entry.name)] = read_recipe(entry.read_text(encoding="utf-8"), entry.name)
-    return found
+    files = sorted((file for file in folder.iterdir() if file.name.endswith(".yaml")), key=lambda file: file.name)
+    return {name_of(file.name): read_recipe(file.read_text(encoding="utf-8"), file.name) for file in files}
 
 
 @cache
@@ -40,7 +37,7 @@ def models() -> Mapping[str, Mapping[str, Any]]:
 
 
 def bytes_of(text: str) -> int | None:
-    """The bytes of ``21.5 GB`` or ``20 GiB``; None for other words."""
+    """The bytes of ``21.5 GB`` or ``20 GiB``; None for other text."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?) (GB|GiB)", text)
     return int(float(found[1]) * _UNITS[found[2]]) if found else None
 
@@ -55,9 +52,9 @@ def _memory(text: str) -> int | None:
 
 
 def size_of(recipe: Recipe) -> Mapping[str, Any] | None:
-    """What the memory of the recipe's server depends on, as a release would report it; None without the model's facts.
+    """What determines the memory of the recipe's server, in the form of a release's answer; None for an unknown model.
 
-    What the recipe leaves open has vLLM's default; the number of sequences is then 1, the least that it has to hold.
+    What the recipe does not set has vLLM's default, except the number of sequences: then 1, the minimum.
     """
     facts = models().get(recipe.repo)
     if facts is None:

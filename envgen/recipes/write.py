@@ -1,4 +1,4 @@
-"""A recipe as a profile of a project file: text that is put in, so that all that is there stays as it is."""
+"""Writes a recipe as a profile into a project file, whose other text stays as it is."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def profile_name(recipe: Recipe) -> str:
 
 
 def left_of(recipe: Recipe, parent: Profile, machines: Iterable[str]) -> list[str]:
-    """The parts of the recipe that the profile lacks: to be read before it is trusted."""
+    """The parts of the recipe that the profile lacks."""
     found = list(recipe.left)
     source = parent.sources.get("vllm")
     version = version_of(source.origin) if source is not None else ""
@@ -47,10 +47,10 @@ def profile_text(
 ) -> str:
     """The lines of a profile that extends ``parent``, with the recipe's model. ``tree``: of ``parent``."""
     inherited = parent.services[service]
-    gone: dict[str, Any] = {
+    removed: dict[str, Any] = {
         flag: None for flag in inherited.args if flag not in _KEPT and not _from_model(tree, service, "args", flag)
     }
-    args = {**gone, **recipe.args}
+    args = {**removed, **recipe.args}
     if "tensor-parallel-size" in inherited.args and "tensor-parallel-size" not in recipe.args:
         args["tensor-parallel-size"] = "1"
     model = {"repo": recipe.repo, **({"revision": recipe.revision} if recipe.revision else {})}
@@ -84,7 +84,7 @@ def profile_text(
     if recipe.source:
         head.append(" ".join(filter(None, (f"Source: {recipe.source}", recipe.commit and f"at {recipe.commit}"))))
     if recipe.date:
-        head.append(f"Read on {recipe.date}. null takes out what profile {parent.name} has for its own model.")
+        head.append(f"Read on {recipe.date}. null removes what profile {parent.name} sets for its own model.")
     head += [f"Run by others: {recipe.ran}"] if recipe.ran else []
     head += [f"Not placed: {one}" for one in left_of(recipe, parent, machines)]
     pad = " " * indent
@@ -94,9 +94,9 @@ def profile_text(
 
 
 def _from_model(tree: Node, service: str, *path: str) -> bool:
-    """Whether a value of a service comes from its `model` and is not written itself."""
-    found, repo = tree.at(("services", service, *path)), tree.at(("services", service, "model", "repo"))
-    return found is not None and repo is not None and found.place() == repo.place()
+    """Whether a value of a service follows from its `model`, rather than being written."""
+    value, repo = tree.at(("services", service, *path)), tree.at(("services", service, "model", "repo"))
+    return value is not None and repo is not None and value.place() == repo.place()
 
 
 def memory_of(recipe: Recipe) -> str | None:
@@ -112,7 +112,7 @@ def _plain(text: str) -> str:
 
 
 def _yaml(value: Mapping[str, Any], depth: int = 0) -> list[str]:
-    """Block style down to the args; what is below is written in one line."""
+    """Block style down to the args; flow style below."""
     lines = []
     for key, one in value.items():
         if isinstance(one, Mapping) and one and depth < 4 and not _is_small(one):
@@ -127,7 +127,7 @@ def _is_small(value: Mapping[str, Any]) -> bool:
 
 
 def _flow(value: Any) -> str:
-    """A value in flow style. What is text in Python is written so that it reads as it stood in the recipe."""
+    """A value in flow style. Text keeps the spelling of the recipe."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_scalar(str(key))}: {_flow(one)}" for key, one in value.items()) + "}"
     if isinstance(value, list):
@@ -144,7 +144,7 @@ def _scalar(text: str) -> str:
 
 
 def added(text: str, lines: str) -> str:
-    """The project file with the lines of a profile put behind the last one."""
+    """The project file with the lines of a profile after its last profile."""
     place = _profiles(text)
     if place is None:
         raise RefusedError("`profiles` is not a block mapping with a profile in it", hint="write the first one by hand")
@@ -155,7 +155,7 @@ def added(text: str, lines: str) -> str:
 
 
 def indent_of(text: str) -> int:
-    """How far profiles are indented."""
+    """The indentation of profiles."""
     place = _profiles(text)
     return place[0] if place else 2
 
@@ -171,7 +171,7 @@ def _profiles(text: str) -> tuple[int, int] | None:
 
 
 def _end(node: yaml.Node) -> int:
-    """Where the last thing of a block ends: the block's own mark lies behind the comments that follow it."""
+    """Where the last value of a block ends; the block's own end mark comes after the comments that follow it."""
     if isinstance(node, yaml.ScalarNode) or (isinstance(node, yaml.CollectionNode) and node.flow_style):
         return node.end_mark.index - (1 if isinstance(node, yaml.ScalarNode) and node.style in ("|", ">") else 0)
     children: list[yaml.Node] = []

@@ -104,7 +104,7 @@ def test_patches_for_other_versions_are_left_out() -> None:
 def test_add_choose_and_replace(tmp_path: Path) -> None:
     assert folder.add(tmp_path, "patches/x", "first", HEAD, DIFF.encode()) == "patches/x/0001-first.patch"
     (tmp_path / "patches/x/series").write_text("# why\n0001-first.patch  # because")  # no newline at the end
-    with pytest.raises(RefusedError, match=r"0001-first\.patch is this change already"):
+    with pytest.raises(RefusedError, match=r"0001-first\.patch already has this change"):
         folder.add(tmp_path, "patches/x", "second", HEAD, DIFF.encode())
     other = DIFF.replace("+new", "+newer").encode()
     assert folder.add(tmp_path, "patches/x", "second", HEAD, other) == "patches/x/0002-second.patch"

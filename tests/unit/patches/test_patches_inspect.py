@@ -69,7 +69,7 @@ def test_what_is_taken(text: str | bytes, touches: tuple[str, ...]) -> None:
         (with_info("x/d", "new file mode 020666", "index 0..1"), "p.patch:2:1", "a file of mode '020666'"),
         (with_info("x/d", "index 0..1", "GIT binary patch", "literal 0"), "p.patch:3:1", "a binary file"),
         (with_info("x/d", "Binary files a/x/d and b/x/d differ"), "p.patch:2:1", "a binary file"),
-        (plain("x/a.py").replace("\n", "\r\n"), "p.patch:1:1", "line ends of Windows"),
+        (plain("x/a.py").replace("\n", "\r\n"), "p.patch:1:1", "Windows line endings"),
         (plain("x/a.py", "@@ -1,3 +1,3 @@\n-old\n"), "p.patch:", "not a unified diff"),
         (plain("x/a.py") + "+more\n", "p.patch:6:1", "this line is in no hunk"),
         (plain("x/a.py", "@@ nonsense @@\n-old\n+new\n"), "p.patch:3:1", "not a unified diff"),

@@ -181,7 +181,7 @@ def test_vllm_projects_format() -> None:
     assert read_recipe(VLLM, "Model.yaml", variant="default").repo == "org/Model"
     nightly = read_recipe(VLLM.replace('"0.20.0"', "nightly"), "Model.yaml")
     assert nightly.release == "" and "a nightly build of vLLM" in nightly.left
-    with pytest.raises(ProjectError, match="there is default, nvfp4"):
+    with pytest.raises(ProjectError, match="it has default, nvfp4"):
         read_recipe(VLLM, "Model.yaml", variant="fp8")
 
 
@@ -205,7 +205,7 @@ def test_vllm_projects_overrides_for_blackwell_modes_and_placeholders() -> None:
     assert found.env == {"VLLM_X": "1"}
     assert found.left == (
         "dependencies: packages that the recipe installs besides vLLM",
-        "NCCL_SOCKET_IFNAME=$IFACE: what it stands for is a fact about your machine",
+        "NCCL_SOCKET_IFNAME=$IFACE: its value depends on your machine",
     )
     assert "feature spec_decoding: optional" in read_recipe(text, "Model.yaml", variant="default").left
     with pytest.raises(ProjectError, match="vLLM-Omni"):
@@ -248,7 +248,7 @@ def test_sparkruns_format() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        ("--port {port}", "--port {door}", r"the template \{door\} leads nowhere"),
+        ("--port {port}", "--port {door}", r"the template \{door\} has no value"),
         ("vllm serve org/My-Model", "vllm serve org/Other", "two models: org/My-Model, and org/Other"),
         ("vllm serve org/My-Model", "vllm serve org/My-Model org/Two", "two models, or a word that belongs to no flag"),
         ("vllm serve org/My-Model", "pip install x && vllm serve org/My-Model", "shell script"),
