@@ -1,4 +1,4 @@
-"""Build an image with buildx: a request becomes an argv, what it prints becomes steps and a result."""
+"""Builds an image with buildx: its command line, its output as steps, and the result."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from envgen.engine import process
 from envgen.engine.endpoint import find_endpoint, plugin_argv
 from envgen.errors import EngineError
 
-# The engine's own builder, which alone sees the engine's images. It has this name since DOCKER_HOST names the engine.
+# The engine's own builder, which alone sees the engine's images; its name where DOCKER_HOST is set.
 OWN = "default"
 
 
 @dataclass(frozen=True)
 class Options:
-    """How one build is made. ``max_jobs``: compilers at once; None: as the profile says, else the gate decides.
+    """The options of a build. ``max_jobs``: compilers at once; None: the profile's, else the gate decides.
 
-    ``push``: the image goes to the registries of ``tags``, and not into the engine.
+    ``push``: push the image to the registries of ``tags``, and do not load it into the engine.
     """
 
     max_jobs: int | None = None
@@ -41,7 +41,7 @@ class Options:
 
     @property
     def plain(self) -> bool:
-        """Whether an image that is up to date is all that is wanted."""
+        """Whether an image that is up to date needs no build."""
         return not (self.no_cache or self.pull or self.tags or self.push or self.cache_to)
 
 
@@ -49,7 +49,7 @@ class Options:
 class BuildRequest:
     """Everything about one build. ``pass_args``: build arguments that buildx reads from the environment.
 
-    ``secrets``: what a step may read without the image keeping it: a file, or a value that travels by environment.
+    ``secrets``: files, or values, which buildx reads from the environment.
     """
 
     dockerfile: Path
@@ -64,9 +64,9 @@ class BuildRequest:
     platform: str = ""
 
     def words(self) -> list[str]:
-        """The arguments behind ``buildx build``."""
-        how = self.options
-        output = "--push" if how.push else "--load"
+        """The arguments of ``buildx build``."""
+        options = self.options
+        output = "--push" if options.push else "--load"
         words = ["--progress=plain", output, "--provenance=false", f"--file={self.dockerfile}"]
         words += [f"--tag={tag}" for tag in self.tags]
         words += [f"--build-arg={name}={value}" for name, value in self.args.items()]
@@ -77,14 +77,14 @@ class BuildRequest:
         words += [f"--build-context={name}={path}" for name, path in self.contexts.items()]
         words += [f"--target={self.target}"] if self.target else []
         words += [f"--platform={self.platform}"] if self.platform else []
-        words += [f"--cache-from={source}" for source in how.cache_from]
-        words += [f"--cache-to={target}" for target in how.cache_to]
-        words += ["--no-cache"] if how.no_cache else []
-        words += ["--pull"] if how.pull else []
+        words += [f"--cache-from={source}" for source in options.cache_from]
+        words += [f"--cache-to={target}" for target in options.cache_to]
+        words += ["--no-cache"] if options.no_cache else []
+        words += ["--pull"] if options.pull else []
         return [*words, str(self.context)]
 
     def environment(self) -> dict[str, str]:
-        """The variables in which secret values travel."""
+        """The variables with the values of secrets."""
         return {_variable(name): value for name, value in self.secrets.items() if isinstance(value, str)}
 
 
@@ -94,14 +94,14 @@ def _variable(secret: str) -> str:
 
 @dataclass(frozen=True)
 class BuildResult:
-    """How a build ended. ``image_id`` is "" unless it succeeded; ``steps`` are those of the Dockerfile that began."""
+    """The result of a build. ``image_id``: "" where it failed; ``steps``: those of the Dockerfile that began."""
 
     code: int
     image_id: str
     seconds: float
     steps: tuple[Step, ...]
     failed: Step | None = None
-    error: str = ""  # buildx's own last words
+    error: str = ""  # buildx's last lines
 
     @property
     def ok(self) -> bool:
@@ -109,7 +109,7 @@ class BuildResult:
 
     @property
     def cached(self) -> int:
-        """How many steps came from the cache."""
+        """The number of steps from the cache."""
         return sum(step.cached for step in self.steps)
 
     @property
@@ -133,7 +133,7 @@ def build(
 ) -> BuildResult:
     """Build. ``on_line`` gets each line of buildx, ``on_step`` each step that has begun, written something or ended.
 
-    A step that fails is in the result; EngineError means that buildx itself could not be run.
+    The result has a failed step. EngineError: buildx itself did not run.
     """
     progress = Progress()
     started = time.monotonic()
@@ -151,13 +151,13 @@ def build(
             **find_endpoint().environment,
             **request.environment(),
             "BUILDX_METADATA_PROVENANCE": "disabled",
-            # Else buildx runs git in the project's folder, and git obeys the commands in that repository's config.
+            # Else buildx runs git in the project's folder, and git runs commands from that repository's configuration.
             "BUILDX_GIT_INFO": "false",
         }
         done = process.stream([*words, f"--metadata-file={metadata}", context], on_output, env=env, on_tick=on_tick)
         image_id = _image_id(metadata) if done.code == 0 else ""
     if done.code == 0 and not image_id:
-        raise EngineError("buildx ended without naming the image that it built")
+        raise EngineError("buildx ended without the ID of the image")
     return BuildResult(
         code=done.code,
         image_id=image_id,
@@ -180,22 +180,22 @@ def _image_id(metadata: Path) -> str:
 
 
 def _csv(*fields: str) -> str:
-    """One record of comma-separated values, as Go's reader parses it: a comma or quote in a path stays in it."""
+    """One record of comma-separated values, as Go parses it; fields may have commas and quotes."""
     return ",".join('"' + f.replace('"', '""') + '"' if re.search(r'[,"\n]', f) else f for f in fields)
 
 
 def proxy_arguments() -> tuple[str, ...]:
-    """The proxy variables that are set here; BuildKit keeps these names out of the image's history by itself."""
+    """The proxy variables that are set; BuildKit keeps them out of the image's history."""
     names = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")
     return tuple(name for upper in names for name in (upper, upper.lower()) if os.environ.get(name))
 
 
-# Reads what ``buildx build --progress=plain`` prints: the steps, and which one failed. Never fails on odd input.
+# Parses the output of ``buildx build --progress=plain``. Never fails on unexpected lines.
 
-# Enough of a step's output to show and to classify; compilers write their reason long before they end.
+# Of a step's output; compilers write their error long before they end.
 KEPT_LINES = 2000
 _OF_STEP = re.compile(r"#(\d{1,6}) (.*)", re.DOTALL)
-_WRITTEN = re.compile(r"\d+\.\d+ (.*)", re.DOTALL)  # what its command wrote has a time in front
+_WRITTEN = re.compile(r"\d+\.\d+ (.*)", re.DOTALL)  # the output of its command has a time in front
 _ENDED = re.compile(r"(CACHED|CANCELED|DONE (\d+\.\d+)s|ERROR: (.*))", re.DOTALL)
 _INSTRUCTION = re.compile(r"\[(?:[^\]]* )?\d+/\d+\] ")
 _FLAGS = re.compile(r"^((?:\[[^\]]*\] )?\w+ )(?:--(?:mount|network|security|chmod|chown|link)(?:=\S+)?\s+)+")
@@ -203,7 +203,7 @@ _FLAGS = re.compile(r"^((?:\[[^\]]*\] )?\w+ )(?:--(?:mount|network|security|chmo
 
 @dataclass
 class Step:
-    """An instruction of the Dockerfile, or a chore of BuildKit (``internal``). ``status``: its last output."""
+    """An instruction of the Dockerfile, or a step of BuildKit's own (``internal``). ``status``: its last output."""
 
     name: str
     seconds: float = 0.0
@@ -230,37 +230,34 @@ class Step:
     @property
     def stage(self) -> str:
         """The stage of the Dockerfile that it belongs to."""
-        found = re.match(r"\[(?:\S+ )?(\S+) +\d+/\d+\] ", self.name)
-        return found[1] if found else ""
+        match = re.match(r"\[(?:\S+ )?(\S+) +\d+/\d+\] ", self.name)
+        return match[1] if match else ""
 
     @property
     def failed(self) -> bool:
-        """True for the step that broke, not for those that were cancelled because of it."""
+        """True for the step that failed, not for those that were cancelled then."""
         return bool(self.error) and not re.search(r"context canceled|code = Canceled", self.error)
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code of its command, where it had one."""
-        found = re.search(r"exit code: (\d+)", self.error)
-        return int(found[1]) if found else None
+        """The exit code of its command, if any."""
+        match = re.search(r"exit code: (\d+)", self.error)
+        return int(match[1]) if match else None
 
 
 def _instructions(dockerfile: str) -> Iterator[tuple[int, str, str]]:
-    """Each comment line and each instruction: its place in the text, the stage that it is in, itself in one line."""
+    """Each comment line and instruction: its position, its stage, and its text in one line."""
     stage = ""
-    for found in re.finditer(r"^(?:#.*|(?:.*\\\n)*.*)\n?", dockerfile, re.MULTILINE):
-        text = found[0].replace("\\\n", " ").rstrip("\n")
+    for match in re.finditer(r"^(?:#.*|(?:.*\\\n)*.*)\n?", dockerfile, re.MULTILINE):
+        text = match[0].replace("\\\n", " ").rstrip("\n")
         if text.startswith("FROM "):
             stage = text.split()[-1]
-        yield found.start(), stage, text if text.startswith("#") else _one_line(text)
+        yield match.start(), stage, text if text.startswith("#") else _one_line(text)
 
 
 def names_in(dockerfile: str) -> dict[str, str]:
-    """Instruction -> what it does: the first sentence of the comment above it, for a RUN without one that of its stage.
-
-    The instruction is written as in ``Step.instruction``.
-    """
-    found, comment, stage_comment = {}, "", ""
+    """``Step.instruction`` -> the first sentence of the comment above it; of its stage, for a RUN without one."""
+    names, comment, stage_comment = {}, "", ""
     for _, _, text in _instructions(dockerfile):
         if text.startswith("#"):
             comment = comment or re.split(r"\.(?: (?=\(?[A-Z])|$)", text[1:].strip())[0]
@@ -268,9 +265,9 @@ def names_in(dockerfile: str) -> dict[str, str]:
         if text.startswith("FROM "):
             stage_comment = comment
         elif text.startswith("RUN ") and (comment or stage_comment):
-            found[text] = comment or stage_comment
+            names[text] = comment or stage_comment
         comment = ""
-    return found
+    return names
 
 
 def stages_in(dockerfile: str) -> list[str]:
@@ -292,22 +289,22 @@ class Progress:
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """Those that a user wrote."""
+        """The steps of the Dockerfile."""
         return tuple(step for step in self._steps.values() if not step.internal)
 
     @property
     def failed(self) -> Step | None:
-        """The step that broke. One that was killed comes last: BuildKit kills those that run beside another."""
-        broken = [step for step in self._steps.values() if step.failed]
-        return min(broken, key=lambda step: step.exit_code == 137, default=None)
+        """The step that failed. A killed one comes last: BuildKit kills the steps beside one that failed."""
+        failed = [step for step in self._steps.values() if step.failed]
+        return min(failed, key=lambda step: step.exit_code == 137, default=None)
 
     def feed(self, line: str) -> Step | None:
         """Parse one line of buildx's output. Returns the step that it is about."""
-        found = _OF_STEP.fullmatch(line)
-        if not found:
+        match = _OF_STEP.fullmatch(line)
+        if not match:
             self.notes.append(line)
             return None
-        number, text = found.groups()
+        number, text = match.groups()
         step = self._steps.get(number)
         if step is None:
             step = self._steps[number] = Step(text)
@@ -316,21 +313,18 @@ class Progress:
             step.seconds = float(ended[2] or 0)
             step.error = "context canceled" if text == "CANCELED" else ended[3] or ""
         elif text == step.name:
-            step.ended = False  # it is named again whenever it goes on after another one
+            step.ended = False  # printed again when it continues after another step
         elif written := _WRITTEN.fullmatch(text):
-            # A progress bar rewrites its line: what a terminal would show at the end is what counts.
+            # A progress bar rewrites its line: keep its last state.
             step.lines.append(written[1].rstrip("\r").rsplit("\r", 1)[-1])
             step.status = step.lines[-1]
-        elif text != "...":  # another step goes on here
+        elif text != "...":  # another step continues here
             step.status = text
         return step
 
 
-# The log file of one build: everything that buildx printed.
-
-
 class BuildLog:
-    """A new file, which is written line by line."""
+    """The log file of one build, with all output of buildx, written line by line."""
 
     def __init__(self, folder: Path, name: str) -> None:
         # Two builds may start in one second.

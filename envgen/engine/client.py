@@ -1,4 +1,4 @@
-"""The Docker Engine, by the Docker SDK: what to ask, and how to read the answers."""
+"""The Docker Engine, by the Docker SDK: its requests and their answers."""
 
 from __future__ import annotations
 
@@ -21,37 +21,37 @@ from envgen.engine.endpoint import Endpoint, find_endpoint
 from envgen.engine.host import CREATOR, THROWAWAY, Leftover, judge, this_process
 from envgen.errors import EngineError
 
-# Marks what an exec started, so that all of it can be found again and ended when its time is up.
+# Marks the processes of an exec, so that all of them can be found and ended when its time is up.
 _MARK = "ENVGEN_EXEC"
 _KILLER = (
     'for p in /proc/[0-9]*; do if grep -qs "$1" "$p/environ"; then kill -9 "${p#/proc/}" 2>/dev/null; fi; done; true'
 )
 _UPGRADE = {"Connection": "Upgrade", "Upgrade": "tcp"}
-IMAGE = 6 * 3600  # seconds to read or load an image; the engine may write all of it aside before it answers
+IMAGE = 6 * 3600  # seconds to read or load an image; the engine may store all of it before it answers
 SAVING = 1800  # seconds to save an image
-FILE = 64 << 10  # bytes that are read of a container's file
-LOG_TIME = 30  # seconds to read a log; what comes later is left out
+FILE = 64 << 10  # bytes read of a container's file
+LOG_TIME = 30  # seconds to read a log; the rest is left out
 
 
 class Engine:
-    """A reachable Docker Engine. All methods raise EngineError when the engine itself is the trouble."""
+    """A reachable Docker Engine. All methods raise EngineError when the engine itself fails."""
 
     def __init__(self, endpoint: Endpoint, version: Mapping[str, Any]) -> None:
         """``version``: its answer to ``GET /version``."""
         self.endpoint = endpoint
         self._version = version
-        # The engine's own version of the API: newer engines refuse those that the SDK would choose.
+        # The engine's own API version: newer engines refuse the SDK's default.
         api_version = str(version.get("ApiVersion") or DEFAULT_DOCKER_API_VERSION)
         # The SDK has no types for some of its methods.
         self._api: Any = session.Session(endpoint, api_version)
-        self._work: Any = session.Session(endpoint, api_version, session.WORK)  # for requests that take their time
+        self._work: Any = session.Session(endpoint, api_version, session.WORK)  # for slow requests
         self._info: values.EngineInfo | None = None
 
     def _wrap_errors(self, what: str = "") -> contextlib.AbstractContextManager[None]:
         return session.wrap_errors(self.endpoint, what)
 
     def info(self) -> values.EngineInfo:
-        """The engine's own facts (asked once, then remembered)."""
+        """The engine's own facts; asked once."""
         if self._info is None:
             with self._wrap_errors("info"):
                 self._info = values.info_of(self._api.info(), self._version, self.endpoint.host)
@@ -70,13 +70,13 @@ class Engine:
             for chunk in self._work.get_image(name):
                 file.write(chunk)
                 if time.monotonic() > deadline:
-                    raise EngineError(f"image {name}: it was not saved within {SAVING} s")
+                    raise EngineError(f"image {name} was not saved within {SAVING} s")
 
     def container(self, name: str) -> values.Container | None:
         """The container of that name or id; None if it isn't there."""
-        found = self.inspect(name)
+        document = self.inspect(name)
         with self._wrap_errors(f"container {name}"):
-            return values.container_of(found) if found is not None else None
+            return values.container_of(document) if document is not None else None
 
     def containers(
         self, project: str | None = None, service: str | None = None, all: bool = False
@@ -91,13 +91,13 @@ class Engine:
             names = [
                 str(row["Id"]) for row in self._api.containers(all=all, filters={"label": labels} if labels else {})
             ]
-        # The list knows neither health nor environment; a container may be gone by the time we look at it.
-        found = (self.container(name) for name in names)
-        kept = (c for c in found if c and not (service is not None and c.one_off))
+        # The list has neither health nor environment; a container may be gone before it is inspected.
+        inspected = (self.container(name) for name in names)
+        kept = (c for c in inspected if c and not (service is not None and c.one_off))
         return tuple(sorted(kept, key=lambda c: c.name))
 
     def inspect(self, name: str) -> Mapping[str, Any] | None:
-        """All that the engine knows about a container, in its own words; None if it isn't there."""
+        """The engine's whole document about a container; None if it isn't there."""
         with self._wrap_errors(f"container {name}"), _absent():
             document: Mapping[str, Any] = self._api.inspect_container(name)
             return document
@@ -109,8 +109,7 @@ class Engine:
     ) -> str:  # fmt: skip
         """The last lines (None: all) that a container wrote, stdout and stderr together, in the order they came.
 
-        ``since`` and ``until`` are instants in the engine's spelling (seconds, a dot, nanoseconds). What takes longer
-        than ``seconds`` is cut off there.
+        ``since`` and ``until``: seconds, a dot, nanoseconds, as the engine writes them. Reading ends after ``seconds``.
         """
         query = {"stdout": "1", "stderr": "1", "tail": "all" if tail is None else str(tail)}
         query |= {name: value for name, value in (("since", since), ("until", until)) if value}
@@ -121,15 +120,15 @@ class Engine:
             with contextlib.closing(response):
                 if response.status_code >= 400:
                     return ""
-                found, deadline = session.Tail(values.LOG_LIMIT), time.monotonic() + seconds
+                tail_of_log, deadline = session.Tail(values.LOG_LIMIT), time.monotonic() + seconds
                 for data in response.iter_content(None):
-                    found.feed(data)
+                    tail_of_log.feed(data)
                     if time.monotonic() > deadline:
                         break
-                return found.text()
+                return tail_of_log.text()
 
     def read_file(self, container: str, path: str) -> bytes:
-        """The beginning (64 KiB) of the file ``path`` of a container, running or not; b"" where it has none."""
+        """The first 64 KiB of a file of a container, running or not; b"" where there is none."""
         content = bytearray()
         with self._wrap_errors(f"{path} of {container[:12]}"), _absent():
             stream, _ = self._api.get_archive(container, path)
@@ -144,38 +143,39 @@ class Engine:
         return b""
 
     def volume(self, name: str) -> str | None:
-        """Where a named volume is on the engine's machine; None if there is no such volume."""
+        """The folder of a named volume on the engine's machine; None if there is no such volume."""
         with self._wrap_errors(f"volume {name}"), _absent():
             return str(self._api.inspect_volume(name)["Mountpoint"])
         return None
 
     def create_volume(self, name: str, labels: Mapping[str, str]) -> None:
-        """Make an empty volume; nothing happens where there is one of that name."""
+        """Create an empty volume, unless there is one of that name."""
         with self._wrap_errors(f"volume {name}"):
             self._work.create_volume(name, labels=dict(labels))
 
     def volumes(self, text: str = "", *, project: str = "") -> tuple[str, ...]:
-        """The names of the volumes that have ``text`` in their name, or that Compose made for a project; sorted."""
+        """The sorted names of volumes: those with ``text`` in the name, or those of a Compose project."""
         label = {"label": f"{values.COMPOSE_PROJECT}={project}"} if project else {}
         with self._wrap_errors("volumes"):
-            found = self._api.volumes(filters=label or {"name": text})
-            return tuple(sorted(str(volume["Name"]) for volume in found["Volumes"] or ()))
+            document = self._api.volumes(filters=label or {"name": text})
+            return tuple(sorted(str(volume["Name"]) for volume in document["Volumes"] or ()))
 
     def volume_sizes(self) -> Mapping[str, int]:
-        """How many bytes each volume holds. Slow: the engine looks at every file."""
+        """The bytes in each volume. Slow: the engine reads the size of every file."""
         with self._wrap_errors("volumes"):
-            found = self._work.get(self._url("system", "df"), params={"type": "volume"}, timeout=session.WORK)
-            volumes = found.json().get("Volumes") or ()
-            return {str(one["Name"]): max(0, int((one.get("UsageData") or {}).get("Size") or 0)) for one in volumes}
+            answer = self._work.get(self._url("system", "df"), params={"type": "volume"}, timeout=session.WORK)
+            volumes = answer.json().get("Volumes") or ()
+            return {str(v["Name"]): max(0, int((v.get("UsageData") or {}).get("Size") or 0)) for v in volumes}
 
     def dangling(self, label: str) -> tuple[values.Image, ...]:
         """Images without a name that carry ``label`` (KEY or KEY=VALUE)."""
         with self._wrap_errors("images"):
             rows = self._api.images(filters={"dangling": True, "label": [label]})
-            found = (self.image(str(row["Id"])) for row in rows)
-            return tuple(sorted((one for one in found if one), key=lambda one: one.created))
+            images = (self.image(str(row["Id"])) for row in rows)
+            return tuple(sorted((image for image in images if image), key=lambda image: image.created))
 
-    def _stayed(self, remove: Callable[[], object]) -> str:
+    def _removed(self, remove: Callable[[], object]) -> str:
+        """Calls ``remove``; returns the reason where it fails, else ""."""
         try:
             with self._wrap_errors(), _absent():
                 remove()
@@ -184,15 +184,15 @@ class Engine:
         return ""
 
     def remove_image(self, image_id: str) -> str:
-        """Remove an image that nothing uses. Returns why it stayed; empty: it is gone."""
-        return self._stayed(lambda: self._work.remove_image(image_id))
+        """Remove an image that nothing uses. Returns the reason where it stays, else ""."""
+        return self._removed(lambda: self._work.remove_image(image_id))
 
     def remove_container(self, name: str) -> str:
-        """Remove a container, running or not, with its anonymous volumes. Returns why it stayed; empty: it is gone."""
-        return self._stayed(lambda: self._work.remove_container(name, v=True, force=True))
+        """Remove a container, running or not, with its anonymous volumes. Returns the reason if it stays, else ""."""
+        return self._removed(lambda: self._work.remove_container(name, v=True, force=True))
 
     def remove_volume(self, name: str) -> None:
-        """Delete a volume and what is in it. EngineError while any container, running or not, has it mounted."""
+        """Delete a volume with its content. EngineError while any container, running or not, has it mounted."""
         with self._wrap_errors(f"volume {name}"), _absent():
             self._work.remove_volume(name)
 
@@ -209,10 +209,10 @@ class Engine:
         hold: bool = False,
         on_line: Callable[[str], None] | None = None,
     ) -> values.ExecResult:
-        """Run a program in a running container. EngineError on time-out (the program is killed) or over-long output.
+        """Run a program in a running container. EngineError after ``timeout`` (it is killed) or for too much output.
 
-        ``hold``: its stdin stays open until it ends; that it closes before means that envgen is gone. ``on_line`` gets
-        each line as it is written.
+        ``hold``: keep its stdin open until it ends, so that it can see that envgen was killed. ``on_line`` gets each
+        line as it is written.
         """
         output = session.Output(on_line)
         what = f"`{argv[0]}` in container {container_id[:12]}"
@@ -252,9 +252,9 @@ class Engine:
         on_line: Callable[[str], None] | None = None,
         **container: Any,
     ) -> values.ExecResult:
-        """Run a program in a throw-away container that is always removed. ``container``: as in ``_throwaway``.
+        """Run a program in a temporary container that is always removed. ``container``: as in ``_throwaway``.
 
-        ``on_line`` hears each line as it is written.
+        ``on_line`` gets each line as it is written.
         """
         what = f"`{argv[0]}` in a container of {image}"
         output = session.Output(on_line)
@@ -277,10 +277,10 @@ class Engine:
         memory: int = values.MEMORY,
         ulimits: Mapping[str, tuple[int, int]] | None = None,
     ) -> dict[str, Any]:
-        """The request for a container that bypasses the image's entrypoint and health check.
+        """The request for a container without the image's entrypoint and health check.
 
-        It gets ``memory`` bytes, no swap, at most ``PIDS`` processes, and ``ulimits`` (soft, hard). ``unmapped``: root
-        in it is the machine's, on an engine that changes the numbers of users.
+        It gets ``memory`` bytes, no swap, at most ``PIDS`` processes, and ``ulimits`` (soft, hard). ``unmapped``: its
+        root is the machine's, also on an engine with userns-remap.
         """
         host = {
             "AutoRemove": True,
@@ -311,29 +311,28 @@ class Engine:
             "HostConfig": host,
         }
 
-    def _gone(self, container_id: str) -> None:
-        """Remove a container, and wait until it is: the engine may be removing it already, and until that is done its
-        volumes are in use."""
+    def _remove_and_wait(self, container_id: str) -> None:
+        """Remove a container, and wait for it: while the engine removes it, its volumes are in use."""
         for _ in range(50):
             try:
                 self._api.remove_container(container_id, v=True, force=True)
             except docker.errors.NotFound:
                 return
             except docker.errors.APIError as error:
-                if error.status_code != 409:  # its removal is in progress
+                if error.status_code != 409:  # being removed
                     raise
             time.sleep(0.1)
 
     @contextlib.contextmanager
     def _started(self, body: Mapping[str, Any], what: str, hold: bool) -> Iterator[tuple[session.Attached, Any]]:
-        """A container that is removed afterwards: what it reads and writes, and an answer when it has ended."""
+        """A container that is removed afterwards: its stream, and the answer that comes when it has ended."""
         container_id = str(self._work.create_container_from_config(body)["Id"])
         try:
             stdin = "1" if body["OpenStdin"] else "0"
             query = {"stream": "1", "stdout": "1", "stderr": "1", "stdin": stdin}
             stream = self._attached(self._url("containers", container_id, "attach"), what, params=query, hold=hold)
             try:
-                # Asked before it starts: when it ends, the engine removes it, and then has no exit code to tell.
+                # Before it starts: the engine removes it when it ends, and its exit code too.
                 url = self._url("containers", container_id, "wait")
                 ended = self._api.post(url, params={"condition": "next-exit"}, stream=True, timeout=session.QUESTION)
                 self._work.start(container_id)
@@ -342,20 +341,20 @@ class Engine:
                 raise
             yield stream, ended
         finally:
-            # Anonymous volumes go with it; a failure here must not hide the error that brought us here.
+            # A failure here must not hide an earlier error.
             with contextlib.suppress(EngineError, docker.errors.APIError, OSError):
-                self._gone(container_id)
+                self._remove_and_wait(container_id)
 
     def leftovers(self) -> tuple[Leftover, ...]:
-        """Throw-away containers that a killed envgen left behind, oldest first."""
+        """Temporary containers that a killed envgen left behind, oldest first."""
         with self._wrap_errors("containers"):
             rows = self._api.containers(all=True, filters={"label": [THROWAWAY]})
-            found = (judge(row, time.time()) for row in rows)
-            return tuple(sorted((one for one in found if one), key=lambda one: one.created))
+            leftovers = (leftover for row in rows if (leftover := judge(row, time.time())))
+            return tuple(sorted(leftovers, key=lambda leftover: leftover.created))
 
 
 class _absent(contextlib.suppress):
-    """What is not there is None. An empty name names nothing, too."""
+    """Suppresses the errors for what is not there, and for an empty name."""
 
     def __init__(self) -> None:
         super().__init__(docker.errors.NotFound, docker.errors.NullResource)
@@ -366,7 +365,7 @@ def _exit_code(ended: requests.Response) -> int:
 
 
 def connect(environ: Mapping[str, str] | None = None) -> Engine:
-    """The engine that ``docker`` itself would use: EngineError: absent, stopped, forbidden, too old, no engine."""
+    """The engine that ``docker`` itself would use. EngineError: absent, stopped, forbidden, too old, not an engine."""
     endpoint = find_endpoint(environ)
     with session.wrap_errors(endpoint):
         version: Any = session.Session(endpoint, DEFAULT_DOCKER_API_VERSION, session.GREETING).version(

@@ -1,4 +1,4 @@
-"""Docker Compose v2, by its own program: which files, which folder, which variables; nothing else is decided here."""
+"""Docker Compose v2: runs its program with a project's files, folder and variables."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ class Compose:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the program gets besides our own environment. A `.env` file beside the project is not read."""
+        """Variables for the program, besides our own environment. Compose reads no `.env` file."""
         return {**self.endpoint.environment, "COMPOSE_DISABLE_ENV_FILE": "1", **self.env}
 
     def run(self, *words: str, timeout: float | None = 600, check: bool = True) -> ExecResult:
-        """Run and collect. ProcessError when it fails and ``check``."""
+        """Run, and return the output. ProcessError where it fails and ``check`` is set."""
         return process.run(self.argv(*words), env=self.environment, timeout=timeout, check=check)
 
     def stream(self, *words: str, on_line: Callable[[str], None]) -> ExecResult:
-        """Run, handing over every line of its progress as it comes."""
+        """Run; ``on_line`` gets each line of its progress as it comes."""
         return process.stream(
             self.argv(*words),
             lambda _channel, line: on_line(line.decode(errors="replace")),
@@ -57,36 +57,35 @@ def attach(
     endpoint: Endpoint, container_id: str, argv: Sequence[str], *, options: Sequence[str] = (), tty: bool = True
 ) -> int:
     """``docker exec`` with our stdin, stdout and stderr; returns the program's own exit code."""
-    # A terminal only where both ends are one: with -t Docker mixes stderr into stdout and rewrites line ends.
+    # A terminal only where stdin and stdout are: with -t Docker mixes stderr into stdout and rewrites line ends.
     terminal = ["--tty"] if tty and sys.stdin.isatty() and sys.stdout.isatty() else []
     words = [docker_program(), "exec", "--interactive", *terminal, *options, container_id, *argv]
     return process.interactive(words, env=endpoint.environment)
 
 
 def docker_program() -> str:
-    """Docker's own program, which `exec` on a terminal and `pull` with the user's logins need. EngineError without."""
+    """The program `docker`, for `exec` on a terminal and `pull` with the user's logins. EngineError without it."""
     program = shutil.which("docker")
     if program is None:
         raise EngineError("the program `docker` is not on PATH", hint="install Docker's command line (docker-ce-cli)")
     return program
 
 
-# A `.env` file, read as Compose reads it: by Compose itself. No value of it is printed, not even in an error.
+# A `.env` file, read by Compose itself. No value of it is printed, not even in an error.
 
 DOTENV = ".env"
 _LARGEST = 64 << 10
 _ASKED = "x-asked"
-# Variables that programs on this machine obey, Docker's own among them: a file in a project decides none of them.
+# Variables that programs on this machine obey, such as Docker's own: a project's file must not set them.
 _OF_PROGRAMS = re.compile(
     r"(COMPOSE|DOCKER|BUILDX|BUILDKIT|GIT|SSH|LD|DYLD|ENVGEN|XDG)_.*|PYTHON.*|PATH|HOME|IFS|(BASH_)?ENV"
 )
 
 
 def read_dotenv(path: Path, names: Sequence[str]) -> Mapping[str, str]:
-    """The values that the file gives these names; those that it lacks, or gives no text, are left out.
+    """The values of these names in the file, without empty ones; {} for a folder (a virtual environment of that name).
 
-    RefusedError where the file may not be read or is not one that Compose understands. A folder (a virtual environment
-    of that name) is not one. EngineError where there is no Compose to ask.
+    RefusedError where the file may not be read, or Compose does not understand it. EngineError without Compose.
     """
     wanted = [name for name in names if not _OF_PROGRAMS.fullmatch(name)]
     if not wanted or path.is_dir() or not (path.exists() or path.is_symlink()):
@@ -100,20 +99,22 @@ def read_dotenv(path: Path, names: Sequence[str]) -> Mapping[str, str]:
         content = files.read(path, limit=_LARGEST, follow=False)
     except OSError as error:
         raise RefusedError(
-            f"{path} is not read: {error.strerror or error}", hint="make it a small plain file"
+            f"{path} cannot be read: {error.strerror or error}", hint="make it a small plain file"
         ) from None
     with files.Scratch("compose") as folder:
         copy, asked = Path(folder) / DOTENV, Path(folder) / "ask.json"
         copy.write_bytes(content)
-        asked.write_text(json.dumps({"name": "ask", "services": {}, _ASKED: {one: f"${{{one}-}}" for one in wanted}}))
+        asked.write_text(
+            json.dumps({"name": "ask", "services": {}, _ASKED: {name: f"${{{name}-}}" for name in wanted}})
+        )
         done = process.run(
             [*plugin_argv("compose"), f"--env-file={copy}", f"--file={asked}", "config", "--format=json"],
             env={"COMPOSE_DISABLE_ENV_FILE": "1"}, timeout=20, check=False,
         )  # fmt: skip
     if done.code:
         line = re.search(rb"line (\d+)", done.stderr)
-        where = f" in line {line[1].decode()}" if line else ""
-        raise RefusedError(f"Compose cannot read {path}{where}", hint="write NAME=value, one a line")
-    found = json.loads(done.stdout)[_ASKED]
-    # What Compose prints is a Compose file again, in which $$ is a dollar.
-    return {name: value.replace("$$", "$") for name, value in found.items() if value}
+        where = f", line {line[1].decode()}" if line else ""
+        raise RefusedError(f"Compose cannot read {path}{where}", hint="write NAME=value, one per line")
+    values = json.loads(done.stdout)[_ASKED]
+    # Compose prints a Compose file, in which $$ is a dollar.
+    return {name: value.replace("$$", "$") for name, value in values.items() if value}

@@ -1,7 +1,7 @@
-"""Where the Docker Engine answers, and where Docker's plugin programs are. Reads files and variables.
+"""The address of the Docker Engine, and Docker's plugin programs. Reads files and variables.
 
-Calling ``docker-buildx`` itself rather than ``docker buildx`` saves 100 to 150 ms a call: ``docker`` starts every
-plugin once more to ask what it offers.
+Calling ``docker-buildx`` rather than ``docker buildx`` saves 100 to 150 ms per call, in which ``docker`` starts every
+plugin to read its description.
 """
 
 from __future__ import annotations
@@ -38,30 +38,30 @@ SYSTEM_PLUGINS = (
     "/opt/homebrew/lib/docker/cli-plugins",
 )
 NAMES = {"buildx": "BuildKit's client (buildx)", "compose": "Docker Compose v2"}
-# The first with what envgen asks of them: --provenance, and COMPOSE_DISABLE_ENV_FILE.
+# The first with what envgen uses: --provenance, and COMPOSE_DISABLE_ENV_FILE.
 OLDEST = {"buildx": "0.10", "compose": "2.24"}
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The address of an engine: ``unix:///...``, ``tcp://...``, ``ssh://...``, and where it came from."""
+    """The address of an engine (``unix:///...``, ``tcp://...``, ``ssh://...``) and its origin."""
 
     host: str
     chosen_by: str = "the default"
 
     @property
     def local(self) -> bool:
-        """True where the engine is on this machine for certain: paths and ports mean the same to both."""
+        """True where the engine is certainly on this machine: paths and ports are the same for both."""
         return self.host.startswith("unix://")
 
     @property
     def url(self) -> str:
-        """What the SDK and Docker's programs are given: a socket or a TCP port. Connects by ssh where need be."""
+        """The address for the SDK and Docker's programs: a socket or a TCP port. Connects to an ssh:// engine first."""
         return f"unix://{forward(self.host).path}" if self.host.startswith("ssh://") else self.host
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a Docker program must be given to reach the same engine."""
+        """Variables with which a Docker program reaches the same engine."""
         return {"DOCKER_HOST": self.url}
 
 
@@ -89,23 +89,23 @@ def find_endpoint(environ: Mapping[str, str] | None = None) -> Endpoint:
     except (KeyError, TypeError):
         raise EngineError(
             f"the Docker context {name!r} (from {chosen_by}) is not defined",
-            hint="`docker context ls` shows those that are; `docker context use default` goes back",
+            hint="`docker context ls` lists all; `docker context use default` goes back",
         ) from None
     return Endpoint(_checked(host, (contexts / "tls" / key / "docker").is_dir()), f"the context {name!r}")
 
 
 def _checked(host: str, tls: bool) -> str:
-    """A bare path is a socket, as the Docker programs read it. EngineError for an address of another kind."""
+    """The address; a bare path is a socket, as for Docker. EngineError for an address of another kind."""
     host = f"unix://{host}" if host.startswith("/") else host
     if not host.startswith(("unix://", "tcp://", "ssh://", "http://")):
         raise EngineError(
-            f"the engine's address {host!r} is of a kind that envgen cannot use",
-            hint="use unix:///path, tcp://host:port and ssh://user@host",
+            f"envgen cannot use the engine's address {host!r}",
+            hint="use unix:///path, tcp://host:port or ssh://user@host",
         )
     if tls and host.startswith("tcp://"):
         raise EngineError(
-            f"the engine at {host} is reached over TLS, which envgen does not speak",
-            hint="reach it over SSH: DOCKER_HOST=ssh://user@host, or a context with that address",
+            f"the engine at {host} needs TLS, which envgen does not support",
+            hint="use ssh: DOCKER_HOST=ssh://user@host, or a context with that address",
         )
     return host
 
@@ -119,66 +119,68 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def find_plugin(name: str) -> Path | None:
-    """The program of a Docker plugin (``buildx``, ``compose``), searched where ``docker`` searches it."""
+    """The program of a Docker plugin (``buildx``, ``compose``), by ``docker``'s own search path."""
     folder = config_dir(os.environ)
     extra = _read_json(folder / "config.json").get("cliPluginsExtraDirs")
     named = [str(path) for path in extra] if isinstance(extra, list) else []
     for place in (*named, str(folder / "cli-plugins"), *SYSTEM_PLUGINS):
         program = Path(place) / f"docker-{name}"
-        if os.access(program, os.X_OK) and program.is_file():  # in this order: `is_file` raises in a folder of others
+        if (
+            os.access(program, os.X_OK) and program.is_file()
+        ):  # in this order: `is_file` raises in another user's folder
             return program
     return None
 
 
 def plugin_argv(name: str) -> list[str]:
-    """How to start a plugin; ``Endpoint.environment`` has the engine's address."""
+    """The command of a plugin; ``Endpoint.environment`` has the engine's address."""
     if program := find_plugin(name):
         return [str(program)]
     if name == "compose" and shutil.which("docker-compose"):
         raise EngineError(
-            "only the old `docker-compose` (v1) is here, and envgen needs Docker Compose v2",
+            "only the old `docker-compose` (v1) is installed, and envgen needs Docker Compose v2",
             hint="install the package docker-compose-plugin (Debian: docker-compose)",
         )
     raise EngineError(
-        f"Docker has no {name} plugin here: {NAMES[name]} is needed",
+        f"Docker's plugin {name} is not installed: envgen needs {NAMES[name]}",
         hint=f"install the package docker-{name}-plugin (Debian: docker-{name}), or put docker-{name} "
         "in ~/.docker/cli-plugins",
     )
 
 
 def plugin_version(name: str) -> str:
-    """The version of a Docker plugin, such as ``0.29.1``; "" where it gives none. EngineError where it is absent."""
+    """The version of a Docker plugin, such as ``0.29.1``; "" where it prints none. EngineError where it is missing."""
     done = process.run([*plugin_argv(name), "version"], timeout=20, check=False)
-    found = re.search(r"\bv?(\d+\.\d+(?:\.\d+)?)", done.stdout.decode(errors="replace"))
-    return found[1] if found else ""
+    match = re.search(r"\bv?(\d+\.\d+(?:\.\d+)?)", done.stdout.decode(errors="replace"))
+    return match[1] if match else ""
 
 
 def outdated(name: str, version: str) -> bool:
-    """True where a plugin of that version lacks what envgen needs. One without a version counts as current."""
-    there, needed = (tuple(map(int, text.split("."))) for text in (version or "999", OLDEST[name]))
-    return there < needed
+    """True where a plugin of that version is too old for envgen; "" counts as new."""
+    installed, needed = (tuple(map(int, text.split("."))) for text in (version or "999", OLDEST[name]))
+    return installed < needed
 
 
 def require_plugin(name: str) -> None:
-    """EngineError where a Docker plugin is absent or too old."""
+    """EngineError where a Docker plugin is missing or too old."""
     if outdated(name, version := plugin_version(name)):
         raise EngineError(
-            f"{NAMES[name]} is {version} here, and envgen needs {OLDEST[name]} or newer",
+            f"{NAMES[name]} is {version}, and envgen needs {OLDEST[name]} or newer",
             hint=f"install a newer docker-{name}-plugin (Debian: docker-{name}), or put a newer docker-{name} into "
             "~/.docker/cli-plugins",
         )
 
 
-# Engines behind ssh get a socket on this machine, which OpenSSH forwards. Everything else (the SDK, buildx, Compose,
-# `docker exec`) then talks to a socket. One connection for each address is kept until envgen ends, however it ends; its
-# folder is removed by the next run if this one was killed.
+# Engines behind ssh get a socket on this machine, which OpenSSH forwards: the SDK, buildx, Compose and `docker exec`
+# then use a socket. One connection per address is kept until envgen ends. Where envgen was killed, the next run removes
+# its folder.
 
 REMOTE_SOCKET = "/var/run/docker.sock"
-PATIENCE = 15.0  # seconds to log in; ConnectTimeout below ends sooner where nothing answers
-AGAIN = 5.0  # seconds in which one that failed is not tried again: a command may ask for it more than once
+PATIENCE = 15.0  # seconds to log in; ConnectTimeout below is shorter
+RETRY_AFTER = 5.0  # seconds; a command may need a failed connection more than once
 _patience = [PATIENCE]
 _OPTIONS = (
-    "BatchMode=yes",  # never asks: a password prompt would wait for ever
+    "BatchMode=yes",  # a password prompt would wait forever
     "ConnectTimeout=10",
     "ServerAliveInterval=5",
     "ServerAliveCountMax=3",
@@ -213,7 +215,7 @@ class SshAddress:
 
     @classmethod
     def parse(cls, text: str) -> SshAddress:
-        """EngineError for what ssh would read as an option, and for passwords."""
+        """Raises EngineError, for what ssh would read as an option and for passwords, too."""
         try:
             parts = urlsplit(text)
             port = parts.port or 0
@@ -221,15 +223,15 @@ class SshAddress:
             raise _bad(text, "is not an address") from None
         host, user = unquote(parts.hostname or ""), unquote(parts.username or "")
         # urlsplit makes host names lower case; the names in ~/.ssh/config are not.
-        written = re.search(re.escape(host), text, re.IGNORECASE) if host else None
-        host = written[0] if written else host
+        match = re.search(re.escape(host), text, re.IGNORECASE) if host else None
+        host = match[0] if match else host
         if not host:
             raise _bad(text, "names no host")
         if parts.password is not None:
             raise EngineError("a password in an ssh:// address is not supported", hint="use a key and ssh-agent")
         for what, value in (("host", host), ("user", user)):
             if value.startswith("-") or re.search(r"[\x00-\x20\x7f]", value):
-                raise _bad(text, f"has a {what} that ssh would not read as one: {value!r}")
+                raise _bad(text, f"has an invalid {what}: {value!r}")
         path = unquote(parts.path) if parts.path not in ("", "/") else REMOTE_SOCKET
         if parts.query or parts.fragment or re.search(r"[\x00-\x1f\x7f:]", path):
             raise _bad(text, "has more than a user, a host, a port and the path of a socket")
@@ -241,7 +243,7 @@ class SshAddress:
 
     @property
     def login(self) -> list[str]:
-        """OpenSSH with its options; the host follows."""
+        """OpenSSH with its options, without the host."""
         words = ["ssh", *(word for option in _OPTIONS for word in ("-o", option))]
         words += ["-p", str(self.port)] if self.port else []
         return words + (["-l", self.user] if self.user else [])
@@ -252,7 +254,7 @@ def _bad(text: str, why: str) -> EngineError:
 
 
 class Forward:
-    """One ssh connection: to the engine's socket, or to ``remote``, a HOST:PORT as that machine sees it."""
+    """One ssh connection: to the engine's socket, or to ``remote``, a HOST:PORT on that machine."""
 
     def __init__(self, address: str, remote: str = "") -> None:
         self._where = SshAddress.parse(address)
@@ -263,13 +265,13 @@ class Forward:
         self._folder = files.Scratch("engine", base if os.access(base, os.W_OK) else None)
         self.path = f"{self._folder.name}/s"
         self.port = _free_port() if remote else 0
-        self._written: deque[str] = deque(maxlen=3)  # what ssh last wrote to stderr
+        self._written: deque[str] = deque(maxlen=3)  # the last lines of ssh's stderr
         self._child: process.Child | None = None
         self._failure: EngineError | None = None
         self._started = threading.Event()
         atexit.register(self.close)
         argv = self._where.argv(f"127.0.0.1:{self.port}:{remote}" if remote else f"{self.path}:{self._where.socket}")
-        # A child that dies with its parent dies with the thread that started it: this one lives as long as ssh does.
+        # The kernel ends a child with the thread that started it: this thread lives as long as ssh.
         threading.Thread(target=self._run, args=(argv,), daemon=True).start()
         try:
             self._await()
@@ -303,40 +305,40 @@ class Forward:
         host = self._where.host
         if self._failure:
             raise EngineError(
-                f"the engine at {self._address} is reached by ssh: {self._failure.problems[0].message}",
+                f"the engine at {self._address} needs ssh: {self._failure.problems[0].message}",
                 hint="install OpenSSH's client",
             )
         while not (_listens(self.port) if self.port else Path(self.path).exists()):
             if not self.alive:
-                time.sleep(0.05)  # the last of its words
+                time.sleep(0.05)  # for its last output
                 raise EngineError(
-                    f"ssh cannot connect to {host}{self._words or ': it ended without a word'}",
+                    f"ssh cannot connect to {host}{self._output or ', and printed no reason'}",
                     hint=f"try `ssh {host}`: it must log in without a password or a question",
                 )
             if time.monotonic() > deadline:
-                message = f"ssh has not connected to {host} within {seconds:g} s{self._words}"
+                message = f"ssh has not connected to {host} within {seconds:g} s{self._output}"
                 raise EngineError(message, hint=f"try `ssh {host}`")
             time.sleep(0.02)
 
     @property
-    def _words(self) -> str:
+    def _output(self) -> str:
         return f": {'; '.join(self._written)}" if self._written else ""
 
-    def trouble(self) -> EngineError:
-        """Why the engine behind it does not answer."""
+    def error(self) -> EngineError:
+        """The error for an engine behind it that does not answer."""
         host = self._where.host
         if not self.alive:
-            return EngineError(f"the ssh connection to {host} ended{self._words or ': ssh gave no reason'}")
+            return EngineError(f"the ssh connection to {host} ended{self._output or ', and ssh printed no reason'}")
         return EngineError(
             f"ssh reaches {host}, but the Docker Engine's socket {self._where.socket} there does not answer"
-            + self._words,
-            hint=f"does `ssh {host} docker version` work? A socket elsewhere: ssh://{host}/run/user/1000/docker.sock",
+            + self._output,
+            hint=f"try `ssh {host} docker version`; a socket elsewhere: ssh://{host}/run/user/1000/docker.sock",
         )
 
     def close(self) -> None:
         """End the connection and remove its socket."""
         if self._child:
-            process.stop(self._child, signal.SIGTERM)  # with all that it has started: a ProxyCommand
+            process.stop(self._child, signal.SIGTERM)  # with its children, such as a ProxyCommand
             self._child = None
         self._folder.cleanup()
 
@@ -354,16 +356,16 @@ def _listens(port: int) -> bool:
 
 forwards: dict[tuple[str, str], Forward] = {}
 _failed: dict[tuple[str, str], tuple[float, EngineError]] = {}
-_locks: defaultdict[object, threading.Lock] = defaultdict(threading.Lock)  # one that does not answer delays no other
+_locks: defaultdict[object, threading.Lock] = defaultdict(threading.Lock)  # a slow connection delays no other
 
 
 def forward(address: str, remote: str = "") -> Forward:
-    """The connection to an ssh:// engine, or to ``remote`` (HOST:PORT) on its machine; made when first asked for."""
+    """The connection to an ssh:// engine, or to ``remote`` (HOST:PORT) on its machine; opened on first use."""
     key = (address, remote)
     with _locks[key]:
         if key not in forwards or not forwards[key].alive:
             when, error = _failed.get(key, (0.0, None))
-            if error is not None and time.monotonic() - when < AGAIN:
+            if error is not None and time.monotonic() - when < RETRY_AFTER:
                 raise error
             try:
                 forwards[key] = Forward(address, remote)

@@ -1,12 +1,12 @@
-"""git, run in three ways; nothing that a stranger's repository names is ever executed.
+"""Runs git in three ways; none executes a command that a stranger's repository names.
 
-- ``git`` runs in a folder that envgen made (a scratch folder below /tmp), apart from the user's configuration.
-- ``Mirror`` is a bare repository that envgen made and that fetches from servers. The user's own configuration holds:
-  credentials, proxies, certificates. Only known protocols are spoken.
-- ``WorkTree`` asks a checkout. git never sees the checkout's own git directory, because much in it is a command
-  (core.fsmonitor, filter drivers, textconv, hooks, ssh and gpg programs, ...) and each release adds names: a list of
-  overrides is never complete. git gets a directory made here, with a configuration of our own, a copy of the index,
-  and the objects and refs by reference. So it also writes nothing into the checkout's git directory, not even a lock.
+- ``git`` runs in a temporary folder of envgen, without the user's configuration.
+- ``Mirror`` is a bare repository of envgen that fetches from servers, with the user's own configuration (credentials,
+  proxies, certificates) and by known protocols only.
+- ``WorkTree`` reads a checkout. git never sees the checkout's own git directory, because much in it is a command
+  (core.fsmonitor, filter drivers, textconv, hooks, ssh and gpg programs, ...) and each release adds more: a list of
+  overrides is never complete. git gets a directory of envgen with its own configuration, a copy of the index, and
+  references to the objects and refs. So it writes nothing into the checkout's git directory, not even a lock.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _SAME_EVERYWHERE = {
     "GIT_COMMITTER_DATE": "2000-01-01T00:00:00+0000",
     "LC_ALL": "C",
 }
-# No configuration but the repository's. HOME too: git before 2.32 does not know GIT_CONFIG_GLOBAL.
+# Only the repository's configuration. HOME is for git before 2.32, which does not know GIT_CONFIG_GLOBAL.
 _ALONE = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "HOME": os.devnull, "XDG_CONFIG_HOME": ""}
 _OPTIONS = ("-c", "gc.auto=0", "-c", "maintenance.auto=false", "-c", "core.hooksPath=/dev/null")
-# A user's own settings for how to reach a server; every other GIT_ variable names a repository or changes an answer.
+# The user's settings for reaching servers; every other GIT_ variable names a repository or changes an answer.
 _OF_SERVERS = ("GIT_SSL_", "GIT_SSH", "GIT_PROXY", "GIT_ASKPASS", "GIT_HTTP_")
 _PROTOCOLS = "https:http:git:ssh:file"
 _LARGEST_INDEX = 1 << 30
@@ -51,7 +51,7 @@ _WRITTEN_BY_BUILDS = re.compile(r"(?:^|/)(?:_version\.py|_build_meta\.py|[^/]+\.
 
 @dataclass(frozen=True)
 class Answer:
-    """How a git command ended."""
+    """The exit code and output of a git command."""
 
     code: int
     stdout: bytes
@@ -59,44 +59,44 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """What it printed, as text without the last newline."""
+        """Its stdout as text, without the last newline."""
         return self.stdout.decode("utf-8", "surrogateescape").rstrip("\n")
 
     @property
     def names(self) -> list[str]:
-        """What it printed with ``-z``."""
+        """Its stdout with ``-z``, as names."""
         return [os.fsdecode(raw) for raw in self.stdout.split(b"\0") if raw]
 
 
 class Repository:
-    """Something that answers git questions."""
+    """A repository in which git runs."""
 
-    def git(self, arguments: Sequence[str], *, env: Mapping[str, str] = {}, **how: Any) -> Answer:
-        """Run ``git ARGUMENTS``. ``how``: stdin, timeout, check, as in ``_run``."""
-        options, cwd, own = self._way()
-        return _run(options, arguments, cwd, {**own, **env}, **how)
+    def git(self, arguments: Sequence[str], *, env: Mapping[str, str] = {}, **options: Any) -> Answer:
+        """Run ``git ARGUMENTS``. ``options``: stdin, timeout, check, as in ``_run``."""
+        flags, cwd, own = self._setting()
+        return _run(flags, arguments, cwd, {**own, **env}, **options)
 
-    def _way(self) -> tuple[Sequence[str], Path, Mapping[str, str]]:
-        """git's options, the folder to run it in, and its variables."""
+    def _setting(self) -> tuple[Sequence[str], Path, Mapping[str, str]]:
+        """git's flags, the folder to run it in, and its variables."""
         raise NotImplementedError
 
 
-def git(arguments: Sequence[str], *, cwd: Path, env: Mapping[str, str] = {}, **how: Any) -> Answer:
-    """Run ``git ARGUMENTS`` in ``cwd``, a folder that envgen made. For a checkout use ``WorkTree``."""
-    options = ["-c", "core.autocrlf=false", "-c", "core.fsmonitor=false"]
+def git(arguments: Sequence[str], *, cwd: Path, env: Mapping[str, str] = {}, **options: Any) -> Answer:
+    """Run ``git ARGUMENTS`` in ``cwd``, a folder of envgen. For a checkout use ``WorkTree``."""
+    flags = ["-c", "core.autocrlf=false", "-c", "core.fsmonitor=false"]
     env = {**_ALONE, "GIT_CEILING_DIRECTORIES": str(cwd.parent), **env}
-    return _run(options, arguments, cwd, env, **how)
+    return _run(flags, arguments, cwd, env, **options)
 
 
 @dataclass(frozen=True)
 class Mirror(Repository):
-    """A bare repository of envgen's own, and the way to git servers. What is missing in it is fetched."""
+    """A bare repository of envgen that fetches from a git server what it lacks."""
 
     folder: Path
 
     @classmethod
     def at(cls, folder: Path, url: str) -> Mirror:
-        """The mirror of ``url`` in ``folder``, made unless it is there. It fetches files only when they are read."""
+        """The mirror of ``url`` in ``folder``, created where it is missing. It fetches files when they are read."""
         if not (folder / "HEAD").is_file():
             folder.mkdir(parents=True, exist_ok=True)
             git(["init", "--quiet", "--bare", "--template=", "."], cwd=folder)
@@ -105,11 +105,11 @@ class Mirror(Repository):
                 mirror.git(["config", f"remote.origin.{key}", value])
         return cls(folder)
 
-    def _way(self) -> tuple[Sequence[str], Path, Mapping[str, str]]:
+    def _setting(self) -> tuple[Sequence[str], Path, Mapping[str, str]]:
         return ["--git-dir=.", *_FETCHING], self.folder, server_environment()
 
 
-# A server that stays silent for that long is given up; git itself would wait for ever.
+# Gives up on a silent server after 30 s; git itself would wait forever.
 _FETCHING = (
     *("-c", "http.lowSpeedLimit=1", "-c", "http.lowSpeedTime=30"),
     *("-c", "fetch.recurseSubmodules=false", "-c", "submodule.recurse=false", "-c", "core.fsmonitor=false"),
@@ -117,9 +117,9 @@ _FETCHING = (
 
 
 def ask_server(arguments: Sequence[str], *, timeout: float = 120) -> Answer:
-    """Run ``git ARGUMENTS`` about a server, in an empty folder: the repository around the user's folder is a stranger.
+    """Run ``git ARGUMENTS`` against a server, in an empty folder, away from the repository around the current folder.
 
-    The exit code is the caller's to judge.
+    The exit code is not checked.
     """
     with files.Scratch("git") as empty:
         env = {**server_environment(), "GIT_CEILING_DIRECTORIES": str(Path(empty).parent)}
@@ -127,17 +127,17 @@ def ask_server(arguments: Sequence[str], *, timeout: float = 120) -> Answer:
 
 
 def server_environment() -> dict[str, str]:
-    """How servers are reached: without a question at a terminal, by known protocols, else as the user has set it."""
-    found = {"GIT_ALLOW_PROTOCOL": _PROTOCOLS, "GIT_TERMINAL_PROMPT": "0"}
+    """Variables for reaching servers: no prompts, known protocols only, else the user's settings."""
+    env = {"GIT_ALLOW_PROTOCOL": _PROTOCOLS, "GIT_TERMINAL_PROMPT": "0"}
     for name in ("GIT_ASKPASS", "SSH_ASKPASS"):
-        found[name] = os.environ.get(name) or "true"
+        env[name] = os.environ.get(name) or "true"
     if not os.environ.get("GIT_SSH"):
-        found["GIT_SSH_COMMAND"] = os.environ.get("GIT_SSH_COMMAND") or "ssh -o BatchMode=yes -o ConnectTimeout=15"
-    return found
+        env["GIT_SSH_COMMAND"] = os.environ.get("GIT_SSH_COMMAND") or "ssh -o BatchMode=yes -o ConnectTimeout=15"
+    return env
 
 
 def read_config(content: bytes) -> list[tuple[str, str]]:
-    """The entries of a git configuration file, by git's own reader. Nothing is included, and nothing of it holds."""
+    """The entries of a git configuration file, as git reads it, without includes; none takes effect."""
     words = ["config", "--file", "-", "--no-includes", "-z", "--list"]
     listed = git(words, cwd=Path("/"), stdin=content, env={"GIT_DIR": os.devnull}, check=False)
     if listed.code:
@@ -146,18 +146,17 @@ def read_config(content: bytes) -> list[tuple[str, str]]:
 
 
 class WorkTree(Repository):
-    """A checkout on this machine: its folder, and git's answers about it.
+    """A checkout on this machine.
 
-    ``Path`` must be the top of a work tree (a clone, a linked worktree or a submodule) that belongs to the user, as git
-    requires it: another user's folder is accepted only when the user's own ``safe.directory`` names it. A bare
-    repository never counts as a checkout.
+    ``folder`` must be the top of a work tree (a clone, a linked worktree or a submodule) that belongs to the user, as
+    git requires it; another user's needs the user's own ``safe.directory``. Bare repositories are refused.
     """
 
     def __init__(self, folder: Path) -> None:
         try:
             self.folder = folder.resolve(strict=True)
         except (OSError, RuntimeError):
-            raise UsageError(f"{folder} is not there") from None
+            raise UsageError(f"there is no folder {folder}") from None
         entry = self.folder / ".git"
         try:
             self.git_dir = _git_dir(entry)
@@ -170,8 +169,8 @@ class WorkTree(Repository):
         self._view: files.Scratch | None = None
         self._without: dict[str, str] = {}
 
-    def _way(self) -> tuple[Sequence[str], Path, Mapping[str, str]]:
-        """At the top of the checkout. What git writes goes into a directory of ours."""
+    def _setting(self) -> tuple[Sequence[str], Path, Mapping[str, str]]:
+        """At the top of the checkout. git writes into a directory of envgen."""
         if self._view is None:
             view = files.Scratch("git")
             try:
@@ -184,7 +183,7 @@ class WorkTree(Repository):
             **_ALONE,
             "GIT_DIR": own,
             "GIT_WORK_TREE": str(self.folder),
-            # git starts itself (in submodules, for instance) and other programs by name: it finds none.
+            # git starts itself (in submodules) and other programs by name: here it finds none.
             "GIT_EXEC_PATH": f"{own}/empty",
             "PATH": f"{own}/empty",
             "GIT_ALLOW_PROTOCOL": "",
@@ -195,15 +194,15 @@ class WorkTree(Repository):
 
     @property
     def head(self) -> str:
-        """The commit that is checked out, or nothing."""
+        """The commit that is checked out; "" without one."""
         return self.commit("HEAD")
 
     def commit(self, revision: str) -> str:
-        """The commit that a branch, tag or any other revision names, or nothing."""
+        """The commit of a branch, tag or any other revision; "" without one."""
         if revision.startswith("-"):
             raise UsageError(f"{revision!r} is not a revision")
-        found = self.git(["rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"], check=False)
-        return "" if found.code else found.text
+        answer = self.git(["rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"], check=False)
+        return "" if answer.code else answer.text
 
     def edited(self, revision: str) -> list[str]:
         """Tracked files that differ from ``revision``, in the work tree or the index. Submodules are left out."""
@@ -211,7 +210,7 @@ class WorkTree(Repository):
         return self.git([*words, "--ignore-submodules=all", revision, "--"], env=self._files).names
 
     def untracked(self) -> list[str]:
-        """Files that git does not know and does not ignore. A repository inside is one name with a slash at its end."""
+        """Untracked files that git does not ignore. A repository inside is one name with a slash at its end."""
         return self.git(["ls-files", "--others", "--exclude-standard", "-z"]).names
 
     def generated(self, names: Sequence[str]) -> list[str]:
@@ -221,38 +220,38 @@ class WorkTree(Repository):
 
     def submodules(self, revision: str) -> dict[str, tuple[str, str]]:
         """path -> (its commit in ``revision``, its commit in the index), "" where there is none."""
-        found: dict[str, tuple[str, str]] = {}
+        commits: dict[str, tuple[str, str]] = {}
         for entry in self.git(["ls-tree", "-r", "-z", "--full-tree", revision]).names if revision else ():
             head, _, path = entry.partition("\t")
             if head.startswith("160000 "):
-                found[path] = (head.split()[2], "")
+                commits[path] = (head.split()[2], "")
         for entry in self.git(["ls-files", "--stage", "-z"]).names:
             head, _, path = entry.partition("\t")
             if head.startswith("160000 "):
-                found[path] = (found.get(path, ("", ""))[0], head.split()[1])
-        return found
+                commits[path] = (commits.get(path, ("", ""))[0], head.split()[1])
+        return commits
 
     def differing(self, revision: str) -> list[str]:
-        """Paths of all that differs from ``revision``: edited, added, deleted, untracked; in submodules too.
+        """Paths that differ from ``revision``: edited, added, deleted, untracked; in submodules, too.
 
         A submodule counts as one path where its own files cannot be compared.
         """
-        found = {*self.edited(revision), *self.untracked()}
+        paths = {*self.edited(revision), *self.untracked()}
         for path, (then, now) in self.submodules(revision).items():
             if not (self.folder / path / ".git").exists():
                 if then != now:
-                    found.add(path)
+                    paths.add(path)
                 continue
             inner = WorkTree(self.folder / path)
             if then and inner.commit(then):
-                found |= {f"{path}/{name}" for name in inner.differing(then)}
+                paths |= {f"{path}/{name}" for name in inner.differing(then)}
             else:
-                found.add(path)
-        return sorted(found)
+                paths.add(path)
+        return sorted(paths)
 
     @contextlib.contextmanager
     def index(self, tree: str = "") -> Iterator[dict[str, str]]:
-        """The variable for a throw-away index: a copy of the checkout's, or one that holds ``tree``."""
+        """The variable for a temporary index: a copy of the checkout's, or one with ``tree``."""
         self.git(["rev-parse", "--git-dir"])
         assert self._view
         with tempfile.TemporaryDirectory(dir=self._view.name) as folder:
@@ -261,17 +260,17 @@ class WorkTree(Repository):
             if tree or not current.exists():
                 self.git(["read-tree", tree or "HEAD"], env=env)
             else:
-                self._copy(current, Path(folder, "index"))  # what it knows of times and sizes saves reading every file
+                self._copy(current, Path(folder, "index"))  # its times and sizes save reading every file
             yield env
 
     def tree(self, paths: Sequence[str] = ()) -> str:
-        """The hash of the work tree as it is: tracked files, and ``paths``. Submodules are as in the index."""
+        """The hash of the current work tree: tracked files, and ``paths``. Submodules are as in the index."""
         changed = self.git(["diff-files", "--name-only", "-z", "--ignore-submodules=all"], env=self._files).names
-        there = [path for path in paths if os.path.lexists(self.folder / path)]
+        existing = [path for path in paths if os.path.lexists(self.folder / path)]
         with self.index() as env:
             # Not `git add`: it runs `git status` in submodules.
             words = ["update-index", "--add", "--remove", "-z", "--stdin"]
-            self.git(words, stdin=_listed([*changed, *there]), env=env)
+            self.git(words, stdin=_listed([*changed, *existing]), env=env)
             return self.git(["write-tree"], env=env).text
 
     @property
@@ -296,7 +295,7 @@ class WorkTree(Repository):
             )
 
     def _fill(self, own: Path) -> None:
-        """A git directory for the checkout: its data alone, with a configuration of ours."""
+        """Fill a git directory for the checkout: its data, with a configuration of envgen."""
         (own / "empty").mkdir()
         (own / "info").mkdir()
         (own / "objects" / "info").mkdir(parents=True)
@@ -312,7 +311,7 @@ class WorkTree(Repository):
             self._copy(self._common / name, own / name)
         self._copy(self._common / "info" / "exclude", own / "info" / "exclude")
         for entry in os.scandir(self.git_dir):
-            # ORIG_HEAD and its like; the index, and what a split index is based on
+            # ORIG_HEAD and the like; the index, and the base of a split index
             if re.fullmatch(r"[A-Z_]+_HEAD|index|sharedindex\.[0-9a-f]+", entry.name):
                 self._copy(Path(entry.path), own / entry.name)
 
@@ -320,11 +319,11 @@ class WorkTree(Repository):
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             before = source.stat()
             target.write_bytes(files.read(source, limit=_LARGEST_INDEX))
-            # git compares a file's time with the index's own: a newer copy would hide an edit of the same second.
+            # git compares file times with the index's: a newer copy would hide an edit of the same second.
             os.utime(target, ns=(before.st_atime_ns, before.st_mtime_ns))
 
     def _config(self) -> str:
-        """A configuration with the few settings of the checkout's own that change how its files are read."""
+        """A configuration with those settings of the checkout that change how files are read."""
         try:
             content = files.read(self._common / "config", limit=_SMALL)
         except FileNotFoundError:
@@ -337,13 +336,13 @@ class WorkTree(Repository):
         lines += [f"\t{key[5:]} = {value}" for key, value in kept.items() if key.startswith("core.")]
         ignore = files.xdg_dir("XDG_CONFIG_HOME", ".config") / "git" / "ignore"
         if ignore.is_file() and not re.search(r'["\\\n]', str(ignore)):
-            lines.append(f'\texcludesFile = "{ignore}"')  # the user's own, which HOME no longer leads to
+            lines.append(f'\texcludesFile = "{ignore}"')  # the user's own; HOME is not set
         lines += ["[extensions]"]
         lines += [f"\t{key[11:]} = {value}" for key, value in kept.items() if key.startswith("extensions.")]
         return "\n".join(lines) + "\n"
 
 
-# Settings that say how files are read, and nothing else.
+# Settings that only change how files are read.
 _BOOLEAN = "true|false|yes|no|on|off|1|0|"
 _HARMLESS = {
     "core.filemode": _BOOLEAN,
@@ -357,27 +356,27 @@ _HARMLESS = {
 
 
 def _named_safe(folder: Path) -> bool:
-    """Whether the user's own configuration, or the machine's, trusts this folder of another user."""
+    """Whether the user's or the machine's configuration trusts this folder of another user."""
     words = ["config", "--type=path", "-z", "--get-all", "safe.directory"]
     trusted = False
     for value in _run((), words, Path("/"), {"GIT_DIR": os.devnull}, check=False).stdout.split(b"\0")[:-1]:
         name = os.fsdecode(value)
         if not name:
-            trusted = False  # an empty value forgets those before it
+            trusted = False  # an empty value resets the list
         elif name in ("*", str(folder)) or (name.endswith("/*") and folder.is_relative_to(name[:-2])):
             trusted = True
     return trusted
 
 
 def _git_dir(entry: Path) -> Path:
-    """Where ``.git`` leads: a folder, or a file that names one."""
+    """The git directory: ``.git`` itself, or the folder that this file names."""
     if stat.S_ISDIR(entry.stat().st_mode):
         return entry.resolve()
     return _named(entry, files.read(entry, limit=_SMALL), b"gitdir: ")
 
 
 def _common_dir(git_dir: Path) -> Path:
-    """A linked worktree keeps its objects and refs in another git directory."""
+    """The git directory with the objects and refs: another one for a linked worktree."""
     try:
         return _named(git_dir / "commondir", files.read(git_dir / "commondir", limit=_SMALL), b"")
     except FileNotFoundError:
@@ -399,10 +398,10 @@ def _run(
     timeout: float = 120,
     check: bool = True,
 ) -> Answer:
-    """With ``check`` a failure raises an ``EnvgenError`` with git's own words."""
+    """With ``check`` a failure raises an ``EnvgenError`` with git's message."""
     program, without = shutil.which("git"), shutil.which("env")
     if program is None or without is None:
-        raise EngineError("the program 'git' is not there", hint="install git")
+        raise EngineError("the program 'git' is not installed", hint="install git")
     foreign = [name for name in os.environ if name.startswith("GIT_") and not name.startswith(_OF_SERVERS)]
     drop = [word for name in foreign for word in ("-u", name)]
     done = process.run(

@@ -1,4 +1,4 @@
-"""Which way an engine can give a container its GPU: the NVIDIA runtime, or CDI."""
+"""How an engine gives a container its GPUs: by the NVIDIA runtime, or by CDI."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NO_GPU = "the engine offers neither an NVIDIA runtime nor CDI devices"
 
 
 def gpu_offered(info: EngineInfo, wanted: GpuMode) -> tuple[GpuMode, Problem | None]:
-    """The way that this engine gives the ``wanted`` GPU, and why it can't."""
+    """The mode for this engine, and the problem where it has none that fits ``wanted``."""
     if wanted is GpuMode.NONE:
         return wanted, None
     has_runtime = "nvidia" in info.runtimes
@@ -21,13 +21,13 @@ def gpu_offered(info: EngineInfo, wanted: GpuMode) -> tuple[GpuMode, Problem | N
     if wanted is GpuMode.ALL and not has_runtime:
         other = "; it offers CDI: --set gpu=cdi" if has_cdi else ""
         return wanted, Problem(f"gpu: all, but the engine has no NVIDIA runtime{other}", hint=hint)
-    # Engines before API 1.50 don't list their CDI devices: there the profile is believed.
+    # Engines before API 1.50 don't list their CDI devices: trust the profile there.
     lists_devices = tuple(int(part) for part in re.findall(r"\d+", info.api_version)[:2]) >= (1, 50)
     if wanted is GpuMode.CDI and not has_cdi and lists_devices:
-        return wanted, Problem("gpu: cdi, but the engine knows no device nvidia.com/gpu", hint=hint)
+        return wanted, Problem("gpu: cdi, but the engine has no device nvidia.com/gpu", hint=hint)
     if not wanted.asks_engine:
         return wanted, None
-    if has_cdi:  # first: it is what current toolkits set up, and what works under both
+    if has_cdi:  # first: current toolkits set it up, and it works where both are
         return GpuMode.CDI, None
     if has_runtime:
         return GpuMode.ALL, None

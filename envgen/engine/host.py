@@ -1,4 +1,4 @@
-"""The cores and the memory that compilers can have here. Who may start, compile-gate decides inside the container."""
+"""Facts about this machine: cores and memory for compilers, listening ports, leftover containers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from envgen.text import GIB
 
 
 def compilers(wanted: int | None, engine: EngineInfo | None, *, root: Path = Path("/")) -> str:
-    """One sentence on what compilers will do in a build or a JIT here. ``wanted``: at most so many, as given.
+    """One sentence about the compilers of a build or a JIT here. ``wanted``: at most so many, as given.
 
-    What this machine and the engine's own allow: the smaller of both. compile-gate, in the image, decides.
+    It has the limits of this machine or of the engine's, the smaller of both. compile-gate, in the image, decides.
     """
     cores: list[tuple[int, str]] = []
     memory: list[tuple[int, str]] = []
@@ -28,7 +28,7 @@ def compilers(wanted: int | None, engine: EngineInfo | None, *, root: Path = Pat
             available = mem_available((root / "proc/meminfo").read_text(encoding="utf-8"))
             memory += [] if available is None else [(available, "available")]
     if engine is not None:
-        # A Docker Desktop's engine lives in a virtual machine that is smaller than this one.
+        # Docker Desktop's engine runs in a virtual machine that is smaller than this one.
         cores += [(engine.cpus, " of the engine's machine")] if engine.cpus > 0 else []
         memory += [(engine.memory, "in the engine's machine")] if engine.memory > 0 else []
     free, most = "", ""
@@ -45,49 +45,49 @@ def compilers(wanted: int | None, engine: EngineInfo | None, *, root: Path = Pat
 
 def mem_available(meminfo: str) -> int | None:
     """``MemAvailable`` of /proc/meminfo in bytes."""
-    found = re.search(r"^MemAvailable:\s+(\d+) kB$", meminfo, re.MULTILINE)
-    return int(found[1]) << 10 if found else None
+    match = re.search(r"^MemAvailable:\s+(\d+) kB$", meminfo, re.MULTILINE)
+    return int(match[1]) << 10 if match else None
 
 
 def swap_total(meminfo: str) -> int:
     """``SwapTotal`` of /proc/meminfo in bytes; 0 where swap is off."""
-    found = re.search(r"^SwapTotal:\s+(\d+) kB$", meminfo, re.MULTILINE)
-    return int(found[1]) << 10 if found else 0
+    match = re.search(r"^SwapTotal:\s+(\d+) kB$", meminfo, re.MULTILINE)
+    return int(match[1]) << 10 if match else 0
 
 
-# Groups of version 2 below which engines make those of their containers.
+# cgroups (version 2) in which engines create those of their containers.
 GROUPS = ("docker", "docker.slice", "system.slice", "machine.slice")
 
 
 def memory_limits(root: Path = Path("/sys/fs/cgroup")) -> dict[str, int]:
-    """Those of GROUPS that have a limit of memory of their own, with its bytes."""
-    found = {}
+    """The memory limits of GROUPS in bytes, without those that have none."""
+    limits = {}
     for name in GROUPS:
         with contextlib.suppress(OSError, ValueError):
-            found[name] = int((root / name / "memory.max").read_text(encoding="ascii"))  # "max": none
-    return found
+            limits[name] = int((root / name / "memory.max").read_text(encoding="ascii"))  # "max": none
+    return limits
 
 
-KILLERS = ("earlyoom", "nohang", "systemd-oomd")  # end programs of their choice when memory runs low
+KILLERS = ("earlyoom", "nohang", "systemd-oomd")  # they end programs when memory runs low
 
 
 def killers(proc: Path = Path("/proc")) -> tuple[str, ...]:
-    """Those of KILLERS that run on this machine."""
+    """The KILLERS that run on this machine."""
     names = set()
     for folder in proc.glob("[0-9]*"):
         with contextlib.suppress(OSError):
             names.add((folder / "comm").read_text(errors="replace").strip())
-    return tuple(one for one in KILLERS if one in names)
+    return tuple(name for name in KILLERS if name in names)
 
 
-# Who listens on a TCP port of this machine: read from /proc, without any program.
+# Who listens on a TCP port of this machine, from /proc.
 
 _LISTEN = "0A"  # the state's number in /proc/net/tcp
 
 
 @dataclass(frozen=True)
 class Listener:
-    """A listening socket. ``address`` is dotted or "*" for all of IPv6; ``inode`` leads to the process that has it."""
+    """A listening socket. ``address``: dotted, or "*" for all of IPv6; ``inode``: leads to its process."""
 
     address: str
     port: int
@@ -95,16 +95,16 @@ class Listener:
 
 
 def parse_listeners(text: str) -> tuple[Listener, ...]:
-    """The listening sockets in the text of /proc/net/tcp or tcp6. Lines that make no sense are passed over."""
-    found = []
+    """The listening sockets in the text of /proc/net/tcp or tcp6. Invalid lines are skipped."""
+    listeners = []
     for line in text.splitlines()[1:]:
         fields = line.split()
         if len(fields) < 10 or fields[3] != _LISTEN:
             continue
         match = re.fullmatch(r"([0-9A-Fa-f]{8}|[0-9A-Fa-f]{32}):([0-9A-Fa-f]{4})", fields[1])
         if match:
-            found.append(Listener(_address(match[1]), int(match[2], 16), fields[9]))
-    return tuple(found)
+            listeners.append(Listener(_address(match[1]), int(match[2], 16), fields[9]))
+    return tuple(listeners)
 
 
 def _address(text: str) -> str:
@@ -115,27 +115,27 @@ def _address(text: str) -> str:
 
 
 def conflict(listeners: Sequence[Listener], port: int, address: str = "") -> Listener | None:
-    """The listener that keeps ``address:port`` from being bound; an empty address means all of them."""
+    """The listener that has ``address:port`` already; an empty address means all of them."""
     every = ("", "0.0.0.0", "*")
-    for one in listeners:
-        if one.port == port and (address in every or one.address in (*every, address)):
-            return one
+    for listener in listeners:
+        if listener.port == port and (address in every or listener.address in (*every, address)):
+            return listener
     return None
 
 
 def listening(proc: Path = Path("/proc")) -> tuple[Listener, ...]:
     """All listening TCP sockets of this machine."""
-    found: list[Listener] = []
+    listeners: list[Listener] = []
     for name in ("tcp", "tcp6"):
         try:
-            found += parse_listeners((proc / "net" / name).read_text(encoding="ascii", errors="replace"))
+            listeners += parse_listeners((proc / "net" / name).read_text(encoding="ascii", errors="replace"))
         except OSError:
             continue
-    return tuple(found)
+    return tuple(listeners)
 
 
 def owner(listener: Listener, proc: Path = Path("/proc")) -> str:
-    """Who has it, in words: a process by pid and name, or that we may not know."""
+    """Its process in words: pid and name, or that it is another user's."""
     wanted = f"socket:[{listener.inode}]"
     for folder in proc.glob("[0-9]*"):
         try:
@@ -151,19 +151,19 @@ def owner(listener: Listener, proc: Path = Path("/proc")) -> str:
     return "a process of another user"
 
 
-# Throw-away containers that a killed run left behind: who made one, and whether its maker still lives.
+# Temporary containers that a killed run left behind.
 
 THROWAWAY = "dev.envgen.throwaway"
 CREATOR = "dev.envgen.creator"
-# A container of another machine, or of an envgen in another container, can't be asked about. No question takes a day.
+# Seconds; for a creator on another machine or in another container, which cannot be checked.
 UNKNOWN_AGE = 24 * 3600.0
-# One that has ended, or not begun: its maker may be about to start or to remove it.
+# Seconds; its creator may be about to start or to remove it.
 ENDED_AGE = 600.0
 
 
 @dataclass(frozen=True)
 class Leftover:
-    """A throw-away container that no process waits for. ``created``: seconds since 1970; ``reason``: in a few words."""
+    """A temporary container that no process waits for. ``created``: seconds since 1970."""
 
     id: str
     name: str
@@ -173,7 +173,7 @@ class Leftover:
 
 @dataclass(frozen=True)
 class Creator:
-    """A process; a later one with its number is another. ``start`` is the kernel's, 0 where it has none."""
+    """A process. ``start``, of the kernel, tells it from a later one with its pid; 0: not known."""
 
     host: str
     boot: str
@@ -187,12 +187,12 @@ class Creator:
     @classmethod
     def parse(cls, text: str) -> Creator | None:
         """The inverse of ``str``; None for anything else."""
-        found = re.fullmatch(r"host=(\S*) boot=(\S*) namespace=(\S*) pid=(\d{1,10}) start=(\d{1,20})", text, re.ASCII)
-        return cls(found[1], found[2], found[3], int(found[4]), int(found[5])) if found else None
+        match = re.fullmatch(r"host=(\S*) boot=(\S*) namespace=(\S*) pid=(\d{1,10}) start=(\d{1,20})", text, re.ASCII)
+        return cls(match[1], match[2], match[3], int(match[4]), int(match[5])) if match else None
 
 
 def this_process() -> Creator:
-    """What ``CREATOR`` holds for a container of ours."""
+    """The value of the label ``CREATOR``."""
     pid, boot, namespace = os.getpid(), "", ""
     with contextlib.suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -201,10 +201,10 @@ def this_process() -> Creator:
 
 
 def lives(creator: Creator) -> bool | None:
-    """Whether that process still runs; None where it can't be seen from here."""
+    """Whether that process still runs; None where it can't be checked from here."""
     here = this_process()
     if creator.host == here.host and creator.boot and here.boot and creator.boot != here.boot:
-        return False  # the machine was started again since
+        return False  # the machine has restarted since
     if (creator.host, creator.boot, creator.namespace) != (here.host, here.boot, here.namespace):
         return None
     return _start(creator.pid) == creator.start if creator.start else None
@@ -223,7 +223,7 @@ def judge(row: Mapping[str, Any], now: float) -> Leftover | None:
     if alive:
         return None
     if alive is False and creator:
-        reason = f"envgen (process {creator.pid} on {creator.host}), which started it, is gone"
+        reason = f"envgen (process {creator.pid} on {creator.host}), which started it, has ended"
     elif age > (UNKNOWN_AGE if runs else ENDED_AGE):
         reason = "it has run for more than a day" if runs else "it has ended"
     else:
@@ -234,7 +234,7 @@ def judge(row: Mapping[str, Any], now: float) -> Leftover | None:
 
 
 def _start(pid: int) -> int:
-    """When a process began, in ticks since the machine did; 0 where there is none, or no /proc."""
+    """The start of a process in ticks since the machine's start; 0 where there is none, or no /proc."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:

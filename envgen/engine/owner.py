@@ -1,4 +1,4 @@
-"""Who runs envgen, the user of a container, and the project folder that made it."""
+"""The user of envgen, the user of a container, and the project folder that created it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = "0:0"
 
 
 def caller() -> tuple[int, int]:
-    """Uid and gid of the user who runs envgen; under sudo of the one who called it."""
+    """Uid and gid of the user who runs envgen; under sudo, of the user who called sudo."""
     uid, gid = os.environ.get("SUDO_UID", ""), os.environ.get("SUDO_GID", "")
     if os.getuid() == 0 and uid.isdecimal() and gid.isdecimal():
         return int(uid), int(gid)
@@ -22,12 +22,12 @@ def caller() -> tuple[int, int]:
 
 
 def host_user(engine: Engine) -> tuple[int, int]:
-    """What ``user: host`` is in containers of this engine. Of a rootless one root is the user who runs it."""
+    """Uid and gid of ``user: host`` in this engine's containers: in a rootless one, root is the user who runs it."""
     return (0, 0) if engine.info().rootless else caller()
 
 
 def run_as(engine: Engine, profile: Profile, service: str) -> str:
-    """The user of a service's containers as UID[:GID]; "" = the image's own."""
+    """The user of a service's containers as UID[:GID]; "": the image's own."""
     user = profile.user_of(service)
     if user == "host":
         return "{}:{}".format(*host_user(engine))
@@ -38,7 +38,7 @@ WORKING_DIR = "com.docker.compose.project.working_dir"
 
 
 def folder_of(container: Container) -> Path | None:
-    """The project folder that a container's Compose file is in, as Compose itself labels it."""
+    """The project folder of a container, by Compose's own label."""
     folder = container.labels.get(WORKING_DIR)
     if not folder:
         return None
@@ -47,11 +47,11 @@ def folder_of(container: Container) -> Path | None:
 
 
 def elsewhere(container: Container, root: Path) -> Path | None:
-    """The folder of a container that another project folder than ``root`` made, whatever links lead there."""
+    """The project folder of a container, if it is not ``root``, links resolved; else None."""
     folder = folder_of(container)
     return folder if folder and os.path.realpath(folder) != os.path.realpath(root) else None
 
 
 def ours(containers: Sequence[Container], root: Path) -> tuple[Container, ...]:
     """``containers`` without those of a project in another folder than ``root``."""
-    return tuple(one for one in containers if elsewhere(one, root) is None)
+    return tuple(container for container in containers if elsewhere(container, root) is None)

@@ -1,6 +1,6 @@
-"""The one door to other programs: an argv list, never a shell; a program's whole group dies with us.
+"""Runs other programs: an argv list, never a shell; a program's whole process group ends with envgen.
 
-Secrets travel by environment (``env``) or by stdin, never in ``argv``: every user of the machine can read an argv.
+Secrets go into ``env`` or stdin, never into ``argv``, which every user of the machine can read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Child = subprocess.Popen[bytes]
 PIPE = subprocess.PIPE
 Late = subprocess.TimeoutExpired
 
-# What a program gets between the polite signal and SIGKILL. buildx needs about a second to tell the engine to stop.
+# Seconds between the first signal and SIGKILL. buildx needs about one to stop the engine's build.
 GRACE = 10.0
 TICK = 0.2  # seconds
 _TAIL = 64 << 10
@@ -50,7 +50,7 @@ def run(
     timeout: float | None = 60,
     check: bool = True,
 ) -> ExecResult:
-    """Run a program and return all that it wrote. With ``check`` ProcessError unless it ends with 0."""
+    """Run a program and return its output. With ``check`` ProcessError unless it ends with 0."""
     with _started(argv, env, cwd, subprocess.PIPE if stdin is not None else subprocess.DEVNULL) as child:
         try:
             stdout, stderr = child.communicate(stdin, timeout=timeout)
@@ -71,8 +71,8 @@ def stream(
 ) -> ExecResult:
     """Run a program and hand each line to ``on_line("stdout" | "stderr", line)`` as it comes, without its newline.
 
-    ``on_tick`` is called at least every ``TICK`` seconds, so that a display can show time passing. The exit code is the
-    caller's to judge; of stderr the result has the last 64 KiB, of stdout nothing.
+    ``on_tick`` is called at least every ``TICK`` seconds, for a display. The result has the exit code, which is not
+    checked, and the last 64 KiB of stderr.
     """
     tail = bytearray()
 
@@ -91,7 +91,7 @@ def stream(
 
 
 def pipe(source: Sequence[str], target: Sequence[str], on_bytes: Callable[[int], None]) -> None:
-    """What one program writes is what the other reads; ``on_bytes`` hears how much passes. ProcessError of either."""
+    """Pipe one program into another; ``on_bytes`` gets the size of each block. Raises ProcessError of either."""
     with _started(source, None, None, subprocess.DEVNULL) as first, _started(target, None, None, PIPE) as second:
         assert first.stdout and first.stderr and second.stdin and second.stdout and second.stderr
         errors = [in_background(pipe.read) for pipe in (first.stderr, second.stderr)]
@@ -101,7 +101,7 @@ def pipe(source: Sequence[str], target: Sequence[str], on_bytes: Callable[[int],
                 second.stdin.write(data)
                 on_bytes(len(data))
             second.stdin.close()
-        except BrokenPipeError:  # the second has ended: the first need not go on
+        except BrokenPipeError:  # the second has ended
             broken = True
             stop(first, signal.SIGTERM)
         codes = first.wait(), second.wait()
@@ -113,7 +113,7 @@ def pipe(source: Sequence[str], target: Sequence[str], on_bytes: Callable[[int],
 
 def interactive(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> int:
     """Run a program on our own terminal and return its exit code. Ctrl-C is the program's, not ours."""
-    # A handler, not SIG_IGN: a program inherits what is ignored, while a handler falls back to the default in it.
+    # A handler, not SIG_IGN, which the program would inherit.
     with _handling(lambda _signum, _frame: None, signal.SIGINT):
         return _popen(argv, env).wait()
 
@@ -126,9 +126,9 @@ def start(
     stdout: Any = subprocess.DEVNULL,
     stderr: Any = subprocess.DEVNULL,
 ) -> subprocess.Popen[bytes]:
-    """A program that runs in the background, in its own session; the caller ends it.
+    """Start a program in the background, in its own session; the caller ends it.
 
-    It also ends when the *thread* that called this does (see ``_dies_with_us``).
+    It also ends with the *thread* that called this (see ``_dies_with_us``).
     """
     return _popen(argv, env, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True)
 
@@ -140,20 +140,20 @@ def _popen(argv: Sequence[str], env: Mapping[str, str] | None, **options: Any) -
         return subprocess.Popen(list(argv), env=merged, preexec_fn=_dies_with_us(), **options)
     except FileNotFoundError:
         hint = "install it, or put its folder on PATH"
-        raise EngineError(f"the program {argv[0]!r} is not there", hint=hint) from None
+        raise EngineError(f"the program {argv[0]!r} is not installed", hint=hint) from None
     except OSError as error:
         raise EngineError(f"cannot run {argv[0]}: {reason_of(error)}") from None
 
 
 def stop(child: subprocess.Popen[bytes], first: signal.Signals = signal.SIGINT) -> None:
-    """End a program and everything that it started: ``first``, then after a grace SIGKILL. Never leaves a zombie."""
+    """End a program and its children: ``first``, then SIGKILL after ``GRACE`` seconds. Leaves no zombie."""
     for signum, wait in ((first, GRACE), (signal.SIGKILL, GRACE)):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signum)
-        with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):  # a second Ctrl-C: no more patience
+        with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):  # a second Ctrl-C: end it now
             child.wait(wait)
             break
-    # The leader is gone; a child of it that ignored the polite signal is not.
+    # A child may have ignored the first signal.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
 
@@ -162,7 +162,7 @@ def stop(child: subprocess.Popen[bytes], first: signal.Signals = signal.SIGINT) 
 def _started(
     argv: Sequence[str], env: Mapping[str, str] | None, cwd: Path | None, stdin: int
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A program in its own session, so that one signal reaches it and all its children, and Ctrl-C only us."""
+    """A program in its own session: one signal reaches it and all its children, and Ctrl-C only envgen."""
     child = None
     with terminable():
         try:
@@ -183,28 +183,28 @@ def _started(
 
 @contextlib.contextmanager
 def _handling(handler: Callable[[int, FrameType | None], None], *signals: signal.Signals) -> Iterator[None]:
-    """``handler`` for these signals; only the main thread may set one."""
+    """Sets ``handler`` for these signals, in the main thread, which alone may do so."""
     ours = signals if threading.current_thread() is threading.main_thread() else ()
     before = {signum: signal.signal(signum, handler) for signum in ours}
     try:
         yield
     finally:
-        for signum, one in before.items():
-            signal.signal(signum, one or signal.SIG_DFL)  # None: set by something else than Python
+        for signum, old in before.items():
+            signal.signal(signum, old or signal.SIG_DFL)  # None: not set by Python
 
 
 @contextlib.contextmanager
 def _deferred() -> Iterator[None]:
-    """Ctrl-C while a program is being started would lose it: it waits for the end of the block."""
-    came: list[int] = []
-    with _handling(lambda signum, _frame: came.append(signum), signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    """Delays Ctrl-C to the end of the block: while a program starts, it would be lost."""
+    received: list[int] = []
+    with _handling(lambda signum, _frame: received.append(signum), signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         yield
-    if came:
+    if received:
         raise KeyboardInterrupt
 
 
 def _drain(child: subprocess.Popen[bytes]) -> None:
-    """Read what a program still says while it ends: with a full pipe it would wait for us for ever."""
+    """Read the last output of a program that ends: with a full pipe it would never end."""
 
     def read(descriptor: int) -> None:
         with contextlib.suppress(OSError):
@@ -218,7 +218,7 @@ def _drain(child: subprocess.Popen[bytes]) -> None:
 
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
-    """Inside, SIGTERM and SIGHUP mean what Ctrl-C does: clean up, then go. (A child in its own session gets none.)"""
+    """Inside, SIGTERM and SIGHUP act as Ctrl-C: clean up, then end. (A child in its own session gets none.)"""
 
     def interrupt(_signum: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -228,7 +228,7 @@ def terminable() -> Iterator[None]:
 
 
 def _pump(child: subprocess.Popen[bytes], on_line: Callable[[str, bytes], None]) -> Iterator[None]:
-    """Hand over lines of both pipes as they come; yields after each read and at least every ``TICK`` seconds."""
+    """Calls ``on_line`` for lines of both pipes; yields after each read and at least every ``TICK`` seconds."""
     assert child.stdout and child.stderr
     rest = {"stdout": bytearray(), "stderr": bytearray()}
     with selectors.DefaultSelector() as selector:
@@ -254,15 +254,15 @@ def _pump(child: subprocess.Popen[bytes], on_line: Callable[[str, bytes], None])
 
 
 _PR_SET_PDEATHSIG = 1
-# PyDLL keeps the interpreter's lock: nothing that another thread held at the fork is waited for in the child.
+# PyDLL keeps the interpreter's lock, so the child waits for no other thread's lock after the fork.
 _LIBC = ctypes.PyDLL(None) if sys.platform == "linux" else None
 
 
 def _dies_with_us() -> Callable[[], None] | None:
-    """What a child does before it becomes its program: ask the kernel for SIGTERM when we are gone, SIGKILL included.
+    """For a child before exec: the kernel is to send it SIGTERM when envgen ends, even by SIGKILL.
 
-    Polite, so that buildx can tell the engine to stop and git can remove its locks. The kernel's "we" is the thread
-    that starts the child, which all callers but ``start`` keep waiting for it.
+    SIGTERM, so that buildx can stop the build and git can remove its locks. The kernel watches the thread that started
+    the child; all callers except ``start`` keep it waiting.
     """
     libc = _LIBC
     if libc is None:
@@ -271,19 +271,17 @@ def _dies_with_us() -> Callable[[], None] | None:
 
     def prepare() -> None:
         libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
-        if os.getppid() != parent:  # gone already
+        if os.getppid() != parent:  # envgen has ended already
             os._exit(1)
 
     return prepare
 
 
-# A question that mostly waits, asked in a thread while the caller continues.
-
 T = TypeVar("T")
 
 
 def in_background(ask: Callable[[], T]) -> Future[T]:
-    """``ask()``, under way from now on. In a daemon thread, unlike an executor's: Ctrl-C never waits for an answer."""
+    """Runs ``ask()`` in a daemon thread, unlike an executor's: Ctrl-C does not wait for it."""
     answer: Future[T] = Future()
 
     def work() -> None:

@@ -1,7 +1,7 @@
-"""The SDK's client with limits, and what goes wrong with an engine in one sentence.
+"""The SDK's client with limits, and an engine's errors in one sentence.
 
-An engine may be stopped, killed in mid-answer or no engine at all. So each request has a time for the whole of it and
-each answer a largest size, whatever the other end sends, and how slowly.
+An engine may be stopped, killed in the middle of an answer, or not an engine at all. So each request has a time limit
+and each answer a size limit, however slowly it arrives.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from envgen.text import reason_of
 T = TypeVar("T")
 
 GREETING = 5  # seconds for the first answer of an engine
-QUESTION = 8  # for what an engine answers at once; a busy one has been seen to take two
-START = 60  # until a program in a container, or a container, has been started
-WORK = 300  # for what takes its time: removing a volume of many files, starting a container
-PATIENT = 30  # up to this a request is a question, not work
+QUESTION = 8  # for what an engine answers at once; a busy one took two
+START = 60  # to start a container, or a program in one
+WORK = 300  # for slow requests: removing a volume of many files, starting a container
+PATIENT = 30  # a request with a longer limit is work, not a question
 DOCTOR = 6.0  # for all questions of `envgen doctor` to one engine
 LARGEST = 16 << 20  # bytes of one answer; the list of 5,000 containers has 8 MiB
 
 
-# The budgets of ``hurried`` blocks, the innermost last, and what each engine (by its address: a command may connect
-# more than once) has spent of it.
+# The time limits of ``hurried`` blocks, the innermost last, and what each engine (by its address, for a command may
+# connect more than once) has used of it.
 _budgets: list[tuple[float, defaultdict[str, float]]] = []
 
 
 @contextlib.contextmanager
 def hurried(seconds: float) -> Iterator[None]:
-    """Inside, all questions to an engine wait so long together, whatever it does in between."""
+    """Inside, all questions to one engine together take at most ``seconds``."""
     _budgets.append((seconds, defaultdict(float)))
     try:
         with patient(seconds):
@@ -63,11 +63,11 @@ class Session(docker.APIClient):
         """``seconds``: the time of a request that names none."""
         with wrap_errors(endpoint):
             super().__init__(base_url=endpoint.url, version=version, timeout=seconds)
-        self.trust_env = False  # neither a proxy nor ~/.netrc has a say between us and the engine
+        self.trust_env = False  # no proxy and no ~/.netrc for an engine
         self._host = endpoint.host
 
     def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:
-        """One request. With ``stream`` the time is that until the answer begins."""
+        """One request. With ``stream`` the time limit ends when the answer begins."""
         limit = shown = float(options.get("timeout") or QUESTION)
         budget, spent = _budgets[-1] if _budgets else (0.0, defaultdict[str, float](float))
         if budget and limit > budget - spent[self._host] and limit <= START:
@@ -75,7 +75,7 @@ class Session(docker.APIClient):
         elif not budget and limit <= PATIENT:
             limit = shown = min(limit, QUESTION)
         streams = options.pop("stream", False)
-        options["timeout"] = limit + 5  # of the socket, between two bytes: the whole is over before
+        options["timeout"] = limit + 5  # of the socket, between two bytes; the limit for the whole is shorter
 
         def ask() -> requests.Response:
             response = super(Session, self).send(request, stream=True, **options)
@@ -89,14 +89,14 @@ class Session(docker.APIClient):
             pass
         finally:
             spent[self._host] += time.monotonic() - began
-        hint = "is it stopped or overloaded? `docker version` shows whether it answers"
+        hint = "it may be overloaded: `docker version` shows whether it answers"
         raise EngineTimeout(f"the Docker Engine did not answer within {shown:g} s", hint=hint)
 
 
 def within(seconds: float, ask: Callable[[], T]) -> T:
-    """``ask()``, or TimeoutError. A time-out of the socket is one between two bytes, and a server may drip them.
+    """``ask()``, or TimeoutError after ``seconds`` in all; a socket's own time-out is only between two bytes.
 
-    So it is asked in a thread. One that is late is left to itself; it ends with its connection, or with envgen.
+    It runs in a thread, which a late answer leaves behind until its connection, or envgen, ends.
     """
     answer = in_background(ask)
     if not wait([answer], seconds).done:
@@ -105,22 +105,20 @@ def within(seconds: float, ask: Callable[[], T]) -> T:
 
 
 def read_all(response: requests.Response) -> requests.Response:
-    """The answer with all of its body, which ``requests`` would read without a limit."""
+    """The answer with its whole body, of at most LARGEST bytes."""
     body = bytearray()
     for chunk in response.iter_content(64 << 10):
         body += chunk
         if len(body) > LARGEST:
             response.close()
-            raise EngineError(
-                f"the engine's answer has more than {LARGEST >> 20} MiB: is this a Docker Engine's address?"
-            )
+            raise EngineError(f"the engine's answer has more than {LARGEST >> 20} MiB: this may not be a Docker Engine")
     response._content = bytes(body)
     return response
 
 
 @contextlib.contextmanager
 def wrap_errors(endpoint: Endpoint, what: str = "") -> Iterator[None]:
-    """Turns whatever the SDK raises inside into EngineError. ``what``: begins the engine's own words."""
+    """Turns what the SDK raises inside into EngineError. ``what``: in front of the engine's message."""
     prefix = f"{what}: " if what else ""
     try:
         yield
@@ -129,17 +127,17 @@ def wrap_errors(endpoint: Endpoint, what: str = "") -> Iterator[None]:
     except docker.errors.APIError as error:
         raise EngineError(prefix + _explanation(error)) from None
     except (requests.exceptions.JSONDecodeError, requests.exceptions.InvalidJSONError):  # an OSError, a ValueError
-        raise EngineError("the engine's answer is not JSON: is this address a Docker Engine's?") from None
+        raise EngineError("the engine's answer is not JSON: this may not be a Docker Engine") from None
     except (OSError, docker.errors.DockerException) as error:  # all errors of requests are OSErrors
         raise unreachable(endpoint, error) from None
-    except _OF_ANOTHER_FORM as error:
+    except _UNEXPECTED as error:
         if not _from_an_answer(error):
             raise
-        raise EngineError(f"{prefix}the engine's answer has another form than a Docker Engine's") from None
+        raise EngineError(f"{prefix}the engine's answer does not have the form of a Docker Engine's") from None
 
 
 def _from_an_answer(error: BaseException) -> bool:
-    """Whether it was raised while an answer was read (``values.py``, the SDK), not by a defect of ours elsewhere."""
+    """Whether it was raised while reading an answer (in ``values.py``, the SDK), and is not a defect of envgen."""
     trace = error.__traceback__
     while trace and trace.tb_next:
         trace = trace.tb_next
@@ -154,7 +152,7 @@ def _explanation(error: docker.errors.APIError) -> str:
 
 
 def message_of(response: requests.Response) -> str:
-    """The engine's own words about a failure."""
+    """The engine's error message."""
     try:
         return str(response.json()["message"])
     except (ValueError, KeyError, TypeError):
@@ -162,13 +160,15 @@ def message_of(response: requests.Response) -> str:
 
 
 def unreachable(endpoint: Endpoint, error: BaseException) -> EngineError:
-    """The sentence for an engine that can't be reached, or is gone in the middle of an answer."""
-    if found := forwards.get((endpoint.host, "")):
-        return found.trouble()
+    """The error for an engine that can't be reached, or ends in the middle of an answer."""
+    if connection := forwards.get((endpoint.host, "")):
+        return connection.error()
     cause = _innermost(error)
     where = f"{endpoint.host} (from {endpoint.chosen_by})"
     if isinstance(cause, TimeoutError):
-        return EngineTimeout(f"the Docker Engine at {where} stopped answering", hint="is it stopped or overloaded?")
+        return EngineTimeout(
+            f"the Docker Engine at {where} stopped answering", hint="it may be overloaded: try `docker version`"
+        )
     if isinstance(cause, PermissionError):
         return EngineError(
             f"no permission to use the Docker Engine at {where}",
@@ -183,12 +183,12 @@ def unreachable(endpoint: Endpoint, error: BaseException) -> EngineError:
                 hint="https://docs.docker.com/engine/install/; in a checkout of envgen: scripts/engine up",
             )
         return EngineError(f"the Docker Engine is not running: there is no socket at {where}", hint=_START)
-    hint = "is it a Docker Engine, and does it still run? `docker version` tries the same"
+    hint = "`docker version` tries the same; check that it runs, and that it is a Docker Engine"
     return EngineError(f"cannot reach the Docker Engine at {where}: {reason_of(cause)}", hint=hint)
 
 
 def _innermost(error: BaseException) -> BaseException:
-    """The cause: requests and urllib3 wrap up to three errors around it."""
+    """The cause, which requests and urllib3 wrap up to three times."""
     seen = {id(error)}
     while True:
         inner = error.__cause__ or error.__context__
@@ -202,15 +202,15 @@ def _innermost(error: BaseException) -> BaseException:
         error = inner
 
 
-_OF_ANOTHER_FORM = (
+_UNEXPECTED = (
     ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError, RecursionError,
 )  # fmt: skip
 _READERS = ("envgen.engine.client", "envgen.engine.host", "envgen.engine.values")
 _LIBRARIES = ("docker", "requests", "urllib3", "urllib", "json", "http", "codecs")
-_START = "start it (`sudo systemctl start docker`), or point DOCKER_HOST at the one that runs"
+_START = "start it (`sudo systemctl start docker`), or set DOCKER_HOST to the engine that runs"
 
 
-# What a program in a container reads and writes, over a connection of the engine: bounded in time and in size.
+# The input and output of a program in a container, over a connection of the engine, with limits of time and size.
 
 LONGEST_LINE = 1 << 20
 _HEADER = 8  # 1 byte channel, 3 zero bytes, 4 bytes length, big endian
@@ -221,7 +221,7 @@ class OutputTooLong(Exception):
 
 
 class Demultiplexer:
-    """Docker's frames of stdout and stderr, cut anywhere between two calls of ``feed``."""
+    """Parses Docker's frames of stdout and stderr; ``feed`` gets them in pieces of any size."""
 
     def __init__(self, on_data: Callable[[int, bytes], None]) -> None:
         self._on_data = on_data
@@ -230,7 +230,7 @@ class Demultiplexer:
         self._left = 0
 
     def feed(self, data: bytes) -> None:
-        """Hand out what the connection gave as (channel, bytes). ValueError for what is not a frame."""
+        """Parse the next bytes into (channel, bytes). ValueError for what is not a frame."""
         view = memoryview(data)
         while view:
             if self._left:
@@ -250,7 +250,7 @@ class Demultiplexer:
 
 
 class Output:
-    """Collects what a program writes; ``on_line`` gets it line by line, each stream for itself. OutputTooLong."""
+    """Collects a program's output; ``on_line`` gets each line of each stream. Raises OutputTooLong."""
 
     def __init__(self, on_line: Callable[[str], None] | None = None, limit: int = OUTPUT_LIMIT) -> None:
         self._on_line, self._limit = on_line, limit
@@ -271,7 +271,7 @@ class Output:
             self._on_line(line.decode(errors="replace").removesuffix("\r"))
 
     def result(self, code: int) -> ExecResult:
-        """All of it, once the program has ended; last lines need no end."""
+        """The whole output, once the program has ended."""
         for rest in self._rest.values():
             if rest and self._on_line:
                 self._on_line(rest.decode(errors="replace"))
@@ -279,7 +279,7 @@ class Output:
 
 
 class Tail:
-    """The last bytes of a container's log, both streams as they came. One with a terminal has no frames."""
+    """The end of a container's log, both streams in order. The log of a terminal has no frames."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -312,7 +312,7 @@ class Tail:
 class Attached:
     """A connection that became a program's stdin, stdout and stderr.
 
-    ``hold``: its stdin stays open until the program ends, so that its end means that we are gone.
+    ``hold``: keep its stdin open until the program ends, so that the program can see that envgen was killed.
     """
 
     def __init__(self, response: requests.Response, *, hold: bool = False) -> None:
@@ -322,17 +322,17 @@ class Attached:
         self._hold = hold
 
     def parts(self, stdin: bytes, timeout: float) -> Generator[tuple[int, bytes], None, None]:
-        """Send ``stdin``; what the program writes, by channel. Raises TimeoutError."""
-        found: list[tuple[int, bytes]] = []
-        frames = Demultiplexer(lambda channel, data: found.append((channel, data)))
+        """Send ``stdin``; yield the program's output as (channel, bytes). Raises TimeoutError."""
+        output: list[tuple[int, bytes]] = []
+        frames = Demultiplexer(lambda channel, data: output.append((channel, data)))
         # In a thread: a program may fill its output before it has read all of its input.
         writer = threading.Thread(target=self._write, args=(stdin,), daemon=True)
         writer.start()
         try:
             for data in self._chunks(time.monotonic() + timeout):
                 frames.feed(data)
-                yield from found
-                found.clear()
+                yield from output
+                output.clear()
         finally:
             self.close()
             writer.join(timeout=5)
@@ -343,13 +343,13 @@ class Attached:
             if left <= 0:
                 raise TimeoutError
             self._sock.settimeout(left)
-            data = self._reader.read1(1 << 20)  # what followed the head may be in the reader's buffer already
+            data = self._reader.read1(1 << 20)  # the reader's buffer may already hold data
             if not data:
                 return
             yield data
 
     def _write(self, stdin: bytes) -> None:
-        with contextlib.suppress(OSError):  # the program ended without reading all: its own affair
+        with contextlib.suppress(OSError):  # the program ended without reading all of it
             if stdin:
                 self._sock.sendall(stdin)
             if not self._hold:
@@ -357,7 +357,7 @@ class Attached:
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
-            self._sock.shutdown(socket.SHUT_RDWR)  # wakes the writer where it still waits
+            self._sock.shutdown(socket.SHUT_RDWR)  # wakes the writer
         self._response.close()
 
 
@@ -369,7 +369,7 @@ def talk(
     on_data: Callable[[int, bytes], None],
     kill: Callable[[], None],
 ) -> None:
-    """Run a stream to its end. Whatever goes wrong, the program is ended before the error is reported."""
+    """Run a stream to its end. On every error the program is ended first."""
     try:
         with contextlib.closing(stream.parts(stdin, timeout)) as parts:
             for channel, data in parts:

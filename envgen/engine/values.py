@@ -1,4 +1,4 @@
-"""What a Docker Engine gives us, as frozen values."""
+"""The answers of a Docker Engine as frozen values."""
 
 from __future__ import annotations
 
@@ -12,36 +12,35 @@ COMPOSE_PROJECT = "com.docker.compose.project"
 COMPOSE_SERVICE = "com.docker.compose.service"
 COMPOSE_ONE_OFF = "com.docker.compose.oneoff"
 
-# No program needs to write more; an endless writer must not fill the memory of envgen.
+# Bytes; an endless writer must not fill the memory of envgen.
 OUTPUT_LIMIT = 10 << 20
 
-LOG_LIMIT = 16 << 20  # bytes of a container's log that are read at once; of a longer one the end
+LOG_LIMIT = 16 << 20  # bytes of a container's log, from its end
 
-# What a throw-away container gets. It reads what strangers wrote (a cache, an archive), and on unified memory a limit
-# for it is one for the machine.
+# Limits of a temporary container, which reads files of strangers (a cache, an archive).
 MEMORY = 4 << 30
 PIDS = 4096
 
 
-# What reading a document of another shape raises: it comes out of a container, so it may contain anything.
+# What reading an unexpected document raises: one from a container may contain anything.
 MISSHAPEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
 class ExecResult:
-    """How a program ended, here or in a container, and what it wrote."""
+    """The exit code and output of a program, here or in a container."""
 
     code: int
     stdout: bytes
     stderr: bytes
 
     def document(self) -> Any:
-        """What it wrote, as JSON. ValueError for anything else."""
+        """Its stdout as JSON. Raises ValueError."""
         return read_json(self.stdout)
 
 
 def read_json(data: bytes | str) -> Any:
-    """A JSON document out of a container. ValueError for anything else, however deeply it is nested."""
+    """A JSON document from a container. Raises ValueError, for too deep a nesting, too."""
     try:
         return json.loads(data)
     except RecursionError:
@@ -52,7 +51,7 @@ def read_json(data: bytes | str) -> Any:
 class Mount:
     """One mount of a container. ``source`` is a host path (bind) or the name of a volume (volume).
 
-    ``create``: the engine makes a folder that is not there; it is root's then.
+    ``create``: the engine creates a missing folder, as root.
     """
 
     source: str
@@ -87,9 +86,9 @@ class Image:
     architecture: str
     repo_tags: tuple[str, ...]
     env: Mapping[str, str]
-    layers: tuple[str, ...] = ()  # digests of what they hold: the same in every store, unlike the id
-    repo_digests: tuple[str, ...] = ()  # name@sha256:..., where it was pulled or pushed; none: it was made here
-    tagged: str = ""  # when its name was given: a locked build sets ``created`` to the time of its inputs
+    layers: tuple[str, ...] = ()  # digests of their content: the same in every store, unlike the id
+    repo_digests: tuple[str, ...] = ()  # name@sha256:...; none for an image that was built here
+    tagged: str = ""  # the time of its tag: a locked build sets ``created`` to the time of its inputs
 
 
 @dataclass(frozen=True)
@@ -112,25 +111,25 @@ class Container:
     restart_policy: str = ""  # as Docker names it; "" = no
     oom_killed: bool = False
     error: str = ""
-    user: str = ""  # as configured: UID, UID:GID or a name; "" = root
+    user: str = ""  # as configured: UID, UID:GID or a name; "": root
     gpu: bool = False  # it has NVIDIA devices
-    sick_since: str = ""  # of an unhealthy one: the first failure that the engine still knows of
+    sick_since: str = ""  # of an unhealthy one: the first failure in the engine's record
     memory: int = 0  # its own limit in bytes; 0: none
 
     @property
     def one_off(self) -> bool:
-        """True for what `docker compose run` made."""
+        """True for a container of `docker compose run`."""
         return self.labels.get(COMPOSE_ONE_OFF, "").lower() == "true"
 
     @property
     def running(self) -> bool:
-        """True while its main process lives."""
+        """True while its main process runs or is paused."""
         return self.state in ("running", "paused")
 
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """Facts about the engine and its machine, by its own answer. ``memory`` is in bytes."""
+    """Facts about the engine and its machine. ``memory`` is in bytes."""
 
     version: str
     api_version: str
@@ -143,22 +142,22 @@ class EngineInfo:
     endpoint: str
     name: str = ""
     product: str = "Docker"  # or Podman
-    driver: str = ""  # that keeps the images: overlay2, overlay, vfs, ...
+    driver: str = ""  # of its storage: overlay2, overlay, vfs, ...
     rootless: bool = False  # root in its containers is the user who runs it
-    containerd_store: bool = False  # images are kept as they were pulled or pushed, by containerd
-    remapped: bool = False  # userns-remap: the numbers of users in its containers are others on the machine
+    containerd_store: bool = False  # containerd stores the images
+    remapped: bool = False  # userns-remap: user numbers in its containers differ from the machine's
 
     @property
     def local(self) -> bool:
-        """True where the engine is on this machine for certain: paths and ports mean the same to both."""
+        """True where the engine is certainly on this machine: paths and ports are the same for both."""
         return self.endpoint.startswith("unix://")
 
 
-# The engine's JSON answers as values of ``values.py``. Pure; the only place that knows the API's field names.
+# From the engine's JSON. Only the functions below know the API's field names.
 
 MINIMUM_ENGINE = 23
 MINIMUM_PODMAN = 5  # of 4.3, `docker compose run` never ends
-# The kernel's word for a machine -> Go's, which images carry. Others are the same or not what CUDA runs on.
+# The kernel's name of an architecture -> Go's, which images use.
 _GO_ARCH = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -233,9 +232,11 @@ def container_of(document: Mapping[str, Any]) -> Container:
 
 
 def _sick_since(health: Mapping[str, Any]) -> str:
-    """When the failures in a row began; the engine keeps the last five checks."""
-    failures = itertools.takewhile(lambda one: one.get("ExitCode"), reversed(health.get("Log") or ()))
-    return str(([one.get("Start", "") for one in failures] or [""])[-1]) if health.get("Status") == "unhealthy" else ""
+    """The first of the current failures in a row; the engine keeps the last five checks."""
+    failures = itertools.takewhile(lambda check: check.get("ExitCode"), reversed(health.get("Log") or ()))
+    return (
+        str(([check.get("Start", "") for check in failures] or [""])[-1]) if health.get("Status") == "unhealthy" else ""
+    )
 
 
 def _has_gpu(host: Mapping[str, Any]) -> bool:
@@ -250,25 +251,25 @@ def _is_podman(version: Mapping[str, Any]) -> bool:
 
 
 def too_old(version: Mapping[str, Any]) -> str:
-    """Why this engine won't do, as a sentence; "" when it will. From ``GET /version``."""
+    """The reason why envgen cannot use this engine; "" where it can. From ``GET /version``."""
     release = str(version.get("Version", ""))
     major = release.partition(".")[0]
     if _is_podman(version):
         old = not major.isdigit() or int(major) < MINIMUM_PODMAN
         return f"this is Podman {release}; envgen needs Podman {MINIMUM_PODMAN} or newer, or Docker" if old else ""
     if not major.isdigit():
-        # Builds from source call themselves "dev" or a branch; their API version tells (23.0 brought 1.42).
+        # Builds from source have the version "dev" or a branch; Docker 23.0 has API 1.42.
         api = str(version.get("ApiVersion", "")).split(".")
         if len(api) == 2 and all(part.isdigit() for part in api) and (int(api[0]), int(api[1])) >= (1, 42):
             return ""
-        return "what answers here gives no Docker Engine version; envgen needs a Docker Engine of version 23 or newer"
+        return "no Docker Engine version in the answer; envgen needs Docker Engine 23 or newer"
     if int(major) < MINIMUM_ENGINE:
         return f"this Docker Engine is {release}; envgen needs version {MINIMUM_ENGINE} or newer"
     return ""
 
 
 def _time(value: Any) -> str:
-    """Empty where the engine has none, for which Go writes the year 1."""
+    """A time; "" for the year 1, which Go writes where there is none."""
     return "" if value is None or str(value).startswith("0001-") else str(value)
 
 
@@ -282,20 +283,20 @@ def _environment(pairs: Any) -> dict[str, str]:
 
 def _mount(document: Mapping[str, Any]) -> Mount:
     kind = str(document.get("Type", ""))
-    # A volume's Source is where the engine keeps it; what people and Compose call it is its name.
+    # A volume's Source is a folder of the engine; Compose uses its name.
     source = document.get("Name") if kind == "volume" else document.get("Source")
     return Mount(str(source or ""), str(document.get("Destination", "")), kind, not document.get("RW", True))
 
 
 def _ports(document: Mapping[str, Any]) -> tuple[Port, ...]:
-    found = (document.get("NetworkSettings") or {}).get("Ports") or {}
+    bound = (document.get("NetworkSettings") or {}).get("Ports") or {}
     ports = []
-    for inside, bindings in found.items():
+    for inside, bindings in bound.items():
         number, _, protocol = inside.partition("/")
         for binding in bindings or ():
             ports.append(
                 Port(int(binding.get("HostPort") or 0), int(number), str(binding.get("HostIp") or ""), protocol)
             )
-    # Docker lists IPv4 and IPv6 of one published port; one line is enough for a reader.
+    # Docker lists a published port for IPv4 and IPv6: keep one.
     unique = {(p.host, p.container, p.protocol, "" if p.address in ("0.0.0.0", "::") else p.address): p for p in ports}
     return tuple(sorted(unique.values(), key=lambda p: (p.container, p.host)))

@@ -52,7 +52,7 @@ def test_no_shell_ever_sees_an_argument(tmp_path: Path) -> None:
 
 
 def test_a_program_that_is_not_there() -> None:
-    with pytest.raises(EngineError, match="'envgen-no-such-program' is not there"):
+    with pytest.raises(EngineError, match="'envgen-no-such-program' is not installed"):
         process.run(["envgen-no-such-program"])
     with pytest.raises(EngineError, match="cannot run /etc/passwd"):
         process.run(["/etc/passwd"])

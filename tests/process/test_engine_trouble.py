@@ -179,7 +179,7 @@ TROUBLES: dict[Serve, str] = {
     silent_after_the_greeting: "did not answer within",
     floods_after_the_greeting: "more than 16 MiB",
     gone_after_the_greeting: "cannot reach the Docker Engine",
-    lies_after_the_greeting: "another form",
+    lies_after_the_greeting: "does not have the form",
 }
 
 

@@ -27,4 +27,4 @@ def test_branch_and_dirty_state(tmp_path: Path) -> None:
 
 def test_what_is_no_checkout_is_said(tmp_path: Path) -> None:
     assert "is not a git checkout" in str(checkout(tmp_path)["trouble"])
-    assert "is not there" in str(checkout(tmp_path / "x")["trouble"])
+    assert "there is no folder" in str(checkout(tmp_path / "x")["trouble"])

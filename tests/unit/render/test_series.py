@@ -107,7 +107,7 @@ def test_everything_that_is_wrong_is_said_at_once(folder: Path) -> None:
     write(folder, a=patch("vllm/a.py"))
     (folder / "series").write_text("a.patch\n../b\na.patch\nc.patch\n")
     text = refusal(folder)
-    assert "listed twice (first in line 1)" in text
+    assert "listed twice (first on line 1)" in text
     assert "3 problems" in text
 
 

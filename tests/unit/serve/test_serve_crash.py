@@ -104,9 +104,9 @@ def test_kernel_messages_that_may_not_be_read(monkeypatch: pytest.MonkeyPatch) -
     def run(argv: list[str], **_: Any) -> ExecResult:
         if argv == ["dmesg"]:
             return ExecResult(1, b"", b"dmesg: read kernel buffer failed: Operation not permitted\n")
-        raise EngineError(f"the program {argv[0]!r} is not there")
+        raise EngineError(f"the program {argv[0]!r} is not installed")
 
     monkeypatch.setattr(process, "run", run)
     members = collect(engine)
     assert "Operation not permitted" in members["kernel.log"] and "sudo dmesg" in members["kernel.log"]
-    assert members["gpu.txt"] == "not available: the program 'nvidia-smi' is not there\n"
+    assert members["gpu.txt"] == "not available: the program 'nvidia-smi' is not installed\n"

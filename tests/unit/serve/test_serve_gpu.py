@@ -56,7 +56,7 @@ def test_auto_without_any_starts_without_and_required_refuses() -> None:
 
 def test_what_is_asked_for_must_be_there() -> None:
     assert "the engine has no NVIDIA runtime; it offers CDI: --set gpu=cdi" in decide(GpuMode.ALL, cdi_devices=CDI)[1]
-    assert "knows no device nvidia.com/gpu" in decide(GpuMode.CDI, runtimes=("nvidia",))[1]
+    assert "has no device nvidia.com/gpu" in decide(GpuMode.CDI, runtimes=("nvidia",))[1]
     assert decide(GpuMode.ALL, runtimes=("nvidia",)) == (GpuMode.ALL, "")
 
 
