@@ -36,7 +36,7 @@ def main() -> None:
         release.release(found, release.Lines())
         machine.driver(found, folder)
         machine.unloadable(found)
-        machine.take_platform(next(iter(requests.values())), found)
+        machine.set_platform(next(iter(requests.values())), found)
         for name in MODULES:
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)

@@ -7,7 +7,7 @@ import inspect
 import os
 from typing import Any, Dict, List
 
-from envgen.inside.predict.release import NotAskable, accepted, asked_for, named, turned_down
+from envgen.inside.predict.release import NotAskable, accepted, asked_for, error_for, named
 
 Doc = Dict[str, Any]
 
@@ -17,7 +17,7 @@ def ask_attention(config: Any, found: Doc) -> Doc:
     model, cache = config.model_config, config.cache_config
     text = getattr(model, "hf_text_config", model.hf_config)
     if getattr(text, "compress_ratios", None):
-        raise NotAskable("attention layers of %s choose their kernels themselves: the selector is not what they ask"
+        raise NotAskable("attention layers of %s choose their kernels themselves, without the selector"
                          % found["model"]["type"])  # fmt: skip
     parallel = config.parallel_config
     shared: Doc = {
@@ -28,19 +28,18 @@ def ask_attention(config: Any, found: Doc) -> Doc:
         "is_attention_free": bool(getattr(model, "is_attention_free", False)), "use_v1": True,
     }  # fmt: skip
     chosen: List[str] = []
-    # Layers with a window and layers without may be treated differently (from 0.30 on): ask for each kind.
+    # From 0.30 on layers with a window may get another kernel: ask for each kind.
     kinds = [True, False] if getattr(text, "sliding_window", None) else [False]
     for window in kinds if "has_sliding_window" in inspect.signature(select).parameters else [False]:
         values = accepted(select, dict(shared, has_sliding_window=window))
         try:
             name = str(select(**values).get_name())
         except Exception as problem:
-            raise turned_down(problem) from None
+            raise error_for(problem) from None
         if name not in chosen:
             chosen.append(name)
     wanted = asked_for(config, "attention_config", "backend") or os.environ.get("VLLM_ATTENTION_BACKEND")
-    told = {"where": where, "backend": " + ".join(chosen), "asked_for": wanted}
     with contextlib.suppress(Exception):
         _, layout = named("layout")
         found["kv"]["layout"] = layout()
-    return told
+    return {"where": where, "backend": " + ".join(chosen), "asked_for": wanted}

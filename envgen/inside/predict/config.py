@@ -1,4 +1,4 @@
-"""What `vllm serve` makes of its words: the release's own parser and configuration, and the model's config.json."""
+"""The arguments of `vllm serve`, by the release's own parser and configuration, and the model's config.json."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from envgen.inside.predict.release import (
     Lines,
     NotAskable,
     Refused,
+    error_for,
     has_triton,
+    is_refusal,
+    message_of,
     named,
-    on_purpose,
-    said,
-    turned_down,
 )
 
 Doc = Dict[str, Any]
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tekken.json", "tiktoken.model", "vocab.json")
-LARGEST_CONFIG = 4 << 20  # bytes; those of released models have some thousands
+LARGEST_CONFIG = 4 << 20  # bytes; released models have a few KiB
 
 
 def parsed(request: Doc, found: Doc) -> Any:
-    """The words of `vllm serve`, read by the release's own parser."""
+    """The arguments of `vllm serve`, parsed by the release itself."""
     found["asked"]["parser"], make = named("parser")
     parser = make(named("parser class")[1]())
 
@@ -44,11 +44,11 @@ def parsed(request: Doc, found: Doc) -> Any:
     except SystemExit as problem:
         raise Refused("the parser ended with exit code %s" % problem.code) from None
     except Exception as problem:
-        raise turned_down(problem) from None
+        raise error_for(problem) from None
 
 
 def known_parsers(args: Any, found: Doc) -> None:
-    """The names of the parsers, which the server looks up before anything else. A plugin may bring its own."""
+    """Check the names of tool and reasoning parsers, as the server does first. A plugin may add its own."""
     for option, plugin, counts in (
         ("tool-call-parser", "tool_parser_plugin", getattr(args, "enable_auto_tool_choice", False)),
         ("reasoning-parser", "reasoning_parser_plugin", True),
@@ -59,7 +59,7 @@ def known_parsers(args: Any, found: Doc) -> None:
         try:
             known = list(named(option)[1].list_registered())
         except Exception:
-            found["notes"].append("whether this release has the %s %s was not asked" % (option, name))
+            found["notes"].append("could not check whether this release has the %s %s" % (option, name))
             continue
         if known and name not in known:
             raise Refused("invalid %s: %s (this release has %s)" % (option, name, ", ".join(sorted(known))))
@@ -72,13 +72,13 @@ def has_tokenizer(args: Any) -> bool:
         return any(os.path.isfile(os.path.join(name, file)) for file in TOKENIZERS)
     hub = importlib.import_module("huggingface_hub")
     revision = getattr(args, "tokenizer_revision", None) or getattr(args, "revision", None)
-    with contextlib.suppress(ValueError):  # no name of a repository
+    with contextlib.suppress(ValueError):  # not the name of a repository
         return any(isinstance(hub.try_to_load_from_cache(name, file, revision=revision), str) for file in TOKENIZERS)
     return False
 
 
 def without_tokenizer(args: Any, found: Doc, why: str) -> None:
-    """Ask without the tokenizer, and without what needs one: kernels don't hang on either."""
+    """Leave out the tokenizer, and what needs one: kernels depend on neither."""
     args.skip_tokenizer_init = True
     parser = getattr(args, "reasoning_parser", None)
     if parser:
@@ -88,24 +88,24 @@ def without_tokenizer(args: Any, found: Doc, why: str) -> None:
         args.reasoning_config = None
 
 
-def place_model(args: Any, request: Doc, found: Doc, folder: str) -> None:
-    """Where the model's config.json comes from: its folder, the Hugging Face cache, or what the request brings."""
+def find_config(args: Any, request: Doc, found: Doc, folder: str) -> None:
+    """Find the model's config.json: in its folder, in the Hugging Face cache, or in the request."""
     if getattr(args, "model_tag", None):
         args.model = args.model_tag
     name = str(args.model)
-    told: Doc = {"name": name}
-    found["model"] = told
+    model: Doc = {"name": name}
+    found["model"] = model
     if os.path.isfile(os.path.join(name, "config.json")):
-        told.update({"from": "folder", "place": os.path.join(name, "config.json")})
+        model.update({"from": "folder", "place": os.path.join(name, "config.json")})
     else:
         hub = importlib.import_module("huggingface_hub")
         place = None
-        with contextlib.suppress(ValueError):  # no name of a repository
+        with contextlib.suppress(ValueError):  # not the name of a repository
             place = hub.try_to_load_from_cache(name, "config.json", revision=getattr(args, "revision", None))
         if isinstance(place, str):
-            told.update({"from": "cache", "place": place})
+            model.update({"from": "cache", "place": place})
         elif name in request["models"]:
-            told["from"] = "envgen"
+            model["from"] = "envgen"
             with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
                 json.dump(request["models"][name]["config"], file)
             args.model = folder
@@ -113,12 +113,12 @@ def place_model(args: Any, request: Doc, found: Doc, folder: str) -> None:
                 args.served_model_name = [name]
         else:
             raise NotAskable(
-                "the config.json of %s is neither in the Hugging Face cache nor among those that envgen brings" % name
+                "the config.json of %s is neither in the Hugging Face cache nor shipped with envgen" % name
             )
     if name in request["models"]:
-        told["weights"] = request["models"][name]["weights"]
-    if "place" in told:
-        check_config(told["place"])
+        model["weights"] = request["models"][name]["weights"]
+    if "place" in model:
+        check_config(model["place"])
     draft = getattr(args, "speculative_config", None)
     if isinstance(draft, dict) and draft.get("model"):
         repository = str(draft["model"])
@@ -131,7 +131,7 @@ def place_model(args: Any, request: Doc, found: Doc, folder: str) -> None:
 
 
 def check_config(place: str) -> None:
-    """NotAskable for a config.json that no release should be made to read."""
+    """Raises NotAskable for a config.json that is too large or damaged."""
     if os.path.getsize(place) > LARGEST_CONFIG:
         raise NotAskable("%s has %d MiB: no model has such a config.json" % (place, os.path.getsize(place) >> 20))
     try:
@@ -145,12 +145,12 @@ def check_config(place: str) -> None:
 
 
 def configured(args: Any, found: Doc, lines: Optional[Lines] = None) -> Any:
-    """The release's whole configuration, with its own checks; with the model's tokenizer where that is here."""
+    """The release's whole configuration, with its own checks; with the model's tokenizer if it is in the cache."""
     arg_utils = importlib.import_module("vllm.engine.arg_utils")
     inspect_here()
     if not has_triton() and os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1":
         del os.environ["VLLM_USE_V2_MODEL_RUNNER"]
-        why = "that runner wants Triton, which is switched off where there is no driver"
+        why = "that runner needs Triton, which is off without a driver"
         found["notes"].append("VLLM_USE_V2_MODEL_RUNNER was left out of the question: %s" % why)
     engine = getattr(arg_utils, "AsyncEngineArgs", arg_utils.EngineArgs)
     config, odd = None, None
@@ -159,15 +159,15 @@ def configured(args: Any, found: Doc, lines: Optional[Lines] = None) -> Any:
             config = engine.from_cli_args(args).create_engine_config()
         except Exception as problem:
             odd = problem
-            if on_purpose(problem):
-                raise Refused(said(problem)) from None
+            if is_refusal(problem):
+                raise Refused(message_of(problem)) from None
     if config is None:
         lacking = "%s: %s" % (type(odd).__name__, str(odd)[:300]) if odd else "the tokenizer is not in the cache"
         without_tokenizer(args, found, lacking)
         try:
             config = engine.from_cli_args(args).create_engine_config()
         except Exception as problem:
-            raise turned_down(problem, lines) from None
+            raise error_for(problem, lines) from None
     model = config.model_config
     found["quantization"] = str(model.quantization) if model.quantization else None
     found["kv"] = {"dtype": str(config.cache_config.cache_dtype), "block_size": config.cache_config.block_size}
@@ -190,13 +190,13 @@ def text_of(config: Doc) -> Doc:
 
 
 def size_of(config: Any, found: Doc) -> Doc:
-    """What decides how much memory the server needs, after the release's own defaults."""
+    """What determines the server's memory, after the release's own defaults."""
     model, cache, parallel, steps = (
         getattr(config, name) for name in ("model_config", "cache_config", "parallel_config", "scheduler_config")
     )
     text = text_of(model.hf_config.to_dict())
     place = found["model"].get("place") or os.path.join(str(model.model), "config.json")
-    # Transformers renames some keys, such as Gemma 4's heads of layers that see everything.
+    # Transformers renames some keys, such as Gemma 4's number of heads in full-attention layers.
     with open(place, encoding="utf-8") as file:
         text.update({name: value for name, value in text_of(json.load(file)).items() if value is not None})
     weights = weights_of(os.path.dirname(found["model"].get("place", "")))
@@ -212,7 +212,7 @@ def size_of(config: Any, found: Doc) -> Doc:
 
 
 def weights_of(folder: str) -> Optional[int]:
-    """Bytes of the model's weights, by the index beside its config.json or the one file; None where neither is."""
+    """Bytes of the model's weights, from the index beside its config.json or the one file; None without either."""
     index, whole = (os.path.join(folder, name) for name in ("model.safetensors.index.json", "model.safetensors"))
     if not folder:
         return None
@@ -220,19 +220,19 @@ def weights_of(folder: str) -> Optional[int]:
         try:
             with open(index, encoding="utf-8") as file:
                 total = int(json.load(file)["metadata"]["total_size"])
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):  # the rest of the estimate stands
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):  # the rest of the estimate is still valid
             return None
         return total if total > 0 else None
     return os.path.getsize(whole) if os.path.isfile(whole) else None
 
 
 def inspect_here() -> None:
-    """vLLM imports the model's class in a second process, so as not to touch CUDA. Here it may: half the time."""
+    """Import the model's class in this process. vLLM uses a second one to keep CUDA out, which takes twice as long."""
     try:
         registry: Any = importlib.import_module("vllm.model_executor.models.registry")
         apart = registry._run_in_subprocess
     except Exception:
-        return  # another release: it does as it likes
+        return  # another release
 
     def here_first(function: Any) -> Any:
         try:
@@ -245,7 +245,7 @@ def inspect_here() -> None:
 
 
 def config_line(config: Any) -> Optional[str]:
-    """The line with the whole configuration that the engine's core logs first, made by the release's own words."""
+    """The first line of the engine's core log, with the whole configuration, from the release's own text."""
     try:
         core = importlib.util.find_spec("vllm.v1.engine.core")
         with open(str(core.origin if core else ""), encoding="utf-8") as file:

@@ -8,10 +8,10 @@ import re
 import traceback
 from typing import Any, Dict, Optional, Tuple
 
-from envgen.inside.predict.release import NotAskable, Refused, accepted, asked_for, named, on_purpose, said
+from envgen.inside.predict.release import NotAskable, Refused, accepted, asked_for, is_refusal, message_of, named
 
 Doc = Dict[str, Any]
-EXPERTS = "model.layers.3.mlp.experts"  # no layer that models treat apart
+EXPERTS = "model.layers.3.mlp.experts"  # a layer that no model treats specially
 
 
 def ask_moe(config: Any, found: Doc) -> Optional[Doc]:
@@ -33,24 +33,24 @@ def ask_moe(config: Any, found: Doc) -> Optional[Doc]:
     except NotAskable:
         raise
     except Exception as odd:
-        # What the oracle says is the release's word; what a layer without weights trips over is not.
+        # An error of the oracle is the release's answer; one of a layer without weights is not.
         oracle = any("oracle" in one.filename or one.name == "get_mxfp4_backend"
                      for one in traceback.extract_tb(odd.__traceback__))  # fmt: skip
-        if oracle and on_purpose(odd) and not lacks_compiled(odd, found):
-            raise Refused(said(odd)) from None
-        raise NotAskable("the choice for %s experts wants more than a layer's shape and the release's Python code:"
+        if oracle and is_refusal(odd) and not lacks_compiled(odd, found):
+            raise Refused(message_of(odd)) from None
+        raise NotAskable("the choice for %s experts needs more than a layer's shape and the release's Python code:"
                          " %s: %s" % (found["quantization"] or "plain", type(odd).__name__, odd)) from None  # fmt: skip
     return {"where": where, "backend": str(getattr(chosen, "name", chosen)), "asked_for": wanted}
 
 
 def lacks_compiled(problem: BaseException, found: Doc) -> bool:
-    """Whether a backend may be turned down only because vLLM's compiled code is not here."""
-    gone = any(str(one["name"]).startswith(("vllm.", "torch.ops.")) for one in found.get("stubs", ()))
-    return gone and re.search(r"current device|not available|No \w+ MoE backend", str(problem)) is not None
+    """Whether a backend may be rejected only because vLLM's compiled code is missing here."""
+    missing = any(str(one["name"]).startswith(("vllm.", "torch.ops.")) for one in found.get("stubs", ()))
+    return missing and re.search(r"current device|not available|No \w+ MoE backend", str(problem)) is not None
 
 
 def experts_method(config: Any, experts: int, text: Any) -> Tuple[str, Any]:
-    """The release's own quantization makes the method of a layer of experts, which asks the oracle for its kernels."""
+    """The release's own quantization creates the method of a layer of experts, which asks the oracle for kernels."""
     fused: Any = importlib.import_module("vllm.model_executor.layers.fused_moe")
     try:
         kind: Any = importlib.import_module("vllm.model_executor.layers.fused_moe.routed_experts").RoutedExperts
@@ -61,7 +61,7 @@ def experts_method(config: Any, experts: int, text: Any) -> Tuple[str, Any]:
     values = {"moe_config": described, "moe_parallel_config": described.moe_parallel_config, "activation": "silu",
               "layer_name": EXPERTS, "local_num_experts": described.num_local_experts,
               "global_num_experts": experts, "apply_router_weight_on_input": False,
-              # The release's own defaults: compressed-tensors looks its layers up by them.
+              # The release's own defaults, by which compressed-tensors finds its layers.
               "ckpt_gate_proj_name": "gate_proj", "ckpt_up_proj_name": "up_proj",
               "ckpt_down_proj_name": "down_proj"}  # fmt: skip
     for name, value in values.items():
@@ -79,7 +79,7 @@ def experts_method(config: Any, experts: int, text: Any) -> Tuple[str, Any]:
     raise NotAskable("%s names no backend in this release" % where)
 
 
-def alone(kind: Any) -> Any:
+def single_gpu(kind: Any) -> Any:
     """The parallel configuration of one GPU."""
     if hasattr(kind, "make_no_parallel"):
         return kind.make_no_parallel()
@@ -89,10 +89,10 @@ def alone(kind: Any) -> Any:
 
 
 def layer(config: Any, experts: int, text: Any) -> Any:
-    """The description of one layer of experts, from the model's own figures; nothing is computed."""
+    """The configuration of one layer of experts, from the model's config.json."""
     moe = importlib.import_module("vllm.model_executor.layers.fused_moe.config")
     parallel = config.parallel_config
-    split = alone(moe.FusedMoEParallelConfig)
+    split = single_gpu(moe.FusedMoEParallelConfig)
     size = int(parallel.tensor_parallel_size)
     expert_parallel = bool(getattr(parallel, "enable_expert_parallel", False)) and size > 1
     if size > 1:

@@ -1,6 +1,6 @@
-"""The model itself, built by the release's own code on a device without memory: each layer chooses its kernels.
+"""Builds the model by the release's own code on the meta device, where each layer chooses its kernels.
 
-No weight is loaded and nothing is computed. What the layers hold afterwards is what a server's layers would hold.
+No weight is loaded and nothing is computed. Then the layers hold the kernels of a server's layers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ GROUPS = {
     "_WORLD": 0, "_TP": "tensor_parallel_size", "_EP": 0, "_PP": 1, "_DP": "data_parallel_size", "_EPLB": 0,
     "_DCP": "decode_context_parallel_size", "_PCP": "prefill_context_parallel_size",
 }  # fmt: skip
-# Whose line it is, by the logger and the text; the first that matches.
+# The subject of a log line, by its logger and text; the first match counts.
 SUBJECTS = (
     ("vision", r"\bvit attention\b|MMEncoderAttention"),
     ("mamba", r"\.mamba\.|\bGDN\b|Mamba"),
@@ -31,7 +31,7 @@ KERNELS = ("vllm.model_executor.kernels.linear", "vllm.model_executor.layers.qua
 
 
 class Rank:
-    """The first of some workers, as the release's groups of processes describe it."""
+    """A process group of the release, with this process as the first of ``size`` workers."""
 
     def __init__(self, size: int) -> None:
         self.world_size, self.ranks = size, list(range(size))
@@ -48,7 +48,7 @@ class Rank:
 
 @contextlib.contextmanager
 def workers(config: Any) -> Iterator[None]:
-    """The release's groups of processes, with this one as the first. All stages of a pipeline are built here."""
+    """Sets the release's process groups, with this process as the first; it builds all pipeline stages."""
     state: Any = importlib.import_module("vllm.distributed.parallel_state")
     parallel = config.parallel_config
     every = int(parallel.tensor_parallel_size) * int(parallel.data_parallel_size)
@@ -65,7 +65,7 @@ def workers(config: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def tried(found: Doc) -> Iterator[None]:
-    """Writes down which linear kernels the release tried and turned down, with its reasons."""
+    """Records the linear kernels that the release rejects, with its reasons."""
     module: Any = next((sys.modules[name] for name in KERNELS if hasattr(sys.modules.get(name), "_KernelT")), None)
     kinds = [kind for name, listed in vars(module).items() if name.startswith("_POSSIBLE")
              for some in listed.values() for kind in some] if module else []  # fmt: skip
@@ -104,7 +104,7 @@ def tried(found: Doc) -> Iterator[None]:
 
 
 def build(config: Any, found: Doc, draft: Any = None) -> Any:
-    """The model of the configuration, or its ``draft`` (a configuration of a model), without weights."""
+    """The model of the configuration, or of its ``draft`` (a model configuration), without weights."""
     torch: Any = importlib.import_module("torch")
     initialize = named("model")[1]
     config.compilation_config.static_forward_context.clear()
@@ -118,28 +118,28 @@ def build(config: Any, found: Doc, draft: Any = None) -> Any:
 
 
 def ask_layers(config: Any, answers: Doc, found: Doc, lines: Lines) -> None:
-    """What only the layers themselves know: linear kernels, Mamba and GDN, and what the selectors could not be asked.
+    """Ask the layers for linear kernels, Mamba and GDN, and for what the selectors did not tell.
 
-    Nothing is refused here: where the model can't be made, a note says why.
+    An error here is no refusal: where the model can't be built, a note has the reason.
     """
     left = [one["step"] for one in answers["unasked"] if one["step"] in ("attention", "moe")]
-    if not whole():
-        why = (
-            "they hang on vLLM's compiled code and PyTorch's CUDA, which are not here; in the profile's image they are"
+    if not has_compiled_code():
+        why = "they need vLLM's compiled code and PyTorch's CUDA, which the profile's image has"
+        answers["notes"].append(
+            "linear kernels, Mamba and GDN backends and a draft's kernels are unknown here: %s" % why
         )
-        answers["notes"].append("linear kernels, Mamba and GDN backends and a draft's kernels were not asked: %s" % why)
         return
     before, lines.kept = lines.kept, []
     try:
         model = build(config, found)
     except Exception as problem:
         why = "%s: %s" % (type(problem).__name__, str(problem).strip().partition("\n")[0][:300])
-        answers["notes"].append("the layers were not asked, because the model can't be made here: %s" % why)
+        answers["notes"].append("the kernels of the layers are unknown: the model can't be built here: %s" % why)
         lines.kept = before
         return
     logged, lines.kept = lines.kept, before
-    told = chosen(model, config)
-    for step, one in told.items():
+    kernels = chosen(model, config)
+    for step, one in kernels.items():
         if one["backend"] and (step in left or step in ("linear", "mamba")):
             answers["asked"][step] = one
             answers["unasked"] = [other for other in answers["unasked"] if other["step"] != step]
@@ -147,41 +147,41 @@ def ask_layers(config: Any, answers: Doc, found: Doc, lines: Lines) -> None:
 
 
 def ask_draft(config: Any, answers: Doc, found: Doc, lines: Lines) -> None:
-    """The kernels of the draft of a speculation: the release lays its settings over the server's, and makes it.
+    """Ask for the kernels of a draft: the release merges its settings over the server's, and builds it.
 
-    Nothing is refused here, either: its layers may be quantized otherwise than envgen's own copy of the model says.
+    An error here is no refusal, either: its layers may be quantized in another way than envgen's facts have it.
     """
     speculation: Any = getattr(config, "speculative_config", None)
     draft = getattr(speculation, "draft_model_config", None)
-    if draft is None or not whole():
+    if draft is None or not has_compiled_code():
         return
     kept = list(lines.kept)
     try:
         settings = speculation.apply_draft_overrides(config)
-        told = chosen(build(settings, found, draft), settings)
+        kernels = chosen(build(settings, found, draft), settings)
     except Exception as problem:
         why = "%s: %s" % (type(problem).__name__, str(problem).strip().partition("\n")[0][:300])
-        answers["notes"].append("the release did not make the draft here: %s" % why)
+        answers["notes"].append("the release did not build the draft here: %s" % why)
         return
     finally:
         lines.kept = kept
-    names = ["%s %s" % (step, one["backend"]) for step, one in told.items() if one["backend"]]
-    answers["asked"]["draft"] = {"where": told["attention"]["where"], "backend": ", ".join(names), "asked_for": None}
+    names = ["%s %s" % (step, one["backend"]) for step, one in kernels.items() if one["backend"]]
+    answers["asked"]["draft"] = {"where": kernels["attention"]["where"], "backend": ", ".join(names), "asked_for": None}
 
 
-def whole() -> bool:
-    """Whether vLLM's compiled code and PyTorch's CUDA build are here."""
+def has_compiled_code() -> bool:
+    """Whether vLLM's compiled code and PyTorch with CUDA are installed here."""
     return compiled_here() and bool(importlib.import_module("torch").version.cuda)
 
 
 def subject(line: Doc) -> str:
-    """Whose line it is."""
+    """The subject of a log line: one of SUBJECTS, or ""."""
     words = "%s %s" % (line["logger"], line["text"])
     return next((name for name, pattern in SUBJECTS if re.search(pattern, words)), "")
 
 
 def chosen(model: Any, config: Any) -> Dict[str, Doc]:
-    """Step -> what the layers of the model hold."""
+    """Step -> the kernels in the layers of the model."""
     held: Dict[str, List[str]] = {"attention": [], "moe": [], "linear": [], "mamba": []}
     for layer in model.modules():
         decode, prefill = getattr(layer, "gdn_decode_kernel", None), getattr(layer, "gdn_prefill_backend", None)

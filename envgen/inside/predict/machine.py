@@ -1,4 +1,4 @@
-"""What a machine without a driver or without the GPU lacks: a stub of libcuda, empty modules, a reported platform."""
+"""Replaces what a machine without a driver or GPU lacks: a stub of libcuda, empty modules, a reported platform."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STUBS = ("/usr/local/cuda*/lib64/stubs/libcuda.so", "/usr/local/cuda*/targets/*/
 
 
 def driver(found: Doc, folder: str) -> None:
-    """Compiled modules are linked against libcuda: without a driver, a stub of it lets them load."""
+    """Without a driver, load a stub of libcuda, which compiled modules are linked against."""
     try:
         ctypes.CDLL("libcuda.so.1")
         return
@@ -39,13 +39,13 @@ def driver(found: Doc, folder: str) -> None:
                 return
     built = built_stub(modules, folder)
     if built is not None and loaded(built):
-        found["stubs"].append({"name": "libcuda.so.1", "how": "built from the names that vLLM's modules want"})
+        found["stubs"].append({"name": "libcuda.so.1", "how": "built from the symbols of vLLM's modules"})
     else:
-        found["notes"].append("libcuda.so.1 is missing, and there is neither a CUDA stub nor a C compiler to make one")
+        found["notes"].append("libcuda.so.1 is missing, and there is neither a CUDA stub nor a C compiler to build one")
 
 
 def unloadable(found: Doc) -> None:
-    """Compiled modules that are there and can't be loaded (no CUDA libraries here): empty ones take their place."""
+    """Replace compiled modules that can't be loaded (no CUDA libraries here) by empty ones."""
     package = os.path.dirname(found["vllm"]["file"])
     count = len(found["stubs"])
     for path in sorted(glob.glob(os.path.join(package, "**", "*.so"), recursive=True)):
@@ -58,7 +58,7 @@ def unloadable(found: Doc) -> None:
         except OSError as problem:
             empty(name, "empty: %s" % problem, found)
     if len(found["stubs"]) > count:
-        not_compiled(found)
+        answer_no(found)
 
 
 def empty(name: str, how: str, found: Doc) -> None:
@@ -72,7 +72,7 @@ def empty(name: str, how: str, found: Doc) -> None:
 
 
 def loaded(path: str) -> bool:
-    """The loader takes it for libcuda.so.1 from now on, by its SONAME."""
+    """Load a library; the loader then uses it as libcuda.so.1, by its SONAME."""
     try:
         ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
     except OSError:
@@ -104,7 +104,7 @@ def built_stub(modules: List[str], folder: str) -> Optional[str]:
 
 
 def imported(name: str, found: Doc) -> Any:
-    """Import a module of vLLM; a compiled one that is not built or can't be loaded is replaced by an empty one."""
+    """Import a module of vLLM; empty modules replace compiled ones that are missing or can't be loaded."""
     for _ in range(8):
         try:
             return importlib.import_module(name)
@@ -113,12 +113,12 @@ def imported(name: str, found: Doc) -> Any:
             if not re.match(r"vllm\._\w+$", missing) or missing in sys.modules:
                 raise NotAskable("import %s: %s: %s" % (name, type(problem).__name__, problem)) from None
             empty(missing, "empty: %s" % problem, found)
-            not_compiled(found)
+            answer_no(found)
     raise NotAskable("import %s: too many compiled modules are missing" % name)
 
 
-def not_compiled(found: Doc) -> None:
-    """While vLLM is imported it asks its compiled code what that supports. What is not there supports nothing."""
+def answer_no(found: Doc) -> None:
+    """On import vLLM asks its compiled code what it supports: answer no where that code is missing."""
     torch = importlib.import_module("torch")
     package = os.path.dirname(found["vllm"]["file"])
     with open(os.path.join(package, "_custom_ops.py"), encoding="utf-8") as file:
@@ -130,8 +130,8 @@ def not_compiled(found: Doc) -> None:
             found["stubs"].append({"name": "torch.ops.%s.%s" % (space, name), "how": "answers no: not compiled here"})
 
 
-def take_platform(request: Doc, found: Doc) -> Optional[Doc]:
-    """Put a platform that reports the GPU of the request into vLLM, unless a real one is there and is wanted."""
+def set_platform(request: Doc, found: Doc) -> Optional[Doc]:
+    """Make vLLM use a platform that reports the requested GPU, unless a real one is there and requested."""
     platforms = imported("vllm.platforms", found)
     gpu = request["gpu"]
     if request.get("real") and platforms.current_platform.is_cuda():
@@ -144,10 +144,10 @@ def take_platform(request: Doc, found: Doc) -> Optional[Doc]:
     cuda = imported("vllm.platforms.cuda", found)
     interface = imported("vllm.platforms.interface", found)
     capability = interface.DeviceCapability(*gpu["capability"])
-    told: Doc = {"count": 1}
+    reported: Doc = {"count": 1}
 
     class Reported(cuda.CudaPlatformBase):  # type: ignore[misc, name-defined]
-        """vLLM's CUDA platform, with the figures of a GPU that is not there."""
+        """vLLM's CUDA platform, with the figures of another GPU."""
 
         get_device_capability = classmethod(lambda cls, device_id=0: capability)
         get_device_name = classmethod(lambda cls, device_id=0: gpu["name"])
@@ -155,45 +155,45 @@ def take_platform(request: Doc, found: Doc) -> Optional[Doc]:
         get_device_uuid = classmethod(lambda cls, device_id=0: "GPU-reported-by-envgen")
         get_current_memory_usage = classmethod(lambda cls, device=None: 0)
         is_fully_connected = classmethod(lambda cls, device_ids: True)
-        device_count = classmethod(lambda cls: told["count"])
+        device_count = classmethod(lambda cls: reported["count"])
 
     platforms._current_platform = Reported()
-    for name, module in list(sys.modules.items()):  # those that have imported it by name already
+    for name, module in list(sys.modules.items()):  # modules that have imported it by name
         if name.startswith("vllm") and "current_platform" in vars(module) and module is not platforms:
             vars(module)["current_platform"] = platforms._current_platform
     found["platform"] = {"name": gpu["name"], "capability": list(gpu["capability"]), "memory": int(gpu["memory"]),
                          "count": 1, "real": False}  # fmt: skip
-    return told
+    return reported
 
 
 def compiled_here() -> bool:
-    """Whether vLLM's own compiled code is here and was loaded."""
+    """Whether vLLM's own compiled code was loaded."""
     return not any(
         vars(one).get("__file__") == EMPTY for one in list(sys.modules.values()) if isinstance(one, type(sys))
     )
 
 
-class Anything:
-    """In the place of a stream or an event that a layer keeps, and that nothing here calls."""
+class Placeholder:
+    """Replaces a stream or event that a layer keeps; calling it is an error."""
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
-    def __getattr__(self, name: str) -> "Anything":
+    def __getattr__(self, name: str) -> "Placeholder":
         if name.startswith("__"):
             raise AttributeError(name)
         return self
 
     def __call__(self, *_: Any, **__: Any) -> Any:
-        raise NotAskable("a layer computes something while it is made")
+        raise NotAskable("a layer computes something in its constructor")
 
 
 @contextlib.contextmanager
 def without_gpu(found: Doc) -> Iterator[None]:
-    """Layers are made without memory, whatever device they name, and no context is opened on a GPU that is there."""
+    """Layers are built on the meta device, whatever device they name; no context is opened on a real GPU."""
     torch: Any = importlib.import_module("torch")
     mode: Any = importlib.import_module("torch.overrides").TorchFunctionMode
 
-    class Nowhere(mode):  # type: ignore[misc]
+    class OnMeta(mode):  # type: ignore[misc]
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = dict(kwargs or {})
             if kwargs.get("device") is not None and str(kwargs["device"]) != "cpu":
@@ -201,18 +201,18 @@ def without_gpu(found: Doc) -> Iterator[None]:
             kwargs.pop("pin_memory", None)
             return function(*args, **kwargs)
 
-    told, sizes = found["platform"], {"multi_processor_count": 48, "warp_size": 32}  # only buffers hang on the sizes
-    major, minor = told["capability"]
-    properties = type("Properties", (), dict(sizes, major=major, minor=minor, name=told["name"],
-                                             total_memory=told["memory"]))  # fmt: skip
+    platform, sizes = found["platform"], {"multi_processor_count": 48, "warp_size": 32}  # sizes of buffers only
+    major, minor = platform["capability"]
+    properties = type("Properties", (), dict(sizes, major=major, minor=minor, name=platform["name"],
+                                             total_memory=platform["memory"]))  # fmt: skip
     put: Doc = {"current_device": lambda: 0, "get_device_properties": lambda *_: properties,
-                "get_device_capability": lambda *_: (major, minor), "Stream": Anything, "Event": Anything,
-                "current_stream": Anything, "synchronize": Anything, "set_device": Anything}  # fmt: skip
+                "get_device_capability": lambda *_: (major, minor), "Stream": Placeholder, "Event": Placeholder,
+                "current_stream": Placeholder, "synchronize": Placeholder, "set_device": Placeholder}  # fmt: skip
     before = {name: getattr(torch.cuda, name) for name in put}
     for name, one in put.items():
         setattr(torch.cuda, name, one)
     try:
-        with torch.device("meta"), Nowhere():
+        with torch.device("meta"), OnMeta():
             yield
     finally:
         for name, one in before.items():

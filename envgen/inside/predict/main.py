@@ -1,6 +1,6 @@
-"""Runs inside the container: asks the vLLM that is installed there what it would choose on a GPU that may be absent.
+"""Runs inside the container: asks its vLLM what it would choose on a GPU that may be absent.
 
-Nothing is chosen here: the release's own parser, configuration and selectors answer.
+The answers are those of the release's own parser, configuration and selectors.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import tempfile
 from typing import Any, Dict, Iterator
 
 from envgen.inside.predict.attention import ask_attention
-from envgen.inside.predict.config import configured, known_parsers, parsed, place_model
+from envgen.inside.predict.config import configured, find_config, known_parsers, parsed
 from envgen.inside.predict.experts import ask_moe
 from envgen.inside.predict.layers import ask_draft, ask_layers
-from envgen.inside.predict.machine import driver, take_platform, unloadable
-from envgen.inside.predict.release import Lines, named, release, told
+from envgen.inside.predict.machine import driver, set_platform, unloadable
+from envgen.inside.predict.release import Lines, named, recording, release
 
 Doc = Dict[str, Any]
 
@@ -26,8 +26,8 @@ def answer(request: Doc) -> Doc:
     lines = Lines()
     found: Doc = {"asked": {}, "refusals": [], "unasked": [], "stubs": [], "notes": []}
     found["python"] = sys.version.split()[0]
-    with tempfile.TemporaryDirectory(prefix="envgen-predict-") as folder, told(found, lines):
-        # Nothing is downloaded, and no cache of the service is written.
+    with tempfile.TemporaryDirectory(prefix="envgen-predict-") as folder, recording(found, lines):
+        # No download, and no write to the service's caches.
         os.environ.update(HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", VLLM_CACHE_ROOT=os.path.join(folder, "cache"))
         ask_all(request, found, lines, folder)
     found["lines"] = lines.kept
@@ -38,13 +38,13 @@ def ask_all(request: Doc, found: Doc, lines: Lines, folder: str) -> None:
     release(found, lines)
     driver(found, folder)
     unloadable(found)
-    platform = take_platform(request, found)
+    platform = set_platform(request, found)
     lines.step = "arguments"
     args = parsed(request, found)
     known_parsers(args, found)
-    place_model(args, request, found, folder)
+    find_config(args, request, found, folder)
     lines.step = "configuration"
-    if platform is not None:  # the platform that is pretended has as many GPUs as one worker a GPU needs
+    if platform is not None:  # the reported platform has one GPU per worker
         sizes = [getattr(args, name, 1) or 1 for name in ("tensor_parallel_size", "pipeline_parallel_size")]
         platform["count"] = max(int(sizes[0]) * int(sizes[1]), 1)
         found["platform"]["count"] = platform["count"]
@@ -52,7 +52,7 @@ def ask_all(request: Doc, found: Doc, lines: Lines, folder: str) -> None:
     ask_selectors(config, found, lines)
     layers(config, found, found, lines)
     if offline(lines):
-        # Whether NVIDIA's cubins can be had is decided where the server starts: ask for both.
+        # Whether NVIDIA's cubins can be downloaded depends on where the server starts: ask for both.
         other: Doc = {"asked": {}, "refusals": [], "unasked": [], "notes": [], "kv": dict(found["kv"])}
         other.update({name: found[name] for name in ("model", "quantization")})
         os.environ["VLLM_HAS_FLASHINFER_CUBIN"] = "1"
@@ -69,25 +69,25 @@ def ask_all(request: Doc, found: Doc, lines: Lines, folder: str) -> None:
 
 
 def ask_selectors(config: Any, answers: Doc, lines: Lines) -> None:
-    """Ask each selector; its answer, its refusal or why it can't be asked goes into ``answers``."""
+    """Ask each selector, and record in ``answers`` its choice, its refusal, or why there is none."""
     for lines.step, ask in (("attention", ask_attention), ("moe", ask_moe)):
-        with told(answers, lines), named("set config")[1](config), everything_logged():
+        with recording(answers, lines), named("set config")[1](config), everything_logged():
             answers["asked"][lines.step] = ask(config, answers)
 
 
 def layers(config: Any, answers: Doc, found: Doc, lines: Lines) -> None:
-    """Ask the layers of the model what the selectors can't be asked; nothing is refused for it."""
+    """Ask the layers of the model for what the selectors do not tell; an error here is no refusal."""
     if answers["refusals"]:
         return
     lines.step = "layers"
-    with told(answers, lines), named("set config")[1](config), everything_logged():
+    with recording(answers, lines), named("set config")[1](config), everything_logged():
         ask_layers(config, answers, found, lines)
         ask_draft(config, answers, found, lines)
 
 
 @contextlib.contextmanager
 def everything_logged() -> Iterator[None]:
-    """The reasons for what was not chosen are debug messages."""
+    """Log at debug level: the reasons against a choice are debug messages."""
     root = logging.getLogger("vllm")
     level, others = root.level, [(one, one.level) for one in root.handlers if not isinstance(one, Lines)]
     for one, _ in others:
@@ -102,15 +102,15 @@ def everything_logged() -> Iterator[None]:
 
 
 def offline(lines: Lines) -> bool:
-    """Whether the release missed NVIDIA's artifactory, with no variable that lists what is there."""
+    """Whether the release could not reach NVIDIA's artifactory, and no variable replaces its answer."""
     asked = any("artifactory" in one["text"] and one["level"] == "WARNING" for one in lines.kept)
     return asked and "VLLM_HAS_FLASHINFER_CUBIN" not in os.environ
 
 
 def forget() -> None:
-    """Drop what the release has remembered about FlashInfer and its own choice, log messages included."""
+    """Clear the release's caches of FlashInfer's state, of its choices and of messages logged once."""
     for name in ("vllm.utils.flashinfer", "vllm.v1.attention.selector", "vllm.v1.attention.backends.utils",
                  "vllm.platforms.cuda", "vllm.logger"):  # fmt: skip
         for one in list(vars(sys.modules.get(name, sys)).values()):
-            if type(one).__name__ == "_lru_cache_wrapper":  # a platform claims to have any attribute
+            if type(one).__name__ == "_lru_cache_wrapper":  # a platform reports any attribute
                 one.cache_clear()

@@ -1,7 +1,6 @@
-"""What the installed vLLM is asked by, and how it answers: names, refusals, what it logs.
+"""The functions of the installed vLLM, its refusals and its log.
 
-Names move between releases: ``PLACES`` has all that are known, newest first, and each answer names the one that was
-used.
+Functions move between releases: ``PLACES`` has all known places, newest first. Each answer names the one it used.
 """
 
 from __future__ import annotations
@@ -42,15 +41,15 @@ INSPECTED: List[str] = []  # why a model's class could not be imported
 
 
 class Refused(Exception):
-    """The release refused, in its own words."""
+    """The release refused; the message is its own."""
 
 
 class NotAskable(Exception):
-    """This release has no such function, or wants to know more than can be given it."""
+    """This release has no such function, or needs more than is known here."""
 
 
 class Lines(logging.Handler):
-    """Keeps what the release logs; ``step`` is what it was doing."""
+    """Keeps the release's log; ``step``: the current question."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self, logging.DEBUG)
@@ -65,8 +64,8 @@ class Lines(logging.Handler):
             self.kept.append({"step": self.step, "level": record.levelname, "logger": record.name, "text": text})
 
 
-def behind(problem: BaseException) -> List[BaseException]:
-    """The exception and what it was raised for, down to the first."""
+def causes_of(problem: BaseException) -> List[BaseException]:
+    """The exception and all its causes."""
     found: List[BaseException] = []
     waiting: List[Any] = [problem]
     while waiting:
@@ -75,21 +74,21 @@ def behind(problem: BaseException) -> List[BaseException]:
             continue
         found.append(one)
         waiting.append(one.__cause__ or (None if one.__suppress_context__ else one.__context__))
-        if type(one).__name__ == "ValidationError":  # pydantic's: it holds what a validator raised
+        if type(one).__name__ == "ValidationError":  # pydantic's, with the validator's error
             with contextlib.suppress(Exception):
                 waiting += [each.get("ctx", {}).get("error") for each in one.errors()]  # type: ignore[attr-defined]
     return found
 
 
-def on_purpose(problem: BaseException) -> bool:
-    """Whether the release itself refuses. An accident, a missing package or a missing file says nothing about a
-    server that has them."""
+def is_refusal(problem: BaseException) -> bool:
+    """Whether the release itself refuses. A bug, a missing package or a missing file is not a refusal: the server may
+    have them."""
     text = str(problem)
     if "failed to be inspected" in text or re.search(r"\bImportError\b", text):
         return False
     if "requires Triton" in text and not has_triton():
         return False
-    if any(isinstance(one, (ImportError, OSError)) for one in behind(problem)):
+    if any(isinstance(one, (ImportError, OSError)) for one in causes_of(problem)):
         return False
     if type(problem).__name__ == "ValidationError" and type(problem).__module__.startswith("pydantic"):
         return True
@@ -101,45 +100,45 @@ def on_purpose(problem: BaseException) -> bool:
     last = frames[-1]
     packaged = "site-packages" in last.filename or "dist-packages" in last.filename
     if last.filename.startswith(STDLIB) and not packaged:
-        return False  # int("x"), a JSON file that is none
+        return False  # int("x"), invalid JSON
     return not last.line or last.line.startswith("raise")
 
 
 def has_triton() -> bool:
-    """Whether the release has Triton switched on: without a driver, as here, it is off."""
+    """Whether Triton is on in the release: it is off without a driver, as here."""
     return bool(getattr(sys.modules.get("vllm.triton_utils"), "HAS_TRITON", True))
 
 
-def said(problem: BaseException) -> str:
-    """What was refused, without the frame that pydantic puts around it."""
+def message_of(problem: BaseException) -> str:
+    """The message of a refusal, without pydantic's frame."""
     text = str(problem)
     inner = re.search(r"\n\s+(Value error|Assertion failed), (.*?) \[type=", text, re.DOTALL)
     return "%s: %s" % (type(problem).__name__, inner.group(2) if inner else text)
 
 
-def turned_down(problem: BaseException, lines: Optional[Lines] = None) -> Exception:
-    """A refusal of the release, or why it could not be asked and what would make the answer known."""
-    if on_purpose(problem):
-        return Refused(said(problem))
+def error_for(problem: BaseException, lines: Optional[Lines] = None) -> Exception:
+    """Refused, or NotAskable with the reason and what would give an answer."""
+    if is_refusal(problem):
+        return Refused(message_of(problem))
     why = "%s: %s" % (type(problem).__name__, str(problem)[:1000])
-    chain = behind(problem)
+    chain = causes_of(problem)
     missing = next((one for one in chain if isinstance(one, ImportError)), None)
     logged = [one["text"] for one in (lines.kept if lines else ()) if "inspecting model arch" in one["text"]]
     if "failed to be inspected" in why and (INSPECTED or logged):
         why += " (%s)" % (INSPECTED or logged)[-1][-600:]
     if missing is not None or "No module named" in why:
         package = getattr(missing, "name", None) or (re.findall(r"No module named '([\w.]+)'", why) or ["it"])[-1]
-        known = "with %s installed where it is asked, as the profile's image has it" % package
+        known = "with %s installed, as in the profile's image" % package
     elif any(isinstance(one, OSError) for one in chain):
         known = "with the model's files in the cache: `envgen model pull`"
     else:
-        known = "where the server starts; this is an error of the release, not a refusal of the model"
+        known = "where the server starts: this is an error of the release, not a refusal of the model"
     return NotAskable("%s; it would be known %s" % (why, known))
 
 
 @contextlib.contextmanager
-def told(answers: Doc, lines: Lines) -> Iterator[None]:
-    """What is raised inside goes into ``answers``: a refusal, or why it can't be asked."""
+def recording(answers: Doc, lines: Lines) -> Iterator[None]:
+    """Records an exception inside in ``answers``: as a refusal, or as a question without an answer."""
     try:
         yield
     except Refused as no:
@@ -151,7 +150,7 @@ def told(answers: Doc, lines: Lines) -> Iterator[None]:
 
 
 def named(what: str) -> Tuple[str, Any]:
-    """(where, function) of the first place that this release has."""
+    """(place, function): the first place that exists in this release."""
     for place, name in PLACES[what]:
         try:
             module = importlib.import_module(place)
@@ -164,23 +163,23 @@ def named(what: str) -> Tuple[str, Any]:
         if hasattr(module, name):
             return "%s.%s" % (place, name), getattr(module, name)
     known = ", ".join("%s.%s" % one for one in PLACES[what])
-    raise NotAskable("this release has none of %s" % known)
+    raise NotAskable("this release has none of: %s" % known)
 
 
 def accepted(function: Any, values: Doc) -> Doc:
-    """Those of the values that this release's function has a parameter for."""
+    """The values for which this release's function has a parameter."""
     names = inspect.signature(function).parameters
     return {name: value for name, value in values.items() if name in names}
 
 
 def asked_for(config: Any, part: str, name: str) -> Optional[str]:
-    """What the service's own words choose; None where the choice is left to the release."""
+    """The service's own choice; None where it leaves the choice to the release."""
     found = getattr(getattr(config, part, None), name, None)
     return None if found in (None, "auto") else str(getattr(found, "name", found))
 
 
 def release(found: Doc, lines: Lines) -> None:
-    """Import vLLM and listen to its log."""
+    """Import vLLM, and keep its log."""
     for name in ("torch", "flashinfer-python", "flashinfer-cubin", "transformers"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found.setdefault("versions", {})[name] = importlib.metadata.version(name)
@@ -196,5 +195,5 @@ def release(found: Doc, lines: Lines) -> None:
     found["vllm"] = {"version": str(getattr(vllm, "__version__", "unknown")), "file": place}
     logger: Any = logging.getLogger("vllm")
     logger.addHandler(lines)
-    remove = logger.removeHandler  # from 0.3x on it sets logging up once more, from its configuration
+    remove = logger.removeHandler  # newer releases configure logging again, which would remove ours
     logger.removeHandler = lambda one: None if one is lines else remove(one)

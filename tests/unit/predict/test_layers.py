@@ -53,7 +53,7 @@ def test_a_draft_is_made_with_its_own_settings(monkeypatch: pytest.MonkeyPatch) 
         return model
 
     monkeypatch.setattr(layers, "build", build)
-    monkeypatch.setattr(layers, "whole", lambda: True)
+    monkeypatch.setattr(layers, "has_compiled_code", lambda: True)
     speculation = types.SimpleNamespace(draft_model_config="draft", apply_draft_overrides=lambda config: settings)
     config, lines = types.SimpleNamespace(speculative_config=speculation), Lines()
     answers: dict[str, Any] = {"asked": {}, "notes": [], "refusals": []}

@@ -14,7 +14,7 @@ from envgen.inside.predict.release import NotAskable
 
 def placed(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"unasked": []}
-    config.place_model(Namespace(model=str(folder)), {"models": {}}, found, str(folder))
+    config.find_config(Namespace(model=str(folder)), {"models": {}}, found, str(folder))
     model: dict[str, Any] = found["model"]
     return model
 

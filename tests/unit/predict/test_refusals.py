@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from envgen.inside.predict.release import NotAskable, Refused, turned_down
+from envgen.inside.predict.release import NotAskable, Refused, error_for
 
 
 def on_purpose() -> None:
@@ -80,7 +80,7 @@ def answered(function: Callable[[], None]) -> Exception:
     try:
         function()
     except Exception as problem:
-        return turned_down(problem)
+        return error_for(problem)
     raise AssertionError
 
 
