@@ -140,9 +140,13 @@ class NotFoundError(EnvgenError):
 
 
 class EngineError(EnvgenError):
-    """Docker itself is the trouble: absent, stopped, too old, no permission."""
+    """Docker itself is the trouble: absent, stopped, too old, no permission. ``command`` fixes it, or shows more."""
 
     exit_code = ExitCode.ENGINE
+
+    def __init__(self, message: str, *, hint: str = "", command: str = "docker version") -> None:
+        self.command = command
+        super().__init__(message, hint=hint)
 
 
 class EngineTimeout(EngineError):

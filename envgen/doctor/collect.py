@@ -1,6 +1,6 @@
-"""From a profile to evidence: what is asked inside a container, what it should be, and what is around it.
+"""Collect the evidence for the checks: from the probe in the container, from the engine and from this machine.
 
-The probe's exec takes the longest, so it starts as soon as the container is known. Everything else is done meanwhile.
+The probe takes the longest, so it starts as soon as the container is known; the rest is collected meanwhile.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from envgen.render.plan import wheel_folder
 from envgen.serve.preflight import holders
 
 PROGRAM = run.Program("probe/facts")
-Facts: TypeAlias = "tuple[Probe | None, Trouble | None]"  # or the reason for none: exactly one of the two
-Answer: TypeAlias = "tuple[Facts, tuple[float, float]]"  # and when it was asked and given
+Facts: TypeAlias = "tuple[Probe | None, Trouble | None]"  # exactly one of the two
+Answer: TypeAlias = "tuple[Facts, tuple[float, float]]"  # with the time before and after
 T = TypeVar("T")
 LABEL = "dev.envgen.patches"
 PER_MACHINE = ("MAX_JOBS", "ENVGEN_MEMORY_FLOOR")  # computed or chosen when a service starts
-MOST = 50_000  # entries of one folder that are looked at for files of root's, those near the top first
-LOOK = 2.0  # seconds between two looks at an engine whose answer is awaited
-TIMEOUT = 15  # seconds; the probe itself gives up after 10
+MOST = 50_000  # entries of a folder that are searched for files of root, breadth first
+LOOK = 2.0  # seconds between two checks that the engine still answers
+TIMEOUT = 15  # seconds; the probe's own limit is 10
 DATA = ("csrc", "include", "cutlass", "spdlog")  # what FlashInfer's JIT compiles from
 ALSO = ("flashinfer_jit_cache", "flashinfer_cubin")
 DISTRIBUTIONS = (
@@ -52,7 +52,7 @@ DISTRIBUTIONS = (
 
 
 def folders(profile: Profile, service: str) -> list[str]:
-    """Where Python is started: where the service and a shell start, each checkout and its parent, / and the home."""
+    """The folders to start Python in: those of the service and of a shell, each checkout and its parent, / and ~."""
     described = profile.services.get(service)
     found = [str(described.working_dir)] if described and described.working_dir else []
     found.append(str(profile.working_dir))
@@ -62,12 +62,12 @@ def folders(profile: Profile, service: str) -> list[str]:
 
 
 def flags(profile: Profile, service: str) -> list[str]:
-    """The flags of vLLM's server: of the service if it starts one, else of all services that do."""
+    """The flags of vLLM's server: the service's, or else those of the first service that starts one."""
     mine = [profile.services[service]] if service in profile.services else []
     for described in mine if any(map(is_server, mine)) else list(profile.services.values()):
         if is_server(described):
             words = described.argv[: described.argv.index("--")] if "--" in described.argv else described.argv
-            head = words.index("-m") + 2 if "-m" in words else 1  # python's own words are not vLLM's
+            head = words.index("-m") + 2 if "-m" in words else 1  # after `vllm` or `python -m MODULE`
             return [word.partition("=")[0] for word in words[head:] if re.match("--?[a-zA-Z]", word)]
     return []
 
@@ -85,9 +85,9 @@ def request(
     claims: Sequence[Any] = (),
     load: bool = False,
 ) -> dict[str, Any]:
-    """The probe's request. ``paths``: the mounts to look at; default: all that the profile names.
+    """The probe's request. ``paths``: the mounts to look at (default: all of the profile).
 
-    ``claims``: what patches must have left in files. ``load``: load the vocabularies for real, which takes a second.
+    ``claims``: the lines that patches must have added. ``load``: also load the vocabularies, which takes a second.
     """
     sources = profile.sources.values()
     wheels = {name: wheel_folder(name) for name, source in profile.mounted_sources.items() if source.binaries}
@@ -116,40 +116,39 @@ def request(
 
 
 def program(profile: Profile) -> str:
-    """The Python that a user's shell would start: by name, so that a virtual environment on PATH wins."""
+    """The Python that a user's shell would start: a name, so that a virtual environment on PATH wins."""
     return profile.base.python if "/" not in profile.base.python else "python3"
 
 
 def ask(execute: run.Execute, python: str, request: Mapping[str, Any]) -> Facts:
-    """What the probe found in a container."""
-    printed: list[ExecResult] = []
+    """Run the probe in a container."""
+    results: list[ExecResult] = []
 
-    def kept(argv: Sequence[str], stdin: bytes, timeout: float) -> ExecResult:
-        printed.append(execute(argv, stdin, timeout))
-        return printed[-1]
+    def recorded(argv: Sequence[str], stdin: bytes, timeout: float) -> ExecResult:
+        results.append(execute(argv, stdin, timeout))
+        return results[-1]
 
     try:
-        answer = run.ask(kept, python, PROGRAM, request, timeout=TIMEOUT)
+        answer = run.ask(recorded, python, PROGRAM, request, timeout=TIMEOUT)
     except EnvgenError as problem:
         return not_run(problem)
     if isinstance(answer, run.Failure):
-        seen = "; ".join([str(answer), f"{len(printed[-1].stdout)} bytes of output", *answer.stack[-1:]])
-        return None, Trouble("the probe brought no document back", seen[:300])
+        seen = "; ".join([str(answer), f"{len(results[-1].stdout)} bytes of output", *answer.stack[-1:]])
+        return None, Trouble("the probe returned no document", seen[:300])
     try:
-        # The runner's mark begins a line: what is before it was printed while Python started.
-        return from_json(answer, noise=max(0, printed[-1].stdout.rfind(run.BEGIN))), None
+        # What is before the runner's mark was printed while Python started.
+        return from_json(answer, noise=max(0, results[-1].stdout.rfind(run.BEGIN))), None
     except ShapeError as problem:
         return None, Trouble("the probe's document can't be read", str(problem)[:300])
 
 
 def not_run(problem: EnvgenError) -> Facts:
-    """No facts, because of this error."""
     return None, Trouble("the probe could not be run", str(problem).splitlines()[0][:300])
 
 
 def service_env(profile: Profile, service: str) -> dict[str, str]:
-    """All variables that a container of the service should have: the image's (PYTHONPATH goes on with the base
-    image's), under those of Compose."""
+    """The variables that a container of the service should have: the image's, overridden by Compose's. The image's
+    PYTHONPATH is only the beginning: the base image's follows."""
     env = {**promised.derived_env(profile), **promised.compose_env(profile, service)}
     return {name: value for name, value in env.items() if name not in PER_MACHINE}
 
@@ -157,8 +156,8 @@ def service_env(profile: Profile, service: str) -> dict[str, str]:
 def claims(profile: Profile, root: Path, label: str) -> list[dict[str, Any]]:
     """A request for each Python file that the label's patches change: package, file, and the blocks that they add.
 
-    Of several patches to one file only the last one is asked about: it may have changed what the others added. Patches
-    that are no longer in the project can't be asked about; ``image.render`` says that the profile has changed.
+    Only the last patch of a file is checked: it may have changed what the others added. Patches that are no longer in
+    the project can't be checked; ``image.render`` reports the changed profile.
     """
     folders = {source.patches: source for source in profile.sources.values() if source.patches}
     found: dict[tuple[str, str], dict[str, Any]] = {}
@@ -176,7 +175,7 @@ def claims(profile: Profile, root: Path, label: str) -> list[dict[str, Any]]:
 
 
 def build_needs(profile: Profile, root: Path) -> frozenset[str]:
-    """The packages that the builds of mounted checkouts ask for: envgen-install puts them beside the image's."""
+    """The build requirements of mounted checkouts, which envgen-install installs beside the image's packages."""
     found: set[str] = set()
     for source in profile.mounted_sources.values():
         assert source.origin.checkout is not None
@@ -187,7 +186,7 @@ def build_needs(profile: Profile, root: Path) -> frozenset[str]:
 
 
 def foreign(profile: Profile, root: Path) -> tuple[Foreign, ...]:
-    """The folders of the profile with files of root's in them; none are looked for where envgen runs as root."""
+    """The folders of the profile that contain files of root; none if envgen runs as root."""
     machine = promised.compose_environment(profile, root)
     wanted = {name: promised.checkout_variable(name) for name in profile.mounted_sources}
     wanted |= {f"cache {name}": promised.cache_variable(name) for name, cache in profile.caches.items() if cache.host}
@@ -215,35 +214,35 @@ def of_root(folder: str, most: int = MOST) -> list[str]:
                     if entry.is_dir(follow_symlinks=False):
                         folders.append(entry.path)
         except OSError:
-            continue  # a folder that only root may read has been counted
+            continue  # readable by root only, and counted above
     return found
 
 
-def is_of_root(_path: str, found: os.stat_result) -> bool:
-    """Whether a path with this stat is root's."""
-    return found.st_uid == 0
+def is_of_root(_path: str, status: os.stat_result) -> bool:
+    return status.st_uid == 0
 
 
 def choose_service(profile: Profile, wanted: str | None) -> str:
-    """The service that remedies name when none runs: the wanted one, `dev`, else the first."""
+    """The service for remedies when none runs: the wanted one, `dev`, or the first."""
     if wanted:
         return wanted
     return "dev" if "dev" in profile.services else next(iter(profile.services), "dev")
 
 
 def choose_container(containers: Sequence[Container], wanted: str | None) -> Container | None:
-    """The running container: of the wanted service, else of `dev`, else any; an ended one if it is wanted or failed."""
+    """The container to examine: a running one of the wanted service (else `dev`, else any), or an ended one that is
+    wanted or has failed."""
     mine = [one for one in containers if not wanted or one.service == wanted]
     running = sorted((one for one in mine if one.state == "running"), key=lambda one: one.service != "dev")
     if running:
         return running[0]
-    # One that ended by itself is worth a look; 143 is what `docker stop` leaves of a well-behaved program.
+    # 143: ended by `docker stop`.
     failed = [one for one in mine if one.state != "created" and one.exit_code not in (0, 143)]
     return mine[0] if wanted and mine else failed[0] if failed else None
 
 
 def gather(subject: Subject) -> tuple[Context, list[Finding]]:
-    """Everything there is to know. What can't be had becomes a finding; the rest continues."""
+    """All evidence; without an engine, that of this machine and a finding."""
     here, profile = subject.here, subject.here.profile
     try:
         engine = here.engine
@@ -258,12 +257,11 @@ def gather(subject: Subject) -> tuple[Context, list[Finding]]:
         question = _request(subject, service, container.labels.get(LABEL, ""))
         inside = run.in_container(engine, container.id)
         probing = in_background(lambda: _timed(lambda: ask(inside, python, question)))
-    # From here on the probe is under way.
     facts = _look(subject, service, containers)
     is_alone = probing is None and subject.throw_away and facts["image"] is not None
     if probing is not None and container is not None:
         (probe, trouble), asked = _awaited(probing, engine, container.id)
-    elif is_alone:  # not in a thread: it handles signals
+    elif is_alone:  # not in a thread: a throw-away container needs signal handlers
         inside, mounted = here.throw_away(service)
         label, targets = facts["image"].labels.get(LABEL, ""), [mount.target for mount in mounted]
         probe, trouble = ask(inside, python, _request(subject, service, label, targets))
@@ -274,14 +272,14 @@ def gather(subject: Subject) -> tuple[Context, list[Finding]]:
 
 
 def _request(subject: Subject, service: str, label: str, paths: Iterable[str] | None = None) -> dict[str, Any]:
-    """``label``: of the container or image, with its patches."""
+    """``label``: the patches of the container or image."""
     here = subject.here
     patched = claims(here.profile, here.root, label) if label else []
     return request(here.profile, service, paths=paths, claims=patched, load=subject.load)
 
 
 def _awaited(probing: Future[Answer], engine: Engine, container: str) -> Answer:
-    """The probe's answer. An engine that no longer answers won't hand it over."""
+    """Wait for the probe, as long as the engine answers."""
     while not wait([probing], timeout=LOOK).done:
         before = time.time()
         try:
@@ -292,27 +290,25 @@ def _awaited(probing: Future[Answer], engine: Engine, container: str) -> Answer:
 
 
 def _timed(ask: Callable[[], Facts]) -> Answer:
-    """The result, and this machine's clock before and after."""
+    """The facts, with this machine's clock before and after."""
     before = time.time()
     return ask(), (before, time.time())
 
 
 def _without_engine(subject: Subject, problem: EngineError) -> tuple[Context, list[Finding]]:
-    """The engine's error as a finding, and the facts of this machine alone."""
-    profile, reason = subject.here.profile, problem.problems[0]
-    quoted = re.search(r"`([^`\n]+)`", reason.hint)
-    cure = Remedy(quoted[1] if quoted else "docker version")
-    finding = error("no Docker Engine to ask", reason.message, "a running Docker Engine", cure, case="absent")
-    service, host = choose_service(profile, subject.service), _host_facts(profile, None)
+    """The evidence of this machine, and the engine's error as a finding."""
+    profile, seen = subject.here.profile, problem.problems[0].message
+    finding = error("no Docker Engine", seen, "a running Docker Engine", Remedy(problem.command), case="absent")
+    service, host = choose_service(profile, subject.service), _host_facts(None)
     context = Context(profile, service, project_file=subject.project_file, host=host)
     return context, [replace(finding, check="host.docker")]
 
 
-# --- what is around the container: needs no exec ----------------------------------------------------------------------
+# --- outside the container --------------------------------------------------------------------------------------------
 
 
 def _look(subject: Subject, service: str, containers: Sequence[Container]) -> dict[str, Any]:
-    """The parts of a Context that need no exec."""
+    """The fields of a Context that need nothing from inside the container."""
     here, profile, engine = subject.here, subject.here.profile, subject.here.engine
     info = attempt(engine.info)
     image = attempt(lambda: here.image)
@@ -322,7 +318,7 @@ def _look(subject: Subject, service: str, containers: Sequence[Container]) -> di
     return {
         "engine": info,
         "image": image,
-        "host": _host_facts(profile, info, _busy_ports(profile, containers, engine) if local else ()),
+        "host": _host_facts(info, _busy_ports(profile, containers, engine) if local else ()),
         "env": service_env(profile, service),
         "others": tuple(one for one in containers if one.service != service),
         "checkouts": folders,
@@ -338,15 +334,14 @@ def _look(subject: Subject, service: str, containers: Sequence[Container]) -> di
 
 
 def attempt(ask: Callable[[], T]) -> T | None:
-    """A fact that can't be had is None."""
+    """The result; None if it can't be had."""
     try:
         return ask()
     except (EnvgenError, OSError):
         return None
 
 
-def _host_facts(profile: Profile, info: EngineInfo | None, ports: tuple[tuple[int, str], ...] = ()) -> Host:
-    """What costs next to nothing to know: some files, some system calls."""
+def _host_facts(info: EngineInfo | None, ports: tuple[tuple[int, str], ...] = ()) -> Host:
     local = info is not None and info.local
     return Host(
         disk_path=info.data_root if info else "",
@@ -361,7 +356,7 @@ def _host_facts(profile: Profile, info: EngineInfo | None, ports: tuple[tuple[in
 
 
 def _busy_ports(profile: Profile, containers: Sequence[Container], engine: Engine) -> tuple[tuple[int, str], ...]:
-    """The ports of services that don't run, and who has them."""
+    """The ports of services that don't run, with what uses them."""
     running = {one.service for one in containers if one.state == "running"}
     mine = {port.host for one in containers if one.state == "running" for port in one.ports}
     wanted = [

@@ -1,5 +1,4 @@
-"""`doctor --deep`: the answers of the packages themselves (``inside/deep.py`` asks), and what that means for the
-profile."""
+"""`doctor --deep`: run ``inside/deep.py`` in the container and judge the packages' own answers."""
 
 from __future__ import annotations
 
@@ -11,15 +10,14 @@ from typing import Any
 
 from envgen.doctor import collect
 from envgen.doctor.model import Context, Finding, Remedy, Subject, error, info, ok, warning
-from envgen.doctor.remedies import command, envgen, line
+from envgen.doctor.remedies import envgen, line
 from envgen.engine.values import MISSHAPEN, ExecResult
 from envgen.errors import EnvgenError
 from envgen.inside import run
 from envgen.render.environment import with_start_up
 
 Reply = Mapping[str, Any]
-# Seconds, title, packages one of which it needs. An import of vLLM takes 2 to 20 seconds, a kernel's compilation 6 to
-# 60.
+# Limit in seconds, title, packages (it needs one of them). Importing vLLM takes 2 to 20 s, compiling a kernel 6 to 60.
 QUESTIONS = {
     "vllm": (120, "import vllm", {"vllm"}), "flashinfer": (120, "import flashinfer", {"flashinfer"}),
     "fused_moe": (120, "FlashInfer's fused MoE", {"vllm"}), "gpu": (60, "the GPU", set()),
@@ -29,19 +27,19 @@ PROGRAM = run.Program("deep", flags=("-X", "faulthandler"))
 
 
 def questions(packages: set[str]) -> dict[str, int]:
-    """The questions that make sense for a profile with these packages, with their limits in seconds."""
+    """The questions for a profile with these packages, with their limits in seconds."""
     return {name: limit for name, (limit, _, needs) in QUESTIONS.items() if not needs or needs & packages}
 
 
 def examine(context: Context, subject: Subject) -> list[Finding]:
-    """Ask in the running container, with `--run` in a throw-away one; one finding an answer."""
+    """Ask in the running container or, with `--run`, in a throw-away one. One finding for each answer."""
     profile, container = context.profile, context.container
     if container is not None and container.state == "running":
         execute = run.in_container(subject.here.engine, container.id, workdir=str(profile.working_dir))
     elif subject.throw_away and context.image is not None:
         execute, _ = subject.here.throw_away(context.service, memory=32 << 30)
     else:
-        title, start = "nothing runs that could be asked", envgen(context, "up", context.service)
+        title, start = "no container for the deep checks", envgen(context, "up", context.service)
         return [replace(warning(title, "no container", "a running service", start, case="nothing-runs"), check="deep")]
 
     def started(argv: Sequence[str], stdin: bytes, timeout: float) -> ExecResult:
@@ -54,32 +52,30 @@ def examine(context: Context, subject: Subject) -> list[Finding]:
         }
         return judge(answers, context)
     except EnvgenError as problem:
-        title, seen = "the deep questions could not be asked", str(problem).splitlines()[0][:300]
+        title, seen = "the deep checks could not run", str(problem).splitlines()[0][:300]
         again = envgen(context, "doctor", "--deep")
         return [replace(warning(title, seen, "answers", again, case="not-asked"), check="deep")]
 
 
 def judge(answers: Mapping[str, Reply | run.Failure], context: Context) -> list[Finding]:
-    """One finding for each question that was asked."""
-    found = []
+    """One finding for each answer."""
+    findings = []
     gpu = answers.get("gpu")
     gpu_answer = None if gpu is None or isinstance(gpu, run.Failure) else gpu.get("answer")
     has_gpu = isinstance(gpu_answer, dict) and bool(gpu_answer.get("available"))
     again = envgen(context, "doctor", "--deep", "--json")
     for name, reply in answers.items():
-        if name not in QUESTIONS:
-            continue
-        title = QUESTIONS[name][1]
+        limit, title, _ = QUESTIONS[name]
         try:
             if isinstance(reply, run.Failure):
-                one = _trouble(title, reply, QUESTIONS[name][0], again)
+                finding = _failed(title, reply, limit, again)
             else:
-                one = JUDGES[name](reply["answer"], reply, context, has_gpu)
+                finding = JUDGES[name](reply["answer"], reply, context, has_gpu)
         except MISSHAPEN as problem:
             seen = f"{type(problem).__name__} in {_shown(reply)}"
-            one = warning(f"{title}: an answer of another form", seen, "an answer", again, case="form")
-        found.append(replace(one, check=f"deep.{name}"))
-    return found
+            finding = warning(f"{title}: unexpected answer", seen, "an answer", again, case="form")
+        findings.append(replace(finding, check=f"deep.{name}"))
+    return findings
 
 
 def _shown(reply: Any) -> str:
@@ -89,8 +85,8 @@ def _shown(reply: Any) -> str:
         return "an answer that is nested too deeply"
 
 
-def _trouble(title: str, reply: run.Failure, limit: int, again: Remedy) -> Finding:
-    """What happened to a process that gave no answer: itself a finding."""
+def _failed(title: str, reply: run.Failure, limit: int, again: Remedy) -> Finding:
+    """The finding for a process that gave no answer."""
     last = reply.stack[-1] if reply.stack else "nothing was printed"
     if reply.is_late:
         how, seen, case = "hangs", f"no answer in {limit} s; {last}", "hangs"
@@ -120,7 +116,7 @@ def _import(package: str, answer: Any, reply: Reply, context: Context, _gpu: boo
 def _fused_moe(answer: Any, _reply: Reply, context: Context, gpu: bool) -> Finding:
     name = "has_flashinfer_cutlass_fused_moe"
     if name not in answer:
-        return info(f"this vLLM has no {name}", ", ".join(answer) or "no such question", **answer)
+        return info(f"this vLLM has no {name}", ", ".join(answer) or "no function of that kind", **answer)
     if answer[name]:
         return ok("vLLM finds FlashInfer's CUTLASS fused MoE", **answer)
     title = "vLLM does not find FlashInfer's CUTLASS fused MoE"
@@ -135,7 +131,7 @@ def _gpu(answer: Any, _reply: Reply, context: Context, _has: bool) -> Finding:
         title = "no GPU in this container: capability, kernels and FP4 can't be checked here"
         seen = f"torch {answer['torch']}, built for CUDA {answer['cuda'] or '(none)'}"
         if context.profile.gpu.value in ("all", "cdi", "required"):
-            return error(title, seen, f"a GPU (gpu: {context.profile.gpu.value})", command("nvidia-smi"), case="no-gpu")
+            return error(title, seen, f"a GPU (gpu: {context.profile.gpu.value})", Remedy("nvidia-smi"), case="no-gpu")
         return info(title, seen, **answer)
     major, minor = answer["capability"]
     arch = f"{major}.{minor}"
@@ -153,7 +149,7 @@ def _kernel(answer: Any, _reply: Reply, context: Context, _gpu: bool) -> Finding
         return info("no kernel was compiled and run", str(answer["skipped"]), **answer)
     title = f"{answer['kernel']} compiled and ran in {answer['seconds']} s"
     if answer["right"]:
-        return ok(f"{title}, its result is torch's", **answer)
+        return ok(f"{title}, with torch's result", **answer)
     return error(f"{title}, with a wrong result", f"off by {answer['worst']}", "torch's result",
                  envgen(context, "cache", "list"), case="wrong-result", **answer)  # fmt: skip
 

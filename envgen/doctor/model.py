@@ -1,8 +1,4 @@
-"""The data of doctor: findings, checks, and the frozen facts that checks judge.
-
-Evidence is collected first (by the probe inside the container, by the engine and on the host), judgement comes after: a
-check is a pure function of one `Context`, so each is tested from recorded facts alone.
-"""
+"""Findings, checks, and the facts that checks judge. A check is a pure function of one `Context`."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ from envgen.profile.model import Profile
 
 
 class Word(IntEnum):
-    """A number that compares, with a word as it is printed and written to JSON."""
+    """An ordered value; ``word`` is its name in output and JSON."""
 
     @property
     def word(self) -> str:
@@ -32,7 +28,7 @@ class Severity(Word):
     OK = 0
     INFO = 1  # worth knowing; nothing to do
     WARNING = 2  # works now, will hurt
-    ERROR = 3  # the container does something else than the profile says
+    ERROR = 3  # the container does not do what the profile says
 
 
 class Where(Word):
@@ -47,7 +43,7 @@ class Where(Word):
 
 @dataclass(frozen=True)
 class Remedy:
-    """Exactly one thing to do: a command to type, or a line of the project file."""
+    """The fix: one command, or one line of the project file."""
 
     text: str
     is_line: bool = False
@@ -59,7 +55,7 @@ class Remedy:
 
 @dataclass(frozen=True)
 class Finding:
-    """One judgement. ``seen``, ``expected`` and ``remedy`` are there whenever the severity is above INFO."""
+    """A check's result. Above INFO it has ``seen``, ``expected`` and ``remedy``."""
 
     severity: Severity
     title: str
@@ -67,23 +63,21 @@ class Finding:
     expected: str = ""
     remedy: Remedy | None = None
     evidence: Mapping[str, Any] = field(default_factory=dict)
-    check: str = ""  # filled in by the runner, as are the place and, of several machines, which one
+    check: str = ""  # set by the runner, as are the next two
     where: Where = Where.HOST
     node: str = ""
 
     @property
     def case(self) -> str:
-        """Which of the check's cases this is; never empty above INFO, where docs/doctor.md describes it."""
+        """The case of the check, as docs/doctor.md describes it; not empty above INFO."""
         return str(self.evidence.get("case", ""))
 
 
 def ok(title: str, **evidence: Any) -> Finding:
-    """All is well, and what that means."""
     return Finding(Severity.OK, title, evidence=evidence)
 
 
 def info(title: str, seen: str = "", **evidence: Any) -> Finding:
-    """Worth knowing."""
     return Finding(Severity.INFO, title, seen, evidence=evidence)
 
 
@@ -97,7 +91,7 @@ def error(title: str, seen: str, expected: str, remedy: Remedy, **evidence: Any)
 
 @dataclass(frozen=True)
 class Foreign:
-    """What root owns below one folder. ``name``: the source or the cache; ``examples``: some of the paths."""
+    """Files of root below a folder. ``name``: the source or cache; ``examples``: some of the paths."""
 
     name: str
     folder: str
@@ -107,13 +101,13 @@ class Foreign:
 
 @dataclass(frozen=True)
 class Host:
-    """Facts of this machine. None = unknown; of a version, that there is no such plug-in."""
+    """Facts about this machine. None: unknown or, for a version, not installed."""
 
     disk_path: str = ""
     disk_free: int | None = None
     buildx: str | None = ""
     compose: str | None = ""
-    busy_ports: tuple[tuple[int, str], ...] = ()  # (port, who has it)
+    busy_ports: tuple[tuple[int, str], ...] = ()  # (port, what uses it)
     swap: int = 0  # bytes
     killers: tuple[str, ...] = ()  # programs that end others when memory runs low
     limits: Mapping[str, int] = field(default_factory=dict)  # cgroup that holds containers -> bytes that it may use
@@ -121,7 +115,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Trouble:
-    """Why the probe brought no document back: a sentence, and what was seen."""
+    """Why there is no probe: a sentence, and what was seen."""
 
     title: str
     seen: str
@@ -129,13 +123,13 @@ class Trouble:
 
 @dataclass(frozen=True)
 class Context:
-    """Everything that checks may look at. A part that couldn't be had is None, and its checks are skipped."""
+    """The input of all checks. A missing part is None, and its checks are skipped."""
 
     profile: Profile
-    service: str  # the service that is looked at, or would be started
-    env: Mapping[str, str] = field(default_factory=dict)  # what the profile gives that service
-    digest: str = ""  # of the image that the profile would render now; empty: not known
-    outdated: tuple[str, ...] = ()  # what has changed since the image was built, in words; empty: not known
+    service: str  # the service that is examined, or would be started
+    env: Mapping[str, str] = field(default_factory=dict)  # the profile's variables for that service
+    digest: str = ""  # of the image that the profile renders now; "": unknown
+    outdated: tuple[str, ...] = ()  # what has changed since the image was built, if known
     project_file: str = "envgen.yaml"
     engine: EngineInfo | None = None
     host: Host | None = None
@@ -143,16 +137,15 @@ class Context:
     container: Container | None = None
     probe: Probe | None = None
     trouble: Trouble | None = None
-    causes: Mapping[str, str] = field(default_factory=dict)  # container that ended -> what its log says about it
+    causes: Mapping[str, str] = field(default_factory=dict)  # ended container -> the cause in its log
     others: tuple[Container, ...] = ()  # containers of the profile's other services, running or not
     checkouts: Mapping[str, str] = field(default_factory=dict)  # source -> folder on this machine
-    inodes: Mapping[str, int] = field(default_factory=dict)  # source -> number of that folder; 0: it is not there
-    build_needs: frozenset[str] = frozenset()  # what the builds of mounted checkouts ask for
+    inodes: Mapping[str, int] = field(default_factory=dict)  # source -> inode of that folder; 0: no such folder
+    build_needs: frozenset[str] = frozenset()  # build requirements of mounted checkouts
     unpatched: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # source -> patches that its checkout lacks
-    foreign: tuple[Foreign, ...] = ()  # files of root's in checkouts and cache folders
-    refused: tuple[Problem, ...] = ()  # what `envgen up` would refuse besides what other checks see
-    # Service -> what its weights lack (nothing: they are whole), of those that name a model and could be looked at.
-    weights: Mapping[str, tuple[Problem, ...]] = field(default_factory=dict)
+    foreign: tuple[Foreign, ...] = ()  # files of root in checkouts and cache folders
+    refused: tuple[Problem, ...] = ()  # why `envgen up` would refuse, except what other checks report
+    weights: Mapping[str, tuple[Problem, ...]] = field(default_factory=dict)  # service with a model -> its problems
     is_throw_away: bool = False  # started by `--run`
     asked: tuple[float, float] | None = None  # this machine's clock before and after the probe ran
 
@@ -169,10 +162,10 @@ Judge = Callable[..., Judged | list[Finding] | Finding | None]
 
 @dataclass(frozen=True)
 class Check:
-    """One question. Its judge yields what is wrong, and returns the finding for none; None: nothing to judge.
+    """A check. Its judge yields problems and returns the finding for the case without any (None: nothing to judge).
 
-    ``needs``: the part of the context without which there is nothing to ask; the judge gets it as its second argument.
-    docs/doctor.md describes each finding.
+    ``needs``: the field of the context that it requires and gets as its second argument. docs/doctor.md describes each
+    finding.
     """
 
     id: str
@@ -181,41 +174,41 @@ class Check:
     needs: str = ""
 
     def __call__(self, context: Context) -> list[Finding]:
-        """Judge, unless the part that is needed is missing."""
+        """The findings; none if the required field is None."""
         part = getattr(context, self.needs) if self.needs else None
         if self.needs and part is None:
             return []
         judged = self.judge(context, part) if self.needs else self.judge(context)
         if isinstance(judged, list):
             return judged
-        found: list[Finding] = []
+        findings: list[Finding] = []
         while isinstance(judged, Generator):
             try:
-                found.append(next(judged))
+                findings.append(next(judged))
             except StopIteration as end:
                 judged = end.value
-        return found if found or judged is None else [judged]
+        return findings if findings or judged is None else [judged]
 
 
 def check(id: str, where: Where, needs: str = "") -> Callable[[Judge], Check]:
-    """Make a check of the function below."""
+    """Decorator: make a check of a judge."""
     return lambda judge: Check(id, where, judge, needs)
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What the user asked for, and what only the caller knows."""
+    """What the user wants to examine."""
 
     here: Deployment
     service: str | None = None
-    throw_away: bool = False  # start one when nothing runs
+    throw_away: bool = False  # start a container if none runs
     project_file: str = "envgen.yaml"
-    load: bool = False  # also load the vocabularies for real: takes a second
+    load: bool = False  # also load the vocabularies, which takes a second
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What one way of starting Python, from one folder, imports for one package."""
+    """What Python imports as one package, started in one way from one folder."""
 
     package: str
     how: str  # -c, -m, -P, the name of a console script, or `script` where none is installed
@@ -224,7 +217,7 @@ class Cell:
     origin: str = ""
     portions: tuple[str, ...] = ()
     entry: str | None = None  # the entry of sys.path that decided; "" is the current folder
-    entries: tuple[str | None, ...] = ()  # the same for each portion of a namespace
+    entries: tuple[str | None, ...] = ()  # ``entry`` of each portion of a namespace
     finder: str = ""
     error: str = ""
 
@@ -236,7 +229,7 @@ class Script:
     path: str | None = None
     interpreter: str | None = None
     flags: tuple[str, ...] = ()
-    same: bool = False  # the interpreter is the one that `python3` starts
+    same: bool = False  # the interpreter is `python3`
     version: str = ""
 
 
@@ -255,7 +248,7 @@ class Distribution:
 
 @dataclass(frozen=True)
 class Portion:
-    """A folder called like the package, right below an entry of sys.path."""
+    """A folder with the package's name directly below an entry of sys.path."""
 
     package: str
     entry: str
@@ -276,7 +269,7 @@ class DataLink:
 
 @dataclass(frozen=True)
 class Root:
-    """A package's folder: its version, and what its JIT needs."""
+    """A package's folder: its version, and the folders that its JIT needs."""
 
     package: str
     root: str
@@ -292,14 +285,14 @@ class Folder:
     mounted: bool
     kind: str = ""
     read_only: bool = False
-    root: str = ""  # where it is in its file system; the kernel follows a folder that is moved or removed
+    root: str = ""  # its path in its file system, also after it was moved or removed
     inode: int = 0
     uid: int = 0
     gid: int = 0
     mode: str = ""
     writable: bool = False
     empty: bool = False
-    dangling: tuple[str, ...] = ()  # links right below it that lead nowhere
+    dangling: tuple[str, ...] = ()  # dangling links directly below it
 
 
 @dataclass(frozen=True)
@@ -355,7 +348,7 @@ class System:
 
 @dataclass(frozen=True)
 class Claim:
-    """A file that a patch of the image changed: are the patch's lines in what is imported?"""
+    """A file that a patch of the image changed, and whether the imported file has the patch's lines."""
 
     patch: str
     package: str
@@ -365,7 +358,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Promised:
-    """A package that is installed at another version than was promised; ``installed`` is empty where it is missing."""
+    """A package with another version than promised; ``installed`` is "" if it is missing."""
 
     name: str
     promised: str
@@ -374,7 +367,7 @@ class Promised:
 
 @dataclass(frozen=True)
 class Promises:
-    """Packages that the lock, or the base image, promised."""
+    """Packages that the lock or the base image promised."""
 
     count: int = 0
     differ: tuple[Promised, ...] = ()
@@ -386,7 +379,7 @@ class Software:
 
     version: str = ""
     path: str = ""
-    cuda: str = ""  # of torch: the release that it was built for
+    cuda: str = ""  # the CUDA release that torch was built for
 
 
 @dataclass(frozen=True)
@@ -409,7 +402,7 @@ class Cuda:
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU as NVML describes it. ``memory`` is in bytes, 0 where it has none of its own."""
+    """A GPU as NVML describes it. ``memory`` in bytes; 0: it shares the machine's."""
 
     name: str
     capability: str
@@ -419,7 +412,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Processes:
-    """Compilers of the container that ended without anybody waiting; who is process 1."""
+    """Zombie compilers in the container, and its process 1."""
 
     zombies: tuple[str, ...] = ()
     first: str = ""
@@ -427,14 +420,14 @@ class Processes:
 
 @dataclass(frozen=True)
 class KnownVariable:
-    """What the installed release's own sources contain about a variable that is set."""
+    """A variable that is set, and what the sources of the installed release say about it."""
 
     name: str
     package: str
     known: bool = False
-    assigned: tuple[str, ...] = ()  # file:line of each place that sets it whatever the user did
-    note: str = ""  # a message of the sources that names it and calls it deprecated, renamed or removed
-    similar: tuple[str, ...] = ()  # names that the release knows
+    assigned: tuple[str, ...] = ()  # file:line of each place that overwrites it
+    note: str = ""  # a message in the sources that calls it deprecated, renamed or removed
+    similar: tuple[str, ...] = ()  # similar variables that the release reads
 
 
 @dataclass(frozen=True)
@@ -445,7 +438,7 @@ class UnknownFlag:
 
 @dataclass(frozen=True)
 class Flags:
-    """The flags of the service against those that the installed vLLM's sources name."""
+    """The flags of the service that the sources of the installed vLLM do not have."""
 
     folder: str = ""
     read: tuple[str, ...] = ()
@@ -456,7 +449,7 @@ class Flags:
 
 @dataclass(frozen=True)
 class Load:
-    """One real load of a vocabulary by openai_harmony, without a network."""
+    """A vocabulary loaded by openai_harmony without a network."""
 
     name: str
     state: str  # loaded, failed, no-harmony
@@ -466,18 +459,18 @@ class Load:
 
 @dataclass(frozen=True)
 class Binaries:
-    """Compiled modules of a mounted checkout that come from a wheel. ``compiled``: same, differs or "" (not known)."""
+    """Compiled modules of a mounted checkout that come from a wheel."""
 
     source: str
     package: str
     mount: str
     wheel: str
     noted: bool = False  # envgen-install has installed it
-    modules: tuple[str, ...] = ()  # the wheel's, unchanged since
+    modules: tuple[str, ...] = ()  # unchanged modules of the wheel
     others: tuple[str, ...] = ()  # of an earlier build, or changed
     gone: tuple[str, ...] = ()
-    tag: str = ""  # the nearest release's, of the checkout
-    compiled: str = ""  # what modules are compiled from, beside that release
+    tag: str = ""  # of the checkout's nearest release
+    compiled: str = ""  # the checkout's sources of modules against that release: same, differs, "" (unknown)
 
     @property
     def release(self) -> str:
@@ -486,14 +479,14 @@ class Binaries:
 
 @dataclass(frozen=True)
 class Environment:
-    """Variables of the container that may be shown outside it."""
+    """The container's variables, without secrets."""
 
     values: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Probe:
-    """One document of the probe. ``noise`` counts the bytes that something else printed before it."""
+    """The probe's document. ``noise``: bytes that something else printed before it."""
 
     python: Python
     imports: tuple[Cell, ...] = ()
@@ -514,7 +507,7 @@ class Probe:
     processes: Processes = Processes()
     known: tuple[KnownVariable, ...] = ()
     flags: Flags = Flags()
-    defaults: Mapping[str, float] = field(default_factory=dict)  # of the installed vLLM, where its sources tell
+    defaults: Mapping[str, float] = field(default_factory=dict)  # of the installed vLLM's flags
     claimed: tuple[Claim, ...] = ()
     loads: tuple[Load, ...] = ()
     errors: tuple[PartError, ...] = ()
@@ -530,13 +523,13 @@ class Probe:
 
     @property
     def python_path(self) -> tuple[str, ...]:
-        """PYTHONPATH of the container, entry by entry."""
+        """The entries of the container's PYTHONPATH."""
         return tuple(entry for entry in self.variables.get("PYTHONPATH", "").split(":") if entry)
 
 
 def from_json(data: Mapping[str, Any], *, noise: int = 0) -> Probe:
-    """The typed document. Raises ShapeError."""
+    """Bind the probe's document. Raises ShapeError."""
     probe = bind(Probe, {**data, "noise": noise})
     if any(len(cell.portions) != len(cell.entries) for cell in probe.imports if cell.kind == "namespace"):
-        raise ShapeError("a namespace has other entries than portions")
+        raise ShapeError("a namespace needs an entry for each portion")
     return probe

@@ -1,4 +1,4 @@
-"""The one place that knows how a cure is typed."""
+"""Remedies: commands and lines of the project file."""
 
 from __future__ import annotations
 
@@ -7,11 +7,6 @@ from collections.abc import Iterable
 
 from envgen.doctor.model import Context, Remedy
 from envgen.profile.model import Source
-
-
-def command(text: str) -> Remedy:
-    """Any command of the host's shell."""
-    return Remedy(text)
 
 
 def envgen(context: Context, verb: str, *words: str) -> Remedy:
@@ -31,12 +26,12 @@ def up(context: Context) -> Remedy:
 
 
 def renew(context: Context) -> Remedy:
-    """The command that makes the container match the profile: variables like PYTHONPATH are the image's own."""
+    """Make the container match the profile: a new container or, for what is in the image, a build."""
     digest = context.image.labels.get("dev.envgen.render", "") if context.image else ""
     return up(context) if digest and digest == context.digest else build(context)
 
 
-def recreate(context: Context) -> Remedy:
+def restart(context: Context) -> Remedy:
     return envgen(context, "restart", context.service)
 
 
@@ -46,10 +41,7 @@ def inside(context: Context, *words: str) -> Remedy:
 
 
 def install(context: Context, name: str, source: Source, *, force: bool = False) -> Remedy:
-    """What brings the source back: an editable install where it is mounted, a new image where it is baked in.
-
-    ``force``: it only looks installed.
-    """
+    """Install a mounted source again (``force``: even if it looks installed), or rebuild the image that has it."""
     words = ["envgen-install", *(["--force"] if force else []), name]
     return inside(context, *words) if source.origin.kind == "checkout" else build(context)
 
@@ -60,7 +52,7 @@ def line(text: str) -> Remedy:
 
 
 def python_path(context: Context, without: Iterable[str] = ()) -> Remedy:
-    """The line that makes each mounted checkout win over everything else."""
+    """The line that puts each mounted checkout first."""
     left_out = set(without)
     entries = [str(entry) for entry in context.profile.python_path if str(entry) not in left_out]
     mounts = [str(source.mount) for source in context.profile.mounted_sources.values()]

@@ -1,4 +1,4 @@
-"""Run the checks: every one, none may stop the others, each finding gets the name of its check."""
+"""Run the checks, and print their findings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from envgen.text import Styled, counted, paint, visible
 
 @dataclass(frozen=True)
 class Report:
-    """All findings, in the order of their places and checks. ``worst`` decides the exit code."""
+    """All findings, by place and check. ``worst`` decides the exit code."""
 
     context: Context
     findings: tuple[Finding, ...] = ()
@@ -30,37 +30,37 @@ class Report:
 
 
 def run_one(check: Check, context: Context) -> list[Finding]:
-    """One check. A defect in it is an error with its traceback (in --json), and the others still run."""
+    """The findings of one check. An exception in it is a finding with a traceback (in --json)."""
     try:
-        found = check(context)
+        findings = check(context)
     except Exception as defect:
         seen = f"{type(defect).__name__}: {defect}"
         cure, title = envgen(context, "doctor", "--json"), f"the check {check.id} failed: a defect of envgen"
         stack = "".join(traceback.format_exception(defect))
-        found = [error(title, seen, "a judgement", cure, case="defect", traceback=stack)]
-    return [replace(finding, check=check.id) for finding in found]
+        findings = [error(title, seen, "a finding", cure, case="defect", traceback=stack)]
+    return [replace(finding, check=check.id, where=check.where) for finding in findings]
 
 
 def with_more(report: Report, where: Where, findings: Iterable[Finding]) -> Report:
-    """The same report with ``findings`` added at ``where``."""
-    every = [*report.findings, *(replace(one, where=where) for one in findings)]
-    return replace(report, findings=tuple(sorted(every, key=lambda one: one.where)))
+    """``report`` with ``findings`` added at ``where``."""
+    every = [*report.findings, *(replace(finding, where=where) for finding in findings)]
+    return replace(report, findings=tuple(sorted(every, key=lambda finding: finding.where)))
 
 
 def joined(reports: Mapping[str, Report]) -> Report:
-    """One report of several machines, by their names; what is between them comes last."""
+    """The reports of several machines in one, by the machines' names; findings between machines come last."""
     first, several = next(iter(reports.values())), len(reports) > 1
     every = [
-        replace(one, node=node if several and one.where is not Where.NODES else "")
+        replace(finding, node=node if several and finding.where is not Where.NODES else "")
         for node, report in reports.items()
-        for one in report.findings
+        for finding in report.findings
     ]
-    return replace(first, findings=tuple(sorted(every, key=lambda one: one.where is Where.NODES)))
+    return replace(first, findings=tuple(sorted(every, key=lambda finding: finding.where is Where.NODES)))
 
 
 def examine(context: Context, extra: Iterable[Finding] = (), checks: Iterable[Check] = CHECKS) -> Report:
-    """Judge everything that was collected. ``extra``: findings made while collecting, about the host."""
-    found = [*extra, *(replace(one, where=check.where) for check in checks for one in run_one(check, context))]
+    """Run the checks. ``extra``: findings about the host from the collection."""
+    found = [*extra, *(finding for check in checks for finding in run_one(check, context))]
     return with_more(Report(context, tuple(found)), Where.HOST, ())
 
 
@@ -68,25 +68,25 @@ HEADINGS = {
     Where.HOST: "Host", Where.IMAGE: "Image", Where.CONTAINER: "Container", Where.INSIDE: "Inside the container",
     Where.NODES: "The machines of the cluster",
 }  # fmt: skip
-MARKS = {  # and colours
+MARKS = {  # mark, colour
     Severity.OK: ("ok", "32"), Severity.INFO: ("--", "2"), Severity.WARNING: ("warn", "33"),
     Severity.ERROR: ("FAIL", "31;1"),
 }  # fmt: skip
 
 
 def lines_of(finding: Finding, report: Report, colour: bool) -> list[str]:
-    """One finding: its mark and title, and below it what was seen and what to do."""
+    """A finding's mark and title; unless it is OK, also what was seen, what was expected, and the fix."""
     mark, shade = MARKS[finding.severity]
-    found = [f"  {paint(f'{mark:<4}', shade, colour)}  {visible(finding.title)}"]
+    lines = [f"  {paint(f'{mark:<4}', shade, colour)}  {visible(finding.title)}"]
     if finding.severity is Severity.OK:
-        return found
+        return lines
     cure = finding.remedy.text if finding.remedy else ""
     if finding.remedy and finding.remedy.is_line:
         cure += f"   (in {report.context.project_file}, profile {report.context.profile.name})"
     for label, text in (("seen", finding.seen), ("expected", finding.expected), ("fix", cure)):
         if text:
-            found.append(f"        {label + ':':<9} {visible(text)}")
-    return found
+            lines.append(f"        {label + ':':<9} {visible(text)}")
+    return lines
 
 
 def as_text(report: Report, *, colour: bool = False) -> str:
@@ -103,7 +103,7 @@ def as_text(report: Report, *, colour: bool = False) -> str:
 
 
 def as_data(report: Report) -> dict[str, Any]:
-    """Stable keys: profile, service, container, worst, counts, findings."""
+    """The whole report as JSON."""
     context = report.context
     return {
         "profile": context.profile.name,
@@ -116,7 +116,7 @@ def as_data(report: Report) -> dict[str, Any]:
 
 
 def row_of(finding: Finding) -> dict[str, Any]:
-    """A finding as data."""
+    """A finding as JSON."""
     remedy = finding.remedy and {
         "kind": "profile" if finding.remedy.is_line else "command",
         "text": finding.remedy.text,

@@ -1,6 +1,8 @@
-"""A project's own checks: scripts in ``checks/`` that run inside the container. A broken one is one finding.
+"""A project's own checks: scripts in ``checks/`` that run inside the container. A broken script is a finding.
 
-Those in ``checks/deep/`` may compile: they run when asked for alone, with more time, and may print rows of figures."""
+Scripts in ``checks/deep/`` may compile: they run only with `doctor --deep` and `bench --checks`, have more time, and
+may print rows of figures.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from typing import Any
 
 from envgen.binding import bind
 from envgen.doctor.model import Context, Finding, Remedy, Severity, warning
-from envgen.doctor.remedies import command, envgen
+from envgen.doctor.remedies import envgen
 from envgen.engine.client import Engine
 from envgen.engine.values import ExecResult
 from envgen.errors import EnvgenError
@@ -20,10 +22,10 @@ from envgen.render.environment import with_start_up
 from envgen.text import last_printed, reason_of, shorten, visible
 
 FOLDER, DEEP = "checks", "checks/deep"
-LIMIT, DEEP_LIMIT = 30.0, 7200.0  # seconds that one script may take; two cores compile the fused MoE in an hour
-LARGEST = 1 << 20  # bytes of one script, and of its answer
-MOST, MOST_ROWS = 200, 2000  # findings and rows of one script
-TEXT = 2000  # characters of one of its texts
+LIMIT, DEEP_LIMIT = 30.0, 7200.0  # seconds for one script; two cores compile the fused MoE in an hour
+LARGEST = 1 << 20  # bytes of a script, and of its answer
+MOST, MOST_ROWS = 200, 2000  # findings and rows of a script
+TEXT = 2000  # characters of a text in its answer
 RUN_WITH = {".py": ("python3", "-"), ".sh": ("sh", "-s")}
 WORDS = {severity.word: severity for severity in Severity}
 Ask = Callable[[list[str], bytes], "ExecResult"]
@@ -31,7 +33,7 @@ Ask = Callable[[list[str], bytes], "ExecResult"]
 
 @dataclass(frozen=True)
 class Row:
-    """One kernel with so many tokens: how far it is off, as a part of the largest value (None: NaN), and its times."""
+    """A kernel at a number of tokens: its error relative to the largest value (None: NaN or infinity), and times."""
 
     kernel: str
     tokens: int
@@ -40,7 +42,7 @@ class Row:
 
 
 def from_folder(context: Context, root: Path, engine: Engine) -> list[Finding]:
-    """Run each script of ``checks/`` in the running container; nothing without one."""
+    """The findings of each script of ``checks/`` in the running container; none without a container."""
     container = context.container
     if container is None or container.state != "running":
         return []
@@ -48,13 +50,13 @@ def from_folder(context: Context, root: Path, engine: Engine) -> list[Finding]:
     def ask(argv: list[str], stdin: bytes) -> ExecResult:
         return engine.exec(container.id, argv, stdin=stdin, timeout=LIMIT)
 
-    return [one for script in scripts_in(root / FOLDER) for one in run_script(script, ask, context)]
+    return [finding for script in scripts_in(root / FOLDER) for finding in run_script(script, ask, context)]
 
 
 def from_deep_folder(
     context: Context, root: Path, engine: Engine, show: Callable[[str], None]
 ) -> Iterator[tuple[list[Finding], list[Row]]]:
-    """Run each script of ``checks/deep/``, as the service starts its programs; ``show`` gets its output as it runs."""
+    """Findings and rows of each script of ``checks/deep/``, run as the service runs programs; ``show`` gets output."""
     container = context.container
     if container is None or container.state != "running":
         return
@@ -73,18 +75,18 @@ def from_deep_folder(
 
 
 def scripts_in(folder: Path) -> list[Path]:
-    """Files only; names that begin with `_` or `.` are helpers."""
+    """The scripts in a folder, without names that begin with `_` or `.`."""
     files = sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
     return [path for path in files if path.name[0] not in "._" and path.suffix in RUN_WITH]
 
 
 def run_script(script: Path, ask: Ask, context: Context) -> list[Finding]:
-    """One script's findings; one finding about the script when it gives none that can be read."""
+    """The script's findings, or one that it is broken."""
     return answer_of(script, ask, context, FOLDER)[0]
 
 
 def answer_of(script: Path, ask: Ask, context: Context, folder: str) -> tuple[list[Finding], list[Row]]:
-    """Its findings and rows; one finding about the script when it gives none that can be read."""
+    """The script's findings (or one that it is broken) and rows."""
     name, found, rows = f"{folder}/{script.name}", list[Finding](), list[Row]()
     try:
         if script.stat().st_size > LARGEST:
@@ -95,26 +97,25 @@ def answer_of(script: Path, ask: Ask, context: Context, folder: str) -> tuple[li
     except (EnvgenError, OSError, ValueError) as problem:
         seen = reason_of(problem).splitlines()[0]
     if seen:
-        edit = command(f"${{EDITOR:-vi}} {name}")
+        edit = Remedy(f"${{EDITOR:-vi}} {name}")
         found.append(warning(f"the check {name} is broken", seen[:300], "findings", edit, case="broken"))
     return [replace(one, check=name) for one in found], rows
 
 
 @dataclass(frozen=True)
 class Printed:
-    """A finding as a script prints it, in the form of `doctor --json`."""
+    """A finding as a script prints it: that of `doctor --json`."""
 
     severity: str
     title: str
     seen: str = ""
     expected: str = ""
-    remedy: Any = None  # an object, or just the command
+    remedy: Any = None  # as in `doctor --json`, or just the command
     evidence: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_answer(data: bytes, context: Context) -> tuple[list[Finding], list[Row]]:
-    """The document that a script prints: {"findings": [...]} as in `doctor --json`, and "rows" where it measures.
-    ValueError with what is wrong."""
+    """Read a script's document: {"findings": [...]} as in `doctor --json`, optionally "rows". ValueError if invalid."""
     if len(data) > LARGEST:
         raise ValueError(f"it printed more than {LARGEST} bytes")
     try:

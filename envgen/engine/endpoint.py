@@ -90,6 +90,7 @@ def find_endpoint(environ: Mapping[str, str] | None = None) -> Endpoint:
         raise EngineError(
             f"the Docker context {name!r} (from {chosen_by}) is not defined",
             hint="`docker context ls` lists all; `docker context use default` goes back",
+            command="docker context ls",
         ) from None
     return Endpoint(_checked(host, (contexts / "tls" / key / "docker").is_dir()), f"the context {name!r}")
 
@@ -314,10 +315,11 @@ class Forward:
                 raise EngineError(
                     f"ssh cannot connect to {host}{self._output or ', and printed no reason'}",
                     hint=f"try `ssh {host}`: it must log in without a password or a question",
+                    command=f"ssh {host}",
                 )
             if time.monotonic() > deadline:
                 message = f"ssh has not connected to {host} within {seconds:g} s{self._output}"
-                raise EngineError(message, hint=f"try `ssh {host}`")
+                raise EngineError(message, hint=f"try `ssh {host}`", command=f"ssh {host}")
             time.sleep(0.02)
 
     @property
@@ -333,6 +335,7 @@ class Forward:
             f"ssh reaches {host}, but the Docker Engine's socket {self._where.socket} there does not answer"
             + self._output,
             hint=f"try `ssh {host} docker version`; a socket elsewhere: ssh://{host}/run/user/1000/docker.sock",
+            command=f"ssh {host} docker version",
         )
 
     def close(self) -> None:

@@ -173,16 +173,18 @@ def unreachable(endpoint: Endpoint, error: BaseException) -> EngineError:
         return EngineError(
             f"no permission to use the Docker Engine at {where}",
             hint="add yourself to the group docker (`sudo usermod -aG docker $USER`, then log in again)",
+            command="sudo usermod -aG docker $USER",
         )
     if isinstance(cause, ConnectionRefusedError) and endpoint.local:
-        return EngineError(f"the Docker Engine at {where} is stopped", hint=_START)
+        return EngineError(f"the Docker Engine at {where} is stopped", hint=_HINT, command=_START)
     if endpoint.local and isinstance(cause, OSError) and cause.errno in (errno.ENOENT, errno.ENOTDIR):
         if endpoint.chosen_by == "the default" and not shutil.which("docker"):
             return EngineError(
                 "Docker is not installed: there is no program `docker` and no socket /var/run/docker.sock",
                 hint="https://docs.docker.com/engine/install/; in a checkout of envgen: scripts/engine up",
             )
-        return EngineError(f"the Docker Engine is not running: there is no socket at {where}", hint=_START)
+        message = f"the Docker Engine is not running: there is no socket at {where}"
+        return EngineError(message, hint=_HINT, command=_START)
     hint = "`docker version` tries the same; check that it runs, and that it is a Docker Engine"
     return EngineError(f"cannot reach the Docker Engine at {where}: {reason_of(cause)}", hint=hint)
 
@@ -207,7 +209,8 @@ _UNEXPECTED = (
 )  # fmt: skip
 _READERS = ("envgen.engine.client", "envgen.engine.host", "envgen.engine.values")
 _LIBRARIES = ("docker", "requests", "urllib3", "urllib", "json", "http", "codecs")
-_START = "start it (`sudo systemctl start docker`), or set DOCKER_HOST to the engine that runs"
+_START = "sudo systemctl start docker"
+_HINT = f"start it (`{_START}`), or set DOCKER_HOST to the engine that runs"
 
 
 # The input and output of a program in a container, over a connection of the engine, with limits of time and size.

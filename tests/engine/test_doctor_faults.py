@@ -24,7 +24,7 @@ FAULTS = {
     "hangs": ("error", "an import hook hangs"),
     "exits": ("error", "an import hook kills Python"),
     "crashes": ("error", "an import hook kills Python"),
-    "killed": ("error", "the probe brought no document back"),
+    "killed": ("error", "the probe returned no document"),
     "sleeps": ("error", "the probe could not be run"),
 }
 
@@ -46,7 +46,7 @@ def test_hooks_that_are_at_fault(
     shutil.copy(LAB / "faults" / "raises" / "sitecustomize.py", folder)
     assert envgen(["doctor", "-f", file]) == 1
     text = capsys.readouterr().out
-    assert "flashinfer: looking for it fails" in text
+    assert "flashinfer: can't be located" in text
     assert "\x1b[31m" not in text
 
 

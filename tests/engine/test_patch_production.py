@@ -71,13 +71,13 @@ def test_the_patched_files_are_inside(built: Project) -> None:
     report = built.envgen("doctor").out
     assert "6 patches in the image: flashinfer/0001-rewrite-build-ninja, vllm/0001-" in report
     names = PATCHES.partition(" vllm/0004")[0].replace(".patch", "").replace(" ", ", ")
-    assert f"seen in the imported files: {names}" in report
+    assert f"patches in the imported code: {names}" in report
     where = "import importlib.util, os; print(os.path.dirname(importlib.util.find_spec('vllm').origin))"
     folder = built.envgen("exec", "serve", "--", "python3", "-c", where).out.strip()
     file = f"{folder}/compilation/decorators.py"
     built.envgen("exec", "serve", "--", "sed", "-i", "s/hasattr(torch._inductor.config, /hasattr(object, /", file)
     found = built.envgen("doctor", code=1).out
-    assert "patches that the image claims are not in the code: vllm/0002-assume-32bit-indexing-if-there" in found
+    assert "patches of the image are not in the imported code: vllm/0002-assume-32bit-indexing-if-there" in found
     assert f"{file}: missing" in found
 
 

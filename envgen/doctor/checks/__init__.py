@@ -1,4 +1,4 @@
-"""Every check, in the order of the report. There is no registry: what isn't in this list doesn't run."""
+"""All checks, in the order of the report."""
 
 from __future__ import annotations
 

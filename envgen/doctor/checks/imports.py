@@ -1,4 +1,4 @@
-"""Import truth: does every way of starting Python, from every folder, import the code that the profile means?"""
+"""Import truth: does each way of starting Python, from each folder, import the code that the profile names?"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from envgen.profile.model import Source
 
 
 class Case(Enum):
-    """What went wrong; the value is the words of the title."""
+    """What went wrong; the value is part of the title."""
 
     TRAP = "the namespace-package trap: an empty package is imported"
     LEFTOVERS = "leftovers of an uninstalled wheel hide the package"
@@ -23,22 +23,22 @@ class Case(Enum):
     FROM_MOUNT = "is imported from a mount, not from the image"
     FROM_FOLDER = "the current folder is imported, not the image's package"
     FROM_ELSEWHERE = "is imported from outside the image's site-packages"
-    FAILED = "looking for it fails"
+    FAILED = "can't be located"
 
 
 @dataclass(frozen=True)
 class Wrong:
-    """One case with what decided it, and all ways that end there."""
+    """A case, the entry or finder that decided it, and all cells that have it."""
 
     case: Case
     target: str  # the folder or file that wins
-    entry: str | None  # the entry of sys.path that decided ("" = the current folder), None: no entry
+    entry: str | None  # the entry of sys.path that decided ("": the current folder; None: no entry)
     finder: str
     cells: tuple[Cell, ...]
 
 
 def below(path: str, folder: str) -> bool:
-    """Whether ``path`` is ``folder`` or is in it."""
+    """Whether ``path`` is ``folder`` or inside it."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
@@ -47,7 +47,7 @@ def is_site(path: str) -> bool:
 
 
 def cases_of(cell: Cell, source: Source, context: Context, probe: Probe) -> list[tuple[Case, str, str | None]]:
-    """(case, what wins, deciding entry) of one answer; empty when the answer is right."""
+    """(case, folder or file that wins, deciding entry) of a cell; empty if the cell is right."""
     mounted = source.origin.kind == "checkout"
     if cell.kind == "no-folder":
         return []
@@ -56,7 +56,7 @@ def cases_of(cell: Cell, source: Source, context: Context, probe: Probe) -> list
     if cell.kind == "module":
         return [(Case.SHADOWED, cell.origin, cell.entry)]
     if cell.kind == "namespace":
-        # One folder can be reached through two entries of sys.path ('' and PYTHONPATH): the first one decides.
+        # Two entries of sys.path ('' and PYTHONPATH) may lead to one folder: the first one decides.
         portions = dict(zip(reversed(cell.portions), reversed(cell.entries), strict=True))
         return [
             (Case.LEFTOVERS if is_site(path) else Case.TRAP, path, portions[path])
@@ -67,7 +67,7 @@ def cases_of(cell: Cell, source: Source, context: Context, probe: Probe) -> list
             return []
         return [(Case.WHEEL if is_site(cell.origin) else Case.OTHER_COPY, cell.origin, cell.entry)]
     mounts = [mount.target for mount in context.container.mounts] if context.container else []
-    # The program's own entry (current folder, script's folder), and not one that is always there.
+    # The entry of the current folder or of the script's folder.
     if cell.entry == "" or (cell.entry is not None and cell.entry not in probe.python.path):
         return [(Case.FROM_FOLDER, cell.origin, cell.entry)]
     if any(below(cell.origin, mount) for mount in mounts):
@@ -76,7 +76,7 @@ def cases_of(cell: Cell, source: Source, context: Context, probe: Probe) -> list
 
 
 def wrongs(source: Source, context: Context, probe: Probe) -> list[Wrong]:
-    """All wrong answers, those with one cause together, in the order of the cases."""
+    """The wrong cells, grouped by cause, in the order of the cases."""
     groups: dict[tuple[Case, str, bool, str], list[tuple[Cell, str | None]]] = {}
     for cell in probe.cells(source.package):
         for case, target, entry in cases_of(cell, source, context, probe):
@@ -90,7 +90,7 @@ def wrongs(source: Source, context: Context, probe: Probe) -> list[Wrong]:
 
 
 def ways(cells: Sequence[Cell], everything: Iterable[Cell]) -> str:
-    """`-c, -m in /workspace`: the ways in few words; folders with the same ways together."""
+    """Summary of cells: `-c, -m in /workspace`."""
     whole = tuple(cell for cell in everything if cell.kind != "no-folder")
     if len(cells) == len(whole):
         return "every way of starting Python, from every folder"
@@ -108,7 +108,7 @@ def ways(cells: Sequence[Cell], everything: Iterable[Cell]) -> str:
 
 
 def decided_by(wrong: Wrong, probe: Probe) -> str:
-    """Which entry or finder decided, in words."""
+    """The entry or finder that decided, in words."""
     entry, how = wrong.entry, wrong.cells[0].how
     if entry is None:
         return f"the import hook {wrong.finder}" if wrong.finder not in ("", "PathFinder") else "no entry of sys.path"
@@ -122,7 +122,7 @@ def decided_by(wrong: Wrong, probe: Probe) -> str:
 
 
 def cure(wrong: Wrong, name: str, source: Source, context: Context, probe: Probe) -> Remedy:
-    """The one thing that fixes this case."""
+    """The remedy for a case."""
     on_path = [str(entry) for entry in context.profile.python_path]
     if wrong.case is Case.LEFTOVERS:
         return remedies.inside(context, "rm", "-r", wrong.target)
@@ -139,7 +139,7 @@ def cure(wrong: Wrong, name: str, source: Source, context: Context, probe: Probe
         if str(source.mount) not in on_path:
             return remedies.python_path(context)
         if str(source.mount) not in probe.python_path:
-            return remedies.renew(context)  # the profile is right, the container was made before
+            return remedies.renew(context)  # the container is older than the profile
         return remedies.install(context, name, source)
     if wrong.entry in on_path:
         return remedies.python_path(context, without=[str(wrong.entry)])
@@ -149,7 +149,7 @@ def cure(wrong: Wrong, name: str, source: Source, context: Context, probe: Probe
 
 
 def judge_source(name: str, source: Source, context: Context, probe: Probe) -> list[Finding]:
-    """All findings about one source; one OK finding when every way is right."""
+    """The findings about a source; one OK finding if every cell is right."""
     everything, found = probe.cells(source.package), list[Finding]()
     wanted = "site-packages of the image"
     if source.origin.kind == "checkout":
@@ -179,6 +179,5 @@ def judge_source(name: str, source: Source, context: Context, probe: Probe) -> l
 
 @check("import.truth", Where.INSIDE, needs="probe")
 def import_truth(context: Context, probe: Probe) -> list[Finding]:
-    """The heart: every source, every way."""
     sources = context.profile.sources.items()
-    return [found for name, source in sources for found in judge_source(name, source, context, probe)]
+    return [finding for name, source in sources for finding in judge_source(name, source, context, probe)]

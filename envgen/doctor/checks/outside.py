@@ -1,4 +1,4 @@
-"""What is seen from outside: this machine, the image, and the container as the engine describes it."""
+"""Checks from outside: this machine, the image, and the container as the engine describes it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 
 from envgen.doctor import remedies
-from envgen.doctor.model import Context, Finding, Host, Judged, Probe, Where, check, error, info, ok, warning
+from envgen.doctor.model import Context, Finding, Host, Judged, Probe, Remedy, Where, check, error, info, ok, warning
 from envgen.engine.endpoint import OLDEST, outdated
 from envgen.engine.gpu import gpu_offered
 from envgen.engine.values import Container, EngineInfo, Image
@@ -17,10 +17,9 @@ from envgen.redact import redact
 from envgen.text import GIB, counted, first_of
 
 LITTLE, TIGHT = 5 * GIB, 30 * GIB
-# Seconds by which the clocks of this machine and of the container may differ before build tools take notice.
-SKEW = 2.0
+SKEW = 2.0  # seconds; more clock skew misleads build tools
 LABEL_RENDER, LABEL_PROFILE, LABEL_PATCHES = "dev.envgen.render", "dev.envgen.profile", "dev.envgen.patches"
-LOOPING = 3  # restarts that are not an accident any more
+LOOPING = 3  # restarts that make a restart loop
 
 
 # --- the host ---------------------------------------------------------------------------------------------------------
@@ -28,26 +27,26 @@ LOOPING = 3  # restarts that are not an accident any more
 
 @check("host.docker", Where.HOST, needs="engine")
 def docker(_context: Context, engine: EngineInfo) -> list[Finding]:
-    """An engine answers that is new enough; which it is, and what it cannot do."""
+    """The engine's product and version, and what it can't do."""
     kinds = (("rootless", engine.rootless), ("userns-remap", engine.remapped))
     words = [f"{engine.product} {engine.version}", *(word for word, is_so in kinds if is_so)]
     words += ["containerd's image store"] if engine.containerd_store else [engine.driver] if engine.driver else []
-    found = [ok(", ".join(words), endpoint=engine.endpoint)]
+    findings = [ok(", ".join(words), endpoint=engine.endpoint)]
     if engine.product == "Podman":
-        seen = "no BuildKit of its own; `docker buildx create`, then BUILDX_BUILDER"
-        found.append(info("Podman needs a separate buildx builder", seen))
-    return found
+        seen = "it has no BuildKit: run `docker buildx create`, then set BUILDX_BUILDER"
+        findings.append(info("Podman needs a separate buildx builder", seen))
+    return findings
 
 
 @check("host.plugins", Where.HOST, needs="host")
 def plugins(_context: Context, host: Host) -> Judged:
     """buildx and compose v2 are installed, and new enough."""
-    for name, there in (("buildx", host.buildx), ("compose", host.compose)):
-        cure = remedies.command(f"sudo apt-get install docker-{name}-plugin")
-        if there is None:
+    for name, version in (("buildx", host.buildx), ("compose", host.compose)):
+        cure = Remedy(f"sudo apt-get install docker-{name}-plugin")
+        if version is None:
             yield error(f"docker {name} isn't installed", "no such plug-in", f"docker-{name}", cure, case="missing")
-        elif outdated(name, there):
-            yield error(f"docker {name} is too old", there, f"{OLDEST[name]} or newer", cure, case="old")
+        elif outdated(name, version):
+            yield error(f"docker {name} is too old", version, f"{OLDEST[name]} or newer", cure, case="old")
     buildx, compose = f"buildx {host.buildx}".strip(), f"compose {host.compose}".strip()
     return ok(f"{buildx} and {compose} are installed")
 
@@ -58,31 +57,29 @@ def disk(_context: Context, host: Host) -> Finding | None:
     free, path = host.disk_free, host.disk_path
     if free is None:
         return None
-    cure, seen = remedies.command("docker builder prune"), f"{free / GIB:.1f} GiB free below {path}"
+    cure, seen = Remedy("docker builder prune"), f"{free / GIB:.1f} GiB free below {path}"
     wanted = f"{TIGHT // GIB} GiB for a build"
     if free < LITTLE:
-        return error("the disk of Docker is nearly full", seen, wanted, cure, case="full")
+        return error("Docker's disk is nearly full", seen, wanted, cure, case="full")
     if free < TIGHT:
-        return warning("the disk of Docker is filling up", seen, wanted, cure, case="tight")
-    return ok(f"{free // GIB} GiB free on the disk of Docker", path=path)
+        return warning("Docker's disk is filling up", seen, wanted, cure, case="tight")
+    return ok(f"{free // GIB} GiB free on Docker's disk", path=path)
 
 
 @check("host.gpu", Where.HOST, needs="engine")
 def gpu_runtime(context: Context, engine: EngineInfo) -> Finding | None:
-    """The engine can hand a GPU to a container, when the profile wants one."""
+    """The engine can give containers a GPU, if the profile wants one."""
     wanted = context.profile.gpu
     if wanted is GpuMode.NONE:
         return None
     mode, problem = gpu_offered(engine, wanted)
     if problem is not None:
-        words = (
-            "runtime configure --runtime=docker"
-            if wanted is GpuMode.ALL
-            else "cdi generate --output=/etc/cdi/nvidia.yaml"
-        )
-        cure, case = remedies.command(f"sudo nvidia-ctk {words}"), {"cdi": "no-cdi", "all": "no-runtime"}
+        case = {"cdi": "no-cdi", "all": "no-runtime"}.get(wanted.value, "no-gpu")
+        words = "cdi generate --output=/etc/cdi/nvidia.yaml"
+        if wanted is GpuMode.ALL:
+            words = "runtime configure --runtime=docker"
         seen = ", ".join(engine.runtimes) or "no runtimes"
-        return error(problem.message, seen, f"gpu: {wanted.value}", cure, case=case.get(wanted.value, "no-gpu"))
+        return error(problem.message, seen, f"gpu: {wanted.value}", Remedy(f"sudo nvidia-ctk {words}"), case=case)
     if mode is GpuMode.NONE:
         return info("the engine offers no GPU, so services start without one (gpu: auto)")
     return ok(f"the engine can give GPUs to containers (gpu: {mode.value})")
@@ -90,39 +87,39 @@ def gpu_runtime(context: Context, engine: EngineInfo) -> Finding | None:
 
 @check("host.memory", Where.HOST, needs="host")
 def memory(context: Context, host: Host) -> Judged:
-    """No limit is below `needs_memory`; on unified memory, what else acts when it runs low, beside `memory.floor`."""
+    """No limit is below `needs_memory`; on unified memory, also swap and programs that act when memory runs low."""
     profile = context.profile
     yield from _limits(context, host)
     if profile.gpu is GpuMode.NONE or not profile.cuda.arch_list.shares_memory:
         return None
     if host.swap:
-        seen = "a server that grows is swapped out while the machine thrashes; `sudo swapoff -a` while you serve"
+        seen = "a growing server makes the machine thrash; run `sudo swapoff -a` while you serve"
         yield info(f"swap is on: {host.swap / GIB:.1f} GiB", seen)
     for name in host.killers:
-        yield info(f"{name} runs", "it may end a server, or something else, before or after `memory.floor` does")
+        yield info(f"{name} runs", "it may kill a server, or something else, before `memory.floor` acts")
     return None
 
 
 def _limits(context: Context, host: Host) -> Iterator[Finding]:
-    """A container's own, which the engine tells, and those of the cgroups that engines put containers into."""
+    """The container's own limit, and those of the cgroups that contain it."""
     service = context.profile.services.get(context.service)
     needs = service.needs_memory if service else None
     if needs is None:
         return
     wanted, container = f"needs_memory: {needs}", context.container
     if container is not None and not context.is_throw_away and 0 < container.memory < needs.bytes:
-        yield warning("the container may use less memory than the service needs", f"{container.memory / GIB:.1f} GiB",
-                      wanted, remedies.up(context), case="limit")  # fmt: skip
+        title, seen = "the container's memory limit is below needs_memory", f"{container.memory / GIB:.1f} GiB"
+        yield warning(title, seen, wanted, remedies.up(context), case="limit")
     for name, limit in host.limits.items():
         if limit < needs.bytes:
-            cure = remedies.command(f"echo max | sudo tee /sys/fs/cgroup/{name}/memory.max")
-            yield warning(f"containers in {name} share less memory than the service needs", f"{limit / GIB:.1f} GiB",
-                          wanted, cure, case="shared-limit", group=name)  # fmt: skip
+            cure = Remedy(f"echo max | sudo tee /sys/fs/cgroup/{name}/memory.max")
+            title, seen = f"the memory limit of {name} is below needs_memory", f"{limit / GIB:.1f} GiB"
+            yield warning(title, seen, wanted, cure, case="shared-limit", group=name)
 
 
 @check("host.ports", Where.HOST, needs="host")
 def ports(context: Context, host: Host) -> Judged:
-    """The ports of services that don't run are free."""
+    """The ports of stopped services are free."""
     services = context.profile.services
     by_port = {mapping.host: name for name, one in reversed(list(services.items())) for mapping in one.host_ports}
     busy = {*by_port, *(port for port, _ in host.busy_ports)}
@@ -139,57 +136,59 @@ def ports(context: Context, host: Host) -> Judged:
 
 @check("host.exposure", Where.HOST)
 def exposure(context: Context) -> Judged:
-    """Services are published on this machine alone, or ask for an API key."""
+    """Services are published on this machine only, or require an API key."""
     for name, service in context.profile.services.items():
         reachable = exposed(context.profile, name)
         if reachable and asks_for_key(context.profile, service):
-            yield ok(f"{reachable}; it asks for an API key")
+            yield ok(f"{reachable}; it requires an API key")
         elif reachable:
             seen = ", ".join(str(port) for port in service.host_ports)
             near = f"ports: ['{on_loopback(service)}']" if service.network is None else "args: {host: 127.0.0.1}"
             cure = remedies.line(f"services: {{{name}: {{{near}}}}}")
             yield warning(reachable, seen, "127.0.0.1, or an API key", cure, case="open")
     published = any(service.host_ports for service in context.profile.services.values())
-    return ok("the services are published on this machine alone") if published else None
+    return ok("services are published on this machine only") if published else None
 
 
 @check("up.refused", Where.HOST, needs="engine")
 def refused(context: Context, _engine: EngineInfo) -> Judged:
-    """`envgen up` of the service would find its checkouts, files, memory and GPU."""
-    if context.container is not None and context.container.state == "running":  # `mounts.sources` sees its checkouts
+    """`envgen up` of the service finds its checkouts, files, memory and GPU."""
+    if context.container is not None and context.container.state == "running":
         return None
     for problem in context.refused:
-        cure = remedies.command(problem.hint or f"envgen up -p {context.profile.name} {context.service}")
+        cure = Remedy(problem.hint or f"envgen up -p {context.profile.name} {context.service}")
         yield error(problem.message, f"service {context.service}", "what `envgen up` needs", cure, case="refused")
     return ok(f"`envgen up {context.service}` finds what it needs on this machine")
 
 
 @check("weights.whole", Where.HOST, needs="engine")
 def weights(context: Context, _engine: EngineInfo) -> Judged:
-    """The weights that services name are whole, and at the commit that the lock names."""
+    """The weights of services are complete, and at the locked commit."""
     for service, problems in context.weights.items():
         for problem in problems:
-            cure = remedies.command(problem.hint or f"envgen model check {service} -p {context.profile.name}")
-            yield error(problem.message, f"service {service}", "every file of the model, whole", cure, case="not-whole")
+            cure = Remedy(problem.hint or f"envgen model check {service} -p {context.profile.name}")
+            yield error(problem.message, f"service {service}", "all files of the model", cure, case="not-whole")
         if not problems:
-            yield ok(f"the weights of {service} are whole")
+            yield ok(f"the weights of {service} are complete")
     return None
 
 
 @check("host.owners", Where.HOST, needs="engine")
 def owners(context: Context, _engine: EngineInfo) -> Judged:
-    """Checkouts and cache folders hold no files of root's."""
-    for one in context.foreign:
-        seen = ", ".join(one.examples) + (f" and {one.count - len(one.examples)} more" if one.count > 3 else "")
-        title = f"{one.name}: {counted(one.count, 'file')} in {one.folder} of root's"
-        cure = remedies.command(f'sudo chown -Rh "$(id -u):$(id -g)" {shlex.quote(one.folder)}')
-        yield warning(title, seen, "your own files", cure, case="of-root", folder=one.folder)
+    """No file in checkouts and cache folders belongs to root."""
+    for foreign in context.foreign:
+        more = foreign.count - len(foreign.examples)
+        seen = ", ".join(foreign.examples) + (f" and {more} more" if more else "")
+        belong = counted(foreign.count, "file belongs", "files belong")
+        cure = Remedy(f'sudo chown -Rh "$(id -u):$(id -g)" {shlex.quote(foreign.folder)}')
+        title = f"{foreign.name}: {belong} to root in {foreign.folder}"
+        yield warning(title, seen, "your own files", cure, case="of-root", folder=foreign.folder)
     return None
 
 
 @check("host.clock", Where.HOST, needs="probe")
 def clock(context: Context, probe: Probe) -> Finding | None:
-    """The container's clock agrees with this machine's: build tools compare modification times made by both."""
+    """The clocks of container and host agree: build tools compare file times from both."""
     now = probe.system.now
     if context.asked is None or not now:
         return None
@@ -197,7 +196,7 @@ def clock(context: Context, probe: Probe) -> Finding | None:
     skew = now - before if now < before else max(0.0, now - after)
     if abs(skew) > SKEW:
         seen = f"the container's clock is {abs(skew):.0f} s {'ahead' if skew > 0 else 'behind'}"
-        cure = remedies.command("sudo systemctl restart systemd-timesyncd")
+        cure = Remedy("sudo systemctl restart systemd-timesyncd")
         return warning("the clocks of container and host differ", seen, "the same time", cure, case="skew")
     return ok("the clocks of container and host agree")
 
@@ -217,7 +216,7 @@ def exists(context: Context, _engine: EngineInfo) -> Finding:
 
 @check("image.render", Where.IMAGE, needs="image")
 def rendered_from_profile(context: Context, image: Image) -> Finding:
-    """Its render digest is the one that the profile gives now."""
+    """The image is up to date with the profile, by its render digest."""
     digest, owner = image.labels.get(LABEL_RENDER, ""), image.labels.get(LABEL_PROFILE, "")
     cure, name = remedies.build(context), context.profile.name
     if not digest:
@@ -226,17 +225,17 @@ def rendered_from_profile(context: Context, image: Image) -> Finding:
     if owner != name:
         return error("the image belongs to another profile", owner, name, cure, case="other-profile")
     if not context.digest:
-        return info("whether the image is up to date wasn't checked")
+        return info("not checked whether the image is up to date")
     if digest != context.digest:
         title = "the profile has changed since the image was built"
         seen = "; ".join(first_of(context.outdated, 4)) or digest[:12]
         return warning(title, seen, context.digest[:12], cure, case="outdated")
-    return ok("the image is what the profile renders to now", digest=digest)
+    return ok("the image is up to date", digest=digest)
 
 
 @check("image.platform", Where.IMAGE, needs="image")
 def platform(context: Context, image: Image) -> Finding:
-    """It is for the architecture that the profile names, else the engine's own."""
+    """The image is for the profile's platform, else the engine's."""
     wanted, arch = context.profile.base.platform, image.architecture
     own = context.engine.arch if context.engine else arch
     expected = wanted.value.split("/")[1] if wanted else own
@@ -244,31 +243,30 @@ def platform(context: Context, image: Image) -> Finding:
         return error("the image is for another architecture", arch, expected, remedies.build(context), case="wrong")
     if arch != own:
         cure = remedies.line(f"base: {{platform: linux/{own}}}")
-        title = "the image is for another machine than this engine's"
-        return warning(title, f"{arch}, emulated", own, cure, case="emulated")
+        return warning("the image runs under emulation here", arch, own, cure, case="emulated")
     return ok(f"the image is for {arch}")
 
 
 @check("image.patches", Where.IMAGE, needs="image")
 def patches(context: Context, image: Image) -> Finding | None:
-    """Which patches are in it, as its label lists them."""
+    """The patches in the image, from its label."""
     listed = image.labels.get(LABEL_PATCHES, "").split()
     if listed:
         names = ", ".join(name.removesuffix(".patch") for name in listed)
         return ok(f"{counted(len(listed), 'patch', 'patches')} in the image: {names}", patches=listed)
     if any(source.patches and source.origin.kind != "checkout" for source in context.profile.sources.values()):
-        return info("no patch is in the image", "the profile names patches; `envgen patch list` says why none applies")
+        return info("no patch is in the image", "the profile has patches; `envgen patch list` shows why none applies")
     return None
 
 
 @check("patches.mounted", Where.HOST)
 def unpatched(context: Context) -> Judged:
-    """Mounted checkouts have the patches that the profile names for them."""
+    """Mounted checkouts have the profile's patches."""
     for name, lacks in context.unpatched.items():
         folder = context.checkouts.get(name, "")
-        cure = remedies.command(shlex.join(["envgen", "patch", "apply", name, "--checkout", folder]))
-        title = f"{name}: its checkout lacks {counted(len(lacks), 'patch', 'patches')} that this release needs here"
-        yield warning(title, f"{folder} lacks {', '.join(lacks)}", "the patches in it", cure, case="lacks")
+        cure = Remedy(shlex.join(["envgen", "patch", "apply", name, "--checkout", folder]))
+        title = f"{name}: its checkout lacks {counted(len(lacks), 'patch', 'patches')} of the profile"
+        yield warning(title, f"{folder} lacks {', '.join(lacks)}", "patches applied", cure, case="lacks")
     return None
 
 
@@ -277,18 +275,18 @@ def unpatched(context: Context) -> Judged:
 
 @check("container.running", Where.CONTAINER, needs="engine")
 def running(context: Context, _engine: EngineInfo) -> Finding | None:
-    """A container of the profile runs; without one, import truth is unknown."""
+    """A container of the profile runs; without one, imports can't be checked."""
     container = context.container
     if context.is_throw_away:
-        return info("a throw-away container was started, with the mounts and variables of the service")
+        return info("checked in a throw-away container with the service's mounts and variables")
     if container is None:
         if context.image is None:
-            return None  # nothing to start: the image check says what to do
-        title = "no container of this profile runs: what it imports was not checked"
+            return None  # image.exists reports that
+        title = "no container of this profile runs, so imports were not checked"
         wanted = f"{context.service}, or a throw-away container (envgen doctor --run)"
         return warning(title, "none running", wanted, remedies.up(context), case="none")
     if container.state != "running":
-        unpause = remedies.command(f"docker unpause {container.name}")
+        unpause = Remedy(f"docker unpause {container.name}")
         cure = unpause if container.state == "paused" else remedies.up(context)
         return error(_state(container), _ended(context, container), "running", cure, case="ended")
     if container.health == "unhealthy":
@@ -303,7 +301,7 @@ def _state(one: Container) -> str:
 
 
 def _ended(context: Context, container: Container) -> str:
-    """How a container ended, and why where its log or the engine says so."""
+    """How a container ended, with the cause if its log or the engine has it."""
     if container.state == "paused":
         return "docker pause"
     why = "killed for memory" if container.oom_killed else container.error or context.causes.get(container.name, "")
@@ -312,31 +310,31 @@ def _ended(context: Context, container: Container) -> str:
 
 @check("container.others", Where.CONTAINER, needs="engine")
 def others(context: Context, _engine: EngineInfo) -> Judged:
-    """No other service of the profile has ended by itself, or is stuck."""
+    """No other service of the profile has failed or is stuck."""
     mine = [one for one in context.others if one.service in context.profile.services]
     for one in mine:
         if one.state in ("dead", "paused", "restarting") or (one.state == "exited" and one.exit_code):
-            cure = remedies.command(shlex.join(["envgen", "logs", "-p", context.profile.name, one.service]))
+            cure = Remedy(shlex.join(["envgen", "logs", "-p", context.profile.name, one.service]))
             yield error(_state(one), _ended(context, one), "running, or removed", cure, case="died")
     alive = sorted(one.service for one in mine if one.state == "running")
-    return ok(f"running too: {', '.join(alive)}") if alive else None
+    return ok(f"also running: {', '.join(alive)}") if alive else None
 
 
 @check("container.image", Where.CONTAINER, needs="container")
 def current_image(context: Context, container: Container) -> Finding | None:
-    """The container was created from the image that has the name now."""
+    """The container runs the profile's current image."""
     image = context.image
     if image is None or context.is_throw_away:
         return None
     if container.image_id and container.image_id != image.id:
         seen = f"{container.name} was created from {container.image_id[:19]}"
-        expected = f"{context.profile.image_name} is now {image.id[:19]}"
+        expected = f"{context.profile.image_name}, now {image.id[:19]}"
         return warning("the container runs an older image", seen, expected, remedies.up(context), case="older")
     return ok("the container runs the current image")
 
 
 def shown(name: str, value: str | None) -> str:
-    """A variable of the project file as it may be printed."""
+    """`NAME=VALUE`, with secrets hidden."""
     if value is None:
         return f"{name} isn't set"
     return f"{name}=(not shown)" if is_secret(name) else redact(f"{name}={value}")
@@ -344,10 +342,10 @@ def shown(name: str, value: str | None) -> str:
 
 @check("container.env", Where.CONTAINER, needs="container")
 def variables(context: Context, container: Container) -> Finding | None:
-    """The container has the variables that the profile gives its service."""
+    """The container has the profile's variables for its service."""
 
     def agrees(name: str, wanted: str) -> bool:
-        actual = container.env.get(name)  # PYTHONPATH may go on with what the base image has
+        actual = container.env.get(name)  # PYTHONPATH may end with the base image's
         return actual == wanted or (name == "PYTHONPATH" and (actual or "").startswith(wanted + ":"))
 
     if not context.env:
@@ -364,10 +362,10 @@ def variables(context: Context, container: Container) -> Finding | None:
 
 @check("container.restart", Where.CONTAINER, needs="container")
 def restart_policy(context: Context, container: Container) -> Judged:
-    """A container that dies is not started for ever."""
+    """The container is not restarted forever."""
     policy = container.restart_policy
     if policy in ("always", "unless-stopped"):
-        cure = remedies.command(f"docker update --restart on-failure:3 {container.name}")
+        cure = Remedy(f"docker update --restart on-failure:3 {container.name}")
         title = "the container is restarted without limit"
         yield warning(title, policy, "no, or on-failure:N", cure, case="endless")
     if container.restarts >= LOOPING:

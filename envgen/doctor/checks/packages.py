@@ -1,4 +1,4 @@
-"""What pip knows and what is on disk, what FlashInfer's JIT needs, and whether the release knows what is set for it."""
+"""Checks of installed packages, of what FlashInfer's JIT needs, and of variables and flags that the release reads."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from envgen.profile.model import Source
 from envgen.text import counted
 
 UNKNOWN = "0.0.0+unknown"
-# The name that the package itself gives to importlib.metadata when it starts, whatever the profile calls it.
-ASKED = {"vllm": "vllm"}
+# The distribution name that a package looks up when it starts, whatever the profile calls it.
+LOOKED_UP = {"vllm": "vllm"}
 IGNORES = (0, 7)  # FlashInfer's first release that ignores companions of other versions instead of raising
 
 
 def named(probe: Probe, *names: str) -> list[Distribution]:
-    """Distributions of these names, the one that importlib.metadata finds first."""
+    """Distributions with these names, in the order of importlib.metadata."""
     wanted = [canonicalize_name(name) for name in names]
-    return [one for one in probe.distributions if canonicalize_name(one.name) in wanted]
+    return [distribution for distribution in probe.distributions if canonicalize_name(distribution.name) in wanted]
 
 
 def active_root(probe: Probe, package: str) -> Root | None:
-    """The folder that most ways of starting Python import."""
+    """The package's folder that most ways of starting Python import."""
     folders = [cell.origin.rsplit("/", 1)[0] for cell in probe.cells(package) if cell.kind == "regular"]
     top = max(folders, key=folders.count) if folders else None
     return next((root for root in probe.roots if root.package == package and root.root == top), None)
@@ -47,7 +47,7 @@ def active_root(probe: Probe, package: str) -> Root | None:
 
 @check("import.scripts", Where.INSIDE, needs="probe")
 def console_scripts(context: Context, probe: Probe) -> Judged:
-    """Each console script is there, and starts the interpreter that `python3` starts."""
+    """Each console script is installed, and starts the interpreter that `python3` starts."""
     owners = {script: name for name, source in context.profile.sources.items() for script in source.console_scripts}
     for script in probe.scripts:
         if script.name not in owners:
@@ -63,11 +63,11 @@ def console_scripts(context: Context, probe: Probe) -> Judged:
         elif script.interpreter is None:
             yield info(f"{script.name} is not a Python script", script.path, script=script.name)
         elif script.same:
-            yield ok(f"{script.name} is {script.path}, of the same Python", script=script.name)
+            yield ok(f"{script.name} is {script.path}, with the same Python", script=script.name)
         else:
             words = (script.interpreter, *script.flags, script.version and f"(Python {script.version})")
             seen = f"{script.path} starts {' '.join(words).rstrip()}"
-            title = f"{script.name} starts another Python than python3 does"
+            title = f"{script.name} and python3 start different Pythons"
             yield warning(title, seen, probe.python.executable, cure, case="other-python", script=script.name)
     return None
 
@@ -76,11 +76,11 @@ def console_scripts(context: Context, probe: Probe) -> Judged:
 def leftovers(context: Context, probe: Probe) -> Judged:
     """Folders without __init__.py in site-packages: a namespace package as soon as nothing shadows them."""
     sources = {source.package for source in context.profile.sources.values()}
-    # Those that win are an error of import truth's already.
+    # import.truth reports those that win.
     winning = {path for cell in probe.imports if cell.kind == "namespace" for path in cell.portions}
     for portion in probe.portions:
         if portion.site and not portion.regular and portion.package in sources and portion.path not in winning:
-            seen = f"{portion.path} has no __init__.py and holds {', '.join(portion.holds[:4]) or 'nothing'}"
+            seen = f"{portion.path} has no __init__.py and contains {', '.join(portion.holds[:4]) or 'nothing'}"
             cure = remedies.inside(context, "rm", "-r", portion.path)
             title = f"{portion.package}: leftovers of an uninstalled wheel"
             yield warning(title, seen, "no such folder", cure, case="waiting")
@@ -100,24 +100,24 @@ def metadata(context: Context, probe: Probe) -> Judged:
 
 
 def _metadata(name: str, source: Source, context: Context, probe: Probe) -> list[Finding]:
-    asked, cure = ASKED.get(source.package, source.distribution), remedies.install(context, name, source)
+    asked, cure = LOOKED_UP.get(source.package, source.distribution), remedies.install(context, name, source)
     mine = named(probe, asked)
     if not mine:
         return [_no_metadata(source, asked, cure, context, probe)]
-    found = _several(source, mine, context)
+    found = _duplicates(source, mine, context)
     first, mounted = mine[0], source.origin.kind == "checkout"
     folder = first.url.removeprefix("file://").rstrip("/")
     if mounted and first.editable and folder and folder != str(source.mount):
         title, seen = f"{source.distribution} was installed from another folder", f"editable, from {folder}"
         found.append(error(title, seen, str(source.mount), cure, case="other-folder", metadata=first.metadata))
     elif mounted and not any(one.editable or below(one.location, str(source.mount)) for one in mine):
-        title = f"{source.distribution} {first.version}: the metadata is a wheel's, the code is the checkout's"
+        title = f"{source.distribution} {first.version}: metadata of a wheel, code of the checkout"
         found.append(info(title, first.metadata, version=first.version))
     return found or [ok(f"{source.distribution} {first.version} is installed", version=first.version)]
 
 
 def _no_metadata(source: Source, asked: str, cure: Remedy, context: Context, probe: Probe) -> Finding:
-    """Nothing of that name: is it there under another one?"""
+    """No distribution has the name: find it under another one."""
     places = {cell.origin.rsplit("/", 2)[0] for cell in probe.cells(source.package) if cell.kind == "regular"}
     prefix, services = canonicalize_name(source.package) + "-", context.profile.services
     for other in probe.distributions:
@@ -126,13 +126,13 @@ def _no_metadata(source: Source, asked: str, cure: Remedy, context: Context, pro
             continue
         title = f"{source.package} belongs to a distribution with another name: {other.name}"
         call = f"importlib.metadata.version({asked!r})"
-        seen = f"{other.name} {other.version}; {call} fails, and so does every program that asks for it"
-        # vLLM's console script asks for its own version first.
-        stumbles = any(service.command[:1] == ("vllm",) for service in services.values())
-        if name == canonicalize_name(source.distribution) and not stumbles:
-            return info(title, seen, distribution=other.name)  # the profile says so itself
+        seen = f"{other.name} {other.version}; {call} fails, and so do programs that call it"
+        # vLLM's console script looks up its own version first.
+        fails = any(service.command[:1] == ("vllm",) for service in services.values())
+        if name == canonicalize_name(source.distribution) and not fails:
+            return info(title, seen, distribution=other.name)  # the profile has that name
         for service, described in services.items():
-            if described.command[:2] == ("vllm", "serve"):  # its server starts without the console script, too
+            if described.command[:2] == ("vllm", "serve"):  # the server also starts without the console script
                 module = "[python3, -m, vllm.entrypoints.openai.api_server, --model]"
                 cure = remedies.line(f"services: {{{service}: {{command: {module}}}}}")
                 break
@@ -141,14 +141,14 @@ def _no_metadata(source: Source, asked: str, cure: Remedy, context: Context, pro
     return make(f"{asked} has no metadata", "PackageNotFoundError", "an installed distribution", cure, case=case)
 
 
-def _several(source: Source, mine: list[Distribution], context: Context) -> list[Finding]:
-    """Two sets of metadata under one name. A checkout's own egg-info beside its editable install is not a problem."""
+def _duplicates(source: Source, mine: list[Distribution], context: Context) -> list[Finding]:
+    """Several distributions with one name; a checkout's egg-info beside its editable install is fine."""
     own = str(source.mount)
     installed = [one for one in mine if not below(one.location, own)]
     same = all(one.version == mine[0].version and one.location != mine[0].location for one in mine[1:])
     if same and len(installed) < 2:
         return []
-    # What goes: metadata that no pip wrote, else the checkout's stale one, else the one that is read first.
+    # Remove metadata without RECORD (not written by pip), else the checkout's stale one, else the first.
     stale = [one for one in mine if one.kind == "dist-info" and not one.record]
     stale += [one for one in mine if one.kind == "egg-info" and below(one.location, own)]
     cure = remedies.inside(context, "rm", "-r", (stale or mine)[0].metadata)
@@ -164,7 +164,7 @@ def _several(source: Source, mine: list[Distribution], context: Context) -> list
 
 @check("flashinfer.data", Where.INSIDE, needs="probe")
 def flashinfer_data(context: Context, probe: Probe) -> Judged:
-    """What FlashInfer's JIT compiles from (data/csrc and its neighbours), and the version that names its cache."""
+    """FlashInfer has the sources that its JIT compiles (data/csrc and others), and the version that names its cache."""
     for name, source in context.profile.sources.items():
         root = active_root(probe, source.package) if source.package == "flashinfer" else None
         if root is None:
@@ -176,12 +176,12 @@ def flashinfer_data(context: Context, probe: Probe) -> Judged:
         if dangling:
             seen = "; ".join(f"{link.path} -> {link.target}" for link in dangling)
             title = "flashinfer: its data links dangle, so nothing can be compiled"
-            wanted = f"links into {source.mount}, where the checkout is mounted"
+            wanted = f"links into {source.mount}"
             yield error(title, seen, wanted, cure, case="dangling", **facts)
         elif missing and source.origin.kind == "checkout":
-            title = "flashinfer: a raw checkout, never installed: it imports, but can't compile anything"
+            title = "flashinfer: a raw checkout, never installed: it imports, but can't compile"
             seen = f"version {root.version or UNKNOWN}; {missing} missing"
-            wanted = "an editable install, which makes data/csrc and its neighbours"
+            wanted = "an editable install, which creates data/csrc and others"
             yield error(title, seen, wanted, cure, case="raw-checkout", **facts)
         elif missing:
             title = "flashinfer: sources for its JIT are missing"
@@ -197,29 +197,26 @@ def flashinfer_data(context: Context, probe: Probe) -> Judged:
 
 @check("flashinfer.set", Where.INSIDE, needs="probe")
 def flashinfer_set(context: Context, probe: Probe) -> Judged:
-    """flashinfer, its cubins and its prebuilt kernels are of one version: FlashInfer 0.5.3 and 0.6.18 raise
-    RuntimeError at import for others, 0.7.2 ignores them."""
+    """flashinfer, its cubins and its prebuilt kernels have the same version; with others FlashInfer 0.5.3 and 0.6.18
+    raise RuntimeError at import, and 0.7.2 ignores them."""
     core, root = named(probe, "flashinfer-python"), active_root(probe, "flashinfer")
     version = (root.version if root else None) or (core[0].version if core else "")
     for name in ("flashinfer-cubin", "flashinfer-jit-cache"):
         for one in named(probe, name)[:1]:
             if version and one.version.split("+")[0] != version.split("+")[0]:
-                # Not `pip install`: no index that pip knows has the jit-cache, nor the cubins of releases after 0.6.13.
+                # Not `pip install`: PyPI has no jit-cache, and no cubins after 0.6.13.
                 cure = remedies.inside(context, "python3", "-m", "pip", "uninstall", "-y", name)
-                title, seen = (
-                    f"{name} is of another version than flashinfer",
-                    f"{name} {one.version}, flashinfer {version}",
-                )
+                title, seen = f"{name} does not match flashinfer", f"{name} {one.version}, flashinfer {version}"
                 make, case = (warning, "ignored") if numbers(version) >= IGNORES else (error, "mismatch")
                 yield make(title, seen, f"{version}, or none", cure, case=case)
             else:
-                yield ok(f"{name} {one.version} fits flashinfer {version}")
+                yield ok(f"{name} {one.version} matches flashinfer {version}")
     return None
 
 
 @check("flashinfer.prebuilt", Where.INSIDE, needs="probe")
 def prebuilt(context: Context, probe: Probe) -> Finding | None:
-    """Prebuilt kernels win over the JIT: with a mounted checkout, edits would never be compiled."""
+    """No prebuilt kernels: they take precedence over the JIT, so edits of a mounted checkout would never compile."""
     if not any(source.package == "flashinfer" for source in context.profile.mounted_sources.values()):
         return None
     title, root = "prebuilt kernels mask your edits", active_root(probe, "flashinfer")
@@ -228,66 +225,63 @@ def prebuilt(context: Context, probe: Probe) -> Finding | None:
         return warning(title, "flashinfer-jit-cache is installed", "no such package", cure, case="masked")
     if root and root.aot:
         folder = f"{root.root}/data/aot"
-        seen = f"{folder} holds {len(root.aot)}: {', '.join(root.aot[:4])}"
+        seen = f"{folder} has {len(root.aot)}: {', '.join(root.aot[:4])}"
         return warning(title, seen, "none", remedies.inside(context, "rm", "-r", folder), case="masked")
     return ok("no prebuilt kernels mask your edits")
 
 
 @check("patches.claimed", Where.INSIDE, needs="probe")
 def claimed(context: Context, probe: Probe) -> Finding | None:
-    """The lines that the image's patches add to Python files are in the files that are imported."""
-    lost = [claim for claim in probe.claimed if claim.state != "there"]
-    names = ", ".join(sorted({claim.patch for claim in lost or probe.claimed}))
-    if lost:
-        seen = ", ".join(f"{claim.path}: {claim.state}" for claim in lost[:3])
-        title = f"patches that the image claims are not in the code: {names}"
+    """The imported Python files have the lines that the image's patches add."""
+    missing = [claim for claim in probe.claimed if claim.state != "there"]
+    names = ", ".join(sorted({claim.patch for claim in missing or probe.claimed}))
+    if missing:
+        seen = ", ".join(f"{claim.path}: {claim.state}" for claim in missing[:3])
+        title = f"patches of the image are not in the imported code: {names}"
         return error(title, seen, "their added lines", remedies.build(context), case="missing")
-    return ok(f"seen in the imported files: {names}") if names else None
+    return ok(f"patches in the imported code: {names}") if names else None
 
 
 @check("packages.binaries", Where.INSIDE, needs="probe")
 def binaries(context: Context, probe: Probe) -> Judged:
-    """A mounted checkout with `binaries` has the compiled modules of that wheel, and fits them."""
+    """A mounted checkout with `binaries` has the compiled modules of that wheel, and its sources match them."""
     for one in probe.binaries:
         install = remedies.inside(context, "envgen-install", "--force", one.source)
         if not one.noted:
-            continue  # not installed: other checks say so
+            continue  # not installed: other checks report that
         if one.gone:
-            title = f"{counted(len(one.gone), 'compiled module is', 'compiled modules are')} gone from {one.mount}"
+            title = f"{counted(len(one.gone), 'compiled module is', 'compiled modules are')} missing from {one.mount}"
             yield error(title, ", ".join(one.gone[:4]), f"those of {one.wheel}", install, case="gone")
         if one.others:
-            title = f"compiled modules in {one.mount} that are not of the wheel: {len(one.others)}"
+            title = f"{counted(len(one.others), 'compiled module')} in {one.mount} not from the wheel"
             seen = ", ".join(one.others[:4]) + ": of an earlier build, or built since"
             yield warning(title, seen, f"those of {one.wheel}", _without(context, one), case="others")
         release = one.tag.removeprefix("v")
         if release and release != one.release:
             title = f"{one.package}: the checkout is of {one.tag}, its wheel of {one.release}"
-            cure = remedies.line(f"sources: {{{one.source}: {{binaries: {_pin(context, one, release)}}}}}")
+            pin = f"{context.profile.sources[one.source].distribution}=={release}"
+            cure = remedies.line(f"sources: {{{one.source}: {{binaries: {pin}}}}}")
             yield warning(title, f"{one.tag} is the checkout's nearest release", one.release, cure, case="release")
-        elif one.modules and one.compiled == "differs":  # FlashInfer has none: it compiles what is edited
-            title = f"{one.package}: edits of what is compiled have no effect: modules are those of {one.release}"
-            seen = f"`git diff v{one.release} -- csrc cmake CMakeLists.txt rust setup.py` shows it"
+        elif one.modules and one.compiled == "differs":  # not FlashInfer: its JIT compiles edits
+            title = f"{one.package}: edits of compiled sources have no effect, the modules are those of {one.release}"
+            seen = f"`git diff v{one.release} -- csrc cmake CMakeLists.txt rust setup.py` shows them"
             cure = remedies.line(f"sources: {{{one.source}: {{binaries: null}}}}")
-            yield warning(title, seen, "sources as released, or a build of your own", cure, case="csrc")
+            yield warning(title, seen, "sources as released, or your own build", cure, case="csrc")
         elif one.modules and not one.gone and not one.others:
             come = counted(len(one.modules), "compiled module comes", "compiled modules come")
             yield ok(f"{one.package}: {come} from {one.wheel}", modules=list(one.modules))
     return None
 
 
-def _pin(context: Context, one: Binaries, release: str) -> str:
-    return f"{context.profile.sources[one.source].distribution}=={release}"
-
-
 def _without(context: Context, one: Binaries) -> Remedy:
     return remedies.inside(context, "rm", *(f"{one.mount}/{path}" for path in one.others))
 
 
-# --- what is set for a release ---------------------------------------------------------------------------------------
+# --- variables and flags ---------------------------------------------------------------------------------------------
 
 
 def release(context: Context, package: str) -> str:
-    """`vllm 0.14.0`: the installed release in words."""
+    """The installed release, as `vllm 0.14.0`."""
     for name, source in context.profile.sources.items():
         if source.package == package:
             there = named(context.inside, source.distribution, package)
@@ -297,7 +291,7 @@ def release(context: Context, package: str) -> str:
 
 @check("env.known", Where.INSIDE, needs="probe")
 def variables(context: Context, probe: Probe) -> Judged:
-    """Every VLLM_* and FLASHINFER_* variable is one that the installed release reads: its sources are asked."""
+    """The installed releases read every VLLM_* and FLASHINFER_* variable, by their sources."""
     service = context.profile.services.get(context.service)
     for one in probe.known:
         who = release(context, one.package)
@@ -309,7 +303,7 @@ def variables(context: Context, probe: Probe) -> Judged:
             env = f"{{{', '.join(settings)}}}"
             if own:
                 return remedies.line(f"services: {{{context.service}: {{env: {env}}}}}")
-            # The container may have what no profile gives it: it is older, or made by hand.
+            # A container that is older or made by hand may have variables that the profile lacks.
             return remedies.line(f"env: {{{group}: {env}}}") if group else remedies.renew(context)
 
         group_values = {} if own else context.profile.env.get(group, {})
@@ -317,32 +311,30 @@ def variables(context: Context, probe: Probe) -> Judged:
         facts = {"variable": one.name, "package": one.package, "similar": list(one.similar)}
         seen = f"{who} never reads it" + (f"; set by {where}" if where else "; the profile doesn't set it")
         if not one.known and one.similar:
-            title, renamed = (
-                f"{one.name}: {who} reads {one.similar[0]}",
-                f"{one.similar[0]}: {probe.variables.get(one.name, '')!r}",
-            )
-            yield warning(title, seen, " or ".join(one.similar), cure([renamed]), case="renamed", **facts)
+            renamed = cure([f"{one.similar[0]}: {probe.variables.get(one.name, '')!r}"])
+            title = f"{one.name}: {who} reads {one.similar[0]}"
+            yield warning(title, seen, " or ".join(one.similar), renamed, case="renamed", **facts)
         elif not one.known:
             title = f"{one.name} is unknown to {who}"
             yield warning(title, seen, "a variable that it reads", without, case="unknown", **facts)
         elif one.note:
-            title = f"{one.name} is on its way out of {who}"
+            title = f"{one.name} is deprecated in {who}"
             yield warning(title, one.note, "what the message says", without, case="bygone", **facts)
         elif one.assigned:
-            seen = f"set at {', '.join(one.assigned[:3])}, in some cases whatever you set"
-            yield info(f"{one.name} may be overridden by {who}", seen, case="overridden", **facts)
+            seen = f"set at {', '.join(one.assigned[:3])}"
+            yield info(f"{who} may override {one.name}", seen, case="overridden", **facts)
     are = counted(len(probe.known), "variable is", "variables are")
-    return ok(f"{are} known to the releases that read them") if probe.known else None
+    return ok(f"{are} known to the installed releases") if probe.known else None
 
 
 @check("serve.flags", Where.INSIDE, needs="probe")
 def flags(context: Context, probe: Probe) -> Judged:
-    """Every flag of the service is one that the sources of the installed vLLM name."""
+    """The sources of the installed vLLM have every flag of the service."""
     flags, who = probe.flags, release(context, "vllm")
     if not flags.asked:
         return None
     if not flags.read or flags.count < 20:
-        return info("the flags were not checked", f"{flags.folder} is laid out in a way that is not known here")
+        return info("the flags were not checked", f"the layout of {flags.folder} is unknown")
     for one in flags.unknown:
         services = (name for name, each in context.profile.services.items() if one.flag in each.argv)
         service = next(services, context.service)
@@ -355,15 +347,13 @@ def flags(context: Context, probe: Probe) -> Judged:
 
 @check("tiktoken.load", Where.INSIDE, needs="probe")
 def harmony(context: Context, probe: Probe) -> Judged:
-    """openai_harmony itself loads the vocabulary with the network off. Asked for by `--deep`: it takes a second."""
+    """openai_harmony loads the vocabulary without a network (with `--deep`: it takes a second)."""
     for load in probe.loads:
         if load.state == "loaded":
             yield ok(f"{load.name} loads without a network", seconds=load.seconds)
         elif load.state == "no-harmony":
-            yield info(
-                "openai_harmony (of openai-harmony or oss-harmony) isn't installed: its vocabulary was not loaded",
-                load.output,
-            )
+            title = "openai_harmony isn't installed (openai-harmony or oss-harmony), so no vocabulary was loaded"
+            yield info(title, load.output)
         else:
             title, cure = f"{load.name} can't be loaded without a network", remedies.build(context)
             yield error(title, load.output or "no answer", "an encoding", cure, case="failed")

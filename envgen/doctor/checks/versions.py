@@ -1,4 +1,4 @@
-"""Versions that must fit: the lock, the base image's own packages, CUDA, and what two packages both claim."""
+"""Checks of versions: the lock, the base image's packages, CUDA, drivers, and packages that conflict."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from envgen.doctor.model import (
 from envgen.inside.jit.libraries import runs
 from envgen.text import counted
 
-# What kernels for Blackwell need: FP4 conversions in ptxas, and cuDNN's attention for it.
+# Oldest releases for Blackwell: FP4 conversions in ptxas, and cuDNN's attention.
 CUDA, CUDNN = (12, 9), (9, 14)
 # CUDA release -> first driver that loads its PTX.
 DRIVERS: dict[tuple[int, ...], int] = {(12, 8): 570, (12, 9): 575, (13, 0): 580, (13, 1): 590}
-BLACKWELL = 10  # major number of the first architecture that needs them
+BLACKWELL = 10  # major number of its first compute capability
 OPENCV = ("opencv", *(f"opencv{contrib}-python{less}" for contrib in ("", "-contrib") for less in ("", "-headless")))
 NEWEST = remedies.line("base: {image: nvcr.io/nvidia/pytorch:25.12-py3}")
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """`9.15.1.9` as numbers; empty for what doesn't begin with one."""
+    """`9.15.1.9` as numbers; empty if it doesn't begin with one."""
     match = re.match(r"[0-9]+(\.[0-9]+)*", version)
     return tuple(int(part) for part in match[0].split(".")) if match else ()
 
@@ -47,17 +47,17 @@ def listed(differ: tuple[Promised, ...]) -> str:
 
 def _fresh(context: Context) -> Remedy:
     name = context.profile.name
-    return remedies.command(f"envgen down -p {name} --volumes && envgen up -p {name} {context.service}")
+    return Remedy(f"envgen down -p {name} --volumes && envgen up -p {name} {context.service}")
 
 
 @check("packages.locked", Where.INSIDE, needs="probe")
 def locked(context: Context, probe: Probe) -> Finding | None:
-    """The packages that the lock put into the image are installed at the locked versions."""
+    """Locked packages are installed in their locked versions."""
     count = probe.locked.count
     differ = tuple(one for one in probe.locked.differ if canonicalize_name(one.name) not in context.build_needs)
     if differ:
-        title = f"{len(differ)} of {count} locked packages have other versions"
-        return error(title, listed(differ), "the versions of the lock", _fresh(context), case="differ")
+        title = f"{len(differ)} of {count} locked packages have the wrong version"
+        return error(title, listed(differ), "the locked versions", _fresh(context), case="differ")
     return ok(f"{counted(count, 'package is', 'packages are')} installed as locked") if count else None
 
 
@@ -67,13 +67,13 @@ def protected(context: Context, probe: Probe) -> Finding | None:
     differ, count = probe.protected.differ, probe.protected.count
     if differ:
         title = "packages of the base image were replaced: " + ", ".join(one.name for one in differ)
-        return error(title, listed(differ), "the base image's own", _fresh(context), case="replaced")
+        return error(title, listed(differ), "the base image's versions", _fresh(context), case="replaced")
     return ok(f"{counted(count, 'package is', 'packages are')} still the base image's") if count else None
 
 
 @check("packages.conflicts", Where.INSIDE, needs="probe")
 def conflicts(_context: Context, probe: Probe) -> Judged:
-    """No two distributions own cv2, and flash-attn is installed with the torch that it was compiled against."""
+    """Only one distribution owns cv2, and flash-attn has the torch that it was compiled against."""
     there = {str(canonicalize_name(one.name)): one.version for one in reversed(probe.distributions)}
     cv2 = [name for name in OPENCV if name in there]
     if len(cv2) > 1:
@@ -81,7 +81,7 @@ def conflicts(_context: Context, probe: Probe) -> Judged:
         cure = remedies.line(f"pip: {{override: [{', '.join(cv2[1:])}]}}")
         yield warning("two distributions own cv2", seen, f"{cv2[0]} alone", cure, case="opencv")
     torch = probe.cuda.torch.version or there.get("torch", "")
-    # NVIDIA's own builds are called 2.10.0a0+b558c986e8.nv25.11; the variable says that this is their image.
+    # NVIDIA's builds have names such as 2.10.0a0+b558c986e8.nv25.11; their images set the variable.
     if "flash-attn" in there and probe.variables.get("NVIDIA_PYTORCH_VERSION") and torch and ".nv" not in torch:
         seen = f"flash-attn {there['flash-attn']}, torch {torch}"
         cure, wanted = remedies.line("pip: {protect: [torch, triton, flash-attn]}"), "the torch of NVIDIA's image"
@@ -92,7 +92,7 @@ def conflicts(_context: Context, probe: Probe) -> Judged:
 
 @check("cuda.versions", Where.INSIDE, needs="probe")
 def cuda_versions(context: Context, probe: Probe) -> Judged:
-    """CUDA, cuDNN and torch are new enough for the architectures of the profile, and fit each other."""
+    """CUDA, cuDNN and torch are new enough for the profile's architectures, and match each other."""
     cuda, archs = probe.cuda, context.profile.cuda.arch_list
     blackwell = any(arch.major >= BLACKWELL for arch in archs.archs)
     for case, name, software, least in (("cuda", "CUDA", cuda.toolkit, CUDA), ("cudnn", "cuDNN", cuda.cudnn, CUDNN)):
@@ -103,7 +103,7 @@ def cuda_versions(context: Context, probe: Probe) -> Judged:
     built, toolkit = numbers(cuda.torch.cuda), numbers(cuda.toolkit.version)
     if built and toolkit and built[0] != toolkit[0]:
         seen = f"torch {cuda.torch.version} for CUDA {cuda.torch.cuda}, toolkit {cuda.toolkit.version}"
-        title = "torch was built for another CUDA than the toolkit's"
+        title = "torch was built for another CUDA release than the toolkit's"
         yield warning(title, seen, "one major release", NEWEST, case="torch-cuda")
     pairs = (("CUDA", cuda.toolkit.version), ("cuDNN", cuda.cudnn.version), ("torch", cuda.torch.version))
     there = [f"{name} {version}" for name, version in pairs if version]
@@ -112,18 +112,18 @@ def cuda_versions(context: Context, probe: Probe) -> Judged:
 
 @check("cuda.compilers", Where.INSIDE, needs="probe")
 def compilers(context: Context, probe: Probe) -> Judged:
-    """nvcc, ptxas and Triton's ptxas support each architecture of the profile."""
+    """nvcc, ptxas and Triton's ptxas support the profile's architectures."""
     tools, home = probe.cuda.tools, f"{context.profile.cuda.home}/"
     lacking = [tool.path for tool in tools if tool.error and tool.path.startswith(home)]
     if lacking and not probe.gpus and not probe.cuda.toolkit.version:
         tools = tuple(tool for tool in tools if tool.path not in lacking)
-        yield info("the image has no CUDA toolkit, and no GPU is here that needs one", f"no {lacking[0]}")
+        yield info("the image has no CUDA toolkit, and there is no GPU that needs one", f"no {lacking[0]}")
     split = any(is_for_blackwell(tool) for tool in tools)
     for tool in tools:
         wanted, cure = wanted_of(tool, context, split), _other_compiler(tool, context)
         if tool.error:
             seen, title = f"{tool.path} {tool.error}", f"{tool.name} can't be used"
-            yield error(title, seen, "a compiler", cure, case="broken", tool=tool.path)
+            yield error(title, seen, "a working compiler", cure, case="broken", tool=tool.path)
         elif lacks := sorted(wanted - set(tool.archs)):
             newest = ", ".join(sorted(tool.archs, key=lambda one: (len(one.rstrip("af")), one))[-3:])
             title, seen = f"{tool.name} doesn't know {', '.join(lacks)}", f"{tool.path}; its newest: {newest}"
@@ -137,9 +137,10 @@ def is_for_blackwell(tool: Tool) -> bool:
 
 
 def wanted_of(tool: Tool, context: Context, split: bool) -> set[str]:
-    """What a compiler must know. ``split``: Triton brings two, an old one and one for Blackwell and later."""
+    """The architectures that a compiler must support. ``split``: Triton has one ptxas for Blackwell and one for older
+    GPUs."""
     archs = context.profile.cuda.arch_list.archs
-    if tool.name == "nvcc":  # it lists no suffixes, it passes them on to ptxas
+    if tool.name == "nvcc":  # it lists no suffixes
         return {arch.sm.rstrip("af") for arch in archs}
     if split and "triton" in tool.name.lower():
         archs = tuple(arch for arch in archs if (arch.major >= BLACKWELL) == is_for_blackwell(tool))
@@ -156,7 +157,7 @@ def _other_compiler(tool: Tool, context: Context) -> Remedy:
 
 @check("gpu.arch", Where.INSIDE, needs="probe")
 def gpu_arch(context: Context, probe: Probe) -> Judged:
-    """The architectures of the profile run on the GPUs that the container sees."""
+    """The profile's architectures run on the container's GPUs."""
     listed = context.profile.cuda.arch_list
     for gpu in {one.capability: one for one in probe.gpus}.values():
         major, minor = (*numbers(gpu.capability), 0, 0)[:2]
@@ -164,16 +165,16 @@ def gpu_arch(context: Context, probe: Probe) -> Judged:
             arch = f"{major}.{minor}{'a' if major >= 9 else ''}"
             seen = f"compute capability {gpu.capability}; cuda.arch_list: {listed}"
             cure = remedies.line(f"cuda: {{arch_list: {arch}}}")
-            yield error(f"the kernels are not for this GPU: {gpu.name}", seen, arch, cure, case="other")
+            yield error(f"kernels are not built for this GPU: {gpu.name}", seen, arch, cure, case="other")
     names = ", ".join(sorted({f"{one.name} ({one.capability})" for one in probe.gpus}))
     return ok(f"{listed} runs on {names}") if names else None
 
 
 @check("cuda.driver", Where.INSIDE, needs="probe")
 def driver(_context: Context, probe: Probe) -> Finding | None:
-    """The driver knows the PTX that the container's nvcc writes, or NVIDIA's compatibility library is used.
+    """The driver loads the PTX of the container's nvcc, itself or with NVIDIA's compatibility library.
 
-    Drivers by CUDA release: NVIDIA's release notes of CUDA 12.8 to 13.0; NGC's 25.12 image asks for 590.
+    Source of DRIVERS: NVIDIA's release notes of CUDA 12.8 to 13.0; NGC's 25.12 image requires 590.
     """
     toolkit = numbers(probe.cuda.toolkit.version)[:2]
     drivers = " ".join([*(gpu.driver for gpu in probe.gpus), probe.system.nvidia.driver or ""])
@@ -186,6 +187,6 @@ def driver(_context: Context, probe: Probe) -> Finding | None:
         return ok(f"driver {there[0]} is new enough for CUDA {release}")
     if compat:
         return ok(f"driver {there[0]} with CUDA {release}'s compatibility library", path=compat[0])
-    cure = remedies.command("sudo apt-get install --only-upgrade 'nvidia-driver-*'")
+    cure = Remedy("sudo apt-get install --only-upgrade 'nvidia-driver-*'")
     title = f"the driver is older than CUDA {release}"
     return warning(title, f"driver {there[0]}", f"{wanted} or newer", cure, case="old")

@@ -140,7 +140,7 @@ def test_exposure(make: Make) -> None:
     (found,) = outside.exposure(make(profile="prod", sets=("secrets=[VLLM_API_KEY]",)))
     assert found.severity is Severity.OK and "reachable from the network" in found.title
     (found,) = outside.exposure(make(profile="prod", sets=("services.serve.ports=['127.0.0.1:8000:8000']",)))
-    assert found.severity is Severity.OK and "this machine alone" in found.title
+    assert found.severity is Severity.OK and "this machine only" in found.title
     assert outside.exposure(make()) == []
 
 
@@ -298,7 +298,7 @@ def test_another_folder_is_mounted(make: Make) -> None:
     document = with_folder()
     document["roots"] = []
     (found,) = machine.source_mounts(make(document))
-    assert found.title == "flashinfer: another folder than its checkout is mounted"
+    assert found.title == "flashinfer: the mounted folder is not its checkout"
 
 
 @pytest.mark.parametrize(
@@ -348,7 +348,7 @@ def test_vocabulary(make: Make) -> None:
     (unused,) = machine.vocabulary(make(document))
     assert unused.seen == "TIKTOKEN_ENCODINGS_BASE isn't set"
     document["encodings"] = [{**file, "sha256": "b" * 64}]
-    assert machine.vocabulary(make(document))[0].title == "o200k_base is another file"
+    assert machine.vocabulary(make(document))[0].title == "o200k_base has the wrong checksum"
     document["encodings"] = [{**file, "exists": False}]
     assert machine.vocabulary(make(document))[0].title == "o200k_base is missing"
 
@@ -481,9 +481,9 @@ def refusing(_argv: Sequence[str], _stdin: bytes, _timeout: float) -> ExecResult
     ("execute", "title"),
     [
         (answering(code=127, stderr=b"exec: python3: not found"), "the probe could not be run"),
-        (answering(code=137), "the probe brought no document back"),
-        (answering(b"hello"), "the probe brought no document back"),
-        (answering(b'\nMARK {"answer": {"python"'), "the probe brought no document back"),
+        (answering(code=137), "the probe returned no document"),
+        (answering(b"hello"), "the probe returned no document"),
+        (answering(b'\nMARK {"answer": {"python"'), "the probe returned no document"),
         (answering(b'\nMARK {"answer": {"python": 3}}'), "the probe's document can't be read"),
         (refusing, "the probe could not be run"),
     ],
@@ -582,7 +582,7 @@ def test_gather_without_a_container(make: Make, tmp_path: Path) -> None:
 
 def test_gather_without_an_engine(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def connect(_environ: object) -> Any:
-        raise EngineError("Docker is stopped", hint="start it (`sudo systemctl start docker`)")
+        raise EngineError("Docker is stopped", command="sudo systemctl start docker")
 
     monkeypatch.setattr("envgen.deployment.connect", connect)
     context, (found,) = gather(Subject(Deployment(make().profile, tmp_path)))

@@ -79,7 +79,7 @@ def test_what_a_real_gpu_answered(make: Make) -> None:
     found = {one.check: one for one in deep.judge(answers, make())}
     assert "NVIDIA H200, compute capability 9.0" in found["deep.gpu"].title and found["deep.gpu"].case == "other-arch"
     assert found["deep.flashinfer"].severity is Severity.OK
-    assert found["deep.kernel"].title == "silu_and_mul compiled and ran in 4.7 s, its result is torch's"
+    assert found["deep.kernel"].title == "silu_and_mul compiled and ran in 4.7 s, with torch's result"
     assert found["deep.vllm"].case == "raises" and "vllm" in found["deep.vllm"].seen
 
 

@@ -176,7 +176,7 @@ def test_prebuilt_kernels_mask_edits(make: Make) -> None:
     document = recording("hook-pythonpath")
     document["roots"][0]["aot"] = ["page"]
     (found,) = packages.prebuilt(make(document))
-    assert "data/aot holds 1: page" in found.seen
+    assert "data/aot has 1: page" in found.seen
     document = change_cells(
         recording("hook-pythonpath"), "flashinfer_jit_cache", kind="regular", origin="/x/__init__.py"
     )
