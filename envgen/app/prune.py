@@ -139,9 +139,8 @@ def _caches(
         if made is None or profile.name in foreign:
             continue
         with contextlib.suppress(EngineError):  # without an image nothing can be looked into
-            swept = space.stale_inside(cache)
-            if swept is not None:
-                yield Item("stage", *swept[:2], "of an interrupted clear", swept[2])
+            if left := space.leftovers(cache):
+                yield Item("stage", *left[:2], "of an interrupted clear", left[2])
         owned = set(engine.volumes(project=profile.compose_name))
         with contextlib.suppress(EngineError):
             for one in space.spaces(cache):

@@ -1,4 +1,4 @@
-"""What is asked for, and where the agent runs: in a running service of the profile, else in a throw-away container."""
+"""Where the cache's agent runs (a running service of the profile, else a throw-away container), and queries."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from envgen.profile.values import CudaArch, CudaArchList
 from envgen.render.environment import service_env
 
 CACHE = "flashinfer"  # the key of the profile's `caches`
-# The caches of what is compiled at run time.
+# Caches of code that is compiled at run time.
 COMPILED = (CACHE, "torch", "triton", "vllm", "cute_dsl", "tilelang", "tvm_ffi", "b12x", "humming", "quack")
 BASE = "FLASHINFER_WORKSPACE_BASE"
 SOURCE = "flashinfer"
@@ -32,8 +32,8 @@ _KEY = re.compile(r"-([0-9a-f]{12})")
 class AgentHost:
     """A running container, or an image with the cache's mount.
 
-    ``root`` empty: the agent finds it by FlashInfer's own rule. ``sources`` = what the cache is mounted from, to find
-    the other containers that share it.
+    ``root``: of the cache; "": the agent finds it by FlashInfer's own rule. ``sources``: the volumes or folders of the
+    cache, to find other containers that share it.
     """
 
     root: str
@@ -45,60 +45,64 @@ class AgentHost:
 
 
 def find_place(here: Deployment) -> AgentHost | None:
-    """The best place for the agent. None when the cache can't hold anything yet: its volume or folder isn't there.
+    """Where the agent runs. None: the cache's volume or folder doesn't exist yet.
 
-    Raises EngineError when there is neither a container nor an image, NotFoundError when the profile keeps no cache.
+    EngineError without a container and an image; NotFoundError if the profile has no FlashInfer cache.
     """
     engine, profile = here.engine, here.profile
     containers = engine.containers(project=profile.compose_name, all=True)
     for container in sorted(containers, key=lambda c: (c.service, c.name)):
         root = root_in(container.env, profile)
         mount = mount_of(container.mounts, root)
-        # A service that keeps its cache for itself is asked only where the profile has no cache to share.
+        # A service without the cache's mount is used only if the profile has no cache.
         if container.state == "running" and (mount is not None or CACHE not in profile.caches):
             sources = frozenset([mount.source] if mount else [])
             return AgentHost(root, f"service {container.service or container.name}", container, sources=sources)
     if CACHE not in profile.caches:
         raise NotFoundError(
-            f"profile {profile.name} keeps no FlashInfer cache, and none of its services runs",
+            f"profile {profile.name} has no FlashInfer cache, and none of its services runs",
             hint="add `caches: {flashinfer: {path: /root/.cache/flashinfer}}` to the profile",
         )
-    mount = mount_here(here)
-    there = Path(mount.source).exists() if mount.kind == "bind" else engine.volume(mount.source) is not None
+    mount = cache_mount(here)
     place = throw_away(here, root_in(service_env(profile), profile), mount)
-    return place if there else None
+    return place if _exists(here, mount) else None
+
+
+def _exists(here: Deployment, mount: Mount) -> bool:
+    return Path(mount.source).is_dir() if mount.kind == "bind" else here.engine.volume(mount.source) is not None
 
 
 def throw_away(here: Deployment, root: str, *mounts: Mount) -> AgentHost:
-    """A throw-away container of the profile's image or its base. EngineError where neither is here."""
+    """A throw-away container of the profile's image or its base. EngineError if the engine has neither."""
     profile = here.profile
     for name in (profile.image_name, str(profile.base.image)):
         if here.engine.image(name) is not None:
             sources = frozenset(mount.source for mount in mounts)
             return AgentHost(root, f"a throw-away container of {name}", image=name, mounts=mounts, sources=sources)
     raise EngineError(
-        f"no service of profile {profile.name} runs, and neither its image {profile.image_name} nor its base is here",
+        f"no service of profile {profile.name} runs, and the engine has neither its image {profile.image_name} "
+        "nor its base",
         hint=f"run `envgen build {profile.chosen}`",
     )
 
 
 def key_in(source: str) -> str:
-    """The key in a volume's or folder's name; empty for a cache without a namespace."""
+    """The key in the name of a volume or folder; "" for a cache without a namespace."""
     found = _KEY.fullmatch(source[-13:])
     return found[1] if found else ""
 
 
-def mount_here(here: Deployment) -> Mount:
-    """Where the profile's cache is, or will be at the next `envgen up`. NotFoundError when it keeps none."""
+def cache_mount(here: Deployment) -> Mount:
+    """The mount of the profile's cache, as `envgen up` makes it. NotFoundError if the profile has none."""
     if CACHE not in here.profile.caches:
-        hint = "add `caches: {flashinfer: ...}`"
-        raise NotFoundError(f"profile {here.profile.name} keeps no FlashInfer cache", hint=hint)
+        hint = "add `caches: {flashinfer: {path: /root/.cache/flashinfer}}`"
+        raise NotFoundError(f"profile {here.profile.name} has no FlashInfer cache", hint=hint)
     return here.caches[CACHE]
 
 
 @dataclass(frozen=True)
-class Other:
-    """A cache beside FlashInfer's. ``source``: its volume or folder; ``there``: whether anything made it yet."""
+class OtherCache:
+    """A cache other than FlashInfer's. ``source``: its volume or folder; ``there``: whether that exists."""
 
     name: str
     source: str
@@ -106,19 +110,18 @@ class Other:
     there: bool
 
 
-def others(here: Deployment) -> list[Other]:
-    """The other caches of what is compiled at run time, as `envgen up` mounts them."""
-    found = []
-    for name, mount in here.caches.items():
-        if name in COMPILED and name != CACHE:
-            is_folder = mount.kind == "bind"
-            there = Path(mount.source).is_dir() if is_folder else here.engine.volume(mount.source) is not None
-            found.append(Other(name, mount.source, mount.target, there))
-    return found
+def other_caches(here: Deployment) -> list[OtherCache]:
+    """The other caches of code that is compiled at run time, as `envgen up` mounts them."""
+    return [
+        OtherCache(name, mount.source, mount.target, _exists(here, mount))
+        for name, mount in here.caches.items()
+        if name in COMPILED and name != CACHE
+    ]
 
 
 def root_in(env: Mapping[str, str], profile: Profile) -> str:
-    """FlashInfer's rule by these variables, else the profile's mount; empty: left to the agent, which knows HOME."""
+    """The cache's root by FlashInfer's rule for these variables, else by the profile's mount; "": left to the agent,
+    which knows HOME."""
     if env.get(BASE):
         return posixpath.join(env[BASE], ".cache/flashinfer")
     cache = profile.caches.get(CACHE)
@@ -126,17 +129,14 @@ def root_in(env: Mapping[str, str], profile: Profile) -> str:
 
 
 def mount_of(mounts: Sequence[Mount], root: str) -> Mount | None:
-    """The mount that contains ``root``: the deepest of those that cover it."""
+    """The innermost mount that contains ``root``."""
     covering = [m for m in mounts if root and (root == m.target or root.startswith(m.target.rstrip("/") + "/"))]
     return max(covering, key=lambda mount: len(mount.target), default=None)
 
 
-# What a user asks for
-
-
 @dataclass(frozen=True)
 class Query:
-    """Module names or globs. ``archs`` are folder names as FlashInfer writes them; None: all of them."""
+    """Modules by name or glob, version and architecture. ``archs``: FlashInfer's folder names; None: all."""
 
     patterns: tuple[str, ...] = ()
     version: str = ""
@@ -144,7 +144,7 @@ class Query:
 
 
 def make_query(patterns: tuple[str, ...] = (), version: str | None = None, arch: str | None = None) -> Query:
-    """Build a query from a command line. RefusedError for what could lead out of the cache, before Docker is asked."""
+    """A query from a command line. RefusedError for names that could lead out of the cache."""
     query = Query(patterns, version or "", None if arch is None else arch_folders(arch))
     try:
         check_request(list(patterns), query.version, list(query.archs or ()))
@@ -156,14 +156,14 @@ def make_query(patterns: tuple[str, ...] = (), version: str | None = None, arch:
 
 
 def arch_folders(text: str) -> tuple[str, ...]:
-    """The cache folders that an arch may mean: ``12.1a`` and ``121a`` are the same; ``none`` is the layout without one.
+    """The folders of an architecture: ``12.1a`` and ``121a`` mean the same; ``none``: the layout without one.
 
-    FlashInfer up to 0.6.6 keeps ``12.1`` as ``121``; later releases make ``121a`` of it and ``120f`` of ``12.0``.
+    FlashInfer up to 0.6.6 uses ``121`` for ``12.1``; later releases use ``121a``, and ``120f`` for ``12.0``.
     """
     if text == NO_ARCH:
         return ("",)
     if not text:
-        raise UsageError("--arch is empty", hint="write it like 12.1a or 121a; `none` is the layout without one")
+        raise UsageError("--arch is empty", hint="write it like 12.1a or 121a; `none`: modules without one")
     try:
         parsed = CudaArchList.parse(text)
     except ValueError:
@@ -173,14 +173,14 @@ def arch_folders(text: str) -> tuple[str, ...]:
 
 
 def _normal(arch: CudaArch, twelve: str) -> CudaArch:
-    """What FlashInfer from 0.6.7 on makes of an arch without a suffix. ``twelve``: of 12.0; ``a`` is for CUDA 12.8."""
+    """The suffix that FlashInfer 0.6.7 and later add. ``twelve``: that of 12.0, which is ``a`` with CUDA 12.8."""
     if arch.suffix or arch.major < 9:
         return arch
     return CudaArch(arch.major, arch.minor, twelve if (arch.major, arch.minor) == (12, 0) else "a")
 
 
 def seconds(text: str) -> float:
-    """An age such as ``30d``, ``12h``, ``45m``, ``90s``. UsageError for anything else."""
+    """Parse an age such as ``30d``, ``12h``, ``45m``, ``90s``. UsageError for anything else."""
     found = re.fullmatch(r"([0-9]{1,9})([dhms])", text)
     if found is None:
         raise UsageError(f"{text!r} is not an age", hint="write it like 30d, 12h or 45m")
@@ -188,8 +188,8 @@ def seconds(text: str) -> float:
 
 
 def changed_files(profile: Profile, root: Path, revision: str) -> tuple[str, ...]:
-    """Paths in the container of all that differs from a revision of the mounted checkout, in submodules too; one at
-    another commit counts as a whole folder."""
+    """The paths, in the container, of files in the mounted checkout that differ from a revision, submodules included; a
+    submodule at another commit is one path."""
     source = profile.sources.get(SOURCE)
     if source is None or source.origin.checkout is None:
         raise UsageError(
@@ -198,7 +198,7 @@ def changed_files(profile: Profile, root: Path, revision: str) -> tuple[str, ...
         )
     folder = Path(os.path.normpath(root / Path(source.origin.checkout.path).expanduser()))
     if not folder.is_dir():
-        raise UsageError(f"the checkout {folder} is not there", hint=f"sources.{SOURCE}.origin.checkout names it")
+        raise UsageError(f"there is no checkout {folder}", hint=f"correct sources.{SOURCE}.origin.checkout")
     tree = WorkTree(folder)
     if not tree.commit(revision):
         raise UsageError(f"{folder} has no revision {revision!r}", hint="name a branch, tag or commit of that checkout")

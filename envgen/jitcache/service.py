@@ -1,4 +1,4 @@
-"""The host's side: list and clear, who holds a lock, and who must be restarted."""
+"""FlashInfer's cache of one profile: list, clear, record baselines; who holds a lock, and what must be restarted."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from envgen.jitcache.place import NO_ARCH, AgentHost, Query, arch_folders, find_
 from envgen.render.environment import service_env
 from envgen.text import reason_of, visible
 
-# What the agent answers, as frozen values. Its JSON dies in ``bind``: a wrong shape is an error here, not later.
+# The agent's answers.
 
 
 @dataclass(frozen=True)
 class Package:
-    """The FlashInfer that the service imports. Empty: none, or it could not be asked."""
+    """The FlashInfer that the service imports; empty: none, or unknown."""
 
     root: str = ""
     version: str = ""
@@ -42,7 +42,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Used:
-    """The answer of ``used``: modules that were ever compiled or loaded here."""
+    """The answer of ``used``: the modules that were ever compiled or loaded in this cache."""
 
     names: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class Used:
 
 @dataclass(frozen=True)
 class Building:
-    """A batch build that runs in one version and arch (FlashInfer's build_jit_specs)."""
+    """A running batch build (FlashInfer's build_jit_specs) of one version and architecture."""
 
     version: str
     arch: str
@@ -61,7 +61,7 @@ class Building:
 
 @dataclass(frozen=True)
 class Leftovers:
-    """What killed clears left. The next one deletes it."""
+    """Leftovers of killed clears, which the next clear deletes."""
 
     count: int
     bytes: int
@@ -69,7 +69,7 @@ class Leftovers:
 
 @dataclass(frozen=True)
 class Inventory:
-    """Everything in the cache. ``place`` = where it was read, for people."""
+    """Everything in the cache. ``place``: where the agent ran."""
 
     root: str
     exists: bool
@@ -83,9 +83,9 @@ class Inventory:
 
 @dataclass(frozen=True)
 class Target:
-    """A module that was (or would be) removed.
+    """A module to remove.
 
-    ``damaged``: its build.ninja could not be understood whole. ``libraries``: inodes. ``gone``: it was removed.
+    ``damaged``: its build.ninja could not be parsed completely. ``libraries``: inodes. ``gone``: it was removed.
     """
 
     version: str
@@ -101,7 +101,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Generated:
-    """A path below ``generated`` that was (or would be) removed; or stays ``kept_for`` modules that compile it too."""
+    """A path below ``generated`` to remove, or to keep because the modules ``kept_for`` compile it too."""
 
     path: str
     bytes: int
@@ -123,7 +123,7 @@ class User:
 
 @dataclass(frozen=True)
 class Cleared:
-    """The plan (``dry_run``), or the result. ``restart`` = services and containers that still use what is gone."""
+    """The plan (``dry_run``) or result of a clear. ``restart``: services and containers that use removed libraries."""
 
     root: str
     dry_run: bool
@@ -142,7 +142,7 @@ class Cleared:
 
 @dataclass(frozen=True)
 class Holders:
-    """The answer of one more container: who holds each of these locks, and who has loaded a library."""
+    """Another container's answer: the holders of each lock, and processes that have loaded a library."""
 
     holders: tuple[tuple[Holder, ...], ...]
     users: tuple[User, ...]
@@ -151,7 +151,7 @@ class Holders:
 
 @dataclass(frozen=True)
 class HeldLock:
-    """A lock that is in the way of a clear."""
+    """A lock that prevents a clear."""
 
     lock: str
     device: int
@@ -161,7 +161,7 @@ class HeldLock:
 
 @dataclass(frozen=True)
 class Refusal:
-    """What an agent's refusal holds beside its sentence. ``missing``: names and globs that match nothing."""
+    """Data of an agent's refusal. ``missing``: names and globs that match nothing; ``names``: all modules."""
 
     missing: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
@@ -177,7 +177,7 @@ class Refused:
     data: Refusal
 
 
-TIMEOUT = 900.0  # 160 microseconds a file: a million files are three minutes
+TIMEOUT = 900.0  # seconds; a million files take three minutes
 ROOT_USER = "0:0"
 AGENT = run.Program("jit/main", watch=True, bytes=64 << 20)
 
@@ -194,13 +194,13 @@ class JitCache:
         self.here = here
 
     def place(self) -> AgentHost | None:
-        """Where the agent runs; None while there is no cache."""
+        """Where the agent runs; None: there is no cache yet."""
         return find_place(self.here)
 
     def inventory(self, query: Query = NOTHING, *, thorough: bool = False) -> Inventory:
-        """Every module that the query chooses. NotFoundError for a name or glob that matches nothing.
+        """The modules of a query. NotFoundError for a name or glob that matches nothing.
 
-        ``thorough``: every byte that it was compiled from is read, and files that speak against it are named.
+        ``thorough``: read every file that they were compiled from, and name the changed ones.
         """
         place = self.place()
         if place is None and not query.patterns:
@@ -209,20 +209,20 @@ class JitCache:
         return self._name_holders(place, found)
 
     def baseline(self, query: Query, *, force: bool = False, since: int = 0) -> Recorded:
-        """Record what the chosen modules are made of; not where files changed since, unless ``force``."""
+        """Record the files of the modules; with ``force`` also if files changed after the compilation."""
         return self._judged(Recorded, query, "baseline", force=force, since=since)[1]
 
     def used(self) -> Used:
-        """The modules that earlier runs used, whatever version they were of, also those that were cleared since."""
+        """The modules that earlier runs used, of all versions, including those cleared since."""
         place = self.place()
         return self.ask(Used, place, {"operation": "used", "root": place.root}) if place else Used()
 
     def clear(
         self, query: Query, *, everything: bool = False, dry_run: bool = False, causes: Mapping[str, Any] | None = None
     ) -> Cleared:
-        """Clear what the query chooses, or all that its version and arch leave (``everything``).
+        """Clear the modules of a query without patterns only with ``everything`` or ``causes``.
 
-        ``causes`` (stale, foreign, older_than, changed) leave only what one of them speaks against.
+        ``causes`` (stale, foreign, older_than, changed): only modules to which one of them applies.
         RefusedError, with nothing changed, while one of the modules is being built.
         """
         wanted = None if causes is None else dict(causes)
@@ -234,8 +234,8 @@ class JitCache:
     def _judged(
         self, kind: type[P], query: Query, operation: str, place: AgentHost | None = None, **more: Any
     ) -> tuple[AgentHost, P]:
-        """Where an operation was asked, and its answer. The agent is told what it needs to tell stale and foreign; a
-        service's own environment counts, where one runs."""
+        """Where the agent ran, and its answer to an operation that judges modules. The request has the environment to
+        judge by; in a running service the agent uses the service's."""
         place = place or self.place()
         if place is None:
             raise not_found(Refusal(missing=query.patterns))
@@ -247,18 +247,18 @@ class JitCache:
             "expected_archs": sorted(arch_folders(str(self.here.profile.cuda.arch_list) or NO_ARCH)),
             "blind": place.container is None,
         }  # fmt: skip
-        found = self.ask(kind, place, {**request, **more})
-        return place, replace(found, place=place.shown)
+        answer = self.ask(kind, place, {**request, **more})
+        return place, replace(answer, place=place.shown)
 
     def ask(self, kind: type[T], place: AgentHost, request: Mapping[str, Any]) -> T:
-        """The answer to one operation of the agent; its refusals as errors."""
+        """The agent's answer to one operation. Its refusals are raised as errors."""
         document = self._send(place, request)
         try:
             if document.get("ok") is True:
                 return bind(kind, document.get("result"))
             failure = bind(Refused, document)
-        except ShapeError as error:  # the container's fault
-            raise EngineError(f"the answer about the JIT cache is not what was expected: {reason_of(error)}") from None
+        except ShapeError as error:
+            raise EngineError(f"unexpected answer about the JIT cache: {reason_of(error)}") from None
         if failure.kind == "not_found":
             raise not_found(failure.data)
         if failure.kind == "refused":
@@ -271,8 +271,7 @@ class JitCache:
                 self.here.engine, place.image, mounts=place.mounts, user=ROOT_USER, hold=True, memory=MEMORY
             )
         else:
-            # Root may delete what any service wrote; with no explicit root the container's own user decides, by its
-            # HOME.
+            # Root may delete what any service wrote; without a root, the HOME of the container's user decides.
             user = ROOT_USER if place.root else ""
             execute = run.in_container(self.here.engine, place.container.id, user=user, hold=True)
         python = self.here.profile.base.python
@@ -285,7 +284,7 @@ class JitCache:
     # Other processes
 
     def _sharing(self, place: AgentHost) -> list[Container]:
-        """Other running containers, of whatever project, on the same volume or folder."""
+        """Other running containers, of any project, that mount the same volume or folder."""
         if not place.sources:
             return []
         own = place.container.id if place.container else ""
@@ -293,14 +292,14 @@ class JitCache:
         return [c for c in others if place.sources & {mount.source for mount in c.mounts}]
 
     def _label(self, container: Container | None) -> str:
-        """The service's name where it is one of this profile, else the container's."""
+        """The service's name if it belongs to this profile, else the container's."""
         if container is None:
             return ""
         ours = container.labels.get(COMPOSE_PROJECT) == self.here.profile.compose_name
         return container.service if ours and container.service else container.name
 
     def _look(self, container: Container, locks: Sequence[LockId], libraries: Sequence[Any]) -> Holders | None:
-        """Ask one more container who holds or uses what; None when it can't answer (no Python in it, say)."""
+        """Ask another container for holders and users; None if it can't answer, for example without Python."""
         request = {"operation": "look", "locks": locks, "libraries": libraries}
         try:
             return self.ask(Holders, AgentHost("/", container.name, container), request)
@@ -308,7 +307,8 @@ class JitCache:
             return None
 
     def _users(self, place: AgentHost, cleared: Cleared) -> tuple[tuple[User, ...], int]:
-        """Who has loaded what is gone, in all containers on this cache; and how many could not be asked."""
+        """The processes in all containers with this cache that have loaded removed libraries, and how many processes or
+        containers could not be inspected."""
         libraries = [[inode, target.name] for target in cleared.modules for inode in target.libraries]
         if not libraries:
             return (), 0
@@ -321,14 +321,14 @@ class JitCache:
         return tuple(users), unseen
 
     def _holders(self, place: AgentHost, locks: Sequence[LockId]) -> dict[LockId, list[Holder]]:
-        """Who holds these locks, asked of the other containers on this cache, then of this machine."""
+        """The holders of these locks in other containers with this cache, or else on this machine."""
         found: dict[LockId, list[Holder]] = {lock: [] for lock in locks}
         for container in self._sharing(place) if locks else ():
             seen = self._look(container, locks, ())
             for lock, holders in zip(locks, seen.holders if seen else (), strict=False):
                 found[lock] += [replace(holder, where=self._label(container)) for holder in holders]
         missing = [lock for lock in locks if not found[lock]]
-        # A builder on the host itself, on a bind mount. Elsewhere (a remote engine) the numbers would mean nothing.
+        # A builder on the host itself, on a bind mount; the inodes are meaningless for a remote engine.
         if missing and self.here.engine.info().local:
             for lock, entries in local_holders(missing).items():
                 found[lock] += [replace(bind(Holder, entry), where="this machine") for entry in entries]
@@ -356,15 +356,12 @@ class JitCache:
         return replace(found, modules=modules, building=tuple(named(batch) for batch in found.building))
 
 
-# Refusals, in words for people
-
-
 def not_found(data: Refusal) -> NotFoundError:
-    """The error for names and globs that match nothing, with near matches from what is there."""
+    """The error for names and globs that match nothing, with near matches."""
     near = [match for name in data.missing for match in difflib.get_close_matches(name, data.names, 3, 0.5)]
     hint = f"did you mean {', '.join(map(visible, dict.fromkeys(near)))}?" if near else ""
     message = f"no module matches {', '.join(map(visible, data.missing))}" if data.missing else "the cache is empty"
-    return NotFoundError(message, hint=hint or "`envgen cache list` shows what is there")
+    return NotFoundError(message, hint=hint or "`envgen cache list` shows the modules")
 
 
 def what_is_locked(lock: str) -> str:
@@ -377,7 +374,7 @@ def what_is_locked(lock: str) -> str:
 
 
 def describe_holders(holders: Sequence[Holder]) -> str:
-    """``by pid 42 in serve: ninja -v …``; or a note that no holder can be seen."""
+    """``by pid 42 in serve: ninja -v …``, or that the holder is unknown."""
     parts = []
     for holder in holders:
         where = f" in {holder.where}" if holder.where else ""

@@ -1,4 +1,4 @@
-"""Namespaces on the host's side: which there are, and removing one."""
+"""The namespaces of the cache: list and remove them."""
 
 from __future__ import annotations
 
@@ -9,23 +9,21 @@ from typing import Any
 
 from envgen.engine.values import COMPOSE_PROJECT, Mount
 from envgen.errors import EngineError
-from envgen.jitcache.place import CACHE, key_in, mount_here, throw_away
+from envgen.jitcache.place import CACHE, cache_mount, key_in, throw_away
 from envgen.jitcache.service import JitCache
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The agent's answer about one namespace. ``used``: seconds since 1970."""
+    """The agent's answer about one namespace. ``used``: the last use, in seconds since 1970."""
 
     bytes: int
-    files: int
     used: float
-    libraries: int
 
 
 @dataclass(frozen=True)
-class Done:
-    """What was removed (or would be), what could not be, and what was measured."""
+class Answer:
+    """The agent's answer: what was (or would be) removed, errors, and measurements."""
 
     count: int = 0
     bytes: int = 0
@@ -35,7 +33,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Space:
-    """One namespace. ``source``: its volume or folder; ``current``: this profile's now; ``users``: containers."""
+    """A namespace. ``source``: its volume or folder; ``current``: the profile's own now; ``users``: containers."""
 
     key: str
     source: str
@@ -43,54 +41,53 @@ class Space:
     current: bool
     users: tuple[str, ...]
     bytes: int = 0
-    files: int = 0
     used: float = 0.0
-    libraries: int = 0
 
 
-def made_mount(cache: JitCache) -> Mount:
-    """Where the profile's cache is, made where it isn't there yet."""
-    mount = mount_here(cache.here)
+def create_mount(cache: JitCache) -> Mount:
+    """The mount of the profile's cache; its volume or folder is created if missing."""
+    mount = cache_mount(cache.here)
     if mount.kind == "bind":
         Path(mount.source).mkdir(parents=True, exist_ok=True)
     elif cache.here.engine.volume(mount.source) is None:
-        # With the labels that Compose would give it: else it warns of a stranger at each start.
+        # Without Compose's labels, Compose would warn at each start.
         labels = {COMPOSE_PROJECT: cache.here.profile.compose_name, "com.docker.compose.volume": f"cache-{CACHE}"}
         cache.here.engine.create_volume(mount.source, labels)
     return mount
 
 
-def stale_inside(cache: JitCache) -> tuple[str, int, Callable[[], str]] | None:
-    """What killed clears left in the profile's cache: where, how much, and what removes it."""
+def leftovers(cache: JitCache) -> tuple[str, int, Callable[[], str]] | None:
+    """Leftovers of killed clears in the profile's cache: volume or folder, bytes, and a function that removes them."""
     place = cache.place()
     if place is None:
         return None
     request = {"operation": "sweep", "root": place.root}
-    found = cache.ask(Done, place, {**request, "dry_run": True})
+    plan = cache.ask(Answer, place, {**request, "dry_run": True})
     name = next(iter(place.sources), place.root)
-    return (name, found.bytes, lambda: "; ".join(cache.ask(Done, place, request).errors)) if found.count else None
+    return (name, plan.bytes, lambda: "; ".join(cache.ask(Answer, place, request).errors)) if plan.count else None
 
 
 def spaces(cache: JitCache) -> list[Space]:
-    """Every namespace of this profile, the current one first, then the last used; none with `namespace: false`."""
-    current = mount_here(cache.here)
+    """The namespaces of this profile, the current one first, then by last use; none with `namespace: false`."""
+    current = cache_mount(cache.here)
     if not key_in(current.source):
         return []
     head = current.source[: -len(key_in(current.source))]
     if current.kind == "volume":
-        there = list(cache.here.engine.volumes(head))
+        sources = list(cache.here.engine.volumes(head))
     else:
-        there = [str(path) for path in Path(head).parent.glob("envgen-*") if not path.is_symlink()]
-    found = [source for source in there if key_in(source) and source[: -len(key_in(source))] == head]
-    made = [
-        Space(key_in(source), source, current.kind, source == current.source, _users(cache, source)) for source in found
+        sources = [str(path) for path in Path(head).parent.glob("envgen-*") if not path.is_symlink()]
+    found = [
+        Space(key_in(source), source, current.kind, source == current.source, _users(cache, source))
+        for source in sources
+        if key_in(source) and source[: -len(key_in(source))] == head
     ]
-    return sorted(_measured(cache, made), key=lambda space: (not space.current, -space.used))
+    return sorted(_measured(cache, found), key=lambda space: (not space.current, -space.used))
 
 
 def _users(cache: JitCache, source: str) -> tuple[str, ...]:
-    """Containers, running or not, that have it mounted, or something inside of it; not what killed runs left."""
-    left = {one.id for one in cache.here.engine.leftovers()}
+    """Containers, running or not, that mount the namespace or a folder in it; not leftovers of killed runs."""
+    left = {container.id for container in cache.here.engine.leftovers()}
     return tuple(
         container.name
         for container in cache.here.engine.containers(all=True)
@@ -98,9 +95,9 @@ def _users(cache: JitCache, source: str) -> tuple[str, ...]:
     )
 
 
-def _ask(cache: JitCache, mounts: Sequence[Mount], **request: Any) -> Done:
+def _ask(cache: JitCache, mounts: Sequence[Mount], **request: Any) -> Answer:
     place = throw_away(cache.here, "/", *mounts)
-    return cache.ask(Done, place, {"operation": "spaces", **request})
+    return cache.ask(Answer, place, {"operation": "spaces", **request})
 
 
 def _measured(cache: JitCache, found: Sequence[Space]) -> list[Space]:
@@ -109,14 +106,14 @@ def _measured(cache: JitCache, found: Sequence[Space]) -> list[Space]:
     mounts = [Mount(s.source, f"/envgen-spaces/{n}", s.kind, read_only=True) for n, s in enumerate(found)]
     measured = _ask(cache, mounts, roots=[mount.target for mount in mounts]).spaces
     if len(measured) != len(found):
-        raise EngineError(f"the answer has {len(measured)} spaces for {len(found)} that were asked about")
-    return [replace(space, **vars(one)) for space, one in zip(found, measured, strict=True)]
+        raise EngineError(f"unexpected answer: {len(measured)} namespaces instead of {len(found)}")
+    return [replace(space, **vars(measurement)) for space, measurement in zip(found, measured, strict=True)]
 
 
 def remove(cache: JitCache, space: Space) -> str:
-    """Remove a namespace; why it stayed, or nothing."""
+    """Remove a namespace. Returns why it stayed, or ""."""
     if _users(cache, space.source):
-        return "it is in use since a moment ago"
+        return "a container uses it now"
     if space.kind == "volume":
         cache.here.engine.remove_volume(space.source)
         return ""

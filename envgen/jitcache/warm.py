@@ -1,4 +1,4 @@
-"""Compile modules before anything needs them, in a service or a throw-away container: progress, first real error."""
+"""Compile modules ahead of their use, in a service or a throw-away container."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from envgen.inside.run import text_of
 from envgen.inside.warm import MARK
 from envgen.jitcache.place import NO_ARCH, AgentHost, Query, arch_folders, throw_away
 from envgen.jitcache.service import JitCache, Recorded
-from envgen.jitcache.space import made_mount
+from envgen.jitcache.space import create_mount
 from envgen.render.environment import service_env, user_env, with_start_up
 
 _STEP = re.compile(r"^\[(\d+)/(\d+)\] (.*)")
@@ -23,17 +23,17 @@ _OUTPUT = re.compile(r" -o (\S+)")
 _ERROR = re.compile(
     r"\b(fatal error|error)( #?\w+)?:|: error\b|^(nvcc|ptxas|cicc) fatal|undefined reference|cannot find -l"
 )
-# What is left in the output when the kernel's memory killer took a compiler.
+# Output of a compiler that was killed when memory ran out.
 _KILLED = re.compile(r"\bKilled\b|signal 9\b|Killed signal terminated|out of memory|Cannot allocate memory", re.I)
 
-# Runs a command, hands over each line, and returns the exit code.
+# (command, function for each line of output, variables) -> exit code
 RunLines = Callable[[Sequence[str], Callable[[str], None], Mapping[str, str]], int]
 HOURS = 24 * 3600.0
 
 
 @dataclass
 class Built:
-    """How it went for one module: done, masked, unknown (no generator makes it from its name alone) or failed."""
+    """A module's result. ``outcome``: done, masked, unknown (no generator takes its name alone) or failed."""
 
     name: str
     outcome: str = "failed"
@@ -44,7 +44,7 @@ class Built:
 
 
 def first_error(lines: Sequence[str]) -> str:
-    """The compiler's first complaint with the two lines below it; ninja's last line has no reason."""
+    """The compiler's first error with the two lines after it."""
     for number, line in enumerate(lines):
         if _ERROR.search(line) and not _STEP.match(line):
             return "\n".join(lines[number : number + 3])
@@ -52,10 +52,7 @@ def first_error(lines: Sequence[str]) -> str:
 
 
 class Warm:
-    """One run of the builder, and its output. ``run_lines`` runs a command in its place; ``show`` gets progress.
-
-    ``env``: MAX_JOBS where the user gave a number; else compile-gate alone decides.
-    """
+    """Runs the builder and reads its output. ``run_lines`` runs a command in the container; ``show`` gets progress."""
 
     def __init__(self, run_lines: RunLines, python: str, where: str, show: Callable[[str], None]) -> None:
         self.run_lines = run_lines
@@ -69,9 +66,10 @@ class Warm:
         self._tail: list[str] = []
 
     def run(self, names: Sequence[str], jobs: int | None, *, again: bool = True) -> None:
-        """Build these modules; those whose compiler was killed once more: the gate then knows its memory."""
+        """Build modules, with MAX_JOBS if ``jobs`` is given. Those whose compiler was killed are built again: then
+        compile-gate knows how much memory they need."""
         self._tail = []
-        # -P (3.11) isn't everywhere: the empty entry that -c puts first would make /flashinfer a package.
+        # As `python -P` (3.11): with -c, sys.path begins with "", which would make /flashinfer a package.
         start = "import sys; sys.path[:] = [p for p in sys.path if p]; "
         command = [self.python, "-c", start + f"exec(compile({text_of('warm')!r}, 'envgen-warm', 'exec'))", *names]
         code = self.run_lines(with_start_up(command), self._line, {} if jobs is None else {"MAX_JOBS": str(jobs)})
@@ -80,7 +78,7 @@ class Warm:
             raise EngineError(f"FlashInfer could not be imported in {self.where}: {reason}", hint="run `envgen doctor`")
         killed = [name for name in names if name in self.built and self.built[name].killed]
         if killed and again:
-            self.show(f"{', '.join(killed)}: the compiler was killed (memory); once more")
+            self.show(f"{', '.join(killed)}: the compiler was killed (memory); building again")
             self.run(killed, jobs, again=False)
 
     def _line(self, line: str) -> None:
@@ -106,7 +104,7 @@ class Warm:
     def _event(self, event: dict[str, Any]) -> None:
         kind, module = event["event"], event.get("module", "")
         if not isinstance(kind, str) or not isinstance(module, str):
-            raise TypeError("an event of another form")
+            raise TypeError("not an event")
         if kind == "import":
             self.version = str(event["version"])
             return
@@ -127,20 +125,20 @@ class Warm:
 def warm(
     cache: JitCache, names: Sequence[str], jobs: int | None, show: Callable[[str], None]
 ) -> tuple[list[Built], Recorded | None]:
-    """Build ``names`` (none: what is partial or proven stale) and record their baselines.
+    """Build ``names`` (none: partial and stale modules) and record their baselines.
 
-    What is proven stale is cleared first, under its lock: FlashInfer itself would consider it up to date.
+    Proven stale modules are cleared first: FlashInfer would consider them up to date.
     """
-    place = compiling(cache)
+    place = find_compile_host(cache)
     archs = arch_folders(str(cache.here.profile.cuda.arch_list) or NO_ARCH)
-    # Nothing there yet, or not all that is named: no reason to stop.
+    # Not a query with the names: some may not exist yet.
     found = [module for module in cache.inventory(Query(archs=archs)).modules if not names or module.name in names]
     stale = sorted({module.name for module in found if module.state == "stale" and not module.guess})
     wanted = list(names) or sorted({module.name for module in found if module.state == "partial"} | set(stale))
     if not wanted:
         return [], None
     if stale:
-        show(f"clearing what is stale: {', '.join(stale)}")
+        show(f"clearing stale modules: {', '.join(stale)}")
         cache.clear(Query(tuple(stale), archs=archs), causes={"stale": True})
     since = time.time_ns()
     show(f"compiling in {place.shown}")
@@ -151,9 +149,9 @@ def warm(
     return list(run.built.values()), recorded
 
 
-def compiling(cache: JitCache) -> AgentHost:
-    """Where modules can be compiled: a running service that has the cache, else the image with the cache mounted (made
-    where there is none yet). EngineError where neither can compile."""
+def find_compile_host(cache: JitCache) -> AgentHost:
+    """Where to compile: in a running service with the cache, else in the image with the cache mounted (created if
+    missing). EngineError without either."""
     profile = cache.here.profile
     place = cache.place()
     if place is not None and place.container is not None:
@@ -165,20 +163,19 @@ def compiling(cache: JitCache) -> AgentHost:
         )
     if profile.mounted_sources:
         raise EngineError(
-            f"no service of profile {profile.name} runs, and its sources are installed in one only",
+            f"no service of profile {profile.name} runs, and mounted sources are installed only in one",
             hint=f"run `envgen up {next(iter(profile.services), 'dev')} {profile.chosen_variant}`",
         )
-    mount = made_mount(cache)
+    mount = create_mount(cache)
     return throw_away(cache.here, mount.target, mount)
 
 
 def _runner(cache: JitCache, place: AgentHost) -> RunLines:
-    """In a running service; else in a throw-away container of the image, where nothing is loaded."""
     engine = cache.here.engine
 
     def run(argv: Sequence[str], on_line: Callable[[str], None], env: Mapping[str, str]) -> int:
         if place.container is not None:
-            # As the service's own user, who will load and rebuild what is compiled here.
+            # As the service's user, who will load and rebuild the modules.
             return engine.exec(place.container.id, argv, env=env, workdir="/", timeout=HOURS, on_line=on_line).code
         profile, service = cache.here.profile, next(iter(cache.here.profile.services), "")
         env = {**service_env(profile), **user_env(profile, service), **env}

@@ -1,1 +1,1 @@
-"""What a release would choose for a service on a GPU: the request, the judgement of its answer, the patterns."""
+"""Judge what a release would choose for a service on a GPU."""

@@ -1,4 +1,4 @@
-"""GPUs that can be named: what vLLM asks of one before it chooses kernels."""
+"""Known GPUs: the facts by which vLLM chooses kernels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Gpu:
         return f"{self.name} ({self.major}.{self.minor}, {self.memory / GIB:.0f} GiB)"
 
     def request(self) -> dict[str, object]:
-        """What the program in the container gets."""
+        """The GPU as the program in the container reads it."""
         return {"name": self.name, "capability": [self.major, self.minor], "memory": self.memory}
 
 
@@ -37,13 +37,13 @@ GPUS = {
     "b300": Gpu("NVIDIA B300", 10, 3, 268 * GIB),
     "rtx5090": Gpu("NVIDIA GeForce RTX 5090", 12, 0, 32 * GIB),
     "rtxpro6000": Gpu("NVIDIA RTX PRO 6000 Blackwell Server Edition", 12, 0, 96 * GIB),
-    # Unified memory: what CUDA shows of the machine's 128 GB.
+    # Unified memory: CUDA reports 120 GiB of the machine's 128 GB.
     "gb10": Gpu("NVIDIA GB10", 12, 1, 120 * GIB),
 }
 
 
 def find(word: str) -> Gpu:
-    """The GPU that ``--gpu`` names: one of the table, or a compute capability such as 12.1."""
+    """The GPU for ``--gpu``: a name in GPUS, or a compute capability such as 12.1."""
     key = re.sub(r"[^a-z0-9.]", "", word.lower()).removeprefix("nvidia")
     if key in GPUS:
         return GPUS[key]
@@ -53,7 +53,7 @@ def find(word: str) -> Gpu:
 
 
 def of_capability(major: int, minor: int) -> Gpu:
-    """A GPU of the table with that capability; for an unknown one, a descriptive name."""
+    """A known GPU with that capability, else an invented one."""
     known = [gpu for gpu in GPUS.values() if (gpu.major, gpu.minor) == (major, minor)]
     return known[-1] if known else Gpu(f"a GPU of compute capability {major}.{minor}", major, minor, 80 * GIB)
 

@@ -1,4 +1,4 @@
-"""What a release's answer means for a service: refused, contradicted by its ready patterns, or fitting."""
+"""Judge a release's answer for a service: it fits, is refused, or contradicts the service's `ready` patterns."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ from packaging.version import InvalidVersion, Version
 from envgen.inside.run import Failure
 from envgen.profile.model import Ready, Service
 
-# Which release first does what another one refuses. Facts with their sources; nothing here is asked of a release.
-
 
 @dataclass(frozen=True)
-class First:
-    """``release``: the first vLLM that does it, empty for none. ``family``: the GPU's major capability, 0 for any."""
+class Feature:
+    """A feature that some releases refuse. ``release``: the first vLLM with it ("": none); ``family``: the GPU's major
+    capability (0: any)."""
 
     what: str
-    refusal: str  # a regular expression, searched in the release's own words
+    refusal: str  # a regular expression for the refusal's text
     release: str
     needs: str
     source: str
     family: int = 0
 
 
-FIRSTS = (
-    First(
+FEATURES = (
+    Feature(
         "FlashInfer attention with sinks on compute capability 12.x",
         r"FLASHINFER.*(sink setting|attention sinks) not supported",
         "0.28.0",
@@ -37,18 +36,18 @@ FIRSTS = (
         " looks for have none",
         "vllm#49718, vllm#52148, flashinfer#3170; asked of 0.32.0", 12,
     ),
-    First(
+    Feature(
         "--moe-backend", r"unrecognized arguments:.*--moe-backend", "0.19.1", "", "the flag is in 0.19.1",
     ),
-    First(
+    Feature(
         "--quantization-config", r"unrecognized arguments:.*--quantization-config", "0.24.0", "",
         "the flag replaces the MoE variables that 0.24.0 removed",
     ),
-    First(
+    Feature(
         "--mxfp4-backend and --mxfp4-layers", r"unrecognized arguments:.*--mxfp4-(backend|layers)", "", "",
         "flags of a fork (christopherowen/vllm, commit 045293d8), in no release up to 0.33.0",
     ),
-    First(
+    Feature(
         "CUTLASS MXFP8 x MXFP4 experts on compute capability 12.x", r"expected CUTLASS, chose MARLIN", "0.19.0",
         "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8_CUTLASS=1; from 0.24.0 on --moe-backend flashinfer_cutlass with"
         ' --quantization-config {"moe": {"activation": "mxfp8"}}; before 0.19.0 the patch 0001 of patches/vllm',
@@ -57,26 +56,26 @@ FIRSTS = (
 )  # fmt: skip
 
 
-def first(words: str, version: str, family: int) -> str:
-    """What is known about a refusal, in one sentence; empty: nothing. A release that should do it already is told only
-    what it needs."""
-    one = next((f for f in FIRSTS if f.family in (0, family) and re.search(f.refusal, words, re.DOTALL)), None)
-    if one is None:
+def first_release(words: str, version: str, family: int) -> str:
+    """A sentence on the release that first has what ``words`` refuse, and what it needs; "" if unknown."""
+    found = (one for one in FEATURES if one.family in (0, family) and re.search(one.refusal, words, re.DOTALL))
+    feature = next(found, None)
+    if feature is None:
         return ""
-    if not one.release:
-        return f"{one.what}: {one.source}"
-    needs = f"; it needs {one.needs}" if one.needs else ""
+    if not feature.release:
+        return f"{feature.what}: {feature.source}"
+    needs = f"; it needs {feature.needs}" if feature.needs else ""
     try:
-        reached = Version(version) >= Version(one.release)
+        reached = Version(version) >= Version(feature.release)
     except InvalidVersion:  # a checkout without a version
         reached = False
     if reached:
-        return f"{one.what} works from vLLM {one.release} on; this is {version}{needs} ({one.source})"
-    return f"the first vLLM release with {one.what} is {one.release}{needs} ({one.source})"
+        return f"{feature.what} works from vLLM {feature.release} on; this is {version}{needs} ({feature.source})"
+    return f"the first vLLM release with {feature.what} is {feature.release}{needs} ({feature.source})"
 
 
 class Verdict(Enum):
-    """The last word. UNKNOWN: the release could not be asked, or not about all that matters."""
+    """UNKNOWN: the release could not be asked, or not about everything that matters."""
 
     FITS = "fits"
     REFUSED = "refused"
@@ -86,7 +85,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Refusal:
-    """What the release refuses, in its own words. ``first``: which release would do it, where that is known."""
+    """What the release refuses, in its own words. ``first``: the sentence on the release that has it, if known."""
 
     step: str
     message: str
@@ -112,17 +111,17 @@ class Contradiction:
 
 @dataclass(frozen=True)
 class Judgement:
-    """One answer, judged."""
+    """The judgement of an answer."""
 
     verdict: Verdict
     refusals: tuple[Refusal, ...] = ()
     contradictions: tuple[Contradiction, ...] = ()
-    shown: Mapping[str, str] = field(default_factory=dict)  # name of an expected pattern -> the line that fits it
-    unjudged: tuple[str, ...] = ()  # patterns about what is logged later than the choice
+    shown: Mapping[str, str] = field(default_factory=dict)  # name of an expected pattern -> the line that matches it
+    unjudged: tuple[str, ...] = ()  # patterns of lines that are logged after the choice
     unasked: tuple[str, ...] = ()
     caveats: tuple[str, ...] = ()
     cubins: bool = False  # the answer is the one with NVIDIA's cubins
-    patterns: Mapping[str, str] = field(default_factory=dict)  # what `ready.expect` should look for
+    patterns: Mapping[str, str] = field(default_factory=dict)  # for `ready.expect`
 
 
 SUBJECTS = {
@@ -130,34 +129,34 @@ SUBJECTS = {
     "moe": ("moe", "marlin", "mxfp4", "experts"),
     "quantization": ("quantization=",),
 }
-STEPS = ("configuration", "attention", "moe", "linear", "mamba")  # whose lines a server logs, too
+STEPS = ("configuration", "attention", "moe", "linear", "mamba")  # a server logs the lines of these steps too
 LEVELS = ("INFO", "WARNING", "ERROR", "CRITICAL")
 CUBINS = "FlashInfer's cubins are not here, and NVIDIA's artifactory can't be reached from here"
 CUBINS_NEEDED = {
-    True: "this holds only where the server can reach NVIDIA's artifactory, or with VLLM_HAS_FLASHINFER_CUBIN=1: on"
-    " 12.x no cubins are used, nvcc compiles the kernels",
-    False: "this holds only where the server can reach NVIDIA's artifactory, or has the cubins (flashinfer-cubin of"
-    " FlashInfer's version, or VLLM_HAS_FLASHINFER_CUBIN=1 where they are there already)",
+    True: "true only if the server can reach NVIDIA's artifactory, or with VLLM_HAS_FLASHINFER_CUBIN=1 (on 12.x nvcc"
+    " compiles the kernels, without cubins)",
+    False: "true only if the server can reach NVIDIA's artifactory or has the cubins (flashinfer-cubin of FlashInfer's"
+    " version, or other cubins and VLLM_HAS_FLASHINFER_CUBIN=1)",
 }
 
 
 def judge(answer: Mapping[str, Any] | Failure, service: Service) -> Judgement:
-    """Compare what the release answered with what the service is waited for.
+    """Judge a release's answer by the service's `ready` patterns.
 
-    Where the choice hangs on NVIDIA's cubins, the release was asked with and without them. The service fits when it
-    fits with one of the two answers; the caveat names it.
+    If the choice depends on NVIDIA's cubins, the answer has both choices; the service fits if it fits one of them, and
+    a caveat says which.
     """
     if isinstance(answer, Failure):
         return Judgement(Verdict.UNKNOWN, unasked=(f"the program in the container: {answer}",))
     plain = _judge(answer, service)
     if "with_cubins" not in answer:
         return plain
-    able = _judge(with_cubins(answer), service)
-    better = able.verdict is Verdict.FITS or (plain.refusals and not able.refusals)
+    cubins = _judge(with_cubins(answer), service)
+    better = cubins.verdict is Verdict.FITS or (plain.refusals and not cubins.refusals)
     if plain.verdict is not Verdict.FITS and better:
-        lost = [one.message for one in plain.refusals] or [one.seen for one in plain.contradictions]
-        caveat = f"{CUBINS_NEEDED[_family(answer) == 12]}; without: {'; '.join(lost)}"
-        return replace(able, caveats=(*able.caveats, caveat), cubins=True)
+        problems = [refusal.message for refusal in plain.refusals] or [one.seen for one in plain.contradictions]
+        caveat = f"{CUBINS_NEEDED[_family(answer) == 12]}; otherwise: {'; '.join(problems)}"
+        return replace(cubins, caveats=(*cubins.caveats, caveat), cubins=True)
     chosen = backends(with_cubins(answer))
     if backends(answer) != chosen:
         other = ", ".join(f"{step} {name}" for step, name in chosen.items())
@@ -170,7 +169,7 @@ def _family(answer: Mapping[str, Any]) -> int:
 
 
 def with_cubins(answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The answer as it is where NVIDIA's cubins can be had; the same one where nothing hangs on them."""
+    """The answer for a server with NVIDIA's cubins; the same one if nothing depends on them."""
     other = answer.get("with_cubins")
     if other is None:
         return answer
@@ -179,7 +178,7 @@ def with_cubins(answer: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def backends(answer: Mapping[str, Any]) -> dict[str, str]:
-    """Step -> what was chosen."""
+    """Step -> chosen backend."""
     return {step: str(one["backend"]) for step, one in answer.get("asked", {}).items() if isinstance(one, dict)}
 
 
@@ -187,33 +186,33 @@ def _judge(answer: Mapping[str, Any], service: Service) -> Judgement:
     version = str(answer.get("vllm", {}).get("version", ""))
     family = _family(answer)
 
-    def better(pattern: str, seen: str) -> str:
-        """The release that chooses CUTLASS where this one falls back to Marlin."""
-        fallen = "cutlass" in pattern.lower() and "marlin" in seen.lower()
-        return first("expected CUTLASS, chose MARLIN", version, family) if fallen else ""
+    def cutlass(pattern: str, seen: str) -> str:
+        """The first release that chooses CUTLASS, if this one falls back to Marlin."""
+        fallback = "cutlass" in pattern.lower() and "marlin" in seen.lower()
+        return first_release("expected CUTLASS, chose MARLIN", version, family) if fallback else ""
 
     refusals = tuple(
-        Refusal(str(one["step"]), str(one["message"]), first(str(one["message"]), version, family))
+        Refusal(str(one["step"]), str(one["message"]), first_release(str(one["message"]), version, family))
         for one in answer["refusals"]
     )
     lines = by_subject(answer)
-    every = [line for some in lines.values() for line in some]
+    every = [line for subject_lines in lines.values() for line in subject_lines]
     ready = service.ready or Ready()
     shown: dict[str, str] = {}
     wrong: list[Contradiction] = []
-    later: list[str] = []
+    unjudged: list[str] = []
     for name, pattern in ready.expect.items():
         subject = _subject(name, pattern)
         if line := _first_match(pattern, every):
             shown[name] = line
-        elif lines.get(subject) and not any(one.step == subject for one in refusals):
-            seen = _telling(subject, answer, lines)
-            wrong.append(Contradiction("expect", name, pattern, seen, better(pattern, seen)))
+        elif lines.get(subject) and not any(refusal.step == subject for refusal in refusals):
+            seen = _decisive_line(subject, answer, lines)
+            wrong.append(Contradiction("expect", name, pattern, seen, cutlass(pattern, seen)))
         elif not refusals:
-            later.append(name)
+            unjudged.append(name)
     for name, pattern in ready.forbid.items():
         if seen := _first_match(pattern, every):
-            wrong.append(Contradiction("forbid", name, pattern, seen, better(" ".join(ready.expect.values()), seen)))
+            wrong.append(Contradiction("forbid", name, pattern, seen, cutlass(" ".join(ready.expect.values()), seen)))
     verdict = Verdict.FITS
     if refusals:
         verdict = Verdict.REFUSED
@@ -223,13 +222,13 @@ def _judge(answer: Mapping[str, Any], service: Service) -> Judgement:
         verdict = Verdict.UNKNOWN
     unasked = tuple(f"{one['step']}: {one['why']}" for one in answer["unasked"])
     return Judgement(
-        verdict, refusals, tuple(wrong), shown, tuple(later), unasked, caveats(answer, service),
+        verdict, refusals, tuple(wrong), shown, tuple(unjudged), unasked, caveats(answer, service),
         patterns=patterns(answer),
     )  # fmt: skip
 
 
 def rejected(answer: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Each backend that the release tried before the one it chose, with its reason."""
+    """The backends that the release rejected before the one that it chose, with its reasons."""
     words = re.compile(r"backend '?(.+?)'? does not support the deployment configuration(?: since (.*))?", re.DOTALL)
     found = [{name: str(text) for name, text in one.items()} for one in answer.get("rejected", ())]
     for line in answer.get("lines", ()):
@@ -239,7 +238,7 @@ def rejected(answer: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def by_subject(answer: Mapping[str, Any]) -> dict[str, list[str]]:
-    """What a server of this release logs about each subject, in the release's own words."""
+    """Subject -> the lines that a server of this release logs about it."""
     found: dict[str, list[str]] = {}
     for line in answer.get("lines", ()):
         if line["level"] in LEVELS and line["step"] in STEPS:
@@ -253,20 +252,21 @@ def _subject(name: str, pattern: str) -> str:
     lowered = name.lower().replace("quantisation", "quantization")
     if lowered in SUBJECTS:
         return lowered
-    # Only a pattern that nothing else could mean: what it doesn't match may be logged later.
+    # Only an unambiguous pattern: for others, the line may be logged later.
     named = [subject for subject, words in SUBJECTS.items() if any(word in pattern.lower() for word in words)]
     return named[0] if len(named) == 1 and "backend" in pattern.lower() else ""
 
 
 def _first_match(pattern: str, lines: Sequence[str]) -> str:
-    """The first line that the pattern finds, or of one that is very long the part that it found."""
+    """The first line that matches; of a very long line, the match."""
     for line in lines:
         if found := re.search(pattern, line):
             return line if len(line) < 300 else f"… {found[0]} …"
     return ""
 
 
-def _telling(subject: str, answer: Mapping[str, Any], lines: Mapping[str, Sequence[str]]) -> str:
+def _decisive_line(subject: str, answer: Mapping[str, Any], lines: Mapping[str, Sequence[str]]) -> str:
+    """What the release logs about a subject: the line with its choice, if any."""
     if subject == "quantization":
         found = re.search(r"quantization=\w+", lines[subject][0])
         return found[0] if found else f"quantization={answer.get('quantization')}"
@@ -274,7 +274,7 @@ def _telling(subject: str, answer: Mapping[str, Any], lines: Mapping[str, Sequen
 
 
 def _line_of(subject: str, answer: Mapping[str, Any]) -> str:
-    """The line that names the choice: the last one with its words."""
+    """The last line that names the chosen backend."""
     if not (answer.get("asked", {}).get(subject) or {}).get("backend"):
         return ""
     words = re.compile(r"\busing\b.*backend", re.IGNORECASE)
@@ -283,7 +283,7 @@ def _line_of(subject: str, answer: Mapping[str, Any]) -> str:
 
 
 def patterns(answer: Mapping[str, Any]) -> dict[str, str]:
-    """Regular expressions for `ready.expect`, made of the release's own lines."""
+    """Regular expressions for `ready.expect`, from the release's own lines."""
     found = {}
     for subject in ("attention", "moe"):
         if cut := re.search(r"^.*?\bUsing\b.*?\bbackend\b", _line_of(subject, answer)):
@@ -294,32 +294,28 @@ def patterns(answer: Mapping[str, Any]) -> dict[str, str]:
 
 
 def escape(text: str) -> str:
-    """A regular expression that finds ``text``, as a person would write it."""
+    """``text`` as a regular expression, without the escapes that ``re.escape`` adds needlessly."""
     return re.sub(r"([.^$*+?{}\[\]\\|()])", r"\\\1", text)
 
 
 def caveats(answer: Mapping[str, Any], service: Service) -> tuple[str, ...]:
-    """What makes the answer less than a server's own."""
+    """How the answer may differ from a server's."""
     found = [str(one) for one in answer.get("notes", ())]
     compiled = [one for one in answer.get("stubs", ()) if str(one["name"]).startswith("vllm.")]
     absent = [str(one["name"]) for one in compiled if "No module named" in one["how"]]
     unloaded = len(compiled) - len(absent)
     if absent:
-        found.append(f"no compiled {', '.join(absent)} here: a backend that needs it counts as absent")
+        found.append(f"no compiled {', '.join(absent)} here: backends that need it count as absent")
     if unloaded:
-        found.append(
-            f"{unloaded} compiled modules of vLLM can't be loaded here (no CUDA libraries): they count as there"
-        )
+        found.append(f"{unloaded} compiled modules of vLLM can't be loaded here (no CUDA libraries): assumed to work")
     if any("Disabling Triton" in line["text"] or "requires Triton" in line["text"] for line in answer.get("lines", ())):
-        found.append(
-            "Triton finds no driver here and is switched off: what only decides between Triton and others, may differ"
-        )
+        found.append("Triton finds no driver here and is disabled: a choice between Triton and others may differ")
     unloaded_module = re.compile(r"Module (\S+) was found but failed to import")
     lines = [str(line["text"]) for line in answer.get("lines", ())]
     for name in dict.fromkeys(one[1] for line in lines if (one := unloaded_module.search(line))):
-        found.append(f"{name} can't be loaded here and counts as absent: in the profile's image it may be chosen")
+        found.append(f"{name} can't be loaded here and counts as absent: the profile's image may choose it")
     platform = answer.get("platform") or {}
     if not platform.get("real", True) and platform.get("count", 1) > 1:
         where = f"{len(service.cluster.nodes)} machines" if service.cluster else "one machine"
-        found.append(f"{platform['count']} GPUs are assumed: one a worker, on {where}")
+        found.append(f"assumes {platform['count']} GPUs, one for each worker, on {where}")
     return tuple(found)

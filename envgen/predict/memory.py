@@ -1,4 +1,4 @@
-"""The memory of a model's cache and weights, from its configuration. What is not known stays None."""
+"""Estimate the memory of a model's cache and weights from its configuration. None: unknown."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# What the engine takes beside weights and cache: CUDA's context, activations, graphs, workspaces. Public measurements
-# are 5.4 to 6.7 GiB; loaders that keep buffers take 4.4 GiB more (docs/predict.md has the sources).
+# The engine's memory besides weights and cache: CUDA's context, activations, graphs, workspaces. Public measurements
+# are 5.4 to 6.7 GiB; loaders that keep buffers take 4.4 GiB more (sources in docs/predict.md).
 ENGINE = 6 << 30
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "half": 2, "float": 4, "int8": 1}
 _MAMBA = ("mamba", "linear_attention", "mamba2")
-_OTHER = ("compress_ratios", "index_topk", "num_kv_shared_layers")  # caches that are not counted here
+_OTHER = ("compress_ratios", "index_topk", "num_kv_shared_layers")  # keys of models with caches of other kinds
 _NO_CACHE = ("moe", "mlp", "-", "E")
 _PATTERN = {"M": "mamba", "*": "full_attention", "-": "mlp", "E": "moe"}
 
 
 @dataclass(frozen=True)
 class Cache:
-    """The memory of one sequence on one GPU: ``state`` bytes whatever its length, else bytes a token."""
+    """The cache of a sequence on one GPU, in bytes: ``state`` for any length, the rest for each token."""
 
-    each_token: int  # layers that see the whole sequence
+    each_token: int  # layers with full attention
     window_token: int = 0  # layers with a sliding window
     window: int = 0
     state: int = 0  # Mamba and GDN layers
 
     def sequence(self, tokens: int, batched: int = 0) -> int:
-        """Bytes of one sequence. A windowed layer keeps its window and the tokens of one step."""
+        """Bytes of a sequence. A layer with a window keeps the window and the tokens of one step."""
         kept = min(tokens, self.window - 1 + batched) if self.window else tokens
         return self.each_token * tokens + self.window_token * kept + self.state
 
     def largest(self, room: int, most: int, batched: int = 0) -> int:
-        """The longest sequence, up to ``most`` tokens, that ``room`` bytes hold; 0 for none."""
+        """The longest sequence, up to ``most`` tokens, that fits ``room`` bytes; 0: none."""
         low, high = 0, most
         while low < high:
             middle = (low + high + 1) // 2
@@ -45,16 +45,16 @@ class Cache:
 def cache_of(
     config: Mapping[str, Any], cache_dtype: str, *, ranks: int = 1, dtype: str = "bfloat16", draft: int = 0
 ) -> Cache | None:
-    """The cache of a model by its config.json (its text part), shared by ``ranks`` GPUs; None if unknown.
+    """The cache of a model, by its config.json, on one of ``ranks`` GPUs; None if unknown.
 
     ``cache_dtype``: vLLM's ``--kv-cache-dtype``; ``auto`` is ``dtype``, the model's own. ``draft``: layers of a draft
-    with the model's own shape (MTP), which see the whole sequence.
+    with the model's shape (MTP) and full attention.
     """
     text = _text(config)
     layers, wide = _layers(text), _width(dtype if cache_dtype == "auto" else cache_dtype)
     if layers is None or wide is None or any(text.get(name) for name in _OTHER):
         return None
-    if (rank := _number(text, "kv_lora_rank")) is not None:  # MLA: one vector for all heads, on each GPU
+    if (rank := _number(text, "kv_lora_rank")) is not None:  # MLA: each GPU has the one vector for all heads
         rope = _number(text, "qk_rope_head_dim")
         if rope is None or cache_dtype not in ("auto", "bfloat16") or set(layers) != {"full_attention"}:
             return None
@@ -105,14 +105,14 @@ def _layers(text: Mapping[str, Any]) -> list[str] | None:
 
 
 def _own_draft(text: Mapping[str, Any]) -> int:
-    """Attention layers of the draft that is part of the checkpoint (multi-token prediction); vLLM loads one module."""
+    """Attention layers of the checkpoint's own draft (multi-token prediction); vLLM loads one module."""
     count = _number(text, "mtp_num_hidden_layers", "num_nextn_predict_layers", "num_mtp_modules")
     pattern = text.get("mtp_hybrid_override_pattern")
     return (pattern.count("*") if isinstance(pattern, str) else 1) if count else 0
 
 
 def _pair(text: Mapping[str, Any], ranks: int, wider: str = "") -> int | None:
-    """Elements of a token's key and value on one GPU; ``wider``: of layers that see everything, if they differ."""
+    """Elements of a token's key and value on one GPU. ``wider``: prefix of the keys for full attention, if any."""
     heads = _number(text, f"num_{wider}key_value_heads", "num_key_value_heads", "num_attention_heads")
     size = _number(text, f"{wider}head_dim", "head_dim")
     if size is None:
@@ -124,7 +124,7 @@ def _pair(text: Mapping[str, Any], ranks: int, wider: str = "") -> int | None:
 
 
 def _state(text: Mapping[str, Any], ranks: int, wide: int | None) -> int | None:
-    """Bytes of one Mamba-2 or GDN layer's state: recurrent as float32, the convolution in the model's dtype."""
+    """Bytes of a Mamba-2 or GDN layer's state: recurrent in float32, convolution in the model's dtype."""
     if wide is None:
         return None
     values = _number(text, "linear_num_value_heads")
@@ -145,7 +145,7 @@ def _state(text: Mapping[str, Any], ranks: int, wide: int | None) -> int | None:
 
 @dataclass(frozen=True)
 class Estimate:
-    """The memory of a server on one GPU, in bytes. ``weights`` and ``cache`` are None where they are not known."""
+    """The memory of a server on one GPU, in bytes."""
 
     gpu: int
     share: float  # gpu-memory-utilization
@@ -155,52 +155,52 @@ class Estimate:
     weights: int | None
     cache: Cache | None
     fixed: int | None = None  # kv-cache-memory-bytes
-    draft: str = ""  # "own": layers of the checkpoint itself (MTP), which are counted; else one that is not counted
-    published: bool = False  # the weights are the published figure, not that of files
+    draft: str = ""  # "own": the checkpoint's own (MTP), which is counted; other drafts are not
+    published: bool = False  # ``weights`` is the published figure, not the size of files
 
     @property
     def sequence(self) -> int | None:
-        """The cache of one sequence of the whole context, which vLLM wants to hold before it starts."""
+        """The cache of one sequence of full length; vLLM does not start without room for it."""
         return None if self.cache is None else self.cache.sequence(self.context, self.batched)
 
     @property
     def room(self) -> int | None:
-        """What is left for the cache."""
+        """The memory for the cache."""
         if self.fixed is not None:
             return self.fixed
         return None if self.weights is None else int(self.gpu * self.share) - self.weights - ENGINE
 
     @property
     def least(self) -> int | None:
-        """The least that must be free: weights, engine, one whole sequence (or the cache that is asked for)."""
+        """The least free memory: weights, engine, and one full sequence or the fixed cache."""
         cache = self.sequence if self.fixed is None else self.fixed
         return None if cache is None or self.weights is None else self.weights + ENGINE + cache
 
     @property
     def context_that_fits(self) -> int | None:
-        """The longest sequence that fits, up to the one asked for."""
+        """The longest sequence that fits, up to ``context``."""
         if self.cache is None or self.room is None:
             return None
         return self.cache.largest(max(self.room, 0), self.context, self.batched)
 
     def short(self, free: int) -> str | None:
-        """The warning where a machine that shares its memory with the GPU has ``free`` bytes, and that is too few."""
+        """A warning if ``free`` bytes of unified memory are too few."""
         if self.least is None or self.least <= free:
             return None
-        return f"memory: at least {_size(self.least)} are needed, and {_size(free)} can be had, page cache included"
+        return f"memory: at least {_size(self.least)} needed, {_size(free)} available (page cache included)"
 
     def document(self) -> dict[str, Any]:
-        """The estimate for `--json`: bytes on one GPU; null for what is not known."""
+        """The estimate for `--json`: bytes on one GPU; null: unknown."""
         names = ("weights", "sequence", "sequences", "room", "least", "context", "context_that_fits", "draft")
         return {"engine": ENGINE, **{name: getattr(self, name) for name in names}}
 
     def lines(self) -> list[str]:
-        """The estimate for people."""
-        without = {"": "", "own": ", draft included"}.get(self.draft, ", draft not counted")
+        """The estimate as text."""
+        draft = {"": "", "own": ", draft included"}.get(self.draft, ", draft not counted")
         about = "about " if self.published and self.weights is not None else ""
-        found = [f"weights {about}{_size(self.weights)}, engine about {_size(ENGINE)}{without}"]
+        found = [f"weights {about}{_size(self.weights)}, engine about {_size(ENGINE)}{draft}"]
         if (one := self.sequence) is None:
-            return [*found, "KV cache: unknown, the shape of this model's layers is not one that is counted here"]
+            return [*found, "KV cache: unknown for this model's kinds of layers"]
         every = f"; {self.sequences} such sequences {_size(one * self.sequences)}" if self.sequences > 1 else ""
         found.append(f"KV cache {_size(one)} for {self.context} tokens{every}")
         room, longest = self.room, self.context_that_fits
@@ -209,11 +209,9 @@ class Estimate:
         limit = "--kv-cache-memory-bytes" if self.fixed is not None else f"utilization {self.share:g}"
         if longest < self.context:
             share = self.least / self.gpu
-            need = (
-                f"{self.context} need about {share:.2f} of it" if share < 1 else f"{self.context} do not fit this GPU"
-            )
+            need = f"{self.context} need " + (f"utilization {share:.2f}" if share < 1 else "a larger GPU")
             return [*found, f"{limit} leaves {_size(max(room, 0))} for it: about {longest} tokens fit; {need}"]
-        return [*found, f"{limit} leaves {_size(room)} for it: about {room / max(one, 1):.1f} whole sequences"]
+        return [*found, f"{limit} leaves {_size(room)} for it: about {room / max(one, 1):.1f} full sequences"]
 
 
 def _size(count: int | None) -> str:
@@ -221,10 +219,7 @@ def _size(count: int | None) -> str:
 
 
 def estimate(size: object, gpu: object) -> Estimate | None:
-    """From the release's own answer (``size`` of its answer), for one GPU of ``gpu`` bytes.
-
-    None where the answer is incomplete or has another shape: it comes out of a container.
-    """
+    """The estimate for a GPU of ``gpu`` bytes, from ``size`` of a release's answer; None if that is incomplete."""
     if not isinstance(size, Mapping) or not isinstance(size.get("config"), Mapping):
         return None
     named = ("ranks", "stages", "context", "sequences", "batched")
@@ -242,6 +237,6 @@ def estimate(size: object, gpu: object) -> Estimate | None:
     return Estimate(
         memory, share, context, sequences, batched,
         None if weights is None else weights // ranks // stages,
-        cache if stages == 1 else None,  # with stages each GPU has other layers
+        cache if stages == 1 else None,  # stages have different layers
         _number(size, "fixed"), "own" if own else named_draft, bool(size.get("published")),
     )  # fmt: skip

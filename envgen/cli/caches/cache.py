@@ -20,7 +20,8 @@ from envgen.engine.host import compilers
 from envgen.errors import NotFoundError, UsageError
 from envgen.explain import log_lines
 from envgen.inside.jit.main import named_in
-from envgen.jitcache.place import changed_files, make_query, others, seconds
+from envgen.jitcache.place import changed_files, make_query, seconds
+from envgen.jitcache.place import other_caches as find_other_caches
 from envgen.jitcache.service import JitCache, Used
 from envgen.jitcache.warm import warm as compile_modules
 from envgen.text import progress, visible
@@ -70,7 +71,7 @@ def list_(session: Session, patterns: tuple[str, ...], version: str | None, arch
     """
     cache = open_cache(session)
     inventory = cache.inventory(make_query(patterns, version, arch))
-    other_caches = [] if patterns else others(cache.here)
+    other_caches = [] if patterns else find_other_caches(cache.here)
     document = {**asdict(inventory), "others": list(map(asdict, other_caches))}
     return answer(document, [*shown.inventory(inventory), *shown.others(other_caches)])
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from envgen.inside.jit.judge import Module
-from envgen.jitcache.place import Other
+from envgen.jitcache.place import OtherCache
 from envgen.jitcache.service import Cleared, Inventory, Recorded, describe_holders
 from envgen.jitcache.warm import Built
 from envgen.text import counted, duration, progress, size, table, visible
@@ -66,7 +66,7 @@ def inventory(inventory: Inventory) -> Iterator[str]:
         yield f"left behind by an interrupted clear: {size(inventory.leftovers.bytes)}; the next clear deletes it"
 
 
-def others(found: Sequence[Other]) -> Iterator[str]:
+def others(found: Sequence[OtherCache]) -> Iterator[str]:
     """A table of the caches that are not FlashInfer's."""
     rows = [(cache.name, cache.source, cache.path, "" if cache.there else "empty") for cache in found]
     if rows:

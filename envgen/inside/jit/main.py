@@ -35,8 +35,7 @@ def run_spaces(request: Doc) -> Doc:
     for root in request.get("roots") or ():
         with opened(root) as fd:
             total = measure(fd, Measure())
-        found.append({"bytes": total.bytes, "files": total.files, "used": total.newest,
-                      "libraries": len(total.libraries)})  # fmt: skip
+        found.append({"bytes": total.bytes, "used": total.newest})
     errors: list[str] = []
     names = list(request.get("remove") or ())
     for name in names:

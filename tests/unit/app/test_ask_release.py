@@ -104,7 +104,7 @@ def test_memory_is_a_note_and_so_is_too_little_of_it_where_none_is_asked_for(tmp
     }  # fmt: skip
     notes = [one for one in ask(tmp_path, Recorded(answer)) if one.startswith("memory: ")]
     assert notes[0].startswith("memory: weights 1048576.0 GiB") and "about 0 tokens fit" in notes[0]
-    assert "at least 1048582.0 GiB are needed" in notes[1]
+    assert "at least 1048582.0 GiB needed" in notes[1]
     told = TEXT.replace("        ready:", "        needs_memory: 1GiB\n        ready:")
     assert len([one for one in ask(tmp_path, Recorded(answer), text=told) if one.startswith("memory: ")]) == 1
     answer["size"]["share"] = "much"

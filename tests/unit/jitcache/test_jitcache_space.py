@@ -14,7 +14,7 @@ from envgen.__main__ import main
 from envgen.engine.host import Leftover
 from envgen.engine.values import Mount
 from envgen.jitcache import space
-from envgen.jitcache.place import make_query, mount_here
+from envgen.jitcache.place import cache_mount, make_query
 from envgen.jitcache.service import JitCache
 from envgen.render.environment import service_env
 
@@ -23,7 +23,7 @@ HOST = f"flashinfer: {{path: {ROOT}, host: host}}"
 
 
 def here(jit: JitCache) -> Mount:
-    return mount_here(jit.here)
+    return cache_mount(jit.here)
 
 
 def namespaces(tmp_path: Path, engine: LocalEngine, *ages: int) -> list[str]:
@@ -99,7 +99,7 @@ def test_removal_asks_once_more_who_uses_it(tmp_path: Path) -> None:
     jit = cache(tmp_path, engine, VOLUMES)
     old = space.spaces(jit)[1]
     engine._containers = [container("new", mounts=[Mount(names[1], ROOT, "volume")])]
-    assert space.remove(jit, old) == "it is in use since a moment ago"
+    assert space.remove(jit, old) == "a container uses it now"
     engine._containers = []
     assert space.remove(jit, old) == ""
     assert engine.removed == [names[1]]

@@ -96,7 +96,7 @@ def test_what_fits_is_said() -> None:
     found = estimate(SIZE, 120 * GIB)
     assert found is not None and found.least is not None and found.sequence is not None
     assert found.least == 61 * GIB + ENGINE + found.sequence and found.context_that_fits == 131072
-    assert found.lines()[-1] == "utilization 0.7 leaves 17.0 GiB for it: about 3.6 whole sequences"
+    assert found.lines()[-1] == "utilization 0.7 leaves 17.0 GiB for it: about 3.6 full sequences"
     tight = estimate({**SIZE, "share": 0.58}, 120 * GIB)
     assert tight is not None and tight.context_that_fits is not None and 0 < tight.context_that_fits < 131072
     cache = tight.cache
@@ -104,7 +104,7 @@ def test_what_fits_is_said() -> None:
     assert (
         cache.sequence(tight.context_that_fits, 8192) <= tight.room < cache.sequence(tight.context_that_fits + 1, 8192)
     )
-    assert "131072 need about 0.60" in tight.lines()[-1]
+    assert "131072 need utilization 0.60" in tight.lines()[-1]
     none = estimate({**SIZE, "share": 0.3}, 120 * GIB)
     assert none is not None and "about 0 tokens fit" in none.lines()[-1]
     fixed = estimate({**SIZE, "fixed": 2 * GIB}, 120 * GIB)
@@ -143,4 +143,4 @@ def test_weights_that_are_no_number_and_layers_that_are_no_list_are_unknown() ->
 def test_what_is_too_little_on_this_machine_is_said() -> None:
     found = estimate(SIZE, 120 * GIB)
     assert found is not None and found.least is not None and found.short(found.least) is None
-    assert found.short(40 * GIB) == "memory: at least 71.8 GiB are needed, and 40.0 GiB can be had, page cache included"
+    assert found.short(40 * GIB) == "memory: at least 71.8 GiB needed, 40.0 GiB available (page cache included)"
