@@ -45,7 +45,7 @@ _VOCABULARY = re.compile(
 def _beside_name(match: re.Match[str]) -> str:
     """`NAME=value`: the value goes unless it is plainly none (a number, a switch, a variable's name)."""
     value = match["value"]
-    if match["name"] in ("PWD", "OLDPWD") and value.startswith("/"):  # the shell's own: a folder
+    if _is_folder(match["name"], value):
         return match[0]
     if _VOCABULARY.search(match["name"]):
         return match[0]
@@ -237,7 +237,13 @@ def is_secret_value(value: str) -> bool:
 
 def secret_values(environ: Mapping[str, str]) -> tuple[str, ...]:
     """The values of all secret-like variables: what to hand to ``redact`` as ``known``."""
-    return tuple(value for name, value in environ.items() if secret_like(name) and len(value) >= SHORTEST)
+    found = {name: value for name, value in environ.items() if secret_like(name) and len(value) >= SHORTEST}
+    return tuple(value for name, value in found.items() if not _is_folder(name, value))
+
+
+def _is_folder(name: str, value: str) -> bool:
+    """Is it the shell's own PWD or OLDPWD? Other names that end like these are of passwords."""
+    return name in ("PWD", "OLDPWD") and value.startswith("/")
 
 
 def _literals(known: Iterable[str]) -> list[tuple[str, str]]:

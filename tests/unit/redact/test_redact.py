@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from planted import KEPT, PLANTED
 
 from envgen.errors import Place, Problem
-from envgen.redact import redact, secret_like, secret_values
+from envgen.redact import hidden_values, redact, secret_like, secret_values
 
 # Text around a secret; letters directly beside it would make it another word.
 AROUND = st.text(st.characters(codec="utf-8", exclude_characters="\"'\\"), max_size=60)
@@ -132,3 +132,10 @@ def test_the_line_of_an_error_is_shown_only_without_a_secret() -> None:
     assert shown == "envgen.yaml:3:7: env: unknown key"
     line = "env: {PIP_INDEX_URL: https://h/simple}"
     assert line in str(Problem("unknown key", Place("envgen.yaml", 3, 7, "env", line)))
+
+
+def test_the_shells_own_folders_hide_no_path() -> None:
+    """After `cd`, OLDPWD is often the project itself; a variable that only ends like it is of a password."""
+    folder = "/home/dev/my models é"
+    assert hidden_values({"PWD": folder, "OLDPWD": folder}) == {}
+    assert folder in hidden_values({"DB_PWD": folder})
