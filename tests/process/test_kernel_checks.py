@@ -9,7 +9,7 @@ import subprocess
 from typing import Any
 
 import pytest
-from test_predict import TOP, environment
+from releases import TOP, environment
 
 CHECK = TOP / "checks" / "deep" / "gpt_oss.py"
 SLOW = TOP / "tests" / "support" / "kernels_on_cpu.py"

@@ -1,62 +1,29 @@
 """`envgen predict` against the real code of releases: the shipped profiles fit a GB10, and the old default does not.
 
-The environments are made by scripts/predict-env: vLLM's released Python code with PyTorch's CPU build. The reports are
-those of the command itself. Most questions go to a process that has imported the libraries of other projects before;
-vLLM is imported anew for each, and one question to each release shows that the answer is the same.
+The reports are those of the command itself, the releases those of tests/support/releases.py. Most questions go to a
+process that has imported the libraries of other projects before; vLLM is imported anew for each, and one question to
+each release shows that the answer is the same.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import forked
 import pytest
-from warm_python import warm_python
+from releases import CACHE, NOT_HERE, PROFILES, PROJECT, SHIPPED, TOP, Warm, environment
 
 from envgen.app.predict import vllm_words
 from envgen.profile.load import load_project
-from envgen.profile.model import Profile
 from envgen.render.environment import compose_env, service_env
-
-TOP = Path(__file__).parents[2]
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "envgen" / "predict"
-PROJECT = load_project(file=TOP / "envgen.yaml", environ={}, local=False).project
-
-
-def _release(profile: Profile, source: str) -> str:
-    """The release that a shipped profile builds, takes as a wheel, or has as a checkout; "" for a commit."""
-    origin, binaries = profile.sources[source].origin, profile.sources[source].binaries
-    if origin.kind == "checkout" and binaries is None:
-        return _release(PROJECT.profiles["fork" if profile.name == "forkdev" else "prod"], source)
-    pin = binaries or origin.wheel or origin.pypi
-    found = pin.version if pin else (origin.ref or "").removeprefix("v")
-    return found if re.match(r"\d+\.\d", found) else ""
-
-
-# Shipped profile -> its release of vLLM. A profile that is added or changed is asked without a word here.
-PROFILES = {name: _release(profile, "vllm") for name, profile in PROJECT.profiles.items()}
-# A commit is on no package index: `envgen predict` asks it in the image that a user builds.
-NOT_HERE = {name for name, version in PROFILES.items() if not version}
-# Release -> FlashInfer's release beside it.
-RELEASES = {version: _release(PROJECT.profiles[name], "flashinfer") for name, version in PROFILES.items() if version}
-SHIPPED = [
-    (name, variant, service)
-    for name, profile in PROJECT.profiles.items()
-    if name not in NOT_HERE
-    for service, described in profile.services.items()
-    if vllm_words(described) is not None
-    for variant in ("", *profile.variants)
-]
 
 
 def _question(name: str, variant: str, service: str) -> str:
@@ -82,45 +49,7 @@ MOE = {
 }
 SIZE = "services.serve.args.tensor-parallel-size"
 
-
-# Libraries of other projects that both releases import, and that take the longest.
-LIBRARIES = (
-    "torch", "torch._inductor.lowering", "torch._inductor.compile_fx", "torch._inductor.standalone_compile",
-    "torch._dynamo.repro.after_dynamo", "torch.utils.cpp_extension", "transformers",
-    "transformers.models.auto.image_processing_auto", "transformers.models.auto.modeling_auto", "openai.types.chat",
-    "openai.types.responses", "fastapi", "aiohttp", "requests", "compressed_tensors.quantization", "xgrammar",
-)  # fmt: skip
-Warm = Callable[[str], Path]
 Predict = Callable[..., tuple[int, dict[str, Any]]]
-
-
-@functools.cache
-def environment(version: str) -> Path:
-    """The Python of a release, made where it is not there."""
-    folder = CACHE / version
-    subprocess.run([TOP / "scripts" / "predict-env", version, folder, RELEASES[version]], check=True)
-    return folder / "bin" / "python"
-
-
-@pytest.fixture(scope="session")
-def nowhere(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Variables, so that it doesn't matter what models, cubins and network this machine has."""
-    home = str(tmp_path_factory.mktemp("home"))
-    return {"HOME": home, "HF_HOME": home, "HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": ""}
-
-
-@pytest.fixture(scope="session")
-def warm(nowhere: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
-    """The Python of a release as a program that costs less to start."""
-    with ExitStack() as stack:
-
-        @functools.cache
-        def made(version: str) -> Path:
-            place = tmp_path_factory.mktemp("warm")
-            env = {**os.environ, **nowhere, "HF_HUB_OFFLINE": "1"}  # envgen's program sets it before it imports any
-            return stack.enter_context(warm_python(environment(version), LIBRARIES, env, place))
-
-        yield made
 
 
 @pytest.fixture(scope="session")

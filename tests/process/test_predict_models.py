@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import re
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from test_predict import TOP, environment
+from releases import TOP, Answers, Ask
 
 from envgen.predict.judge import Judgement, Verdict, backends, judge, rejected
 from envgen.profile.model import Service
@@ -93,7 +91,7 @@ from transformers import PretrainedConfig
 class MiniMaxM2Config(PretrainedConfig):
     model_type = "minimax_m2"
 """
-Ask = Callable[[str], dict[str, Any]]
+Answered = Callable[[str], Answers]
 
 
 def request(name: str, folder: Path) -> dict[str, Any]:
@@ -114,21 +112,13 @@ def request(name: str, folder: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> Ask:
+def answers(ask_models: Ask, tmp_path_factory: pytest.TempPathFactory) -> Answered:
     """What a release answers about each model."""
 
     @functools.cache
-    def ask(version: str) -> dict[str, Any]:
+    def ask(version: str) -> Answers:
         folder = tmp_path_factory.mktemp("models")
-        requests = {name: request(name, folder) for name in MODELS}
-        env = {**os.environ, "HOME": str(folder), "HF_HOME": str(folder), "VLLM_HAS_FLASHINFER_CUBIN": "1"}
-        done = subprocess.run(
-            [environment(version), TOP / "tests" / "support" / "ask_models.py"], input=json.dumps(requests), env=env,
-            cwd=folder, capture_output=True, text=True,
-        )  # fmt: skip
-        found = dict(json.loads(line[2:]) for line in done.stdout.splitlines() if line.startswith("@@"))
-        assert set(found) == set(MODELS), done.stderr[-3000:]
-        return found
+        return ask_models(version, {name: request(name, folder) for name in MODELS})
 
     return ask
 
@@ -139,7 +129,7 @@ def judged(answer: dict[str, Any]) -> Judgement:
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("version", RELEASES)
-def test_none_is_refused_that_the_release_would_start(answers: Ask, version: str, name: str) -> None:
+def test_none_is_refused_that_the_release_would_start(answers: Answered, version: str, name: str) -> None:
     answer = answers(version)[name]
     shown = json.dumps({key: answer[key] for key in ("refusals", "unasked", "asked", "notes")}, indent=1)
     found = judged(answer)
@@ -152,7 +142,7 @@ def test_none_is_refused_that_the_release_would_start(answers: Ask, version: str
     assert answer["config_line"], shown
 
 
-def test_a_parser_is_left_out_where_there_is_no_tokenizer_and_that_is_said(answers: Ask) -> None:
+def test_a_parser_is_left_out_where_there_is_no_tokenizer_and_that_is_said(answers: Answered) -> None:
     caveats = judged(answers("0.32.0")["qwen3-30b-a3b-fp8"]).caveats
     assert "the reasoning parser qwen3 was left out of the question: the tokenizer is not in the cache" in caveats
 
@@ -176,7 +166,7 @@ SILENT = ("qwen3-30b-a3b-mxfp8",)  # this oracle gives no reasons for what it di
 
 
 @pytest.mark.parametrize("name", MOE)
-def test_experts_of_each_quantization_are_asked_with_the_release_s_own_words(answers: Ask, name: str) -> None:
+def test_experts_of_each_quantization_are_asked_with_the_release_s_own_words(answers: Answered, name: str) -> None:
     answer = answers("0.32.0")[name]
     found = judged(answer)
     assert found.verdict is Verdict.FITS and found.patterns["moe"] == MOE[name]
@@ -200,7 +190,7 @@ def cell(answer: dict[str, Any]) -> str:
     return "; ".join(filter(None, (chosen, f"{unasked} unknown" if unasked else "")))
 
 
-def test_the_table_in_the_docs_is_what_the_releases_answer(answers: Ask) -> None:
+def test_the_table_in_the_docs_is_what_the_releases_answer(answers: Answered) -> None:
     rows = []
     for name, parsers in MODELS.items():
         both = " | ".join(cell(answers(version)[name]) for version in RELEASES)

@@ -6,14 +6,12 @@ Nothing is in a cache: the model's configuration is envgen's own copy, as for a 
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from test_predict import TOP, environment
+from releases import TOP, Answers, Ask
 
 from envgen.app import recipes as app
 from envgen.app.predict import servers, vllm_words
@@ -48,24 +46,14 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Service]:
 
 
 @pytest.fixture(scope="session")
-def answers(services: dict[str, Service], tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+def answers(services: dict[str, Service], ask_models: Ask) -> Answers:
     """What the release answers about each recipe."""
-    folder = tmp_path_factory.mktemp("models")
+    gpu = {"name": "NVIDIA GB10", "capability": [12, 1], "memory": 120 << 30}
     requests: dict[str, dict[str, Any]] = {}
     for name, service in services.items():
         words = list(vllm_words(service) or ())
-        gpu = {"name": "NVIDIA GB10", "capability": [12, 1], "memory": 120 << 30}
         requests[name] = {"words": words, "gpu": gpu, "real": False, "models": dict(models()), "env": dict(service.env)}
-    env = {**os.environ, "HOME": str(folder), "HF_HOME": str(folder), "VLLM_HAS_FLASHINFER_CUBIN": "1"}
-    done = subprocess.run(
-        [environment(RELEASE), TOP / "tests" / "support" / "ask_models.py"], input=json.dumps(requests), env=env,
-        cwd=folder, capture_output=True, text=True,
-    )  # fmt: skip
-    found: dict[str, dict[str, Any]] = dict(
-        json.loads(line[2:]) for line in done.stdout.splitlines() if line.startswith("@@")
-    )
-    assert set(found) == set(requests), done.stderr[-3000:]
-    return found
+    return ask_models(RELEASE, requests)
 
 
 def judged(answer: dict[str, Any]) -> Judgement:
@@ -84,21 +72,21 @@ def cell(answer: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("name", sorted(shipped()))
-def test_no_shipped_recipe_is_refused(answers: dict[str, dict[str, Any]], name: str) -> None:
+def test_no_shipped_recipe_is_refused(answers: Answers, name: str) -> None:
     answer = answers[name]
     shown = json.dumps({key: answer[key] for key in ("refusals", "unasked", "asked", "notes")}, indent=1)
     assert judged(answer).verdict in (Verdict.FITS, Verdict.UNKNOWN), shown
     assert answer["config_line"] and backends(answer), shown
 
 
-def test_the_table_in_the_docs_is_what_the_release_answers(answers: dict[str, dict[str, Any]]) -> None:
+def test_the_table_in_the_docs_is_what_the_release_answers(answers: Answers) -> None:
     rows = [f"| `{name}` | {cell(answer)} |" for name, answer in answers.items()]
     text = (TOP / "docs" / "models.md").read_text(encoding="utf-8")
     section = text.partition("## Kernels")[2].partition("\n## ")[0]
     assert [line for line in section.splitlines() if line.startswith("| ")][2:] == rows, "\n".join(rows)
 
 
-def test_the_memory_of_a_recipe_is_what_the_release_s_own_answer_gives(answers: dict[str, dict[str, Any]]) -> None:
+def test_the_memory_of_a_recipe_is_what_the_release_s_own_answer_gives(answers: Answers) -> None:
     for name, answer in answers.items():
         assert answer["model"]["from"] == "envgen"
         found, shown = estimate(answer.get("size"), int(GB10 * (1 << 30))), app.estimate_of(shipped()[name])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_predict import PROFILES, RELEASES, SHIPPED, TOP, environment
+from releases import PROFILES, RELEASES, SHIPPED, TOP, environment
 
 from envgen.doctor import collect
 from envgen.inside.probe import sources as probe_sources

@@ -1,7 +1,8 @@
 """Runs in a release's Python: asks it about many models, each in a fork of one process that has imported vLLM.
 
-Its platform is put in place first, as `envgen predict` does; the answers are those of the same program. A request may
-have variables of its own (``env``).
+Each line of the standard input is [name, request], each of the output that begins with @@ [name, answer]. The platform
+of the first request is put in place first, as `envgen predict` does; the answers are those of the same program. A
+request may have variables of its own (``env``).
 """
 
 from __future__ import annotations
@@ -25,29 +26,35 @@ MODULES = (
     "transformers.models.auto.image_processing_auto", "transformers.models.auto.modeling_auto",
     "vllm.engine.arg_utils", "vllm.model_executor.layers.fused_moe", "vllm.model_executor.models",
     "vllm.entrypoints.openai.cli_args", "vllm.entrypoints.launchers.cli_args",
+    "flashinfer", "flashinfer.fused_moe", "compressed_tensors.quantization",
 )  # fmt: skip
 
 
 def main() -> None:
-    requests: dict[str, Any] = json.load(sys.stdin)
     found: Any = {"asked": {}, "stubs": [], "notes": [], "refusals": [], "unasked": []}
     with tempfile.TemporaryDirectory() as folder:
         os.environ.update(HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", VLLM_CACHE_ROOT=folder)
-        release.release(found, release.Lines())
-        machine.driver(found, folder)
-        machine.unloadable(found)
-        machine.set_platform(next(iter(requests.values())), found)
-        for name in MODULES:
-            with contextlib.suppress(ImportError):
-                importlib.import_module(name)
-        for name, request in requests.items():
-            sys.stdout.flush()
+        for number, line in enumerate(sys.stdin):
+            name, request = json.loads(line)
+            if number == 0:
+                prepare(request, found, folder)
             if (child := os.fork()) == 0:
                 os.environ.update(request.pop("env", {}))
                 document = asked.answer(request)
                 print("@@" + json.dumps([name, document]), flush=True)
                 os._exit(0)
             os.waitpid(child, 0)
+
+
+def prepare(request: Any, found: Any, folder: str) -> None:
+    release.release(found, release.Lines())
+    machine.driver(found, folder)
+    machine.unloadable(found)
+    machine.set_platform(request, found)
+    for name in MODULES:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,7 @@
+"""What several files of the process tier share."""
+
+from __future__ import annotations
+
+from releases import ask_models as ask_models
+from releases import nowhere as nowhere
+from releases import warm as warm

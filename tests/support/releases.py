@@ -1,0 +1,127 @@
+"""The real code of vLLM's releases, for tests that ask it: its Python, and processes that have imported it.
+
+The environments are made by scripts/predict-env: vLLM's released Python code with PyTorch's CPU build.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from warm_python import warm_python
+
+from envgen.app.predict import vllm_words
+from envgen.profile.load import load_project
+from envgen.profile.model import Profile
+
+TOP = Path(__file__).parents[2]
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "envgen" / "predict"
+PROJECT = load_project(file=TOP / "envgen.yaml", environ={}, local=False).project
+
+
+def _release(profile: Profile, source: str) -> str:
+    """The release that a shipped profile builds, takes as a wheel, or has as a checkout; "" for a commit."""
+    origin, binaries = profile.sources[source].origin, profile.sources[source].binaries
+    if origin.kind == "checkout" and binaries is None:
+        return _release(PROJECT.profiles["fork" if profile.name == "forkdev" else "prod"], source)
+    pin = binaries or origin.wheel or origin.pypi
+    found = pin.version if pin else (origin.ref or "").removeprefix("v")
+    return found if re.match(r"\d+\.\d", found) else ""
+
+
+# Shipped profile -> its release of vLLM. A profile that is added or changed is asked without a word here.
+PROFILES = {name: _release(profile, "vllm") for name, profile in PROJECT.profiles.items()}
+# A commit is on no package index: `envgen predict` asks it in the image that a user builds.
+NOT_HERE = {name for name, version in PROFILES.items() if not version}
+# Release -> FlashInfer's release beside it.
+RELEASES = {version: _release(PROJECT.profiles[name], "flashinfer") for name, version in PROFILES.items() if version}
+# The servers that envgen.yaml has, by profile and variant, but for those that are not here.
+SHIPPED = [
+    (name, variant, service)
+    for name, profile in PROJECT.profiles.items()
+    if name not in NOT_HERE
+    for service, described in profile.services.items()
+    if vllm_words(described) is not None
+    for variant in ("", *profile.variants)
+]
+# Libraries of other projects that both releases import, and that take the longest.
+LIBRARIES = (
+    "torch", "torch._inductor.lowering", "torch._inductor.compile_fx", "torch._inductor.standalone_compile",
+    "torch._dynamo.repro.after_dynamo", "torch.utils.cpp_extension", "transformers",
+    "transformers.models.auto.image_processing_auto", "transformers.models.auto.modeling_auto", "openai.types.chat",
+    "openai.types.responses", "fastapi", "aiohttp", "requests", "compressed_tensors.quantization", "xgrammar",
+)  # fmt: skip
+Warm = Callable[[str], Path]
+Answers = dict[str, dict[str, Any]]
+Ask = Callable[[str, Mapping[str, Mapping[str, Any]]], Answers]
+
+
+@functools.cache
+def environment(version: str) -> Path:
+    """The Python of a release, made where it is not there."""
+    folder = CACHE / version
+    subprocess.run([TOP / "scripts" / "predict-env", version, folder, RELEASES[version]], check=True)
+    return folder / "bin" / "python"
+
+
+@pytest.fixture(scope="session")
+def nowhere(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Variables, so that it doesn't matter what models, cubins and network this machine has."""
+    home = str(tmp_path_factory.mktemp("home"))
+    return {"HOME": home, "HF_HOME": home, "HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": ""}
+
+
+@pytest.fixture(scope="session")
+def warm(nowhere: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
+    """The Python of a release as a program that costs less to start."""
+    with ExitStack() as stack:
+
+        @functools.cache
+        def made(version: str) -> Path:
+            place = tmp_path_factory.mktemp("warm")
+            env = {**os.environ, **nowhere, "HF_HUB_OFFLINE": "1"}  # envgen's program sets it before it imports any
+            return stack.enter_context(warm_python(environment(version), LIBRARIES, env, place))
+
+        yield made
+
+
+@pytest.fixture(scope="session")
+def ask_models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
+    """What a release answers to requests, each with a name: from one process for each release (ask_models.py)."""
+    with ExitStack() as stack:
+
+        @functools.cache
+        def asked(version: str) -> tuple[subprocess.Popen[str], Path]:
+            folder = tmp_path_factory.mktemp("asked")
+            errors = folder / "errors"
+            env = {**os.environ, "HOME": str(folder), "HF_HOME": str(folder), "VLLM_HAS_FLASHINFER_CUBIN": "1"}
+            argv = [environment(version), TOP / "tests" / "support" / "ask_models.py"]
+            child = stack.enter_context(
+                subprocess.Popen(
+                    argv, env=env, cwd=folder, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                    stderr=stack.enter_context(errors.open("w")),
+                )
+            )  # fmt: skip
+            return child, errors
+
+        def ask(version: str, requests: Mapping[str, Mapping[str, Any]]) -> Answers:
+            (child, errors), found = asked(version), Answers()
+            assert child.stdin and child.stdout
+            for one in requests.items():
+                child.stdin.write(json.dumps(one) + "\n")
+                child.stdin.flush()
+                line = next((line for line in child.stdout if line.startswith("@@")), "")
+                assert line, errors.read_text()[-3000:]
+                name, answer = json.loads(line[2:])
+                found[name] = answer
+            return found
+
+        yield ask
