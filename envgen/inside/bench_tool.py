@@ -1,7 +1,7 @@
-"""Runs inside a container: finds a benchmark tool, runs it, and hands over what it wrote.
+"""Runs inside a container: runs a benchmark tool, and returns its output.
 
-``probe`` names the tool's version and the options that it knows. ``run`` runs it once. The book that llama-benchy cuts
-prompts from is served to it on loopback, because it would download one. Its files go into a folder that is removed.
+``probe`` returns the tool's version and options; ``run`` runs it once. llama-benchy gets its book of prompts from a
+server on loopback, since it would download one. Its files go into a temporary folder.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from envgen.inside.common import read_text
 
 Doc = Dict[str, Any]
 
-LINES = 20  # of a tool's output that are handed over
+LINES = 20  # of a tool's output
 LONGEST = 2 << 20  # bytes of a result
 
 
@@ -44,7 +44,7 @@ def probe(request: Doc) -> Doc:
     for name in request["distributions"]:
         with contextlib.suppress(metadata.PackageNotFoundError):
             found["version"] = metadata.version(name)
-    if request["help"]:  # in its own process: a tool may exit, print or import anything
+    if request["help"]:  # in its own process: a tool may exit or import anything
         done = subprocess.run([sys.executable, "-m", module, "--help"], stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)  # fmt: skip
         found["help"] = done.stdout.decode("utf-8", "replace")[:100000]
@@ -52,8 +52,8 @@ def probe(request: Doc) -> Doc:
 
 
 def run(request: Doc) -> Doc:
-    """Run the tool; {book}, {result}, {folder} and {progress} in its words become addresses of files. After ``silence``
-    seconds without output it is killed."""
+    """Run the tool, with the paths of files for {book}, {result}, {folder} and {progress}. Kill it after ``silence``
+    seconds without output."""
     folder = tempfile.mkdtemp(prefix="envgen-bench-")
     names = {name: os.path.join(folder, name) for name in ("result", "progress", "output", "book")}
     with open(names["book"], "w", encoding="utf-8") as file:
@@ -68,7 +68,7 @@ def run(request: Doc) -> Doc:
         for name, value in dict(names, book=book, folder=folder).items():
             words = [value if word == "{%s}" % name else word for word in words]
         env = dict(os.environ, HOME=folder, PYTHONUNBUFFERED="1", NO_PROXY="127.0.0.1,localhost")
-        # The weights' cache is where HOME was, unless a variable says it.
+        # The weights' cache is below the old HOME, unless a variable names it.
         env.setdefault("HF_HOME", os.path.join(os.path.expanduser("~"), ".cache", "huggingface"))
         env.update(request["env"], no_proxy=env["NO_PROXY"])
         began = time.time()
@@ -86,7 +86,7 @@ def run(request: Doc) -> Doc:
 
 
 def watch(words: List[str], env: Dict[str, str], names: Dict[str, str], silence: float) -> int:
-    """Run it to its end; -9 when it was killed because it showed no sign of life."""
+    """Run it to its end; -9 where it was killed after a silence."""
     with open(names["output"], "wb") as output:
         child = subprocess.Popen(
             words, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
@@ -107,14 +107,14 @@ def watch(words: List[str], env: Dict[str, str], names: Dict[str, str], silence:
 
 
 def requests_of(text: str) -> List[Doc]:
-    """One entry a request out of llama-benchy's progress events (llama-benchy-progress.v1)."""
+    """One entry per request, from llama-benchy's progress events (llama-benchy-progress.v1)."""
     found: Dict[Any, Doc] = {}
     for line in text.splitlines():
         try:
             event = json.loads(line)
             kind, one = event["type"], found.setdefault(event.get("request_id"), {})
         except (ValueError, KeyError, TypeError, AttributeError):
-            continue  # a line that is not whole yet, or of another version
+            continue  # an incomplete line, or one of another version
         if kind == "request_start":
             one["began"] = event.get("ts")
         elif kind == "request_first_token":

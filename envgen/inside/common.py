@@ -1,4 +1,4 @@
-"""What several programs need inside a container; sent with each of them."""
+"""Helpers for the programs in a container; sent with each of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 
 
 def read_bytes(path: str, limit: int = 1 << 20) -> bytes:
-    """The beginning of a file; empty where there is none that can be read."""
+    """The first ``limit`` bytes of a file; empty where it can't be read."""
     try:
         with open(path, "rb") as file:
             return file.read(limit)
@@ -21,7 +21,7 @@ def read_text(path: str, limit: int = 20000) -> str:
 
 
 def listing(folder: str | int) -> list[str]:
-    """The names in a folder, sorted; none where it can't be seen."""
+    """The sorted names in a folder; none where it can't be read."""
     try:
         return sorted(os.listdir(folder or "."))
     except OSError:
@@ -29,9 +29,9 @@ def listing(folder: str | int) -> list[str]:
 
 
 def value_of(name: str, text: str) -> str:
-    """The text that a generated file gives a name (`NAME: str = other = "text"`); empty where it gives none."""
-    found = re.search(r"^%s\b[^=\n]*=(?:[^=\n'\"]*=)?[ \t]*['\"]([^'\"\n]*)" % name, text, re.MULTILINE)
-    return found.group(1) if found else ""
+    """The text of a name in a generated file (`NAME: str = other = "text"`); "" without one."""
+    match = re.search(r"^%s\b[^=\n]*=(?:[^=\n'\"]*=)?[ \t]*['\"]([^'\"\n]*)" % name, text, re.MULTILINE)
+    return match.group(1) if match else ""
 
 
 def normal(name: str) -> str:

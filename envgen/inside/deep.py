@@ -1,4 +1,4 @@
-"""Asks the packages themselves. Runs inside the container, Python 3.8 and later, standard library only."""
+"""Runs inside the container: asks the packages themselves."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def ask_kernel() -> Doc:
     if not torch.cuda.is_available():
         return {"skipped": NO_GPU}
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["FLASHINFER_WORKSPACE_BASE"] = folder  # else a compiled kernel of before would answer
+        os.environ["FLASHINFER_WORKSPACE_BASE"] = folder  # else an already compiled kernel would be used
         flashinfer = importlib.import_module("flashinfer")
         torch.manual_seed(0)
         x = torch.randn(4, 256, device="cuda", dtype=torch.float16)
@@ -69,9 +69,9 @@ QUESTIONS: Dict[str, Callable[[], Doc]] = {
 
 
 def answer(request: Doc) -> Doc:
-    """Answers one ``question``. An import may hang, print, exit or crash: that is the answer."""
+    """Answers one ``question``. An import that hangs, exits or crashes is the answer, too."""
     if sys.path and sys.path[0] == "":
-        del sys.path[0]  # as a console script: not what happens to lie in the current folder
+        del sys.path[0]  # as for a console script: without the current folder
     began = time.time()
     found = QUESTIONS[request["question"]]()
     return {"answer": found, "seconds": round(time.time() - began, 2)}

@@ -1,7 +1,7 @@
-"""Runs inside the container: takes a program and a request from stdin, writes one marked JSON document on stdout.
+"""Runs inside the container: reads a program and a request from stdin, writes one marked JSON document to stdout.
 
-What the program and the packages that it imports print goes to stderr, so that it can't spoil the document. A program
-that takes too long ends with a stack of where it was, not in silence.
+Output of the program and of packages that it imports goes to stderr, away from the document. A program that takes too
+long ends with its stack.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Doc = Dict[str, Any]
 
 
 class Files:
-    """Imports the program's files by name, each when it is asked for first."""
+    """Imports the program's files by name, each on first use."""
 
     def __init__(self, files: Dict[str, str]) -> None:
         self.files = files
@@ -39,15 +39,15 @@ class Files:
 
 
 def watch() -> None:
-    """The end of stdin means that envgen was killed: nothing waits for the answer, and the next envgen must not find
-    this one at work. What an operation leaves half done the next one finishes."""
+    """End at the end of stdin, which means that envgen was killed: the next envgen must not find this one at work. It
+    finishes what is half done."""
     while os.read(0, 4096):
         pass
     os._exit(1)
 
 
 def bounded(document: Doc, limit: int) -> bytes:
-    """The document as bytes; one that is too long is replaced by an error."""
+    """The document as bytes, or an error where it is too long."""
     data = json.dumps(document, default=str).encode("utf-8", "replace")
     if len(data) > limit:
         short = {"error": "TooLong", "message": "the answer has %d bytes, %d are allowed" % (len(data), limit)}
@@ -71,7 +71,7 @@ def main(envelope: Doc) -> None:
     while data:
         data = data[os.write(answers, data) :]
     sys.stderr.flush()
-    os._exit(0)  # no atexit handler or thread of a package may hang
+    os._exit(0)  # without atexit handlers and threads of packages, which may hang
 
 
 main(globals()["ENVELOPE"])

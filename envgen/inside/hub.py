@@ -1,6 +1,6 @@
-"""Runs inside the container: looks at a Hugging Face cache, and fills it with huggingface_hub.
+"""Runs inside the container: checks a Hugging Face cache, and fills it with huggingface_hub.
 
-``check`` needs nothing but Python: it reads the files that are there. A shard is whole when it has as many bytes as its
+``check`` only needs Python: it reads the files. A shard is whole when it has as many bytes as its
 own header says (https://github.com/huggingface/safetensors: 8 bytes of length, a JSON header with offsets, the data).
 ``pull`` uses the huggingface_hub of the image; it continues partial files.
 """
@@ -39,12 +39,12 @@ def answer(request: Doc) -> Doc:
 
 
 def folder_of(home: str, repo: str) -> str:
-    """Where the cache keeps a repository of models."""
+    """The folder of a model repository in the cache."""
     return os.path.join(home, "hub", "models--" + repo.replace("/", "--"))
 
 
 def commit_of(folder: str, revision: str) -> str:
-    """The commit that the cache knows under a revision; "" when it knows none."""
+    """The commit of a revision in the cache; "" without one."""
     if COMMIT.match(revision):
         return revision
     try:
@@ -56,9 +56,9 @@ def commit_of(folder: str, revision: str) -> str:
 
 
 def check(home: str, repo: str, revision: str, commit: str) -> Doc:
-    """What of the model is there: ``state`` is absent, partial, damaged or whole; ``problems`` list what is wrong.
+    """The ``state`` of the model (absent, partial, damaged or whole), and its ``problems``.
 
-    ``commit``: the one that the lock names ("": none does). What a server loads is what ``revision`` leads to.
+    ``commit``: of the lock, or "". A server loads the commit that ``revision`` points to.
     """
     folder = folder_of(home, repo)
     found = commit_of(folder, revision)
@@ -70,7 +70,7 @@ def check(home: str, repo: str, revision: str, commit: str) -> Doc:
         return document
     problems: List[str] = document["problems"]
     if commit and found != commit:
-        problems.append("%s is %s here, and the lock says %s" % (revision, found[:12] or "unknown", commit[:12]))
+        problems.append("%s is %s here, and %s in the lock" % (revision, found[:12] or "unknown", commit[:12]))
     names = sorted(walk(snapshot))
     sizes: Dict[str, int] = {}
     for name in names:
@@ -97,19 +97,19 @@ def check(home: str, repo: str, revision: str, commit: str) -> Doc:
 
 
 def walk(snapshot: str) -> Iterator[str]:
-    """Names of files relative to the snapshot; folders that are links are not entered."""
+    """Names of files relative to the snapshot; links to folders are not followed."""
     found = (os.path.join(top, name) for top, _folders, files in os.walk(snapshot) for name in files)
     for path in itertools.islice(found, FILES):
         yield os.path.relpath(path, snapshot)
 
 
 def incomplete(folder: str) -> int:
-    """How many files a download has begun and not ended."""
+    """The number of files whose download has begun and not ended."""
     return len(glob.glob(os.path.join(glob.escape(folder), "blobs", "*.incomplete")))
 
 
 def wanted_shards(snapshot: str, sizes: Dict[str, int]) -> Tuple[List[str], List[str]]:
-    """The weight files that the model's own index names, and what is wrong with it; without an index: at least one."""
+    """The weight files in the model's own index, and problems with it; without an index, at least one must exist."""
     for index in INDEXES:
         if index not in sizes:
             continue
@@ -121,11 +121,11 @@ def wanted_shards(snapshot: str, sizes: Dict[str, int]) -> Tuple[List[str], List
             return [], ["%s can't be read" % index]
     if any(name.endswith((".safetensors", ".bin", ".gguf")) for name in sizes):
         return [], []
-    return [], ["no weights are there"]
+    return [], ["there are no weights"]
 
 
 def size_of_shard(path: str) -> int:
-    """How many bytes a safetensors file must have by its own header; -1: it has none that can be read."""
+    """The size of a safetensors file by its own header; -1 without a readable header."""
     try:
         with open(path, "rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
@@ -153,7 +153,7 @@ def size_of_blobs(folder: str) -> Tuple[int, int]:
     """Bytes on disk and number of files, partial ones included. Sparse files count by what is written."""
     sizes = []
     for path in glob.glob(os.path.join(glob.escape(folder), "blobs", "*")):
-        with contextlib.suppress(OSError):  # renamed while we looked
+        with contextlib.suppress(OSError):  # renamed meanwhile
             status = os.stat(path)
             sizes.append(min(status.st_size, status.st_blocks * 512) if status.st_blocks else status.st_size)
     return sum(sizes), len(sizes)
@@ -163,7 +163,7 @@ def size_of_blobs(folder: str) -> Tuple[int, int]:
 
 
 def pull(request: Doc) -> Doc:
-    """Fetch what is missing; ``problem``: why it failed. Progress goes to stderr as JSON, a line a second."""
+    """Fetch missing files; ``problem``: why it failed. Progress goes to stderr as JSON, one line per second."""
     trust(str(request.get("ca", "")))
     home, repo, revision = str(request["home"]), str(request["repo"]), str(request["revision"])
     os.environ.update({"HF_HOME": home, "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1"})
@@ -172,7 +172,7 @@ def pull(request: Doc) -> Doc:
         os.environ["HF_ENDPOINT"] = str(request["endpoint"])
     token = str(request.get("token", "")) or None
     try:
-        import huggingface_hub  # reads HF_HOME when it is imported
+        import huggingface_hub  # reads HF_HOME on import
     except ImportError as missing:
         return {"problem": "the image has no huggingface_hub: %s" % missing, "kind": "image"}
     try:
@@ -182,19 +182,19 @@ def pull(request: Doc) -> Doc:
 
 
 def fetch(hub: Any, request: Doc, home: str, repo: str, revision: str, token: Any) -> Doc:
-    """It tries several times itself, and goes on with partial files. Raises whatever huggingface_hub raises."""
+    """Download by huggingface_hub, which retries and continues partial files. Raises its exceptions."""
     info = hub.HfApi().model_info(repo, revision=request.get("commit") or revision, files_metadata=True, token=token)
     ignore = [str(pattern) for pattern in request.get("ignore", ())]
     names = {one.rfilename for one in info.siblings}
     chosen = set(hub.utils.filter_repo_objects(names, ignore_patterns=ignore))
     total = sum(one.size or 0 for one in info.siblings if one.rfilename in chosen)
     folder = folder_of(home, repo)
-    there = size_of_blobs(folder)[0]
+    present = size_of_blobs(folder)[0]
     os.makedirs(home, exist_ok=True)
     free = shutil.disk_usage(home).free
-    if total - there > free:
-        return {"problem": "%d bytes are missing, and %d are free" % (total - there, free), "kind": "space",
-                "missing": total - there, "free": free}  # fmt: skip
+    if total - present > free:
+        return {"problem": "%d bytes are missing, and %d are free" % (total - present, free), "kind": "space",
+                "missing": total - present, "free": free}  # fmt: skip
     done = threading.Event()
     watcher = threading.Thread(target=watch, args=(folder, total, done), daemon=True)
     watcher.start()
@@ -210,7 +210,7 @@ def fetch(hub: Any, request: Doc, home: str, repo: str, revision: str, token: An
 
 
 def write_ref(folder: str, revision: str, commit: str) -> None:
-    """Let ``revision`` lead to ``commit``, as huggingface_hub itself does."""
+    """Point ``revision`` to ``commit``, as huggingface_hub does."""
     path = os.path.join(folder, "refs", revision)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path))
@@ -220,13 +220,13 @@ def write_ref(folder: str, revision: str, commit: str) -> None:
 
 
 def watch(folder: str, total: int, done: threading.Event) -> None:
-    """Print every second how much is there."""
+    """Print every second how many bytes are there."""
     while not done.wait(1):
         say({"bytes": min(size_of_blobs(folder)[0], total), "total": total})
 
 
 def say(document: Doc) -> None:
-    """A line of progress: one JSON document, marked, so that it can't be confused with a package's own lines."""
+    """One line of progress: a JSON document after a mark, which tells it from output of packages."""
     sys.stderr.write("envgen-progress %s\n" % json.dumps(document))
     sys.stderr.flush()
 

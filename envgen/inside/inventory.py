@@ -1,4 +1,4 @@
-"""Runs inside a server's container: versions, GPU and inputs, for the record of a run. Reads only."""
+"""Runs inside a server's container: versions, GPU and inputs, for the record of a run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WANTED = re.compile(
 
 
 def answer(_request: Doc) -> Doc:
-    """Versions of the packages that matter, the GPU with its driver, and the image's inputs."""
+    """Versions of the WANTED packages, the GPU with its driver, and the image's inputs."""
     found: Doc = {"versions": {"python": platform.python_version()}}
     for one in metadata.distributions():
         name = one.metadata["Name"] or ""
@@ -45,7 +45,7 @@ def answer(_request: Doc) -> Doc:
 
 
 def out(*argv: str) -> str:
-    """What a program printed; "" when it is not there or failed."""
+    """The stdout of a program; "" where it is missing or fails."""
     try:
         done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=15)
     except (OSError, subprocess.SubprocessError):

@@ -1,4 +1,4 @@
-"""Runs inside a container with the host's network: facts of a machine of a cluster, and connections to another one."""
+"""Runs inside a container with the host's network: facts of a machine in a cluster, and connections to another."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MOST_FILES = 2000
 BLOCK = 1 << 20
 HEADERS = 52  # bytes of IPv4, TCP and its time stamp in each packet
 PATIENCE = 300.0  # seconds for git
-# Ignored by git, but the checkout does not run without: compiled modules, and Python that its build writes.
+# Files that git ignores and the checkout needs: compiled modules, and Python that its build writes.
 BUILT = ("*.so", "*.py")
 LEFT_OUT = {"build", "dist", ".venv", "venv", "node_modules", "__pycache__", ".deps", ".envgen"}
 
@@ -49,8 +49,8 @@ def answer(request: Doc) -> Doc:
 
 
 def facts(request: Doc) -> Doc:
-    """Interfaces, RDMA ports, GPUs, memory, disk, clock, versions, taken ones of ``ports``, and what model and
-    ``checkouts`` hold."""
+    """Interfaces, RDMA ports, GPUs, memory, disk, clock, versions, which of ``ports`` are taken, and the content of the
+    model and of ``checkouts``."""
     return {
         "versions": {name: version for name in request["packages"] for version in versions(name)},
         "interfaces": {name: interface(name) for name in listing(NET)},
@@ -98,7 +98,7 @@ def number_of(name: str, what: int) -> bytes:
 
 
 def rdma_port(name: str) -> Doc:
-    """The first port of an RDMA device, and its addresses for RoCE v2 over IPv4: [index, address, network] each."""
+    """The first port of an RDMA device, and its RoCE v2 addresses over IPv4 as [index, address, network]."""
     port = os.path.join(RDMA, name, "ports", "1")
     attributes = os.path.join(port, "gid_attrs")
     found = []
@@ -136,7 +136,7 @@ def driver() -> str:
 
 
 def manifest(model: Doc, deep: bool = False) -> Doc:
-    """Size and hash of each file of a model; of files over 8 MiB, of their beginning, middle and end, unless ``deep``.
+    """Size and hash of each file of a model; for files over 8 MiB of their start, middle and end, unless ``deep``.
 
     ``model``: a ``folder``, or ``home`` (of Hugging Face), ``repo`` and ``revision``.
     """
@@ -153,19 +153,19 @@ def manifest(model: Doc, deep: bool = False) -> Doc:
 
 
 def checkout(folder: str) -> str:
-    """One digest of what a checkout holds, of large files by samples; "" where there is none."""
+    """One digest of a checkout's content, with samples of large files; "" without a checkout."""
     own = sorted(of_checkout(folder)) if os.path.isdir(folder) else []
     described = [[path, described_as(os.path.join(folder, path))] for path in own]
     return hashlib.sha256(json.dumps(described).encode()).hexdigest() if described else ""
 
 
 def of_checkout(folder: str) -> Set[str]:
-    """What git knows and does not ignore, and what a build has put there."""
+    """Tracked and untracked files, without ignored ones, except those that a build has written."""
     try:
         found = tracked(folder, "--cached", "--recurse-submodules") | tracked(folder, "--others", "--exclude-standard")
         built = tracked(folder, "--others", "--ignored", "--exclude-standard", "--", *BUILT)
         return found | {path for path in built if not LEFT_OUT & set(path.split("/"))}
-    except (OSError, subprocess.SubprocessError):  # no git, or no checkout
+    except (OSError, subprocess.SubprocessError):  # no git, or not a checkout
         return {path for path, _ in files_of(folder) if not (LEFT_OUT | {".git"}) & set(path.split("/"))}
 
 
@@ -179,7 +179,7 @@ def tracked(folder: str, *words: str) -> Set[str]:
 
 
 def described_as(path: str) -> List[Any]:
-    """A link and where to; or size, hash and mode; nothing where it is gone."""
+    """A link with its target; or size, hash and mode; [] for a missing file."""
     try:
         return ["link", os.readlink(path)] if os.path.islink(path) else [*sample(path), os.stat(path).st_mode & 0o111]
     except (FileNotFoundError, NotADirectoryError):
@@ -221,7 +221,7 @@ def sample(path: str, deep: bool = False) -> List[Any]:
 def listen(request: Doc) -> Doc:
     """Wait for a connection at each of ``ports`` of ``address``, and send ``bytes`` through the last.
 
-    ``packet``: the largest that the kernel has sent there. It may not be split on the way.
+    ``packet``: the largest packet of that connection.
     """
     with contextlib.ExitStack() as stack:
         waiting = [stack.enter_context(listener(request, port)) for port in request["ports"]]
@@ -252,8 +252,8 @@ def listener(request: Doc, port: int) -> socket.socket:
     return sock
 
 
-def dialled(request: Doc, port: int, end: float) -> socket.socket:
-    """A connection from ``source`` to a port of ``address``; tries until ``end`` while it is refused."""
+def dial(request: Doc, port: int, end: float) -> socket.socket:
+    """A connection from ``source`` to a port of ``address``; retries until ``end`` while it is refused."""
     while True:
         try:
             return socket.create_connection(
@@ -267,11 +267,11 @@ def dialled(request: Doc, port: int, end: float) -> socket.socket:
 
 
 def connect(request: Doc) -> Doc:
-    """Connect to ``ports``, one after the other, and read ``bytes`` from the last."""
+    """Connect to each of ``ports`` in turn, and read ``bytes`` from the last."""
     end = time.monotonic() + request["seconds"]
     for port in request["ports"]:
         try:
-            sock = dialled(request, port, end)
+            sock = dial(request, port, end)
         except OSError as error:
             return {"error": reason_of(error), "port": port}
         if port != request["ports"][-1]:

@@ -1,7 +1,7 @@
-"""Runs inside the base image: what the package indexes give for it. Changes nothing that outlives the container.
+"""Runs inside the base image: resolves packages for it, and changes nothing outside the container.
 
-Python packages are resolved by uv, Debian packages by apt, each as a build would: with the same indexes, constraints
-and overrides, on top of what the base image has.
+uv resolves Python packages, apt Debian packages, as a build would: with the same indexes, constraints and overrides, on
+top of the base image's packages.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Present = Dict[str, Tuple[str, Any]]  # name -> version, distribution
 File = Tuple[str, str]  # name, sha256
 
 ARCHS = {"x86_64": "amd64", "aarch64": "arm64"}
-# Debian's list of packages as the base image has it, where Python itself had to be installed first.
+# Debian's package database of the base image, from before Python was installed in this container.
 DPKG = os.environ.get("ENVGEN_DPKG_BEFORE") or "/var/lib/dpkg"
 
 
 class Failed(Exception):
-    """Why something could not be resolved, in the words of the tool."""
+    """Something could not be resolved; the message is the tool's."""
 
 
 def run(argv: List[str], **options: Any) -> str:
@@ -48,17 +48,17 @@ def run(argv: List[str], **options: Any) -> str:
 
 
 def installed() -> Present:
-    """name -> version of what the base image has."""
-    found: Present = {}
+    """The packages of the base image."""
+    packages: Present = {}
     for distribution in importlib.metadata.distributions():
         name = distribution.metadata["Name"]
         if name:
-            found.setdefault(normal(name), (distribution.version, distribution))
-    return found
+            packages.setdefault(normal(name), (distribution.version, distribution))
+    return packages
 
 
 def stand_ins(folder: str, present: Present) -> None:
-    """A folder of wheels without content for what is installed: uv may choose it although no index offers it."""
+    """A folder of empty wheels for the installed packages, so that uv can choose them though no index has them."""
     os.makedirs(folder, exist_ok=True)
     for name, (version, distribution) in present.items():
         stem = "%s-%s" % (name.replace("-", "_"), version)
@@ -94,7 +94,7 @@ def hashes_of(files: List[Doc]) -> Iterator[File]:
 
 
 def stays(name: str) -> bool:
-    """True for a step whose packages are in the finished image."""
+    """True for a step whose packages stay in the finished image."""
     return name == "deps" or name.startswith("install.")
 
 
@@ -114,11 +114,11 @@ class Python:
         opened: Dict[str, str] = {}
         protected = [name for name in map(normal, self.request["protect"]) if name in self.present]
         off = sorted(set(protected) | set(map(normal, self.request["off"])))
-        later: Dict[str, str] = {}  # what earlier steps have brought by then
+        later: Dict[str, str] = {}  # packages of earlier steps
         together, clash = self.together(off, kept)
         for item in self.request["sets"]:
             if not item["words"]:
-                opened[item["name"]] = "it has no release with metadata on its dependencies"
+                opened[item["name"]] = "no release has metadata on its dependencies"
                 continue
             try:
                 prefer = {**together, **kept.get(item["name"], {})}
@@ -134,10 +134,10 @@ class Python:
         return {"python": platform.python_version(), "sets": done, "open": opened, "clash": clash}
 
     def together(self, off: List[str], kept: Dict[str, Dict[str, str]]) -> Tuple[Dict[str, str], str]:
-        """(name -> version for all steps at once, ""), or ({}, why there is none).
+        """(name -> version for all steps together, ""), or ({}, the reason).
 
-        With it no step replaces what an earlier one has brought: that would leave both in the image's layers, and the
-        mark of a removal, which has no settable time.
+        With these versions no step replaces a package of an earlier one, which would leave both in the image's layers,
+        and a whiteout, whose time can't be set.
         """
         items = [item for item in self.request["sets"] if stays(item["name"]) and item["words"]]
         if len(items) < 2:
@@ -157,11 +157,11 @@ class Python:
     def choose(
         self, name: str, words: List[str], never: Set[str], prefer: Dict[str, str], options: List[str]
     ) -> Dict[str, str]:
-        """name -> version that uv chooses; what ``never`` names is left out."""
+        """name -> version, as uv resolves ``words`` without the packages ``never``."""
         stem = os.path.join(self.folder, name)
         self.write(stem + ".in", words)
         self.write(stem + ".override", ['%s ; sys_platform == "never"' % one for one in sorted(never)])
-        # uv prefers the versions that stand in the file it is to write.
+        # uv prefers the versions in an existing output file.
         self.write(stem + ".txt", ["%s==%s" % pair for pair in sorted(prefer.items())])
         self.compile(stem + ".in", stem + ".txt", ["--override", stem + ".override", *options])
         with open(stem + ".txt", encoding="utf-8") as file:
@@ -186,7 +186,7 @@ class Python:
         return self.pins(target, wanted, item["sdist"])
 
     def compile(self, source: str, target: str, options: List[str]) -> None:
-        # Without settings of uv from outside: constraints and overrides are those of the request.
+        # Without constraints and overrides from outside: the request has them.
         outside = ("UV_CONSTRAINT", "UV_OVERRIDE", "PIP_CONSTRAINT")
         environment = {name: value for name, value in os.environ.items() if name not in outside}
         argv = [self.uv, "pip", "compile", source, "-o", target, "--python", sys.executable, "--quiet"]
@@ -206,7 +206,7 @@ class Python:
             sources = [package[key] for key in ("sdist", "archive") if key in package]
             hashes = [digest for _, digest in hashes_of(sources)] if sdist or not fitting else fitting
             if not hashes:
-                raise Failed("the index gives no sha256 of a file of %s==%s that fits" % (name, wanted[name]))
+                raise Failed("the index has no sha256 of a fitting file of %s==%s" % (name, wanted[name]))
             found.append({"name": name, "version": wanted[name], "hashes": sorted(set(hashes))})
         missing = sorted(set(wanted) - {pin["name"] for pin in found})
         if missing:
@@ -220,7 +220,7 @@ class Python:
 
 
 def get_uv(folder: str) -> str:
-    """uv, put beside what the base image has. A build locks the version that is chosen for it."""
+    """Installs uv outside of the base image's packages. The version for builds is locked like others."""
     target = os.path.join(folder, "uv")
     argv = [sys.executable, "-m", "pip", "install", "--no-input", "--quiet", "--no-deps", "--target", target, "uv"]
     run([*argv, "--disable-pip-version-check", "--root-user-action=ignore"])
@@ -231,7 +231,7 @@ def get_uv(folder: str) -> str:
 
 
 def simulate(packages: List[str]) -> List[str]:
-    """name=version of all that apt would bring."""
+    """name=version of all packages that apt would install."""
     if not packages:
         return []
     argv = ["apt-get", "-qq", "-s", "-o", "Dir::State::status=%s/status" % DPKG, "-o", "APT::Get::Show-Versions=false"]
@@ -241,7 +241,7 @@ def simulate(packages: List[str]) -> List[str]:
 
 
 def have(package: str) -> bool:
-    """True when a package is there already, in that version if one is named: the build's own rule."""
+    """True for an installed package, in that version if one is named: the rule of apt-install."""
     name, _, version = package.partition("=")
     try:
         state = run(["dpkg-query", "--admindir=" + DPKG, "-W", "-f", "${db:Status-Abbrev}${Version}", name])
@@ -270,7 +270,7 @@ def attempt(function: Callable[..., Any], *arguments: Any) -> Doc:
 
 
 def answer(request: Doc) -> Doc:
-    """Everything that was asked about."""
+    """Resolve all packages of the request."""
     found: Doc = {"arch": ARCHS.get(platform.machine(), platform.machine()), "python": {}, "apt": {}}
     with tempfile.TemporaryDirectory(prefix="envgen-") as folder, concurrent.futures.ThreadPoolExecutor(8) as pool:
         debian = pool.submit(attempt, apt, request["apt"]) if request["apt"] else None

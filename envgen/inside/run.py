@@ -1,7 +1,7 @@
-"""The runner: sends a program to a foreign Python, and returns the one document that comes back.
+"""Sends a program to another Python, and returns its one JSON document.
 
-The program's files and the request travel as JSON on stdin; the document comes on stdout behind a unique mark, so
-nothing that a package prints is taken for it. Time and size are limited on both sides.
+The program's files and the request go to stdin as JSON; the document comes on stdout after a unique mark, which
+tells it from output of packages. Time and size are limited on both sides.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from envgen.engine.values import ExecResult, Mount, read_json
 from envgen.errors import EngineError
 from envgen.text import KILLED
 
-# One line of stdin, which may stay open: `python3 -` would read it through its tokenizer.
-MARK = "# envgen-inside"  # in a command line: one of ours, not a compiler
+# Reads one line of stdin, which may stay open: `python3 -` would read it through its tokenizer.
+MARK = "# envgen-inside"  # marks a command line as envgen's, not a compiler's
 STARTER = f"import json, sys; ENVELOPE = json.loads(sys.stdin.buffer.readline()); exec(ENVELOPE['frame']) {MARK}"
 PREFIX = "envgen-"
 BEGIN = f"\n{PREFIX}".encode()  # of the line with the document
 BYTES = 4 << 20
-GRACE = 15  # seconds that the container gets to report its own time-out
+GRACE = 15  # seconds for the container to report its own time-out
 ABSENT = "bind source path does not exist: "  # Docker's own words
 MEMORY = 8 << 30  # an import of vLLM and torch takes 2 to 4 GiB
 
@@ -46,7 +46,7 @@ class Program:
 
     entry: str
     flags: tuple[str, ...] = ()  # of Python
-    watch: bool = False  # end when envgen does, which keeps stdin open so long
+    watch: bool = False  # ends with envgen, which keeps its stdin open
     bytes: int = BYTES  # the longest answer
 
     def __post_init__(self) -> None:
@@ -66,7 +66,7 @@ def module_of(name: str) -> str:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why there is no answer: what was raised, or how the process ended (``code``, ``is_late``)."""
+    """The reason for no answer: an exception, or the end of the process (``code``, ``is_late``)."""
 
     error: str
     message: str
@@ -99,31 +99,31 @@ def in_image(
     on_line: Callable[[str], None] | None = None,
     absent: list[Mount] | None = None,
 ) -> Execute:
-    """Run in a throw-away container of an image.
+    """Run in a temporary container of an image.
 
-    ``absent``: folders that the engine's machine does not have are left out, and noted here.
+    ``absent``: gets the mounts whose folders the engine's machine lacks; they are left out.
     """
 
     def execute(argv: Sequence[str], stdin: bytes, timeout: float) -> ExecResult:
-        there = list(mounts)
+        present = list(mounts)
         while True:
             try:
                 return engine.run_once(
-                    image, argv, stdin=stdin, mounts=there, env=env, network=network, user=user, timeout=timeout,
+                    image, argv, stdin=stdin, mounts=present, env=env, network=network, user=user, timeout=timeout,
                     memory=memory, ulimits=ulimits, hold=hold, on_line=on_line,
                 )  # fmt: skip
             except EngineError as error:
-                gone = [one for one in there if f"{ABSENT}{one.source}" in str(error).splitlines()[0]]
-                if absent is None or not gone:
+                missing = [mount for mount in present if f"{ABSENT}{mount.source}" in str(error).splitlines()[0]]
+                if absent is None or not missing:
                     raise
-                absent.extend(gone)
-                there = [one for one in there if one not in gone]
+                absent.extend(missing)
+                present = [mount for mount in present if mount not in missing]
 
     return execute
 
 
 def on_host(env: Mapping[str, str]) -> Execute:
-    """Run on this machine, with these variables over those of the shell."""
+    """Run on this machine, with these variables besides the shell's."""
 
     def execute(argv: Sequence[str], stdin: bytes, timeout: float) -> ExecResult:
         return process.run(list(argv), stdin=stdin, env=dict(env), timeout=timeout, check=False)
@@ -134,7 +134,7 @@ def on_host(env: Mapping[str, str]) -> Execute:
 def ask(
     execute: Execute, python: str, program: Program, request: Mapping[str, Any], *, timeout: float
 ) -> dict[str, Any] | Failure:
-    """The program's answer, or why there is none. EngineError only where the engine itself is the trouble."""
+    """The program's answer, or the reason for none. EngineError where the engine itself fails."""
     mark = f"{PREFIX}{secrets.token_hex(8)}"
     envelope = {
         "starter": STARTER,  # the probe starts other interpreters
@@ -146,7 +146,7 @@ def ask(
 
 
 def read(result: ExecResult, mark: str, python: str) -> dict[str, Any] | Failure:
-    """Find the marked document; without one, the end of stderr is the reason."""
+    """The marked document's answer; without a document, the end of stderr is the reason."""
     for line in reversed(result.stdout.decode("utf-8", "replace").splitlines()):
         if not line.startswith(f"{mark} "):
             continue
@@ -161,13 +161,13 @@ def read(result: ExecResult, mark: str, python: str) -> dict[str, Any] | Failure
             stack = tuple(str(one) for one in document.get("stack") or ())
             return Failure(str(document["error"]), str(document.get("message", "")), stack)
         break
-    # What Docker itself says about a program that it can't start comes on stdout.
+    # Docker's error for a program that it can't start comes on stdout.
     lines = (result.stderr.strip() or result.stdout).decode("utf-8", "replace").strip().splitlines()
-    # faulthandler names the fault first, and the stack after it.
+    # faulthandler prints the fault before the stack.
     tail = (*lines[-12:], *[line for line in lines if line.startswith("Fatal Python error")][:1])
     if result.code in (126, 127):
         reason = tail[-1] if tail else f"exit code {result.code}"
-        raise EngineError(f"there is no {python} to ask: {reason}", hint=NEEDED)
+        raise EngineError(f"cannot start {python} in the container: {reason}", hint=NEEDED)
     late = any(line.startswith("Timeout (") for line in lines)
     killed = KILLED if result.code in (137, -9) else f"exit code {result.code}"
     return Failure("no answer in time" if late else "no answer", killed, tail, result.code, late)

@@ -1,7 +1,7 @@
-"""Text that runs in a container's own Python, with its packages: FlashInfer builds the modules named in argv.
+"""Runs in a container's own Python: FlashInfer builds the modules named in argv.
 
-FlashInfer's own generators and its own build are used, under its own lock, so what comes out is what the first use
-would have made. What ninja prints goes to stdout as it is; lines that start with MARK are ours.
+FlashInfer's own generators and build run under its own lock, so the result is that of a first use. ninja's output goes
+to stdout; lines that start with MARK are envgen's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 MARK = "\x01envgen "
 GATE = "/opt/envgen/bin/compile-gate"
 
-# How the names of attention modules spell the parameters of their generators.
+# Parameters of generators in the names of attention modules.
 SPELLED = {
     "dtype_q": r"dtype_q_([a-z0-9]+)_", "dtype_kv": r"dtype_kv_([a-z0-9]+(?:_e2m1)?)_",
     "dtype_o": r"dtype_o_([a-z0-9]+)_",
@@ -40,19 +40,19 @@ def say(**words: object) -> None:
 
 
 def tokens(name: str) -> set[str]:
-    """The words of a name: sm120 and 120 are the same."""
+    """The words of a name; sm120 counts as 120."""
     parts = {part[2:] if part.startswith("sm") and part[2:].isdigit() else part for part in name.split("_")}
     return parts - {"", "gen", "module"}
 
 
 def generators(jit: types.ModuleType) -> list[tuple[str, Callable[[], Any]]]:
-    """Everything in flashinfer.jit that makes a module without more than its defaults."""
+    """All functions of flashinfer.jit that create a module without arguments."""
     found: dict[str, Callable[[], Any]] = {}
     for info in pkgutil.walk_packages(jit.__path__, jit.__name__ + "."):
         try:
             module = importlib.import_module(info.name)
         except Exception:
-            continue  # what this release can't import here, it can't build here
+            continue  # it can't be built here, either
         for name, value in vars(module).items():
             if name.startswith("gen_") and callable(value) and name not in found:
                 try:
@@ -65,7 +65,7 @@ def generators(jit: types.ModuleType) -> list[tuple[str, Callable[[], Any]]]:
 
 
 def spec_of(name: str, known: list[tuple[str, Callable[[], Any]]]) -> Any:
-    """The spec with this name. Generators whose own names share most words with it are asked first; few are asked."""
+    """The spec with this name, from the 12 generators whose names share most words with it; None without one."""
     wanted = tokens(name)
     scored = sorted(known, key=lambda item: (-len(tokens(item[0]) & wanted), len(tokens(item[0]) - wanted)))
     for generator, make in scored[:12]:
@@ -81,7 +81,7 @@ def spec_of(name: str, known: list[tuple[str, Callable[[], Any]]]) -> Any:
 
 
 def activation(name: str) -> Any:
-    """silu_and_mul and its like need the text of their function."""
+    """The spec of silu_and_mul and the like, which need the text of their function."""
     jit = importlib.import_module("flashinfer.jit")
     texts = importlib.import_module("flashinfer.activation")
     kind, found, _ = name.partition("_and_mul")
@@ -91,7 +91,7 @@ def activation(name: str) -> Any:
 
 def arguments(name: str, dtypes: dict[str, Any]) -> dict[str, Any]:
     """The parameters of an attention module, from its name."""
-    # Names of attention with sinks leave the encoding out: there it is always none.
+    # Names of attention with sinks leave out the encoding, which is always none there.
     found: dict[str, Any] = {"backend": "fa3" if name.endswith("_sm90") else "fa2", "pos_encoding_mode": 0}
     for parameter, pattern in SPELLED.items():
         match = re.search(pattern, name)
@@ -108,7 +108,7 @@ def arguments(name: str, dtypes: dict[str, Any]) -> dict[str, Any]:
 
 
 def attention(name: str) -> Any:
-    """The spec of an attention module: the generator that would give it this name."""
+    """The spec of an attention module, from the generator that gives it this name."""
     modules = importlib.import_module("flashinfer.jit.attention.modules")
     spelled = importlib.import_module("flashinfer.jit.utils").filename_safe_dtype_map
     values = arguments(name, {text: dtype for dtype, text in spelled.items()})
@@ -126,13 +126,13 @@ def attention(name: str) -> Any:
 
 
 def main(names: list[str]) -> int:
-    """Build all; go on after a failure. Ends with 1 when one failed."""
-    # With the gate all compilers of a module may wait for it. An image of an older envgen has none.
+    """Build all modules, also after a failure. Returns 1 if one failed."""
+    # The gate starts compilers when their memory is free. An image of an older envgen has none.
     gated = os.access(GATE, os.X_OK)
     os.environ["MAX_JOBS"] = os.environ.get("MAX_JOBS") or ("128" if gated else "2")
     if not gated:
         return build(names)
-    with subprocess.Popen([GATE, "watch", "5"]) as watch:  # prints what compiles and waits, whenever that has changed
+    with subprocess.Popen([GATE, "watch", "5"]) as watch:  # prints compilers that run and wait, on changes
         try:
             return build(names)
         finally:

@@ -47,7 +47,7 @@ def test_a_document_of_another_form_is_no_answer(stdout: str) -> None:
 
 
 def test_a_container_without_python_is_the_engine_s_trouble() -> None:
-    with pytest.raises(EngineError, match="there is no python3 to ask: not found"):
+    with pytest.raises(EngineError, match="cannot start python3 in the container: not found"):
         read(result("", "not found", 127), MARK, "python3")
 
 

@@ -1,4 +1,4 @@
-"""Operation ``clear``: plan, guard, act, in one call; docs/jit-cache.md has what is removed, and what a kill leaves."""
+"""Operation ``clear``: plan, guard, act, in one call. docs/jit-cache.md: what it removes, and what a kill leaves."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from envgen.inside.jit.libraries import package_of
 from envgen.inside.jit.locks import Hold, close_all, loaded, scratch, sweep
 from envgen.inside.jit.ninja import parse
 
-# Which of the chosen modules to clear for a cause: stale, foreign, older than, compiled from changed files
+# Causes to clear a module: stale, foreign, older than, compiled from changed files
 
 
 class Causes:
-    """What the request asks for. ``why`` holds the reason for each chosen module."""
+    """The causes of the request. ``why``: module -> the cause that applies."""
 
     def __init__(self, cache: Cache, request: dict[str, Any]) -> None:
         self.given = given = request["causes"]
@@ -28,19 +28,19 @@ class Causes:
         package = package_of()
         self.judge = Judge(cache, request, package)
         if given.get("foreign") and not package.root and self.judge.archs is None:
-            raise tree.Fault("failed", "Python imports no FlashInfer here, so no module can be judged foreign")
+            raise tree.Fault("failed", "Python imports no FlashInfer here, so it is unknown which modules are foreign")
         self.changed = [self.judge.files.real(str(path)) for path in given.get("changed") or ()]
         self.why: dict[str, str] = {}
         self.guesses: list[str] = []
 
     def narrow(self, choices: list[Choice]) -> list[Choice]:
-        """The choices without the modules that no cause speaks against."""
-        for one in choices:
-            words = {name: self._reason(one.shelf, name, kind) for name, kind in one.entries.items()}
-            self.why.update({one.shelf.shown + "/" + name: why for name, why in words.items() if why})
-            one.others += [name for name, why in words.items() if not why]
-            one.entries = {name: kind for name, kind in one.entries.items() if words[name]}
-        return [one for one in choices if one.entries]
+        """The choices with only those modules to which a cause applies."""
+        for choice in choices:
+            reasons = {name: self._reason(choice.shelf, name, kind) for name, kind in choice.entries.items()}
+            self.why.update({choice.shelf.shown + "/" + name: why for name, why in reasons.items() if why})
+            choice.others += [name for name, why in reasons.items() if not why]
+            choice.entries = {name: kind for name, kind in choice.entries.items() if reasons[name]}
+        return [choice for choice in choices if choice.entries]
 
     def _reason(self, shelf: Shelf, name: str, kind: str) -> str:
         # A link is not a module.
@@ -64,7 +64,7 @@ class Causes:
         return ""
 
     def _changed(self, shelf: Shelf, name: str) -> str:
-        """The first changed file, or file below a changed folder (a submodule), that it was compiled from."""
+        """The first of its inputs that has changed, or is below a changed folder (a submodule)."""
         for path in self.judge.reader.read(shelf, name).inputs:
             real = self.judge.files.real(path)
             if any(real == changed or real.startswith(changed + "/") for changed in self.changed):
@@ -72,21 +72,21 @@ class Causes:
         return ""
 
 
-# What belongs to a module: its folder, and the generated sources that its build.ninja compiles
+# A module is its folder, and the generated sources that its build.ninja compiles.
 #
-# ``generated/<module>`` is not a rule: fused_moe_120 compiles ``cutlass_instantiations/120``, silu_and_mul one file.
-# And stale ``*.generated.cu`` are globbed again by the next build, so the whole folder goes, not only what is named.
+# These are not always in ``generated/<module>``: fused_moe_120 compiles ``cutlass_instantiations/120``, silu_and_mul a
+# file. The next build globs stale ``*.generated.cu`` again, so the whole folder goes, not only the named files.
 
-# Folders of ``generated`` that hold one folder per module or arch rather than belonging to one module.
+# Folders of ``generated`` with one folder per module or arch.
 GROUPS = ("cutlass_instantiations", "trtllm_export")
 
 
 @dataclass
 class Part:
-    """A module (``cached_ops/NAME``) or a path below ``generated`` that will go.
+    """A module (``cached_ops/NAME``) or a path below ``generated`` to remove.
 
-    ``names``: the generated paths that a module compiles. ``modules``: those that compile this path and go;
-    ``kept_for``: those that compile it and stay.
+    ``names``: the generated paths that a module compiles. ``modules``: modules that compile this path and go;
+    ``kept_for``: modules that compile it and stay.
     """
 
     shelf: Shelf
@@ -108,7 +108,7 @@ class Part:
 
 
 def target_of(shelf: Shelf, name: str, root: str) -> Part | None:
-    """Look at one module; None when it vanished. Raises Fault for what must not be cleared."""
+    """Inspect one module; None where it no longer exists. Raises Fault for what must not be cleared."""
     target = Part(shelf, "cached_ops/" + name)
     try:
         with tree.opened(name, shelf.fd) as fd:
@@ -128,17 +128,17 @@ def target_of(shelf: Shelf, name: str, root: str) -> Part | None:
 
 
 def generated_names(text: str, shelf: Shelf, root: str) -> tuple[list[str], bool]:
-    """The generated paths that a build.ninja compiles, and whether all of it could be understood."""
+    """The generated paths that a build.ninja compiles, and whether all of its lines were understood."""
     edges, whole = parse(text)
     parts = (generated_part(path, shelf, root) for edge in edges for path in edge.inputs)
     return list(dict.fromkeys(filter(None, parts))), whole
 
 
 def generated_part(path: str, shelf: Shelf, root: str) -> str:
-    """The path below ``generated`` that goes with a source: a folder, or the file itself where it is at the top.
+    """The path below ``generated`` to remove for a source: its folder, or the file itself at the top; "" for none.
 
-    FlashInfer writes resolved absolute paths. Seen from another mount the root differs, but its last two folders are
-    always ``.cache/flashinfer``; the answer is only ever used below the open ``generated`` folder of this shelf.
+    FlashInfer writes resolved absolute paths. From another mount the root differs, but its last two folders are always
+    ``.cache/flashinfer``; the result is only used below the open ``generated`` folder of this shelf.
     """
     marker = "/" + shelf.prefix + "/generated/"
     heads = [head for head in (root, shelf.root) if path.startswith(head + marker)]
@@ -150,7 +150,7 @@ def generated_part(path: str, shelf: Shelf, root: str) -> str:
 
 
 def generated_of(targets: list[Part], choices: list[Choice], root: str) -> list[Part]:
-    """The generated paths of all targets: those that go, and those kept because a module that stays names them too."""
+    """The generated paths of all targets: those to remove, and those that a module that stays compiles, too."""
     found: dict[tuple[int, str], Part] = {}
     for target in targets:
         for path in target.names:
@@ -162,7 +162,7 @@ def generated_of(targets: list[Part], choices: list[Choice], root: str) -> list[
             try:
                 text = os.fsdecode(tree.read_file(name + "/build.ninja", shelf.fd))
             except OSError as error:
-                stays = [] if error.errno in tree.GONE else items  # in doubt they are kept
+                stays = [] if error.errno in tree.GONE else items  # in doubt, keep them
             else:
                 names, whole = generated_names(text, shelf, root)
                 stays = [item for item in items if item.name in names or (not whole and item.name in text)]
@@ -172,7 +172,7 @@ def generated_of(targets: list[Part], choices: list[Choice], root: str) -> list[
 
 
 def _guard(item: Part) -> bool:
-    """Measure a generated path; False when it isn't there. Raises Fault when it is a link, or behind one."""
+    """Measure a generated path; False where it is missing. Raises Fault for a link, or a path behind one."""
     *folders, name = item.path.split("/")
     try:
         with tree.below(item.shelf.base, folders) as fd:
@@ -194,12 +194,12 @@ def _guard(item: Part) -> bool:
 
 
 def check_mounts(paths: list[str], root: str, mountinfo: str = "/proc/self/mountinfo") -> None:
-    """Refuse when something is mounted on or below a target: it is not the cache's own."""
+    """Refuse a target with something mounted on or below it."""
     try:
         with open(mountinfo, "rb") as file:
             fields = [line.split(b" ") for line in file.read().splitlines()]
     except OSError:
-        return  # without /proc the check of the device in tree.remove() remains
+        return  # tree.remove() still checks the device
     escaped = {one[4] for one in fields if len(one) > 4}  # blanks and the like as \\040
     points = [os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda code: bytes([int(code[1], 8)]), one)) for one in escaped]
     for path in paths:
@@ -209,12 +209,12 @@ def check_mounts(paths: list[str], root: str, mountinfo: str = "/proc/self/mount
 
 
 def run_clear(request: dict[str, Any]) -> dict[str, Any]:
-    """Clear what the patterns choose; ``all`` for everything, ``dry_run`` to change nothing."""
+    """Clear the modules that the patterns match, or ``all``; ``dry_run``: change nothing."""
     dry, patterns = bool(request.get("dry_run")), request.get("patterns") or []
     by_cause = isinstance(request.get("causes"), dict)
     errors: list[str] = []
     with asked(request) as cache:
-        swept = sweep(cache.fd, errors, dry=dry)  # first: asked again after a kill, the module may be gone already
+        swept = sweep(cache.fd, errors, dry=dry)  # first: after a kill, the module may already be gone
         choices = choose(cache, patterns, bool(request.get("all")) or (by_cause and not patterns))
         causes = Causes(cache, request) if by_cause else None
         choices = causes.narrow(choices) if causes else choices
@@ -224,9 +224,9 @@ def run_clear(request: dict[str, Any]) -> dict[str, Any]:
             raise tree.Fault("refused", ", ".join(links) + ": a link, not a module; nothing was touched")
         hold = Hold([(one.shelf, list(one.entries)) for one in choices], dry=dry)
         try:
-            # Only now, under the locks, is what is in build.ninja final.
-            looked = [target_of(shelf, name, root_of(request)) for shelf, name, _ in chosen]
-            targets = [target for target in looked if target is not None]
+            # build.ninja is only final under the locks.
+            inspected = [target_of(shelf, name, root_of(request)) for shelf, name, _ in chosen]
+            targets = [target for target in inspected if target is not None]
             generated = generated_of(targets, choices, root_of(request))
             go = [item for item in generated if not item.kept_for]
             check_mounts([part.shown for part in targets + go], cache.root)
@@ -259,7 +259,7 @@ def run_clear(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _act(cache: Cache, parts: list[Part], hold: Hold, errors: list[str]) -> None:
-    """Rename everything away; let the builders in again; delete."""
+    """Rename everything away, release the modules' locks, delete."""
     with scratch(cache.fd, errors) as work:
         for number, part in enumerate(parts):
             *folders, name = part.path.split("/")

@@ -1,7 +1,7 @@
-"""What state a module is in (docs/jit-cache.md lists them), and the evidence for it.
+"""Finds the state of a module (docs/jit-cache.md lists them), and the evidence.
 
 Without a recorded baseline stale and fresh are guesses: a file that changed after the library was linked may have the
-same bytes again. Times of change (ctime) can't be set to the past, as mtimes can.
+same bytes again. Unlike mtimes, ctimes can't be set to the past.
 """
 
 from __future__ import annotations
@@ -19,14 +19,12 @@ from envgen.inside.jit.libraries import Package, package_of, runs
 from envgen.inside.jit.locks import BATCH, Held, acquire_inside, enter, holders, own_as, sweep
 from envgen.inside.jit.ninja import Reader, Recipe, library_of
 
-# One module as it is now: what its folder takes, how old it is, and whether it is being built
-
-NAMED = 40  # files named for one reason; the rest are counted
+NAMED = 40  # files listed for one reason; the rest are counted
 
 
 @dataclass
 class Holder:
-    """A process that holds a lock. ``where`` = the service or container it runs in; empty: where the agent ran."""
+    """A process that holds a lock. ``where``: its service or container; "": that of this program."""
 
     pid: int
     command: str
@@ -35,8 +33,8 @@ class Holder:
 
 @dataclass
 class Reason:
-    """One thing that speaks against a module. ``stale``: it makes it stale; else it is worth knowing. ``files``: which
-    files, the first of them; ``more``: how many others."""
+    """A reason for the state of a module. ``stale``: it makes it stale; else it is a note. ``files``: the first of its
+    files; ``more``: the number of others."""
 
     kind: str
     message: str
@@ -50,10 +48,10 @@ class Module:
     """One folder in ``cached_ops``.
 
     ``kind``: ninja (has a build.ninja), cute_dsl (from 0.6.16: meta.json, objects), link or other (kda_ptx, ...).
-    ``built``: its .so is there. ``modified``: when that was linked, else its youngest file. ``locked``: None when it
-    can't be told; ``lock``: device and inode of the lock that is held. ``unread``: parts that stay unseen. ``state``:
-    see docs/jit-cache.md; ``guess``: no baseline proves it. ``baseline``: none, recorded or outdated (of an earlier
-    build). ``checked``: how many files were compared.
+    ``built``: its .so exists. ``modified``: the time of the .so, else of the newest file. ``locked``: None if unknown;
+    ``lock``: device and inode of the held lock. ``unread``: the number of unreadable parts. ``state``: see
+    docs/jit-cache.md; ``guess``: without a baseline as proof. ``baseline``: none, recorded or outdated (of an earlier
+    build). ``checked``: the number of compared files.
     """
 
     version: str
@@ -76,18 +74,18 @@ class Module:
     checked: int = 0
 
     def add(self, kind: str, message: str, files: Iterable[str] = (), *, stale: bool = True) -> None:
-        """Add a reason. ``stale`` ones make a module stale; others (a needless rebuild ahead) don't."""
+        """Add a reason. One with ``stale`` makes the module stale; others (a needless rebuild ahead) don't."""
         names = list(files)
         self.reasons.append(Reason(kind, message, stale, names[:NAMED], max(0, len(names) - NAMED)))
 
     def prove(self, kind: str, message: str, files: Iterable[str] = ()) -> None:
-        """Add what makes it stale for certain."""
+        """Add a reason that makes it certainly stale."""
         self.add(kind, message, files)
         self.guess = False
 
 
 def describe(shelf: Shelf, name: str, kind: str, problems: list[str]) -> Module | None:
-    """None: it is gone."""
+    """The module ``name``; None where it no longer exists."""
     found = Module(shelf.version, shelf.arch, name)
     if kind == "link":
         return found
@@ -116,7 +114,7 @@ def describe(shelf: Shelf, name: str, kind: str, problems: list[str]) -> Module 
 
 
 def lock_of(shelf: Shelf, name: str, problems: list[str]) -> tuple[bool | None, list[int]]:
-    """Whether this lock of the shelf is held (None: unknown), and its file."""
+    """Whether this lock of the shelf is held (None: unknown), and the device and inode of its file."""
     try:
         acquire_inside("tmp/" + name, shelf.fd, shelf.shown + "/tmp/" + name, dry=True)
     except Held as held:
@@ -127,10 +125,9 @@ def lock_of(shelf: Shelf, name: str, problems: list[str]) -> tuple[bool | None, 
     return False, []
 
 
-# What every file was when a module was compiled: ``<root>/.envgen/baseline/<version>/<arch>/<module>.json``
+# Baselines, the digests of a module's files: ``<root>/.envgen/baseline/<version>/<arch>/<module>.json``
 #
-# Beside FlashInfer's folders, never in them: its own clear-cache removes those whole. A record counts only as long as
-# the library is the one that it was made for.
+# Outside of FlashInfer's folders, which its own clear-cache removes. A record is valid for one library.
 
 FORMAT = 1
 RECORDS = (OURS, "baseline")
@@ -140,18 +137,18 @@ _SHAPE = {"library": list, "files": dict, "flags": dict, "env": dict, "ninja": s
 
 
 def _folder(cache: Cache, shelf: Shelf, step: Callable[[int, str], int]) -> Any:
-    """The open folder of this shelf's records. Links on the way are not followed."""
+    """The open folder of this shelf's records, through no link."""
     return tree.below(cache.fd, (*RECORDS, shelf.version, shelf.arch or "none"), step)
 
 
 def read_record(cache: Cache, shelf: Shelf, name: str) -> dict[str, Any] | None:
-    """The record of this module; None where there is none that can be read."""
+    """The record of this module; None without a readable one."""
     try:
         with _folder(cache, shelf, tree.open_folder) as fd:
             found = json.loads(tree.read_file(name + ".json", fd))
     except (OSError, ValueError, RecursionError):
         return None
-    # It may have been edited: whatever is read from it later has the type that it must have.
+    # It may have been edited: check all types here.
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         return None
     sound = all(isinstance(found.get(key), kind) for key, kind in _SHAPE.items())
@@ -159,7 +156,7 @@ def read_record(cache: Cache, shelf: Shelf, name: str) -> dict[str, Any] | None:
 
 
 def record_of(recipe: Recipe, files: tree.Files, environ: dict[str, str]) -> dict[str, object]:
-    """The record of a module as it is now."""
+    """A record of the module's current files."""
     known = {path: [files.digest(path), *(files.stamp(path) or (0, 0, 0, 0))] for path in recipe.inputs}
     return {"format": FORMAT, "module": recipe.name, "recorded": time.time(), "library": list(recipe.library or ()),
             "ninja": recipe.ninja, "root": recipe.package_root(), "cuda_home": recipe.cuda_home, "flags": recipe.flags,
@@ -168,7 +165,7 @@ def record_of(recipe: Recipe, files: tree.Files, environ: dict[str, str]) -> dic
 
 
 def write_record(cache: Cache, shelf: Shelf, name: str, text: str) -> None:
-    """Put the record in its place, whole or not at all."""
+    """Write the record, atomically."""
     temporary = ".new-" + os.urandom(8).hex()
     with tree.refusing("/".join(RECORDS) + " can't be written"), _folder(cache, shelf, enter) as fd:
         with os.fdopen(os.open(temporary, tree.NEW, 0o644, dir_fd=fd), "w", encoding="ascii") as file:
@@ -177,19 +174,19 @@ def write_record(cache: Cache, shelf: Shelf, name: str, text: str) -> None:
         os.rename(temporary, name + ".json", src_dir_fd=fd, dst_dir_fd=fd)
 
 
-# From here on FlashInfer writes build.ninja again when it would be another one; before, only when it was missing.
+# From this release on FlashInfer writes build.ninja again if it would differ; before, only if it was missing.
 REWRITES = (0, 6, 11, 1)
 
 
 def rewrites(version: str) -> bool:
-    """Does this release compile again by itself when its flags change? An unknown version: yes."""
+    """Whether this release compiles again when its flags change. Yes for an unknown version."""
     numbers = re.match(r"\d+(\.(post)?\d+)*", version)
     parts = numbers.group().replace("post", "").split(".") if numbers else ()
     return version.startswith("0.0.0") or tuple(map(int, parts)) >= REWRITES
 
 
 class Judge:
-    """Judges the modules of one cache. ``thorough``: read every byte, even where the recorded stamps match."""
+    """Judges the modules of one cache. ``thorough``: read every byte, also where the recorded stamps match."""
 
     def __init__(self, cache: Cache, request: dict[str, Any], package: Package, *, thorough: bool = False) -> None:
         self.cache = cache
@@ -198,12 +195,12 @@ class Judge:
         self.files = tree.Files()
         self.reader = Reader()
         self.archs: list[str] | None = request.get("expected_archs")
-        # In a throw-away container what services mount isn't there: a missing file says nothing then.
+        # A temporary container lacks the mounts of services, so a missing file proves nothing.
         self.blind = bool(request.get("blind"))
         self.environ = {**(request.get("environ") or {}), **os.environ}
 
     def judge(self, shelf: Shelf, module: Module) -> None:
-        """Find the state of one module. Everything that speaks against it is collected, not only the first."""
+        """Find the state of one module, and all reasons for it."""
         is_debug, masking, foreign = False, "", self.foreign(shelf)
         if module.kind == "ninja":
             masking = self.package.masking(module.name, shelf.arch.split("_") if shelf.arch else [])
@@ -231,7 +228,7 @@ class Judge:
         module.guess = module.guess and module.state in ("fresh", "stale")
 
     def foreign(self, shelf: Shelf) -> str:
-        """Why this environment will never use what is there; empty when it will, or when that is unknown."""
+        """The reason why this environment will never use these modules; "" where it may."""
         if self.package.version and shelf.version != self.package.version:
             return "FlashInfer " + self.package.version + " is imported here, not " + shelf.version
         if self.archs is not None and shelf.arch not in self.archs:
@@ -259,7 +256,7 @@ class Judge:
             self._arch(recipe, module)
 
     def _against_record(self, recipe: Recipe, linked: int, record: dict[str, Any], module: Module) -> None:
-        """Bytes now against bytes then. An unchanged stamp (with its ctime) spares reading, except when thorough."""
+        """Compare bytes with the record. A file with an unchanged stamp (with its ctime) is only read if thorough."""
         changed, gone, touched = [], [], []
         for path, entry in record["files"].items():
             stamp = self.files.stamp(path)
@@ -273,7 +270,7 @@ class Judge:
         if changed:
             module.add("bytes", "has other bytes than when it was compiled", changed)
         elif touched:
-            message = "was touched since it was compiled; its bytes are the same, and yet FlashInfer will compile again"
+            message = "was touched since it was compiled; its bytes are the same, but FlashInfer will compile again"
             module.add("touched", message, touched, stale=False)
         self._missing(gone, module)
         if record["ninja"] != recipe.ninja:
@@ -301,7 +298,7 @@ class Judge:
             module.prove("missing", "is gone since it was compiled", gone)
 
     def _surroundings(self, recipe: Recipe, module: Module) -> None:
-        """What FlashInfer up to 0.6.10 never notices: another package, other flags."""
+        """Another package or other flags, which FlashInfer up to 0.6.10 does not notice."""
         root = recipe.package_root()
         if root and self.package.root and self.files.real(root) != self.files.real(self.package.root):
             module.prove("root", "was compiled from " + root + "; Python imports " + self.package.root)
@@ -322,7 +319,7 @@ class Judge:
             module.prove("cuda_home", "was compiled with the CUDA in " + then + "; here it is in " + now)
 
     def _switches(self, recipe: Recipe, module: Module) -> None:
-        """FlashInfer's own switches of how it compiles: what they made of this module, and what they say now."""
+        """Compare FlashInfer's own compile switches now with those of this module."""
         debug = self.environ.get("FLASHINFER_JIT_DEBUG", self.environ.get("FLASHINFER_JIT_VERBOSE", "0")) == "1"
         again = rewrites(recipe.shelf.version)
         if recipe.is_debug():
@@ -347,10 +344,10 @@ class Judge:
             module.add("switches", names + " is not what it was: FlashInfer will compile everything again", stale=False)
 
     def _arch(self, recipe: Recipe, module: Module) -> None:
-        """Code that no GPU of its folder can run, where FlashInfer would not notice (up to 0.6.10).
+        """Code that no GPU of its folder can run, which FlashInfer up to 0.6.10 does not notice.
 
-        Some generators fix their archs, whatever the list says, and name them: fp4_quantization_121 is sm_121a in a
-        folder 121f, fused_moe_90 is sm_90a in any. Such a module is as it should be.
+        Some generators have fixed archs, whatever the list is, and name them: fp4_quantization_121 is sm_121a in a
+        folder 121f, fused_moe_90 is sm_90a in any. Such a module is right.
         """
         codes, folders = recipe.archs(), recipe.shelf.arch.split("_")
         if not codes or not recipe.shelf.arch or any(runs(code, folder) for code in codes for folder in folders):
@@ -362,7 +359,7 @@ class Judge:
 
 
 def _differences(flags: dict[str, Any], recipe: Recipe) -> list[str]:
-    """Each line of flags that differs, with what is gone from it and what is new."""
+    """Each line of flags that differs, with removed (-) and added (+) words."""
     changed = []
     for name in sorted(set(flags) | set(recipe.flags)):
         then, now = str(flags.get(name, "")).split(), recipe.flags.get(name, "").split()
@@ -372,8 +369,8 @@ def _differences(flags: dict[str, Any], recipe: Recipe) -> list[str]:
 
 
 def run_list(request: dict[str, Any]) -> dict[str, Any]:
-    """Operation ``list``: the modules that the request chooses (none named: all), with state and evidence.
-    ``thorough``: read every byte that they were compiled from, and name the files that speak against them."""
+    """Operation ``list``: the modules that match the request's patterns (none: all), with state and evidence.
+    ``thorough``: read all their inputs, and list the files of each reason."""
     root, thorough, patterns = root_of(request), bool(request.get("thorough")), request.get("patterns") or []
     answer: dict[str, Any] = {"root": root, "exists": True, "modules": [], "building": [], "package": {},
                               "leftovers": {"count": 0, "bytes": 0}, "problems": []}  # fmt: skip
@@ -388,7 +385,7 @@ def run_list(request: dict[str, Any]) -> dict[str, Any]:
             shelf = choice.shelf
             left = len(modules) + len(choice.entries) - tree.LISTED
             if left > 0:
-                tree.note(cache.problems, shelf.shown + ": " + str(left) + " more modules; name those that you want")
+                tree.note(cache.problems, shelf.shown + ": " + str(left) + " more modules; name modules to see them")
             for name, kind in list(choice.entries.items())[: tree.LISTED - len(modules)]:
                 module = describe(shelf, name, kind, cache.problems)
                 if module is not None:
@@ -410,7 +407,7 @@ def run_list(request: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class Record:
-    """One baseline that was recorded, or why it was not and which files speak against it."""
+    """One recorded baseline, or the reason for none, with the files that changed."""
 
     version: str
     arch: str
@@ -422,8 +419,8 @@ class Record:
 
 
 def run_baseline(request: dict[str, Any]) -> dict[str, Any]:
-    """Operation ``baseline``: remember what the chosen modules are made of. One whose files changed after it was linked
-    is refused unless ``force``."""
+    """Operation ``baseline``: record the files of the chosen modules. Refuses a module whose files changed after it was
+    linked, unless ``force``."""
     patterns = request.get("patterns") or []
     with asked(request) as cache:
         reader, files, done = Reader(), tree.Files(), []
@@ -437,7 +434,7 @@ def run_baseline(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _record(cache: Cache, recipe: Recipe, files: tree.Files, request: dict[str, Any]) -> tuple[str, list[str]]:
-    """Record one module; or why not, and the files that speak against it."""
+    """Record one module; returns ("", []), or the reason for none and the files that changed."""
     shelf, name = recipe.shelf, recipe.name
     changed = _changed_since(recipe, files, request)
     if lock_of(shelf, name + ".lock", cache.problems)[0]:
@@ -451,18 +448,18 @@ def _record(cache: Cache, recipe: Recipe, files: tree.Files, request: dict[str, 
     text = json.dumps(record_of(recipe, files, {**(request.get("environ") or {}), **os.environ}))
     with tree.opened(name, shelf.fd) as fd:
         if library_of(name, fd) != recipe.library:
-            return "it was built again meanwhile", []
+            return "it was built again just now", []
     write_record(cache, shelf, name, text)
     return "", []
 
 
 def _changed_since(recipe: Recipe, files: tree.Files, request: dict[str, Any]) -> list[str]:
-    """What came after the library: a record must show what it was made of. ``since``: when our own compilation began,
-    in ns; 0: it isn't known."""
+    """Inputs that changed after the library was linked. ``since``: the start of envgen's own compilation in ns; 0:
+    unknown."""
     if recipe.library is None or request.get("force"):
         return []
     linked = recipe.library[1]
-    # What changed while the compiler ran may have been read before or after.
+    # The compiler may have read a file that changed meanwhile before or after the change.
     limit = min(request.get("since") or linked, linked)
     changed = []
     for path in recipe.inputs:

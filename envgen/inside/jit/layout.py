@@ -1,4 +1,4 @@
-"""Where modules lie: ``<root>/<version>[/<arch>]/cached_ops/<module>`` in every FlashInfer release from 0.5.3 to 0.7.2.
+"""The layout of a cache: ``<root>/<version>[/<arch>]/cached_ops/<module>`` (FlashInfer 0.5.3 to 0.7.2).
 
 Without a GPU and without FLASHINFER_CUDA_ARCH_LIST the arch folder is missing.
 """
@@ -13,14 +13,14 @@ from typing import Any
 from envgen.inside.jit.tree import FOLDER, GONE, LISTED, Fault, note, note_unless_gone, reason
 
 OURS = ".envgen"  # beside the versions: records of envgen
-WORK = ".envgen-work-"  # folders at the top of a cache for what goes
-# What may lie beside the versions: downloaded kernels, autotuner results (0.7).
+WORK = ".envgen-work-"  # folders at the top of a cache for what is being deleted
+# Other folders beside the versions: downloaded kernels, autotuner results (0.7).
 BESIDE = ("autotune", "cubins")
 
 
 @dataclass
 class Shelf:
-    """One ``cached_ops`` folder. ``base`` = the folder that also holds ``generated``; both are open descriptors."""
+    """One ``cached_ops`` folder. ``base``: its parent, which also holds ``generated``; both are open descriptors."""
 
     root: str
     version: str
@@ -45,7 +45,7 @@ class Shelf:
 
 @dataclass
 class Cache:
-    """The root and all its shelves, closed at the end of a ``with``. ``problems`` = what was left out, and why."""
+    """The root and all its shelves, closed at the end of a ``with``. ``problems``: what was left out, and why."""
 
     root: str
     fd: int
@@ -63,14 +63,14 @@ class Cache:
 
 
 def root_of(request: dict[str, Any]) -> str:
-    """The explicit root, or FlashInfer's own rule."""
+    """The root in the request, or FlashInfer's default."""
     base = os.environ.get("FLASHINFER_WORKSPACE_BASE") or os.path.expanduser("~")
     return str(request.get("root") or os.path.join(base, ".cache", "flashinfer"))
 
 
 def open_cache(root: str, version: str = "", archs: list[str] | None = None) -> Cache | None:
-    """Open the root (which may be a link) and every ``cached_ops`` of the wanted version and archs, through no link;
-    None when there is no root."""
+    """Open the root (which may be a link) and every ``cached_ops`` of this version and these archs, through no link;
+    None without a root."""
     real = os.path.realpath(root)
     try:
         cache = Cache(real, os.open(real, FOLDER))
@@ -89,7 +89,7 @@ def open_cache(root: str, version: str = "", archs: list[str] | None = None) -> 
 
 
 def _open_version(cache: Cache, version: str, archs: list[str] | None) -> None:
-    """The shelf of each arch, and the version's own where it was used without one."""
+    """Open the shelf of each arch, and the version's own where it was used without an arch."""
     fd = _open(cache, version, cache.fd, version)
     if fd is None:
         return
@@ -118,7 +118,7 @@ def _open(cache: Cache, name: str, dir_fd: int, shown: str) -> int | None:
 
 
 def _folders(cache: Cache, fd: int, shown: str) -> list[str]:
-    """The folders in ``fd``, sorted. Links are not followed, but remembered."""
+    """The sorted folders in ``fd``. Links are not followed, but noted."""
     names = []
     try:
         with os.scandir(fd) as entries:
@@ -132,20 +132,20 @@ def _folders(cache: Cache, fd: int, shown: str) -> list[str]:
     return sorted(names)
 
 
-# Words that may name something in the cache, and words that could lead elsewhere. The host checks them too.
+# Checks of names in a request; the host makes them, too.
 
 
 def is_reserved(name: str) -> bool:
-    """``tmp`` holds the locks; names with a leading dot are ninja's (.ninja_log) and ours (trash)."""
+    """``tmp`` holds the locks; names with a leading dot are ninja's (.ninja_log) or envgen's."""
     return name == "tmp" or name.startswith(".")
 
 
 def check_name(name: str, what: str) -> None:
-    """Refuse what is not a single name inside the cache. Called before anything is opened."""
+    """Refuse what is not a single name inside the cache."""
     if not name:
         raise Fault("refused", "an empty " + what + " names nothing")
     if "/" in name or "\0" in name or name in (".", ".."):
-        raise Fault("refused", repr(name) + " is a path, not a " + what + "; nothing outside the cache is ever touched")
+        raise Fault("refused", repr(name) + " is a path, not a " + what)
 
 
 def check_request(patterns: list[str], version: str, archs: list[str] | None) -> None:
@@ -153,13 +153,13 @@ def check_request(patterns: list[str], version: str, archs: list[str] | None) ->
     for pattern in patterns:
         check_name(pattern, "module")
         if is_reserved(pattern):
-            raise Fault("refused", repr(pattern) + " is not a module: it belongs to the cache's own housekeeping")
+            raise Fault("refused", repr(pattern) + " is not a module, but a file of the cache itself")
     for word, what in [(version, "version")] + [(arch, "arch") for arch in archs or ()]:
         if word:
             check_name(word, what)
 
 
-# Which modules a request means: exact names, globs, everything
+# The modules of a request: exact names, globs, everything.
 
 
 def entries_of(shelf: Shelf, problems: list[str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Which FlashInfer is imported, and which prebuilt libraries win over compiled ones."""
+"""The FlashInfer that Python imports, and prebuilt libraries that it loads instead of compiled ones."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ def parse_arch(text: str) -> tuple[int, int, str] | None:
 
 
 def runs(code: str, device: str) -> bool:
-    """Can a GPU of ``device`` run machine code for ``code``? CUDA's rule: ``a`` on that GPU alone, else on all later
-    ones of its major version."""
+    """Whether a GPU of ``device`` runs machine code for ``code``. CUDA's rule: ``a`` only on that GPU, else on all
+    later ones of its major version."""
     made, gpu = parse_arch(code), parse_arch(device)
     if made is None or gpu is None or made[0] != gpu[0]:
         return False
     return made[1] == gpu[1] if made[2] == "a" else made[1] <= gpu[1]
 
 
-# Which FlashInfer this container's Python imports. It is looked for and not imported: that would bring torch along
+# The package is found, and not imported, which would import torch.
 
 UNKNOWN = "0.0.0+unknown"
 
 
 @dataclass
 class Package:
-    """``root`` is the folder that Python imports; ``aot`` where libraries would win over compiled ones; ``providers``:
-    folder, archs and modules of each package of such libraries (from 0.7 on)."""
+    """``root``: the folder that Python imports; ``aot``: the folder of prebuilt libraries; ``providers``: folder, archs
+    and modules of each package of prebuilt libraries (from 0.7 on)."""
 
     root: str = ""
     version: str = ""
@@ -44,7 +44,7 @@ class Package:
     providers: list[tuple[str, list[str], set[str]]] = field(default_factory=list)
 
     def masking(self, name: str, archs: list[str]) -> str:
-        """The prebuilt library that is loaded instead of this module on every GPU of ``archs``; empty: none is."""
+        """The prebuilt library that is loaded instead of this module on every GPU of ``archs``; "" without one."""
         path = self.aot + "/" + name + "/" + name + ".so"
         if self.aot and os.path.exists(path):
             return path
@@ -62,19 +62,19 @@ class Package:
 
 
 def folder_of(name: str) -> str:
-    """The folder of the package that would be imported; "" for none."""
+    """The folder of a package that Python would import; "" without one."""
     try:
         spec = importlib.util.find_spec(name)
-    except Exception:  # of somebody's import hook
+    except Exception:  # raised by an import hook
         return ""
     return os.path.dirname(spec.origin) if spec is not None and spec.origin else ""
 
 
 def package_of() -> Package:
-    """The FlashInfer of this Python; all empty where there is none.
+    """The FlashInfer of this Python; all fields empty without one.
 
-    From 0.7 on its jit-cache is a small package that finds prebuilt libraries; those of another version than FlashInfer
-    are ignored. Up to 0.6 such a package stops the import.
+    From 0.7 on its jit-cache is a small package that finds prebuilt libraries; FlashInfer ignores those of another
+    version. Up to 0.6 such a package makes the import fail.
     """
     sys.path[:] = [path for path in sys.path if path]  # as a service starts: -c puts the working folder first
     folder = folder_of("flashinfer")
@@ -92,7 +92,7 @@ def package_of() -> Package:
 
 
 def providers_of(version: str) -> list[tuple[str, list[str], set[str]]]:
-    """What the jit-cache for this FlashInfer names."""
+    """The providers of the jit-cache for this FlashInfer."""
     shim: Any = importlib.import_module("flashinfer_jit_cache")
     loose = bool(os.environ.get("FLASHINFER_DISABLE_VERSION_CHECK")) or version == UNKNOWN
     if not (loose or shim.__version__ == version or shim.__version__.startswith(version + "+")):

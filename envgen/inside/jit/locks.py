@@ -1,6 +1,6 @@
-"""FlashInfer's lock files: ``flock`` locks of the package filelock. A file's presence means nothing; only flock counts.
+"""FlashInfer's lock files: ``flock`` locks of the package filelock. A file alone is not a lock.
 
-A lock file is never deleted: one process could wait on the old file while another makes a new one, and both hold one.
+A lock file is never deleted: a process could wait on the old file while another creates a new one, and both hold one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LockId = Tuple[int, int]  # device and inode of a lock file: the same in every c
 
 
 class Held(Exception):
-    """Another process has it. ``lock`` identifies the file, to find the holder."""
+    """Another process holds the lock; ``lock`` identifies its file."""
 
     def __init__(self, status: os.stat_result) -> None:
         super().__init__("held")
@@ -33,10 +33,10 @@ class Held(Exception):
 
 
 def probe(name: str, dir_fd: int) -> None:
-    """Raises Held when the lock is held; nothing when it is free or not there.
+    """Raises Held where the lock is held.
 
-    Takes a shared lock for an instant, on a descriptor that can't write: this works on a read-only mount too, and a
-    builder that meets it tries again 50 ms later.
+    Takes a shared lock for an instant, on a read-only descriptor, which works on a read-only mount, too; a builder that
+    meets it retries after 50 ms.
     """
     try:
         with tree.opened(name, dir_fd, tree.FILE) as fd:
@@ -51,8 +51,8 @@ def probe(name: str, dir_fd: int) -> None:
 
 
 def acquire(name: str, dir_fd: int, shown: str) -> int:
-    """Take the lock without waiting; the descriptor holds it until it is closed. Raises Held, or Fault."""
-    patience = 2
+    """Take the lock without waiting; closing the descriptor releases it. Raises Held, or Fault."""
+    retries = 2
     for _ in range(20):
         fd = -1
         try:
@@ -61,17 +61,17 @@ def acquire(name: str, dir_fd: int, shown: str) -> int:
             if not stat.S_ISREG(status.st_mode):
                 raise tree.Fault("refused", "the lock " + shown + " is not a regular file")
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Newer filelock releases unlink the file on release: a lock on a file without a name guards nothing.
+            # Newer filelock releases unlink the file on release: a lock on an unlinked file is useless.
             if os.path.samestat(os.stat(name, dir_fd=dir_fd, follow_symlinks=False), status):
-                taken, fd = fd, -1
-                return taken
+                locked, fd = fd, -1
+                return locked
         except OSError as error:
             if error.errno in BUSY and fd >= 0:
-                if not patience:
+                if not retries:
                     raise Held(status) from None
-                patience -= 1
-                time.sleep(0.02)  # it may be the instant of another envgen's probe()
-            elif error.errno not in (errno.EEXIST, *tree.GONE):  # made or removed by another at this moment
+                retries -= 1
+                time.sleep(0.02)  # it may be another envgen's probe()
+            elif error.errno not in (errno.EEXIST, *tree.GONE):  # created or removed by another process now
                 raise tree.Fault("refused", "the lock " + shown + " can't be taken: " + tree.reason(error)) from None
         finally:
             if fd >= 0:
@@ -94,10 +94,10 @@ def _open_lock(name: str, dir_fd: int) -> int:
 
 
 def acquire_inside(path: str, dir_fd: int, shown: str, *, dry: bool = False) -> int | None:
-    """Take (``dry``: test) a lock at ``path`` below a folder; no link on the way is followed.
+    """Take (``dry``: test) a lock at ``path`` below a folder, through no link. Raises Held, or Fault.
 
-    FlashInfer 0.7 keeps the locks of some kernels inside the module's folder (cake_gdn, ...). None: nothing was taken,
-    for it is gone, or only tested. Raises Held, or Fault.
+    FlashInfer 0.7 keeps the locks of some kernels inside the module's folder (cake_gdn, ...). None: the lock no longer
+    exists, or was only tested.
     """
     *folders, name = path.split("/")
     try:
@@ -111,7 +111,7 @@ def acquire_inside(path: str, dir_fd: int, shown: str, *, dry: bool = False) -> 
 
 
 def own_as(fd: int, folder_fd: int) -> None:
-    """Give what root made to the owner of its folder, who must be able to open it for the next build."""
+    """As root, give a new file to the owner of its folder, whose next build must open it."""
     if os.geteuid() == 0:
         owner = os.fstat(folder_fd)
         with suppress(OSError):  # a file system without owners
@@ -119,7 +119,7 @@ def own_as(fd: int, folder_fd: int) -> None:
 
 
 def enter(fd: int, name: str) -> int:
-    """The folder ``name`` in ``fd``, open; made where it is missing. A link of that name is an OSError."""
+    """The folder ``name`` in ``fd``, open, created where it is missing. OSError for a link."""
     try:
         os.mkdir(name, 0o777, dir_fd=fd)
         fresh = True
@@ -131,18 +131,18 @@ def enter(fd: int, name: str) -> int:
     return inner
 
 
-# Taking the locks of many modules at once: all of them, or a refusal that names who holds one
+# The locks of many modules: all of them, or a refusal with the holders.
 
 
 def make_lock_folder(shelf_fd: int) -> None:
-    """``cached_ops/tmp``, made where it is missing. Raises Fault when it is a link or a file."""
+    """Create ``cached_ops/tmp`` where it is missing. Raises Fault for a link or a file."""
     with tree.refusing("cached_ops/tmp (the locks) can't be opened"):
         os.close(enter(shelf_fd, "tmp"))
 
 
 def raise_limit(wanted: int) -> None:
-    """One descriptor a lock: a large cache needs more than the usual 1024."""
-    with suppress(OSError, ValueError):  # then opening a lock says so
+    """Raise the limit of open files: one descriptor per lock is more than the usual 1024 for a large cache."""
+    with suppress(OSError, ValueError):  # then opening a lock fails
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted += 4096
         if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -151,8 +151,8 @@ def raise_limit(wanted: int) -> None:
 
 
 class Hold:
-    """The batch lock of each shelf, and the locks of these modules and inside of them, without waiting (``dry``: tested
-    only). Raises a ``refused`` Fault with the holders when one is held."""
+    """Takes (``dry``: tests) the batch lock of each shelf, and the locks of these modules and inside of them, without
+    waiting. Raises a ``refused`` Fault with the holders where one is held."""
 
     def __init__(self, shelves: list[tuple[Shelf, list[str]]], *, dry: bool = False) -> None:
         raise_limit(sum(len(names) for _, names in shelves))
@@ -167,10 +167,10 @@ class Hold:
                 self._acquire(self.batches, shelf, "tmp/" + BATCH)
                 for name in names:
                     self._acquire(self.modules, shelf, "tmp/" + name + ".lock")
-            for shelf, names in shelves if not self._held else []:  # no more come while the module's own lock is ours
+            for shelf, names in shelves if not self._held else []:  # the module's own lock keeps new ones out
                 for name in names:
-                    found = tree.measure_path(name, shelf.fd)
-                    for path in found.locks if found is not None else ():
+                    measured = tree.measure_path(name, shelf.fd)
+                    for path in measured.locks if measured is not None else ():
                         self._acquire(self.modules, shelf, name + "/" + path)
             if self._held:
                 known = holders([lock for _, lock in self._held])
@@ -181,16 +181,16 @@ class Hold:
             self.release()
             raise
 
-    def _acquire(self, taken: list[int], shelf: Shelf, path: str) -> None:
+    def _acquire(self, fds: list[int], shelf: Shelf, path: str) -> None:
         shown = shelf.shown + "/" + path
         try:
             fd = acquire_inside(path, shelf.fd, shown, dry=self.dry)
-            taken += [] if fd is None else [fd]
+            fds += [] if fd is None else [fd]
         except Held as held:
             self._held.append((shown, held.lock))
 
     def release(self) -> None:
-        """Let the builders in again. Closing is releasing; the files stay."""
+        """Release all locks; the files stay."""
         close_all(self.modules)
         close_all(self.batches)
 
@@ -200,17 +200,17 @@ def close_all(fds: list[int]) -> None:
         os.close(fds.pop())
 
 
-# Which processes hold a lock, and which have loaded a library: read from /proc, as far as this container can see
+# Processes that hold a lock or have loaded a library, from /proc: those that this container sees.
 
-# A line of /proc/PID/maps whose file is, or was when it was cleared, in a cache; the inode.
+# A line of /proc/PID/maps with a file that is in a cache, or was until it was cleared; the inode.
 _MAPPED = re.compile(rb"^\S+ \S+ \S+ \S+ (\d+) +/.*/(?:cached_ops|" + re.escape(WORK.encode()) + rb"\w+)/", re.M)
-_FLOCK = re.compile(rb"^\d+: FLOCK +\S+ +\S+ +(\d+) +\w+:\w+:(\d+) ", re.M)  # waiting ones (``->``) hold nothing
+_FLOCK = re.compile(rb"^\d+: FLOCK +\S+ +\S+ +(\d+) +\w+:\w+:(\d+) ", re.M)  # not those that wait (``->``)
 
 
 def holders(locks: list[LockId], proc: str = "/proc") -> dict[LockId, list[dict[str, object]]]:
     """For each lock file, the processes that hold a flock on it: pid and command.
 
-    By the inode alone: on btrfs and overlayfs /proc/locks names another device than stat does.
+    Compares inodes alone: on btrfs and overlayfs /proc/locks has another device than stat.
     """
     found: dict[LockId, set[int]] = {lock: set() for lock in locks}
     for pid, number in _FLOCK.findall(read_bytes(proc + "/locks")) if locks else ():
@@ -221,9 +221,9 @@ def holders(locks: list[LockId], proc: str = "/proc") -> dict[LockId, list[dict[
 
 
 def loaded(inodes: dict[int, str], proc: str = "/proc") -> tuple[list[dict[str, object]], int]:
-    """Processes that have mapped a library of the cache, and how many processes could not be inspected.
+    """Processes that have mapped a library of the cache, and the number of processes that could not be inspected.
 
-    Libraries are identified by inode: the same file has another path in every container, and once it is cleared.
+    Libraries are identified by inode: paths differ between containers, and after a clear.
     """
     found: list[dict[str, object]] = []
     unseen = 0
@@ -258,7 +258,7 @@ def command(pid: int, proc: str = "/proc") -> str:
 
 
 def run_look(request: dict[str, Any]) -> dict[str, Any]:
-    """Operation ``look``: which processes of this container hold ``locks`` ([device, inode] each), or have loaded
+    """Operation ``look``: the processes of this container that hold ``locks`` ([device, inode] each), or have loaded
     ``libraries`` ([inode, module] each)."""
     locks = [(device, inode) for device, inode in request.get("locks") or ()]
     users, unseen = loaded(dict(request.get("libraries") or ()))
@@ -266,14 +266,14 @@ def run_look(request: dict[str, Any]) -> dict[str, Any]:
     return {"holders": [known[lock] for lock in locks], "users": users, "unseen": unseen}
 
 
-# Folders at the top of a cache for what goes: modules that are cleared, namespaces that are removed
+# Folders at the top of a cache for modules and namespaces that are being deleted.
 #
-# Whoever made one holds a lock on it. What has no holder was left by a killed run, and the next one deletes it.
+# The creator of one holds a lock on it. One without a holder is from a killed run, and the next run deletes it.
 
 
 @contextmanager
 def scratch(top: int, errors: list[str]) -> Iterator[int]:
-    """A new folder in ``top``, open and locked. At the end it goes, with all that is in it."""
+    """A new folder in ``top``, open and locked; deleted with its content at the end."""
     with tree.refusing("the cache can't be written"):
         name, work = _begin(top)
     try:
@@ -287,7 +287,7 @@ def scratch(top: int, errors: list[str]) -> Iterator[int]:
 
 
 def _begin(top: int) -> tuple[str, int]:
-    """Name and descriptor. Until it is locked it looks left behind: where a sweep has taken it, another one is made."""
+    """Name and descriptor. A sweep may take the folder before it is locked: then create another one."""
     while True:
         name = WORK + os.urandom(8).hex()
         os.mkdir(name, 0o700, dir_fd=top)
@@ -300,9 +300,9 @@ def _begin(top: int) -> tuple[str, int]:
 
 
 def sweep(top: int, errors: list[str], *, dry: bool = False) -> dict[str, int]:
-    """Delete what killed runs left in ``top`` (``dry``: only look); how much it was. What can't be removed is reported
-    in ``errors`` and stops nothing."""
-    found = {"count": 0, "bytes": 0}
+    """Delete (``dry``: measure) what killed runs left in ``top``; its count and bytes. What can't be removed is added
+    to ``errors``."""
+    swept = {"count": 0, "bytes": 0}
     for name in [name for name in listing(top) if name.startswith(WORK)]:
         with ExitStack() as stack:  # the lock is held until it is gone
             try:
@@ -311,15 +311,15 @@ def sweep(top: int, errors: list[str], *, dry: bool = False) -> dict[str, int]:
                 if error.errno in (*BUSY, *tree.GONE):
                     continue
             measured = tree.measure_path(name, top)
-            found["count"] += 1
-            found["bytes"] += measured.bytes if measured is not None else 0
+            swept["count"] += 1
+            swept["bytes"] += measured.bytes if measured is not None else 0
             if not dry:
                 tree.remove(name, top, os.fstat(top).st_dev, errors, name)
-    return found
+    return swept
 
 
 def discard(names: list[str], top: int, errors: list[str]) -> None:
-    """Remove these folders. Each is renamed first: what is half removed must not look whole."""
+    """Remove these folders. Each is renamed first, so that a partly removed one never looks complete."""
     sweep(top, errors)
     with scratch(top, errors) as work:
         for name in names:

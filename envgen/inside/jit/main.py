@@ -1,4 +1,4 @@
-"""One request in, one JSON document out, whatever happens."""
+"""Runs one operation, and always returns one JSON document."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Doc = Dict[str, Any]
 
 
 def run_sweep(request: Doc) -> Doc:
-    """Operation ``sweep``: how much killed runs left in the cache ``root``; it goes, unless ``dry_run``."""
+    """Operation ``sweep``: delete (``dry_run``: measure) what killed runs left in the cache ``root``."""
     errors: list[str] = []
     cache = open_cache(root_of(request))
     if cache is None:
@@ -26,10 +26,10 @@ def run_sweep(request: Doc) -> Doc:
 
 
 def run_spaces(request: Doc) -> Doc:
-    """Operation ``spaces``: how large the namespaces ``roots`` are and when they were last used.
+    """Operation ``spaces``: the size and the last use of the namespaces ``roots``.
 
-    ``remove``: names below ``parent`` that go. Last used = the youngest time of any file: FlashInfer opens the lock of
-    each module that it loads, and writes its log, so a use leaves its time there even when nothing is compiled.
+    ``remove``: names below ``parent`` to remove. The last use is the newest time of any file: FlashInfer opens the lock
+    of each module that it loads, and writes its log, so a use without a compilation counts, too.
     """
     found = []
     for root in request.get("roots") or ():
@@ -46,21 +46,20 @@ def run_spaces(request: Doc) -> Doc:
     return {"spaces": found, "errors": errors}
 
 
-# In a log: what 0.7.2 prints; a path in the cache, as ninja prints it from 0.6.1 on (FLASHINFER_JIT_VERBOSE, a failed
-# build); an output of ninja up to 0.6.0.
+# In a log: the message of 0.7.2; a path in the cache, which ninja prints from 0.6.1 on (FLASHINFER_JIT_VERBOSE, a
+# failed build); an output of ninja up to 0.6.0.
 NAME = r"(\w[\w.+-]*)"
 NAMED = re.compile(rf"Building JIT module {NAME};|/cached_ops/{NAME}/| -o {NAME}/[^/\s]+\.(?:o|so)(?=\s|$)")
 
 
 def named_in(text: str) -> set[str]:
-    """The modules that a log names."""
+    """The modules in a log."""
     return {next(filter(None, found.groups())) for found in NAMED.finditer(text)} - {"tmp"}
 
 
 def run_used(request: Doc) -> Doc:
-    """Operation ``used``: all modules that were ever compiled or loaded here, by FlashInfer's records: folders, locks
-    (a clear leaves them; filelock 3.20.4 to 3.29 doesn't), and ``flashinfer_jit.log``, where 0.7.2 names what it begins
-    to build."""
+    """Operation ``used``: all modules that were ever compiled or loaded here, by their folders, their locks (which stay
+    after a clear, except with filelock 3.20.4 to 3.29), and the builds in 0.7.2's ``flashinfer_jit.log``."""
     with asked(request) as cache:
         names: set[str] = set()
         for shelf, modules in modules_of(cache):

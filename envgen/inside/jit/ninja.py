@@ -1,4 +1,4 @@
-"""What ninja knows of a module: build.ninja, the record of what its objects were compiled from, and both together."""
+"""ninja's files of a module: build.ninja, and .ninja_deps with the inputs of its objects."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from envgen.inside.jit.layout import Shelf
 from envgen.inside.jit.tree import GONE, digest_of_text, opened, read_file, reason
 
-# build.ninja, read as ninja reads it, as far as paths go: escapes, continuations, variables, build lines
+# build.ninja, parsed like ninja does, for paths: escapes, continuations, variables, build lines.
 
 _NAME = re.compile(r"[\w.-]+", re.ASCII)
 _TOKEN = re.compile(
@@ -36,7 +36,7 @@ def logical_lines(text: str) -> list[str]:
         line = line[:-1] if line.endswith("\r") else line
         line = held + line.lstrip(" \t") if held else line
         if (len(line) - len(line.rstrip("$"))) % 2:
-            held = line[:-1] or " "  # what is joined may be empty so far, but it is still a continuation
+            held = line[:-1] or " "  # an empty continuation is one, too
         else:
             lines.append(line)
             held = ""
@@ -80,8 +80,8 @@ def _tokens(text: str, variables: dict[str, str]) -> list[tuple[str, str]]:
 
 
 def parse(text: str, variables: dict[str, str] | None = None) -> tuple[list[Edge], bool]:
-    """All build lines, and whether every line could be understood (a damaged one is skipped); the file's variables are
-    put into ``variables``."""
+    """All build lines, and whether every line was understood (a damaged one is skipped). Fills ``variables`` with the
+    file's variables."""
     variables = {} if variables is None else variables
     edges: list[Edge] = []
     whole = True
@@ -114,12 +114,12 @@ def _edge(text: str, variables: dict[str, str]) -> Edge | None:
     return Edge(outputs, rest[1:]) if outputs and rest else None
 
 
-# ninja's own record of what each object was compiled from: ``.ninja_deps``, versions 3 and 4. Read, never written.
+# ninja's record of each object's inputs: ``.ninja_deps``, versions 3 and 4. Only read.
 #
-# A ninja of another version than the container's would delete or misread the log beside it, even when told to change
-# nothing; so no ninja is asked. The record is a header and then a list of records, each led by its length. A path
-# record gives the next number a name; one whose length has the top bit set says what an output depends on, in such
-# numbers. A later entry for the same output replaces the earlier.
+# ninja itself is not run: another version than the container's would delete or misread the log beside it, even in a dry
+# run. The file is a header and a list of records, each after its length. A path record gives a name to the next number;
+# a record whose length has the top bit set has the inputs of an output, as such numbers. A later record for the same
+# output replaces the earlier one.
 
 MAGIC = b"# ninjadeps\n"
 LONGEST = (1 << 19) - 1  # ninja refuses longer records
@@ -128,15 +128,15 @@ _TOP = 1 << 31
 
 @dataclass
 class Deps:
-    """What is in one file. ``whole`` is False where it ends in mid-record or holds what ninja never writes."""
+    """The content of one file. ``whole``: False where it is cut off or has something that ninja never writes."""
 
     version: int = 0
-    inputs: dict[str, list[str]] = field(default_factory=dict)  # output -> all that it was compiled from
+    inputs: dict[str, list[str]] = field(default_factory=dict)  # output -> its inputs
     whole: bool = False
 
 
 def parse_deps(data: bytes) -> Deps:
-    """Read all that can be understood. Never raises, whatever the bytes."""
+    """Parse as much as possible. Never raises."""
     found = Deps()
     position, end = len(MAGIC) + 4, len(data)
     if not data.startswith(MAGIC) or end < position:
@@ -155,11 +155,11 @@ def parse_deps(data: bytes) -> Deps:
         numbers = struct.unpack("<%dI" % (size // 4), record)
         if is_deps:
             inputs = numbers[head // 4 :]
-            if size < head or max(numbers[0], *inputs, 0) >= len(paths):  # of paths that were not named before
+            if size < head or max(numbers[0], *inputs, 0) >= len(paths):  # of unknown paths
                 break
             found.inputs[paths[numbers[0]]] = [paths[number] for number in inputs]
         else:
-            # The checksum is the number's complement: a record out of its place shows.
+            # The checksum is the complement of the path's number.
             if size < 8 or numbers[-1] != (~len(paths) & 0xFFFFFFFF):
                 break
             paths.append((record[:-7] + record[-7:-4].rstrip(b"\0")).decode("utf-8", "surrogateescape"))
@@ -168,25 +168,25 @@ def parse_deps(data: bytes) -> Deps:
     return found
 
 
-# How a module was compiled: what build.ninja says, and every file that .ninja_deps names for its objects
+# How a module was compiled: build.ninja, and the inputs of its objects in .ninja_deps.
 
-# The lines of build.ninja that decide what comes out, besides the sources.
+# The variables of build.ninja that determine the output, besides the sources.
 FLAGS = ("cxx", "nvcc", "common_cflags", "cflags", "post_cflags", "cuda_cflags", "cuda_post_cflags", "ldflags")
 
 
 @dataclass
 class Recipe:
-    """What one module folder records of its own compilation."""
+    """How one module was compiled, by the files in its folder."""
 
     shelf: Shelf
     name: str
-    machine: str = ""  # that its .so is for, as `uname -m` says it
-    library: tuple[int, int] | None = None  # size and mtime in ns of the .so: which build this is
-    ninja: str = ""  # digest of build.ninja; empty: there is none
+    machine: str = ""  # of its .so, as `uname -m` prints it
+    library: tuple[int, int] | None = None  # size and mtime in ns of the .so, which identify the build
+    ninja: str = ""  # digest of build.ninja; "" without one
     variables: dict[str, str] = field(default_factory=dict)
     inputs: list[str] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
-    recorded: bool = False  # is every object's compilation in .ninja_deps
+    recorded: bool = False  # every object is in .ninja_deps
     problem: str = ""
 
     @property
@@ -210,7 +210,7 @@ class Recipe:
         return [word for name in names for word in self.variables.get(name, "").split()]
 
     def is_debug(self) -> bool:
-        """Compiled for a debugger, without optimisation: FLASHINFER_JIT_DEBUG, or FLASHINFER_JIT_VERBOSE alone."""
+        """Whether it was compiled for a debugger, without optimisation (FLASHINFER_JIT_DEBUG or _VERBOSE)."""
         words = self.words("cuda_cflags", "cuda_post_cflags")
         return "-G" in words or "--device-debug" in words
 
@@ -221,13 +221,13 @@ class Recipe:
 
 
 class Reader:
-    """Reads recipes. The record that all modules of a shelf share up to 0.6.0 is read once."""
+    """Reads recipes. The .ninja_deps that all modules of a shelf share up to 0.6.0 is read once."""
 
     def __init__(self) -> None:
         self._shared: dict[int, Deps] = {}
 
     def read(self, shelf: Shelf, name: str) -> Recipe:
-        """Never raises for what is damaged or missing: ``problem`` has the reason."""
+        """The recipe of a module; ``problem`` has the reason for a damaged or missing part."""
         recipe = Recipe(shelf, name)
         try:
             with opened(name, shelf.fd) as fd:
@@ -263,7 +263,7 @@ class Reader:
 
 
 def library_of(name: str, fd: int) -> tuple[int, int] | None:
-    """Size and time of the module's library; None where there is none yet."""
+    """Size and time of the module's library; None without one."""
     try:
         status = os.stat(name + ".so", dir_fd=fd, follow_symlinks=False)
     except OSError:
@@ -291,7 +291,7 @@ def machine_of(name: str, fd: int) -> str:
 
 
 def _deps(fd: int) -> Deps | None:
-    """The record in this folder; None where there is none."""
+    """The .ninja_deps of this folder; None without one."""
     try:
         return parse_deps(read_file(".ninja_deps", fd))
     except OSError as error:

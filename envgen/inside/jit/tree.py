@@ -1,4 +1,4 @@
-"""Folders by descriptor: nothing here follows a link, and nothing here can be led out of the folder it was given."""
+"""Folders by descriptor: nothing here follows a link or leaves its folder."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 GONE = (errno.ENOENT, errno.ESTALE)
 NOT_A_FOLDER = (errno.ELOOP, errno.ENOTDIR)
-MANY = 100  # problems of one kind that are named; a folder of a million strange files must not fill the answer
-LISTED = 4000  # modules, and other things, in one answer
+MANY = 100  # problems of one kind in one answer
+LISTED = 4000  # modules in one answer
 _SPECIAL = 100  # locks and libraries of one module; FlashInfer 0.7 has a few
 Stamp = Tuple[int, int, int, int]  # inode, size, mtime and ctime in ns
 
 
 class Fault(Exception):
-    """Why nothing was done: ``refused``, ``not_found`` or ``failed``, one sentence, and what the host wants to know."""
+    """Nothing was done: ``refused``, ``not_found`` or ``failed``, with one sentence, and data for the host."""
 
     def __init__(self, kind: str, message: str, **data: object) -> None:
         super().__init__(message)
@@ -43,30 +43,30 @@ def refusing(what: str) -> Iterator[None]:
 
 
 def reason(error: OSError) -> str:
-    """The system's own words for an error, without paths."""
+    """The system's message for an error, without paths."""
     return error.strerror or type(error).__name__
 
 
 def short(path: str) -> str:
-    """A path for a message; a hostile one has thousands of characters."""
+    """A path for a message, cut to 200 characters."""
     return path if len(path) <= 200 else path[:200] + "..."
 
 
 def note(problems: list[str], text: str) -> None:
-    """Add a problem, unless there are too many already."""
+    """Add a problem, up to MANY."""
     if len(problems) <= MANY:
         problems.append(text if len(problems) < MANY else "and more")
 
 
 def note_unless_gone(problems: list[str], shown: str, error: OSError) -> None:
-    """What vanished while we looked is not a problem."""
+    """Add a problem, unless the file has just been removed."""
     if error.errno not in GONE:
         note(problems, shown + ": " + reason(error))
 
 
 @contextmanager
 def noting(problems: list[str], shown: str) -> Iterator[None]:
-    """An OSError inside is a problem, unless something vanished while we looked."""
+    """An OSError inside is a problem, unless a file has just been removed."""
     try:
         yield
     except OSError as error:
@@ -88,7 +88,7 @@ def open_folder(fd: int, name: str) -> int:
 
 
 def descend(fd: int, parts: Sequence[str], step: Callable[[int, str], int] = open_folder) -> int:
-    """The folder below ``fd``, open. Links on the way are not followed. ``step`` opens one, or makes it."""
+    """The folder below ``fd``, open, through no link. ``step`` opens or creates one part."""
     fd = os.dup(fd)
     for part in parts:
         try:
@@ -110,7 +110,7 @@ def below(fd: int, parts: Sequence[str], step: Callable[[int, str], int] = open_
 
 
 def kind_of(name: str, dir_fd: int) -> str:
-    """``folder``, ``file``, ``link``, ``other`` or ``gone``; raises OSError when even that can't be seen."""
+    """``folder``, ``file``, ``link``, ``other`` or ``gone``; raises OSError where that can't be read."""
     try:
         mode = os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode
     except OSError as error:
@@ -138,7 +138,7 @@ def read_file(name: str, dir_fd: int, limit: int = 16 << 20) -> bytes:
 
 @dataclass
 class Measure:
-    """What a folder holds. ``newest`` is the time of its youngest file."""
+    """The content of a folder. ``newest``: the time of its newest file."""
 
     bytes: int = 0
     files: int = 0
@@ -150,7 +150,7 @@ class Measure:
 
 
 def measure(fd: int, total: Measure, prefix: str = "") -> Measure:
-    """Add up all files below the folder ``fd``: one stat a file, links counted as themselves."""
+    """Add up all files below the folder ``fd``: one stat per file, links as themselves."""
     try:
         entries = os.scandir(fd)
     except OSError as error:
@@ -166,7 +166,7 @@ def measure(fd: int, total: Measure, prefix: str = "") -> Measure:
             try:
                 status = entry.stat(follow_symlinks=False)
             except OSError:
-                continue  # it vanished while we looked
+                continue  # just removed
             total.files += 1
             total.bytes += status.st_size
             total.newest = max(total.newest, status.st_mtime)
@@ -183,7 +183,7 @@ def measure(fd: int, total: Measure, prefix: str = "") -> Measure:
 
 
 def measure_path(name: str, dir_fd: int) -> Measure | None:
-    """Measure the folder or file ``name``; None when it is gone."""
+    """Measure the folder or file ``name``; None where it is missing."""
     try:
         with opened(name, dir_fd) as fd:
             return measure(fd, Measure())
@@ -203,23 +203,22 @@ def measure_path(name: str, dir_fd: int) -> Measure | None:
 
 
 def remove(name: str, dir_fd: int, device: int, errors: list[str], shown: str) -> None:
-    """Remove a file or a whole folder below ``dir_fd``; no link is followed, and nothing is raised.
+    """Remove a file or a whole folder below ``dir_fd``, following no link. Failures are added to ``errors``.
 
-    What is mounted into the cache is left alone. What fails is put into ``errors``. (``shutil.rmtree`` takes a
-    descriptor from Python 3.11 on.)
+    Mounts in the cache stay. (``shutil.rmtree`` takes a descriptor only from Python 3.11 on.)
     """
     before = len(errors)
 
-    def gone(inner: str, fd: int, path: str, how: Callable[..., None]) -> None:
+    def delete(inner: str, fd: int, path: str, function: Callable[..., None]) -> None:
         try:
-            how(inner, dir_fd=fd)
+            function(inner, dir_fd=fd)
         except OSError as error:
-            if error.errno != errno.ENOTEMPTY or len(errors) == before:  # else what is in it was reported
+            if error.errno != errno.ENOTEMPTY or len(errors) == before:  # else its content was reported
                 note_unless_gone(errors, short(path), error)
 
     with noting(errors, shown):
         if kind_of(name, dir_fd) != "folder":
-            gone(name, dir_fd, shown, os.unlink)
+            delete(name, dir_fd, shown, os.unlink)
             return
         for path, folders, names, fd in os.fwalk(name, topdown=False, dir_fd=dir_fd):
             where = shown + path[len(name) :]
@@ -228,15 +227,15 @@ def remove(name: str, dir_fd: int, device: int, errors: list[str], shown: str) -
                 continue
             for inner in names + folders:
                 is_folder = kind_of(inner, fd) == "folder"
-                gone(inner, fd, where + "/" + inner, os.rmdir if is_folder else os.unlink)
-        gone(name, dir_fd, shown, os.rmdir)
+                delete(inner, fd, where + "/" + inner, os.rmdir if is_folder else os.unlink)
+        delete(name, dir_fd, shown, os.rmdir)
 
 
-# The files that modules were compiled from
+# The inputs of modules.
 
 
 class Files:
-    """Remembers what it saw, for many modules include the same: stamps, SHA-256 digests, real paths."""
+    """Stamps, SHA-256 digests and real paths of files, cached, since many modules include the same files."""
 
     def __init__(self) -> None:
         self.stamp = lru_cache(None)(stamp_of)
@@ -245,7 +244,7 @@ class Files:
 
 
 def stamp_of(path: str) -> Stamp | None:
-    """None when it isn't there. Links are followed, as the compiler did."""
+    """None for a missing file. Links are followed, as by the compiler."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):

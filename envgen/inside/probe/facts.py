@@ -1,7 +1,6 @@
-"""Runs INSIDE the container: collects one document of evidence, of the imports and of all that is around them.
+"""Runs inside the container: collects the doctor's evidence in one document.
 
-A part that fails becomes an entry of ``errors``. Values of environment variables leave the container only where the
-name is on a list of harmless ones.
+A part that fails becomes an entry of ``errors``. Only variables with harmless names leave the container with values.
 """
 
 from __future__ import annotations
@@ -27,21 +26,21 @@ SAFE_NAMES = set(  # one word a name
     HF_HUB_CACHE XDG_CACHE_HOME TRANSFORMERS_OFFLINE TMPDIR SSL_CERT_FILE REQUESTS_CA_BUNDLE""".split()  # noqa: SIM905
 )
 SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH", "COOKIE", "SIGNATURE", "PRIVATE")
-# What a locked build says about its inputs, and the packages of the base image that no installation may replace.
+# The inputs of a locked build, and the packages of the base image that no installation may replace.
 MANIFEST = "/opt/envgen/manifest.json"
 PROTECTED = "/opt/envgen/protected.json"
 MACHINES = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}
-STATE = "/opt/envgen/env/.envgen"  # what envgen-install notes
-# What vLLM's and FlashInfer's compiled modules are made of.
+STATE = "/opt/envgen/env/.envgen"  # of envgen-install
+# The sources of vLLM's and FlashInfer's compiled modules.
 COMPILED = ("csrc", "cmake", "CMakeLists.txt", "rust", "setup.py")
-GIT_LIMIT = 3.0  # seconds, for one question
-TOOL_LIMIT = 2.0  # seconds, for one compiler to say what it knows
+GIT_LIMIT = 3.0  # seconds, for one command
+TOOL_LIMIT = 2.0  # seconds, for one compiler
 GPU_LIMIT = 4.0  # seconds, for all of NVML
 COMPILERS = ("nvcc", "cicc", "ptxas", "cudafe++", "fatbinary", "nvlink", "ninja", "cc1plus", "c++", "g++", "gcc")
 TEXT_LIMIT = 2000
 LOAD_LIMIT = 8.0  # seconds, for each vocabulary
 NOWHERE = "http://127.0.0.1:9"  # the discard port: refused at once
-# gpt-oss's encoding is the only one that openai_harmony has, and o200k_base is its vocabulary.
+# openai_harmony only has gpt-oss's encoding, whose vocabulary is o200k_base.
 HARMONY = {"o200k_base": "HarmonyGptOss"}
 LOADER_TEXT = """
 import sys
@@ -70,7 +69,7 @@ def is_safe(name: str) -> bool:
 
 
 def without_password(value: str) -> str:
-    """A harmless name may still hold an address with a password in it."""
+    """The value, unless it is an address with a user, and so perhaps a password."""
     return "(an address with a user: not shown)" if "://" in value and "@" in value else value
 
 
@@ -82,7 +81,7 @@ def is_site(folder: str) -> bool:
 
 
 def pth_files(_request: Doc, document: Doc) -> list[Doc]:
-    """The .pth files of every site folder: they add entries to sys.path, or run a line of Python."""
+    """The .pth files of every site folder, which add entries to sys.path or run Python."""
     sites = (entry for entry in entries(document) if is_site(entry))
     found = []
     for path in (os.path.join(site, name) for site in sites for name in listing(site) if name.endswith(".pth")):
@@ -92,7 +91,7 @@ def pth_files(_request: Doc, document: Doc) -> list[Doc]:
 
 
 def metadata_folders(document: Doc) -> Iterator[Tuple[str, str, str, str]]:
-    """(entry of sys.path, name of the folder, name, version) of all that is installed, the first of a name wins."""
+    """(entry of sys.path, folder, name, version) of every installed distribution; the first of a name wins."""
     for entry in entries(document):
         for folder in listing(entry):
             if folder.endswith((".dist-info", ".egg-info")):
@@ -113,7 +112,7 @@ def header(path: str) -> Doc:
 
 
 def distributions(request: Doc, document: Doc) -> list[Doc]:
-    """Every installed distribution that the request asks about, in the order of sys.path: the first one wins."""
+    """The installed distributions that the request names, in the order of sys.path: the first one wins."""
     exact = [normal(item) for item in request.get("distributions", []) if not item.endswith("*")]
     starts = [normal(item[:-1]) for item in request.get("distributions", []) if item.endswith("*")]
     for package in request.get("packages", []):
@@ -122,12 +121,12 @@ def distributions(request: Doc, document: Doc) -> list[Doc]:
     found = []
     for entry, folder, name, _ in metadata_folders(document):
         if name in exact or any((name + "-").startswith(start.rstrip("-") + "-") for start in starts):
-            found.append(one_distribution(entry, folder))
+            found.append(distribution_facts(entry, folder))
     return found
 
 
-def one_distribution(entry: str, folder: str) -> Doc:
-    """Facts of one dist-info or egg-info; an egg-info may be a file."""
+def distribution_facts(entry: str, folder: str) -> Doc:
+    """Facts of one dist-info or egg-info (which may be a file)."""
     path = os.path.join(entry, folder)
     files = [path + name for name in ("/METADATA", "/PKG-INFO", "") if os.path.isfile(path + name)]
     found = header(files[0]) if files else {}
@@ -143,7 +142,7 @@ def one_distribution(entry: str, folder: str) -> Doc:
 
 
 def portions(request: Doc, document: Doc) -> list[Doc]:
-    """Every folder called like a package on sys.path, with or without __init__.py: who could win, who is left over."""
+    """Every folder on sys.path with the name of a package, with or without __init__.py."""
     found = []
     for package in request.get("packages", []):
         for entry in entries(document):
@@ -159,7 +158,7 @@ def portions(request: Doc, document: Doc) -> list[Doc]:
 
 
 def version_text(root: str) -> str | None:
-    """The version that the package itself would report, read from the file that its build writes; None without one."""
+    """The package's own version, from the file that its build writes; None without one."""
     texts = (read_text(os.path.join(root, name)) for name in ("_build_meta.py", "_version.py"))
     return next(filter(None, (value_of("__version__", text) for text in texts)), None)
 
@@ -175,7 +174,7 @@ def data_entry(root: str, name: str) -> Doc:
 
 
 def roots(request: Doc, document: Doc) -> list[Doc]:
-    """Package folders: those that an import would find, and those in a mounted checkout."""
+    """Package folders: those that an import finds, and those in a mounted checkout."""
     found = []
     for package in request.get("packages", []):
         folders = [os.path.dirname(cell["origin"]) for cell in document.get("imports", [])
@@ -193,38 +192,38 @@ def roots(request: Doc, document: Doc) -> list[Doc]:
 
 
 def binaries(request: Doc, _document: Doc) -> list[Doc]:
-    """Of checkouts whose compiled modules come from a wheel: which do, which don't, and whether the two fit.
+    """The compiled modules of checkouts with `binaries`: which are the wheel's, which are not, and whether both fit.
 
-    envgen-install has noted size and time of each module that was the wheel's, byte for byte.
+    envgen-install records size and time of each module that is the wheel's, byte for byte.
     """
     found = []
     for package in request.get("packages", []):
         wheels = [name for name in listing(package["wheel"]) if name.endswith(".whl")] if package.get("wheel") else []
         if not wheels or not os.path.isdir(package["mount"]):
             continue
-        noted = json.loads(read_text("%s/%s.binaries" % (STATE, package["source"]), 1 << 20) or "null")
-        there = {}
+        recorded = json.loads(read_text("%s/%s.binaries" % (STATE, package["source"]), 1 << 20) or "null")
+        present = {}
         for top, folders, names in os.walk(os.path.join(package["mount"], package["package"])):
             folders[:] = [name for name in folders if name not in ("__pycache__", "tests")]
             for path in (os.path.join(top, name) for name in names if name.endswith(".so")):
                 status = os.stat(path)
-                there[os.path.relpath(path, package["mount"])] = [status.st_size, status.st_mtime_ns]
+                present[os.path.relpath(path, package["mount"])] = [status.st_size, status.st_mtime_ns]
         fact = {
             "source": package["source"],
             "package": package["package"],
             "mount": package["mount"],
             "wheel": wheels[0],
-            "noted": noted is not None,
+            "noted": recorded is not None,
         }
-        noted = noted or {}
-        fact["modules"] = sorted(name for name, seen in there.items() if noted.get(name) == seen)
-        fact["others"] = sorted(name for name, seen in there.items() if noted.get(name) != seen)
-        fact["gone"] = sorted(set(noted) - set(there))
+        recorded = recorded or {}
+        fact["modules"] = sorted(name for name, seen in present.items() if recorded.get(name) == seen)
+        fact["others"] = sorted(name for name, seen in present.items() if recorded.get(name) != seen)
+        fact["gone"] = sorted(set(recorded) - set(present))
         git = ["git", "--no-optional-locks", "-C", package["mount"]]
         output, failed = call([*git, "describe", "--tags", "--abbrev=0", "--match", "v*"], GIT_LIMIT)
         fact["tag"] = "" if failed else output.strip()
         _, failed = call([*git, "diff", "--quiet", "v" + wheels[0].split("-")[1], "--", *COMPILED], GIT_LIMIT)
-        # 128: it has no such tag.
+        # Any other status: there is no such tag.
         fact["compiled"] = {"": "same", "ended with status 1": "differs"}.get(failed, "")
         found.append(fact)
     return found
@@ -237,7 +236,7 @@ def environment(_request: Doc, _document: Doc) -> Doc:
 
 
 def mount_options() -> dict[str, tuple[str, bool, str]]:
-    """mount point -> (file system, read-only, where it is in that file system), the topmost mount of each."""
+    """mount point -> (file system, read-only, path in that file system) of the topmost mount."""
     found: dict[str, tuple[str, bool, str]] = {}
     if not os.path.isfile("/proc/self/mountinfo"):
         return found
@@ -250,13 +249,13 @@ def mount_options() -> dict[str, tuple[str, bool, str]]:
 
 
 def dangling(path: str) -> list[str]:
-    """Links right below a folder that lead nowhere."""
+    """Broken links directly below a folder."""
     found = (os.path.join(path, name) for name in listing(path)[:500])
     return [name + " -> " + os.readlink(name) for name in found if os.path.islink(name) and not os.path.exists(name)]
 
 
 def folders(request: Doc, _document: Doc) -> list[Doc]:
-    """Each mount and cache: does it exist, is it a mount, who owns it, is it writable?"""
+    """For each mount and cache: existence, mount, owner, access."""
     mounted = mount_options()
     found = []
     for path in request.get("paths", []):
@@ -272,15 +271,15 @@ def folders(request: Doc, _document: Doc) -> list[Doc]:
 
 
 def encodings(request: Doc, _document: Doc) -> list[Doc]:
-    """Vocabulary files: there, and with which SHA-256?"""
-    there = {path: os.path.isfile(path) for path in request.get("encodings", [])}
+    """Vocabulary files with their SHA-256."""
+    present = {path: os.path.isfile(path) for path in request.get("encodings", [])}
     return [
-        dict({"sha256": sha256_of(path)} if found else {}, path=path, exists=found) for path, found in there.items()
+        dict({"sha256": sha256_of(path)} if found else {}, path=path, exists=found) for path, found in present.items()
     ]
 
 
-def load_one(name: str) -> Doc:
-    """openai_harmony loads one vocabulary, with every proxy pointing at a closed port: what needs a network fails."""
+def load_encoding(name: str) -> Doc:
+    """Load one vocabulary by openai_harmony, with all proxies at a closed port: a download fails."""
     env = {key: value for key, value in os.environ.items() if key not in ("NO_PROXY", "no_proxy")}
     env.update(dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy"), NOWHERE))
     began = time.time()
@@ -292,11 +291,11 @@ def load_one(name: str) -> Doc:
 
 
 def loads(request: Doc, _document: Doc) -> list[Doc]:
-    """One real load of each vocabulary that openai_harmony knows; none unless asked for."""
-    return [load_one(name) for name in request.get("load", []) if name in HARMONY]
+    """One real load of each requested vocabulary that openai_harmony knows."""
+    return [load_encoding(name) for name in request.get("load", []) if name in HARMONY]
 
 
-# --- what the build noted ---------------------------------------------------------------------------------------------
+# --- records of the build ---------------------------------------------------------------------------------------------
 
 
 def document_at(path: str) -> Doc:
@@ -308,17 +307,17 @@ def document_at(path: str) -> Doc:
 
 
 def compared(wanted: Dict[str, str], document: Doc) -> Doc:
-    """How many packages were promised, and those that are installed at another version, or not at all."""
-    there: Dict[str, str] = {}
+    """The number of promised packages, and those that are missing or have another version."""
+    present: Dict[str, str] = {}
     for _, _, name, version in metadata_folders(document) if wanted else ():
-        there.setdefault(name, version)
-    differ = [{"name": name, "promised": version, "installed": there.get(name, "")}
-              for name, version in sorted(wanted.items()) if there.get(name, "") != version]  # fmt: skip
+        present.setdefault(name, version)
+    differ = [{"name": name, "promised": version, "installed": present.get(name, "")}
+              for name, version in sorted(wanted.items()) if present.get(name, "") != version]  # fmt: skip
     return {"count": len(wanted), "differ": differ}
 
 
 def locked_versions(_request: Doc, document: Doc) -> Doc:
-    """The Python packages that the lock put into this image; what only builds need is left out."""
+    """The locked Python packages of this image, without those for builds."""
     head = MACHINES.get(os.uname().machine, "") + " pip "
     found = {}
     for key, value in (document_at(MANIFEST).get("inputs") or {}).items():
@@ -329,7 +328,7 @@ def locked_versions(_request: Doc, document: Doc) -> Doc:
 
 
 def protected_versions(_request: Doc, document: Doc) -> Doc:
-    """The packages of the base image that must stay as they were."""
+    """The packages of the base image that must not change."""
     was = document_at(PROTECTED).items()
     return compared({name: str(one.get("version", "")) for name, one in was if isinstance(one, dict)}, document)
 
@@ -338,7 +337,7 @@ def protected_versions(_request: Doc, document: Doc) -> Doc:
 
 
 def system(_request: Doc, _document: Doc) -> Doc:
-    """User, processors, memory and what there is of an NVIDIA GPU."""
+    """User, memory, and NVIDIA devices and driver."""
     found: Doc = {"uid": os.getuid(), "gid": os.getgid(), "now": time.time()}
     for line in read_text("/proc/meminfo").splitlines():
         words = line.split()
@@ -353,7 +352,7 @@ def system(_request: Doc, _document: Doc) -> Doc:
 
 
 def torch_facts(document: Doc) -> Doc:
-    """Version and CUDA release of torch, from the file that its build writes."""
+    """Version and CUDA release of torch, from its version.py."""
     for entry in entries(document):
         path = os.path.join(entry, "torch", "version.py")
         text = read_text(path)
@@ -363,7 +362,7 @@ def torch_facts(document: Doc) -> Doc:
 
 
 def cudnn_facts(document: Doc) -> Doc:
-    """The cuDNN that is loaded: its library's name has the version (libcudnn.so.9.15.1)."""
+    """The cuDNN that is loaded, by the name of its library (libcudnn.so.9.15.1)."""
     folders = [entry + "/nvidia/" + part for entry in entries(document) for part in ("cudnn/lib", "cu13/lib")]
     folders += os.environ.get("LD_LIBRARY_PATH", "").split(":")
     folders += ["/usr/lib/%s-linux-gnu" % os.uname().machine, "/usr/lib64", "/usr/local/cuda/lib64"]
@@ -394,13 +393,13 @@ def toolkit_facts() -> Doc:
             return {"version": str(json.loads(read_text(path))["cuda"]["version"]), "path": path}
         except (ValueError, KeyError, TypeError):
             return {"path": path}
-    real = os.path.realpath(home)  # some images leave the file out; the folder is called cuda-13.0
+    real = os.path.realpath(home)  # without the file, the folder's name (cuda-13.0)
     version = os.path.basename(real).partition("cuda-")[2]
     return {"version": version, "path": real} if version[:1].isdigit() else {}
 
 
 def triton_ptxas(document: Doc) -> list[tuple[str, str]]:
-    """(name, path) of each ptxas that Triton may start: the variable's, else the ones in its package."""
+    """(name, path) of each ptxas that Triton may start: the variable's, else those in its package."""
     found = []
     for variable, file in (("TRITON_PTXAS_PATH", "ptxas"), ("TRITON_PTXAS_BLACKWELL_PATH", "ptxas-blackwell")):
         own = (os.path.join(entry, "triton", "backends", "nvidia", "bin", file) for entry in entries(document))
@@ -412,7 +411,7 @@ def triton_ptxas(document: Doc) -> list[tuple[str, str]]:
 
 
 def tool(name: str, path: str, question: str) -> Doc:
-    """A compiler, and the architectures that it lists as supported."""
+    """A compiler, and the architectures that it supports."""
     if not os.access(path, os.X_OK):
         return {"name": name, "path": path, "error": "can't be started" if os.path.exists(path) else "is missing"}
     output, why = call([path, question], TOOL_LIMIT)
@@ -421,7 +420,7 @@ def tool(name: str, path: str, question: str) -> Doc:
 
 
 def cuda(_request: Doc, document: Doc) -> Doc:
-    """torch, cuDNN, the toolkit, and the compilers that FlashInfer's and Triton's kernels go through."""
+    """torch, cuDNN, the toolkit, and the compilers of FlashInfer's and Triton's kernels."""
     tools = [tool(name, path, "--help") for name, path in triton_ptxas(document)]
     for name, question in (("nvcc", "--list-gpu-code"), ("ptxas", "--help")):
         path = os.path.join(cuda_home(), "bin", name)
@@ -452,7 +451,7 @@ def ask_nvml() -> list[Doc]:
             continue
         nvml.nvmlDeviceGetName(device, buffer, 96)
         nvml.nvmlDeviceGetCudaComputeCapability(device, ctypes.byref(major), ctypes.byref(minor))
-        # A GPU with unified memory has none of its own to tell: the call fails, and memory stays 0.
+        # The call fails for a GPU with unified memory, and memory stays 0.
         nvml.nvmlDeviceGetMemoryInfo(device, memory)
         found.append({"name": buffer.value.decode("utf-8", "replace"), "driver": driver,
                       "capability": "%d.%d" % (major.value, minor.value), "memory": memory[0]})  # fmt: skip
@@ -460,7 +459,7 @@ def ask_nvml() -> list[Doc]:
 
 
 def gpus(_request: Doc, document: Doc) -> list[Doc]:
-    """The GPUs that the driver shows to this container; none are asked for where there is no device."""
+    """The GPUs of this container, by NVML; [] without a device."""
     if not document.get("system", {}).get("nvidia", {}).get("devices"):
         return []
     data, late, _ = in_child(lambda out: os.write(out, json.dumps(ask_nvml()).encode()), GPU_LIMIT)
@@ -474,7 +473,7 @@ def gpus(_request: Doc, document: Doc) -> list[Doc]:
 
 
 def processes(_request: Doc, _document: Doc) -> Doc:
-    """Compilers that have ended and have not been waited for; who is process 1."""
+    """Zombie compilers, and the name of process 1."""
     zombies = []
     for folder in filter(str.isdigit, listing("/proc")):
         name, _, rest = read_text("/proc/%s/stat" % folder, 600).partition("(")[2].rpartition(")")
@@ -486,7 +485,7 @@ def processes(_request: Doc, _document: Doc) -> Doc:
 
 # --- the document ----------------------------------------------------------------------------------------------------
 
-# Name in the document, and who fills it; in this order.
+# Name in the document, and the function that fills it; in this order.
 FACTS = (
     ("pth", pth_files),
     ("distributions", distributions),
@@ -512,11 +511,11 @@ LIMIT = 10.0  # seconds, for everything
 
 
 class Late(BaseException):
-    """The time is up. Not an Exception, so that an import hook's own `except Exception` can't swallow it."""
+    """The time is up. Not an Exception, so that an import hook's `except Exception` does not catch it."""
 
 
 def run_part(name: str, part: Callable[[], Any], document: Doc) -> None:
-    """Run one part; what it raises becomes an entry of ``errors``. After ``Late`` nothing more is started."""
+    """Run one part; its exception becomes an entry of ``errors``. After ``Late`` no part is started."""
     if document.get("late"):
         return
     try:
@@ -524,7 +523,7 @@ def run_part(name: str, part: Callable[[], Any], document: Doc) -> None:
     except Late:
         document["late"] = name
         document["errors"].append({"part": name, "what": "late", "error": "took too long"})
-    except BaseException as error:  # a SystemExit of a hook is not a reason to say nothing
+    except BaseException as error:  # also a hook's SystemExit
         document["errors"].append({"part": name, "error": "%s: %s" % (type(error).__name__, str(error)[:300])})
 
 
@@ -534,7 +533,7 @@ def late(_signal: int, _frame: object) -> None:
 
 def answer(request: Doc) -> Doc:
     """Collect everything."""
-    # Without our own finder, which no other program has.
+    # Without envgen's own finder, which no other program has.
     own: object = __spec__.loader if __spec__ is not None else None
     sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not own]
     home = os.path.expanduser("~")

@@ -1,8 +1,7 @@
-"""Runs INSIDE the container: which file would `import X` load, started in each way, from each folder?
+"""Runs inside the container: finds the file that `import X` loads, for each way to start Python and each folder.
 
-A fresh interpreter per question would cost 15 ms each. Instead one forked child replays what an interpreter does to
-``sys.path`` before it runs user code, and asks every finder on ``sys.meta_path`` in turn; tests/engine holds each
-answer against an interpreter that was really started that way.
+A new interpreter per question would take 15 ms. Instead one forked child sets ``sys.path`` as an interpreter does
+before user code, and asks every finder on ``sys.meta_path``; tests/engine compares each answer with a real interpreter.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ HOOK_LIMIT = 4.0  # seconds, for all import hooks together
 
 
 def base_path() -> list[str]:
-    """sys.path as PYTHONPATH, the standard library and site made it: without the entry for the program itself."""
+    """sys.path from PYTHONPATH, the standard library and site, without the entry of the program itself."""
     # With these Python puts no entry of its own in front, as it does for -c and stdin.
     is_safe = sys.flags.isolated or getattr(sys.flags, "safe_path", False)
     return list(sys.path) if is_safe or sys.path[:1] not in ([""], [os.getcwd()]) else sys.path[1:]
 
 
 def path_of(base: list[str], start: str) -> PathOf:
-    """The part of sys.path behind the program's own entry, for an interpreter started in a given folder.
+    """folder -> sys.path after the program's own entry, for an interpreter started in that folder.
 
-    Only relative entries of PYTHONPATH depend on it. site makes the entries absolute and drops repetitions; where the
-    beginning of ``base`` isn't that, sys.path is left alone.
+    Only relative entries of PYTHONPATH depend on the folder. site makes the entries absolute and unique; where ``base``
+    does not begin with them, sys.path is not changed.
     """
     variable = "" if sys.flags.ignore_environment else os.environ.get("PYTHONPATH", "")
     entries = variable.split(os.pathsep) if variable else []
@@ -59,27 +58,27 @@ def finder_name(finder: Any) -> str:
 
 
 def find(name: str, announce: Callable[[str], None]) -> tuple[Any, str]:
-    """What `import name` would load now: (spec or None, the finder that answered). Each finder is announced first."""
+    """(spec or None, finder) of `import name` now. ``announce`` gets each finder before it is asked."""
     loaded = sys.modules.get(name)
     if loaded is not None:
         return getattr(loaded, "__spec__", None), "already imported when Python starts"
     for finder in list(sys.meta_path):
         announce(finder_name(finder))
-        look = getattr(finder, "find_spec", None)
-        spec = look(name, None) if look is not None else None
+        find_spec = getattr(finder, "find_spec", None)
+        spec = find_spec(name, None) if find_spec is not None else None
         if spec is not None:
             return spec, finder_name(finder)
     return None, ""
 
 
 def deciding_entry(folder: str) -> str | None:
-    """The entry of sys.path, as written there, that is ``folder``; None if none is."""
+    """The entry of sys.path for ``folder``, as written there; None without one."""
     same = (entry for entry in sys.path if os.path.abspath(entry or os.getcwd()) == os.path.abspath(folder))
     return next(same, None)
 
 
 def describe(name: str, announce: Callable[[str], None]) -> Doc:
-    """One answer as plain data; sys.path and the working folder are already those of the cell."""
+    """One answer, with the current sys.path and working folder."""
     spec, finder = find(name, announce)
     if spec is None:
         return {"kind": "missing"}
@@ -95,7 +94,7 @@ def describe(name: str, announce: Callable[[str], None]) -> Doc:
 
 
 def launches(scripts: list[Doc]) -> list[Way]:
-    """Each way to start: its name, and what it puts in front of sys.path (asked inside the folder in question)."""
+    """Each way to start Python: its name, and its entries in front of sys.path (called in the folder in question)."""
     ways: list[Way] = [("-c", lambda: [""]), ("-m", lambda: [os.getcwd()])]
     if sys.version_info >= (3, 11):
         ways.append(("-P", list))
@@ -104,7 +103,7 @@ def launches(scripts: list[Doc]) -> list[Way]:
             own = [] if "-P" in script["flags"] else [os.path.dirname(script["real"])]
             ways.append((script["name"], own.copy))
     if not any(script["path"] for script in scripts):
-        ways.append(("script", lambda: [os.path.dirname(sys.executable)]))  # what any console script would see
+        ways.append(("script", lambda: [os.path.dirname(sys.executable)]))  # of any console script
     if getattr(sys.flags, "safe_path", False):
         ways = [(name, list) for name, _ in ways]
     return ways
@@ -144,10 +143,10 @@ def send(out: int, line: str) -> None:
 
 
 def ask(cells: list[Cell], paths: PathOf, errors: list[Doc]) -> list[Doc]:
-    """Fork, let the child answer, and collect. A hook that hangs or kills the child ends the list with its name."""
+    """The answers of a forked child. A hook that hangs or crashes it ends the list with an error that names it."""
 
     def work(out: int) -> None:
-        """In the child: a line for each finder that is asked, one for each answer."""
+        """In the child: one line per finder before it is asked, one per answer."""
         for cell in cells:
             send(out, "=" + json.dumps(answer_to(cell, paths, lambda finder: send(out, "?" + finder))))
 
@@ -179,13 +178,13 @@ def imports(request: Doc, document: Doc) -> None:
 
 
 def entries(document: Doc) -> list[str]:
-    """sys.path as the interpreter itself made it."""
+    """sys.path of the interpreter itself."""
     found: list[str] = document.get("python", {}).get("path", sys.path)
     return found
 
 
 def call(argv: list[str], limit: float, **more: Any) -> tuple[str, str]:
-    """(what a program prints, why it didn't): stdout only; killed when it runs longer."""
+    """(stdout of a program, reason of a failure); killed after ``limit`` seconds."""
     stdin = {} if "input" in more else {"stdin": subprocess.DEVNULL}
     try:
         done = subprocess.run(argv, stdout=subprocess.PIPE, timeout=limit, **stdin, **more)  # type: ignore[call-overload]
@@ -198,9 +197,9 @@ def call(argv: list[str], limit: float, **more: Any) -> tuple[str, str]:
 
 
 def in_child(work: Callable[[int], object], limit: float) -> tuple[bytes, bool, int]:
-    """(all that ``work`` writes to its descriptor, whether that took too long, how the child ended).
+    """(output of ``work`` to its descriptor, whether it took too long, the child's status).
 
-    What may hang or crash this process (an import hook, a driver) does so to a forked child.
+    For code that may hang or crash its process: an import hook, a driver.
     """
     read, write = os.pipe()
     pid = os.fork()
@@ -230,7 +229,7 @@ OTHER_LIMIT = 4.0  # seconds, for the interpreter of one script
 
 
 def interpreter_of(script: str) -> tuple[str | None, list[str]]:
-    """(program, flags) that the first lines of a script start; (None, []) for a binary or another language."""
+    """(program, flags) of a script's first line; (None, []) for a binary or another language."""
     with open(script, "rb") as file:
         head = file.read(1024).decode("utf-8", "surrogateescape")
     if not head.startswith("#!"):
@@ -250,7 +249,7 @@ def interpreter_of(script: str) -> tuple[str | None, list[str]]:
 
 
 def same_interpreter(program: str) -> bool:
-    """Same file in the same folder: a virtual environment's python is a link to its base's, and not the same."""
+    """Whether it is the same file in the same folder: a virtual environment's python is a link to its base's."""
     places = [
         (os.path.realpath(os.path.dirname(os.path.abspath(p))), os.path.realpath(p)) for p in (program, sys.executable)
     ]
@@ -273,7 +272,7 @@ def scripts_of(request: Doc) -> list[Doc]:
 
 
 def ask_other(script: Doc, request: Doc, errors: list[Doc]) -> list[Doc]:
-    """A console script of another interpreter: start that one with our own program, and only this script's cells."""
+    """For a console script of another interpreter: start that with this program, for this script's cells."""
     asked = dict(request, only=[script["name"]], script=dict(script, mine=True))
     envelope = dict(sys.modules["__main__"].ENVELOPE, request=asked, seconds=OTHER_LIMIT)
     argv = [script["interpreter"], *script["flags"], "-c", envelope["starter"]]
@@ -287,6 +286,6 @@ def ask_other(script: Doc, request: Doc, errors: list[Doc]) -> list[Doc]:
         return answers
     except Exception as error:
         why = why or "%s: %s" % (type(error).__name__, str(error)[:200])
-        message = "%s, which starts %s, can't be asked: %s" % (script["interpreter"], script["name"], why)
+        message = "cannot run %s, which starts %s: %s" % (script["interpreter"], script["name"], why)
         errors.append({"part": "scripts", "error": message})
         return []

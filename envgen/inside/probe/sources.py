@@ -1,7 +1,7 @@
-"""Runs INSIDE the container: facts from the installed sources themselves.
+"""Runs inside the container: facts from the installed sources.
 
-Which VLLM_* and FLASHINFER_* variables they read, which of them they set over the user's head, and which flags vLLM's
-parser knows: read from the package's own files, never imported (that would bring torch, and seconds).
+The VLLM_* and FLASHINFER_* variables that they read or set themselves, and the flags of vLLM's parser: from the files,
+since an import would load torch and take seconds.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from envgen.inside.common import read_bytes
 from envgen.inside.probe.imports import Doc
 
 FILE_LIMIT = 4 << 20
-# Where vLLM's releases say their flags: the engine's in one file, the server's in files that move below this folder.
+# The flags of vLLM: the engine's in one file, the server's in files that move below this folder.
 ENGINE_ARGS, SERVER_ARGS = "engine/arg_utils.py", "entrypoints"
 CACHE_CONFIG = "config/cache.py"
-# Folders that hold no code that reads settings: half of vLLM's bytes.
+# Folders without code that reads settings: half of vLLM's bytes.
 SKIPPED = ("__pycache__", "data", "tests", ".git", "models", "third_party", "benchmarks", "configs")
-MISSPELT = 0.93  # this alike are one or two typing errors; longer resemblance is another setting
+MISSPELT = 0.93  # similarity of one or two typing errors; below it is another setting
 HINTS = ("deprecated", "renamed", "removed", "no longer", "ignored", "instead of")
 BYTE_HINTS = tuple(hint.encode() for hint in HINTS)
 
@@ -34,7 +34,7 @@ def active_folder(document: Doc, package: str) -> str | None:
 
 
 def python_files(folder: str) -> Iterator[str]:
-    """The paths of all Python files below a folder; links to folders are not followed, data folders not looked at."""
+    """The Python files below a folder, without links to folders and SKIPPED ones."""
     for top, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name not in SKIPPED]
         for name in names:
@@ -51,7 +51,7 @@ def tree_of(path: str, data: bytes) -> ast.Module | None:
 
 
 def assigned(node: ast.Assign) -> Iterator[str]:
-    """The names in `os.environ["NAME"] = ...`: done whatever the user has set."""
+    """The names in `os.environ["NAME"] = ...`, which overwrites the user's value."""
     for target in node.targets:
         if isinstance(target, ast.Subscript):
             index: Any = target.slice
@@ -62,8 +62,8 @@ def assigned(node: ast.Assign) -> Iterator[str]:
                 yield name
 
 
-def look(path: str, data: bytes, facts: dict[str, Doc], relative: str) -> None:
-    """What one file contains about the variables in question."""
+def read_file(path: str, data: bytes, facts: dict[str, Doc], relative: str) -> None:
+    """Add what one file has about the variables to ``facts``."""
     tree = tree_of(path, data)
     for node in ast.walk(tree) if tree is not None else ():
         if isinstance(node, ast.Constant):
@@ -83,9 +83,9 @@ def look(path: str, data: bytes, facts: dict[str, Doc], relative: str) -> None:
 
 
 def disowns(text: str, name: str) -> bool:
-    """Does a message announce the removal of ``name`` itself? Most such messages name its successor, too.
+    """Whether a message announces the removal of ``name`` itself, not of another that it replaces.
 
-    Disowned: `NAME is deprecated, use OTHER`, `use OTHER instead of NAME`. Recommended: `... instead (set NAME=1)`.
+    Yes: `NAME is deprecated, use OTHER`, `use OTHER instead of NAME`. No: `... instead (set NAME=1)`.
     """
     low, wanted = " ".join(text.lower().split()), re.escape(name.lower()) + r"\b"
     for sentence in re.split(r"(?<=[.;!])\s+", low):
@@ -103,12 +103,12 @@ def disowns(text: str, name: str) -> bool:
 
 
 def near(name: str, known: set[str], alike: float = 0.75) -> list[str]:
-    """The names that the release knows and that look most alike."""
+    """The most similar names of the release."""
     return difflib.get_close_matches(name, sorted(known), 2, alike)
 
 
 def is_candidate(data: bytes, pattern: Any) -> bool:
-    """May this file set one of the variables itself, or call one deprecated? Looks at the same line only."""
+    """Whether a line of this file may set one of the variables, or call one deprecated."""
     for found in pattern.finditer(data):
         begin = data.rfind(b"\n", 0, found.start()) + 1
         end = data.find(b"\n", found.end())
@@ -122,10 +122,10 @@ def is_candidate(data: bytes, pattern: Any) -> bool:
 
 
 def package_variables(package: str, folder: str, names: list[str]) -> list[Doc]:
-    """Facts about each of these set variables, all of which have the package's prefix.
+    """Facts about each of these variables, which have the package's prefix.
 
-    A release that lists its variables in one file (vLLM's envs.py) is believed; elsewhere only files that may set or
-    disown one of them are parsed. A variable that this file lacks is looked for everywhere.
+    A release may list its variables in one file (vLLM's envs.py); of other files only those that may set one or call it
+    deprecated are parsed. A variable that is not listed is searched in all files.
     """
     prefix = package.upper() + "_"
     facts: dict[str, Doc] = {name: {"name": name, "package": package, "known": False, "assigned": [], "note": "",
@@ -146,7 +146,7 @@ def package_variables(package: str, folder: str, names: list[str]) -> list[Doc]:
         if unknown and not listed:
             known.update(found.decode() for found in pattern.findall(data))
         if any(name in data for name in unknown) or is_candidate(data, mine):
-            look(path, data, facts, os.path.relpath(path, folder))
+            read_file(path, data, facts, os.path.relpath(path, folder))
     for fact in facts.values():
         fact["assigned"] = sorted(fact["assigned"])[:5]
         if not fact["known"]:
@@ -155,7 +155,7 @@ def package_variables(package: str, folder: str, names: list[str]) -> list[Doc]:
 
 
 def known_variables(request: Doc, document: Doc) -> list[Doc]:
-    """Each variable with a source's prefix: does the installed release read it, set it itself, call it by-gone?"""
+    """For each variable with a source's prefix: whether the release reads it, sets it itself, calls it deprecated."""
     found = []
     for package in request.get("packages", []):
         folder, prefix = active_folder(document, package["package"]), package["package"].upper() + "_"
@@ -180,9 +180,9 @@ def flags_in(path: str, data: bytes) -> set[str]:
 
 
 def knows(flag: str, flags: set[str]) -> bool:
-    """As vLLM's own parser takes them: underscores for dashes, --no-NAME, --NAME.KEY, and any unique beginning.
+    """Whether vLLM's parser takes a flag: underscores for dashes, --no-NAME, --NAME.KEY, and any unique beginning.
 
-    Short flags (-q, -O3, -tp) are left alone: their values stick to them.
+    True for short flags (-q, -O3, -tp), which include their values.
     """
     if flag in flags or not flag.startswith("--"):
         return True
@@ -192,14 +192,14 @@ def knows(flag: str, flags: set[str]) -> bool:
 
 
 def serve_flags(request: Doc, document: Doc) -> Doc:
-    """The flags of the service's command against those that the installed vLLM's sources name."""
+    """The flags of the service's command, compared with the installed vLLM's."""
     asked = request.get("flags", [])
     folder = active_folder(document, "vllm") if asked else None
     return judged_flags(asked, folder) if folder is not None else {}
 
 
 def judged_flags(asked: list[str], folder: str) -> Doc:
-    """Which of these flags the vLLM in this folder doesn't know, and where it was read."""
+    """The flags that the vLLM in this folder does not know, and the files that were read."""
     flags, read, frontend = {"--help"}, [], False
     for path in [os.path.join(folder, ENGINE_ARGS), *sorted(python_files(os.path.join(folder, SERVER_ARGS)))]:
         data = read_bytes(path, FILE_LIMIT)
@@ -207,7 +207,7 @@ def judged_flags(asked: list[str], folder: str) -> Doc:
             flags |= flags_in(path, data)
             read.append(os.path.relpath(path, folder))
             frontend = frontend or b"class FrontendArgs" in data
-    if not frontend or ENGINE_ARGS not in read:  # laid out in a way that is not known here: don't judge
+    if not frontend or ENGINE_ARGS not in read:  # an unknown layout: no result
         return {"folder": folder, "asked": len(asked)}
     unknown = [flag for flag in asked if not knows(flag, flags)]
     found = [{"flag": flag, "similar": near(flag, flags)} for flag in unknown]
@@ -215,7 +215,7 @@ def judged_flags(asked: list[str], folder: str) -> Doc:
 
 
 def server_defaults(request: Doc, document: Doc) -> Doc:
-    """The installed vLLM's own default without a flag; empty where its sources are laid out in another way."""
+    """The installed vLLM's defaults; empty for another layout of its sources."""
     folder = active_folder(document, "vllm")
     text = read_bytes(os.path.join(folder, CACHE_CONFIG)) if folder is not None else b""
     found = re.search(
@@ -228,7 +228,7 @@ def server_defaults(request: Doc, document: Doc) -> Doc:
 
 
 def claimed_patches(request: Doc, document: Doc) -> list[Doc]:
-    """Each block of lines that a claimed patch adds: is it in the file that would be imported?"""
+    """Whether each block of lines that a claimed patch adds is in the imported file."""
     found = []
     for claim in request.get("claims", []):
         folder = active_folder(document, claim["package"])

@@ -115,7 +115,7 @@ def test_a_release_that_can_not_be_asked_is_a_note(tmp_path: Path) -> None:
     notes = ask(tmp_path, Recorded(None, 137))
     assert notes == [f"the release could not be asked what it would choose: no answer: {KILLED}"]
     [note] = ask(tmp_path, Recorded(None, 127))
-    assert "there is no python3 to ask" in note
+    assert "cannot start python3 in the container" in note
 
 
 def test_only_vllm_for_a_gpu_is_asked(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def test_another_commit_than_the_lock_says(tmp_path: Path, snapshot: Path) -> No
     other = snapshot.parent / OTHER
     snapshot.rename(other)
     state, problems = check(tmp_path, OTHER)
-    assert state == "damaged" and problems == [f"main is {COMMIT[:12]} here, and the lock says {OTHER[:12]}"]
+    assert state == "damaged" and problems == [f"main is {COMMIT[:12]} here, and {OTHER[:12]} in the lock"]
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"weight_map": []}', "{", '{"weight_map": 1}'])
