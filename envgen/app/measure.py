@@ -16,7 +16,7 @@ from envgen.app.places import at
 from envgen.app.session import Session
 from envgen.app.watch import ending
 from envgen.bench import facts, record
-from envgen.bench.checks import Gone, Outcome, Trial
+from envgen.bench.checks import Outcome, ServerGone, Trial
 from envgen.bench.client import find
 from envgen.bench.record import Run
 from envgen.bench.tools import ToolHost
@@ -182,7 +182,7 @@ def measure(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) 
         except ResultsError:  # nothing more can be written
             raise
         except EnvgenError as error:
-            gone = isinstance(error, Gone) or (trial.alive is not None and not trial.alive())
+            gone = isinstance(error, ServerGone) or (trial.alive is not None and not trial.alive())
             run.end("server gone" if gone else "error", {"error": str(error), "samples": run.samples})
             kept = f"what was measured is kept in {run.path}" if run.samples else ""
             problem = error.problems[0]

@@ -1,1 +1,1 @@
-"""Try, load, measure and judge a server with the field's tools; keep the evidence. Extra: ``envgen[bench]``."""
+"""Check, load and benchmark a server, and record the runs. Extra: ``envgen[bench]``."""

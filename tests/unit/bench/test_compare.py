@@ -59,8 +59,12 @@ def test_p_is_adjusted_for_the_number_of_cells() -> None:
     ("a", "b", "why"),
     [
         (repeats(1.0, 2.0), repeats(1.0, 2.0, 3.0), "too few values: 2 and 3"),
-        (repeats(5.0, 5.0, 5.0), repeats(5.0, 5.0, 5.0), "no spread at all"),
-        (repeats(1.0, 2.0, 3.0, concurrency=4, unit="request"), repeats(1.0, 2.0, 3.0, concurrency=4), "side by side"),
+        (repeats(5.0, 5.0, 5.0), repeats(5.0, 5.0, 5.0), "no spread"),
+        (
+            repeats(1.0, 2.0, 3.0, concurrency=4, unit="request"),
+            repeats(1.0, 2.0, 3.0, concurrency=4),
+            "parallel requests",
+        ),
     ],
 )
 def test_what_is_not_tested(a: list[dict[str, Any]], b: list[dict[str, Any]], why: str) -> None:

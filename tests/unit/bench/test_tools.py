@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from envgen.bench import record, tools
-from envgen.bench.client import Target, drafts_in
+from envgen.bench.client import Target, parse_draft_counts
 from envgen.bench.compare import Cell, compare, table
 from envgen.bench.tools import LLAMA_BENCHY, VLLM, Measured, Plan, Tool, ToolHost, figures, references
 from envgen.engine.values import ExecResult
@@ -127,10 +127,10 @@ def test_a_rate_that_is_missing_has_a_reason() -> None:
     request, rates = {"began": 1.0, "ended": 2.0, "tokens": 8, "error": ""}, [1.0, 2.0, 3.0]
     found = tool(ran(report([]), progress=[request] * 3)).measure(CELL)
     assert found.figures["reply_tps"].mean == 8.0 and "decode_tps" not in found.figures
-    assert found.notes == ("some replies came in one piece, without a rate between tokens: see `whole reply`",)
-    assert "this version of the tool times none" in tool(ran(report([]))).measure(CELL).notes[0]
+    assert found.notes == ("some replies arrived in one piece and have no decode rate: see `whole reply`",)
+    assert "no decode rate: each reply arrived in one piece" in tool(ran(report([]))).measure(CELL).notes[0]
     short = tool(ran(report(rates, prefill=False))).measure(CELL)
-    assert short.notes[0].startswith("no prefill rate: the prompt took no longer")
+    assert short.notes[0].startswith("no prefill rate: it took no longer")
     assert not tool(ran(report(rates), progress=[request] * 3)).measure(CELL).notes
     line = "Falling back to 'gpt2' tokenizer as approximation."
     failed = tool(ran(report([1.0]), progress=[{"error": "HTTP 400: too long"}, request], fell_back=[line])).measure(
@@ -144,13 +144,13 @@ def test_cells_that_do_not_fit_are_left_out(capsys: pytest.CaptureFixture[str]) 
     done: list[Measured] = []
     assert [str(cell.cell) for cell in tools.measure_all(one, done.append)] == ["pp64 tg8"] and len(done) == 1
     assert capsys.readouterr().err.count("left out") == 3
-    with pytest.raises(UsageError, match="the server takes 200 tokens"):
+    with pytest.raises(UsageError, match="the server's context of 200 tokens"):
         tools.measure_all(replace(one, plan=Plan(pp=(256,))), done.append)
 
 
 def metrics(drafts: int, tokens: int, accepted: int) -> dict[str, float]:
     """As vLLM 0.32.0 shows them, with prometheus_client: two engines, and lines that are not meant."""
-    return drafts_in("\n".join([
+    return parse_draft_counts("\n".join([
         "# HELP vllm:spec_decode_num_drafts_total Number of spec decoding drafts.",
         "# TYPE vllm:spec_decode_num_drafts_total counter",
         f'vllm:spec_decode_num_drafts_total{{engine="0",model_name="a b"}} {drafts - 1}.0',

@@ -25,4 +25,4 @@ def test_the_layout_of_nodes() -> None:
     assert nodes(["serve", "m"]) == {"machines": "1"}
     two = ["serve", "m", "--nnodes", "2", "--node-rank=0", "--tensor-parallel-size", "2"]
     assert nodes(two) == {"machines": "2", "node-rank": "0", "tensor-parallel-size": "2"}
-    assert nodes(["--distributed-executor-backend", "ray"]) == {"machines": "not known (ray)"}
+    assert nodes(["--distributed-executor-backend", "ray"]) == {"machines": "unknown (ray)"}
