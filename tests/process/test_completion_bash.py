@@ -53,7 +53,7 @@ def test_bash_completes(words: tuple[str, ...], offered: list[str], tmp_path: Pa
     assert setup == "complete -o nosort -F _envgen_completion envgen"
 
 
-def test_nothing_of_a_folder_is_run_or_told(tmp_path: Path) -> None:
+def test_nothing_of_a_folder_is_run_or_printed(tmp_path: Path) -> None:
     """Also where the file is broken, and where a folder offers modules of the names that are imported."""
     (tmp_path / "envgen.yaml").write_text("version: [")
     for name in ("yaml", "click", "docker", "sitecustomize"):

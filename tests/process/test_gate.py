@@ -331,7 +331,7 @@ def test_a_killed_gate_does_not_leave_a_paused_compiler_stopped_for_ever(lab: La
     eventually(lambda: not Path(f"/proc/{pid}").exists() or process_state(pid) != "T")
 
 
-def test_more_than_there_is_in_all_is_said_and_runs_alone(lab: Lab) -> None:
+def test_a_need_of_more_than_the_machine_has_is_printed_and_runs_alone(lab: Lab) -> None:
     lab.expect("a.cu", 3000, 5)
     gate = lab.start(lab.source("a.cu"), ENVGEN_GATE_MEMORY="1")
     out = gate.communicate(timeout=60)[0]

@@ -133,7 +133,7 @@ def test_submodules_and_theirs(repository: Path, tmp_path: Path) -> None:
     assert (tmp_path / "out/3rdparty/outer/deps/inner/file").read_text() == "inner one"
 
 
-def test_a_ref_that_is_not_there_is_said(repository: Path, tmp_path: Path) -> None:
+def test_a_missing_ref_is_named(repository: Path, tmp_path: Path) -> None:
     code, output = fetch(repository, "gone", tmp_path / "out")
     assert code == 1
     assert f"fetch-git: file://{repository} has no gone" in output

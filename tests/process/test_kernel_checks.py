@@ -52,7 +52,7 @@ def test_a_gpu_without_such_kernels() -> None:
     assert last["severity"] == "info" and "8.0" in last["seen"]
 
 
-def test_without_a_gpu_and_a_compiler_it_is_told() -> None:
+def test_without_a_gpu_and_a_compiler_the_report_says_not_run() -> None:
     """The script as envgen sends it."""
     found = checked("-", CUDA_HOME="/nowhere", PATH="/nowhere", CUDA_VISIBLE_DEVICES="")
     (only,) = found["findings"]

@@ -128,7 +128,7 @@ def test_wrong_hashes_leave_nothing(
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-def test_what_is_not_there_is_said_without_the_password(server: tuple[str, type[Handler]], tmp_path: Path) -> None:
+def test_what_is_missing_is_named_without_the_password(server: tuple[str, type[Handler]], tmp_path: Path) -> None:
     address, own = server
     with pytest.raises(EnvgenError) as caught:
         index(f"me:hunter2@{address}", tmp_path).fetch("alpha", "1.5")

@@ -142,7 +142,7 @@ def test_none_is_refused_that_the_release_would_start(answers: Answered, version
     assert answer["config_line"], shown
 
 
-def test_a_parser_is_left_out_where_there_is_no_tokenizer_and_that_is_said(answers: Answered) -> None:
+def test_a_parser_that_is_left_out_for_lack_of_a_tokenizer_is_a_caveat(answers: Answered) -> None:
     caveats = judged(answers("0.32.0")["qwen3-30b-a3b-fp8"]).caveats
     assert "the reasoning parser qwen3 was left out of the question: the tokenizer is not in the cache" in caveats
 

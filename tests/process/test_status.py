@@ -25,6 +25,6 @@ def test_branch_and_dirty_state(tmp_path: Path) -> None:
     assert (dirty["edited"], dirty["untracked"]) == (1, 1)
 
 
-def test_what_is_no_checkout_is_said(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_checkout_is_named(tmp_path: Path) -> None:
     assert "is not a git checkout" in str(checkout(tmp_path)["trouble"])
     assert "there is no folder" in str(checkout(tmp_path / "x")["trouble"])
