@@ -15,21 +15,31 @@ CHECK = TOP / "checks" / "deep" / "gpt_oss.py"
 SLOW = TOP / "tests" / "support" / "kernels_on_cpu.py"
 
 
-def checked(*words: str, **env: str) -> dict[str, Any]:
+RIGHT = [("12.1", "FP8", "BF16"), ("9.0", "BF16", "FP8")]
+WRONG = [("sinks", 4), ("scale", 1), ("nan", 1)]
+CASES = [*((capability, "") for capability, *_ in RIGHT), *(("12.1", wrong) for wrong, _ in WRONG), ("8.0", "")]
+Report = dict[str, Any]
+Reports = dict[tuple[str, str], Report]
+
+
+def checked(*words: str, **env: str) -> list[Report]:
     done = subprocess.run([environment("0.32.0"), *words], env={**os.environ, **env}, capture_output=True, text=True,
                           stdin=CHECK.open() if words == ("-",) else None)  # fmt: skip
     assert done.returncode == 0, done.stderr
-    return dict(json.loads(done.stdout))
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def checked_kernels(capability: str, wrong: str) -> dict[str, Any]:
-    return checked(str(SLOW), str(CHECK), capability, wrong, FLASHINFER_CUDA_ARCH_LIST="12.1a")
+@pytest.fixture(scope="module")
+def reports() -> Reports:
+    """(compute capability, what is wrong) -> the check's report."""
+    words = (str(SLOW), str(CHECK), *(word for case in CASES for word in case))
+    return dict(zip(CASES, checked(*words, FLASHINFER_CUDA_ARCH_LIST="12.1a"), strict=True))
 
 
-@pytest.mark.parametrize(("capability", "form", "other"), [("12.1", "FP8", "BF16"), ("9.0", "BF16", "FP8")])
-def test_right_kernels_are_as_torch(capability: str, form: str, other: str) -> None:
+@pytest.mark.parametrize(("capability", "form", "other"), RIGHT)
+def test_right_kernels_are_as_torch(reports: Reports, capability: str, form: str, other: str) -> None:
     """FP8's own rounding is below the tolerance; what the GPU does not have is not run."""
-    found = checked_kernels(capability, "")
+    found = reports[capability, ""]
     assert [one["severity"] for one in found["findings"]] == ["ok"] * 5 + ["info"]
     assert f"MXFP4 x {form}: as torch" in found["findings"][-2]["title"]
     assert found["findings"][-1]["title"] == f"cutlass_fused_moe MXFP4 x {other}: not run"
@@ -39,22 +49,22 @@ def test_right_kernels_are_as_torch(capability: str, form: str, other: str) -> N
     assert found["modules"]["cutlass_fused_moe"] == "fused_moe_120"
 
 
-@pytest.mark.parametrize(("wrong", "kernels"), [("sinks", 4), ("scale", 1), ("nan", 1)])
-def test_wrong_kernels_are_found(wrong: str, kernels: int) -> None:
-    found = checked_kernels("12.1", wrong)["findings"]
+@pytest.mark.parametrize(("wrong", "kernels"), WRONG)
+def test_wrong_kernels_are_found(reports: Reports, wrong: str, kernels: int) -> None:
+    found = reports["12.1", wrong]["findings"]
     bad = [one for one in found if one["severity"] == "error"]
     assert len(bad) == kernels and all("wrong results" in one["title"] and "M=5" in one["seen"] for one in bad)
     assert ("NaN or infinity" in bad[0]["seen"]) == (wrong == "nan")
 
 
-def test_a_gpu_without_such_kernels() -> None:
-    last = checked_kernels("8.0", "")["findings"][-1]
+def test_a_gpu_without_such_kernels(reports: Reports) -> None:
+    last = reports["8.0", ""]["findings"][-1]
     assert last["severity"] == "info" and "8.0" in last["seen"]
 
 
 def test_without_a_gpu_and_a_compiler_the_report_says_not_run() -> None:
     """The script as envgen sends it."""
-    found = checked("-", CUDA_HOME="/nowhere", PATH="/nowhere", CUDA_VISIBLE_DEVICES="")
+    [found] = checked("-", CUDA_HOME="/nowhere", PATH="/nowhere", CUDA_VISIBLE_DEVICES="")
     (only,) = found["findings"]
     assert (only["severity"], only["title"]) == ("info", "gpt-oss's kernels: not run, not compiled")
     assert "no nvcc" in only["seen"] and found["rows"] == []

@@ -1,6 +1,6 @@
 """The shipped check of kernels on a machine without a GPU: FlashInfer's functions are stood in for by slow ones that
-take what the real signatures take. Runs in the Python of a release (scripts/predict-env); argv: the check, the compute
-capability, and what is wrong with the kernels ("" or a word).
+take what the real signatures take. Runs in the Python of a release (scripts/predict-env); argv: the check, and for each
+case the compute capability and what is wrong with the kernels ("" or a word). For each a line with the check's report.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import importlib.util
 import inspect
 import json
 import math
+import os
 import sys
 from typing import Any
 
-check_file, capability, wrong = sys.argv[1:]
+check_file, *cases = sys.argv[1:]
 spec = importlib.util.spec_from_file_location("check", check_file)
 assert spec is not None and spec.loader is not None
 check: Any = importlib.util.module_from_spec(spec)
@@ -21,6 +22,15 @@ spec.loader.exec_module(check)
 torch: Any = importlib.import_module("torch")
 flashinfer: Any = importlib.import_module("flashinfer")
 fused: Any = importlib.import_module("flashinfer.fused_moe")
+
+for case in zip(cases[::2], cases[1::2], strict=True):
+    if (child := os.fork()) == 0:
+        capability, wrong = case
+        break
+    if os.waitpid(child, 0)[1]:
+        sys.exit(1)
+else:
+    sys.exit()
 
 # The same shapes, smaller: one expert is never chosen by one token, and there is padding.
 check.DEVICE, check.MEMORY, check.TOKENS = "cpu", 0, (1, 5)
