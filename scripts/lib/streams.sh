@@ -57,8 +57,9 @@ stream() {
     echo $! >"$folder/$number.pid"
     wait $! || code=$?
     rm -f "$folder/$number.pid"
-    printf 'stream %s, %s s: %s: %s\n' "$number" $((SECONDS - began)) "$group" "$(tail -n 1 "$log" | tr -d '=')" >&2
-    printf '%5s s  %s\n' $((SECONDS - began)) "$group" >>"$folder/seconds"
+    printf 'stream %s, second %s to %s: %s: %s\n' "$number" "$began" "$SECONDS" "$group" \
+      "$(tail -n 1 "$log" | tr -d '=')" >&2
+    printf '%5s s  %5s to %5s, stream %s  %s\n' $((SECONDS - began)) "$began" "$SECONDS" "$number" "$group" >>"$folder/seconds"
     if [ "$code" != 0 ]; then
       failed=1
       mv "$log" "${log%.log}.failed"
@@ -68,7 +69,8 @@ stream() {
 }
 
 # run_streams FOLDER: wait for all streams in ${streams[@]}; then print how long each group took, the longest first (the
-# order that tests/groups should have), and the output of those that failed.
+# order that tests/groups should have), when it began and ended, counted from the start of the script, and the output of
+# those that failed.
 run_streams() {
   local pid code=0 log
   for pid in "${streams[@]}"; do
