@@ -22,12 +22,12 @@ from envgen.text import SafeStream, hide, reason_of
 
 
 def _report_defect(error: BaseException) -> int:
-    """A defect of ours: say so, keep the traceback in a file, never spill it over the terminal."""
+    """Report a bug of envgen, with the traceback in a file. Returns the exit code."""
     if os.environ.get("ENVGEN_DEBUG"):
         traceback.print_exception(error)
         return ExitCode.INTERNAL
     details = "set ENVGEN_DEBUG=1 to see where"
-    with contextlib.suppress(OSError):  # no space there
+    with contextlib.suppress(OSError):  # no space
         with tempfile.NamedTemporaryFile("w", prefix="envgen-defect-", suffix=".txt", delete=False) as file:
             traceback.print_exception(error, file=file)
         details = file.name
@@ -36,7 +36,7 @@ def _report_defect(error: BaseException) -> int:
 
 
 class _Messages(SafeStream):
-    """Standard error, which may have no reader: a full disk behind it changes no result and no exit code."""
+    """Standard error: a full disk or a missing reader changes no result and no exit code."""
 
     def write(self, text: str) -> int:
         with contextlib.suppress(OSError):
@@ -49,7 +49,7 @@ class _Messages(SafeStream):
 
 
 class _Results(SafeStream):
-    """Standard output. Results that cannot be written are an error of their own, not any ``OSError``."""
+    """Standard output: results that cannot be written are a RefusedError, not an ``OSError``."""
 
     _lost = ""
 
@@ -58,7 +58,7 @@ class _Results(SafeStream):
             return super().write(text)
 
     def flush(self) -> None:
-        """Fails again where something was lost before."""
+        """Raises RefusedError, also for an earlier write that failed."""
         with self._recording_loss():
             self.raw.flush()
         if self._lost:
@@ -69,7 +69,7 @@ class _Results(SafeStream):
         try:
             yield
         except OSError as error:
-            # What still waits must not fail once more when Python flushes it at exit.
+            # Python's flush at exit must not fail again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), self.raw.fileno())
             if isinstance(error, BrokenPipeError):
                 raise
@@ -79,7 +79,7 @@ class _Results(SafeStream):
 
 @contextlib.contextmanager
 def _streams() -> Iterator[None]:
-    """Ours in place of the standard streams; closed ones (`>&-`) are opened: else a file would take their number."""
+    """Replaces the standard streams; opens closed ones (`>&-`), whose numbers a file would get."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)
@@ -122,7 +122,7 @@ def _main(argv: Sequence[str] | None) -> int:
         return ExitCode.OK  # `envgen ... | head`: the reader left
     except OSError as error:
         if isinstance(error, ConnectionError | TimeoutError | socket.gaierror):
-            return _failed(output, error, _report_defect(error))  # who talks to something else has to say to what
+            return _failed(output, error, _report_defect(error))  # a bug: the raiser owes a message
         print(f"envgen: {files.trouble(error)}", file=sys.stderr)
         return _failed(output, files.trouble(error), ExitCode.REFUSED)
     except Exception as error:
@@ -130,9 +130,9 @@ def _main(argv: Sequence[str] | None) -> int:
 
 
 def _failed(output: Output, error: BaseException | str, code: int) -> int:
-    """With --json a failure is a document, too: the only one on standard output. Returns ``code``."""
+    """Print a failure as the JSON document with --json. Returns ``code``."""
     if output.json and not output.printed:
-        with contextlib.suppress(OSError, RefusedError):  # standard output may be the trouble
+        with contextlib.suppress(OSError, RefusedError):  # standard output may have failed
             print(json.dumps(document(error, code), indent=2, sort_keys=True), flush=True)
     return code
 

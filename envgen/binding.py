@@ -1,4 +1,4 @@
-"""JSON to frozen dataclasses: the one binder. An answer from a container that has another shape is rejected here."""
+"""Binds JSON to frozen dataclasses. Rejects answers of containers that do not have their shape."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from functools import cache
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
-Reader = Callable[[Any, str], Any]  # (data, where it stands) -> the value
-LIMIT = 1 << 63  # JSON may hold 1e999; a number is one that can be calculated with
+Reader = Callable[[Any, str], Any]  # (data, its key) -> the value
+LIMIT = 1 << 63  # of numbers; JSON may have 1e999
 
 
 class ShapeError(ValueError):
-    """The document is not what this version of envgen expects. The text names the key that is wrong."""
+    """The document does not have the expected shape. The message names the key."""
 
 
 def bind(kind: type[T], data: Any, where: str = "") -> T:
-    """Make a ``kind`` of parsed JSON. Unknown keys are left out, types are checked. Raises ShapeError."""
+    """A ``kind`` from parsed JSON. Ignores unknown keys. Raises ShapeError for wrong types."""
     if not isinstance(data, Mapping):
         raise ShapeError(f"{where or 'the document'} is not an object")
     values = {}
@@ -34,7 +34,7 @@ def bind(kind: type[T], data: Any, where: str = "") -> T:
 
 @cache
 def _fields(kind: Any) -> tuple[tuple[str, Reader, bool], ...]:
-    """Name, reader, and whether it must be there."""
+    """(name, reader, whether it is required) of each field."""
     hints = get_type_hints(kind)
     return tuple(
         (
@@ -82,7 +82,7 @@ def _mapping_of(item: Reader) -> Reader:
 
 
 def _text(data: Any, where: str) -> str:
-    """Text that can be encoded: file names may hold any byte."""
+    """Text without lone surrogates, which file names may have."""
     if not isinstance(data, str):
         raise ShapeError(f"{where} is not str")
     return data.encode("utf-8", "backslashreplace").decode()
@@ -92,7 +92,7 @@ def _number(kind: Any) -> Reader:
     def read(data: Any, where: str) -> Any:
         if kind is float and type(data) is int and abs(data) < LIMIT:
             data = float(data)
-        # Exact: a bool is not a number here.
+        # A bool is not a number.
         if type(data) is kind and abs(data) < LIMIT:
             return data
         raise ShapeError(f"{where} is not {kind.__name__}")
@@ -100,10 +100,7 @@ def _number(kind: Any) -> Reader:
     return read
 
 
-# Digests that outlive a process: the identity of a lock or an image, as labels carry it.
-
-
 def digest_of(format_: int, document: Mapping[str, Any]) -> str:
-    """SHA-256 over canonical JSON. Raise ``format_`` where the same document shall count as another one."""
+    """SHA-256 over canonical JSON, for labels. Raise ``format_`` to change all digests."""
     text = json.dumps({**document, "format": format_}, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode("ascii")).hexdigest()

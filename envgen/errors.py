@@ -1,6 +1,6 @@
-"""The errors that a user can meet: what, where, what to do; one exit code each.
+"""The errors that a user sees: what, where, what to do; an exit code for each class.
 
-Only ``envgen.__main__`` turns these into output and an exit code. Nothing below it prints or exits.
+Only ``envgen.__main__`` turns them into output and an exit code.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ E = TypeVar("E", bound="EnvgenError")
 
 
 class ExitCode(IntEnum):
-    """Exit codes of the program. They are documented in docs/troubleshooting.md and never change their meaning."""
+    """Exit codes of the program (docs/troubleshooting.md). They never change their meaning."""
 
     OK = 0
-    FINDINGS = 1  # a check ran and said no: drift, doctor errors, unknown module
+    FINDINGS = 1  # a check ran and failed: drift, doctor errors, unknown module
     USAGE = 2  # bad project file, bad option, bad argument
     ENGINE = 3  # Docker is absent, stopped, too old or forbidden
     BUILD = 4  # an image build failed
     SERVICE = 5  # a service did not start or did not become ready
     REFUSED = 6  # a guard refused to act: held lock, path outside its root, port taken
-    LOCK = 7  # an input could not be resolved: envgen.lock is as it was, or lacks only revisions of models
+    LOCK = 7  # an input could not be resolved: envgen.lock is unchanged, or lacks only revisions of models
     RESULTS = 8  # the record of a run could not be written or read
     INTERNAL = 70  # a defect of envgen itself (sysexits EX_SOFTWARE)
     INTERRUPTED = 130
@@ -54,7 +54,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong: the sentence, its position, and what to do about it."""
+    """One problem: its message, its position, and what to do about it."""
 
     message: str
     place: Place | None = None
@@ -63,7 +63,7 @@ class Problem:
     def __str__(self) -> str:
         message = visible(self.message, lines=True)
         lines = [f"{self.place}: {message}" if self.place else message]
-        # Whatever is wrong with a line, what else stands in it may be a secret.
+        # Not for a line with a secret, whatever is wrong with it.
         if self.place and self.place.line and self.place.text and redact_secrets(self.place.text) == self.place.text:
             # Tabs count as one column in YAML marks, so the caret line repeats them to stay aligned.
             lead = "".join("\t" if c == "\t" else " " for c in self.place.text[: self.place.column - 1])
@@ -74,7 +74,7 @@ class Problem:
 
 
 def as_annotations(problems: Iterable[Problem], environ: Mapping[str, str] = os.environ) -> Sequence[str]:
-    """Lines that GitHub Actions shows beside the files; none anywhere else."""
+    """Annotations for GitHub Actions; none anywhere else."""
     if environ.get("GITHUB_ACTIONS") != "true":
         return ()
     found = []
@@ -94,15 +94,15 @@ def _escaped(text: str, further: str = "") -> str:
 
 
 class EnvgenError(Exception):
-    """Base of every error that is the user's to fix. ``str(error)`` is what the user reads."""
+    """Base of every error that the user can fix. ``str(error)`` is printed."""
 
     exit_code: ExitCode = ExitCode.USAGE
-    details: Mapping[str, Any] = MappingProxyType({})  # what else is in the document of `--json`
+    details: Mapping[str, Any] = MappingProxyType({})  # more keys for the document of `--json`
 
     def __init__(
         self, message: str = "", *, hint: str = "", place: Place | None = None, problems: Sequence[Problem] = ()
     ) -> None:
-        """``problems``: in place of the one."""
+        """``problems``: instead of ``message``, ``hint`` and ``place``."""
         self.problems: tuple[Problem, ...] = tuple(problems) or (Problem(message, place, hint),)
         super().__init__(self.problems[0].message)
 
@@ -118,7 +118,7 @@ def named(where: str, error: E) -> E:
 
 
 class ProjectError(EnvgenError):
-    """The project file (or an override of it) is wrong. Carries all of its problems at once."""
+    """The project file (or an override of it) is wrong. Has all of its problems."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__("invalid project", problems=problems)
@@ -134,7 +134,7 @@ class UsageError(EnvgenError):
 
 
 class NotFoundError(EnvgenError):
-    """What was named isn't there (an unknown JIT module, a container that doesn't run)."""
+    """A named thing does not exist (a JIT module, a running container)."""
 
     exit_code = ExitCode.FINDINGS
 
@@ -150,7 +150,7 @@ class EngineError(EnvgenError):
 
 
 class EngineTimeout(EngineError):
-    """The engine let the time for an answer pass; it may answer the next question."""
+    """The engine did not answer in time; it may answer the next request."""
 
 
 class BuildError(EnvgenError):
@@ -166,13 +166,13 @@ class ServiceError(EnvgenError):
 
 
 class RefusedError(EnvgenError):
-    """A guard refused before anything was changed."""
+    """A check refused to go on; nothing was changed."""
 
     exit_code = ExitCode.REFUSED
 
 
 class LockError(EnvgenError):
-    """An input could not be resolved. Carries all of them at once where there are several."""
+    """Inputs could not be resolved. Has all of them."""
 
     exit_code = ExitCode.LOCK
 
@@ -184,7 +184,7 @@ class ResultsError(EnvgenError):
 
 
 class ProcessError(EngineError):
-    """A program that envgen ran ended badly: argv, exit code and the end of its stderr."""
+    """A program that envgen ran failed: argv, exit code and the end of its stderr."""
 
     def __init__(self, argv: Sequence[str], code: int, stderr: str, *, hint: str = "") -> None:
         self.argv = tuple(argv)
@@ -196,7 +196,7 @@ class ProcessError(EngineError):
 
 @dataclass
 class Output:
-    """``json``: `--json` was given. ``printed``: the one document of standard output is out."""
+    """``json``: `--json` was given. ``printed``: the document is already on stdout."""
 
     json: bool = False
     printed: bool = False

@@ -1,7 +1,7 @@
-"""Files: one bounded read, one atomic write. Neither waits for a FIFO, reads a device, or follows a link out of a root.
+"""Bounded reads and atomic writes, which never wait for a FIFO, read a device, or follow a link out of a root.
 
-Everything that envgen reads may come from another user (a cloned project, a container that mounts a
-checkout), and everything that it writes may be interrupted.
+Files may come from another user (a cloned project, a container with a mounted checkout), and a write may be
+interrupted.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from typing import BinaryIO, TextIO
 from envgen.errors import RefusedError, UsageError
 from envgen.text import reason_of
 
-LARGEST = 64 << 20  # of a file that is read whole
+LARGEST = 64 << 20  # bytes of one file
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class NotAFile(OSError):
-    """A path that should be a regular file and is a FIFO, a device, a folder, or a link where none may be."""
+    """A path that is not a regular file, but a FIFO, a device, a folder, or a link where none is allowed."""
 
     def __init__(self, path: Path | str, what: str) -> None:
         super().__init__(errno.EINVAL, what, str(path))
 
 
 def trouble(error: OSError) -> RefusedError:
-    """An error of the file system, as the user's error: no space, no permission, a folder that is gone."""
+    """A file system error as a RefusedError: no space, no permission, a removed folder."""
     try:
         Path.cwd()
     except FileNotFoundError:
         if error.filename is None:
-            return RefusedError("the current folder was removed", hint="cd to another one")
+            return RefusedError("the current folder was removed", hint="cd to another folder")
     where = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else ""
     reason = reason_of(error).lower()
     hint = _HINTS.get(error.errno or 0, "")
@@ -60,12 +60,12 @@ _HINTS = {
 
 
 def read(path: Path, *, limit: int = LARGEST, follow: bool = True) -> bytes:
-    """The bytes of a regular file of at most ``limit`` bytes. Anything else is an ``OSError``, at once.
+    """The bytes of a regular file of at most ``limit`` bytes; OSError for anything else.
 
-    ``follow=False`` refuses a link as the last part of ``path`` too.
+    ``follow=False``: OSError for a link as the last part of ``path``, too.
     """
     with opened(path, follow=follow) as file:
-        large = os.fstat(file.fileno()).st_size > limit  # a sparse file costs its size, not what is written in it
+        large = os.fstat(file.fileno()).st_size > limit  # also for a sparse file
         content = b"" if large else file.read(limit + 1)
     if large or len(content) > limit:
         raise OSError(errno.EFBIG, f"is larger than {limit >> 10} KiB", str(path))
@@ -74,7 +74,7 @@ def read(path: Path, *, limit: int = LARGEST, follow: bool = True) -> bytes:
 
 @contextlib.contextmanager
 def opened(path: Path, *, follow: bool = True) -> Iterator[BinaryIO]:
-    """A regular file for reading; an ``OSError``, at once, for anything else."""
+    """A regular file for reading; OSError for anything else."""
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
     try:
         descriptor = os.open(path, flags)
@@ -95,11 +95,11 @@ def opened(path: Path, *, follow: bool = True) -> Iterator[BinaryIO]:
 def write(
     path: Path, content: bytes, *, mode: int | None = None, within: Path | None = None, new: bool = False
 ) -> None:
-    """Write a file whole or not at all: a temporary file beside it, on disk before it takes the name.
+    """Write a file atomically: a temporary file beside it, synced to disk and renamed.
 
-    A file that is there keeps its mode, unless ``mode`` names one. A link at ``path`` is replaced, never followed.
-    With ``within`` (a folder above ``path``) missing folders are made, and a link between the two is refused.
-    ``new``: FileExistsError where anything has that name already.
+    An existing file keeps its mode, unless ``mode`` is given. A link at ``path`` is replaced, never followed. With
+    ``within`` (a folder above ``path``) missing folders are created, and a link between the two is refused.
+    ``new``: FileExistsError where that name exists.
     """
     with writing(path, mode=mode, within=within, new=new) as out:
         out.write(content)
@@ -109,7 +109,7 @@ def write(
 def writing(
     path: Path, *, mode: int | None = None, within: Path | None = None, new: bool = False
 ) -> Iterator[BinaryIO]:
-    """As ``write``, for a content that comes in pieces: the file takes its name when the block ends well."""
+    """As ``write``, for content in pieces: the file gets its name at the end of the block, without an exception."""
     try:
         with folder(path.parent, within) as directory:
             yield from _written(directory, path.name, mode, new)
@@ -142,19 +142,19 @@ def _written(directory: int, name: str, mode: int | None, new: bool) -> Iterator
 
 
 def name_new(written: str, name: str, directory: int | None = None) -> None:
-    """Give a finished file a new name: FileExistsError where anything has it already, which a rename would replace."""
+    """Rename a finished file; FileExistsError where the name exists, which a rename would replace."""
     try:
         os.link(written, name, src_dir_fd=directory, dst_dir_fd=directory)
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK):
             raise
-        # A file system without hard links: an empty file reserves the name.
+        # A file system without hard links: reserve the name by an empty file.
         os.close(os.open(name, _NEW, 0o600, dir_fd=directory))
         os.rename(written, name, src_dir_fd=directory, dst_dir_fd=directory)
 
 
 def create(path: Path, *, within: Path) -> TextIO:
-    """A new text file to write to line by line. FileExistsError where anything has that name already."""
+    """A new text file to write line by line. FileExistsError where that name exists."""
     with folder(path.parent, within) as directory:
         descriptor = os.open(path.name, _NEW, 0o644, dir_fd=directory)
     return os.fdopen(descriptor, "w", encoding="utf-8", errors="replace")
@@ -162,9 +162,9 @@ def create(path: Path, *, within: Path) -> TextIO:
 
 @contextlib.contextmanager
 def locked(path: Path, *, within: Path, on_wait: Callable[[], None]) -> Iterator[None]:
-    """One process at a time, by the lock of a file; ``on_wait`` is called before waiting, and may refuse to.
+    """One process at a time, by a lock of a file; ``on_wait`` is called before waiting, and may raise.
 
-    The kernel forgets the lock of a process that was killed.
+    The lock of a killed process ends with it.
     """
     with folder(path.parent, within) as directory:
         flags = os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -181,7 +181,7 @@ def locked(path: Path, *, within: Path, on_wait: Callable[[], None]) -> Iterator
 
 
 def inside(path: Path, root: Path) -> Path:
-    """``path`` with its links resolved, refused where they lead out of ``root``: what a project may let us write."""
+    """``path`` with its links resolved; RefusedError where they lead out of ``root``."""
     target = Path(os.path.realpath(path))
     if not target.is_relative_to(Path(os.path.realpath(root))):
         raise RefusedError(f"refusing to write {path}: a link leads it out of {root}", hint=f"rm {path}")
@@ -189,9 +189,9 @@ def inside(path: Path, root: Path) -> Path:
 
 
 def state_dir(root: Path, *parts: str) -> Path:
-    """``<project>/.envgen``: logs, what builds really use, and build state. Git-ignored; safe to delete.
+    """``<project>/.envgen``: logs, rendered files of builds, and state. Git-ignored; safe to delete.
 
-    A cloned project may bring links of that name: they are refused.
+    RefusedError for a link of that name, as in a hostile project.
     """
     path = root
     for part in (".envgen", *parts):
@@ -203,7 +203,7 @@ def state_dir(root: Path, *parts: str) -> Path:
 
 
 def xdg_dir(variable: str, default: str, environ: Mapping[str, str] | None = None) -> Path:
-    """A base folder of the user, which counts only as an absolute path; ``default`` is below the home folder."""
+    """An XDG base folder: the variable, if absolute; else ``default`` below the home folder."""
     environ = os.environ if environ is None else environ
     given = environ.get(variable, "")
     if given.startswith("/"):
@@ -222,7 +222,7 @@ def cache_dir(environ: Mapping[str, str] | None = None) -> Path:
 def is_ours(path: Path, *, root: bool = False) -> bool:
     """Whether a path belongs to the user, or under sudo to the user who called sudo: git's own rule.
 
-    ``root``: what belongs to root will do as well.
+    ``root``: also where it belongs to root.
     """
     owner = path.lstat().st_uid
     called = os.environ.get("SUDO_UID", "")
@@ -240,7 +240,7 @@ def _mode_of(name: str, directory: int) -> int | None:
 
 @contextlib.contextmanager
 def folder(path: Path, within: Path | None = None, *, create: bool = True) -> Iterator[int]:
-    """A descriptor of a folder. Below ``within`` no link is followed, and with ``create`` missing folders are made."""
+    """A descriptor of a folder. Below ``within`` no link is followed, and ``create`` creates missing folders."""
     at = path if within is None else within
     descriptor = os.open(at, _DIRECTORY)
     try:
@@ -270,24 +270,23 @@ def _enter(directory: int, part: str, at: Path, create: bool) -> int:
         raise RefusedError(f"{at} is {what}; envgen writes there only below a real folder", hint=f"rm {at}") from None
 
 
-# --- temporary folders, and what a killed run leaves ------------------------------------------------------------------
+# --- temporary folders, and leftovers of killed runs ------------------------------------------------------------------
 
-SHORT = Path("/tmp")  # for sockets: TMPDIR may be longer than the path of one may be
-UNFINISHED = 86400.0  # seconds after which no run is expected to finish a temporary file or folder
-# Nothing else of that name is ever removed: the random part is that of mkdtemp and token_hex. A folder of `engine` has
-# the sockets of a connection, which `up --stay` may need for weeks.
+SHORT = Path("/tmp")  # for sockets, whose paths are short; TMPDIR may be long
+UNFINISHED = 86400.0  # seconds after which a temporary file or folder is a leftover
+# With the random part of mkdtemp or token_hex. Not those of `engine`: `up --stay` may need their sockets for weeks.
 _OURS = re.compile(r"envgen-scratch-(?!engine)[a-z]+-[a-z0-9_]{8}|\.envgen-[0-9a-f]{16}\.tmp")
 
 
 class Scratch:
-    """A temporary folder, gone when the block ends, this object, or the process. ``parent``: not the system's own.
+    """A temporary folder, removed at the end of the block, of this object, or of the process. ``parent``: its folder.
 
-    What killed runs left beside it goes, once it is old enough that none of them can still be running.
+    Removes leftovers of killed runs beside it that are a day old.
     """
 
     def __init__(self, kind: str, parent: Path | None = None) -> None:
-        for left in _left_in(Path(tempfile.gettempdir()) if parent is None else parent):
-            remove_leftover(left)
+        for leftover in _left_in(Path(tempfile.gettempdir()) if parent is None else parent):
+            remove_leftover(leftover)
         self.name = tempfile.mkdtemp(prefix=f"envgen-scratch-{kind}-", dir=parent)
         self._end = weakref.finalize(self, shutil.rmtree, self.name, ignore_errors=True)
 
@@ -303,7 +302,7 @@ class Scratch:
 
 
 def leftovers(project: Path) -> list[Path]:
-    """Temporary files and folders of runs that were killed, wherever envgen writes: by their names, and their age."""
+    """Temporary files and folders of killed runs, by their names and age, in all folders that envgen writes to."""
     folders = [*_trees(project, ("compose", "docker", "patches", "results", ".envgen"))]
     with contextlib.suppress(UsageError):
         folders += _trees(cache_dir(), ("sdists", "tried-patches"))
@@ -325,7 +324,7 @@ def _is_left(entry: os.DirEntry[str]) -> bool:
 
 
 def remove_leftover(path: Path) -> str:
-    """Delete what ``leftovers`` found. Why it stayed; "": it is gone."""
+    """Delete one of ``leftovers``. Returns the reason where it stays, else ""."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -334,7 +333,7 @@ def remove_leftover(path: Path) -> str:
 
 
 def _trees(root: Path, names: Sequence[str]) -> Iterator[Path]:
-    """A folder, and all folders in some of its folders. No link is followed."""
+    """``root``, and all folders below some of its folders, through no link."""
     yield root
     for name in names:
         with contextlib.suppress(OSError):
@@ -342,7 +341,7 @@ def _trees(root: Path, names: Sequence[str]) -> Iterator[Path]:
                 yield Path(at)
 
 
-# Where envgen's own data is: in a checkout at the top, in an installed wheel inside the package.
+# envgen's own data: at the top of a checkout, inside the package of a wheel.
 
 _PACKAGE = Path(__file__).resolve().parent
 

@@ -1,6 +1,6 @@
-"""The last line of a terminal, which moves while a command waits: what it waits for, and for how long.
+"""A live line at the end of a terminal while a command waits: what it waits for, and for how long.
 
-Other output goes through ``SafeStream``, which removes the line first. In a log or a pipe there is no such line.
+Other output goes through ``SafeStream``, which removes the line first. Logs and pipes have no such line.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ TICK = 0.5
 class _Line:
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.rows: dict[str, tuple[str, float]] = {}  # what is waited for -> in words, since when
+        self.rows: dict[str, tuple[str, float]] = {}  # name -> text, start
         self.drawn = False
         self.last = time.monotonic()  # when something else was printed
         self.paused = 0
 
     def clear(self) -> None:
-        """Remove the line: something is printed."""
+        """Remove the line, before other output."""
         with self.lock:
             self.last = time.monotonic()
             if self.drawn:
@@ -36,7 +36,7 @@ class _Line:
                 self._write("\r\x1b[K")
 
     def draw(self) -> None:
-        """Draw it, where nothing else was printed lately."""
+        """Draw the line, unless there was other output just now."""
         with self.lock:
             now = time.monotonic()
             if self.paused or not self.rows or now - self.last < STILL:
@@ -50,7 +50,7 @@ class _Line:
     @staticmethod
     def _write(text: str) -> None:
         raw = getattr(sys.stderr, "raw", sys.stderr)
-        with contextlib.suppress(OSError, ValueError):  # no reader any more
+        with contextlib.suppress(OSError, ValueError):  # the reader has left
             raw.write(text)
             raw.flush()
 
@@ -60,7 +60,7 @@ _line = _Line()
 
 @contextlib.contextmanager
 def moving(text: str) -> Iterator[None]:
-    """While this lasts, the terminal shows ``text`` where nothing else is printed; ``doing`` adds to it."""
+    """Inside, the terminal shows ``text`` while nothing else is printed; ``doing`` adds to it."""
     if Loudness.quiet or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         yield
         return
@@ -87,7 +87,7 @@ def moving(text: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def doing(name: str, text: str) -> Iterator[None]:
-    """A part of it is ``text``; ``now_doing`` changes the words."""
+    """Inside, the live line also has ``text``; ``now_doing`` changes it."""
     with _line.lock:
         _line.rows[name] = (text, time.monotonic())
     try:
@@ -100,7 +100,7 @@ def doing(name: str, text: str) -> Iterator[None]:
 
 
 def now_doing(name: str, text: str) -> None:
-    """Other words for a part that is under way."""
+    """Change the text of ``doing``."""
     with _line.lock:
         if name in _line.rows:
             _line.rows[name] = (text, _line.rows[name][1])
@@ -108,7 +108,7 @@ def now_doing(name: str, text: str) -> None:
 
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
-    """Without the line: a question is asked."""
+    """Inside, there is no live line, as for a question."""
     with _line.lock:
         _line.paused += 1
         _line.clear()

@@ -1,19 +1,18 @@
-"""The patterns that a profile looks for in a log (`ready.expect`, `ready.forbid`), matched in linear time.
+"""Patterns of a profile for a log (`ready.expect`, `ready.forbid`), matched in linear time.
 
-The lines come from a container, so a pattern that backtracks could keep ``up`` busy for ever. RE2 has no backtracking:
-its time is linear in the line, whatever the pattern. It knows Python's syntax except look-around, back-references and
-``\\Z``; the project file is refused where a pattern needs them.
+The lines come from a container, and a pattern that backtracks could keep ``up`` busy forever. RE2 has no backtracking,
+and Python's syntax except look-around, back-references and ``\\Z``, which the project file may not use.
 """
 
 from __future__ import annotations
 
 import re2
 
-LONGEST_LINE = 20_000  # characters; what follows is not looked at
+LONGEST_LINE = 20_000  # characters; the rest is ignored
 
 
 class LogPattern:
-    """One compiled pattern. Raises ValueError with a sentence when it is not one."""
+    """One compiled pattern. Raises ValueError for an invalid one."""
 
     def __init__(self, text: str) -> None:
         options = re2.Options()
@@ -26,5 +25,5 @@ class LogPattern:
             raise ValueError(shown) from None
 
     def found_in(self, line: str) -> bool:
-        """Does ``line`` match anywhere?"""
+        """Whether the pattern matches anywhere in ``line``."""
         return self._pattern.search(line[:LONGEST_LINE].encode("utf-8", "replace")) is not None

@@ -1,8 +1,8 @@
-"""One detector of secrets: it removes them from a text that leaves the machine, and finds them in a project file.
+"""Detects secrets: removes them from text that leaves the machine, and finds them in a project file.
 
-What goes: tokens and keys by their shape, values beside a secret-like name, credentials in URLs and headers, private
-keys, home folders, this machine's name and user, and every value that the caller knows to be secret. What stays says
-what it was: ``[redacted: token]``. Doing it twice changes nothing more. Work is linear in the length of the text.
+It removes tokens and keys by their shape, values beside a secret-like name, credentials in URLs and headers, private
+keys, home folders, this machine's name and user, and all known secret values. A mark such as ``[redacted: token]``
+replaces each. It is idempotent, and linear in the length of the text.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from urllib.parse import quote
 
-SHORTEST = 6  # a known value with fewer characters would blacken half the text
+SHORTEST = 6  # characters of a known value; a shorter one would match too much
 _COMMON = frozenset(
     {"root", "user", "admin", "ubuntu", "nobody", "docker", "runner", "localhost", "vllm", "flashinfer"}
 )
@@ -23,7 +23,7 @@ _DULL = frozenset(
     {"true", "false", "none", "null", "unset", "empty", "default", "[redacted:", "required", "auto", "yes", "no"}
 )
 
-# Part of a name that says "secret". `tokens` (max_tokens), `tokenizer` and `key_cache` are not secrets.
+# Part of a name of a secret. `tokens` (max_tokens), `tokenizer` and `key_cache` are not secrets.
 _WORD = (
     r"(?:token|secret|passw(?:or)?d|passwd|pwd|passphrase|credentials?|api[_-]?key|apikey|access[_-]?key|secret[_-]?key"
     r"|private[_-]?key|signing[_-]?key|encryption[_-]?key|auth[_-]?key|client[_-]?secret|authtoken|identitytoken"
@@ -43,17 +43,17 @@ _VOCABULARY = re.compile(
 
 
 def _beside_name(match: re.Match[str]) -> str:
-    """`NAME=value`: the value goes unless it is plainly none (a number, a switch, a variable's name)."""
+    """Redact `NAME=value`, unless the value is plainly not a secret (a number, a switch, a variable)."""
     value = match["value"]
     if _is_folder(match["name"], value):
         return match[0]
     if _VOCABULARY.search(match["name"]):
         return match[0]
     bare = value.strip("\"'\\")
-    is_none = bare.lower() in _DULL or re.fullmatch(r"[\d.]{0,5}", bare)
-    if is_none or bare.startswith(("[", "$", "<", "{")):
+    is_plain = bare.lower() in _DULL or re.fullmatch(r"[\d.]{0,5}", bare)
+    if is_plain or bare.startswith(("[", "$", "<", "{")):
         return match[0]
-    # In the quotes that it has: a JSON or YAML file stays one.
+    # Keep its quotes: a JSON or YAML file stays valid.
     quoted = re.fullmatch(r"(\\\"|[\"'])(?s:.*)\1", value)
     mark = quoted[1] if quoted else ""
     return f"{match[0][: match.start('value') - match.start()]}{mark}[redacted: secret value]{mark}"
@@ -71,7 +71,7 @@ def _after_head(replacement: str, tail: str = "") -> Callable[[re.Match[str]], s
 
 _QUOTED = r"\\\"[^\"\r\n]{1,4000}\\\"|\"(?:[^\"\\\r\n]|\\.){1,4000}\"|'[^'\r\n]{1,4000}'"
 _KEY_KIND = r"[A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?"
-# Tokens that tell by their first letters what they are.
+# Tokens with a known prefix.
 _TOKENS = (
     r"hf_[A-Za-z0-9]{16,}", r"api_org_[A-Za-z0-9]{16,}", r"gh[pousr]_[A-Za-z0-9]{16,}", r"github_pat_\w{16,}",
     r"gl(?:pat|ptt|dt|rt|cbt|soat)-[\w.-]{16,}", r"xox[abeoprs]-[A-Za-z0-9-]{10,}", r"xapp-[A-Za-z0-9-]{10,}",
@@ -154,7 +154,7 @@ def _compiled(patterns: tuple[tuple[str, _Replace], ...]) -> tuple[tuple[re.Patt
 
 
 def redact_secrets(text: str) -> str:
-    """``text`` without what looks like a secret; paths and names of people stay. For the user's own terminal."""
+    """``text`` without secrets, but with paths and names of people. For the user's own terminal."""
     for pattern, replacement in _compiled(_SECRETS):
         text = pattern.sub(replacement, text)
     return text
@@ -163,7 +163,7 @@ def redact_secrets(text: str) -> str:
 def redact(text: str, *, known: Iterable[str] = ()) -> str:
     """``text`` without secrets, home paths, and this machine's host and user names.
 
-    ``known``: further values that must not appear (each also as it is in a URL, in JSON and in base64).
+    ``known``: further secret values (each also as in a URL, in JSON and in base64).
     """
     for value, substitute in _literals(known):
         text = text.replace(value, substitute)
@@ -175,12 +175,12 @@ def redact(text: str, *, known: Iterable[str] = ()) -> str:
 
 
 def without_login(text: str) -> str:
-    """``text`` without the user and the password of any address in it; the address stays readable."""
+    """``text`` without users and passwords in addresses."""
     return re.sub(r"(?<=//)[^/@\s]+@", "", text)
 
 
 def secret_like(name: str) -> bool:
-    """Does a variable of this name hold a secret? (``HF_TOKEN``: yes; ``MAX_TOKENS``, ``VLLM_USE_V1``: no)"""
+    """Whether a variable of this name holds a secret (``HF_TOKEN``: yes; ``MAX_TOKENS``, ``VLLM_USE_V1``: no)."""
     return re.fullmatch(f"(?i){_NAME}", name) is not None and not _VOCABULARY.search(name)
 
 
@@ -188,10 +188,10 @@ _VARIABLE = re.compile(r"\$(?:\w+|\{\w+(?::?[-?+][^}]*)?\})")
 
 
 def secret_in(text: str, *, prose: bool = False) -> str:
-    """What secret ``text`` holds ("login", "token", ...) by the shapes that ``redact`` removes; empty for none.
+    """The kind of secret in ``text`` ("login", "token", ...), by the rules of ``redact``; "" for none.
 
-    Shell variables are not secrets: ``--api-key "$VLLM_API_KEY"`` names one. ``prose``: a sentence, in which a word
-    behind ``password:`` proves nothing.
+    Shell variables are not secrets, as in ``--api-key "$VLLM_API_KEY"``. ``prose``: a sentence, in which a word after
+    ``password:`` is not a secret.
     """
     text = _VARIABLE.sub("$", text)
     for pattern, replacement in _compiled(_SECRETS):
@@ -214,7 +214,7 @@ def _label(redacted: str) -> str:
 
 
 def secret_word(words: Sequence[str]) -> tuple[int, str] | None:
-    """The first word of a command line that holds a secret: its number and what it is."""
+    """The first secret in a command line: the number of its word, and its kind."""
     for number, word in enumerate(words):
         flag, has_value, value = word.partition("=")
         if flag.startswith("-") and secret_like(flag.lstrip("-").replace("-", "_")):
@@ -230,13 +230,13 @@ def secret_word(words: Sequence[str]) -> tuple[int, str] | None:
 
 
 def is_secret_value(value: str) -> bool:
-    """May ``value``, beside a secret-like name, be a secret? Not a variable, a number, a switch or a path."""
+    """Whether ``value``, beside a secret-like name, may be a secret: no variable, number, switch or path."""
     bare = _VARIABLE.sub("", value).strip("\"' ")
     return not (bare.lower() in _DULL or re.fullmatch(r"[\d.]*|/[\w./-]*|~/[\w./-]*|<[^<>]*>", bare))
 
 
 def secret_values(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The values of all secret-like variables: what to hand to ``redact`` as ``known``."""
+    """The values of all secret-like variables, for ``redact``'s ``known``."""
     found = {name: value for name, value in environ.items() if secret_like(name) and len(value) >= SHORTEST}
     return tuple(value for name, value in found.items() if not _is_folder(name, value))
 
@@ -247,7 +247,7 @@ def _is_folder(name: str, value: str) -> bool:
 
 
 def _literals(known: Iterable[str]) -> list[tuple[str, str]]:
-    """Each known value in each spelling, longest first: no spelling may leave the rest of a longer one behind."""
+    """Each known value in each spelling -> its replacement, the longest first."""
     found: dict[str, str] = {}
     home = os.environ.get("HOME", "").rstrip("/")
     if home not in ("", "/root") and home.count("/") >= 2:
@@ -265,7 +265,7 @@ def _spellings(value: str) -> set[str]:
 
 
 def hidden_values(environ: Mapping[str, str], names: Iterable[str] = ()) -> dict[str, str]:
-    """What must never be printed -> what is printed instead, the longest first.
+    """Text that must never be printed -> its replacement, the longest first.
 
     The values of secret-like variables, and of those in ``names`` (a profile's ``secrets``), in each spelling.
     """
@@ -276,7 +276,7 @@ def hidden_values(environ: Mapping[str, str], names: Iterable[str] = ()) -> dict
 
 
 def _own_names() -> Iterator[tuple[re.Pattern[str], str]]:
-    """Whole words only: a user called `mod` must not take the model apart."""
+    """Patterns of this machine's host and user names, as whole words."""
     host = os.uname().nodename
     users = (os.environ.get(name, "") for name in ("USER", "LOGNAME", "SUDO_USER"))
     words = {host: "[host]", host.split(".")[0]: "[host]", **dict.fromkeys(users, "[user]")}

@@ -1,7 +1,7 @@
-"""Text for a terminal: the one way to make strangers' text safe to print.
+"""Text for a terminal: makes text from others safe to print.
 
-File names, keys, source lines, log lines and engine answers come from strangers. What could steer a terminal, hide
-text or reorder it is shown as an escape (``\\x1b``, ``\\u202e``); everything else stays as it is.
+File names, keys, source lines, log lines and engine answers come from others. Characters that could control a terminal,
+hide text or reorder it become escapes (``\\x1b``, ``\\u202e``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _UNSAFE = (
 )
 _IN_LINE = re.compile(f"[{_UNSAFE}]")
 _IN_LINES = re.compile(rf"(?![\n\t])[{_UNSAFE}]")
-# What no value of a project file may hold: it would end a line or reorder the text around it.
+# Not allowed in values of a project file: ends a line, or reorders the text around it.
 _NO_TEXT = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]")
 # Colours, cursor movements and titles that a program writes for a terminal.
 _SEQUENCE = re.compile(r"\x1b(?:\[[0-9;?]{0,20}[ -/]{0,4}[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
@@ -41,7 +41,7 @@ def escaped(char: str) -> str:
 
 def visible(text: str, *, lines: bool = False) -> str:
     """``text`` safe for a terminal, in one line; with ``lines``, line breaks and tabs stay."""
-    if text.isprintable():  # the common case, without a regular expression; invisible letters count as printable
+    if text.isprintable():  # the common case; invisible letters count as printable
         return text if text.isascii() else _IN_LINE.sub(lambda match: escaped(match[0]), text)
     if lines:
         return _IN_LINES.sub(lambda match: escaped(match[0]), text.replace("\r\n", "\n"))
@@ -49,7 +49,7 @@ def visible(text: str, *, lines: bool = False) -> str:
 
 
 def plain_text(text: str) -> str:
-    """``text`` without the sequences for a terminal: vLLM colours the names of its processes, also where none is."""
+    """``text`` without terminal sequences: vLLM colours the names of its processes even without a terminal."""
     return _SEQUENCE.sub("", text) if "\x1b" in text else text
 
 
@@ -59,7 +59,7 @@ def masked(text: str) -> str:
 
 
 def forbidden_character(text: str) -> str:
-    """The first character that no value of a project file may hold, or nothing.
+    """The first character that no value of a project file may hold; "" without one.
 
     Control characters (NEL among them), line and paragraph separators, bidi controls and lone surrogates.
     """
@@ -79,7 +79,7 @@ def instant(text: str) -> str:
         whole = datetime.fromisoformat(found[1] + zone).astimezone(timezone.utc)
     except ValueError:
         return ""
-    # Never through a float: it has too few digits for nanoseconds.
+    # A float has too few digits for nanoseconds.
     return f"{int(whole.timestamp())}.{(found[2] or '').ljust(9, '0')}"
 
 
@@ -106,7 +106,7 @@ def short_id(image_id: str) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """Why, in an exception's own words; its name where it has none."""
+    """An exception's message; its name where it has none."""
     return str(getattr(error, "strerror", None) or error).strip() or type(error).__name__
 
 
@@ -114,14 +114,14 @@ KILLED = "it was killed: memory ran out, or somebody stopped it"
 
 
 def last_printed(printed: bytes | str, code: int, lines: int = 1) -> str:
-    """What a program printed last; where that is nothing, how it ended."""
+    """The last lines of a program's output; without any, how it ended."""
     text = printed.decode("utf-8", "replace") if isinstance(printed, bytes) else printed
     kept = [line.rstrip() for line in text.splitlines() if line.strip()][-lines:]
     return "\n".join(kept) or (KILLED if code in (137, -9) else f"exit code {code}, and it printed nothing")
 
 
 def table(rows: Sequence[Sequence[str]], *, right: Iterable[int] = (), indent: str = "") -> list[str]:
-    """Aligned columns, one line a row, each cell made visible. ``right``: columns aligned to the right."""
+    """Aligned columns, one line per row, each cell made visible. ``right``: columns aligned to the right."""
     shown = [[visible(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
     to_the_right = frozenset(right)
@@ -153,7 +153,7 @@ def duration(seconds: float) -> str:
 
 
 class Styled(str):
-    """Text that carries our own colours. Strangers' text inside it went through ``visible`` before."""
+    """Text with envgen's own colours. Text of others in it must have gone through ``visible``."""
 
     __slots__ = ()
 
@@ -167,13 +167,13 @@ def paint(text: str, code: str, colour: bool) -> str:
 
 
 def with_own_colours(line: str) -> Styled:
-    """A line of a program's output for the terminal: its colours stay and end with it; a progress bar's last state."""
+    """A line of a program's output with its colours, which end with it; of a progress bar the last state."""
     last = line.removesuffix("\r").rsplit("\r", 1)[-1]
     return Styled(last + "\x1b[0m" if "\x1b[" in last else last)
 
 
 def wants_colour(stream: TextIO, environ: Mapping[str, str]) -> bool:
-    """NO_COLOR and FORCE_COLOR decide; else whether ``stream`` is a terminal that is not dumb."""
+    """By NO_COLOR and FORCE_COLOR; else True for a terminal that is not dumb."""
     if environ.get("NO_COLOR"):
         return False
     if environ.get("FORCE_COLOR"):
@@ -182,18 +182,18 @@ def wants_colour(stream: TextIO, environ: Mapping[str, str]) -> bool:
 
 
 class SafeStream:
-    """A text stream that shows what is written to it made visible: the one choke point of everything printed.
+    """A text stream that makes everything printed visible.
 
-    Only ``Styled`` text keeps colours, and only colours. Characters that the terminal's encoding lacks are escaped.
+    Only ``Styled`` text keeps colours. Characters that the terminal's encoding lacks are escaped.
     """
 
     encoding = "utf-8"
     errors = "strict"
-    before_write: ClassVar[Callable[[], None]] = staticmethod(lambda: None)  # a live line is taken away
+    before_write: ClassVar[Callable[[], None]] = staticmethod(lambda: None)  # removes a live line
 
     def __init__(self, stream: TextIO) -> None:
-        self.raw = stream  # for a live display, which moves the cursor itself
-        self.hidden: dict[str, str] = {}  # what must not be printed -> what is printed instead
+        self.raw = stream  # for a live display, which moves the cursor
+        self.hidden: dict[str, str] = {}  # text that must not be printed -> its replacement
 
     def write(self, text: str) -> int:
         if not isinstance(text, str):
@@ -219,7 +219,7 @@ _COLOUR = re.compile(r"(\x1b\[[0-9;]{0,20}m)")
 
 
 def _styled(text: str, environ: Mapping[str, str]) -> str:
-    """Our colours stay, unless NO_COLOR is set or the terminal is dumb: here, so that no verb can forget it."""
+    """Colours stay, unless NO_COLOR is set or the terminal is dumb."""
     plain = environ.get("NO_COLOR") or (environ.get("TERM") == "dumb" and not environ.get("FORCE_COLOR"))
     parts = _COLOUR.split(text)
     return "".join(
@@ -228,26 +228,26 @@ def _styled(text: str, environ: Mapping[str, str]) -> str:
 
 
 def hide(values: Mapping[str, str]) -> None:
-    """From now on, print the second of each pair in place of the first, wherever it appears."""
+    """From now on, print each value instead of its key."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, SafeStream):
             stream.hidden.update(values)
 
 
 class Loudness:
-    """How much goes to stderr besides errors: nothing (`-q`), progress, or also each program that is run (`-v`)."""
+    """The output on stderr besides errors: nothing (`-q`), progress, or also each program that is run (`-v`)."""
 
     quiet = False
     verbose = False
 
 
 def progress(line: str, *, always: bool = False) -> None:
-    """One line of progress, on stderr. ``always``: it belongs to an error, so `--quiet` shows it too."""
+    """One line of progress, on stderr. ``always``: with `--quiet`, too, as a part of an error."""
     if always or not Loudness.quiet:
         print(line, file=sys.stderr, flush=True)
 
 
 def show_command(argv: Sequence[str]) -> None:
-    """With `--verbose`: a program that is about to be run."""
+    """With `--verbose`, print a program before it runs."""
     if Loudness.verbose:
         print(f"$ {shlex.join(argv)}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Compose files from a profile: what all services share is written once, behind an anchor."""
+"""Compose files from a profile; settings of all services are written once, with an anchor."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Block = dict[str, Any]
 
 
 def compose_files(profile: Profile, key: str = "") -> dict[str, str]:
-    """Path relative to the project -> text: the file, and what the machines of a cluster add.
+    """Path relative to the project -> text: the file, and the additional files for machines of a cluster.
 
     ``key``: the namespace of FlashInfer's cache.
     """
     files = {profile.compose_file: compose_text(_head(profile), _document(profile, key))}
     for name, service in profile.services.items():
         if service.cluster is not None:
-            head = [f"{names.WRITTEN}: what {profile.compose_file} needs on a machine of a cluster.", *_PARTS]
+            head = [f"{names.WRITTEN}: additions to {profile.compose_file} on a machine of a cluster.", *_PARTS]
             for part in CLUSTER_PARTS:
                 added = {"services": {name: _rank(service, service.cluster, part)}}
                 files[cluster_file(profile, name, part)] = compose_text(head, added)
@@ -48,8 +48,8 @@ def _head(profile: Profile) -> Iterable[str]:
     if profile.compose is not None:
         yield f"  and your own file, last:  -f {own_path(profile.compose.path)}"
     yield f"  docker compose {file} --profile '*' down"
-    yield "Variables named ENVGEN_... say what differs between machines; each has a default where one is possible."
-    yield "What is below x-env-passed comes from the shell that starts a service; it is never stored."
+    yield "ENVGEN_... variables hold what differs between machines; each has a default where one is possible."
+    yield "Variables below x-env-passed come from the shell that starts a service; they are never stored."
 
 
 def cluster_file(profile: Profile, service: str, part: str) -> str:
@@ -58,7 +58,7 @@ def cluster_file(profile: Profile, service: str, part: str) -> str:
 
 
 def _rank(service: Service, cluster: Cluster, part: str) -> Block:
-    """What one rank gets besides the service's own settings. Facts about a machine are variables."""
+    """The settings of one rank besides the service's own. Facts about a machine are variables."""
 
     def fact(name: str, reason: str) -> Interpolated:
         return compose_variable(name, None, reason=reason)
@@ -78,11 +78,11 @@ def _rank(service: Service, cluster: Cluster, part: str) -> Block:
         "command": [*words, "--node-rank", rank, "--master-addr", master],
         "network_mode": "host",
         "environment": {
-            # Without it vLLM answers over the interface of the default route.
+            # Without it vLLM uses the interface of the default route.
             "VLLM_HOST_IP": fact(names.NODE_ADDRESS, "this machine's address on the cable"),
             "GLOO_SOCKET_IFNAME": interface,
             "NCCL_SOCKET_IFNAME": interface,
-            # The log must show whether NCCL uses RDMA (NET/IB) or TCP (NET/Socket).
+            # So that the log shows whether NCCL uses RDMA (NET/IB) or TCP (NET/Socket).
             "NCCL_DEBUG": "INFO",
             "NCCL_DEBUG_SUBSYS": "INIT,NET",
         },
@@ -92,19 +92,19 @@ def _rank(service: Service, cluster: Cluster, part: str) -> Block:
 
 
 def cluster_flags(cluster: Cluster) -> list[str]:
-    """The flags that all ranks share; where the head is, and which rank this one has, follows."""
+    """The flags of all ranks, without rank and head address."""
     flags = {"distributed-executor-backend": "mp", "nnodes": str(len(cluster.nodes)), "master-port": str(cluster.port)}
     return [word for flag, value in flags.items() for word in (f"--{flag}", value)]
 
 
 def _filled(block: Block) -> Block:
-    """Without the keys that have no value."""
+    """``block`` without None and []."""
     return {key: value for key, value in block.items() if value is not None and value != []}
 
 
 def _document(profile: Profile, key: str) -> Block:
     user_env = next((env for name in profile.services if (env := names.user_env(profile, name))), None)
-    # Where no number is given ninja starts all, and compile-gate decides. Never empty: vLLM's setup.py reads a number.
+    # Without a number ninja starts all, and compile-gate decides. Never empty: vLLM's setup.py reads a number.
     jobs = compose_variable(names.JOBS_VARIABLE, str(profile.build.max_jobs.count or names.ALL_JOBS))
     floor = names.memory_floor(profile)
     guard = {names.FLOOR_VARIABLE: compose_variable(names.FLOOR_VARIABLE, floor)} if floor else {}
@@ -131,7 +131,7 @@ def _document(profile: Profile, key: str) -> Block:
 
 
 def _common(profile: Profile, key: str) -> Block:
-    """What all services have in common."""
+    """The settings of all services."""
     platform = profile.base.platform.value if profile.base.platform else None
     shm = profile.shm_size if profile.ipc != "host" else None
     wheels = profile.build.wheelhouse
@@ -169,8 +169,8 @@ _GPUS = {
 
 
 def written_mode(profile: Profile) -> GpuMode:
-    """How the rendered file asks for GPUs. Where the profile leaves it to the engine: as `docker run --gpus` does,
-    which DGX OS and every NVIDIA container toolkit take as they are installed; CDI needs a specification first."""
+    """The GPU mode in the rendered file. Where the engine decides: as `docker run --gpus`, which works with
+    DGX OS and every NVIDIA container toolkit as installed; CDI needs a specification first."""
     return GpuMode.ALL if profile.gpu.asks_engine else profile.gpu
 
 
@@ -193,7 +193,7 @@ def _ca(profile: Profile) -> Interpolated:
 
 
 def _bind(source: str, target: ContainerPath, *, read_only: bool = False, create: bool = False) -> Block:
-    """``create``: whether a missing folder of the host is made."""
+    """``create``: create a missing folder on the host."""
     made = {"type": "bind", "source": source, "target": target.path, "read_only": read_only or None}
     return _filled({**made, "bind": {"create_host_path": create}})
 
@@ -229,7 +229,7 @@ def _mounts(service: str, described: Service) -> list[Block]:
 
 
 def _deploy(service: Service, mode: GpuMode) -> Block | None:
-    """Compose's `deploy` for the GPUs that a service names; nothing where it gets what all get."""
+    """Compose's `deploy` for the GPUs that a service names; None where it names none."""
     if service.gpu is None or mode not in _GPUS:
         return None
     driver, prefix = ("nvidia", "") if mode is GpuMode.ALL else ("cdi", "nvidia.com/gpu=")
@@ -238,10 +238,10 @@ def _deploy(service: Service, mode: GpuMode) -> Block | None:
 
 def _service(profile: Profile, name: str, number: int, key: str, blocks: Mapping[str, Block]) -> Block:
     service = profile.services[name]
-    # YAML merges let the first of a list win, so the strongest group comes first.
+    # In a YAML merge the first of a list wins, so the strongest group comes first.
     user = ["user"] if names.user_env(profile, name) else []
     merged = [*(f"env-{group}" for group in reversed(list(profile.env))), *user, "env-derived", "env-passed"]
-    # `up` starts it when all weights are there, and then no hub can stop it.
+    # `up` starts it only with all weights, and then without the hub.
     offline = service.model is not None and OFFLINE not in service.env
     return _filled({
         MERGE: blocks["service"],
@@ -266,14 +266,14 @@ def _service(profile: Profile, name: str, number: int, key: str, blocks: Mapping
         "devices": list(service.devices),
         "cap_add": list(service.cap_add),
         "deploy": _deploy(service, written_mode(profile)),
-        # All of them, where it has more than the others.
+        # The whole list, where it has mounts of its own.
         "volumes": [*_volumes(profile, key), *_mounts(name, service)] if service.mounts else None,
         "healthcheck": _health(service.health, service.ready) if service.health else None,
     })  # fmt: skip
 
 
 def _user(profile: Profile, service: str) -> str | None:
-    """Compose's `user`. Who starts a service is not known here; with plain `docker compose up` it is root."""
+    """Compose's `user`; with plain `docker compose up`, `host` is root."""
     user = profile.user_of(service)
     if user == "host":
         return Interpolated(f"${{{names.UID_VARIABLE}:-0}}:${{{names.GID_VARIABLE}:-0}}")
@@ -284,7 +284,7 @@ def _health(health: Health, ready: Ready | None) -> Block:
     words = [names.WITH_START_UP, *health.command]
     if health.http is not None:
         words = [f"{names.HOME}/bin/envgen-health", str(health.port), health.http]
-        if ready and ready.model and health.complete.seconds:  # before Docker gives the check up
+        if ready and ready.model and health.complete.seconds:  # shorter than Docker's timeout
             words += [str(health.complete.seconds), ready.model, str(max(1, health.timeout.seconds - 2))]
     return {
         "test": ["CMD", *words],

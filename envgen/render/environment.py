@@ -1,4 +1,4 @@
-"""Variables, volumes and paths: what the rendered files, the containers and the commands call by the same name."""
+"""Names of variables, volumes and paths in rendered files, containers and commands."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from envgen.profile.model import GpuMode, Profile
 from envgen.profile.values import HostPath
 from envgen.render.quote import Pair
 
-WRITTEN = "Written by `envgen render`"  # in every rendered file; one without it belongs to the user
+WRITTEN = "Written by `envgen render`"  # in every rendered file; a file without it is the user's
 HOME = "/opt/envgen"  # everything of ours in an image
 OVERLAY = f"{HOME}/env"  # the virtual environment of mounted sources, on a volume
-GATE = f"{HOME}/bin/compile-gate"  # stands before every compiler
-WITH_START_UP = f"{HOME}/bin/envgen-env"  # runs a command with what the base image's start-up has set
+GATE = f"{HOME}/bin/compile-gate"  # starts every compiler
+WITH_START_UP = f"{HOME}/bin/envgen-env"  # runs a command with the variables of the base image's start-up
 USER_HOME = "/root"  # of every user: caches lie below it
-RUN = "/run/envgen"  # where build steps mount what they use
+RUN = "/run/envgen"  # for mounts of build steps
 CA_FILE = "/etc/envgen/ca.crt"  # where a company's CA certificates are mounted at run time
 CCACHE_MAXSIZE = "50Gi"
 CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 
 
 def nvcc_threads(profile: Profile) -> int:
-    """Threads of one nvcc. Each compiles for one arch, so more threads than archs only take jobs away: vLLM's setup.py
-    starts ``MAX_JOBS // NVCC_THREADS`` compilers."""
+    """Threads of one nvcc. Each compiles for one arch. vLLM's setup.py starts ``MAX_JOBS // NVCC_THREADS``
+    compilers, so more threads than archs would only reduce those."""
     return min(len(profile.cuda.arch_list.archs), 4)
 
 
 def cuda_env(profile: Profile) -> list[Pair]:
-    """For nvcc and what calls it; nothing in a profile without GPU architectures (`gpu: none`)."""
+    """For nvcc and its callers; [] in a profile without GPU architectures (`gpu: none`)."""
     cuda = profile.cuda
     if not cuda.arch_list.archs:
         return []
@@ -47,12 +47,12 @@ def cuda_env(profile: Profile) -> list[Pair]:
 
 
 def image_env(profile: Profile) -> list[Pair]:
-    """What is true of the image however it is started. What only services need is in their Compose file alone."""
+    """The variables of the image. Those that only services need are in the Compose file."""
     pairs = cuda_env(profile)
-    # FlashInfer and torch take it for nvcc, CMake and ccache as a launcher. It is in the same image.
+    # FlashInfer and torch call it as nvcc, CMake and ccache as a launcher.
     launchers = (f"CMAKE_{language}_COMPILER_LAUNCHER" for language in ("C", "CXX", "CUDA"))
     pairs += [Pair(name, GATE) for name in ("FLASHINFER_NVCC", "PYTORCH_NVCC", "CCACHE_PREFIX", *launchers)]
-    # The base image's bundle, to which the entry point adds a company's CA: `docker exec` sees it too.
+    # The base image's bundle, to which the entry point adds a company's CA, for `docker exec`, too.
     pairs += [Pair("SSL_CERT_FILE", CA_BUNDLE), Pair("REQUESTS_CA_BUNDLE", CA_BUNDLE)]
     if profile.tiktoken.encodings:
         pairs.append(Pair("TIKTOKEN_ENCODINGS_BASE", profile.tiktoken.directory.path))
@@ -62,12 +62,11 @@ def image_env(profile: Profile) -> list[Pair]:
 
 
 def service_env(profile: Profile) -> dict[str, str]:
-    """The variables that follow from the profile but concern running containers only (MAX_JOBS aside)."""
-    # What a program wrote before it died must be in its log.
-    env = {"PYTHONUNBUFFERED": "1"}
+    """The variables that follow from the profile, for running containers only (without MAX_JOBS)."""
+    env = {"PYTHONUNBUFFERED": "1"}  # the log has all output of a program that was killed
     if profile.gpu is not GpuMode.NONE:
-        # The ptxas that Triton brings may not know the newest architectures (triton#8539); CUDA's own does.
-        # Newer Tritons read a separate variable for Blackwell.
+        # Triton's own ptxas may not know the newest architectures (triton#8539); CUDA's does. Newer Tritons have a
+        # separate variable for Blackwell.
         env["TRITON_PTXAS_PATH"] = env["TRITON_PTXAS_BLACKWELL_PATH"] = f"{profile.cuda.home}/bin/ptxas"
     for name, cache in profile.caches.items():
         env.update({key: cache.path.path + below for key, below in CACHE_VARIABLES.get(name, {}).items()})
@@ -80,29 +79,29 @@ def service_env(profile: Profile) -> dict[str, str]:
 
 
 def derived_env(profile: Profile) -> dict[str, str]:
-    """Every variable that envgen itself derives from the profile: those of the image and those of its services.
+    """All variables that envgen derives from the profile, for the image and its services.
 
-    PYTHONPATH is followed by what the base image has. Groups of ``env`` and a service's own ``env`` are stronger.
+    The base image's PYTHONPATH follows ours. Groups of ``env`` and a service's own ``env`` override them.
     """
     return {**{pair.name: pair.value for pair in image_env(profile)}, **service_env(profile)}
 
 
 def memory_floor(profile: Profile) -> str:
-    """What memory-guard must keep free: bytes, or auto, a share of whatever machine it runs on; "": no guard."""
+    """The memory that memory-guard keeps free: bytes, or auto, a share of the machine's; "": no guard."""
     if profile.memory.floor is not None:
         return str(profile.memory.floor.bytes or "")
     return "auto" if profile.gpu is not GpuMode.NONE and profile.cuda.arch_list.shares_memory else ""
 
 
 def user_env(profile: Profile, service: str) -> dict[str, str]:
-    """What a user without an entry in the image's /etc/passwd needs: programs ask for their name and home."""
+    """Variables for a user without an entry in the image's /etc/passwd: name and home."""
     if profile.user_of(service) in ("", "root"):
         return {}
     return {"HOME": USER_HOME, "USER": "envgen", "LOGNAME": "envgen"}
 
 
 def opened_folders(profile: Profile) -> tuple[str, ...]:
-    """The folders of the image that every user may write to; a new volume takes mode and owner of its folder."""
+    """The folders of the image that every user may write to; a new volume has mode and owner of its folder."""
     if not profile.opens_folders:
         return ()
     found = ["/run", USER_HOME, profile.working_dir.path]
@@ -120,8 +119,8 @@ def checkout_variable(source: str) -> str:
 
 
 def with_start_up(argv: Sequence[str]) -> list[str]:
-    """``argv`` for `docker exec`, with the variables that the container's first process got from the base image's
-    start-up (CUDA's forward compatibility). An image of an older envgen runs it as it is."""
+    """``argv`` for `docker exec`, with the variables of the base image's start-up (CUDA's forward compatibility). In an
+    image of an older envgen it runs without them."""
     return ["sh", "-c", f'[ ! -x {WITH_START_UP} ] || exec {WITH_START_UP} "$@"; exec "$@"', "sh", *argv]
 
 
@@ -134,11 +133,11 @@ def mount_variable(service: str, mount: str) -> str:
 
 
 JOBS_VARIABLE = "ENVGEN_BUILD__MAX_JOBS"
-ALL_JOBS = 128  # above any usual number of cores; the entry point makes it 4 where no gate works
+ALL_JOBS = 128  # above any usual number of cores; the entry point sets 4 without compile-gate
 FLOOR_VARIABLE = "ENVGEN_MEMORY_FLOOR"  # of memory-guard
 CA_VARIABLE = "ENVGEN_NETWORK__CA_CERTIFICATES"
-UID_VARIABLE, GID_VARIABLE = "ENVGEN_UID", "ENVGEN_GID"  # of who starts a service with `user: host`
-OFFLINE_VARIABLE = "ENVGEN_HF_OFFLINE"  # 1 where `up` has seen that a service's weights are there
+UID_VARIABLE, GID_VARIABLE = "ENVGEN_UID", "ENVGEN_GID"  # of the user who starts a service with `user: host`
+OFFLINE_VARIABLE = "ENVGEN_HF_OFFLINE"  # 1 where `up` has found a service's weights
 # Of one machine in a cluster; `envgen nodes` writes them into .envgen/nodes/NAME.env.
 NODE_RANK = "ENVGEN_NODE_RANK"
 NODE_ADDRESS = "ENVGEN_NODE_ADDRESS"
@@ -154,14 +153,14 @@ def cache_volume(profile: Profile, cache: str) -> str:
 
 
 def overlay_volume(profile: Profile) -> str:
-    """The Docker volume of editable installs: another base image, Python or set of sources starts a new one."""
+    """The Docker volume of editable installs: a new one for another base image, Python or set of sources."""
     parts = [str(profile.base.image), profile.base.python]
     parts += sorted(f"{name}={source.distribution}" for name, source in profile.mounted_sources.items())
     return f"{profile.compose_name}-env-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]}"
 
 
 def compose_path(path: HostPath) -> str | None:
-    """A path of the project as seen from compose/. None: it names one machine, so no file carries it."""
+    """A path of the project, relative to compose/. None for a path of one machine."""
     if path.is_machine_specific:
         return None
     if path.path == "~" or path.path.startswith("~/"):
@@ -170,7 +169,7 @@ def compose_path(path: HostPath) -> str | None:
 
 
 def compose_environment(profile: Profile, root: Path) -> dict[str, str]:
-    """What `envgen up` sets for the rendered Compose file: this machine's absolute paths, and nothing of the moment."""
+    """The variables for the rendered Compose file that `envgen up` sets: this machine's absolute paths."""
 
     def absolute(path: HostPath) -> str:
         return str((root / Path(path.path).expanduser()).resolve())
@@ -189,7 +188,7 @@ def compose_environment(profile: Profile, root: Path) -> dict[str, str]:
 
 
 def compose_env(profile: Profile, service: str) -> dict[str, str]:
-    """What Compose sets for a service, weakest first: derived from the profile, its groups in their order, its own."""
+    """The variables of a service in Compose: derived ones, then groups in order, then its own, which win."""
     described = profile.services.get(service)
     env = {**service_env(profile), **user_env(profile, service)}
     for name, group in profile.env.items():

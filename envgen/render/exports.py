@@ -1,7 +1,4 @@
-"""The project as other tools read it: devcontainer.json, Kubernetes, systemd.
-
-Pure like all rendering.
-"""
+"""Files for other tools: devcontainer.json, Kubernetes, systemd. Pure like all rendering."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ Doc = dict[str, Any]
 
 
 def as_json(document: Doc) -> str:
-    """As a file."""
+    """The text of a JSON file."""
     return json.dumps(document, indent=2) + "\n"
 
 
@@ -36,18 +33,18 @@ _FOUND = "import importlib.util as u; [print(name, u.find_spec(name).origin) for
 
 
 def devcontainer(profile: Profile, name: str, folder: str) -> Doc:
-    """The settings for service ``name``. ``folder``: of the file, relative to the project's."""
+    """The settings for service ``name``. ``folder``: of the file, relative to the project."""
     service = profile.services[name]
     composed = [f"compose/{profile.name}.yaml"]
     if profile.compose is not None:
         composed.append(own_path(profile.compose.path))
-    # In the overlay are the mounted sources.
+    # The overlay has the mounted sources.
     python = f"{OVERLAY}/bin/python" if profile.mounted_sources else profile.base.python
     packages = [source.package for source in profile.mounted_sources.values()]
     created = {"postCreateCommand": [python, "-c", _FOUND.format(names=packages)]} if packages else {}
     return {
         "name": f"{profile.project} {profile.name}",
-        # With checkouts, user, ports and GPUs as they are on this machine; the container is then only attached to.
+        # It has this machine's checkouts, user, ports and GPUs; the editor attaches to its container.
         "initializeCommand": ["envgen", "up", name, "--profile", profile.name],
         "dockerComposeFile": [posixpath.relpath(path, folder) for path in composed],
         "service": name,
@@ -73,10 +70,10 @@ TERMINATION = 30
 
 
 def kubernetes(profile: Profile, name: str, image: str, commit: str = "") -> list[Doc]:
-    """A service as a LeaderWorkerSet and a Service: the content of its Compose files, for a cluster of machines.
+    """A service as a LeaderWorkerSet and a Service, with the content of its Compose files.
 
-    ``image``: with its digest; ``commit``: the model's in the lock, or "". What only one machine has (its folders,
-    devices, checkouts) cannot be carried: RefusedError.
+    ``image``: with its digest; ``commit``: the model's in the lock, or "". RefusedError for folders, devices and
+    checkouts of this machine.
     """
     service = profile.services[name]
     if unmapped := list(_unmapped(profile, name, service)):
@@ -91,7 +88,7 @@ def kubernetes(profile: Profile, name: str, image: str, commit: str = "") -> lis
 
     group = {
         "size": size,
-        # vLLM's ranks do not notice each other's end: one that ends is the end of all.
+        # vLLM's ranks do not notice that another has ended: restart all together.
         "restartPolicy": "RecreateGroupOnPodRestart",
         **({"leaderTemplate": template("leader")} if size > 1 else {}),
         "workerTemplate": template("worker" if size > 1 else "leader"),
@@ -118,7 +115,7 @@ def kubernetes(profile: Profile, name: str, image: str, commit: str = "") -> lis
 
 
 def kubernetes_text(found: list[Doc]) -> str:
-    """The objects as YAML that reads the same as 1.1 and as 1.2."""
+    """The objects as YAML, the same for YAML 1.1 and 1.2."""
     head = "# Written by `envgen export kubernetes`. docs/exports.md has what must be in the cluster first.\n"
     return head + yaml.dump_all(found, Dumper=Quoting, sort_keys=False, allow_unicode=False, width=120)
 
@@ -129,7 +126,7 @@ def resource_name(text: str) -> str:
 
 
 def _unmapped(profile: Profile, name: str, service: Service) -> Iterator[Problem]:
-    """What no pod of another machine can have."""
+    """Settings that a pod cannot have."""
     for source, one in profile.mounted_sources.items():
         if one.origin.checkout is not None:
             yield Problem(f"{source} is a mounted checkout of this machine", hint="export a production profile")
@@ -173,13 +170,13 @@ def _pod(profile: Profile, name: str, image: str, commit: str, leads: bool) -> D
 
 
 def _gpus(service: Service) -> int:
-    """Of one pod: the ranks that the flags ask for, shared by the machines; 1 where the flags can't be read."""
+    """GPUs of one pod: the ranks in the flags, divided by the machines; 1 where the flags can't be read."""
     machines = len(service.cluster.nodes) if service.cluster is not None else 1
     return max(1, ranks_of(service.args) // machines)
 
 
 def _literal(value: str) -> str:
-    """A value in which Kubernetes replaces nothing: it reads $(NAME)."""
+    """A value with escaped dollars: Kubernetes would replace $(NAME)."""
     return value.replace("$", "$$")
 
 
@@ -250,7 +247,7 @@ def _security(profile: Profile, name: str, service: Service) -> Doc:
 
 
 def _volumes(profile: Profile, service: Service) -> tuple[list[Doc], list[Doc]]:
-    """Weights are a claim that is filled before; what is compiled at run time lives as long as its pod."""
+    """Weights are a claim that is filled before; other caches live as long as the pod."""
     volumes: list[Doc] = []
     mounts = []
     for name, cache in profile.caches.items():
@@ -271,7 +268,7 @@ def _volumes(profile: Profile, service: Service) -> tuple[list[Doc], list[Doc]]:
 # --- systemd ----------------------------------------------------------------------------------------------------------
 
 _UNIT = """\
-# Written by `envgen export systemd` for this machine. docs/exports.md says how it is installed.
+# Written by `envgen export systemd` for this machine. docs/exports.md has its installation.
 
 [Unit]
 Description={title}
@@ -301,9 +298,9 @@ WantedBy=multi-user.target
 def systemd(
     profile: Profile, name: str, *, program: Sequence[str], folder: str, user: str, engine: Mapping[str, str]
 ) -> str:
-    """The unit that starts service ``name`` with a machine. RefusedError for what no line of a unit can hold.
+    """The unit that starts service ``name`` with the machine. RefusedError for text that no unit can hold.
 
-    ``engine``: the variables that name it, of the shell that writes the unit.
+    ``engine``: the variables of this shell that select the engine.
     """
     chosen = [name, "--profile", profile.name]
     varied = ["--variant", profile.variant] if profile.variant else []
@@ -312,19 +309,19 @@ def systemd(
         title=_plain(f"{name} of {profile.compose_name}"), user=_plain(user), folder=_plain(folder),
         start=_words([*program, "up", *chosen, *varied]), stop=_words([*program, "down", *chosen]),
         environment="".join(f"Environment={_quoted(f'{key}={value}')}\n" for key, value in engine.items()),
-        patience=(ready.timeout.seconds if ready else 0) + 600,  # what `up` itself waits, and the checks before
+        patience=(ready.timeout.seconds if ready else 0) + 600,  # of `up` itself, and its checks before
     )  # fmt: skip
 
 
 def _plain(text: str) -> str:
     """A value that systemd reads literally, except for % specifiers."""
     if not text.isprintable() or text != text.strip() or text.endswith("\\"):
-        raise RefusedError(f"{text!r} cannot stand in a unit of systemd", hint="use a folder with a plain name")
+        raise RefusedError(f"{text!r} is not possible in a systemd unit", hint="use a folder with a plain name")
     return text.replace("%", "%%")
 
 
 def _words(words: Sequence[str]) -> str:
-    """A command line: systemd splits it at blanks, and knows quotes, backslashes, $ and %."""
+    """A command line, quoted for systemd."""
     return " ".join(_quoted(one).replace("$", "$$") for one in words)
 
 

@@ -1,7 +1,6 @@
-"""What goes into an image, by the names that a user knows: its label, and what has changed since.
+"""The inputs of an image, by the names that users know: a label, and the changes since a build.
 
-The render digest says whether an image is out of date; this label says why. It decides nothing: a label that is
-missing, old or foreign costs the explanation alone.
+The render digest decides whether an image is out of date; this label only explains why.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from envgen.text import visible
 LABEL = "dev.envgen.inputs"
 LOCK = "envgen.lock"
 SHORT = 8  # digits of a digest
-LONGEST = 100  # characters of a value; a longer one counts by its digest
-FILES = 60  # of more, each folder counts as one
-_MOST = 1000  # inputs of a label that are read
+LONGEST = 100  # characters of a value; a longer one becomes a digest
+FILES = 60  # with more, each folder counts as one
+_MOST = 1000  # inputs read from a label
 
 
 def inputs_of(plan: Plan, files: Mapping[str, str]) -> dict[str, str]:
-    """Name -> value, or ``#`` and a digest of one that is long, of several lines, or looks like a secret.
+    """Name -> value, or ``#`` and a digest of a value that is long, of several lines, or looks like a secret.
 
-    Only what the plan prints: a change of any of it changes the image. ``files``: path -> digest of its content.
+    Only what the plan prints, so that each change changes the image. ``files``: path -> digest of its content.
     """
     profile, lock = plan.profile, plan.lock
     found: dict[str, object] = {
@@ -70,7 +69,7 @@ def inputs_of(plan: Plan, files: Mapping[str, str]) -> dict[str, str]:
 def _of_source(plan: Plan, name: str, source: Source) -> dict[str, object]:
     origin, install, built = source.origin, source.install, source.origin.is_built
     found: dict[str, object] = {
-        "origin": origin.kind if origin.checkout is not None else "",  # its place is this machine's
+        "origin": origin.kind if origin.checkout is not None else "",  # its path is a fact of this machine
         "origin.git": without_login(origin.git or ""),
         "origin.ref": origin.ref or "",
         "origin.pull": str(origin.pull or ""),
@@ -102,7 +101,7 @@ def _of_source(plan: Plan, name: str, source: Source) -> dict[str, object]:
 
 
 def _grouped(files: Mapping[str, str]) -> dict[str, str]:
-    """A short digest of each file; of many files, of each folder."""
+    """A short digest of each file; with many files, of each folder."""
     if len(files) <= FILES:
         return {path: _hidden(digest) for path, digest in files.items()}
     folders: dict[str, list[str]] = {}
@@ -122,7 +121,7 @@ def _text(value: object) -> str:
 
 
 def label_of(inputs: Mapping[str, str]) -> str:
-    """One word an input, sorted; what would need quoting is percent-encoded."""
+    """One word per input, sorted and percent-encoded."""
     return " ".join(f"{quote(name, safe=_SAFE)}={quote(value, safe=_SAFE)}" for name, value in sorted(inputs.items()))
 
 
@@ -130,7 +129,7 @@ _SAFE = "/:@+,<>!~#*;[]()"  # of ASCII; no `=`, blank, quote, `$` or backslash
 
 
 def read_label(label: str) -> dict[str, str]:
-    """The inputs of an image, which may be anybody's: bounded, and safe to print."""
+    """The inputs in a label, of any image: limited, and safe to print."""
     pairs = (word.partition("=") for word in islice(label.split(), _MOST))
     return {_safe(name): _safe(value) for name, _, value in pairs}
 
@@ -140,7 +139,7 @@ def _safe(text: str) -> str:
 
 
 def changed(label: str, now: Mapping[str, str]) -> list[Change]:
-    """What has changed since an image with this label was built; [] where it has none, or nothing is known."""
+    """The changes since an image with this label was built; [] without a label."""
     if not label:
         return []
     before = read_label(label)
@@ -149,5 +148,5 @@ def changed(label: str, now: Mapping[str, str]) -> list[Change]:
         for name in sorted({*before, *now})
         if before.get(name, "") != now.get(name, "")
     ]
-    # The digest of the whole lock is worth a line only where nothing else has changed.
+    # The digest of the whole lock only counts where nothing else has changed.
     return [one for one in found if one.name != LOCK] or found

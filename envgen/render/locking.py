@@ -1,9 +1,9 @@
-"""What a lock changes in a plan, and the key under which FlashInfer's JIT cache lives.
+"""What a lock changes in a plan, and the key of FlashInfer's JIT cache.
 
-FlashInfer itself separates its cache by its version and the GPU archs alone. Two sources of one version (a wheel, a
-commit, a patched commit), two CUDA releases or two torches share it, and one's modules are stale or lost for the other.
-The key is made of what its modules depend on, and decides which volume, or which folder on the host, is mounted.
-Inside, the path is always the same, because absolute paths are in build.ninja and in ninja's records.
+FlashInfer separates its cache only by its version and the GPU archs. Two sources of one version (a wheel, a commit, a
+patched commit), two CUDA releases or two torches share it, and make each other's modules stale. The key is a digest of
+what the modules depend on, and part of the name of the volume or host folder. In the container the path is always the
+same, because build.ninja and ninja's records have absolute paths.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from envgen.profile.values import ImageRef
 from envgen.redact import without_login
 from envgen.render.environment import WRITTEN, cache_variable, cache_volume, compose_environment
 
-LOCKED = "/run/envgen/locked.txt"  # where a step mounts its list of packages
+LOCKED = "/run/envgen/locked.txt"  # a step's list of packages
 HASHED = ("--no-deps", "--require-hashes", "-r", LOCKED)
 _MACHINES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
 
 
 def base_image(image: ImageRef, lock: ProfileLock | None) -> str:
-    """The name after FROM; with the digest, unless only one engine knows the image."""
+    """The name after FROM; with the digest, unless only the local engine has the image."""
     if lock is None or lock.base is None or lock.base.resolved == LOCAL or image.digest:
         return str(image)
     return f"{image}@{lock.base.digest}"
 
 
 def git_words(lock: GitLock | None, ref: str) -> tuple[str, str]:
-    """(what to fetch, the full name under which a locked commit was found)."""
+    """(what to fetch, the full ref of a locked commit)."""
     if lock is None:
         return ref, ""
     folder = {"tag": "refs/tags/", "branch": "refs/heads/"}.get(lock.kind, "")
@@ -44,14 +44,14 @@ def git_words(lock: GitLock | None, ref: str) -> tuple[str, str]:
 
 
 def sdist_hash(name: str, lock: ProfileLock | None) -> tuple[str, ...]:
-    """The sha256 that a source distribution must have, if the lock knows it."""
+    """The locked sha256 of a source distribution, if any."""
     step = f"sdist.{name}"
     found = {pin.hashes for python in (lock.python.values() if lock else ()) for pin in python.sets.get(step, ())}
     return found.pop()[:1] if len(found) == 1 else ()
 
 
 def requirements(profile: Profile, lock: ProfileLock | None) -> dict[str, str]:
-    """The list of packages for each step that is locked; "" = it needs none besides what is there."""
+    """Step -> its locked list of packages; "" for a step that installs nothing."""
     if lock is None or not lock.python:
         return {}
     found = {}
@@ -62,7 +62,7 @@ def requirements(profile: Profile, lock: ProfileLock | None) -> dict[str, str]:
 
 
 def _requirements(pins: Mapping[str, tuple[Pinned, ...]]) -> str:
-    """Lines for pip and uv. Where platforms differ, each line says for which it is."""
+    """Lines for pip and uv, with markers where platforms differ."""
     versions: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {}
     for platform, each in pins.items():
         for pin in each:
@@ -79,13 +79,13 @@ def _requirements(pins: Mapping[str, tuple[Pinned, ...]]) -> str:
 
 
 def apt_words(lock: ProfileLock | None, step: str, names: tuple[str, ...]) -> tuple[str, ...]:
-    """The packages of a step: as named, or all that it brings at exact versions (by architecture where they differ)."""
+    """The packages of a step: as named, or as locked at exact versions (by architecture where those differ)."""
     if lock is None or not lock.apt:
         return names
     lists = {p: apt.build if step == "build" else apt.runtime for p, apt in sorted(lock.apt.items())}
     unique = set(lists.values())
     if len(unique) == 1:
-        return unique.pop() or names  # nothing to bring: all of it is in the base image, which the lock names
+        return unique.pop() or names  # the locked base image has all of them
     words: list[str] = []
     for platform, each in lists.items():
         words += ["--arch=" + platform.rpartition("/")[2], *each]
@@ -93,7 +93,7 @@ def apt_words(lock: ProfileLock | None, step: str, names: tuple[str, ...]) -> tu
 
 
 def manifest(profile: Profile, lock: ProfileLock | None) -> str:
-    """The record of its inputs that goes into the image."""
+    """The manifest of inputs in the image; "" without a lock."""
     if lock is None:
         return ""
     document = {
@@ -111,7 +111,7 @@ def manifest(profile: Profile, lock: ProfileLock | None) -> str:
 
 
 def _named_source(source: Source) -> dict[str, str]:
-    """What a source is called as a package, where it is from, and which series of patches is meant for it."""
+    """A source in the manifest: distribution, kind, origin and series of patches."""
     origin = source.origin
     named = str(origin.pypi or origin.wheel or origin.folder or "")
     asked = f"{without_login(origin.git)} {origin.git_ref}" if origin.git else named
@@ -123,7 +123,7 @@ LABEL = "dev.envgen.lock"
 
 
 def lock_of(profile: Profile, root: Path) -> ProfileLock | None:
-    """The part of envgen.lock for ``profile``; None where there is no such file."""
+    """The part of envgen.lock for ``profile``; None without that file."""
     lock = load(root)
     return locked(profile, lock) if lock else None
 
@@ -138,9 +138,9 @@ LENGTH = 12
 _TORCH = re.compile(r"torch\b(?![-_])")
 
 
-def made_of(profile: Profile, lock: ProfileLock | None, series: Mapping[str, Series]) -> dict[str, str]:
-    """Everything that the key is made of, in words. A mounted checkout counts by its place: its edits are what `cache
-    why` and `clear --changed` are for, and each edit would otherwise start an empty cache."""
+def key_parts(profile: Profile, lock: ProfileLock | None, series: Mapping[str, Series]) -> dict[str, str]:
+    """The parts of the key, by name. A mounted checkout counts by its path, since a new key for each edit would start
+    an empty cache; `cache why` and `clear --changed` handle edits."""
     base = lock.base if lock else None
     found = {
         "base": f"{profile.base.image}" + (f"@{base.digest}" if base is not None else ""),
@@ -176,13 +176,13 @@ def _source(profile: Profile, lock: ProfileLock | None) -> str:
     return f"{origin.git} {locked.commit if locked else origin.git_ref}"
 
 
-def key_of(made: Mapping[str, str]) -> str:
+def key_of(parts: Mapping[str, str]) -> str:
     """Twelve hexadecimal digits."""
-    return hashlib.sha256(json.dumps(dict(made), sort_keys=True).encode()).hexdigest()[:LENGTH]
+    return hashlib.sha256(json.dumps(dict(parts), sort_keys=True).encode()).hexdigest()[:LENGTH]
 
 
 def series_of(profile: Profile, root: Path | None) -> dict[str, Series]:
-    """The patches of each source that has some, without those for other versions (`envgen patch list` shows them)."""
+    """Source -> its patches, without those for other versions (`envgen patch list` shows them)."""
     named = {name: s for name, s in profile.sources.items() if s.patches and s.origin.kind != "checkout"}
     if not named:
         return {}
@@ -193,19 +193,19 @@ def series_of(profile: Profile, root: Path | None) -> dict[str, Series]:
 
 
 def namespace(profile: Profile, lock: ProfileLock | None, series: Mapping[str, Series]) -> str:
-    """The key of this profile's cache; empty where it has none, or wants one place for everything."""
+    """The key of this profile's cache; "" without such a cache, or with `namespace: false`."""
     cache = profile.caches.get(CACHE)
-    return key_of(made_of(profile, lock, series)) if cache is not None and cache.namespace else ""
+    return key_of(key_parts(profile, lock, series)) if cache is not None and cache.namespace else ""
 
 
 def volume_of(profile: Profile, cache: str, key: str) -> str:
-    """The Docker volume of a cache that has no folder on the host; ``key`` counts for FlashInfer's alone."""
+    """The Docker volume of a cache that has no folder on the host; ``key`` is only for FlashInfer's."""
     name = cache_volume(profile, cache)
     return f"{name}-{key}" if key and cache == CACHE else name
 
 
 def folder_of(cache: str, key: str) -> str:
-    """What follows the host's folder: ``/envgen-KEY``, or nothing."""
+    """The part after the host's folder: ``/envgen-KEY``, or ""."""
     return f"/envgen-{key}" if key and cache == CACHE else ""
 
 

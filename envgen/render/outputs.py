@@ -1,4 +1,4 @@
-"""One profile's files, made from scratch; comparing them with what is on disk, and writing them."""
+"""Renders the files of profiles, compares them with those on disk, and writes them."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from envgen.render.locking import namespace, series_of
 from envgen.render.plan import Plan
 from envgen.render.quote import Pair, Quoted, docker_pairs, render
 
-FOLDER = "docker"  # of the project: what the stage `scripts` is copied from
+FOLDER = "docker"  # of the project: the content of the stage `scripts`
 IGNORE_FILE = ".dockerignore"
-# Stands for the labels until the digest that they contain is known. No quoted text can contain NUL.
+# Replaced by the labels, which contain the digest. No quoted text can contain NUL.
 LABELS_HERE = Quoted("\0")
 _MOUNT = re.compile(r"--mount=from=scripts,source=/(\S+?),target=")
 LEFT_OUT = (".git", ".envgen", "__pycache__")
@@ -41,18 +41,18 @@ _NAME = re.compile(r"[A-Za-z0-9._@+ -]+")
 
 @dataclass(frozen=True)
 class Rendered:
-    """The files of one profile. ``digest`` changes with what determines the image, not with how services are run."""
+    """The files of one profile. ``digest`` changes with the inputs of the image, not with settings of services."""
 
     files: Mapping[str, bytes]
     dockerfile: str
     digest: str
-    context_files: tuple[str, ...]  # what the build reads of the project, besides the Dockerfile
-    context_paths: tuple[str, ...]  # the same, folders by their name: what .dockerignore lets in
-    inputs: Mapping[str, str] = field(default_factory=dict)  # what the image is made of, as its label has it
+    context_files: tuple[str, ...]  # files of the project that the build reads, besides the Dockerfile
+    context_paths: tuple[str, ...]  # the same with whole folders, for .dockerignore
+    inputs: Mapping[str, str] = field(default_factory=dict)  # of the image, as in its label
 
 
 def render_profile(profile: Profile, lock: ProfileLock | None = None, *, root: Path | None = None) -> Rendered:
-    """All files of ``profile``. ``root``, the project's folder, is read for what the build reads of it."""
+    """All files of ``profile``. ``root``: the project's folder, for files that the build reads."""
     series = series_of(profile, root)
     try:
         plan = Plan(profile, lock, series)
@@ -86,7 +86,7 @@ def dockerfile(plan: Plan) -> str:
 
 
 def scripts() -> dict[str, str]:
-    """The programs of all Dockerfiles: path in the project -> text. They are the same for every profile."""
+    """The programs of all Dockerfiles: path in the project -> text. The same for every profile."""
     top = data_dir("docker")
     paths = [path for part in ("build", "runtime") for path in (top / part).rglob("*")]
     files = [path for path in paths if path.is_file() and path.suffix != ".pyc"]
@@ -94,36 +94,36 @@ def scripts() -> dict[str, str]:
 
 
 def docker_files(plan: Plan) -> dict[str, str]:
-    """All that docker/ may hold for one profile: the programs, and its own data."""
+    """The files of docker/ for one profile: the programs, and its own data."""
     return {**scripts(), **{FOLDER + path: text for path, text in sorted(plan.data.items())}}
 
 
 def used(text: str, files: dict[str, str]) -> dict[str, str]:
-    """Those of ``files`` that the steps of a Dockerfile mount."""
+    """The ``files`` that the steps of a Dockerfile mount."""
     tops = [f"{FOLDER}/{source}" for source in _MOUNT.findall(text)]
     return {path: file for path, file in files.items() if any(path == t or path.startswith(f"{t}/") for t in tops)}
 
 
 def dockerignore(context_files: Sequence[str]) -> str:
-    """Nothing but what the build reads is sent to the engine."""
+    """The .dockerignore: only files that the build reads are sent to the engine."""
     lines = ["# Written by `envgen render`: the build reads nothing else of this folder.", "*", "!docker/", "!patches/"]
     lines += [f"!{path}" for path in context_files if not path.startswith("patches/")]
     return "\n".join(lines) + "\n"
 
 
 def _files(plan: Plan, programs: Mapping[str, str], root: Path | None, own: tuple[str, ...]) -> dict[str, str]:
-    """Every file that the build reads, with a digest of its content."""
+    """Each file that the build reads -> a digest of its content."""
     files = dict.fromkeys(plan.context_files, "")
     if root is not None:
         for path in (*files, *own):
-            with contextlib.suppress(FileNotFoundError):  # a local encoding file is only the first of several places
+            with contextlib.suppress(FileNotFoundError):
                 mode = "+x" if path in own and (root / path).stat().st_mode & 0o100 else ""
                 files[path] = hashlib.sha256(file_io.read(root / path)).hexdigest() + mode
     return files | {path: hashlib.sha256(content.encode()).hexdigest() for path, content in programs.items()}
 
 
 def _digest(text: str, plan: Plan, files: Mapping[str, str]) -> str:
-    """Over the Dockerfile's instructions, the platform, and every file that the build reads. Labels don't count."""
+    """A digest of the Dockerfile's instructions without labels, the platform, and every file that the build reads."""
     platform = plan.profile.base.platform
     instructions = without_comments(text.replace(LABELS_HERE, ""))
     named = {"instructions": instructions, "platform": platform.value if platform else "", "files": files}
@@ -131,7 +131,7 @@ def _digest(text: str, plan: Plan, files: Mapping[str, str]) -> str:
 
 
 def without_comments(dockerfile: str) -> str:
-    """The instructions of a Dockerfile."""
+    """A Dockerfile without comments and blank lines."""
     lines = (line for line in dockerfile.splitlines() if line.strip() and not line.lstrip().startswith("#"))
     return "\n".join(lines)
 
@@ -140,13 +140,13 @@ def without_comments(dockerfile: str) -> str:
 
 
 def paths_of(profile: Profile) -> tuple[str, ...]:
-    """The files and folders that it names."""
+    """The files and folders of the project that a profile names."""
     folders = [own_path(s.origin.folder.path) for s in profile.sources.values() if s.origin.folder is not None]
     return tuple(sorted({*folders, *profile.dockerfile_extra.sources}))
 
 
 def files_of(profile: Profile, root: Path | None) -> tuple[str, ...]:
-    """Every file below them, relative to the project; what git and Python leave there is left out."""
+    """Every file in ``paths_of``, relative to the project, without .git, .envgen and Python's caches."""
     paths = paths_of(profile)
     if paths and root is None:
         message = f"profile {profile.name} copies files of the project; rendering it needs the project's folder"
@@ -170,24 +170,26 @@ def _below(root: Path, path: str) -> Iterable[str]:
     for folder, folders, names in os.walk(root / path):
         folders[:] = sorted(name for name in folders if name not in LEFT_OUT)
         if len(Path(folder).parts) - top >= DEEPEST:
-            raise RefusedError(f"{path} nests folders deeper than {DEEPEST} levels", hint="name the part of it")
+            raise RefusedError(f"{path} nests folders deeper than {DEEPEST} levels", hint="name a part of it")
         for name in folders:
             if Path(folder, name).is_symlink():
                 link = Path(folder, name).relative_to(root)
-                raise RefusedError(f"{link} is a link to a folder, which no build gets", hint="copy it here")
+                raise RefusedError(f"{link} is a link to a folder, which a build cannot copy", hint="copy it here")
         for name in sorted(names):
             place = Path(folder, name)
             if name.endswith(".pyc") or not place.is_file():
                 continue
             if not _NAME.fullmatch(name):
-                raise RefusedError(f"{place.relative_to(root)} has characters that no build can have", hint="rename it")
+                raise RefusedError(
+                    f"{place.relative_to(root)} has characters that a build cannot mount", hint="rename it"
+                )
             yield place.relative_to(root).as_posix()
 
 
 def render_project(project: Project, *, only: str | None = None) -> dict[str, bytes]:
-    """The files of all profiles, by path; .dockerignore lets in what any of them needs.
+    """The files of all profiles, by path, with one .dockerignore for all.
 
-    ``only``: the files of this profile. All are rendered even so, for .dockerignore is theirs together.
+    ``only``: the files of this profile; all are rendered anyway, for .dockerignore.
     """
     lock = load(project.root)
     wanted: dict[str, bytes] = {}
@@ -202,41 +204,41 @@ def render_project(project: Project, *, only: str | None = None) -> dict[str, by
 
 
 def diff(root: Path, files: Mapping[str, bytes]) -> str:
-    """A unified diff from what is below ``root`` to ``files``; empty when nothing has drifted."""
+    """A unified diff from the files below ``root`` to ``files``; "" without drift."""
     parts: list[str] = []
     for path in sorted(files):
-        there = _there(root, path)
-        if there == files[path]:
+        current = _content(root, path)
+        if current == files[path]:
             continue
-        old = (there or b"").decode("utf-8", "backslashreplace").splitlines(keepends=True)
+        old = (current or b"").decode("utf-8", "backslashreplace").splitlines(keepends=True)
         new = files[path].decode().splitlines(keepends=True)
-        before = "/dev/null" if there is None else f"a/{path}"
+        before = "/dev/null" if current is None else f"a/{path}"
         for line in difflib.unified_diff(old, new, before, f"b/{path}"):
             parts.append(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n")
     return "".join(parts)
 
 
 def foreign(root: Path, files: Mapping[str, bytes]) -> list[str]:
-    """The paths of ``files`` where a file is that `envgen render` did not write: it would be overwritten."""
-    there = {path: _there(root, path) for path in sorted(files)}
+    """The paths of ``files`` with a file that `envgen render` did not write, and would overwrite."""
+    current = {path: _content(root, path) for path in sorted(files)}
     mark = WRITTEN.encode()
-    return [path for path, old in there.items() if old is not None and old != files[path] and mark not in old]
+    return [path for path, old in current.items() if old is not None and old != files[path] and mark not in old]
 
 
 _SEAL = re.compile(rb"\n# (?:Of the lines below: )([0-9a-f]{12})\.\n")
 
 
 def sealed(text: str) -> str:
-    """A file with a digest of what follows on its second line: an edit shows, whatever rendered it."""
+    """A file with a digest of the rest on its second line, which shows edits."""
     head, _, rest = text.partition("\n")
     return f"{head}\n# Of the lines below: {hashlib.sha256(rest.encode()).hexdigest()[:12]}.\n{rest}"
 
 
 def edited(root: Path, files: Mapping[str, bytes]) -> list[str]:
-    """The paths of ``files`` where a rendered file is that somebody has edited since, and that will be overwritten."""
+    """The paths of ``files`` with a rendered file that somebody has edited, and that will be overwritten."""
     found = []
     for path in sorted(files):
-        old = _there(root, path)
+        old = _content(root, path)
         if old is None or old == files[path] or (seal := _SEAL.search(old[:1000])) is None:
             continue
         if hashlib.sha256(old[seal.end() :]).hexdigest()[:12] != seal[1].decode():
@@ -245,7 +247,7 @@ def edited(root: Path, files: Mapping[str, bytes]) -> list[str]:
 
 
 def ownerless(root: Path, files: Mapping[str, bytes]) -> list[str]:
-    """Rendered files below ``root`` that are not among ``files``, those of all profiles: of a profile that is gone."""
+    """Rendered files below ``root`` of profiles that no longer exist. ``files``: those of all profiles."""
     if (root / FOLDER).resolve() == data_dir("docker").resolve():
         return []  # envgen's own sources
     found, mark = [], WRITTEN.encode()
@@ -268,13 +270,13 @@ def ownerless(root: Path, files: Mapping[str, bytes]) -> list[str]:
 
 
 def owner(text: bytes | None) -> str:
-    """The profile that a rendered Dockerfile names as its own; "" where none does."""
+    """The profile in a rendered Dockerfile's first line; "" without one."""
     match = re.match(rb"# Written by `envgen render` from profile (\S{1,100})\. ", text or b"")
     return match[1].decode("utf-8", "replace") if match else ""
 
 
 def remove(root: Path, paths: Iterable[str]) -> None:
-    """Remove these files, and the folders of docker/ and compose/ that become empty."""
+    """Remove these files, and folders that become empty."""
     for path in paths:
         (root / path).unlink()
         for folder in PurePosixPath(path).parents:
@@ -283,7 +285,7 @@ def remove(root: Path, paths: Iterable[str]) -> None:
             (root / folder).rmdir()
 
 
-def _there(root: Path, path: str) -> bytes | None:
+def _content(root: Path, path: str) -> bytes | None:
     return file_io.read(root / path) if (root / path).is_file() else None
 
 
@@ -303,7 +305,7 @@ def write(root: Path, files: Mapping[str, bytes], programs: Container[str] = ())
     """Write what differs, each file whole or not at all, and return the paths that were written.
 
     ``programs``: which of them are executable, besides the scripts in docker/.
-    A link on the way that leads out of ``root`` is refused before anything is written.
+    RefusedError, before anything is written, for a link that leads out of ``root``.
     """
     targets = {path: _target(root, path) for path in sorted(files)}
     written = []
@@ -311,7 +313,7 @@ def write(root: Path, files: Mapping[str, bytes], programs: Container[str] = ())
         executable = path in programs or (path.startswith("docker/") and files[path].startswith(b"#!"))
         same = target.is_file() and file_io.read(target) == files[path]
         if same and (path not in programs or target.stat().st_mode & 0o100):
-            continue  # untouched, so its time stamp and programs that watch it see no change
+            continue  # keeps its time stamp, for programs that watch it
         mode = (stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o644) | 0o111 if executable else None
         file_io.write(target, files[path], mode=mode, within=root.resolve())
         written.append(path)
@@ -331,7 +333,7 @@ def _target(root: Path, path: str) -> Path:
     return target
 
 
-# --- what `build` and `up` use -------------------------------------------------------------------------------------
+# --- for `build` and `up` -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -348,18 +350,18 @@ def prepare(profile: Profile, root: Path, lock: ProfileLock | None = None) -> Wo
 
 
 def lay_out(rendered: Rendered, profile: Profile, root: Path) -> Workspace:
-    """Write what was rendered into the profile's folder; files that did not change keep their times."""
+    """Write the rendered files into the profile's folder; unchanged files keep their times."""
     folder = state_dir(root, "render", profile.name)
     with file_io.folder(folder, root):
         pass
     made = dict(rendered.files)
-    # The folder is the whole context of the build: what it reads of the project is there, too.
+    # The folder is the whole context of the build, with files of the project.
     for path in rendered.context_files:
-        with contextlib.suppress(FileNotFoundError):  # a local encoding file is only the first of several places
+        with contextlib.suppress(FileNotFoundError):
             made[path] = file_io.read(root / path)
     programs = {path for path in made if path not in rendered.files and (root / path).stat().st_mode & 0o100}
     write(folder, made, programs)
-    for path in paths_of(profile):  # a file that is gone from a folder must not be built any more
+    for path in paths_of(profile):  # remove files that no longer exist in the project
         for file in (folder / path).rglob("*"):
             if file.is_file() and file.relative_to(folder).as_posix() not in made:
                 file.unlink()

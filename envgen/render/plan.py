@@ -1,6 +1,6 @@
-"""All decisions of a render: from a profile (and a lock) to frozen values that templates only print.
+"""All decisions of a render: a profile (and a lock) becomes values that templates only print.
 
-Pure: no clock, no environment, no working directory, no host. What a render needs from disk (patches) comes in as data.
+Pure: no clock, no environment, no working directory, no host. Patches, which are on disk, come in as data.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class PatchStep:
 
 @dataclass(frozen=True)
 class Step:
-    """One command: what it installs, in words for people, and its arguments.
+    """One command: its title in the Dockerfile, and its arguments.
 
-    ``locked``: the list of packages with hashes that it reads (a path in the stage `scripts`), if there is one;
-    ``wheel_of``: the source whose wheel it installs; ``before``: what is installed in the same step before it.
+    ``locked``: its list of packages with hashes (a path in the stage `scripts`), if it has one; ``wheel_of``: the
+    source whose wheel it installs; ``before``: the arguments of a command before it, in the same step.
     """
 
     title: str
@@ -51,13 +51,13 @@ class Step:
 class BuiltSource:
     """A source that is fetched (by git or as a source distribution) or copied, patched and built.
 
-    ``inputs``: the folder of the repositories that its build would fetch itself, if there are any.
+    ``inputs``: the folder of the repositories that its build would fetch itself; "" without any.
     """
 
     name: str
     label: str
     folder: str
-    copy: str  # the folder of the project that it is
+    copy: str  # the folder of the project to copy
     fetch_git: tuple[tuple[str, ...], ...]
     fetch_sdist: tuple[str, ...]
     patch_source: PatchStep | None
@@ -67,9 +67,9 @@ class BuiltSource:
     build_words: tuple[str, ...]
 
 
-# With `binaries`: variables that the build of a mounted package reads. vLLM's takes compiled modules from a wheel
-# ({wheel}, the file). FlashInfer's (0.7) would install a newer NCCL than torch's and a second nvcc while it is itself
-# being installed, and wait for ever for the environment that the first installation has locked.
+# Variables for the build of a mounted package with `binaries`. vLLM's takes compiled modules from the file {wheel}.
+# FlashInfer's (0.7) would install a newer NCCL than torch's and a second nvcc during its own installation, and wait
+# forever for the environment, which that installation has locked.
 PRECOMPILED = {
     "vllm": {"VLLM_USE_PRECOMPILED": "1", "VLLM_PRECOMPILED_WHEEL_LOCATION": "{wheel}"},
     "flashinfer": {"BUILD_NVEP": "0", "FLASHINFER_BUILD_NO_PIP": "1"},
@@ -77,7 +77,7 @@ PRECOMPILED = {
 
 
 class Plan:
-    """Everything about the image of a profile. ``patches``: the series of each source that has one."""
+    """Everything about the image of a profile. ``patches``: source -> its series."""
 
     def __init__(
         self, profile: Profile, lock: ProfileLock | None = None, patches: Mapping[str, Series] | None = None
@@ -85,15 +85,14 @@ class Plan:
         self.profile = profile
         self.lock = lock
         self.patches = patches or {}
-        # What the lock lists for each step; "" = it needs nothing besides what is there.
+        # The lock's list for each step; "": nothing to install.
         self._lists = locking.requirements(profile, lock)
         self.base_image = locking.base_image(profile.base.image, lock)
-        # The stage that has the interpreter first: the base image itself, or what is made of it.
+        # The first stage with the interpreter.
         self.first_python = "base" if profile.base.apt else "origin"
-        self.epoch = str(lock.epoch) if lock else ""  # the time of what is added
+        self.epoch = str(lock.epoch) if lock else ""  # the time of all new files
         pip, python = profile.pip, profile.base.python
         self.pip_install = (python, f"{RUN}/lib/with-index", python, f"{RUN}/lib/pip-install")
-        # What stays, what is never installed, what of the base image goes.
         removed = ("--remove", *pip.remove) if pip.remove else ()
         self.protect_words = ("record", *pip.protect, "--off", *pip.override, *removed)
         self.apt_build = self._apt("build", apt_build(profile))
@@ -108,9 +107,9 @@ class Plan:
         self.cuda_env = environment.cuda_env(profile) if self.built else []
         self.compiler = "cuda" if self.cuda_env else "base"
         self.image_env = [pair for pair in environment.image_env(profile) if pair not in self.cuda_env]
-        self.opened = environment.opened_folders(profile)  # every user may write to them
+        self.opened = environment.opened_folders(profile)  # writable by every user
         self.encodings = tuple(_encoding(name, encoding) for name, encoding in profile.tiktoken.encodings.items())
-        # The files of the project that the build reads, relative to it.
+        # The files of the project that the build reads.
         steps = [self.patch_installed, *(source.patch_source for source in self.built)]
         read = {patch.path for step in steps if step for patch in step.patches}
         self.context_files = tuple(sorted(read))
@@ -120,25 +119,25 @@ class Plan:
         return Step(_listed(packages), words) if words else None
 
     def _list(self, step: str) -> str:
-        """The file of a step's packages in the stage `scripts`, if the lock has one that names any."""
+        """The file of a step's locked packages in the stage `scripts`; "" without any."""
         return f"/profiles/{self.profile.name}/locked/{step}.txt" if self._lists.get(step) else ""
 
     def _pip(self, step: str, words: tuple[str, ...], options: tuple[str, ...]) -> Step | None:
-        """One step that installs ``words``, or exactly what the lock lists for them."""
+        """One step that installs ``words``, or exactly the packages that the lock lists for them."""
         if not words or self._lists.get(step) == "":
             return None
         file = self._list(step)
         return Step(_listed(words), (*options, "--", *(locking.HASHED if file else words)), file)
 
     def _install_options(self, own: str = "") -> tuple[str, ...]:
-        """What pip-install must know: what is meant to be installed, and that no other source is from the index."""
+        """Options of pip-install: the distribution to install, and the sources that must not come from the index."""
         options = ["--own", self.profile.sources[own].distribution] if own else []
         for name, source in self.profile.sources.items():
             options += ["--never", source.distribution] if name != own else []
         return tuple(options)
 
     def _installs(self) -> Iterator[Step]:
-        """Each source into the finished image: the wheel of its own stage, or a pinned wheel of the package index."""
+        """The steps that install each source: the wheel of its own stage, or a pinned wheel of the package index."""
         for name, source in self.profile.sources.items():
             options = self._install_options(name)
             flags = (*options, "--", *(() if source.install.dependencies else ("--no-deps",)))
@@ -153,12 +152,12 @@ class Plan:
                 if f"install.{name}" not in self._lists:
                     yield Step(title, flags, "", name)
                     continue
-                # Its dependencies first, each with its hash; then what was built here, which must want nothing else.
+                # First its dependencies, with hashes; then its own wheel, which must need nothing else.
                 before = (*self._install_options(), "--", *locking.HASHED) if file else ()
                 yield Step(title, ("--complete", *options, "--", "--no-deps"), file, name, before)
 
     def _binaries(self, name: str, source: Source) -> Iterator[Step]:
-        """For a mounted checkout: the wheel of a release, kept as a file, and what that release depends on."""
+        """For a mounted checkout with `binaries`: keep the release's wheel as a file, and install its dependencies."""
         if source.binaries is None:
             return
         folder, file = wheel_folder(name), self._list(f"binaries.{name}")
@@ -204,19 +203,21 @@ class Plan:
         )  # fmt: skip
 
     def _fetch(self, key: str, url: str, ref: str, folder: str) -> tuple[str, ...]:
-        """The words of fetch-git for a repository; ``key`` is its name in the lock."""
+        """The arguments of fetch-git for a repository; ``key``: its name in the lock."""
         wanted, full_name = locking.git_words(self.lock.git.get(key) if self.lock else None, ref)
         return (url, wanted, folder, *((full_name,) if full_name else ()))
 
     def _patch_installed(self) -> PatchStep | None:
-        """One step for all Python-only patches, so that an edit of one costs one step."""
+        """One step for all Python-only patches, so that an edit of one re-runs one step."""
         patches: list[Patch] = []
         commands = []
         for name, series in self.patches.items():
             source = self.profile.sources[name]
             early, late = series.split(source.package)
             if early and source.origin.wheel is not None:
-                raise ValueError(f"sources.{name}: {early[0].path} is not Python alone, and a wheel is not built")
+                raise ValueError(
+                    f"sources.{name}: {early[0].path} changes more than Python code, and a wheel is not built"
+                )
             if late:
                 patches += late
                 commands.append((source.package, *_mounted(late)))
@@ -224,19 +225,19 @@ class Plan:
 
     @property
     def data(self) -> dict[str, str]:
-        """The files of this profile alone, by their path in the stage `scripts`; some are copied into the image."""
+        """The files of this profile, by their path in the stage `scripts`; some are copied into the image."""
         head = f"# {WRITTEN} from envgen.lock.\n"
         found = {self._list(step): head + text for step, text in self._lists.items() if text}
         runtime = f"/profiles/{self.profile.name}/runtime"
         if manifest := locking.manifest(self.profile, self.lock):
             found[f"{runtime}/manifest.json"] = manifest
-        # One source a line.
+        # One source per line.
         if sources := ",\n".join(map(json.dumps, self._mounted_sources())):
             found[f"{runtime}/sources.json"] = f'{{"#": "{WRITTEN}", "sources": [\n{sources}\n]}}\n'
         return found
 
     def _mounted_sources(self) -> Iterator[dict[str, object]]:
-        """What envgen-install in the container reads of each source whose checkout is mounted."""
+        """The data of envgen-install about each mounted source."""
         for name, source in self.profile.mounted_sources.items():
             yield {
                 "name": name,
@@ -255,7 +256,7 @@ class Plan:
 
     @property
     def labels(self) -> tuple[Pair, ...]:
-        """Identity, without the render digest, which is a digest of everything else."""
+        """The image's labels, without the render digest."""
         profile, lock = self.profile, self.lock
         base = lock.base if lock else None
         patches = [f"{series.folder}/{patch.name}" for series in self.patches.values() for patch in series.patches]
@@ -273,7 +274,7 @@ class Plan:
 
 
 def wheel_folder(source: str) -> str:
-    """Where the image keeps the wheel of a mounted source's `binaries`."""
+    """The folder in the image with the wheel of a mounted source's `binaries`."""
     return f"/opt/envgen/wheels/{source}"
 
 
@@ -286,5 +287,5 @@ def _mounted(patches: Iterable[Patch]) -> list[str]:
 
 
 def _listed(names: Iterable[str]) -> str:
-    """Names for a comment: without their ranges of versions, which the command has."""
+    """Names for a comment, without version ranges."""
     return ", ".join(re.split(r"[\s<>=!~;\[]", name, maxsplit=1)[0] for name in names) + "."

@@ -1,7 +1,7 @@
 """One quoting function per language, and the Jinja2 environment that can print nothing else.
 
-Nothing from a profile reaches a rendered file but through one of these functions. Each returns ``Quoted``, and raises
-``ValueError`` with a reason for what its language cannot carry.
+Every value of a profile goes through one of these functions into a rendered file. Each returns ``Quoted``, and raises
+``ValueError`` for what its language cannot carry.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from envgen.profile.values import LONGEST
 
 
 class Quoted(str):
-    """Text that is inert in the language that it was quoted for."""
+    """Text that was quoted for one language."""
 
     __slots__ = ()
 
 
 _PLAIN_WORD = re.compile(r"(?:[A-Za-z/]|~/)[A-Za-z0-9./_-]*")
-# Words that YAML 1.1 or 1.2 readers take for something else than text.
+# Words that are not text to YAML 1.1 or 1.2.
 _YAML_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
 
 
 def _text(text: str, language: str) -> str:
-    """Refuse what no file or process can carry at all: NUL, lone surrogates."""
+    """``text``; ValueError for NUL and lone surrogates."""
     if "\0" in text:
         raise ValueError(f"contains NUL, which {language} cannot carry")
     if any(0xD800 <= ord(char) <= 0xDFFF for char in text):
@@ -50,20 +50,19 @@ def _one_line(text: str, language: str) -> str:
 
 
 def docker_value(text: str) -> Quoted:
-    """A value of ENV, LABEL, ARG or WORKDIR, in double quotes: Docker expands nothing in it and trims nothing of it."""
+    """A value of ENV, LABEL, ARG or WORKDIR, in double quotes: Docker expands and trims nothing in it."""
     _one_line(text, "a Dockerfile")
     return Quoted('"' + re.sub(r'([\\"$])', r"\\\1", text) + '"')
 
 
 def docker_prepend(name: str, text: str) -> Quoted:
-    """A value of ENV that is in front of what the variable has already, if anything, with a colon between them."""
+    """A value of ENV in front of the variable's present value, if any, with a colon between them."""
     return Quoted(docker_value(text)[:-1] + f'${{{identifier(name)}:+:${identifier(name)}}}"')
 
 
 def shell_word(text: str) -> Quoted:
-    """One word of a POSIX shell command inside RUN. The line belongs to the Dockerfile first, so it stays one line.
-
-    A quoted word begins with a quote, so Docker does not mistake ``<<`` inside it for a here-document.
+    """One word of a POSIX shell command in a RUN line. It begins with a quote where it has ``<<``, which Docker would
+    otherwise take for a here-document.
     """
     return Quoted(shlex.quote(_one_line(text, "a RUN line")))
 
@@ -79,13 +78,12 @@ def shell_each(commands: Iterable[Iterable[str]], *program: str) -> Quoted:
 
 
 def mount_each(paths: Iterable[str]) -> Quoted:
-    """The options of RUN that mount files of the project where its programs look for them, each on its own line."""
+    """The options of RUN that mount files of the project below /run/envgen, each on its own line."""
     return Quoted("".join(f"--mount=source={mount_path(path)},target=/run/envgen/{path} \\\n    " for path in paths))
 
 
 def docker_line(text: str) -> Quoted:
-    """An instruction of the user's own, as it is. ``DockerLine`` has checked it; what would leave its line is refused
-    once more."""
+    """An instruction of the user's own, which ``DockerLine`` has checked; ValueError where it is not one line."""
     _one_line(text, "a Dockerfile")
     if not re.match(r"(RUN|COPY|ENV|ARG|LABEL) ", text) or text.endswith("\\") or "<<" in text:
         raise ValueError(f"{text!r} is not one line of a Dockerfile")
@@ -93,7 +91,7 @@ def docker_line(text: str) -> Quoted:
 
 
 def _only(pattern: str, what: str) -> Callable[[str], Quoted]:
-    """Text written unquoted, so it must match ``pattern``."""
+    """A function for text that is written unquoted, and must match ``pattern``."""
 
     def quoted(text: str) -> Quoted:
         if not re.fullmatch(pattern, text):
@@ -105,16 +103,16 @@ def _only(pattern: str, what: str) -> Callable[[str], Quoted]:
 
 # A path inside `RUN --mount=...`, whose fields are CSV with variables.
 mount_path = _only(
-    r"[A-Za-z0-9._/+@-]+", "has characters other than letters, digits and ._/+@-, so no build can mount it"
+    r"[A-Za-z0-9._/+@-]+", "has characters other than letters, digits and ._/+@-, so a build cannot mount it"
 )
-# An image after FROM. `ImageRef` has checked it; what Docker would expand is refused once more.
+# An image after FROM, which `ImageRef` has checked.
 image_ref = _only(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*", "is not an image name")
 # The name of a variable, a stage, a profile.
-identifier = _only(r"[A-Za-z_][A-Za-z0-9_.-]*", "cannot stand as a bare name")
+identifier = _only(r"[A-Za-z_][A-Za-z0-9_.-]*", "is not a plain name")
 
 
 def comment(text: str) -> Quoted:
-    """Text behind ``#``, ASCII only: what some reader could treat as a line break is escaped."""
+    """Text behind ``#``, in ASCII; characters that could end the line are escaped."""
     return Quoted(_text(text, "a comment").encode("ascii", "backslashreplace").decode().translate(_CONTROLS))
 
 
@@ -122,13 +120,13 @@ _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), 0x7F)}
 
 
 class Quoting(yaml.SafeDumper):
-    """Writes YAML that every reader parses alike: all text that is not plainly a word, such as 1e3, is quoted."""
+    """Writes YAML that every parser reads alike: quotes all text that is not plainly a word, such as 1e3."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
     def text(self, value: str) -> yaml.ScalarNode:
-        """Quoted where it must be."""
+        """Text, quoted where necessary."""
         plain = _PLAIN_WORD.fullmatch(value) is not None and value.lower() not in _YAML_WORDS
         return self.represent_scalar("tag:yaml.org,2002:str", value, style=None if plain else '"')
 
@@ -144,11 +142,11 @@ class _Merge(str):
     pass
 
 
-MERGE = _Merge("<<")  # the key for mappings whose keys are taken over; of several the first is the strongest
+MERGE = _Merge("<<")  # YAML's merge key; of several mappings the first wins
 
 
 class _Composing(Quoting):
-    """What is at the top below ``x-NAME``, and in other places too, is there an alias of the anchor NAME."""
+    """Writes values below a top key ``x-NAME`` with the anchor NAME, and as its alias in other places."""
 
     ignore_aliases = yaml.SafeDumper.ignore_aliases
 
@@ -177,9 +175,9 @@ def compose_text(head: Iterable[str], document: Mapping[str, Any]) -> str:
 
 
 def compose_variable(name: str, default: str | None, *, reason: str = "", after: str = "") -> Interpolated:
-    """``${NAME:-default}``, or ``${NAME:?reason}`` where there is no default; ``after`` follows it as it is.
+    """``${NAME:-default}``, or ``${NAME:?reason}`` without a default, and ``after``.
 
-    A default goes into Compose's own little language, which has no escapes: its special characters are refused.
+    A default has no escapes in Compose: ValueError for its special characters.
     """
     kind, text = (":?", reason) if default is None else (":-", default)
     return Interpolated(f"${{{identifier(name)}{kind}{_default(text)}}}{_default(after)}")
@@ -195,7 +193,7 @@ def _default(text: str) -> str:
 
 @dataclass(frozen=True)
 class Pair:
-    """A variable or label. ``prepend``: what the base image has for it follows, behind a colon."""
+    """A variable or label. ``prepend``: the base image's value follows, after a colon."""
 
     name: str
     value: str
@@ -230,7 +228,7 @@ FILTERS: dict[str, Callable[..., Quoted]] = {
 
 
 def _only_quoted(value: Any) -> Any:
-    """What a template may print: quoted text, numbers, and the text of its own macros."""
+    """The ``finalize`` of Jinja: quoted text and numbers; TypeError for other values."""
     if isinstance(value, (Quoted, int)) or (isinstance(value, str) and not value):
         return value
     raise TypeError(f"a template prints {value!r}, which was not quoted")

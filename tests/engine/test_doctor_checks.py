@@ -79,7 +79,7 @@ def test_the_trap_is_named(play: Play) -> None:
 
 def test_without_python(play: Play) -> None:
     found = finding(play("no_python"), "python.start", "no-document")
-    assert found["title"] == "the probe could not be run" and "there is no python3 to ask" in found["seen"]
+    assert found["title"] == "the probe could not be run" and "cannot start python3 in the container" in found["seen"]
 
 
 def test_wheel_over_checkout(play: Play) -> None:

@@ -10,7 +10,7 @@ import pytest
 from envgen.lock.model import GitLock, ImageLock, ProfileLock
 from envgen.profile.load import load_project, select
 from envgen.profile.model import Profile
-from envgen.render.locking import folder_of, made_of, namespace, volume_of
+from envgen.render.locking import folder_of, key_parts, namespace, volume_of
 
 PROJECT = """\
 version: 1
@@ -88,7 +88,7 @@ def test_a_checkout_counts_by_its_place(tmp_path: Path) -> None:
     """Its edits are what `why` and `clear --changed` are for: a key for each would start an empty cache each time."""
     here = profile(tmp_path, "mode=development", "sources.flashinfer.origin={checkout: ../one}")
     there = profile(tmp_path, "mode=development", "sources.flashinfer.origin={checkout: ../two}")
-    assert made_of(here, None, {})["flashinfer"] == "checkout at /workspace/flashinfer"
+    assert key_parts(here, None, {})["flashinfer"] == "checkout at /workspace/flashinfer"
     assert namespace(here, None, {}) == namespace(there, None, {}) != namespace(profile(tmp_path), None, {})
 
 
