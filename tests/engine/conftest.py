@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from cpu_server import cpu_server as cpu_server
+from cpu_server import quickstart as quickstart
 from doctor_lab import checkout as checkout
 from doctor_lab import image as image
 from jit_lab import cache_command as cache_command

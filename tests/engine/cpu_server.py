@@ -1,26 +1,56 @@
-"""One real vLLM for CPUs for the whole session: the quickstart's `cpu` profile, built, served, taken down at the end.
+"""One real vLLM for CPUs for the whole session: the server of `scripts/quickstart`.
 
-The build takes the same steps as the quickstart's, so BuildKit does the heavy ones once for both. A test that kills
-the server brings it back with `restore`.
+The script runs with the envgen of this environment, as on a machine with settings of its own (LOCAL). Before it stops
+its server it is held up until ``finish``, so that one lock, one build and one start serve all these tests. A test that
+kills the server brings it back with ``restore``.
 """
 
 from __future__ import annotations
 
-import shutil
-import socket
+import os
+import shlex
+import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from projects import Project, docker, forget
 
 from envgen.engine.client import Engine
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "quickstart"
-NAME = "envgentestcpu"
+CHECKOUT = Path(__file__).parents[2]
+NAME = "quickstart"
+# Each process of vLLM imports all of it. No own process for the only worker, and what vLLM learns of the model's class
+# in one more process it keeps beside the model, for the next container. A profiler for one request: three steps of the
+# model, not the whole of it and of the web server.
+LOCAL: dict[str, Any] = {
+    "env": {"cpu": {"VLLM_ENABLE_V1_MULTIPROCESSING": 0, "VLLM_CACHE_ROOT": "/models/.vllm"}},
+    "services": {
+        "serve": {
+            "args": {
+                "profiler-config": {
+                    "profiler": "torch", "torch_profiler_dir": "/tmp/traces", "max_iterations": 3,
+                    "ignore_frontend": True,
+                }
+            }
+        }
+    },
+}  # fmt: skip
+PROGRAM = """\
+#!/bin/sh
+case "$*" in
+  lock) cp {folder}/local.yaml envgen.local.yaml ;;
+  "down -p cpu") pwd >{folder}/held.new && mv {folder}/held.new {folder}/held
+    until [ -e {folder}/on ]; do sleep 0.2; done ;;
+esac
+exec {python} -m envgen "$@"
+"""
 
 
 @dataclass(frozen=True)
@@ -28,7 +58,7 @@ class CpuServer:
     """A served tiny model: ``project`` runs envgen commands beside its files; ``profile`` is always `cpu`."""
 
     project: Project
-    port: int
+    port: int = 8000
     profile: str = "cpu"
     service: str = "serve"
     model: str = "tiny"
@@ -61,53 +91,59 @@ class CpuServer:
         if not self.answers():
             self.project.envgen("up", self.service, "-p", self.profile)
 
+    def write_local(self, services: dict[str, Any] | None = None, **profiles: dict[str, Any]) -> None:
+        """The local file: more services of this profile, other profiles, and what is there all the time."""
+        own = {**LOCAL, "services": {**LOCAL["services"], **(services or {})}}
+        (self.project.root / "envgen.local.yaml").write_text(yaml.safe_dump({"profiles": {"cpu": own, **profiles}}))
 
-def make_cpu_project(root: Path, port: int) -> CpuServer:
-    """The quickstart under another name and port, built, with its tiny model in models/; nothing is started."""
-    text = (EXAMPLE / "envgen.yaml").read_text(encoding="utf-8")
-    assert text.count("name: quickstart\n") == 1 and text.count("127.0.0.1:8000:8000") == 1
-    text = text.replace("name: quickstart\n", f"name: {NAME}\n").replace(
-        "127.0.0.1:8000:8000", f"127.0.0.1:{port}:8000"
-    )
-    # Each process of vLLM imports all of it. No own process for the only worker, and what vLLM learns of the model's
-    # class in one more process it keeps beside the model, for the next container.
-    offline = "TORCHDYNAMO_DISABLE: 1\n"
-    assert text.count(offline) == 1
-    fewer = "        VLLM_ENABLE_V1_MULTIPROCESSING: 0\n        VLLM_CACHE_ROOT: /models/.vllm\n"
-    text = text.replace(offline, offline + fewer)
-    # So that one request can be profiled: three steps of the model, not the whole of it and of the web server.
-    profiler = "{profiler: torch, torch_profiler_dir: /tmp/traces, max_iterations: 3, ignore_frontend: true}"
-    assert text.count("          max-model-len: 512\n") == 1
-    text = text.replace("max-model-len: 512\n", f"max-model-len: 512\n          profiler-config: {profiler}\n")
-    forget(NAME)
-    (root / "envgen.yaml").write_text(text, encoding="utf-8")
-    server = CpuServer(Project(root, NAME), port)
-    # A lock, because the quickstart has one: what is built is then the same, step by step.
-    server.project.envgen("lock")
-    server.project.envgen("render")
-    server.project.envgen("build", "-p", "cpu")
-    (root / "models").mkdir()
-    code = (EXAMPLE / "make_tiny_model.py").read_text(encoding="utf-8")
-    docker("run", "--rm", "-i", "--entrypoint", "python3", "-v", f"{root / 'models'}:/models", server.image, "-",
-           stdin=code)  # fmt: skip
-    return server
+
+class Quickstart:
+    """The script under way: ``reach`` waits for its server, ``finish`` for its end."""
+
+    def __init__(self, folder: Path, *parts: str) -> None:
+        self.folder, self.log = folder, folder / "log"
+        (folder / "local.yaml").write_text(yaml.safe_dump({"profiles": {"cpu": LOCAL}}))
+        program = folder / "envgen"
+        program.write_text(PROGRAM.format(folder=shlex.quote(str(folder)), python=shlex.quote(sys.executable)))
+        program.chmod(0o755)
+        for part in ("demo", "cpu"):
+            forget(f"{NAME}-{part}")
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [CHECKOUT / "scripts" / "quickstart", *parts, "--envgen", program],
+                env={**os.environ, "PYTHONDONTWRITEBYTECODE": ""},
+                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+
+    @property
+    def printed(self) -> str:
+        return self.log.read_text(encoding="utf-8")
+
+    def reach(self) -> CpuServer:
+        while not (self.folder / "held").exists():
+            assert self.process.poll() is None, self.printed[-6000:]
+            time.sleep(0.2)
+        root = Path((self.folder / "held").read_text().strip())
+        return CpuServer(Project(root, NAME))
+
+    def finish(self) -> int:
+        """Let it stop its server and clean up; its exit code."""
+        (self.folder / "on").touch()
+        return self.process.wait(600)
 
 
 @pytest.fixture(scope="session")
-def cpu_server(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CpuServer]:
+def quickstart(
+    engine: Engine, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Quickstart]:
+    """The README's first command as it stands; without its other half where no test of this session looks at that."""
+    whole = any(item.path.name == "test_quickstart.py" for item in request.session.items)
+    made = Quickstart(tmp_path_factory.mktemp("quickstart"), *(() if whole else ("cpu",)))
+    yield made
+    made.finish()
+
+
+@pytest.fixture(scope="session")
+def cpu_server(quickstart: Quickstart) -> CpuServer:
     """The running server. Its start counts to the first test that asks for it."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = int(sock.getsockname()[1])
-    root = tmp_path_factory.mktemp("cpu-server")
-    began = time.monotonic()
-    server = make_cpu_project(root, port)
-    built = time.monotonic()
-    try:
-        server.project.envgen("up", "serve", "-p", "cpu")
-        print(f"cpu server: built in {built - began:.0f} s, ready in {time.monotonic() - built:.0f} s")
-        yield server
-    finally:
-        server.project.envgen("down", "-p", "cpu", "--volumes", code=None)
-        docker("image", "rm", "-f", server.image, check=False)
-        shutil.rmtree(root / "models", ignore_errors=True)
+    return quickstart.reach()

@@ -12,8 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-import yaml
-from cpu_server import CpuServer
+from cpu_server import LOCAL, CpuServer
 from projects import docker
 
 from envgen.doctor import collect
@@ -93,6 +92,7 @@ def test_a_recipe_answers_a_chat_with_its_parsers(cpu_server: CpuServer) -> None
     file, lock = project.root / "envgen.yaml", project.root / "envgen.lock"
     before = {one: one.read_bytes() for one in (file, lock)}
     local = {
+        "env": LOCAL["env"],
         "python_path": ["/opt/site"],
         "caches": {"huggingface": {"host": "./hub"}},
         "services": {
@@ -116,7 +116,7 @@ def test_a_recipe_answers_a_chat_with_its_parsers(cpu_server: CpuServer) -> None
            "-", "/hub", REPO, COMMIT, stdin=code)  # fmt: skip
     try:
         project.envgen("recipe", "add", RECIPE, "--extends", "cpu", "--yes")
-        (project.root / "envgen.local.yaml").write_text(yaml.safe_dump({"profiles": {PROFILE: local}}))
+        cpu_server.write_local(**{PROFILE: local})
         project.envgen(
             "lock", "-p", PROFILE, code=7, env={"HF_ENDPOINT": "http://127.0.0.1:9"}
         )  # no hub: all else is pinned
@@ -143,7 +143,7 @@ def test_a_recipe_answers_a_chat_with_its_parsers(cpu_server: CpuServer) -> None
     finally:
         project.envgen("down", "-p", PROFILE, "--volumes", code=None)
         docker("image", "rm", "-f", f"{project.name}:{PROFILE}", check=False)
-        (project.root / "envgen.local.yaml").unlink(missing_ok=True)
+        cpu_server.write_local()
         for one, content in before.items():
             one.write_bytes(content)
 

@@ -49,10 +49,10 @@ def test_smoke_and_what_its_record_holds(cpu_server: CpuServer) -> None:
 
 def test_a_matrix_of_depths(cpu_server: CpuServer) -> None:
     """One command, as small as the server's 512 tokens ask; every figure is llama-benchy's own, to the digit."""
-    words = ("bench", *CPU, *SMALL, "--depth", "0,64,128,192,256,500", "--json")
+    words = ("bench", *CPU, *SMALL, "--depth", "0,256,500", "--json")
     finished = cpu_server.project.envgen(*words)
     done = finished.json
-    assert [cell["context_tokens"] for cell in done["cells"]] == [0, 64, 128, 192, 256]
+    assert [cell["context_tokens"] for cell in done["cells"]] == [0, 256]
     assert "left out: pp32 tg16 @ d500" in finished.err and "left" in finished.err
     for cell in done["cells"]:
         name = "pp32-tg16" + (f"-d{cell['context_tokens']}" if cell["context_tokens"] else "")
@@ -106,27 +106,23 @@ def test_ctrl_c_keeps_the_cells_that_are_done(cpu_server: CpuServer) -> None:
 
 
 def test_accept(cpu_server: CpuServer) -> None:
-    files = []
-    for label, speed in (("turtle", 0.01), ("rocket", 1e6)):
-        with start(cpu_server.project.root / "results", "bench", {"model": label}, {}) as run:
-            # Decode alone: this model's prefill takes no longer than the latency, and then there is no rate to compare.
-            run.sample({"prompt_tokens": 32, "output_tokens": 16, "decode_tps": speed})
-            run.end("passed", {})
-        files.append(str(run.path))
-    words = ("accept", *CPU, *SMALL, "-n", "40", "--max-per-token", "60000", "--set", EXPECT, "--reference")
-    green = cpu_server.project.envgen(*words, files[0]).out
+    """One green run; what fails is judged in tests/unit/bench/test_checks.py, and printed as a smoke's failure is."""
+    with start(cpu_server.project.root / "results", "bench", {"model": "turtle"}, {}) as run:
+        # Decode alone: this model's prefill takes no longer than the latency, and then there is no rate to compare.
+        run.sample({"prompt_tokens": 32, "output_tokens": 16, "decode_tps": 0.01})
+        run.end("passed", {})
+    words = ("accept", *CPU, *SMALL, "-n", "8", "--max-per-token", "60000", "--set", EXPECT, "--reference")
+    green = cpu_server.project.envgen(*words, str(run.path)).out
     for line in (
-        "load: requests: 0 of 40 failed", "bench: decode of pp32 tg16 against turtle", "bench: time per token",
+        "load: requests: 0 of 8 failed", "bench: decode of pp32 tg16 against turtle", "bench: time per token",
         "log: log shows eager", "end: zombie processes: 0",
     ):  # fmt: skip
         assert f"ok    {line}" in green
-    red = cpu_server.project.envgen(*words, files[1], "-n", "4", code=1).out
-    assert "FAIL  bench: decode of pp32 tg16 against rocket" in red
 
 
 @pytest.mark.last
 def test_a_real_server_that_is_killed(cpu_server: CpuServer) -> None:
-    child = cpu_server.project.start("accept", *CPU, *SMALL, "-n", "400")
+    child = cpu_server.project.start("accept", *CPU, *SMALL, "-n", "40")
     assert child.stderr
     while " requests" not in child.stderr.readline():
         pass

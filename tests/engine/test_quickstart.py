@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
+import pytest
+from cpu_server import Quickstart
 
 from envgen.engine.client import Engine
 
-CHECKOUT = Path(__file__).parents[2]
 # What a reader of the output must find, in this order.
 SEEN = (
     "built quickstart:demo",
@@ -25,19 +22,17 @@ SEEN = (
 )
 
 
-def test_quickstart(engine: Engine) -> None:
-    program = Path(sys.executable).with_name("envgen")
-    done = subprocess.run(
-        [CHECKOUT / "scripts" / "quickstart", "--envgen", program],
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": ""},
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-6000:]
+@pytest.mark.last
+def test_quickstart(engine: Engine, quickstart: Quickstart) -> None:
+    """From its beginning to its end; what uses its server in between are the tests beside this one."""
+    root = quickstart.reach().project.root
+    assert quickstart.finish() == 0, quickstart.printed[-6000:]
     place = 0
     for words in SEEN:
-        found = done.stdout.find(words, place)
-        assert found >= 0, f"{words!r} is missing, or in another order:\n{done.stdout[-6000:]}"
+        found = quickstart.printed.find(words, place)
+        assert found >= 0, f"{words!r} is missing, or in another order:\n{quickstart.printed[-6000:]}"
         place = found
-    for part in ("demo", "cpu"):  # it cleans up
+    assert not root.exists()  # it cleans up
+    for part in ("demo", "cpu"):
         assert engine.image(f"quickstart:{part}") is None
         assert not engine.containers(f"quickstart-{part}", all=True)

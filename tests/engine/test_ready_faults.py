@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cpu_server import CpuServer
@@ -68,22 +69,24 @@ http.server.ThreadingHTTPServer(("", 9000), Handler).serve_forever()
 """
 ONE_LINE = f"exec(__import__('base64').b64decode('{base64.b64encode(INJECTOR.encode()).decode()}'))"
 
-LOCAL = """
-profiles:
-  cpu:
-    services:
-      fault:
-        command: [python3, -c, CODE]
-        env: {MODE: none}
-        ports: ["127.0.0.1:PORT:9000"]
-        ready: {model: tiny, port: 9000, timeout: 60s}
-      second:
-        command: [python3, -m, vllm.entrypoints.openai.api_server]
-        args: {model: /models/tiny, served-model-name: tiny, port: 8000, dtype: bfloat16, max-model-len: 128,
-               enforce-eager: true, kv-cache-memory-bytes: 67108864}
-        ports: ["127.0.0.1:OTHER:8000"]
-        ready: {model: tiny, port: 8000, timeout: 600s}
-"""
+
+def services(port: int, other: int) -> dict[str, Any]:
+    """The injector, and one more real server."""
+    return {
+        "fault": {
+            "command": ["python3", "-c", ONE_LINE], "env": {"MODE": "none"}, "ports": [f"127.0.0.1:{port}:9000"],
+            "ready": {"model": "tiny", "port": 9000, "timeout": "60s"},
+        },
+        "second": {
+            "command": ["python3", "-m", "vllm.entrypoints.openai.api_server"],
+            "args": {
+                "model": "/models/tiny", "served-model-name": "tiny", "port": 8000, "dtype": "bfloat16",
+                "max-model-len": 128, "enforce-eager": True, "kv-cache-memory-bytes": 64 << 20,
+            },
+            "ports": [f"127.0.0.1:{other}:8000"],
+            "ready": {"model": "tiny", "port": 8000, "timeout": "600s"},
+        },
+    }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -122,17 +125,14 @@ def faults(cpu_server: CpuServer) -> Iterator[Faults]:
         one.bind(("127.0.0.1", 0))
         two.bind(("127.0.0.1", 0))
         port, other = one.getsockname()[1], two.getsockname()[1]
-    local = cpu_server.project.root / "envgen.local.yaml"
-    local.write_text(
-        LOCAL.replace("CODE", json.dumps(ONE_LINE)).replace("PORT", str(port)).replace("OTHER", str(other))
-    )
+    cpu_server.write_local(services(port, other))
     found = Faults(cpu_server)
     cpu_server.restore()
     yield found
     for service in ("fault", "second"):
         if container := found.container(service):
             docker("rm", "-f", container)
-    local.unlink()
+    cpu_server.write_local()
     cpu_server.restore()
 
 
