@@ -33,8 +33,9 @@ class Compose:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables for the program, besides our own environment. Compose reads no `.env` file."""
-        return {**self.endpoint.environment, "COMPOSE_DISABLE_ENV_FILE": "1", **self.env}
+        """Variables for the program, besides our own environment. Compose reads no `.env` file, and the project's name
+        is the one in the files."""
+        return {**self.endpoint.environment, "COMPOSE_DISABLE_ENV_FILE": "1", "COMPOSE_PROJECT_NAME": "", **self.env}
 
     def run(self, *words: str, timeout: float | None = 600, check: bool = True) -> ExecResult:
         """Run, and return the output. ProcessError where it fails and ``check`` is set."""

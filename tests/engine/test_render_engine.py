@@ -10,6 +10,8 @@ import pytest
 from projects import BASE
 from rendering import docker
 
+from envgen.engine.compose import Compose
+from envgen.engine.endpoint import find_endpoint
 from envgen.profile.load import load_project
 from envgen.profile.model import GpuMode
 from envgen.render.outputs import render_project, write
@@ -46,3 +48,12 @@ def test_docker_finds_nothing_to_complain_about(folder: Path, tmp_path: Path) ->
                 devices = service.get("deploy", {}).get("resources", {}).get("reservations", {}).get("devices", [])
                 asks = any("gpu" in device["capabilities"] for device in devices)
                 assert asks == (described.gpu is not GpuMode.NONE and described.services[name].gpu != ()), name
+
+
+def test_the_files_name_the_project_whatever_the_shell_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under the shell's name envgen would look for its containers in vain, and leave them."""
+    monkeypatch.setenv("COMPOSE_PROJECT_NAME", "other")
+    file = tmp_path / "compose.yaml"
+    file.write_text("name: ours\nservices: {a: {image: x}}\n", encoding="utf-8")
+    shown = Compose(find_endpoint(), [file], tmp_path).run("config", "--format", "json").stdout
+    assert json.loads(shown)["name"] == "ours"
