@@ -1,4 +1,4 @@
-"""`envgen bench --checks`: the scripts of ``checks/deep/`` as a run with a verdict and figures."""
+"""`envgen bench --checks`: run the scripts of ``checks/deep/`` and record their findings and figures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VERDICTS = {Severity.OK: PASSED, Severity.INFO: UNKNOWN, Severity.WARNING: FAILE
 
 
 def place(subject: Subject) -> tuple[Context, dict[str, Any]]:
-    """The running container that is asked, and what a record holds of it."""
+    """The context of the running container, and its environment for the record."""
     here, folder = subject.here, subject.here.root / scripts.DEEP
     if not scripts.scripts_in(folder):
         raise UsageError(f"no checks in {folder}", hint="docs/doctor.md shows one")
@@ -31,17 +31,17 @@ def place(subject: Subject) -> tuple[Context, dict[str, Any]]:
 
 
 def measure(subject: Subject, context: Context, keep: Callable[[Mapping[str, Any]], None]) -> Outcome:
-    """Run them all; each figure goes to ``keep`` as soon as its script has ended."""
-    found: list[Finding] = []
+    """Run all scripts; ``keep`` gets a script's samples as soon as it has ended."""
+    findings: list[Finding] = []
     samples: list[dict[str, Any]] = []
-    for findings, rows in scripts.from_deep_folder(context, subject.here.root, subject.here.engine, progress):
-        found += findings
-        for sample in (one for row in rows for one in samples_of(row)):
+    for some, rows in scripts.from_deep_folder(context, subject.here.root, subject.here.engine, progress):
+        findings += some
+        for sample in (sample for row in rows for sample in samples_of(row)):
             keep(sample)
             samples.append(sample)
     criteria = [
         Criterion(one.title, VERDICTS[one.severity], one.seen or one.title, one.expected, part=one.check)
-        for one in found
+        for one in findings
     ]
     by_cell: dict[str, dict[str, Any]] = {}
     for metric, cells in table(samples).items():
@@ -52,7 +52,7 @@ def measure(subject: Subject, context: Context, keep: Callable[[Mapping[str, Any
 
 
 def samples_of(row: scripts.Row) -> Iterator[dict[str, Any]]:
-    """As a record has them: one for the error, one for each time."""
+    """A row as samples: one for the error, one for each time."""
     cell = {"unit": "repeat", "kernel": row.kernel, "prompt_tokens": row.tokens}
     yield {**cell, "error": "NaN or infinity"} if row.error is None else {**cell, "kernel_error": 100 * row.error}
     for one in row.microseconds:

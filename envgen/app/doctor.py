@@ -1,4 +1,4 @@
-"""`envgen doctor`: look at everything, on each machine."""
+"""`envgen doctor`: run all checks, on each machine."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from envgen.serve import preflight
 from envgen.serve.launch import CAUSE_LINES
 from envgen.text import progress
 
-BETWEEN = 15.0  # seconds for the questions to a machine that are about it and the others
+BETWEEN = 15.0  # seconds for the comparison of machines
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was found on one machine: that of the ``subject``."""
+    """The report of one machine, that of the ``subject``."""
 
     subject: Subject
     report: Report
@@ -38,21 +38,20 @@ class Diagnosis:
 
 
 def diagnose(subject: Subject, *, deep: bool) -> list[Diagnosis]:
-    """A diagnosis of each machine of the service, the head's first; that one has the links between them, too."""
-    each = [replace(subject, here=here) for here in all_at(subject.here, subject.service)]
-    found = [Diagnosis(mine, _diagnose(mine, deep)) for mine in each]
-    first = found[0]
+    """A diagnosis of each machine of the service, the head's first, which also has the comparison of the machines."""
+    subjects = [replace(subject, here=here) for here in all_at(subject.here, subject.service)]
+    first, *others = [Diagnosis(one, _diagnose(one, deep)) for one in subjects]
     between = _machines(subject)
-    return [replace(first, report=report.with_more(first.report, Where.NODES, between)), *found[1:]]
+    return [replace(first, report=report.with_more(first.report, Where.NODES, between)), *others]
 
 
 def joined(diagnoses: Sequence[Diagnosis]) -> Report:
-    """All of it in one report."""
+    """All diagnoses in one report."""
     return report.joined({one.here.node: one.report for one in diagnoses})
 
 
 def _diagnose(subject: Subject, deep: bool) -> Report:
-    """Collect, judge, and add what the project's own scripts and (with ``deep``) the packages themselves say."""
+    """Collect, judge, and add the findings of the project's scripts and, with ``deep``, of the packages."""
     context, extra = gather(subject)
     if context.engine is None:
         return report.examine(context, extra)
@@ -66,7 +65,7 @@ def _diagnose(subject: Subject, deep: bool) -> Report:
     found = report.examine(context, extra)
     found = report.with_more(found, Where.INSIDE, scripts.from_folder(context, here.root, here.engine))
     if deep:
-        progress(f"  {here.named('asking the packages themselves; imports take seconds, a kernel up to minutes')}")
+        progress(f"  {here.named('deep checks: imports take seconds, a kernel up to minutes')}")
         answers = [*examine(context, subject), *predict.examine(here, context)]
         for findings, _ in scripts.from_deep_folder(context, here.root, here.engine, progress):
             answers += findings
@@ -75,7 +74,7 @@ def _diagnose(subject: Subject, deep: bool) -> Report:
 
 
 def _machines(subject: Subject) -> list[Finding]:
-    """What `envgen nodes check` finds: of the service that is asked about, else of all that have `cluster`."""
+    """The findings of `envgen nodes check` for the wanted service, or for all with `cluster`."""
     found = []
     for name, service in subject.here.profile.services.items():
         if service.cluster is None or subject.service not in (None, name):
@@ -92,7 +91,7 @@ def _machines(subject: Subject) -> list[Finding]:
 
 
 def _causes(context: Context, engine: Engine) -> dict[str, str]:
-    """What the logs of containers that failed say about it."""
+    """Failed container -> cause, from its log."""
     found = {}
     for one in (context.container, *context.others):
         if one is not None and not one.running and one.exit_code:

@@ -9,19 +9,19 @@ from pathlib import Path
 
 from envgen import files
 from envgen.files import state_dir
-from envgen.profile.model import Mount, Profile
+from envgen.profile.model import Profile
 
 LIMIT = 1 << 20  # of the record
 
 
 def granted(profile: Profile, service: str) -> Iterator[str]:
-    """Folders of the host, devices, rights and namespaces, each in a few words."""
+    """Folders of the host, devices, capabilities and namespaces, each in a few words."""
     own = profile.services[service]
     for source in profile.mounted_sources.values():
         if source.origin.checkout is not None:
             yield f"{source.origin.checkout} (read-write)"
     for mount in own.mounts.values():
-        yield _folder(mount)
+        yield f"{mount.host} ({'read-only' if mount.read_only else 'read-write'})"
     for cache in profile.caches.values():
         if cache.host is not None:
             yield f"{cache.host} (read-write)"
@@ -35,14 +35,10 @@ def granted(profile: Profile, service: str) -> Iterator[str]:
         yield f"what {profile.compose} adds"
 
 
-def _folder(mount: Mount) -> str:
-    return f"{mount.host} ({'read-only' if mount.read_only else 'read-write'})"
-
-
 def note(profile: Profile, root: Path, service: str) -> str:
-    """The line for a service that starts here for the first time, or gets something new; else "".
+    """The line to print before a service's first start, and when its list has changed; else "".
 
-    The printed lines are kept in .envgen; where it is not writable, they are printed at every start.
+    The printed lists are kept in .envgen; if that is not writable, they are printed at every start.
     """
     words = list(dict.fromkeys(granted(profile, service)))
     record, name, printed = state_dir(root) / "granted.json", f"{profile.name}/{service}", dict[str, list[str]]()

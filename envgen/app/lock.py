@@ -31,11 +31,11 @@ from envgen.patches.series import load_series
 from envgen.profile.model import Mode, Profile
 from envgen.text import progress
 
-_UNLOCKED = "`envgen build --unlocked` builds anyway"
+_UNLOCKED = "`envgen build --unlocked` builds without the lock"
 
 
 def patch_locks(profiles: list[Profile], root: Path) -> dict[str, tuple[PatchLock, ...]]:
-    """What is in the patch folders now."""
+    """Patch folder -> its patches now."""
     folders = sorted({folder for profile in profiles for folder in patched(profile).values()})
     return {
         folder: tuple(
@@ -51,7 +51,7 @@ def patch_locks(profiles: list[Profile], root: Path) -> dict[str, tuple[PatchLoc
 
 @dataclass(frozen=True)
 class Updated:
-    """What `envgen lock` has resolved. ``first``: nothing was locked before; ``left``: models without a revision."""
+    """The result of `envgen lock`. ``first``: nothing was locked before; ``left``: models that were not pinned."""
 
     changes: Sequence[Change]
     notes: Sequence[str]
@@ -61,7 +61,7 @@ class Updated:
 
 
 def check(session: Session) -> dict[str, list[Stale]] | None:
-    """What is missing or has changed, by profile, without asking anything; None where there is no lock file."""
+    """Profile -> what is missing or has changed, offline; None without a lock file."""
     profiles, _ = _profiles(session)
     root = session.loaded(local=False).project.root
     lock = load(root)
@@ -70,9 +70,9 @@ def check(session: Session) -> dict[str, list[Stale]] | None:
 
 
 def update(session: Session, names: tuple[str, ...], *, upgrade: bool, offline: bool, dry_run: bool) -> Updated:
-    """Resolve what has no answer yet (or is to be upgraded), and write the lock file. LockError with all problems.
+    """Resolve new inputs and those to upgrade, and write the lock file. LockError with all problems.
 
-    A hub that does not answer stops nothing: no image depends on a model's revision. See ``Updated.left``.
+    Models that the hub does not answer for are in ``left`` of the result: no image depends on a model's revision.
     """
     profiles, every = _profiles(session)
     root = session.loaded(local=False).project.root
@@ -91,14 +91,14 @@ def update(session: Session, names: tuple[str, ...], *, upgrade: bool, offline: 
 
 
 def _profiles(session: Session) -> tuple[list[Profile], list[Profile]]:
-    """(those that were chosen, all)."""
+    """The chosen profiles, and all."""
     project = session.loaded(local=False).project
     every = list(project.profiles.values())
     return ([session.profile(local=False)] if session.profile_name else every), every
 
 
 def place_of(session: Session, profile: str, key: str) -> Place | None:
-    """Where a key of a profile is written; None for a default."""
+    """The place of a key of a profile in the project file; None for a default."""
     node = session.loaded(local=False).trees.get(profile)
     for part in key.split(".") if key else ():
         node = node.items.get(part) if node is not None else None
@@ -107,7 +107,7 @@ def place_of(session: Session, profile: str, key: str) -> Place | None:
 
 
 def _tools(session: Session, offline: bool) -> Tools:
-    network = session.profile().network  # with all layers: a CA file is a fact about this machine
+    network = session.profile().network  # with envgen.local.yaml: a CA file belongs to this machine
     root = session.loaded().project.root
     ca = ""
     if network.ca_certificates is not None:
@@ -116,7 +116,7 @@ def _tools(session: Session, offline: bool) -> Tools:
 
 
 def _problems_of(session: Session, found: Sequence[Unresolved]) -> list[Problem]:
-    """Each once, with its place in the project file."""
+    """Each problem once, with its place in the project file."""
     unique = {(one.problem.message, one.problem.hint): one for one in reversed(found)}
     return [
         replace(one.problem, place=one.problem.place or place_of(session, one.profile, one.key))
@@ -135,16 +135,16 @@ def require_lock(here: Deployment) -> None:
     if not problems:
         return
     if production:
-        head = Problem(f"{profile.name} is a production profile, and the lock does not hold all of its inputs:")
+        head = Problem(f"{profile.name} is a production profile, and the lock lacks some of its inputs:")
         last = Problem("nothing was built", hint=f"run `envgen lock`; {_UNLOCKED}")
         raise RefusedError(problems=(head, *problems, last))
     platform = _platform(here)
     if lock is not None and lock.python and platform not in lock.python:
         others = ", ".join(sorted(lock.python))
-        message = f"envgen.lock holds the packages of {profile.name} for {others}, and this image is for {platform}"
+        message = f"envgen.lock has the packages of {profile.name} for {others}, but this image is for {platform}"
         raise RefusedError(message, hint=f"`envgen lock -p {profile.name}` adds those for {platform}; {_UNLOCKED}")
     if lock is None:
-        progress("note: there is no envgen.lock; `envgen lock` makes this build repeatable")
+        progress("note: no envgen.lock; `envgen lock` makes this build repeatable")
         return
     for problem in problems:
         progress(f"warning: envgen.lock: {problem.message}")
@@ -159,15 +159,13 @@ def _problems(here: Deployment) -> list[Problem]:
     profile, root, lock = here.profile, here.root, here.lock
     whole = load(root)
     if whole is None or lock is None:
-        return [Problem("there is no envgen.lock")]
-    platform = _platform(here)
-    found = [
-        Problem(str(each)) for each in stale(profile, whole, patch_locks([profile], root), platform, weights=False)
-    ]
+        return [Problem("no envgen.lock")]
+    outdated = stale(profile, whole, patch_locks([profile], root), _platform(here), weights=False)
+    found = [Problem(str(item)) for item in outdated]
     if lock.base and lock.base.resolved == LOCAL:
         image = here.engine.image(lock.base.name)
         if image is None or image.id != lock.base.digest:
-            seen = "is not there" if image is None else "is another one"
-            message = f"base: {lock.base.name} was made on one machine, and here it {seen}"
-            found.append(Problem(message, hint="`envgen lock --upgrade base` locks the one that is here"))
+            seen = "is missing" if image is None else "has another ID"
+            message = f"base: {lock.base.name} was built locally, and here it {seen}"
+            found.append(Problem(message, hint="`envgen lock --upgrade base` locks the one on this engine"))
     return found

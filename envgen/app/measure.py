@@ -1,4 +1,4 @@
-"""Measuring a server: which one, its record, and what became of it."""
+"""Measure a server: find it, record the run, and explain why it stopped answering."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from envgen.serve.launch import explained, reachable_url
 from envgen.serve.wait import POLL, StartFailure
 from envgen.text import progress
 
-LIKELY = ("serve", "server", "vllm")  # names of a service, in this order, where none is named
-ENDING = 5.0  # seconds; a server's port closes before its program has ended
+LIKELY = ("serve", "server", "vllm")  # services to try first if none is named
+ENDING = 5.0  # seconds for a program to end after its port has closed
 
 
 @dataclass(frozen=True)
 class Asked:
-    """The options that each of these verbs has."""
+    """The options of the commands that measure."""
 
     session: Session
     service: str | None
@@ -53,13 +53,13 @@ class Asked:
     results: Path | None
 
     def folder(self, server: Server | None = None) -> Path:
-        """Where the records are."""
+        """The folder of the records."""
         return self.results or (server.root / "results" if server and server.root else default_folder())
 
 
 @dataclass(frozen=True)
 class Server:
-    """The server to ask, and what is known around it. ``container`` is None where none is known."""
+    """A server to measure; with --url, its profile (``here``) and perhaps its container are unknown."""
 
     url: str
     model: str | None
@@ -78,21 +78,21 @@ class Server:
 
     @property
     def environment(self) -> dict[str, Any]:
-        """What a record of it holds."""
+        """Its environment for the record."""
         return facts.collect(self.engine, self.container, self.profile, self.root, self.service)
 
     def place(self, target_root: str, tokenizer: str | None, image: str | None, throwaway: bool) -> ToolHost:
-        """Where a tool runs: the server's container, or a throw-away one of its image (or of ``image``).
+        """Where a tool runs: in the server's container, or in a throw-away one of its image or ``image``.
 
-        The throw-away one shares the server's network and mounts; beside a server without a container it has the
-        network of the machine that the engine runs on.
+        A throw-away container shares the server's network and mounts or, if the server's container is unknown, the
+        network of the engine's machine.
         """
         folder, container = tokenizer or target_root, self.container
         if not folder:
-            raise UsageError("the server does not report where its model is", hint="name its folder: --tokenizer PATH")
+            raise UsageError("the server does not report its model's folder", hint="name it: --tokenizer PATH")
         if container is None and not image:
-            hint = "name its container, or an image to run the tool in: --container NAME or --image NAME"
-            raise UsageError("the tool runs in a container, and this server's is unknown", hint=hint)
+            hint = "name the server's container, or an image for the tool: --container NAME or --image NAME"
+            raise UsageError("the tool runs in a container, and the server's is unknown", hint=hint)
         engine = self.engine or connect()
         if container is None:
             return ToolHost(run.in_image(engine, str(image), network="host"), self.url, folder, f"image {image}")
@@ -115,19 +115,19 @@ class Server:
 
 
 def server_of(asked: Asked) -> Server:
-    """The profile's running service, or the one that --url names. UsageError, NotFoundError when there is none."""
+    """The profile's running service, or the server at --url. UsageError, NotFoundError."""
     if asked.url is None:
         if asked.container:
-            raise UsageError("--container belongs to --url", hint="without --url the profile's own service is watched")
+            raise UsageError("--container goes with --url", hint="add --url, or remove --container")
         return _own_service(asked)
     if asked.service:
-        raise UsageError("use either a service or --url")
+        raise UsageError("a service and --url exclude each other")
     engine = container = None
     if asked.container:
         engine = connect()
         container = engine.container(asked.container)
         if container is None or not container.running:
-            raise NotFoundError(f"there is no running container {asked.container}", hint="`docker ps` shows them")
+            raise NotFoundError(f"no running container {asked.container}", hint="`docker ps` lists them")
     return Server(asked.url.rstrip("/"), asked.model, engine=engine, container=container)
 
 
@@ -138,11 +138,11 @@ def _own_service(asked: Asked) -> Server:
         known_service(profile, asked.service)
     names = [asked.service] if asked.service else dict.fromkeys([*LIKELY, *profile.services])
     known = {name: profile.services[name] for name in names if name in profile.services}
-    likely = {name: one for name, one in known.items() if one.host_ports}
+    likely = [name for name, service in known.items() if service.host_ports]
     if not likely:
         what = f"service {asked.service}" if asked.service else f"no service of profile {profile.name}"
         raise UsageError(f"{what} publishes {'no' if asked.service else 'a'} port",
-                         hint="add one to its `ports`, or ask any server: --url URL")  # fmt: skip
+                         hint="add one to its `ports`, or name a server: --url URL")  # fmt: skip
     for name in likely:
         there = at(here, name)
         engine = there.engine
@@ -151,18 +151,17 @@ def _own_service(asked: Asked) -> Server:
             url = reachable_url(service, there.endpoint)
             model = asked.model or (service.ready.model if service.ready else None)
             return Server(url, model, there, name, engine, found[0])
-    name = next(iter(likely))
-    raise NotFoundError(f"{name} is not running", hint=f"envgen up {name} {profile.chosen_variant}")
+    raise NotFoundError(f"{likely[0]} is not running", hint=f"envgen up {likely[0]} {profile.chosen_variant}")
 
 
 Work = Callable[[Server, Trial, Run], Outcome]
 
 
 def measure(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) -> tuple[Outcome, Path]:
-    """Find the server, open a record, do the ``work`` and close the record: what was found, and the record.
+    """Find the server, do the ``work`` and record it. Returns the outcome and the record's path.
 
-    Ctrl-C leaves the record as it is (unfinished) and the service running; when the server goes away, the record has
-    that, and ServiceError has the reason.
+    Ctrl-C leaves the record unfinished and the service running. If the server stops answering, the record says so, and
+    ServiceError has the reason.
     """
     server = server_of(asked)
     target = find(server.url, model=server.model, key=_key(asked, server), silence=asked.timeout)
@@ -177,17 +176,17 @@ def measure(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) 
             with moving(kind):
                 outcome, summary = work(server, trial, run)
         except KeyboardInterrupt:
-            progress(f"\ninterrupted; what was measured is kept in {run.path}; the server keeps running")
+            progress(f"\ninterrupted; the results so far are in {run.path}; the server keeps running")
             raise
-        except ResultsError:  # nothing more can be written
+        except ResultsError:  # the record can't be written
             raise
         except EnvgenError as error:
             gone = isinstance(error, ServerGone) or (trial.alive is not None and not trial.alive())
             run.end("server gone" if gone else "error", {"error": str(error), "samples": run.samples})
-            kept = f"what was measured is kept in {run.path}" if run.samples else ""
+            kept = f"the results so far are in {run.path}" if run.samples else ""
             problem = error.problems[0]
             if gone:
-                raise _gone(problem.message, server, kept) from None
+                raise _stop_error(problem.message, server, kept) from None
             if kept and isinstance(error, ServiceError):
                 raise ServiceError(f"{problem.message}\n  {kept}", hint=problem.hint) from None
             raise
@@ -196,7 +195,7 @@ def measure(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) 
 
 
 def default_folder() -> Path:
-    """``results/`` beside the project file that is found from here upward, else in the current folder."""
+    """``results/`` beside the project file, or in the current folder without a project."""
     try:
         return find_project(Path.cwd()).parent / "results"
     except UsageError:
@@ -207,12 +206,12 @@ def _key(asked: Asked, server: Server) -> str:
     shell = server.here.shell if server.here else os.environ
     key = shell.get(asked.key_variable or "", "")
     if asked.key_variable and not key:
-        raise UsageError(f"--api-key-env {asked.key_variable}: there is no such variable, or it is empty")
+        raise UsageError(f"--api-key-env: the variable {asked.key_variable} is not set, or empty")
     return key
 
 
-def _gone(reason: str, server: Server, kept: str) -> EnvgenError:
-    """Why it stopped answering, as far as its container shows: it gets some seconds to end."""
+def _stop_error(reason: str, server: Server, kept: str) -> EnvgenError:
+    """The error for a server that stopped answering, with the end of its container, for which it waits some seconds."""
     engine, container, here = server.engine, server.container, server.here
     if engine is None or container is None:
         return ServiceError(f"{reason}; {kept}")

@@ -1,4 +1,4 @@
-"""Where the services of a profile are: the engine that Docker itself would use, or each machine of a cluster."""
+"""Where the services of a profile run: on Docker's default engine, or on the machines of a cluster."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ T = TypeVar("T")
 def all_at(here: Deployment, service: str | None = None) -> list[Deployment]:
     """``here`` on the machines of ``service``, the head's first.
 
-    None: of the profile; where a service is not shared, its machine alone.
+    None: on the machines of the profile, or on one if a service has no `cluster`.
     """
     profile = here.profile
     found = nodes_of(profile, (service,) if service else ())
     if service is None and not all(one.cluster for one in profile.services.values()):
-        mine = host_of(profile, "")
-        found = [next((node for node in found if host_of(profile, node) == mine), "")]
+        default = host_of(profile, "")
+        found = [next((node for node in found if host_of(profile, node) == default), "")]
     return [here.on(node) for node in found]
 
 
 def at(here: Deployment, service: str | None = None) -> Deployment:
-    """``here`` where ``service`` answers: on the head of its machines, or the engine that Docker itself would use."""
+    """``here`` on the machine where ``service`` answers: the head of its cluster, or Docker's default engine."""
     return all_at(here, service)[0]
 
 
 @dataclass
 class Machines:
-    """The engines that services are on, the head's first; and the machines that do not answer, with the reason."""
+    """The machines of services, the head's first (``found``), and those that do not answer (``lost``)."""
 
     profile: Profile
     found: list[Deployment] = field(default_factory=list)
@@ -47,23 +47,23 @@ class Machines:
 
 
 def each(found: Machines, work: Callable[[Deployment], T]) -> tuple[list[tuple[Deployment, T]], list[str]]:
-    """Do it at all places at the same time; what could not be done on a machine, with what to type there."""
-    if not any(one.node for one in found.found) and not found.lost:
-        return [(one, work(one)) for one in found.found], []
+    """Do ``work`` on all machines at once. Returns the results, and for each machine that failed what to type there."""
+    if not any(here.node for here in found.found) and not found.lost:
+        return [(here, work(here)) for here in found.found], []
     done, left = [], [by_hand(node, found.profile, error.problems[0].message) for node, error in found.lost.items()]
     with ThreadPoolExecutor(max(1, len(found.found))) as pool:
-        asked = [(one, pool.submit(work, one)) for one in found.found]
-    for one, answer in asked:
-        error = answer.exception()
+        futures = [(here, pool.submit(work, here)) for here in found.found]
+    for here, future in futures:
+        error = future.exception()
         if isinstance(error, EngineError):
-            left.append(by_hand(one.node, found.profile, error.problems[0].message))
+            left.append(by_hand(here.node, found.profile, error.problems[0].message))
         else:
-            done.append((one, answer.result()))
+            done.append((here, future.result()))
     return done, left
 
 
 def by_hand(node: str, profile: Profile, reason: str) -> str:
-    """What to type where a machine could not be asked to end its part."""
+    """What to type for a machine that could not be cleaned up."""
     label = f"com.docker.compose.project={profile.compose_name}"
     reason = reason.removeprefix(f"{node}: ")
     return (
@@ -73,13 +73,13 @@ def by_hand(node: str, profile: Profile, reason: str) -> str:
 
 
 def rendered(here: Deployment) -> Deployment:
-    """``here``, where it can be rendered: what can't fails before anything is done with it."""
+    """``here``, rendered: raises the errors of rendering before anything else is done."""
     _ = here.compose
     return here
 
 
 def place_of(here: Deployment, service: str, node: str | None) -> Deployment:
-    """Where ``service`` is: on ``node``, by default the first of its machines. EngineError if that can't be reached."""
+    """``here`` on ``node``, or on the first machine of ``service``. EngineError if it can't be reached."""
     known_service(here.profile, service)
     cluster = here.profile.services[service].cluster
     found = places(here, (service,), node or (cluster.nodes[0] if cluster else None))
@@ -89,28 +89,28 @@ def place_of(here: Deployment, service: str, node: str | None) -> Deployment:
 
 
 def places(here: Deployment, names: Sequence[str] = (), node: str | None = None) -> Machines:
-    """Where these services are (none named: all of the profile). ``node``: there alone."""
+    """The machines of services (none named: of all), or only ``node``."""
     profile = here.profile
     wanted = nodes_of(profile, names)
     if node is not None:
         if node not in wanted:
-            there = ", ".join(filter(None, wanted))
-            hint = f"they are on {there}" if there else "no service has `cluster`"
+            nodes = ", ".join(filter(None, wanted))
+            hint = f"choose one of {nodes}" if nodes else "remove --node: no service has `cluster`"
             raise UsageError(f"{' '.join(names) or f'profile {profile.name}'} is not on {node}", hint=hint)
         wanted = [node]
     if wanted == [""]:
         return Machines(profile, [rendered(here)])
     reached, lost = reach(here, wanted)
-    made = Machines(profile, lost=lost)
-    if reached:  # one rendering for all: that of the first machine's image
-        first = next(iter(reached.values())).knowing(profile=profile)
-        known = {"rendered": first.rendered, "workspace": first.workspace}
-        made.found = [rendered(one.knowing(**known)) for one in reached.values()]
-    return made
+    if not reached:
+        return Machines(profile, lost=lost)
+    # One rendering for all: that of the first machine's image.
+    first = next(iter(reached.values())).knowing(profile=profile)
+    known = {"rendered": first.rendered, "workspace": first.workspace}
+    return Machines(profile, [rendered(there.knowing(**known)) for there in reached.values()], lost)
 
 
 def nodes_of(profile: Profile, names: Sequence[str] = ()) -> list[str]:
-    """The machines of these services; "" for those that are not shared."""
+    """The machines of these services (none named: of all); "" for Docker's default engine."""
     for name in names:
         known_service(profile, name)
         require_described(profile, name)
@@ -127,14 +127,14 @@ def nodes_of(profile: Profile, names: Sequence[str] = ()) -> list[str]:
 def reach(
     here: Deployment, wanted: Sequence[str], seconds: float | None = None
 ) -> tuple[dict[str, Deployment], dict[str, EngineError]]:
-    """Connect to these machines at the same time: the profile there, and why others don't answer (in ``seconds``)."""
+    """Connect to machines at once. Returns those that answer (within ``seconds``), and the errors of the others."""
     there = {node: here.on(node) for node in wanted}
-    asked = {node: in_background(one.connect) for node, one in there.items()}
-    done = wait(asked.values(), seconds).done
+    futures = {node: in_background(one.connect) for node, one in there.items()}
+    done = wait(futures.values(), seconds).done
     reached, lost = dict[str, Deployment](), dict[str, EngineError]()
-    for node, answer in asked.items():
+    for node, future in futures.items():
         late = there[node].named(f"no answer within {seconds} s")
-        error = answer.exception() if answer in done else EngineError(late)
+        error = future.exception() if future in done else EngineError(late)
         if error is None:
             reached[node] = there[node]
         elif isinstance(error, EngineError):
@@ -145,17 +145,13 @@ def reach(
 
 
 def changed(here: Callable[[], Deployment], found: Sequence[Container]) -> dict[str, bool]:
-    """Container id -> whether `up` would replace it for its settings; ``here`` is asked where one can be compared."""
-    known = [one for one in found if one.running and not one.one_off and CONFIG_HASH in one.labels]
-    place = here() if known else None
-    return settings_differ(place, known) if place else {}
+    """Container ID -> whether its settings differ from the profile's. Calls ``here`` only if one can be compared."""
+    comparable = [one for one in found if one.running and not one.one_off and CONFIG_HASH in one.labels]
+    return settings_differ(here(), comparable) if comparable else {}
 
 
 def as_data(container: Container, digest: str, differs: bool | None, node: str = "") -> dict[str, Any]:
-    """A container for machines: null for what is not there, times with their zone.
-
-    ``differs``: whether its settings are others than the profile's; None: not known.
-    """
+    """A container as JSON; times have a zone. ``differs``: its settings differ from the profile's (None: unknown)."""
     current = container.labels.get("dev.envgen.render") == digest
     started = container.started_at
     return {

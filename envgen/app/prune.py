@@ -1,7 +1,7 @@
-"""What runs left behind, on the engine and in the project: found, shown, removed.
+"""Leftovers of earlier runs, on the engine and in the project: find and remove them.
 
-Only what carries envgen's labels, or the names that envgen gives, together with this project's name. What goes by the
-name of a profile that has containers of another folder is not touched.
+Only things with envgen's labels or names and with this project's name; nothing of a profile whose name has containers
+of another folder.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from envgen.text import reason_of, short_id
 STATE = ".envgen"  # the project's folder of files.state_dir
 LOGS_KEPT = 20
 CRASHES_KEPT = 5
-UNUSED = 30 * 86400.0  # a namespace that was used later stays: a folder of the same name may come back to it
+UNUSED = 30 * 86400.0  # seconds; a namespace used since then stays: the profile may need it again
 _DAY = 86400.0
 
 
 @dataclass(frozen=True)
 class Item:
-    """One thing that can go. ``remove`` returns why it stayed, or nothing."""
+    """A leftover. ``remove`` returns why it could not be removed, or "" or None."""
 
     kind: str  # container, network, image, overlay, cache, stage, temporary, log or crash
     name: str
@@ -46,14 +46,15 @@ class Item:
 
 
 def find(engine: Engine, project: Project, variants: Sequence[Profile] = ()) -> Iterator[Item]:
-    """Everything that can go. ``variants``: the profiles as their variants change them; what they use stays, too."""
+    """All leftovers. ``variants``: the profiles with their variants, which also count as users."""
     profiles = [*project.profiles.values(), *variants]
     foreign = held_elsewhere(engine, project)
     left = engine.leftovers()
-    for one in left:
-        yield Item("container", one.name, 0, one.reason, partial(engine.remove_container, one.id))
-    ids = {one.id for one in left}
-    containers = [one for one in engine.containers(all=True) if one.id not in ids]
+    for container in left:
+        removal = partial(engine.remove_container, container.id)
+        yield Item("container", container.name, 0, container.reason, removal)
+    ids = {container.id for container in left}
+    containers = [container for container in engine.containers(all=True) if container.id not in ids]
     yield from _images(engine, project, containers, foreign)
     yield from _overlays(engine, project, profiles, containers, foreign)
     yield from _caches(engine, project, profiles, foreign)
@@ -63,7 +64,7 @@ def find(engine: Engine, project: Project, variants: Sequence[Profile] = ()) -> 
 
 
 def held_elsewhere(engine: Engine, project: Project) -> dict[str, Path]:
-    """The profiles whose name belongs to another folder, with that folder."""
+    """Profile -> the other folder that has containers under its name."""
     found = {name: _at(engine, project, profile).other_folder() for name, profile in project.profiles.items()}
     return {name: other for name, other in found.items() if other is not None}
 
@@ -73,15 +74,14 @@ def _at(engine: Engine, project: Project, profile: Profile) -> Deployment:
 
 
 def remove(items: Sequence[Item]) -> list[str]:
-    """Remove them in their order: containers first, for they hold images and volumes. Why each stayed; "": it is
-    gone."""
-    left = []
+    """Remove items in order: containers first, as they hold images and volumes. Returns why each stayed, or ""."""
+    reasons = []
     for item in items:
         try:
-            left.append(item.remove() or "")
+            reasons.append(item.remove() or "")
         except (EnvgenError, OSError) as error:
-            left.append(reason_of(error))
-    return left
+            reasons.append(reason_of(error))
+    return reasons
 
 
 # On the engine
@@ -90,7 +90,7 @@ def remove(items: Sequence[Item]) -> list[str]:
 def _images(
     engine: Engine, project: Project, containers: Sequence[Container], foreign: Mapping[str, Path]
 ) -> Iterator[Item]:
-    """Those without a name that an earlier build of a profile left; not what a container was made of."""
+    """Untagged images of earlier builds that no container uses."""
     used = {container.image_id for container in containers}
     for image in engine.dangling(f"dev.envgen.project={project.name}"):
         profile = image.labels.get("dev.envgen.profile", "")
@@ -112,42 +112,37 @@ def _overlays(
     kept |= {mount.source for container in containers for mount in container.mounts}
     for profile in project.profiles.values():
         if profile.name not in foreign:
-            found = [one for one in engine.volumes(project=profile.compose_name) if one not in kept]
+            overlay = re.compile(f"{re.escape(profile.compose_name)}-env-[0-9a-f]{{12}}")
+            volumes = engine.volumes(project=profile.compose_name)
+            stale = [volume for volume in volumes if volume not in kept and overlay.fullmatch(volume)]
+            sizes = engine.volume_sizes() if stale else {}
             why = f"stale editable installs of profile {profile.name}"
-            yield from _volumes(engine, profile.compose_name, found, why)
-
-
-def _volumes(engine: Engine, name: str, found: Sequence[str], why: str) -> Iterator[Item]:
-    """Those of ``found`` that are overlays of ``name``."""
-    overlays = [one for one in found if re.fullmatch(f"{re.escape(name)}-env-[0-9a-f]{{12}}", one)]
-    sizes = engine.volume_sizes() if overlays else {}
-    for volume in overlays:
-        yield Item("overlay", volume, sizes.get(volume, 0), why, partial(engine.remove_volume, volume))
+            for volume in stale:
+                yield Item("overlay", volume, sizes.get(volume, 0), why, partial(engine.remove_volume, volume))
 
 
 def _caches(
     engine: Engine, project: Project, profiles: Sequence[Profile], foreign: Mapping[str, Path]
 ) -> Iterator[Item]:
-    """Namespaces that no profile uses, nor a container, nor anybody for a month; and what killed runs left in others.
+    """Namespaces that no profile and no container uses, unused for a month; and leftovers of killed clears.
 
-    A folder of this machine may be shared by other projects: each use of theirs leaves its time there, too.
+    Other projects may share a host folder: their uses count as well.
     """
     keys = {_at(engine, project, profile).cache_key for profile in profiles}
     for profile in project.profiles.values():
         cache = JitCache(_at(engine, project, profile))
-        made = profile.caches.get(locking.CACHE)
-        if made is None or profile.name in foreign:
+        if locking.CACHE not in profile.caches or profile.name in foreign:
             continue
-        with contextlib.suppress(EngineError):  # without an image nothing can be looked into
+        with contextlib.suppress(EngineError):  # without an image there is no agent
             if left := space.leftovers(cache):
                 yield Item("stage", *left[:2], "of an interrupted clear", left[2])
         owned = set(engine.volumes(project=profile.compose_name))
         with contextlib.suppress(EngineError):
             for one in space.spaces(cache):
-                recent = time.time() - one.used < UNUSED
+                unused = time.time() - one.used
                 ours = one.source in owned or one.kind == "bind"
-                if ours and not (one.current or one.users or recent or one.key in keys):
-                    why = f"no profile uses it, for {int((time.time() - one.used) / _DAY)} days"
+                if ours and unused >= UNUSED and not (one.current or one.users or one.key in keys):
+                    why = f"unused for {int(unused / _DAY)} days"
                     yield Item("cache", one.source, one.bytes, why, partial(space.remove, cache, one))
 
 
@@ -155,23 +150,26 @@ def _caches(
 
 
 def _temporaries(root: Path) -> Iterator[Item]:
-    """Files that a killed run was about to rename, and its folders."""
+    """Temporary files and folders of killed runs."""
     for path in files.leftovers(root):
         name = str(path.relative_to(root) if path.is_relative_to(root) else path)
         yield Item("temporary", name, _size(path), "of an interrupted run", partial(files.remove_leftover, path))
 
 
 def _old(root: Path, kind: str, folder: str, kept: int) -> Iterator[Item]:
-    """All but the newest: by their time, for the names of logs begin with the profile's."""
+    """All but the newest ``kept`` files, by their time."""
     parts = (STATE, folder)
-    try:  # a folder that is reached through no link
+    try:
         with files.folder(root.joinpath(*parts), root, create=False) as fd, os.scandir(fd) as entries:
-            plain = [one for one in entries if one.is_file(follow_symlinks=False) and not one.name.startswith(".")]
-            found = [(one.stat(follow_symlinks=False), one.name) for one in plain]
+            found = [
+                (entry.stat(follow_symlinks=False), entry.name)
+                for entry in entries
+                if entry.is_file(follow_symlinks=False) and not entry.name.startswith(".")
+            ]
     except (OSError, RefusedError):
         return
     for status, name in sorted(found, key=lambda entry: (entry[0].st_mtime_ns, entry[1]))[:-kept]:
-        why = f"the newest {kept} stay"
+        why = f"not one of the newest {kept}"
         yield Item(kind, "/".join((*parts, name)), status.st_size, why, partial(_remove_file, root, parts, name))
 
 

@@ -1,7 +1,6 @@
-"""`envgen nodes push`: the other machines of a cluster get what the first one has. Nothing is built or downloaded.
+"""`envgen nodes push`: copy from the first machine of a cluster to the others. Nothing is built or downloaded.
 
-An image goes by `docker save | docker load`, what is in volumes by tar between two containers, and folders of the
-machines by rsync over ssh.
+Images are copied by `docker save | docker load`, volumes by tar between two containers, folders by rsync over ssh.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ from envgen.text import progress, size, visible
 EVERY = 3.0  # seconds between two lines of progress
 KINDS = ("image", "sources", "model", "caches")
 FOLDER = "/run/envgen/folder"
-ASIDE = ".envgen-push"  # in a volume: what arrives, until all of it is there
-# Made again on each machine; `nodes check` does not compare them.
+ASIDE = ".envgen-push"  # folder in a volume for an incomplete copy
+# Each machine creates its own; `nodes check` does not compare them.
 LEFT_OUT = ("build", "dist", ".venv", "venv", "node_modules", "__pycache__", ".deps", ".envgen")
 INSTALL = "on that machine: sudo apt-get install rsync"
 
 LISTED = f"cd {FOLDER} && find . ! -type d -printf '%P %s %T@ %l\\n' | LC_ALL=C sort | sha256sum"
 PACK = f"tar --format=posix --exclude=./{ASIDE} -C {FOLDER} -cf - ."
-# All of it arrives aside; then it takes its place by links, which is a matter of moments.
+# Unpack aside, then move into place by hard links, which takes no time.
 UNPACK = f"""set -e
 cd {FOLDER}
 rm -rf {ASIDE}
@@ -50,7 +49,7 @@ rm -rf {ASIDE}"""
 
 @dataclass(frozen=True)
 class Pushed:
-    """What became of one thing on one machine. ``state``: same, sent, "to send" (a dry run), refused, failed."""
+    """The result for one thing on one machine. ``state``: same, sent, "to send" (dry run), refused, failed."""
 
     what: str
     node: str
@@ -63,17 +62,17 @@ class Pushed:
 
 @dataclass(frozen=True)
 class Folder:
-    """What is copied, where it is on each machine. ``mirror``: what the first machine does not have goes."""
+    """A folder or volume to copy. ``mirror``: delete what the first machine doesn't have."""
 
     what: str
     source: Mount
     target: Mount
     mirror: bool = False
-    idle: bool = False  # while no service runs
+    idle: bool = False  # only while no service runs
 
 
 class Meter:
-    """Counts what passes, and prints it every few seconds."""
+    """Counts sent bytes, and prints progress every few seconds."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -85,21 +84,21 @@ class Meter:
         return time.monotonic() - self.began
 
     def add(self, count: int) -> None:
-        """So many bytes more."""
+        """Count bytes."""
         self.bytes += count
         self.show(f"{size(self.bytes)} sent, {size(int(self.bytes / max(self.seconds, 0.1)))}/s")
 
     def show(self, text: str) -> None:
-        """A line of progress, unless one was just shown."""
+        """Print a line of progress, at most every few seconds."""
         if time.monotonic() - self._last > EVERY:
             self._last = time.monotonic()
             progress(f"{self._what}: {text}")
 
 
 def push(session: Session, wanted: str | None, *, kinds: Collection[str], dry_run: bool) -> list[Pushed]:
-    """Bring all machines of a service to what its first one has. What fails on one machine stops no other.
+    """Copy from the first machine of a service to the others. A failure on one machine does not stop the others.
 
-    EngineError, RefusedError: the first machine has nothing to give.
+    EngineError, RefusedError: the first machine does not answer, or has no image.
     """
     here = session.deployment()
     profile = here.profile
@@ -109,7 +108,7 @@ def push(session: Session, wanted: str | None, *, kinds: Collection[str], dry_ru
     source = here.on(first)
     image = source.image
     if image is None:
-        raise RefusedError(f"{first}: the image {name} is not there", hint="envgen build")
+        raise RefusedError(f"{first} has no image {name}", hint="envgen build")
     found = []
     for node in others:
         what = f"image {name}"
@@ -124,7 +123,7 @@ def push(session: Session, wanted: str | None, *, kinds: Collection[str], dry_ru
             problem = error.problems[0]
             hint = problem.hint
             if "no space left" in problem.message.lower():
-                hint = f"make room there: docker --context {shlex.quote(profile.nodes[node].context)} image prune"
+                hint = f"free space there: docker --context {shlex.quote(profile.nodes[node].context)} image prune"
             state = "refused" if isinstance(error, RefusedError) else "failed"
             found.append(Pushed(what, node, state, problem.message, hint=hint))
     return found
@@ -143,15 +142,14 @@ def push_image(source: Deployment, target: Deployment, image: Image, name: str, 
     process.pipe(source.docker("save", name), target.docker("load", "--quiet"), meter.add)
     new = target.engine.image(name)
     if new is None or content(new) != content(image):
-        raise EngineError(f"{name} arrived with other content than it was sent with: run the command again")
+        raise EngineError(f"{name} is different on {node} after the copy", hint="run the command again")
     if old is not None and old.repo_tags == (name,):
         target.engine.remove_image(old.id)  # stays where a container uses it
     return Pushed(what, node, "sent", "", meter.bytes, meter.seconds)
 
 
 def _folders(service: Service, source: Deployment, target: Deployment, kinds: Collection[str]) -> Iterator[Folder]:
-    """The folders that a service uses on each machine: checkouts and what is installed of them, weights, compiled
-    kernels."""
+    """The folders and volumes of a service: checkouts and their overlay, weights, caches of compiled kernels."""
     if "sources" in kinds:
         profile, here = source.profile, names.compose_environment(source.profile, source.root)
         for name, one in profile.mounted_sources.items():
@@ -173,7 +171,7 @@ def _folders(service: Service, source: Deployment, target: Deployment, kinds: Co
 
 
 def _weights(end: Deployment, service: Service) -> list[Mount]:
-    """Where a machine has the weights: the folder of their repository, or their own; a whole volume."""
+    """Where a machine has the weights: a whole volume, or the folder of the model in the cache or on its own."""
     mounts, model = nodes.weights_of(end, service)
     if not mounts or model is None:
         return []
@@ -190,7 +188,7 @@ def push_folder(folder: Folder, source: Deployment, target: Deployment, dry_run:
     if folder.idle:
         for end in (source, target):
             if any(one.running for one in end.engine.containers(end.profile.compose_name)):
-                raise RefusedError(f"services use it on {end.node}", hint="envgen down")
+                raise RefusedError(f"running services use it on {end.node}", hint="envgen down")
     if folder.source.kind == "bind":
         return _rsync(folder, source, target, dry_run)
     return _volume(folder, source, target, dry_run)
@@ -200,23 +198,22 @@ def push_folder(folder: Folder, source: Deployment, target: Deployment, dry_run:
 
 
 def _volume(folder: Folder, source: Deployment, target: Deployment, dry_run: bool) -> Pushed:
-    """From volume to volume, by tar in a container of the image at each end."""
+    """Copy a volume by tar in a container of the image at each end."""
     profile, name, what, node = target.profile, folder.source.source, folder.what, target.node
     there, image = target.engine.volume(name) is not None, target.engine.image(profile.image_name)
     if there and image and _listed(source.engine, profile, name) == _listed(target.engine, profile, name):
         return Pushed(what, node, "same")
     if image is None and not dry_run:
-        raise RefusedError("it is unpacked by a container of the image, which is not there", hint="add --image")
+        raise RefusedError(f"{node} has no image to unpack it with", hint="add --image")
     if dry_run:
         return Pushed(what, node, "to send", "all of it")
     if folder.mirror:
         target.require_name()
     if not there:
-        # With the labels that Compose would give it: else it warns of a stranger at each start.
+        # Without Compose's labels, Compose would warn at each start.
         labels = {COMPOSE_PROJECT: profile.compose_name, "com.docker.compose.volume": what.replace(" ", "-")}
         target.engine.create_volume(name, labels)
     meter = Meter(f"{node}: {what}")
-    # What the container writes goes into no log.
     run = ("run", "--rm", "-i", "--network=none", "--log-driver=none", "--user=0:0", "--entrypoint=sh", "-v")
     pack = (f"{name}:{FOLDER}:ro", profile.image_name, "-c", PACK)
     unpack = (f"{name}:{FOLDER}", profile.image_name, "-c", UNPACK, "sh", "all" if folder.mirror else "add")
@@ -225,11 +222,11 @@ def _volume(folder: Folder, source: Deployment, target: Deployment, dry_run: boo
 
 
 def _listed(engine: Engine, profile: Profile, volume: str) -> bytes:
-    """One digest of the names, sizes and times of all files in a volume."""
+    """A digest of the names, sizes and times of all files in a volume."""
     mount = Mount(volume, FOLDER, "volume", read_only=True)
     done = engine.run_once(profile.image_name, ["sh", "-c", LISTED], mounts=[mount], user="0:0", timeout=600)
     if done.code:
-        raise EngineError(f"the files of {volume} cannot be listed: {visible(done.stderr.decode(errors='replace'))}")
+        raise EngineError(f"can't list the files of {volume}: {visible(done.stderr.decode(errors='replace'))}")
     return done.stdout
 
 
@@ -237,11 +234,11 @@ def _listed(engine: Engine, profile: Profile, volume: str) -> bytes:
 
 
 def _rsync(folder: Folder, source: Deployment, target: Deployment, dry_run: bool) -> Pushed:
-    """By rsync over the ssh connection of the machine's Docker context. What is whole there is not sent again."""
+    """Copy a folder by rsync over the ssh address of the machine's Docker context."""
     what, node = folder.what, target.node
     if not source.engine.endpoint.local:
         hint = f"run `envgen nodes push` on {source.node}"
-        raise RefusedError(f"rsync reads {folder.source.source} on this machine, and it is on {source.node}", hint=hint)
+        raise RefusedError(f"{folder.source.source} is on {source.node}, not on this machine", hint=hint)
     if not Path(folder.source.source).is_dir():
         hint = "envgen model pull" if what == "model" else ""
         raise EngineError(f"{source.node} has no {folder.source.source}", hint=hint)
@@ -254,7 +251,7 @@ def _rsync(folder: Folder, source: Deployment, target: Deployment, dry_run: bool
     address, there = SshAddress.parse(host), folder.target.source.rstrip("/")
     words = ["rsync", "--archive", "--protect-args", "--partial", "--mkpath", f"--rsh={shlex.join(address.login)}"]
     if folder.mirror:
-        # What somebody changed there is kept beside it.
+        # Keep replaced and deleted files beside the checkout.
         words += ["--delete", "--backup", f"--backup-dir={there}.before-push"]
         words += [f"--exclude={name}" for name in LEFT_OUT]
     ends = [f"{folder.source.source.rstrip('/')}/", f"{address.host}:{there}/"]
@@ -273,7 +270,7 @@ def _rsync(folder: Folder, source: Deployment, target: Deployment, dry_run: bool
 
 
 def _rows(argv: Sequence[str], node: str, meter: Meter) -> list[str]:
-    """What rsync prints of each file. EngineError in its own words."""
+    """Run rsync. Returns its line for each file. EngineError with its message."""
     rows = []
 
     def note(channel: str, line: bytes) -> None:
@@ -287,5 +284,5 @@ def _rows(argv: Sequence[str], node: str, meter: Meter) -> list[str]:
     error = done.stderr.decode(errors="replace").strip()
     if done.code == 127 or "rsync: command not found" in error or "rsync: not found" in error:
         raise EngineError(f"rsync is not installed on {node}", hint=INSTALL)
-    hint = "run the same command again: what has arrived is kept" if done.code in (10, 12, 30, 35, 255) else ""
+    hint = "run the command again: it resumes" if done.code in (10, 12, 30, 35, 255) else ""
     raise EngineError(f"rsync: {visible(error.splitlines()[0] if error else f'exit code {done.code}')}", hint=hint)

@@ -1,4 +1,4 @@
-"""`envgen recipe`: recipes from the package, a file, a folder or a git repository, as profiles of a project."""
+"""`envgen recipe`: find recipes (shipped, in a file, folder or git repository) and add one to a project."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from envgen.recipes.write import GB10, added, indent_of, left_of, profile_name, 
 from envgen.redact import without_login
 from envgen.text import progress
 
-_MOST = 5000  # files of a folder or repository that are looked at
+_MOST = 5000  # files of a folder or repository
 _YAML = (".yaml", ".yml")
 _GIT = re.compile(r"(?:https|http|ssh|git|file)://\S+|[\w.-]+@[\w.-]+:\S+")
 
 
 def estimate_of(recipe: Recipe) -> Estimate | None:
-    """The memory that the recipe needs on each GPU of a GB10, from the facts that envgen brings; None without them."""
+    """The memory of a shipped recipe on a GB10; None for other recipes."""
     return estimate(size_of(recipe), int(GB10 * (1 << 30)))
 
 
 @dataclass(frozen=True)
 class Collection:
-    """Files that may be recipes, by path; ``source`` and ``commit`` are their origin."""
+    """Paths of files that may be recipes, with their origin."""
 
     source: str
     commit: str
@@ -47,7 +47,7 @@ class Collection:
     tree: GitTree | None = None
 
     def find(self, name: str) -> str:
-        """The path of a recipe: its whole path, or the name of its file."""
+        """The path of a recipe, by its path or its file name."""
         wanted = name_of(name)
         found = [path for path in self.paths if path == name] or [p for p in self.paths if name_of(p) == wanted]
         if not found:
@@ -56,11 +56,11 @@ class Collection:
                 f"{self.source} has no recipe {name!r}", hint=near(wanted, known) or "envgen recipe list --from ..."
             )
         if len(found) > 1:
-            raise UsageError(f"{name!r} names several", hint=f"name one by its path: {', '.join(found[:4])}")
+            raise UsageError(f"{name!r} matches several recipes", hint=f"use a path: {', '.join(found[:4])}")
         return found[0]
 
     def text(self, path: str) -> str:
-        """The text of one file. Nothing of it is run."""
+        """The text of a file."""
         if self.tree is None:
             assert self.folder is not None
             return text_of(self.folder / path, path)
@@ -73,16 +73,16 @@ class Collection:
 
 
 def collection(place: str, ref: str = "") -> Collection:
-    """A folder of this machine, or a git repository at the commit that ``ref`` (default: HEAD) is now."""
+    """The recipes of a folder, or of a git repository at ``ref`` (default: HEAD)."""
     if _GIT.fullmatch(place):
         return _repository(place, ref or "HEAD")
     folder = Path(place).expanduser()
     if not folder.is_dir():
-        raise UsageError(f"{place} is not a folder, and not the address of a git repository")
+        raise UsageError(f"{place} is neither a folder nor the URL of a git repository")
     paths: list[str] = []
     for number, path in enumerate(sorted(folder.rglob("*"))):
         if number >= _MOST:
-            raise RefusedError(f"{place} has more than {_MOST} files", hint="name the folder that holds the recipes")
+            raise RefusedError(f"{place} has more than {_MOST} files", hint="name the folder with the recipes")
         if path.suffix in _YAML and path.is_file() and not path.is_symlink():
             paths.append(path.relative_to(folder).as_posix())
     return Collection(place, "", paths, folder)
@@ -102,7 +102,7 @@ def _repository(url: str, ref: str) -> Collection:
 
 
 def find(name: str, place: str = "", ref: str = "", variant: str = "") -> Recipe:
-    """One recipe: of the package by its name, a file by its path, or ``name`` in the folder or repository ``place``."""
+    """A recipe: shipped (by name), a file (by path), or ``name`` in the folder or repository ``place``."""
     today = datetime.now(timezone.utc).strftime("%Y-%m-%d")
     if place:
         where = collection(place, ref)
@@ -112,21 +112,21 @@ def find(name: str, place: str = "", ref: str = "", variant: str = "") -> Recipe
     if name.endswith(_YAML) or "/" in name:
         file = Path(name).expanduser()
         if not file.is_file():
-            raise UsageError(f"{name} is not a file", hint="`envgen recipe list` has the names of those shipped")
+            raise UsageError(f"{name} is not a file", hint="`envgen recipe list` lists the shipped recipes")
         recipe = read_recipe(text_of(file, name), name, variant=variant)
         return replace(recipe, source=recipe.source or file.name, date=recipe.date or today)
     known = shipped()
     if name not in known:
-        hint = near(name, sorted(known)) or f"there is {', '.join(known)}; or name a file, or --from FOLDER or URL"
+        hint = near(name, sorted(known)) or f"choose one of {', '.join(known)}, a file, or --from FOLDER or URL"
         raise UsageError(f"no recipe {name!r}", hint=hint)
     if variant:
-        raise UsageError("the recipes shipped have no variants", hint="leave --model-variant out")
+        raise UsageError("the shipped recipes have no variants", hint="remove --model-variant")
     return known[name]
 
 
 @dataclass(frozen=True)
 class Added:
-    """What adding a recipe changes in the project file."""
+    """The change of the project file by a recipe. ``left``: settings that a profile can't hold."""
 
     file: Path
     before: str
@@ -136,19 +136,19 @@ class Added:
 
     @property
     def diff(self) -> str:
-        """The change of the project file."""
+        """The change as a unified diff."""
         old, new = (text.splitlines(keepends=True) for text in (self.before, self.after))
         return "".join(difflib.unified_diff(old, new, self.file.name, self.file.name, n=2)).rstrip("\n")
 
     def write(self) -> None:
-        """Change the file, unless it was changed since it was read."""
+        """Write the file. RefusedError if it has changed since it was read."""
         if text_of(self.file, self.file.name) != self.before:
-            raise RefusedError(f"{self.file.name} has changed meanwhile, so nothing was written", hint="run it again")
+            raise RefusedError(f"{self.file.name} has changed meanwhile; nothing was written", hint="run it again")
         files.write(self.file.resolve(), self.after.encode())
 
 
 def add(session: Session, recipe: Recipe, name: str = "", extends: str = "") -> Added:
-    """The project file with the recipe as a profile; nothing is written. ProjectError where it would not load."""
+    """The change that adds the recipe as a profile; nothing is written. ProjectError if the result would not load."""
     loaded = session.loaded(local=False)
     project = loaded.project
     parent = _parent(project.profiles, extends or session.profile_name or "")
@@ -156,13 +156,13 @@ def add(session: Session, recipe: Recipe, name: str = "", extends: str = "") -> 
     if not service:
         raise RefusedError(
             f"profile {parent.name} has no service with `ready`",
-            hint="add `ready: {port: 8000}` to its server, or name another one: --extends",
+            hint="add `ready: {port: 8000}` to its server, or name another profile: --extends PROFILE",
         )
     name = name or profile_name(recipe)
     if not matches(NAME, name):
         raise UsageError(f"{name!r} is not a profile's name", hint="small letters and digits, with single _ between")
     if name in project.profiles:
-        raise RefusedError(f"there is a profile {name} already", hint="choose another with --name NAME")
+        raise RefusedError(f"profile {name} already exists", hint="choose another name: --name NAME")
     path = project.file
     before = text_of(path, path.name)
     machines = list(parent.nodes)
@@ -176,21 +176,21 @@ def _parent(profiles: Mapping[str, Profile], wanted: str) -> Profile:
     names = list(profiles)
     chosen = wanted or ("current" if "current" in names else "")
     if chosen not in names:
-        message = f"there is no profile {chosen!r}" if chosen else "there is no profile `current` to extend"
-        raise UsageError(message, hint=f"--extends must be one of {', '.join(names)}")
+        message = f"no profile {chosen!r}" if chosen else "no profile `current` to extend"
+        raise UsageError(message, hint=f"choose one: --extends {' or '.join(names)}")
     return profiles[chosen]
 
 
 def _must_load(label: str, text: str, name: str) -> None:
-    """ProjectError with what is wrong with the profile, before anything is written."""
+    """Load the new project file. ProjectError, RefusedError if that fails."""
     with files.Scratch("recipe") as scratch:
         file = Path(scratch, label)
         file.write_text(text, encoding="utf-8")
         try:
             load_project(file=file, local=False).project.profiles[name]
         except ProjectError as error:
-            head = f"the recipe does not make a profile that loads; {label} is unchanged: "
+            head = f"the recipe makes an invalid profile; {label} is unchanged: "
             first, *rest = (replace(one, place=one.place and replace(one.place, file=label)) for one in error.problems)
             raise ProjectError([replace(first, message=head + first.message), *rest]) from None
         except EnvgenError as error:
-            raise RefusedError(f"the recipe does not make a profile: {error}") from None
+            raise RefusedError(f"the recipe makes an invalid profile: {error}") from None

@@ -16,7 +16,7 @@ from envgen.app.cluster import Group
 from envgen.app.crash import bundle_writer
 from envgen.app.places import place_of, places, rendered
 from envgen.app.predict import ask_release
-from envgen.app.session import Session, of_running
+from envgen.app.session import Session, with_running_variant
 from envgen.deployment import Deployment, known_service
 from envgen.engine.endpoint import require_plugin
 from envgen.engine.process import in_background
@@ -63,7 +63,7 @@ def again(verb: str, session: Session, service: str, timeout: int | None) -> tup
     """
     here = place_of(session.deployment(), service, None)
     container = _there(here, service)
-    varied = of_running(session, service, lambda: here.engine, stopped=True)
+    varied = with_running_variant(session, service, lambda: here.engine, stopped=True)
     if here.node:  # `up` leaves containers that are there as they are, and starts them
         checked = predicted(check(varied.deployment(), service, _never))
         return checked.here.profile, start(checked, _never, timeout=timeout, again=verb == "restart")

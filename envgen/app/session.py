@@ -1,4 +1,4 @@
-"""The session: which file, profile and overrides a command works with, and the project that they give."""
+"""The session: the file, profile and overrides of a command, and the project that they select."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VARIANT_LABEL = "dev.envgen.variant"
 
 @dataclass(frozen=True)
 class Session:
-    """The choices of one command line: which file, which profile, which overrides."""
+    """The choices of a command line: file, profile, overrides, variant."""
 
     file: Path | None = None
     profile_name: str | None = None
@@ -31,10 +31,10 @@ class Session:
     variant: str = ""
     _loaded: dict[bool, Loaded] = field(default_factory=dict, init=False, repr=False, compare=False)
     _dotenv: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _asked: set[str] = field(default_factory=set, init=False, repr=False, compare=False)  # what .env was asked for
+    _read: set[str] = field(default_factory=set, init=False, repr=False, compare=False)  # variables read from .env
 
     def with_(self, **choices: Any) -> Session:
-        """The same command line with other choices; nothing is loaded for them yet."""
+        """The session with other choices; the project is loaded again."""
         return replace(self, **choices)
 
     def loaded(self, *, local: bool = True) -> Loaded:
@@ -59,43 +59,42 @@ class Session:
 
     @property
     def _options(self) -> tuple[str, ...]:
-        """--file and --set as they are typed again in a hint; a value that may be a secret is left out.
+        """--file and --set, to be repeated in hints, without values that may be secrets.
 
-        Not -f, which `envgen logs` knows as --follow.
+        Not -f, which means --follow in `envgen logs`.
         """
         shown = (text if not secret_in(text) else f"{text.partition('=')[0]}=..." for text in self.sets)
         file = ("--file", str(self.file)) if self.file else ()
         return (*file, *(word for text in shown for word in ("--set", text)))
 
     def deployment(self) -> Deployment:
-        """The profile in its folder, on the engine that Docker itself would use; `.env` has what this terminal lacks of
-        its secrets."""
+        """The profile in its folder, on Docker's default engine. Secrets that this shell lacks are read from `.env`."""
         profile, root = self.profile(), self.loaded().project.root
         lacking = [name for name in profile.secrets if name not in os.environ]
-        if lacking and not self._asked:
-            self._asked.update(lacking)
+        if lacking and not self._read:
+            self._read.update(lacking)
             try:
                 self._dotenv.update(read_dotenv(root / DOTENV, lacking))
             except EngineError:
-                pass  # no Compose: then nothing is started either
+                pass  # no Compose, so nothing is started either
             except RefusedError as error:
                 progress(f"warning: {error}")
             hide(hidden_values(self._dotenv, profile.secrets))
         return Deployment(profile, root, dotenv=self._dotenv)
 
 
-def of_running(
+def with_running_variant(
     session: Session, service: str | None, engine: Callable[[], Engine], *, stopped: bool = False
 ) -> Session:  # fmt: skip
-    """``session`` with the variant of the running ``service`` (None: any of the profile's); itself if there is none.
+    """``session`` with the variant of the running ``service`` (None: any of the profile); itself if none runs.
 
-    ``engine`` connects to the one where it would run. ``stopped``: one that has ended counts, too.
+    ``engine`` connects to its engine. ``stopped``: include stopped containers.
     """
     profile = session.profile()
     try:
         found = ours(engine().containers(profile.compose_name, service, all=stopped), session.loaded().project.root)
     except EngineError:
-        return session  # the caller's own question reports it
+        return session  # the caller will report it
     names = {container.labels.get(VARIANT_LABEL, "") for container in found}
     variant = names.pop() if len(names) == 1 else ""
     if variant not in profile.variants:
@@ -104,11 +103,11 @@ def of_running(
 
 
 def the_service(profile: Profile, wanted: str | None, fitting: Sequence[str], lacking: str, hint: str) -> str:
-    """The wanted service, or the only one that fits. ``lacking``: the message for one that does not. UsageError."""
+    """The wanted service, or the only one in ``fitting``. UsageError; ``lacking``: the message for one not in it."""
     if wanted is not None:
         known_service(profile, wanted)
     if wanted in fitting or (wanted is None and len(fitting) == 1):
         return wanted or fitting[0]
     if wanted is None and fitting:
-        raise UsageError(f"profile {profile.name} has several: {', '.join(fitting)}", hint="name one of them")
+        raise UsageError(f"profile {profile.name} has several: {', '.join(fitting)}", hint="name one")
     raise UsageError(f"{f'service {wanted}' if wanted else f'profile {profile.name}'} {lacking}", hint=hint)

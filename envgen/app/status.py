@@ -1,4 +1,4 @@
-"""`envgen status`: where a profile stands, from what answers within a few seconds."""
+"""`envgen status`: the state of a profile, from what answers within a few seconds."""
 
 from __future__ import annotations
 
@@ -30,18 +30,19 @@ from envgen.serve.differences import differences, keep_moment
 from envgen.serve.preflight import RENDER_LABEL
 
 T = TypeVar("T")
-PATIENCE = 5.0  # seconds for all questions together
-SIZES = 1.5  # of these, for the sizes of volumes: the engine looks at every file
+PATIENCE = 5.0  # seconds in all
+SIZES = 1.5  # of them, to wait for the sizes of volumes: the engine reads every file
 _TAIL = 4096
 
 
 @hurried(PATIENCE)
 def look(session: Session) -> dict[str, Any]:
-    """Ask engine, checkouts and files at the same time. What does not answer in time is left out, with a note."""
+    """The state of the session's profile as JSON. What does not answer in time is left out."""
     deadline = time.monotonic() + PATIENCE
     project, profile = session.loaded().project, session.profile()
     root, trouble = project.root, None
-    asked = {name: in_background(partial(checkout, path)) for name, path in _folders(profile, root).items()}
+    folders = _folders(profile, root)
+    futures = {name: in_background(partial(checkout, path)) for name, path in folders.items()}
     found: dict[str, Any] = {
         "profile": profile.name, "others": [name for name in project.profiles if name != profile.name],
         "mode": profile.mode.value, "file": str(project.file), "image": None, "containers": [], "lost": {},
@@ -52,7 +53,7 @@ def look(session: Session) -> dict[str, Any]:
         found["lost"] = {node: error.problems[0].message for node, error in lost.items() if node}
         if not reached:
             raise next(iter(lost.values()))
-        first = next(iter(reached.values()))  # of several machines: it has the API
+        first = next(iter(reached.values()))  # the head, if there are several
         sizes = in_background(first.engine.volume_sizes)
         found["image"] = _image(first)
         found["caches"] = _caches(first, sizes)
@@ -65,18 +66,19 @@ def look(session: Session) -> dict[str, Any]:
         found["differences"] = _differences(session, [one for _, one in there if differ.get(one.id)])
     except EnvgenError as error:
         trouble = error.problems[0].message
-    folders = _folders(profile, root).items()
     return found | {
         "engine": {"ok": trouble is None, "error": trouble}, "lock": _lock(session, profile),
         "last_build": _last_build(root, profile), "last_run": _last_run(root),
-        "checkouts": [{"name": name, "path": str(at), **_in_time(asked[name], deadline)} for name, at in folders],
+        "checkouts": [
+            {"name": name, "path": str(path), **_in_time(futures[name], deadline)} for name, path in folders.items()
+        ],
     }  # fmt: skip
 
 
 def drift(session: Session) -> list[str]:
-    """The committed files that are not what the project file, without this machine's settings, renders to."""
+    """The committed files that differ from what the project file renders to, without settings of this machine."""
     if session.sets or session.variant:
-        return []  # those files are not about it
+        return []  # committed files have neither
     try:
         project = session.loaded(local=False).project
         files = render_project(project, only=session.profile().name)
@@ -86,19 +88,19 @@ def drift(session: Session) -> list[str]:
             if (project.root / path).is_file() and diff(project.root, {path: files[path]})
         ]
     except EnvgenError:
-        return []  # what is built is another question: `render --check` reports it
+        return []  # `render --check` reports it
 
 
 def _differences(session: Session, found: list[Container]) -> Mapping[str, list[str]]:
-    """By container, what `up` would change: names and both values."""
-    made: dict[str, list[str]] = {}
+    """Container -> what `up` would change, with both values."""
+    changes: dict[str, list[str]] = {}
     for one in found:
         here, old = rendered(session.deployment()), one.labels.get(VARIANT_LABEL, "")
         lines = [f"variant: {old or 'none'} → {session.variant or 'none'}"] if old != session.variant else []
         with contextlib.suppress(EnvgenError):  # Compose did not answer in time
             lines += differences(keep_moment(here, one), one.service, one)
-        made[one.name] = lines
-    return made
+        changes[one.name] = lines
+    return changes
 
 
 def _folders(profile: Profile, root: Path) -> dict[str, Path]:
@@ -107,13 +109,13 @@ def _folders(profile: Profile, root: Path) -> dict[str, Path]:
 
 
 def checkout(folder: Path) -> Mapping[str, Any]:
-    """Branch (null: none), commit, and how many files differ from it or are unknown to git."""
+    """Branch (null: none), commit, and the numbers of edited and untracked files."""
     try:
         tree = WorkTree(folder)
         branch = tree.git(["symbolic-ref", "--short", "--quiet", "HEAD"], check=False)
         commit = tree.head
         names = tree.edited("HEAD") if commit else []
-        edited, untracked = (len(each) - len(tree.generated(each)) for each in (names, tree.untracked()))
+        edited, untracked = (len(paths) - len(tree.generated(paths)) for paths in (names, tree.untracked()))
         return {"branch": branch.text if branch.code == 0 else None, "commit": commit or None, "edited": edited,
                 "untracked": untracked, "trouble": None}  # fmt: skip
     except EnvgenError as error:

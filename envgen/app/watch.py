@@ -1,7 +1,4 @@
-"""Watching the ranks of a service: their containers, and the engines that these are on.
-
-A container's end is seen within a second, whatever its exit code.
-"""
+"""Watch the ranks of a service: their containers, logs and engines. The end of one is noticed within a second."""
 
 from __future__ import annotations
 
@@ -20,20 +17,20 @@ from envgen.errors import EngineError
 from envgen.profile.model import Ready
 from envgen.serve.wait import Evidence, LogReader, StartFailure, how_ended, log_text
 
-POLL = 0.5  # seconds between two looks at a container
-READ = 5.0  # seconds between two looks into a log
-LOST = 10.0  # seconds without an answer of its engine after which a rank counts as gone
-SETTLE = 2.0  # seconds for a last look at the others when one has ended
-QUIET = 120.0  # seconds that a worker may write nothing until that is said
-# NCCL's own lines (NCCL_DEBUG=INFO is rendered) where it does not use the RDMA devices that a machine has.
+POLL = 0.5  # seconds between two checks of a container
+READ = 5.0  # seconds between two readings of a log
+LOST = 10.0  # seconds without an answer of its engine after which a rank is lost
+SETTLE = 2.0  # seconds for a last check of the others when one has ended
+QUIET = 120.0  # seconds without output after which that is printed
+# NCCL's log lines (NCCL_DEBUG=INFO is rendered) if it does not use a machine's RDMA devices.
 OVER_TCP = {"rdma": r"NCCL INFO (Channel .* via NET/Socket|NET/IB : No device found)"}
 
 
 @dataclass
 class Rank:
-    """One container that is watched. ``answered``: its engine's last answer; ``read``: the last reading of its log.
+    """A watched container. ``answered``: time of its engine's last answer; ``read``: of the last reading of its log.
 
-    ``evidence``: what its log has shown, where that counts; ``wrote``: when it last grew.
+    ``evidence``: what its log has shown, if that matters; ``wrote``: time of its last output.
     """
 
     here: Deployment
@@ -50,9 +47,9 @@ class Rank:
 
 @dataclass
 class Watch:
-    """Looks at ranks until one of them ends or is lost: ``first`` is the one, and why. ``over`` ends the looking.
+    """Watches ranks until one ends or is lost; ``first`` gets that rank and the reason. Set ``over`` to stop watching.
 
-    ``patience``: seconds that an engine may be silent; one whose machine loads 60 GB has been seen to need more.
+    ``patience``: seconds that an engine may be silent. While its machine loads 60 GB, one may need more.
     """
 
     say: Callable[[str], None]
@@ -67,7 +64,7 @@ class Watch:
         self._offline = False
 
     def add(self, here: Deployment, container: Container, ready: Ready | None = None) -> None:
-        """Watch this one, too. ``ready``: what its log must show, and must not."""
+        """Watch another container. ``ready``: what its log must and must not show."""
         rank = Rank(here, container, here.engine, time.time(), wrote=time.time())
         if ready is not None:
             over_tcp = OVER_TCP if here.profile.nodes[here.node].rdma else {}
@@ -76,7 +73,7 @@ class Watch:
         in_background(lambda: self._guarded(lambda: self._follow(rank)))
 
     def _guarded(self, work: Callable[[], None]) -> None:
-        """A watch that ends by a defect of its own must not look like one that sees nothing."""
+        """Do ``work``; its exception becomes that of ``first``, so that a defect does not end the watch silently."""
         try:
             work()
         except BaseException as error:
@@ -98,7 +95,7 @@ class Watch:
                 self.read(rank)
 
     def _silent(self, rank: Rank, error: EngineError) -> None:
-        """Its engine does not answer: connect again; after a while it counts as gone, unless none answers."""
+        """Reconnect to an engine that does not answer; after ``patience`` its rank is lost, unless none answers."""
         if time.time() - rank.answered > self.patience:
             reason = f"its engine has not answered for {self.patience:g} s: {error.problems[0].message}"
             others = [one for one in self.ranks if one is not rank]
@@ -106,7 +103,7 @@ class Watch:
                 self.report(rank, StartFailure(reason, says_all=True))
             elif not self._offline:
                 self._offline = True
-                self.say("  no machine answers: has this one lost its network? still trying")
+                self.say("  no machine answers: check the network of this one; still trying")
         try:
             rank.engine = connect(docker_environment(rank.here.profile.nodes[rank.here.node]))
             rank.reader = None
@@ -114,7 +111,7 @@ class Watch:
             return
 
     def read(self, rank: Rank) -> tuple[str, ...]:
-        """Read on in a rank's log: a fallback may happen on one machine alone. What it has not shown yet."""
+        """Read new lines of a rank's log. Returns what it has not shown yet."""
         if rank.evidence is None:
             return ()
         node = rank.here.node
@@ -123,7 +120,7 @@ class Watch:
             try:
                 lines = rank.reader.new_lines()
             except EngineError:
-                return rank.evidence.missing  # its state says more
+                return rank.evidence.missing  # _follow handles it
             for line in lines:
                 rank.evidence.feed(line)
                 rank.last = line
@@ -140,7 +137,7 @@ class Watch:
         return rank.evidence.missing
 
     def report(self, rank: Rank, failure: StartFailure) -> None:
-        """This one failed. Where another has ended before it, that one is the first."""
+        """Report a failed rank. If another one ended before it, ``first`` gets that one."""
         with self._lock:
             if self.first.done() or self.over.is_set():
                 return
@@ -152,7 +149,7 @@ class Watch:
             self.first.set_result((first, why))
 
     def _ended(self, rank: Rank) -> tuple[str, Rank, StartFailure] | None:
-        """When and how a rank ended, by its engine's clock; None while it runs, or where that cannot be had."""
+        """When (by its engine's clock) and how a rank ended; None while it runs, or if unknown."""
 
         def look() -> tuple[str, Rank, StartFailure] | None:
             container = rank.engine.container(rank.container.id)

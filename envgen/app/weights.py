@@ -1,4 +1,4 @@
-"""The weights of a service: fetched into the Hugging Face cache, listed, and checked before anything is started."""
+"""The weights of a service: download them into the Hugging Face cache, list them, check them before a start."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from envgen.text import GIB, progress
 PROGRAM = run.Program("hub")
 CACHE = "huggingface"
 HOME = "/run/envgen/huggingface"  # where the cache is mounted in a throw-away container
-LOOK = 60.0  # seconds to look at the headers of all shards
+LOOK = 60.0  # seconds to read the headers of all shards
 FETCH = 24 * 3600.0
-FETCH_MEMORY = 8 << 30  # bytes, the page cache of what is written included
+FETCH_MEMORY = 8 << 30  # bytes, including the page cache
 TOKEN = "HF_TOKEN"
 ENDPOINT = "HF_ENDPOINT"
 PROGRESS = "envgen-progress "
@@ -38,7 +38,7 @@ EVERY = 5.0  # seconds between two lines of progress
 
 @dataclass(frozen=True)
 class Weights:
-    """What of a service's model is in the cache. ``state``: absent, partial, damaged or whole; ``bytes`` on disk."""
+    """A service's model in the cache. ``state``: absent, partial, damaged or whole; ``bytes`` on disk."""
 
     service: str
     model: ModelRef
@@ -55,19 +55,19 @@ class Weights:
 
 
 def locked_commit(profile: Profile, root: Path, service: str) -> str:
-    """The commit of the service's model in envgen.lock; "" where there is none. ProjectError for a damaged lock."""
+    """The commit of the service's model in envgen.lock; "" without one. ProjectError for a damaged lock."""
     model = profile.services[service].model
     lock = load(root) if model is not None else None
     return lock.models.get(model_key(model.repo, model.revision), "") if lock and model is not None else ""
 
 
 def services_with_model(profile: Profile) -> tuple[str, ...]:
-    """The services whose weights the profile names."""
+    """The services with a `model`."""
     return tuple(name for name, service in profile.services.items() if service.model is not None)
 
 
 def choose(profile: Profile, wanted: str | None) -> str:
-    """The service to deal with: the wanted one, or the only one that names a model."""
+    """The wanted service, or the only one with a `model`."""
     line = f"services: {{{wanted or 'serve'}: {{model: {{repo: openai/gpt-oss-120b}}}}}}"
     return the_service(profile, wanted, services_with_model(profile), "names no model", f"write `{line}`")
 
@@ -80,7 +80,7 @@ def _request(verb: str, here: Deployment, service: str) -> tuple[ModelRef, dict[
 
 
 def look(here: Deployment, service: str) -> Weights:
-    """Check what is there, without a network."""
+    """Check the weights in the cache, offline."""
     model, request = _request("check", here, service)
     found = _ask(here, request, LOOK)
     if found is None:
@@ -94,13 +94,13 @@ def look(here: Deployment, service: str) -> Weights:
 
 
 def cached(here: Deployment) -> list[Mapping[str, Any]]:
-    """Every model in the cache, as the program found it."""
+    """The models in the cache."""
     found = _ask(here, {"verb": "list"}, LOOK)
     return [one for one in _list(found.get("models")) if isinstance(one, dict)] if found else []
 
 
 def fetch(here: Deployment, service: str) -> tuple[str, int]:
-    """Fetch what is missing and show how far it is; HF_TOKEN and HF_ENDPOINT come from this shell. Commit and bytes.
+    """Download missing files, with progress; HF_TOKEN and HF_ENDPOINT come from this shell. Returns commit and bytes.
 
     LockError with the reason if that fails.
     """
@@ -117,7 +117,7 @@ def fetch(here: Deployment, service: str) -> tuple[str, int]:
 
 
 class _Progress:
-    """Prints how much is there: a line every few seconds, with the rate and the time left."""
+    """Prints the progress of a download every few seconds, with the rate and the time left."""
 
     def __init__(self, model: ModelRef) -> None:
         self.model, self.last, self.began = model, 0.0, time.monotonic()
@@ -141,9 +141,9 @@ class _Progress:
 
 
 def preflight(here: Deployment, service: str) -> Iterator[Problem]:
-    """What keeps a service from loading its weights without a network."""
+    """A problem if the service can't load its weights offline."""
     found = look(here, service)
-    state = f"{found.state}: {'; '.join(found.problems[:3]) or 'a download was not finished'}"
+    state = f"{found.state}: {'; '.join(found.problems[:3]) or 'the download is unfinished'}"
     if found.state == "absent":
         state = "not in the Hugging Face cache"
     if not found.whole:
@@ -152,7 +152,7 @@ def preflight(here: Deployment, service: str) -> Iterator[Problem]:
 
 
 def report(here: Deployment) -> dict[str, tuple[Problem, ...]]:
-    """Service -> what its weights lack, for doctor; without an image there is nothing to look with."""
+    """Service -> problems of its weights, for doctor; empty without an image, which has the program that checks."""
     found = {}
     for service in services_with_model(here.profile) if here.image is not None else ():
         try:
@@ -167,20 +167,20 @@ def _refused(model: ModelRef, answer: Mapping[str, Any]) -> LockError:
     hints = {
         "access": f"export {TOKEN}=... in this shell, and accept the model's licence on its page",
         "missing": "check services.SERVICE.model.repo and .revision",
-        "network": "run the same command again: what is there is kept",
-        "space": "make room in the folder of caches.huggingface, or name another one",
-        "image": "take an image with vLLM or huggingface_hub in it: `pip: {tools: [huggingface_hub]}`",
+        "network": "run the command again: it resumes",
+        "space": "free space in the folder of caches.huggingface, or choose another one",
+        "image": "add huggingface_hub to the image: `pip: {tools: [huggingface_hub]}`",
     }
     if kind == "space" and "missing" in answer:
         need, free = _number(answer["missing"]) / GIB, _number(answer["free"]) / GIB
         message = f"{need:.1f} GiB are missing, and {free:.1f} GiB are free"
-    error = LockError(f"{model.repo} could not be fetched: {message}", hint=hints.get(kind, ""))
+    error = LockError(f"{model.repo} could not be downloaded: {message}", hint=hints.get(kind, ""))
     error.exit_code = ExitCode.REFUSED if kind == "space" else ExitCode.LOCK
     return error
 
 
 def _mount(here: Deployment, *, make: bool = False) -> Mount | None:
-    """The Hugging Face cache as a mount for our containers; None when it is not there. ``make``: create it, as us."""
+    """The Hugging Face cache as a mount; None if it doesn't exist. ``make``: create it, owned by the user."""
     engine, profile = here.engine, here.profile
     cache = profile.caches.get(CACHE)
     if cache is None:
@@ -205,7 +205,7 @@ def _mount(here: Deployment, *, make: bool = False) -> Mount | None:
 def _ask(
     here: Deployment, request: Mapping[str, Any], timeout: float, *, on_line: Callable[[str], None] | None = None
 ) -> Mapping[str, Any] | None:
-    """The program's answer; None when there is no cache to look at. ``on_line``: it fetches, and reports progress."""
+    """The answer of inside/hub.py; None without a cache. ``on_line``: gets the progress of a download."""
     engine, profile = here.engine, here.profile
     mount = _mount(here, make=on_line is not None)
     if mount is None:
@@ -213,7 +213,7 @@ def _ask(
     if here.image is None:
         raise NotFoundError(f"the image {profile.image_name} is not built", hint=f"envgen build -p {profile.name}")
     mounts, env = [mount], {"HOME": "/tmp"}
-    # Files in a folder of the host belong to the user who runs envgen (with sudo: to the caller).
+    # Files in a folder of the host belong to the user (with sudo: to the caller).
     user = "" if mount.kind == "volume" else "{}:{}".format(*host_user(engine))
     fetches = on_line is not None
     if fetches:

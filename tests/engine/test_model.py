@@ -131,7 +131,7 @@ def test_what_the_hub_refuses(project: Project, hub: Hub, reach: dict[str, str])
     hub.token = "hf_right"
     try:
         closed = project.envgen("model", "pull", "--set", "services.web.model.revision=main", env=reach, code=7)
-        assert "could not be fetched" in closed.err and "export HF_TOKEN" in closed.err
+        assert "could not be downloaded" in closed.err and "export HF_TOKEN" in closed.err
         project.envgen("model", "pull", env={**reach, "HF_TOKEN": "hf_right"})
     finally:
         hub.token = ""

@@ -11,7 +11,7 @@ import click
 from envgen.app.crash import write_report
 from envgen.app.doctor import diagnose, joined
 from envgen.app.places import at
-from envgen.app.session import Session, of_running
+from envgen.app.session import Session, with_running_variant
 from envgen.cli.common import print_json, reporting, wants_json
 from envgen.deployment import known_service
 from envgen.doctor import report
@@ -51,7 +51,7 @@ def command(
     if service is not None:
         known_service(session.profile(), service)
     plain = session.deployment()
-    session = of_running(session, service, lambda: at(plain, service).engine)
+    session = with_running_variant(session, service, lambda: at(plain, service).engine)
     subject = Subject(session.deployment(), service, throw_away, session.loaded().project.file.name, load=deep)
     diagnoses = diagnose(subject, deep=deep)
     if bundle is not None:

@@ -16,7 +16,7 @@ import click
 from envgen.app import checks as kernel_checks
 from envgen.app.measure import Asked, Server, Work, measure
 from envgen.app.places import at
-from envgen.app.session import Session, of_running
+from envgen.app.session import Session, with_running_variant
 from envgen.bench import checks, record
 from envgen.bench.checks import Trial
 from envgen.bench.client import draft_counts
@@ -206,7 +206,7 @@ def _bench_checks(asked: Asked) -> int:
     if asked.service is not None:
         known_service(session.profile(), asked.service)
     plain = session.deployment()
-    session = of_running(session, asked.service, lambda: at(plain, asked.service).engine)
+    session = with_running_variant(session, asked.service, lambda: at(plain, asked.service).engine)
     subject = Subject(session.deployment(), asked.service)
     context, environment = kernel_checks.place(subject)
     with terminable(), record.start(asked.results or subject.here.root / "results", "checks", environment, {}) as run:

@@ -127,7 +127,7 @@ def test_a_run_that_fails_has_one_hint(tmp_path: Path, monkeypatch: pytest.Monke
     asked = measure.Asked(Session(), None, "http://h", None, None, None, 1, tmp_path)
     with pytest.raises(ServiceError) as caught:
         measure.measure(asked, "bench", {}, work)
-    assert re.fullmatch(r"the tool failed\n  what was measured is kept in .*\n +hint: try another", str(caught.value))
+    assert re.fullmatch(r"the tool failed\n  the results so far are in .*\n +hint: try another", str(caught.value))
 
 
 def test_strict_and_not() -> None:

@@ -107,7 +107,7 @@ def test_each_shipped_recipe_is_a_profile_that_loads_and_renders(
     assert recipe.source and recipe.date
     outputs.render_project(loaded)
     assert main(["recipe", "add", name, "--yes"]) == 6
-    assert "choose another with --name NAME" in capsys.readouterr().err
+    assert "choose another name: --name NAME" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", sorted(shipped()))
@@ -288,10 +288,10 @@ def test_other_bad_input(project: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "not placed: image vllm/vllm-openai:v0.28.0" in printed
     Path("flag.yaml").write_text("repo: a/b\nargs: {Not A Flag: 1}\n")
     assert main(["recipe", "add", "flag.yaml", "--yes"]) == 2
-    assert "the recipe does not make a profile that loads" in capsys.readouterr().err
+    assert "the recipe makes an invalid profile" in capsys.readouterr().err
     for words, reason, hint in (
         (["missing.yaml"], "missing.yaml is not a file", "envgen recipe list"),
-        (["gpt-oss-20b", "--model-variant", "fp8"], "have no variants", "leave --model-variant out"),
+        (["gpt-oss-20b", "--model-variant", "fp8"], "have no variants", "remove --model-variant"),
         (["new.yaml", "--model-variant", "fp8"], "new.yaml:11:1: no variant 'fp8'", "default, nvfp4"),
     ):
         assert main(["recipe", "add", *words]) == 2
