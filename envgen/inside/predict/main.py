@@ -6,6 +6,7 @@ The answers are those of the release's own parser, configuration and selectors.
 from __future__ import annotations
 
 import contextlib
+import glob
 import logging
 import os
 import sys
@@ -36,6 +37,10 @@ def answer(request: Doc) -> Doc:
 
 def ask_all(request: Doc, found: Doc, lines: Lines, folder: str) -> None:
     release(found, lines)
+    if glob.glob(os.path.join(os.path.dirname(found["vllm"]["file"]), "_C_AVX*.so")):
+        why = "a build for CPUs, which has no kernels for a GPU"
+        found["unasked"].append({"step": "this vLLM", "why": why})
+        return
     driver(found, folder)
     unloadable(found)
     platform = set_platform(request, found)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 import types
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from envgen.inside.predict import layers
 from envgen.inside.predict.layers import chosen, subject, tried
+from envgen.inside.predict.main import answer
 from envgen.inside.predict.release import Lines
 from envgen.predict.judge import rejected
 
@@ -95,3 +97,12 @@ def test_what_a_release_turned_down_is_kept_with_its_reason(monkeypatch: pytest.
         assert Kernel.is_supported() == (False, "sm_10x required")
     assert isinstance(vars(Kernel)["is_supported"], classmethod)
     assert rejected(found) == [{"step": "linear", "backend": "Kernel", "reason": "sm_10x required"}]
+
+
+def test_a_build_for_cpus_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has a module for each kind of CPU, of which torch can load one: loading all ends the process."""
+    (tmp_path / "_C_AVX2.abi3.so").touch()
+    vllm = {"file": str(tmp_path / "__init__.py"), "version": "0.30.0"}
+    monkeypatch.setattr("envgen.inside.predict.main.release", lambda found, _lines: found.update(vllm=vllm))
+    why = "a build for CPUs, which has no kernels for a GPU"
+    assert answer({})["unasked"] == [{"step": "this vLLM", "why": why}]
