@@ -6,6 +6,7 @@ The server is a stand-in on loopback (fault_server.py); envgen runs as a process
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
@@ -15,6 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 from fault_server import fault_server
 
@@ -29,10 +31,9 @@ def start(here: Path, *words: str) -> subprocess.Popen[str]:
 
 
 def ask(here: Path, verb: str, url: str, *words: str, code: int) -> tuple[str, str]:
-    child = start(here, verb, "--url", url, "--timeout", "2", *words)
-    out, err = child.communicate(timeout=60)
-    assert "Traceback" not in err and child.returncode == code, out + err
-    return out, err
+    done = forked.run((verb, "--url", url, "--timeout", "2", *words), here, os.environ, timeout=60)
+    assert "Traceback" not in done.stderr and done.returncode == code, done.stdout + done.stderr
+    return done.stdout, done.stderr
 
 
 def records(here: Path) -> list[list[dict[str, Any]]]:

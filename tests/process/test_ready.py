@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import socketserver
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
+import forked
 import pytest
 from fault_server import fault_server
 
@@ -38,8 +38,7 @@ def test_a_server_that_completes_chats_and_calls() -> None:
 def test_a_server_whose_chats_are_wrong_is_not_ready(fault: str, why: str, tmp_path: Path) -> None:
     with fault_server(fault) as server:
         answer = ask(server.url, Question("tiny", chat=PROMISED))
-        words = [sys.executable, "-m", "envgen", "smoke", "--url", server.url, "--json"]
-        smoke = json.loads(subprocess.run(words, cwd=tmp_path, stdout=subprocess.PIPE, check=False).stdout)
+        smoke = json.loads(forked.run(("smoke", "--url", server.url, "--json"), tmp_path, os.environ).stdout)
     assert not answer.ready and answer.fatal and why in answer.why
     verdicts = {one["name"]: one["verdict"] for one in smoke["criteria"]}
     # Without the service's flags nothing promises chats or calls.
