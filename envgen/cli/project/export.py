@@ -76,9 +76,9 @@ def _named(profile: Profile, service: str | None) -> str:
 def kubernetes(session: Session, service: str | None, image: str, output: Path | None) -> int:
     """Write a LeaderWorkerSet and a Service of Kubernetes for SERVICE.
 
-    SERVICE defaults to the first one.     `docker push` prints the digest for --image. A service that needs parts of
-    this machine (mounted checkouts, mounts, devices) is refused with exit code 6. docs/exports.md lists what the
-    cluster needs.
+    SERVICE defaults to the first one. `docker push` prints the digest for --image. A service that needs parts of this
+    machine (mounted checkouts, mounts, devices) is refused with exit code 6. docs/exports.md lists what the cluster
+    needs.
 
     \b
     Example:
