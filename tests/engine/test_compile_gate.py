@@ -1,4 +1,4 @@
-"""Gates of several containers on one cache: one budget, one keeper, and nothing left of a container that is killed."""
+"""Gates of several containers on one cache: one budget, one scheduler, nothing left of a killed container."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_two_containers_share_one_budget_and_a_killed_one_gives_its_part_back(la
     eventually(lambda: lab.started(first) == ["a", "c"])
     eventually(lambda: lab.status(first) == lab.status(second) == (2, 1))
 
-    docker("kill", first)  # the keeper, which the first gate has started, and a compiler that holds 600 MiB
+    docker("kill", first)  # the scheduler, which the first gate has started, and a compiler that holds 600 MiB
     eventually(lambda: lab.started(second) == ["a", "b", "c"])
     eventually(lambda: lab.status(second) == (2, 0))
     lab.sh(second, "touch /cache/release-b /cache/release-c")

@@ -220,7 +220,7 @@ def test_a_checkout_that_cannot_be_written_is_one_sentence(user: User) -> None:
         folder.chmod(0o555)
     try:
         done = user.envgen("up", "dev", code=5)
-        assert f"lib: the checkout /workspace/lib-source can't be written by user {UID}" in done.err
+        assert f"lib: user {UID} can't write the checkout /workspace/lib-source" in done.err
     finally:
         for folder in (lib, lib / "lib"):
             folder.chmod(0o755)
@@ -242,6 +242,6 @@ def test_a_build_tree_of_roots_is_named_with_what_hands_it_over(user: User) -> N
     assert f"lib: user {UID} can't write what an earlier container left in /workspace/lib-source" in done.err
     (cure,) = [line.split("run: sudo ")[1] for line in done.err.splitlines() if "run: sudo " in line][:1]
     assert cure == f"chown -R {UID}:{GID} build"
-    assert "lib: the checkout has no tag to take a version from: run `git fetch --tags`" in done.err
+    assert "lib: the checkout has no tag for its version: run `git fetch --tags`" in done.err
     subprocess.run(cure.split(), cwd=lib, check=True)
     user.envgen("up", "dev")

@@ -178,7 +178,7 @@ def test_unknown_sources_are_named(dev: Dev) -> None:
 @pytest.mark.parametrize(
     ("prepare", "reason"),
     [
-        (lambda path: path.mkdir(), "the folder is empty"),
+        (lambda path: path.mkdir(), "is empty: check its path"),
         (lambda path: package(path, "gamma"), "has no Python package beta"),
     ],
 )

@@ -236,5 +236,5 @@ def test_a_patch_that_does_not_apply_stops_the_build(prod: Prod) -> None:
 
 def test_wrong_bytes_stop_the_build(prod: Prod, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Words, "content", b"other")
-    with pytest.raises(AssertionError, match=r"no place gave small\.tiktoken"):
+    with pytest.raises(AssertionError, match=r"no address gave small\.tiktoken"):
         prod.build("--no-cache-filter=encodings")

@@ -91,7 +91,7 @@ class Lab:
     def pid(self, name: str) -> int:
         return next(int(line.split()[2]) for line in self.lines() if line.startswith(f"start {name} "))
 
-    def keeper(self) -> int:
+    def scheduler(self) -> int:
         """The first gate's child that is not its compiler."""
         gate = self.started[0].pid
         children = map(int, Path(f"/proc/{gate}/task/{gate}/children").read_text().split())
@@ -134,7 +134,7 @@ def eventually(true: Callable[[], object], seconds: float = 120) -> None:
 
 
 def leaves_nothing(lab: Lab) -> None:
-    """The keeper ends after the last gate."""
+    """The scheduler ends after the last gate."""
     eventually(lambda: [path.name for path in (lab.state / "gate").iterdir()] == ["door"])
 
 
@@ -196,19 +196,19 @@ def test_a_core_that_is_free_again_is_given_on_at_once(lab: Lab) -> None:
     lab.gate = lab.folder / "compile-gate"
     text = GATE.read_text()
     assert "\nTICK = 1.0 " in text and "\nHURRY = 0.25 " in text
-    # A keeper that looks by itself only once an hour.
+    # A scheduler that looks by itself only once an hour.
     lab.gate.write_text(
         text.replace("\nTICK = 1.0 ", "\nTICK = 3600.0 ").replace("\nHURRY = 0.25 ", "\nHURRY = 3600.0 ")
     )
     lab.gate.chmod(0o755)
-    keeper = lab.start(lab.source("keeper.cu", holds=True), ENVGEN_GATE_CORES="2")
+    scheduler = lab.start(lab.source("scheduler.cu", holds=True), ENVGEN_GATE_CORES="2")
     eventually(lambda: len(lab.names("start")) == 1)
     lab.start(lab.source("ends.cu", holds=True), ENVGEN_GATE_CORES="2")
     eventually(lambda: len(lab.names("start")) == 2)
     last = lab.start(lab.source("waits.cu"), ENVGEN_GATE_CORES="2")
     eventually(lambda: lab.status()["waiting"] == 1)
     lab.let("ends.cu")
-    assert last.wait(60) == 0 and keeper.poll() is None
+    assert last.wait(60) == 0 and scheduler.poll() is None
 
 
 def test_no_clock_that_may_jump_is_asked(lab: Lab) -> None:
@@ -221,7 +221,7 @@ def test_no_clock_that_may_jump_is_asked(lab: Lab) -> None:
     for name in ("a.cu", "b.cu"):
         lab.start(lab.source(name), ENVGEN_GATE_MEMORY="1")
     assert lab.ends() == [0, 0]
-    assert list((lab.state / "learned").glob("*/*/*")), "a keeper was there"
+    assert list((lab.state / "learned").glob("*/*/*")), "a scheduler was there"
 
 
 def test_a_compiler_that_hangs_stops_no_other_that_fits(lab: Lab) -> None:
@@ -247,14 +247,14 @@ def test_a_killed_gate_leaves_no_slot_taken(lab: Lab) -> None:
     leaves_nothing(lab)
 
 
-def test_a_killed_keeper_is_replaced_by_one_that_knows_what_runs(lab: Lab) -> None:
+def test_a_killed_scheduler_is_replaced_by_one_that_knows_what_runs(lab: Lab) -> None:
     for name in ("a.cu", "b.cu"):
         lab.expect(name, 900, 5)
     lab.start(lab.source("a.cu", holds=True), ENVGEN_GATE_MEMORY="1")
     eventually(lambda: lab.names("start"))
     lab.start(lab.source("b.cu"), ENVGEN_GATE_MEMORY="1")
     eventually(lambda: lab.status()["waiting"] == 1)
-    os.kill(lab.keeper(), signal.SIGKILL)
+    os.kill(lab.scheduler(), signal.SIGKILL)
     eventually(lambda: not lab.status()["compilers"])
     eventually(lambda: (lab.status()["running"], lab.status()["waiting"]) == (1, 1))
     lab.let("a.cu")
@@ -263,7 +263,7 @@ def test_a_killed_keeper_is_replaced_by_one_that_knows_what_runs(lab: Lab) -> No
     leaves_nothing(lab)
 
 
-def test_where_every_keeper_dies_the_compiler_runs_anyway(lab: Lab) -> None:
+def test_where_every_scheduler_dies_the_compiler_runs_anyway(lab: Lab) -> None:
     lab.gate = lab.folder / "compile-gate"
     first = "\n    gates: dict[socket.socket, Entry] = {}\n"
     text = GATE.read_text()
@@ -388,14 +388,14 @@ def test_a_full_disk_stops_no_compiler(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("left", ["file", "socket"])
-def test_what_lies_where_the_keeper_was_is_replaced(lab: Lab, left: str) -> None:
+def test_what_lies_where_the_scheduler_was_is_replaced(lab: Lab, left: str) -> None:
     folder = lab.state / "gate"
     folder.mkdir(parents=True)
     if left == "file":
-        (folder / "keeper").write_bytes(b"\0garbage")
+        (folder / "scheduler").write_bytes(b"\0garbage")
     else:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dead:
-            dead.bind(str(folder / "keeper"))
+            dead.bind(str(folder / "scheduler"))
     assert lab.status()["running"] == 0
     assert lab.start(lab.source("a.cu")).wait(60) == 0
     assert list((lab.state / "learned").glob("*/*/*"))  # not in /tmp
@@ -412,9 +412,9 @@ def test_a_hundred_that_wait_cost_next_to_nothing(lab: Lab) -> None:
     eventually(lambda: lab.status()["waiting"] == 100)
 
     def spent() -> float:
-        """Processor seconds of all gates and of their keeper."""
+        """Processor seconds of all gates and of their scheduler."""
         ticks = 0
-        for pid in [lab.keeper(), *(process.pid for process in lab.started)]:
+        for pid in [lab.scheduler(), *(process.pid for process in lab.started)]:
             words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             ticks += int(words[11]) + int(words[12])
         return ticks / os.sysconf("SC_CLK_TCK")

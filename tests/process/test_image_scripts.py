@@ -306,7 +306,7 @@ def test_the_first_place_with_the_right_bytes_wins(server: Server, tmp_path: Pat
 def test_no_place_is_an_error(server: Server, tmp_path: Path) -> None:
     code, output = run("fetch", "file", tmp_path / "out/file", "0" * 64, f"{server.url}/gone")
     assert code == 1
-    assert "no place gave file" in output
+    assert "no address gave file" in output
     assert not (tmp_path / "out").exists()
 
 
@@ -414,7 +414,7 @@ def test_what_is_there_is_pinned_and_what_is_off_is_never_installed(protected: t
     home = script.parent / "home"
     assert (home / "constraints.txt").read_text() == "torch==2.9.1+ngc\n"
     assert (home / "overrides.txt").read_text() == 'num-ba ; sys_platform == "never"\ntorch ; sys_platform == "never"\n'
-    assert call(script, "verify", env=env) == (0, "protect: packages of the base image that are as they were: 1\n")
+    assert call(script, "verify", env=env) == (0, "protect: unchanged packages of the base image: 1\n")
 
 
 def test_what_is_removed_is_gone_and_never_comes_back(tmp_path: Path) -> None:
@@ -633,7 +633,7 @@ def test_a_backend_that_fails_is_one_sentence(tmp_path: Path, body: str) -> None
     kind = body[6:].split("(")[0]
     reason = "first the reason" if kind == "ValueError" else "the reason"
     assert done.stderr.startswith(
-        f"envgen: lib: its build backend ours failed: {kind}: {reason}; name what to take in "
+        f"envgen: lib: its build backend ours failed: {kind}: {reason}; write its requirements in "
     )
     assert done.stderr.count("\n") == 1
 
@@ -658,7 +658,7 @@ def test_what_cannot_be_installed_is_one_sentence_that_names_the_key(tmp_path: P
     with_backend(tmp_path, "return []", '["nosuch-package"]')
     done = needs(tmp_path, fails=True)
     assert done.returncode == 1
-    message = "envgen: lib: its build needs nosuch-package, which could not be installed; name what to take in "
+    message = "envgen: lib: cannot install nosuch-package, which its build needs; write its requirements in "
     assert done.stderr.splitlines()[-1].startswith(f"{message}sources.lib.install.requires, ")
 
 

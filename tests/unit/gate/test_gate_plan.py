@@ -102,7 +102,7 @@ def test_the_paused_go_on_before_anything_new_starts() -> None:
     assert plan(entries, free=6.5) == [("p", "continue"), ("w", "go")]
 
 
-def test_an_entry_follows_the_words_of_its_keeper() -> None:
+def test_an_entry_follows_the_words_of_its_scheduler() -> None:
     entry = waits("w", 1)
     for now, word in enumerate(("go", "pause", "pause", "continue", "continue", "")):
         entry.obey(word, now * 10.0)
