@@ -16,11 +16,11 @@ from envgen.profile.model import Cluster, GpuMode, Service
 from envgen.profile.values import ContainerPath
 from envgen.text import shorten
 
-# What envgen says to each rank; vLLM has all of them from 0.11.2 on.
+# Flags that envgen sets for each rank; vLLM has all of them from 0.11.2 on.
 OWN_FLAGS = ("nnodes", "node-rank", "master-addr", "master-port", "headless", "distributed-executor-backend")
 PER_NODE = ("VLLM_HOST_IP", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA")
 SIZES = ("tensor-parallel-size", "pipeline-parallel-size")
-# Folders that the image lives on: mounted over, they would hide it. Below some, nothing may be mounted either.
+# Folders of the image's system, which a mount would hide. Below _SYSTEM_TREES no mount is allowed, either.
 _SYSTEM = frozenset(
     (
         "/", "/bin", "/boot", "/home", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/run", "/sbin", "/usr",
@@ -33,7 +33,7 @@ _SYSTEM_TREES = ("/dev", "/etc", "/opt/envgen", "/proc", "/run/envgen", "/sys")
 
 
 def check(report: Report) -> None:
-    """Note what is wrong with the services, with their machines, and with what they mount."""
+    """Check the services, their machines and their mounts."""
     for name, service in report.profile.services.items():
         here = report.at("services", name)
         if name == "all":
@@ -51,10 +51,10 @@ def check(report: Report) -> None:
 
 
 def _container(here: Report, service: Service) -> None:
-    """What can't go together in one container."""
+    """Check for settings that exclude each other."""
     health = service.health
     if service.network is not None and service.ports:
-        hint = "remove one of them: the server's own port is the machine's"
+        hint = "remove one of them: the server's port is the machine's"
         here.problem("ports", f"has no effect with network: {service.network}", hint, at_key=True)
     if service.gpu and here.profile.gpu is GpuMode.NONE:
         here.problem("gpu", "the profile has gpu: none", "remove one of them", at_key=True)
@@ -70,25 +70,25 @@ def _container(here: Report, service: Service) -> None:
 
 
 def _model(here: Report, service: Service) -> None:
-    """What is fetched and checked must be what the server loads."""
+    """Check that the command loads the service's `model`."""
     if service.model is None:
         return
     if "huggingface" not in here.profile.caches:
         hint = "add `caches: {huggingface: {path: /root/.cache/huggingface, host: ~/.cache/huggingface}}`"
-        here.problem("model", "there is no cache `huggingface` to keep it in", hint, at_key=True, whole=True)
+        here.problem("model", "the profile has no cache `huggingface` for it", hint, at_key=True, whole=True)
     if not service.is_vllm:
         return
     loaded = service.command[2] if len(service.command) > 2 else service.args.get("model")
     if loaded != service.model.repo:
-        hint = "write command: [vllm, serve]: the model is taken from here"
+        hint = "write command: [vllm, serve], which loads this model"
         here.problem("model.repo", f"the command loads {loaded or 'no model'}", hint)
     revision = service.args.get("revision")
     if revision is not None and revision != service.model.revision:
-        here.problem("model.revision", f"args.revision is {revision}", "write it in one of the two only")
+        here.problem("model.revision", f"args.revision is {revision}", "write it in one of them only")
 
 
 def _ports(here: Report, service: Service) -> None:
-    """One port of the server, in up to four keys: what the program gets decides."""
+    """Check that all keys with the server's port agree; the program's own port is right."""
     published = [port.container for port in service.ports]
     health, ready = service.health, service.ready
     asked = ready.port if ready is not None else None
@@ -106,11 +106,11 @@ def _ports(here: Report, service: Service) -> None:
     if asked is not None and asked != listens:
         wrong["ready.port"] = f"asks port {asked}"
     for where, what in wrong.items():
-        here.problem(where, f"{what}, but the server listens on {listens} ({key})", "write one port in all")
+        here.problem(where, f"{what}, but the server listens on {listens} ({key})", "write the same port in all")
 
 
 def _server_port(service: Service) -> tuple[str, int | None] | None:
-    """Where the program's port is written, and which it is; None where it is not known."""
+    """(key, port) of the program's own port; None where unknown."""
     key, value = "args.port", service.args.get("port")
     if value is None:
         words = list(service.command)
@@ -125,19 +125,17 @@ def _server_port(service: Service) -> tuple[str, int | None] | None:
 
 
 def _log_patterns(here: Report, service: Service) -> None:
-    """What `ready` looks for in the log must be regular expressions that a line can fail to match."""
+    """Check that the patterns of `ready` are regular expressions, and do not match every line."""
     ready = service.ready
     if ready is None:
         return
     if ready.model is not None and ready.port is None:
-        here.problem(
-            "ready", "model without port", "add the container's port that answers HTTP", at_key=True, whole=True
-        )
+        here.problem("ready", "model without port", "add the container's HTTP port", at_key=True, whole=True)
     for key, patterns in (("expect", ready.expect), ("forbid", ready.forbid)):
         for name, pattern in patterns.items():
             try:
                 if LogPattern(pattern).found_in(""):
-                    hint = "write a part of the line that is meant"
+                    hint = "write a part of the line"
                     here.problem(("ready", key, name), f"{pattern!r} matches every line", hint)
             except ValueError as error:
                 message = f"{shorten(pattern, 80)!r} is not a regular expression: {error}"
@@ -161,7 +159,7 @@ def _machines(report: Report) -> None:
                 here.problem(("caches", cache), f"there is no cache {cache}", at_key=True)
             elif not path.is_machine_specific:
                 hint = "write the whole path on that machine, such as /raid/hf"
-                here.problem(("caches", cache), f"{path} would be looked up on this machine", hint)
+                here.problem(("caches", cache), f"{path} is a path on this machine", hint)
 
 
 def _cluster(here: Report, service: Service, cluster: Cluster) -> None:
@@ -176,7 +174,7 @@ def _cluster(here: Report, service: Service, cluster: Cluster) -> None:
             here.problem(("cluster", "nodes", number), f"there is no machine {name}", hint)
     if not service.is_vllm:
         hint = "write command: [vllm, serve, MODEL]"
-        here.problem("command", "only `vllm serve` can be shared between machines", hint)
+        here.problem("command", "only `vllm serve` runs on several machines", hint)
     for flag in service.args:
         if flag.replace("_", "-") in OWN_FLAGS:
             here.problem(("args", flag), "is set by `cluster`", "leave it out", at_key=True)
@@ -184,24 +182,24 @@ def _cluster(here: Report, service: Service, cluster: Cluster) -> None:
             hint = "use tensor-parallel-size or pipeline-parallel-size"
             here.problem(("args", flag), "data parallel is not supported with `cluster`", hint, at_key=True)
     ranks = ranks_of(service.args)
-    if count > 1 and (0 < ranks < count or ranks % count):  # vLLM asserts that they can be shared out evenly
+    if count > 1 and (0 < ranks < count or ranks % count):  # vLLM requires the same number on each
         where: Path_ = next((("args", flag) for flag in SIZES if flag in service.args), ("cluster",))
         hint = f"write args: {{tensor-parallel-size: {count}}}"
         here.problem(where, f"{ranks} rank{'s' * (ranks != 1)} cannot be shared by {count} machines", hint)
     if service.restart != "no":
-        hint = "write restart: no; a systemd unit around `envgen up --stay` starts all of them again"
+        hint = "write restart: no; a systemd unit with `envgen up --stay` restarts all of them"
         here.problem("restart", "a rank that restarts alone never rejoins the others", hint)
     for number, port in enumerate(service.ports):
         if port.host != port.container:
             hint = f'write "{port.container}:{port.container}", or change args.port'
-            here.problem(("ports", number), "machines in a cluster use the host's network: no port is mapped", hint)
+            here.problem(("ports", number), "machines in a cluster use the host's network, which maps no ports", hint)
         elif port.container == cluster.port:
-            here.problem(("ports", number), f"{cluster.port} is the port where the ranks meet (cluster.port)")
+            here.problem(("ports", number), f"{cluster.port} is cluster.port, where the ranks meet")
     for variable in PER_NODE:
         if variable in service.env:
-            hint = "it differs between machines: envgen sets it from `nodes`"
+            hint = "leave it out: envgen sets it on each machine from `nodes`"
             here.problem(("env", variable), "is set by `cluster`", hint, at_key=True)
-    # A path that starts from the project's folder is one of this machine: another would mount an empty folder.
+    # A path relative to the project only exists on this machine: another would mount an empty folder.
     others = [name for name in dict.fromkeys(cluster.nodes) if name in machines and machines[name].context != "default"]
     for node in others:
         for name, cache in here.profile.caches.items():
@@ -217,7 +215,7 @@ def _cluster(here: Report, service: Service, cluster: Cluster) -> None:
 
 
 def ranks_of(args: Mapping[str, object]) -> int:
-    """How many ranks a service's flags ask for; 0 where they can't be read."""
+    """The number of ranks in a service's flags; 0 where they can't be read."""
     sizes = [args.get(flag) or args.get(flag.replace("-", "_")) or "1" for flag in SIZES]
     return math.prod(int(size) if isinstance(size, str) and size.isdigit() else 0 for size in sizes)
 
@@ -226,7 +224,7 @@ def ranks_of(args: Mapping[str, object]) -> int:
 
 
 def _mounts(report: Report) -> None:
-    """What is mounted over the image hides neither the system's own folders nor what else is in a known place."""
+    """Check that no mount hides the image's system, CUDA, a source, a cache or another mount."""
     profile = report.profile
     sources = [(f"the source {name}", source.mount) for name, source in report.sources("mount")]
     held = [("CUDA (cuda.home)", profile.cuda.home)]
@@ -248,13 +246,13 @@ def _mounts(report: Report) -> None:
             here.host_path("host", cache.host)
     held += [(f"the cache {name}", cache.path) for name, cache in profile.caches.items()]
     for name, service in profile.services.items():
-        taken = [*sources, *held]
+        used = [*sources, *held]
         for key, mount in service.mounts.items():
             here = report.at("services", name, "mounts", key)
             here.host_path("host", mount.host)
             if not _system(here, "path", mount.path):
-                _hides(here, "path", mount.path, taken)
-            taken.append((f"the mount {key}", mount.path))
+                _hides(here, "path", mount.path, used)
+            used.append((f"the mount {key}", mount.path))
 
 
 def _hides(here: Report, path: str, target: ContainerPath, held: Iterable[tuple[str, ContainerPath]]) -> None:
@@ -264,10 +262,10 @@ def _hides(here: Report, path: str, target: ContainerPath, held: Iterable[tuple[
 
 
 def _system(here: Report, path: Path_ | str, target: ContainerPath) -> bool:
-    """Whether ``target`` is, or is in, a folder that the image lives on."""
+    """Whether ``target`` is, or is in, a folder of the image's system; adds a problem then."""
     tree = next((tree for tree in _SYSTEM_TREES if f"{target.path}/".startswith(f"{tree}/")), "")
     hidden = tree or (target.path if target.path in _SYSTEM else "")
     if hidden:
-        message = f"{hidden} belongs to the image's own system, which this would hide"
+        message = f"{hidden} belongs to the image's system, which this would hide"
         here.problem(path, message, "name a separate folder, such as /workspace/NAME")
     return bool(hidden)

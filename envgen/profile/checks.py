@@ -1,4 +1,4 @@
-"""Semantic checks over a bound profile: what types and patterns cannot express. All run, whatever the others found."""
+"""Semantic checks of a bound profile, which types and patterns cannot express. All of them run."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from envgen.profile.model import ORIGIN_KINDS, GpuMode, Mode, Origin, Profile, S
 from envgen.profile.tree import DEFAULT, LIST, LOCAL, MAP, TEXT, Node, near
 from envgen.redact import is_secret_value, secret_in, secret_like, secret_word
 
-# Names that mean something else where a source's name is used: stages of a Dockerfile, words of the command line.
+# Names with another meaning: stages of a Dockerfile, words of the command line.
 RESERVED_SOURCES = frozenset(("all", "base", "context", "scratch", "scripts", "wheelhouse"))
-# Variables that envgen sets itself, and the key that decides each. Written twice, they would drift.
+# Variables that envgen sets itself, and the key for each.
 DERIVED: Mapping[str, str] = {
     "PYTHONPATH": "python_path",
     "FLASHINFER_CUDA_ARCH_LIST": "cuda.arch_list",
@@ -31,8 +31,7 @@ DERIVED: Mapping[str, str] = {
     **dict.fromkeys(("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"), "gpu"),
     **dict.fromkeys(("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT"), "network.ca_certificates"),
 }
-# Caches whose program must be told where they are, wherever the profile puts them:
-# variable -> folder below the cache; torch's own defaults would lie in /tmp.
+# Cache -> the variables with its path, and their folder below it. torch's own defaults are in /tmp.
 CACHE_VARIABLES: Mapping[str, Mapping[str, str]] = {
     "b12x": {"B12X_COMPILE_CACHE_DIR": "/compile", "B12X_ROCE_CACHE_DIR": "/roce"},
     "ccache": {"CCACHE_DIR": ""},
@@ -52,7 +51,7 @@ _CACHE_OF["FLASHINFER_WORKSPACE_BASE"] = "flashinfer"
 
 
 def check_profile(profile: Profile, tree: Node, binding: Binding, root: Path) -> None:
-    """Note everything that is wrong with ``profile``."""
+    """Add all problems of ``profile`` to ``binding``."""
     report = Report(profile, tree, binding, root)
     _image(report)
     _sources(report)
@@ -66,11 +65,11 @@ def check_profile(profile: Profile, tree: Node, binding: Binding, root: Path) ->
 
 
 def check_project(profiles: Mapping[str, Profile], trees: Mapping[str, Node]) -> list[Problem]:
-    """What is wrong between the profiles of one project."""
+    """Problems between the profiles of one project."""
     problems = []
     writers: dict[str, str] = {}
     for name, profile in profiles.items():
-        first = writers.setdefault(profile.dockerfile.lower(), name)  # one file on a file system that folds case
+        first = writers.setdefault(profile.dockerfile.lower(), name)  # the same file where case does not count
         if first != name:
             node = trees[name].items["dockerfile"]
             written = node.source.layer != DEFAULT
@@ -91,15 +90,15 @@ def _image(report: Report) -> None:
         message = f"{', '.join(bare)} has no FP4 instructions without the suffix a or f"
         report.problem("cuda.arch_list", message, f"write {better}")
     if profile.image is not None and profile.image.digest:
-        report.problem("image", "names a digest, which only a finished image has", "leave the @sha256:... out")
+        report.problem("image", "names a digest, which only a finished image has", "leave out the @sha256:...")
     if profile.image is not None and profile.image == profile.base.image:
-        report.problem("image", "is the base image itself, which a build would overwrite", "choose a name of your own")
+        report.problem("image", "is the base image itself, which a build would overwrite", "choose another name")
     if profile.dockerfile.lower().endswith(".dockerignore"):
         report.problem("dockerfile", "ends with .dockerignore, which means something else to Docker")
 
 
 def _variants(report: Report) -> None:
-    """Note variants that change a service or choose a group of variables that the profile does not have."""
+    """Check that variants change existing services, and choose existing groups of variables."""
     services = list(report.profile.services)
     for name in report.profile.variants:
         here = report.at("variants", name)
@@ -145,11 +144,11 @@ def _sources(report: Report) -> None:
 
 
 def _binaries(here: Report, source: Source) -> None:
-    """Note binaries of something that is not mounted, or of another distribution."""
+    """Check that `binaries` are for a mounted source, and of its distribution."""
     if source.binaries is None:
         return
     if source.origin.kind != "checkout":
-        message = "binaries are for a mounted checkout; every other origin brings its own"
+        message = "binaries are only for a mounted checkout"
         here.problem("binaries", message, "remove it, or write `origin: {checkout: FOLDER}`", at_key=True)
     if canonicalize_name(source.binaries.name) != canonicalize_name(source.distribution):
         hint = f"write {source.distribution}=={source.binaries.version}"
@@ -181,7 +180,7 @@ def _origin(source: Report, origin: Origin) -> None:
             node = here.node("checkout")
             if node is not None and node.source.layer == LOCAL:
                 hint = "write it below `profiles:`, for those that mount it"
-            here.problem("checkout", "a production profile mounts no checkouts", hint, at_key=True)
+            here.problem("checkout", "a production profile cannot mount checkouts", hint, at_key=True)
         here.host_path("checkout", origin.checkout, checkout=True)
 
 
@@ -205,15 +204,15 @@ def _python_path(report: Report) -> None:
 
 
 def _requirements(here: Report, path: Path_, requirements: Sequence[str]) -> list[tuple[int, str]]:
-    """The distributions that are named, by number; what pip would refuse in mid-build is noted."""
-    found: list[tuple[int, str]] = []
+    """(number, distribution) of each requirement; adds problems that pip would report during a build."""
+    names: list[tuple[int, str]] = []
     for number, text in enumerate(requirements):
         try:
-            found.append((number, canonicalize_name(Requirement(text).name)))
+            names.append((number, canonicalize_name(Requirement(text).name)))
         except InvalidRequirement as error:
             reason = str(error).split("\n", 1)[0]
             here.problem((*path, number), f"{text!r} is not a requirement: {reason}", "write it like cmake>=3.26")
-    return found
+    return names
 
 
 def _packages(report: Report) -> None:
@@ -224,15 +223,15 @@ def _packages(report: Report) -> None:
     }
     for number, name in enumerate(pip.remove):
         if canonicalize_name(name) in protected:
-            message = f"{name} is in pip.protect: it can't be kept and removed"
+            message = f"{name} is in pip.protect, too, which keeps it"
             here.problem(("remove", number), message, "remove it from one of the two")
     for key, requirements in (("tools", pip.tools), ("deps", pip.deps)):
         for number, name in _requirements(here, (key,), requirements):
             if name in protected:
-                message = f"{name} is in pip.protect: it may not be installed"
+                message = f"{name} is in pip.protect, too, which keeps the base image's"
                 here.problem((key, number), message, "remove it from one of the two")
             if name in sources:
-                message = f"{name} is what the source {sources[name]} installs; a wheel would hide it"
+                message = f"{name} is what the source {sources[name]} installs, and a wheel would replace it"
                 here.problem((key, number), message, "remove it here")
 
 
@@ -250,7 +249,7 @@ def _env(report: Report) -> None:
         if key:
             report.problem((*path, name), f"envgen sets {name} itself", f"use the key {key}", at_key=True)
         elif name.startswith("ENVGEN_"):
-            message = f"{name}: names that begin with ENVGEN_ are envgen's own"
+            message = f"{name}: names that begin with ENVGEN_ are reserved"
             report.problem((*path, name), message, "choose another", at_key=True)
         if name in secrets:
             hint = "leave it in `secrets` alone: its value comes from your shell when a service starts"
@@ -262,7 +261,7 @@ def _env(report: Report) -> None:
     for number, group in enumerate(profile.env_groups or ()):
         if group not in used:
             report.problem(("env_groups", number), f"there is no group {group!r} in env", near(group, used))
-    # One variable with two values: which one wins would be an accident.
+    # One variable with two values: the result would depend on the order of the groups.
     first: dict[str, str] = {}
     for group, variables in profile.env.items():
         if profile.env_groups is not None and group not in profile.env_groups:
@@ -281,13 +280,10 @@ _PROSE = frozenset(("description", "prompt", "expect_text", "expect", "forbid"))
 
 
 def _secrets(report: Report) -> None:
-    """Refused wherever they stand, for what is rendered from the file is committed and baked in.
-
-    Every text of the merged profile is looked at by the detector that also redacts logs and bundles (`redact.py`).
-    """
+    """Refuse secrets in every text of the merged profile, since rendered files are committed and images are shared."""
     for path, node in _texts(report.tree, ()):
         if path[-1:] and path[-1] in report.profile.secrets and "env" in path:
-            continue  # _env says that it is there twice
+            continue  # a problem of _env
         if node.kind == LIST:
             flag = [f"--{path[-1]}"] if path[-2:-1] == ("args",) else []  # the words behind a flag
             found = secret_word([*flag, *(child.text for child in node.elements)])
@@ -327,17 +323,17 @@ def _subject(path: tuple[str, ...]) -> str:
 
 
 def _instead(path: tuple[str, ...]) -> str:
-    """The right way for a secret that belongs here."""
+    """The hint: where to put this secret."""
     if path[0] == "sources":
-        return "builds get no secrets: use ssh, git's own credential helper, or the base image's pip configuration"
+        return "builds get no secrets: use ssh, git's credential helper, or the base image's pip configuration"
     if path[0] == "env" or path[-2:-1] == ("env",):
         return f"write `secrets: [{path[-1]}]` and export it in your shell"
     if "args" in path or "command" in path:
         return "write `secrets: [VLLM_API_KEY]` (the variable that the server reads) and export it in your shell"
-    return "write it nowhere in this file; `secrets` hands variables of your shell to services"
+    return "keep it out of this file: `secrets` passes variables of your shell to services"
 
 
-# --- files of the user's --------------------------------------------------------------------------------------------
+# --- files of the project --------------------------------------------------------------------------------------------
 
 
 def _own(report: Report) -> None:

@@ -1,7 +1,7 @@
-"""What a profile's own Compose file may not hold: it comes with the project, and Compose reads it on the host.
+"""Checks a profile's own Compose file, which comes with the project and is read on the host.
 
-Compose starts the program of a service's ``provider`` on this machine, dry runs included; it fetches a remote
-``include``; and it reads the files that ``env_file``, ``secrets``, ``configs`` and ``extends`` name.
+Compose starts the program of a service's ``provider`` on this machine, even in dry runs; it fetches a remote
+``include``; and it reads the files in ``env_file``, ``secrets``, ``configs`` and ``extends``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from envgen.redact import secret_in
 from envgen.text import forbidden_character
 
 MOST = 20  # files that one includes or extends, itself among them
-# A key that names files, and the keys below it that do; "" is the value itself.
+# A key with files, and the keys below it with files; "": the value itself.
 _FILES = {
     "env_file": ("", "path"), "label_file": ("",), "extends": ("file",), "include": ("", "path", "env_file"),
     "credential_spec": ("file",),
@@ -26,7 +26,7 @@ _READ_ON = ("extends", "include")  # their files are Compose files, too
 
 
 def problems_of(file: Path, root: Path) -> list[Problem]:
-    """Everything that ``file`` and the files that it includes or extends hold and may not, with its places."""
+    """All problems of ``file`` and the files that it includes or extends."""
     root, found = root.resolve(), list[Problem]()
     queue, seen = [file], set[Path]()
     while queue and not found:
@@ -54,7 +54,7 @@ def problems_of(file: Path, root: Path) -> list[Problem]:
 
 
 def _text(source: Source) -> Iterator[Problem]:
-    """It is committed like the project file; and a line break for one YAML reader alone would hide lines from us."""
+    """Problems of a committed text: secrets, and control characters, which some YAML readers take for line breaks."""
     for number, line in enumerate(source.text.split("\n"), 1):
         if forbidden_character(line.removesuffix("\r").replace("\t", " ")):
             yield Problem("contains a control character", source.place(number, 1), "remove it")
@@ -73,7 +73,7 @@ class _Walk:
     def top(self, top: Node) -> Iterator[Problem]:
         if "name" in top.items:
             yield Problem(
-                "`name` would take the containers out of this project's name", top.items["name"].key_place("name"),
+                "`name` would change the name of this project's containers", top.items["name"].key_place("name"),
                 "remove it; `name:` of envgen.yaml is the project's",
             )  # fmt: skip
         if "models" in top.items:
@@ -96,7 +96,9 @@ class _Walk:
                     "start the program yourself, or make it a service with an image",
                 )  # fmt: skip
             if node.kind == MAP and name == "project_directory":
-                yield Problem("it would change the meaning of every path", child.key_place(name), "remove it")
+                yield Problem(
+                    "`project_directory` would change the meaning of every path", child.key_place(name), "remove it"
+                )
             for key in _FILES.get(name, ()) if node.kind == MAP else ():
                 for one in self._values(child, key):
                     yield from self._path(name, one)
@@ -112,14 +114,14 @@ class _Walk:
                 yield from (inner.items.values() if inner.kind == LIST else (inner,))
 
     def _path(self, key: str, node: Node) -> Iterator[Problem]:
-        """A file of the project, wherever Compose starts from: its own folder for it is compose/, or the file's."""
+        """Problems of a path, which must be a file of the project, relative to compose/ or to the Compose file."""
         text, bases = node.text, [self._root / "compose"]
         if key in _READ_ON or self._file.parent != self._root:
             bases.append(self._file.parent)
         places = [Path(os.path.normpath(base / text)) for base in bases]
         if node.kind in (MAP, LIST) or not text or "$" in text or ":" in text or text.startswith("~"):
             yield Problem(
-                f"`{key}` names no plain path: {text!r}", node.place(), "write the path of a file of the project"
+                f"`{key}` is not a plain path: {text!r}", node.place(), "write the path of a file of the project"
             )
         elif not any(place.is_relative_to(self._root) and place.exists() for place in places):
             hint = "relative paths start from compose/: ../NAME is a file beside envgen.yaml"

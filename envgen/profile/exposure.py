@@ -1,4 +1,4 @@
-"""Who can reach a service: which of its ports are published to the network, and whether it asks for a key."""
+"""The exposure of a service: ports that are open to the network, and its API key."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ API_KEY = "VLLM_API_KEY"
 
 
 def is_local(address: str) -> bool:
-    """True for an address that only the engine's own machine reaches. No address means every interface."""
+    """True for an address that only the engine's machine can reach. No address means all interfaces."""
     return address.startswith("127.") or address in ("::1", "localhost")
 
 
 def asks_for_key(profile: Profile, service: Service) -> bool:
-    """True when the server gets an API key: vLLM's variable among ``secrets``, or the flag in its command."""
+    """True where the server has an API key: vLLM's variable in ``secrets``, or the flag in its command."""
     return API_KEY in profile.secrets or any("--api-key" in word for word in service.argv)
 
 
 def open_ports(service: Service) -> tuple[int, ...]:
-    """The host's ports of ``service`` that other machines reach."""
+    """The host's ports of ``service`` that other machines can reach."""
     return tuple(port.host for port in service.host_ports if not is_local(port.address))
 
 
 def exposed(profile: Profile, name: str) -> str:
-    """One sentence about a service that the network reaches; empty for one that it doesn't reach."""
+    """One sentence about a service that the network can reach; "" for others."""
     service = profile.services[name]
     ports = open_ports(service)
     if not ports:
@@ -37,10 +37,10 @@ def exposed(profile: Profile, name: str) -> str:
 
 
 def on_loopback(service: Service) -> str:
-    """The first open port, published on the loopback address instead."""
+    """The first open port, as a mapping on the loopback address."""
     return str(replace(next(port for port in service.ports if not is_local(port.address)), address="127.0.0.1"))
 
 
 def renumbered(service: Service, numbers: Mapping[int, int]) -> str:
-    """The ports of ``service`` as a YAML list, with other ``numbers`` for the host's ports, on the same address."""
+    """The ports of ``service`` as a YAML list, with other ``numbers`` on the host."""
     return f"[{', '.join(repr(str(replace(p, host=numbers.get(p.host, p.host)))) for p in service.ports)}]"

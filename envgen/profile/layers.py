@@ -19,7 +19,7 @@ from envgen.profile.values import plain_text
 from envgen.text import shorten
 
 PREFIX = "ENVGEN_"
-# Variables of the program itself and of plain `docker compose`; none of them is a key of a profile.
+# Variables of envgen itself and of plain `docker compose`, not keys of a profile.
 RESERVED = frozenset(
     ("ENVGEN_FILE", "ENVGEN_MEMORY_FLOOR", "ENVGEN_PROFILE", "ENVGEN_DEBUG", "ENVGEN_UID", "ENVGEN_GID")
 )
@@ -27,7 +27,7 @@ RESERVED = frozenset(
 
 @dataclass(frozen=True)
 class Override:
-    """One value and the path that it replaces."""
+    """One value, and the path of the value that it replaces."""
 
     path: tuple[str, ...]
     node: Node
@@ -41,25 +41,25 @@ _PART = r'"(?:[^"]|"")*"|[^."]+'
 
 
 def split_path(text: str) -> tuple[str, ...]:
-    """The parts of ``a.b."c.d"``; in double quotes dots may stand, and doubled quotes. Raises ValueError."""
+    """The parts of ``a.b."c.d"``; double quotes may have dots, and doubled quotes. Raises ValueError."""
     if not re.fullmatch(rf"(?:{_PART})(?:\.(?:{_PART}))*", text):
-        raise ValueError("a part between the dots is empty, or a double quote has no other")
+        raise ValueError("a part between the dots is empty, or a double quote is not closed")
     parts = re.findall(_PART, text)
     return tuple(part[1:-1].replace('""', '"') if part[0] == '"' else part for part in parts)
 
 
 def _override(path: tuple[str, ...], text: str, source: Source, problems: list[Problem]) -> list[Override]:
     """The override with the value ``text``: YAML flow where it begins like one, else one plain scalar."""
-    node, found = None, list[Problem]()
+    node, new = None, list[Problem]()
     try:
         source.text = plain_text(text).strip(" ")
     except ValueError as error:
-        found = [Problem(str(error), Place(source.label))]
+        new = [Problem(str(error), Place(source.label))]
     else:
         flow = source.text[:1] in ("[", "{", '"', "'")
-        node, found = parse_value(source) if flow else (scalar(source.text, source), [])
-    problems += found
-    return [Override(path, node)] if node is not None and not found else []
+        node, new = parse_value(source) if flow else (scalar(source.text, source), [])
+    problems += new
+    return [Override(path, node)] if node is not None and not new else []
 
 
 def from_sets(sets: Iterable[str], problems: list[Problem]) -> list[Override]:
@@ -92,7 +92,7 @@ def from_environ(environ: Mapping[str, str], problems: list[Problem]) -> list[Ov
     for name, text in sorted(environ.items()):
         parts = tuple(name[len(PREFIX) :].split("__"))
         is_key = len(parts) > 1 or parts[0].lower() in fields_of(Profile)
-        # Compose's ${NAME:-default} too takes an empty variable for an unset one.
+        # An empty variable counts as unset, as in Compose's ${NAME:-default}.
         if not name.startswith(PREFIX) or name in RESERVED or not is_key or not text.strip():
             continue
         if all(parts):
@@ -103,7 +103,7 @@ def from_environ(environ: Mapping[str, str], problems: list[Problem]) -> list[Ov
 
 
 def section(top: Node, name: str, problems: list[Problem]) -> Node:
-    """The mapping ``name`` of a file's top; an empty one where it is missing."""
+    """The mapping ``name`` at the top of a file; an empty one where it is missing."""
     node = top.items.get(name)
     if node is not None and node.kind == nodes.MAP:
         return node
@@ -113,7 +113,7 @@ def section(top: Node, name: str, problems: list[Problem]) -> Node:
 
 
 def spelled_out(node: Node, path: tuple[str, ...] = ()) -> Node:
-    """A profile, or defaults, with the short form of mounts, HOST:CONTAINER[:ro], as keys."""
+    """A profile, or defaults, with keys instead of the short form of mounts, HOST:CONTAINER[:ro]."""
     if node.kind == nodes.MAP:
         return node.with_items({key: spelled_out(one, (*path, key)) for key, one in node.items.items()})
     is_mount = (*path[-4:-3], *path[-2:-1]) == ("services", "mounts")
@@ -127,17 +127,17 @@ def spelled_out(node: Node, path: tuple[str, ...] = ()) -> Node:
     return replace(node, kind=nodes.MAP, text="", items=items)
 
 
-DEEPEST = 30  # profiles that one extends, one above another
+DEEPEST = 30  # profiles in a chain of `extends`
 
 
 def chains(profiles: dict[str, Node], problems: list[Problem]) -> dict[str, list[str]]:
-    """Each profile with what it extends, the farthest first.
+    """Each profile with all that it extends, the farthest first.
 
-    A circle or an unknown parent is noted and ends the chain.
+    A circle or an unknown parent is a problem, and ends the chain.
     """
     found: dict[str, list[str]] = {}
     for name in profiles:
-        steps: dict[str, None] = {}  # from ``name`` on, in order, and quick to ask
+        steps: dict[str, None] = {}  # from ``name`` on, in order
         step: str | None = name
         while step is not None and step not in found:
             steps[step] = None
@@ -145,7 +145,7 @@ def chains(profiles: dict[str, Node], problems: list[Problem]) -> dict[str, list
         above = found.get(step or "", [])
         if len(steps) + len(above) > DEEPEST:
             place = profiles[name].key_place(f"profiles.{name}")
-            problems.append(Problem(f"extends more than {DEEPEST} profiles, one above another", place, "extend fewer"))
+            problems.append(Problem(f"extends a chain of more than {DEEPEST} profiles", place, "extend fewer"))
             above, steps = [], {name: None}
         for step in reversed(steps):
             above = found[step] = [*above, step]
@@ -153,7 +153,7 @@ def chains(profiles: dict[str, Node], problems: list[Problem]) -> dict[str, list
 
 
 def _parent(name: str, steps: Mapping[str, None], profiles: Mapping[str, Node], problems: list[Problem]) -> str | None:
-    """What ``name`` extends, if anything, and if that can be followed; ``steps``: where we come from."""
+    """The profile that ``name`` extends, if valid; ``steps``: the chain so far."""
     parent = profiles[name].items.get("extends") if profiles[name].kind == nodes.MAP else None
     if parent is None or parent.kind == nodes.NULL:
         return None
@@ -163,7 +163,7 @@ def _parent(name: str, steps: Mapping[str, None], profiles: Mapping[str, Node], 
     elif parent.text in steps:
         members = list(steps)[list(steps).index(parent.text) :]
         text = " -> ".join([*members, members[0]])
-        problems.append(Problem(f"extends itself: {text}", place, "remove one `extends` of the circle"))
+        problems.append(Problem(f"extends itself: {text}", place, "remove one of these `extends`"))
     elif parent.text not in profiles:
         problems.append(Problem(f"there is no profile {parent.text!r}", place, near(parent.text, list(profiles))))
     else:
@@ -187,7 +187,7 @@ def merge(base: Node, over: Node, path: tuple[str, ...] = ()) -> Node:
 
 
 def _drop_alternatives(items: dict[str, Node], over: Node, path: tuple[str, ...]) -> None:
-    """Remove from ``items`` what an alternative named in ``over`` replaces."""
+    """Remove from ``items`` the alternatives of what ``over`` sets."""
     named = {name for name, node in over.items.items() if node.kind != nodes.NULL}
     if len(path) == 3 and path[0] == "sources" and path[2] == "origin":
         kinds = named & set(ORIGIN_KINDS)
@@ -208,20 +208,20 @@ def _drop_alternatives(items: dict[str, Node], over: Node, path: tuple[str, ...]
 def layered(files: Sequence[tuple[Node, dict[str, Node]]], orders: Mapping[str, list[str]]) -> dict[str, Node]:
     """The merged tree of each profile: for each file its defaults, then the profiles that it extends, then itself."""
     defaults, profiles = files[0]
-    # Of the first file, the shared one, a profile takes its parent's tree: long chains stay linear.
+    # In the first file, the shared one, a profile starts from its parent's tree, so that long chains stay linear.
     shared: dict[str, Node] = {}
     for name in sorted(orders, key=lambda name: len(orders[name])):
         parent = shared.get(orders[name][-2]) if len(orders[name]) > 1 else None
         shared[name] = _laid_over(parent or merge(Node(nodes.MAP, defaults.source), defaults), profiles[name])
-    made: dict[str, Node] = {}
+    merged: dict[str, Node] = {}
     for name, order in orders.items():
         tree = profiles[name].with_items(shared[name].items)
         for file_defaults, file_profiles in files[1:]:
             tree = merge(tree, file_defaults)
             for step in order:
                 tree = _laid_over(tree, file_profiles[step]) if step in file_profiles else tree
-        made[name] = tree
-    return made
+        merged[name] = tree
+    return merged
 
 
 def _laid_over(tree: Node, node: Node) -> Node:
@@ -229,24 +229,24 @@ def _laid_over(tree: Node, node: Node) -> Node:
 
 
 def name_dockerfiles(files: Sequence[tuple[Node, dict[str, Node]]], trees: Mapping[str, Node]) -> dict[str, Node]:
-    """``trees`` with a Dockerfile for each profile that names none. What an extended profile names is its own."""
-    made = dict(trees)
+    """``trees`` with a Dockerfile for each profile that names none; it does not inherit an extended profile's."""
+    named = dict(trees)
     for name, tree in trees.items():
         sections = [*(defaults for defaults, _ in files), *(p[name] for _, p in files if name in p)]
         if "dockerfile" in tree.items and not any("dockerfile" in section.items for section in sections):
-            made[name] = tree.with_items({key: node for key, node in tree.items.items() if key != "dockerfile"})
-    taken = {tree.items["dockerfile"].text.lower() for tree in made.values() if "dockerfile" in tree.items}
-    for name, tree in made.items():
+            named[name] = tree.with_items({key: node for key, node in tree.items.items() if key != "dockerfile"})
+    taken = {tree.items["dockerfile"].text.lower() for tree in named.values() if "dockerfile" in tree.items}
+    for name, tree in named.items():
         if "dockerfile" not in tree.items and matches(NAME, name):
             file = f"Dockerfile.{name}" if "dockerfile" in taken else "Dockerfile"
             taken.add("dockerfile")
             node = scalar(file, Source("default", nodes.DEFAULT), quoted=True)
-            made[name] = tree.with_items({**tree.items, "dockerfile": node})
-    return made
+            named[name] = tree.with_items({**tree.items, "dockerfile": node})
+    return named
 
 
 def spell(tree: Node, override: Override) -> tuple[str, ...]:
-    """The path of an override in the spelling of the file; a variable's name has neither case nor dashes."""
+    """The path of an override in the file's spelling; a variable's name lacks case and dashes."""
     if not override.from_environment:
         return override.path
     path: list[str] = []
@@ -272,15 +272,15 @@ def _keeps_case(path: Sequence[str]) -> bool:
 
 
 def filled(tree: Node) -> Node:
-    """``tree`` with the words for `services.X.model` added where `vllm serve` needs them and none are written.
+    """``tree`` with the defaults from `services.X.model` for `vllm serve`.
 
-    The model behind `command: [vllm, serve]`, `served-model-name`, and the name that `ready` asks for.
+    The model in the command, `served-model-name`, and `ready.model`.
     """
     services = tree.items.get("services")
     if services is None or services.kind != nodes.MAP:
         return tree
-    made = {name: _with_model(service) for name, service in services.items.items()}
-    return tree.with_items({**tree.items, "services": services.with_items(made)})
+    completed = {name: _with_model(service) for name, service in services.items.items()}
+    return tree.with_items({**tree.items, "services": services.with_items(completed)})
 
 
 def _with_model(service: Node) -> Node:
@@ -302,7 +302,7 @@ def _with_model(service: Node) -> Node:
         items["args"] = args.with_items({**args.items, "served-model-name": served})
     if ready is not None and asked is None and "port" in ready.items:
         names = served.elements if served.kind == nodes.LIST else [served]
-        name = names[0].text if names and served.kind != nodes.BOOL else repo.text  # as vLLM itself calls it
+        name = names[0].text if names and served.kind != nodes.BOOL else repo.text  # vLLM's own default
         items["ready"] = ready.with_items({**ready.items, "model": _copy(repo, name)})
     return service.with_items(items)
 
@@ -312,7 +312,7 @@ def _copy(node: Node, text: str) -> Node:
 
 
 def as_tree(path: Sequence[str], node: Node) -> Node:
-    """A tree that holds ``node`` alone, at ``path``."""
+    """A tree with only ``node``, at ``path``."""
     for part in reversed(path):
         node = Node(nodes.MAP, node.source, items={part: node})
     return node

@@ -1,4 +1,4 @@
-"""Find, read, merge, bind and check a project file. The only way from YAML to the model."""
+"""Finds, reads, merges, binds and checks a project file."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def find(start: Path) -> Path:
 
 
 def _refuse_foreign(path: Path) -> None:
-    """A file that was found, not named, must not be a stranger's: in /tmp anybody can leave one."""
+    """RefusedError for another user's file that was found, not named: anybody can leave one in /tmp."""
     if not files.is_ours(path, root=True):
         message = f"{path} belongs to another user (uid {path.lstat().st_uid})"
         raise RefusedError(message, hint=f"if you trust it, name it: -f {path}")
@@ -68,10 +68,9 @@ def load_project(
 ) -> Loaded:
     """Load the project file found upward from ``start`` (default: the cwd), or ``file``.
 
-    ``sets`` and ``environ`` are the overrides. They and ``variant`` change the one ``profile`` that is in use (None:
-    the project's default one); `select` refuses a profile that is not there, or has no such variant. ``local=False``
-    leaves out the local file and ``environ``, which is how committed files are rendered. Raises ProjectError with all
-    problems, or UsageError when there is no file.
+    The overrides ``sets`` and ``environ``, and ``variant``, change the ``profile`` in use (None: the default one);
+    `select` refuses an unknown profile or variant. ``local=False``, for committed files, ignores the local file and
+    ``environ``. Raises ProjectError with all problems, or UsageError where there is no file.
     """
     path = Path(os.path.abspath(file)) if file else find(start or Path.cwd())  # noqa: PTH100
     top = read(path, label_of(path))
@@ -94,32 +93,32 @@ def load_project(
     chosen, varied = profile or default, False
     if chosen in trees:
         trees[chosen], varied = _with_overrides(trees[chosen], overrides, variant)
-    made = dict[str, Profile]()
+    loaded = dict[str, Profile]()
     trees = {key: layers.filled(tree) for key, tree in trees.items()}
     for key, tree in trees.items():
         binding = Binding(partial=partial)
         given = {"name": key, "project": name, "variant": variant if key == chosen and varied else ""}
         bound: Profile = binding.record(Profile, tree, "", **given)
         check_profile(bound, tree, binding, path.parent)
-        if (groups := bound.env_groups) is not None:  # from here on the other groups are gone
+        if (groups := bound.env_groups) is not None:  # keep the groups in use
             env = {group: values for group, values in bound.env.items() if group in groups}
             bound = replace(bound, env=MappingProxyType(env))
-        made[key] = bound
+        loaded[key] = bound
         problems += binding.problems
     if not problems:
-        problems += check_project(made, trees)
+        problems += check_project(loaded, trees)
     if default not in profiles and profiles and default:
         place = top.items["default_profile"].place("default_profile")
         problems.append(Problem(f"there is no profile {default!r}", place, near(default, list(profiles))))
     if problems:
         _raise(problems)
-    return Loaded(Project(name, default, made, file=path, root=path.parent), trees)
+    return Loaded(Project(name, default, loaded, file=path, root=path.parent), trees)
 
 
 def select(project: Project, name: str | None, variant: str = "") -> Profile:
-    """The profile ``name``, or the project's default one. Raises UsageError with the nearest name.
+    """The profile ``name``, or the default one. Raises UsageError with a similar name.
 
-    ``variant``: what the project was loaded with; the profile must have it.
+    ``variant``: the one that the project was loaded with; UsageError where the profile does not have it.
     """
     wanted = name or project.default_profile
     if wanted not in project.profiles:
@@ -128,13 +127,13 @@ def select(project: Project, name: str | None, variant: str = "") -> Profile:
     profile = project.profiles[wanted]
     if variant and profile.variant != variant:
         known = list(profile.variants)
-        hint = near(variant, known) or "variants are written below `variants:` of a profile"
+        hint = near(variant, known) or "write it below `variants:` of the profile"
         raise UsageError(f"profile {profile.name} has no variant {variant!r}", hint=hint)
     return profile
 
 
 def _raise(problems: Sequence[Problem]) -> NoReturn:
-    """Each problem once (two profiles share their defaults), in the order of the file."""
+    """Raise ProjectError with each problem once (profiles share their defaults), in the order of the file."""
     unique: dict[tuple[object, ...], Problem] = {}
     for problem in problems:
         place = problem.place
@@ -149,12 +148,12 @@ def _raise(problems: Sequence[Problem]) -> NoReturn:
 
 
 def _top(cls: type[T], top: Node, problems: list[Problem]) -> T:
-    """What is at the top of a file beside its sections. Keys that begin with x- are for anchors, as in Compose."""
+    """The keys at the top of a file, without its sections and x- keys, which are for anchors, as in Compose."""
     own = {key: one for key, one in top.items.items() if key not in ("defaults", "profiles") and key[:2] != "x-"}
     binding = Binding()
-    found: T = binding.record(cls, top.with_items(own), "")
+    record: T = binding.record(cls, top.with_items(own), "")
     problems += binding.problems
-    return found
+    return record
 
 
 def _header(top: Node, problems: list[Problem]) -> tuple[str, str]:
@@ -193,7 +192,7 @@ def _local(path: Path, problems: list[Problem]) -> Node:
 
 
 def _local_sections(top: Node, shared: Mapping[str, Node], problems: list[Problem]) -> tuple[Node, dict[str, Node]]:
-    """The sections of the local file, which changes profiles but never adds one."""
+    """The sections of the local file, which cannot add profiles."""
     defaults, profiles = _sections(top, problems)
     for name, node in profiles.items():
         if name not in shared:
@@ -221,5 +220,5 @@ LENGTH = 40
 def as_name(text: str) -> str:
     """``text`` as a name for Docker: lower-case letters and digits, dashes between them."""
     plain = unicodedata.normalize("NFKD", text.lower()).encode("ascii", "ignore").decode()
-    found = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:LENGTH].strip("-")
-    return found or hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+    name = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:LENGTH].strip("-")
+    return name or hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:8]

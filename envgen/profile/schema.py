@@ -1,7 +1,7 @@
 """The JSON Schema of a project file, generated from the model, and the values of a profile as plain data.
 
-The schema is about single files, before layers are merged: a key that a profile needs may come from `defaults`, and
-`null` removes the value of a weaker layer. So nothing below the top is required, and every key may be null.
+The schema is for single files, before layers are merged: a required key may come from `defaults`, and `null` removes
+the value of a weaker layer. So nothing below the top is required, and every key may be null.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Schema = dict[str, Any]
 
 
 def project_schema() -> Schema:
-    """The schema of envgen.yaml (and, but for what it requires, of envgen.local.yaml)."""
+    """The schema of envgen.yaml (and of envgen.local.yaml, except for required keys)."""
     definitions: Schema = {}
     for cls in (ProjectFile, LocalFile):
         _definition(cls, definitions)
@@ -38,7 +38,7 @@ def project_schema() -> Schema:
     }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": "urn:envgen:project-file:1",  # ends with the version of the format; there is no address to name
+        "$id": "urn:envgen:project-file:1",  # ends with the version of the format
         "title": "envgen project file",
         **file,
         "required": ["version", "name", "profiles"],
@@ -135,7 +135,7 @@ def _value_type(type_: Any) -> Schema:
 class Value:
     """One value. ``layer``: project, local, variant, environment, set or default; a default has no place.
 
-    ``over``: the place of the value that it replaced, and that value where it is one word.
+    ``over``: the replaced value, where it is a scalar, and its place.
     """
 
     key: str
@@ -146,7 +146,7 @@ class Value:
 
 
 def plain(value: Any) -> Any:
-    """``value`` of the model as JSON knows it."""
+    """``value`` of the model as JSON."""
     if value is None or isinstance(value, (str, int)):
         return value
     if isinstance(value, Enum):
@@ -184,7 +184,7 @@ def _values(shape: Shape, value: Any, node: Node | None, path: tuple[str, ...]) 
     elif node is None or node.kind == NULL or node.source.layer == DEFAULT:
         yield Value(join_path(path), plain(value), DEFAULT, None)
     else:
-        if node.kind == MAP:  # of a flag written as a mapping, of which a part was changed: that part
+        if node.kind == MAP:  # of a flag written as a mapping: the changed part
             node = next((leaf for _, _, leaf in written(node) if leaf.source is not node.source), node)
         old = node.below
         over = ", ".join(filter(None, (old.text, str(old.place())))) if old is not None else ""

@@ -1,8 +1,8 @@
-"""How a field of the model is declared, what it accepts, and the patterns of its texts.
+"""Declares fields of the model: their shapes, and patterns of texts.
 
-What it accepts is read from its annotation: the one source of binding, JSON Schema and docs. Annotations are strings
+A field's shape comes from its annotation, for binding, JSON Schema and docs. Annotations are strings
 (``from __future__ import annotations``) in a small language: a name, ``tuple[X, ...]``, ``Mapping[str, X]`` and
-``| None``. Reading them here costs microseconds, where ``typing.get_type_hints`` compiles and evaluates each one.
+``| None``. Parsing them here takes microseconds; ``typing.get_type_hints`` compiles and evaluates each one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _KEY = "envgen.key"
 
 @dataclasses.dataclass(frozen=True)
 class Key:
-    """What a field declares beside its type and default.
+    """The declaration of a field, besides its type and default.
 
     ``names`` = regular expression for the keys of a mapping; ``item`` = for each string of a list (or the string
     itself); ``low`` and ``high`` bound a number.
@@ -43,14 +43,14 @@ def key(doc: str, default: Any = MISSING, **more: Any) -> Any:
 
 
 class Pattern(str):
-    """A regular expression, and what it means to those who read an error message."""
+    """A regular expression, and its meaning in hints."""
 
     meaning: str
 
     def __new__(cls, pattern: str, meaning: str) -> Pattern:
-        made = super().__new__(cls, pattern)
-        made.meaning = meaning
-        return made
+        new = super().__new__(cls, pattern)
+        new.meaning = meaning
+        return new
 
 
 # Sources, services, caches, profiles. Single underscores only: two separate the parts of an ENVGEN_... variable.
@@ -74,7 +74,7 @@ REQUIREMENT = Pattern(
 FLAG = Pattern(r"[a-zA-Z][a-zA-Z0-9._-]*", "a flag without its dashes, such as max-model-len")
 SHA256 = Pattern(r"[0-9a-f]{64}", "64 hexadecimal digits, small letters")
 MODULE = Pattern(r"[A-Za-z_][0-9A-Za-z_]*", "the name after `import`")
-# No part that git or ssh gets as a separate word may begin with a dash: it would be an option.
+# No part may begin with a dash, which git or ssh would take for an option.
 GIT_URL = Pattern(
     r"(https?|git|ssh)://(?!-)([^\s/@]*@)?(?!-)[^\s]+|file://[^\s]+"
     r"|[A-Za-z0-9_.][A-Za-z0-9_.-]*@[A-Za-z0-9][A-Za-z0-9.-]*:(?!-)[^\s]+",
@@ -82,12 +82,12 @@ GIT_URL = Pattern(
 )
 GIT_REF = Pattern(r"(?!.*(\.\.|//))[A-Za-z0-9_][A-Za-z0-9._/-]*(?<![/.])(?<!\.lock)", "a branch, tag or commit")
 HTTP_URL = Pattern(r"https?://[^\s]+", "an address such as https://host/path")
-# A folder inside a repository: no dot or dash begins a part of it, so it leaves the repository by no way.
+# A folder inside a repository: no part begins with a dot or a dash.
 INNER_PATH = Pattern(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*", "a folder such as 3rdparty/cutlass")
 USER = Pattern(r"host|root|[0-9]{1,9}(:[0-9]{1,9})?", "host, root, or numbers: UID or UID:GID")
 RESTART = Pattern(
     r"no|on-failure:[1-9][0-9]?",
-    "no, or on-failure:N; `always` restarts a server that fills unified memory until the machine hangs",
+    "no, or on-failure:N; `always` would restart a server that fills unified memory until the machine hangs",
 )
 IPC = Pattern(r"private|host|shareable", "private, host or shareable")
 CONTEXT = Pattern(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", "the name of a Docker context, as `docker context ls` lists it")
@@ -121,7 +121,7 @@ def matches(pattern: str, text: str) -> bool:
 
 
 def meaning(pattern: str) -> str:
-    """What a text must look like, in words."""
+    """The hint for a text that does not match."""
     return f"write {pattern.meaning}" if isinstance(pattern, Pattern) else f"it must match {pattern}"
 
 
@@ -130,7 +130,7 @@ SCALAR, ENUM, VALUE, RECORD, SEQUENCE, MAPPING, ARG = "scalar", "enum", "value",
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a place in the file accepts."""
+    """The shape of a value in the file."""
 
     kind: str
     type: Any = None  # str, int or bool; an Enum; a value type; a record class
@@ -157,17 +157,17 @@ _SCALARS = {"str": str, "int": int, "bool": bool}
 @cache
 def fields_of(cls: Any) -> dict[str, Field]:
     """The keys of a record class that a file may set, by name; empty for a class that has none."""
-    found = {}
+    fields = {}
     for field in dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ():
         if key := field.metadata.get(_KEY):
             shape = _shape(str(field.type).removesuffix(" | None"), sys.modules[cls.__module__])
             default = field.default if field.default_factory is MISSING else field.default_factory()
-            found[field.name] = Field(field.name, shape, key, default)
-    return found
+            fields[field.name] = Field(field.name, shape, key, default)
+    return fields
 
 
 def _shape(text: str, module: Any) -> Shape:
-    """``module``: where the class is, which has all names of its annotations."""
+    """The shape of an annotation; ``module``: of the class, with all names in it."""
     if text in _SCALARS:
         return Shape(SCALAR, _SCALARS[text])
     if text.startswith("tuple["):
@@ -176,7 +176,7 @@ def _shape(text: str, module: Any) -> Shape:
         return Shape(MAPPING, inner=_shape(text[len("Mapping[str, ") : -1], module))
     if text == "ArgValue":
         return Shape(ARG)
-    found = getattr(module, text)
-    if isinstance(found, type) and issubclass(found, Enum):
-        return Shape(ENUM, found)
-    return Shape(RECORD if fields_of(found) else VALUE, found)
+    cls = getattr(module, text)
+    if isinstance(cls, type) and issubclass(cls, Enum):
+        return Shape(ENUM, cls)
+    return Shape(RECORD if fields_of(cls) else VALUE, cls)

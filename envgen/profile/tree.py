@@ -1,7 +1,7 @@
-"""The positioned tree that every layer becomes before layers are merged, and how YAML text becomes one.
+"""Parses YAML text into a tree with positions; layers are merged as trees.
 
-A scalar keeps its source text; what it means (text, number, yes or no) follows YAML 1.2's core schema, which is what
-editors check against: ``no`` and ``on`` are text, ``8:30`` is text, ``true`` is a boolean.
+A scalar keeps its source text; its kind follows YAML 1.2's core schema, as in editors:
+``no`` and ``on`` are text, ``8:30`` is text, ``true`` is a boolean.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from envgen.text import masked, reason_of, visible
 
 MAP, LIST, TEXT, INT, FLOAT, BOOL, NULL = "map", "list", "text", "int", "float", "bool", "null"
 
-# What a reader is shown as his input.
+# Kinds in messages.
 SEEN = {
     MAP: "a mapping",
     LIST: "a list",
@@ -40,7 +40,7 @@ PROJECT, LOCAL, VARIANT, ENVIRONMENT, SET, DEFAULT = "project", "local", "varian
 
 @dataclass(eq=False)
 class Source:
-    """A text that values come from: a file, a variable or an option. ``label`` is how the user knows it."""
+    """The text of values: a file, a variable or an option. ``label``: its name in messages."""
 
     label: str
     layer: str
@@ -68,13 +68,13 @@ class Source:
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """One value and its position. ``text``: of a scalar, as it is in the source."""
+    """One value and its position. ``text``: of a scalar, as in the source."""
 
     kind: str
     source: Source
     line: int = 0
     column: int = 0
-    key_line: int = 0  # where its key stands, when it is a value of a mapping
+    key_line: int = 0  # of its key, for a value of a mapping
     key_column: int = 0
     text: str = ""
     items: dict[str, Node] = field(default_factory=dict)
@@ -138,17 +138,16 @@ def scalar(text: str, source: Source, line: int = 0, column: int = 0, *, quoted:
 
 
 def near(word: str, known: list[str]) -> str:
-    """``did you mean `x`?`` when something known looks like ``word``; else the known names; else nothing."""
+    """``did you mean `x`?`` for a name similar to ``word``; else the known names, unless there are many."""
     if not known:
         return ""
-    found = difflib.get_close_matches(word.lower().replace("-", "_"), known, 1, 0.6)
-    if found:
-        return f"did you mean `{found[0]}`?"
+    if similar := difflib.get_close_matches(word.lower().replace("-", "_"), known, 1, 0.6):
+        return f"did you mean `{similar[0]}`?"
     return "known: " + ", ".join(map(visible, known)) if len(known) <= 40 else ""
 
 
 def written(node: Node, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str, Node]]:
-    """Each value below ``node`` as the file spells it: its path, its text, its node."""
+    """(path, text, node) of each value below ``node``, as written in the file."""
     if node.kind == MAP:
         for name, child in node.items.items():
             yield from written(child, (*path, name))
@@ -159,12 +158,12 @@ def written(node: Node, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str,
 
 
 def join_path(parts: Iterable[str]) -> str:
-    """The spelling of a path that ``layers.split_path`` reads back: in double quotes what has a dot, a quote or `=`."""
+    """The text of a path for ``layers.split_path``: parts with a dot, a quote or `=` are in double quotes."""
     return ".".join(part if re.fullmatch('[^."=]+', part) else '"' + part.replace('"', '""') + '"' for part in parts)
 
 
 def lay_over(tree: Node, name: str) -> Node | None:
-    """What the variant ``name`` of ``tree`` changes, as a separate tree; None when there is no such variant.
+    """The changes of the variant ``name`` of ``tree``, as a separate tree; None without such a variant.
 
     Its values keep their places; their layer is the variant.
     """
@@ -181,7 +180,7 @@ def lay_over(tree: Node, name: str) -> Node | None:
 
 
 def overlay(node: Node) -> Node:
-    """What a variant changes: all of it but its description."""
+    """The changes of a variant: all but its description."""
     return node.with_items({name: child for name, child in node.items.items() if name != "description"})
 
 
@@ -198,7 +197,7 @@ _COMPOSE_TAGS = frozenset(("!reset", "!override"))
 def parse(source: Source, *, foreign: bool = False) -> tuple[Node | None, list[Problem]]:
     """The tree of a file's text, whose top must be a mapping.
 
-    ``foreign``: a file of another program (Compose, a recipe), in which merge keys (``<<``) have their meaning.
+    ``foreign``: a file of another program (Compose, a recipe), which may have merge keys (``<<``).
     """
     node, problems = _tree(source, foreign)
     if not problems and node is None:
@@ -221,23 +220,23 @@ def _tree(source: Source, foreign: bool = False) -> tuple[Node | None, list[Prob
         return walker.walk(top, "") if top is not None else None, walker.problems
     except yaml.YAMLError as error:
         return None, [_syntax(error, source)]
-    except _Endless as endless:
-        return None, [*walker.problems, endless.args[0]]
+    except _TooLarge as error:
+        return None, [*walker.problems, error.args[0]]
 
 
-class _Endless(Exception):
-    """A text that is not read to its end; the argument is the problem."""
+class _TooLarge(Exception):
+    """The text is not read to its end; the argument is the problem."""
 
 
 def _composed(source: Source) -> yaml.Node | None:
-    """The composer of libyaml recurses in C without a limit, so depth is measured before."""
+    """PyYAML's tree. The composer of libyaml recurses in C without a limit, so the depth is checked before."""
     depth = 0
     for event in yaml.parse(source.text, Loader=_Loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_DEPTH:
             mark: Any = event.start_mark
             place = source.place(mark.line + 1, mark.column + 1)
-            raise _Endless(Problem(f"nests deeper than {MAX_DEPTH} levels", place))
+            raise _TooLarge(Problem(f"nests deeper than {MAX_DEPTH} levels", place))
     return yaml.compose(source.text, Loader=_Loader)
 
 
@@ -267,7 +266,7 @@ def _syntax(error: yaml.YAMLError, source: Source) -> Problem:
 
 
 def _at(position: int | None, source: Source) -> Place:
-    """Where a byte of the text is that no YAML may have."""
+    """The place of an invalid byte."""
     if position is None:
         return Place(source.label)
     before = source.text.encode("utf-8", "replace")[:position].decode("utf-8", "replace")
@@ -275,7 +274,7 @@ def _at(position: int | None, source: Source) -> Place:
 
 
 class _Walker:
-    """Turns PyYAML's nodes into ours and collects what is wrong on the way."""
+    """Converts PyYAML's nodes, and collects problems."""
 
     def __init__(self, source: Source, foreign: bool) -> None:
         self.source = source
@@ -289,7 +288,7 @@ class _Walker:
         self.problems.append(Problem(message, self.source.place(mark.line + 1, mark.column + 1, path), hint))
 
     def walk(self, node: yaml.Node, path: str) -> Node:
-        """The tree below ``node``. Aliases are followed, so size and depth are measured while walking."""
+        """The tree below ``node``. Aliases are followed, so size and depth are checked here."""
         mark = node.start_mark
         line, column = mark.line + 1, mark.column + 1
         self.count += 1
@@ -305,7 +304,7 @@ class _Walker:
         for message, reached in limits.items():
             if reached:
                 hint = "write the values out instead of using aliases"
-                raise _Endless(Problem(message, self.source.place(line, column, path), hint))
+                raise _TooLarge(Problem(message, self.source.place(line, column, path), hint))
         self.depth += 1
         if isinstance(node, yaml.SequenceNode):
             items = {str(index): self.walk(item, f"{path}[{index}]") for index, item in enumerate(node.value)}
@@ -315,8 +314,8 @@ class _Walker:
         return Node(LIST if isinstance(node, yaml.SequenceNode) else MAP, self.source, line, column, items=items)
 
     def _entries(self, pairs: list[tuple[yaml.Node, yaml.Node]], path: str) -> dict[str, Node]:
-        found: dict[str, Node] = {}
-        below: dict[str, Node] = {}  # what merge keys bring
+        entries: dict[str, Node] = {}
+        below: dict[str, Node] = {}  # from merge keys
         for key, value in pairs:
             if not isinstance(key, yaml.ScalarNode):
                 self.problem(key, path, "a key must be plain text")
@@ -329,23 +328,23 @@ class _Walker:
             is_merge = name == "<<" and not key.style
             if is_merge and self.foreign:
                 merged = self.walk(value, inner)
-                # Of several, the first is the strongest; what stands beside the key is stronger than all.
+                # Of several, the first wins; entries beside the key win over all.
                 for one in reversed(merged.elements if merged.kind == LIST else [merged]):
                     below |= one.items if one.kind == MAP else {}
             elif is_merge:
                 hint = "put shared values into `defaults`, or let one profile extend another"
                 self.problem(key, path, "merge keys (<<) are not supported", hint)
-            elif name in found:
-                message = f"the key is already there, on line {found[name].key_line}"
+            elif name in entries:
+                message = f"the key is already there, on line {entries[name].key_line}"
                 self.problem(key, inner, message, "keep one of them")
             else:
-                child = found[name] = self.walk(value, inner)
+                child = entries[name] = self.walk(value, inner)
                 child.key_line, child.key_column = key.start_mark.line + 1, key.start_mark.column + 1
-        return {**below, **found}
+        return {**below, **entries}
 
 
 def label_of(path: Path) -> str:
-    """How the user knows a file: relative to where he is, when that is shorter."""
+    """A file's name in messages: relative to the current folder where that is shorter."""
     with contextlib.suppress(ValueError, OSError):
         return min(os.path.relpath(path), str(path), key=len)
     return str(path)
@@ -377,7 +376,7 @@ def text_of(path: Path, label: str) -> str:
     except OSError as error:
         raise refused(f"cannot be read: {reason_of(error).lower()}") from None
     if len(data) > MAX_BYTES:
-        raise refused("is larger than 1 MiB, the limit for a project file", "is this really a project file?")
+        raise refused("is larger than 1 MiB, the limit for a project file", "name the project file")
     return decode(data, label)
 
 
@@ -386,7 +385,7 @@ def decode(data: bytes, label: str) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        # Positions count from where decoding began, which is behind a byte order mark.
+        # Positions do not count a byte order mark.
         offset = error.start + (3 if data.startswith(b"\xef\xbb\xbf") else 0)
         before = data[:offset]
         line = before.count(b"\n") + 1

@@ -134,7 +134,7 @@ case(
     "version: 1\nname: p\nprofiles:\n  p0: {mode: production, base: {image: a/b:1}, cuda: {arch_list: 12.1a}}\n"
     + "".join(f"  p{n}: {{extends: p{n - 1}}}\n" for n in range(1, 30))
     + "  ⟦p30: {extends: p29}\n",
-    ("extends more than 30 profiles", "extend fewer"),
+    ("extends a chain of more than 30 profiles", "extend fewer"),
 )
 case("extends itself", HEAD + "    extends: ⟦dev\n", ("extends itself: dev -> dev", ""))
 case("extends a list", HEAD + "    extends: ⟦[dev]\n", ("expected the name of a profile, found a list", ""))
@@ -243,7 +243,7 @@ cuda("empty arch list", '⟦""', ("names no architecture", ""))
 
 dev("image name", "    image: ⟦My Image\n", ("is not an image name", ""))
 dev("image with a digest", "    image: ⟦x/y@sha256:" + "0" * 64 + "\n", ("names a digest", "leave"))
-dev("image is the base", "    image: ⟦debian:12\n", ("is the base image itself", "of your own"))
+dev("image is the base", "    image: ⟦debian:12\n", ("is the base image itself", "another name"))
 dev("bad digest", "    base: {image: ⟦'x@sha256:12'}\n", ("is not an image name", ""))
 dev("size", "    shm_size: ⟦lots\n", ("is not a size; write it like 8GiB", ""))
 dev("jobs", "    build: {max_jobs: ⟦0}\n", ("'0' is not a number of jobs", ""))
@@ -306,7 +306,7 @@ dev(
 case(
     "checkout in production",
     HEAD.replace("development", "production") + f"    sources: {{vllm: {SOURCE % 'origin: {⟦checkout: ../v}'}}}\n",
-    ("a production profile mounts no checkouts", "mode: development"),
+    ("a production profile cannot mount checkouts", "mode: development"),
 )
 TWO = (
     "    sources:\n      vllm: "
@@ -358,7 +358,7 @@ dev(
     "    caches: {huggingface: {path: /hf}}\n    env: {g: {⟦HF_HOME: /x, VLLM_CACHE_ROOT: /y}}\n",
     ("envgen sets HF_HOME", "use the key caches.huggingface.path"),
 )
-dev("a name of envgen's own", "    env: {g: {⟦ENVGEN_X: 1}}\n", ("are envgen's own", ""))
+dev("a reserved name of a variable", "    env: {g: {⟦ENVGEN_X: 1}}\n", ("are reserved", ""))
 dev("derived in a service", "    services: {s: {command: [x], env: {⟦MAX_JOBS: 4}}}\n", ("envgen sets MAX_JOBS", ""))
 dev("variable name", "    env: {g: {⟦A-B: 1}}\n", ("'A-B' is not a valid name", "letters, digits and underscores"))
 dev("variable without value", "    env: {g: {A: ⟦~}}\n", ("has no value", 'write ""'))
@@ -497,9 +497,7 @@ dev("encoding address", ENCODING % ("⟦ftp://h/o", "a" * 64), ("is not accepted
 dev("cache over the encodings", ENCODING % ("https://h/o", "a" * 64) + "    caches: {a: {path: ⟦/workspace}}\n",
     ("would hide the vocabulary files at /workspace/tiktoken_encodings", ""))  # fmt: skip
 dev("tool is protected", "    pip: {tools: [⟦'torch>=2']}\n", ("torch is in pip.protect", ""))
-dev(
-    "kept and removed", "    pip: {remove: [⟦Flash_Attn]}\n", ("Flash_Attn is in pip.protect: it can't be kept and", "")
-)
+dev("kept and removed", "    pip: {remove: [⟦Flash_Attn]}\n", ("Flash_Attn is in pip.protect, too, which keeps it", ""))
 GIT = (
     "    sources:\n      fi:\n        origin: {%s}\n        package: f\n        distribution: f\n        mount: /w/f\n"
     "        %ssubmodule_origins: {%s: {git: 'https://h/c.git', ref: v1}}\n"
@@ -516,7 +514,7 @@ BINARIES = (
 dev(
     "binaries of what is no checkout",
     BINARIES % ("wheel: vllm==0.32.0", "⟦binaries: vllm==0.32.0"),
-    ("binaries are for a mounted checkout", "remove it"),
+    ("binaries are only for a mounted checkout", "remove it"),
 )
 dev(
     "binaries of another distribution",
@@ -568,12 +566,12 @@ for _folder in ("/", "/etc", "/proc/x", "/sys", "/dev", "/usr", "/usr/bin", "/op
     dev(
         f"cache on {_folder}",
         f"    caches: {{a: {{path: ⟦{_folder}}}}}\n",
-        ("the image's own system", "/workspace/NAME"),
+        ("the image's system", "/workspace/NAME"),
     )
 dev("a checkout on /usr/bin", "    sources: {vllm: " + (SOURCE % "origin: {checkout: ./x}").replace("/workspace/vllm", "⟦/usr/bin") + "}\n",
-    ("/usr/bin belongs to the image's own system", ""))  # fmt: skip
+    ("/usr/bin belongs to the image's system", ""))  # fmt: skip
 dev("encodings in /etc", (ENCODING % ("https://h/o", "a" * 64)).replace("{enc", "{directory: ⟦/etc/x, enc"),
-    ("/etc belongs to the image's own system", ""))  # fmt: skip
+    ("/etc belongs to the image's system", ""))  # fmt: skip
 dev(
     "health on another host",
     "    services: {s: {command: [x], health: {http: ⟦//evil/x}}}\n",
@@ -630,7 +628,7 @@ SERVER = (
 dev(
     "another port in health",
     SERVER % ('"1:9000"', "http: /h, port: ⟦8000", "9000"),
-    ("listens on 9000 (args.port)", "one port"),
+    ("listens on 9000 (args.port)", "the same port"),
 )
 dev(
     "health's default port",
@@ -697,13 +695,13 @@ two(
     "a port that is mapped",
     "        cluster:",
     '        ports: [⟦"9000:8000"]\n        cluster:',
-    ("no port is", "8000:8000"),
+    ("maps no ports", "8000:8000"),
 )
 two(
     "a port that is left open",
     "        cluster:",
     '        ports: [⟦"8001:8000"]\n        cluster:',
-    ("no port is", "8000:8000"),
+    ("maps no ports", "8000:8000"),
 )
 two(
     "a rank that restarts",
@@ -736,7 +734,9 @@ two(
 
 service("absolute mount", "mounts: {m: ⟦/data:/m}", ("'/data' is a place on one machine", "envgen.local.yaml"))
 service("variable in a mount", "mounts: {m: ⟦$HOME/m:/m}", ("contains a $", "~/"))
-service("mount over the system", "mounts: {m: './m:/m', e: ⟦./e:/etc/x}", ("belongs to the image's own", "/workspace/"))
+service(
+    "mount over the system", "mounts: {m: './m:/m', e: ⟦./e:/etc/x}", ("belongs to the image's system", "/workspace/")
+)
 service("two mounts in one place", "mounts: {m: './m:/m', n: ⟦./n:/m}", ("would hide the mount m", "another folder"))
 service(
     "mount as text", "mounts: {m: ⟦models}", ("expected a mapping, found the text", "write it like ~/models:/models:ro")

@@ -208,7 +208,7 @@ def test_a_local_default_that_breaks_a_profile_is_an_error_there(tmp_path: Path)
     git = SOURCE % "origin: {git: https://h/x, ref: main}"
     text = HEAD.replace("development", "production") + "    sources: {vllm: " + git + "}\n"
     problem = only(project(tmp_path, text, "defaults: {sources: {vllm: {origin: {checkout: /home/me/vllm}}}}\n"))
-    assert "a production profile mounts no checkouts" in problem.message and "below `profiles:`" in problem.hint
+    assert "a production profile cannot mount checkouts" in problem.message and "below `profiles:`" in problem.hint
     child = "    services: {web: {command: [x]}}\n  small: {extends: dev, services: {web: null}}\n"
     problem = only(project(tmp_path, HEAD + child, "profiles: {dev: {services: {web: {working_dir: /w}}}}\n"))
     assert problem.message == "there is no services.web to change"

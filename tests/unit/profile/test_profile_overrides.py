@@ -155,7 +155,7 @@ def test_overrides_change_the_profile_in_use_alone(file: Path) -> None:
 
 def test_an_override_that_breaks_the_profile_is_an_error_there(file: Path) -> None:
     sets = ["sources.vllm.origin.checkout=/home/me/vllm"]
-    with pytest.raises(ProjectError, match="a production profile mounts no checkouts") as refused:
+    with pytest.raises(ProjectError, match="a production profile cannot mount checkouts") as refused:
         load_project(file=file, profile="prod", sets=sets)
     assert [str(problem.place).split(":")[0] for problem in refused.value.problems] == [
         "--set sources.vllm.origin.checkout"
@@ -171,7 +171,7 @@ def test_an_override_that_breaks_the_profile_is_an_error_there(file: Path) -> No
         ("build.max_jobs", "--set build.max_jobs: is not an assignment", "--set build.max_jobs=4"),
         ("=4", "--set =4: is not an assignment", ""),
         ("build.max_jobs=", "--set build.max_jobs: has no value", "=null removes it"),
-        ("a..b=1", "--set a..b: is not a path: a part between the dots is empty, or a double quote has no other", ""),
+        ("a..b=1", "--set a..b: is not a path: a part between the dots is empty, or a double quote is not closed", ""),
         ('"a=1', '--set "a=1: is not an assignment', ""),
         ('"a"b=1', '--set "a"b: is not a path: a part between the dots is empty, or a double quote', ""),
         ("pip.tools.0=b", "--set pip.tools.0: pip.tools: expected a list, found a mapping", ""),
