@@ -37,7 +37,7 @@ def test_an_exception_comes_back_with_its_stack() -> None:
         ("Segmentation fault", 139, "no answer: exit code 139"),
     ],
 )
-def test_how_a_process_ended_is_told(stderr: str, code: int, error: str) -> None:
+def test_the_reason_names_how_a_process_ended(stderr: str, code: int, error: str) -> None:
     assert str(read(result("", stderr, code), MARK, "python3")) == error
 
 

@@ -71,7 +71,7 @@ def test_what_a_build_asks_for(text: str, names: list[str]) -> None:
     assert build_requires(text) == names
 
 
-def test_a_bump_that_moved_the_script_is_told_with_its_new_place() -> None:
+def test_a_script_that_a_bump_moved_is_named_with_its_new_path() -> None:
     """0.33.0 has use_existing_torch.py in tools/, and asks for setuptools-rust."""
     (problem,), (note,) = examined("tools/use_existing_torch.py")
     assert problem.message == "vllm 0.33.0 has no use_existing_torch.py, which sources.vllm.install.prepare runs"

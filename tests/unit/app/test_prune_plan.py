@@ -126,7 +126,7 @@ def test_a_folder_elsewhere_with_the_same_name(tmp_path: Path, folder: str, thei
     assert set(prune.held_elsewhere(Stub(), project)) == ({"dev"} if theirs else set())  # type: ignore[arg-type]
 
 
-def test_what_can_not_be_removed_is_said() -> None:
+def test_what_can_not_be_removed_is_listed() -> None:
     def refuse() -> str:
         raise PermissionError(1, "Operation not permitted")
 

@@ -136,7 +136,7 @@ def test_what_the_log_of_one_machine_must_not_show(
         assert idle.first.result()[0] is one and f"its log shows {reason}" in idle.first.result()[1].reason
 
 
-def test_a_worker_that_writes_nothing_is_told_with_its_last_line(idle: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_worker_is_named_with_its_last_line(idle: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     printed = list[str]()
     idle.say = printed.append
     one = reading(idle, monkeypatch, "world_size=2 rank=1 backend=gloo\n", Ready())

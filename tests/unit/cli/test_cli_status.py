@@ -135,7 +135,7 @@ def test_files_that_are_not_what_is_built(project: Path, monkeypatch: pytest.Mon
     assert json.loads(ask(monkeypatch, StubEngine(), "--json"))["drift"] == ["compose/dev.yaml"]
 
 
-def test_what_differs_has_a_name_and_the_variant_that_runs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_differences_are_named_and_so_is_the_variant_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status, "checkout", known)
     running = replace(container("web"), labels={"dev.envgen.variant": "small"})
     engine = StubEngine()

@@ -39,7 +39,7 @@ def test_a_script_prints_findings(tmp_path: Path, make: Make) -> None:
     assert found.remedy and found.remedy.text == "fix" and found.check == "checks/10-mine.py"
 
 
-def test_a_script_that_fails_after_its_findings_is_said_too(tmp_path: Path, make: Make) -> None:
+def test_a_script_that_fails_after_its_findings_is_a_finding_too(tmp_path: Path, make: Make) -> None:
     first, second = run(tmp_path, make, json.dumps({"findings": [GOOD]}).encode(), 3, b"Traceback\nlast line")
     assert first.title == "t" and second.seen == "exit code 3; last line"
 

@@ -53,5 +53,5 @@ def test_nothing_known_about_memory(tmp_path: Path) -> None:
     assert "GiB" not in compilers(None, None, root=tmp_path)
 
 
-def test_memory_that_is_not_told() -> None:
+def test_unknown_memory() -> None:
     assert mem_available("nothing of the kind") is None

@@ -99,7 +99,7 @@ def test_without_a_log_the_newest_build_log_is_taken(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("what", ["missing.log", "."])
-def test_a_log_that_can_not_be_read_is_said(what: str) -> None:
+def test_a_log_that_can_not_be_read_is_an_error(what: str) -> None:
     done = run(what)
     assert isinstance(done.exception, UsageError) and "can't be read" in str(done.exception)
 

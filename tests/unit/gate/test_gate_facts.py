@@ -130,7 +130,7 @@ def test_a_budget_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert gate.room([], root) == (100 * GIB, 6 * GIB, 120 * GIB), wrong
 
 
-def test_what_needs_more_than_there_is_in_all_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_larger_than_the_memory_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gate, "memory", lambda _root="": (6 * GIB, 8 * GIB))
     monkeypatch.delenv("ENVGEN_GATE_MEMORY", raising=False)
     text = gate.too_large("fused_moe_120/a.o", 10 * GIB)

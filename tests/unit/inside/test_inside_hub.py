@@ -79,7 +79,7 @@ def test_a_download_that_was_not_finished(tmp_path: Path, snapshot: Path) -> Non
     assert check(tmp_path) == ("partial", [f"{SHARDS[0]} is missing"])
 
 
-def test_another_commit_than_the_lock_says(tmp_path: Path, snapshot: Path) -> None:
+def test_another_commit_than_in_the_lock(tmp_path: Path, snapshot: Path) -> None:
     assert check(tmp_path, OTHER) == ("absent", [])
     other = snapshot.parent / OTHER
     snapshot.rename(other)

@@ -104,7 +104,7 @@ def test_a_folder_exchanged_for_a_link_in_mid_way_leads_nowhere(
     assert (outside / "precious").exists()
 
 
-def test_a_rename_that_fails_is_said_and_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rename_that_fails_is_an_error_and_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     release(tmp_path, "0.5.3")
     before = snapshot(tmp_path)
 
@@ -140,7 +140,7 @@ def test_every_other_fault_is_a_document_too(tmp_path: Path, monkeypatch: pytest
     assert document["message"] == "MemoryError: none left"
 
 
-def test_processes_that_loaded_the_library_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_that_loaded_the_library_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shelf = release(tmp_path / "cache", "0.5.3")
     inode = (shelf.ops / "page/page.so").stat().st_ino
     proc = tmp_path / "proc"

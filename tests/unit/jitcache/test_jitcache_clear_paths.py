@@ -73,7 +73,7 @@ def test_links_inside_a_module_are_removed_as_links(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("link", ["0.6.0", "0.5.3/120a", "0.5.3/121f/cached_ops"])
-def test_a_version_arch_or_cached_ops_that_is_a_link_is_left_out_and_said(tmp_path: Path, link: str) -> None:
+def test_a_version_arch_or_cached_ops_that_is_a_link_is_left_out_and_noted(tmp_path: Path, link: str) -> None:
     cache, outside = tmp_path / "cache", tmp_path / "outside"
     release(cache, "0.5.3")
     Shelf(outside, "x", "121a").module("page")

@@ -278,7 +278,7 @@ def test_older_than(lab: Lab) -> None:
     assert [m.name for m in lab.clear(older_than=86400.0).modules] == ["page"]
 
 
-def test_a_damaged_record_is_said_and_nothing_is_claimed(lab: Lab) -> None:
+def test_a_damaged_record_is_reported_and_not_used(lab: Lab) -> None:
     place = lab.shelf.ops / (".ninja_deps" if lab.version in SHARED_LOG else "page/.ninja_deps")
     place.write_bytes(b"\xff" * 100)
     found = lab.why("page")

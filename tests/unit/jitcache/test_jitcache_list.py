@@ -110,7 +110,7 @@ def test_links_files_and_odd_things_are_not_modules(tmp_path: Path) -> None:
     assert found.problems == ("0.9.9: is a link; not followed",)
 
 
-def test_unreadable_folders_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_folders_are_problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     release(tmp_path, "0.5.3")
     real = os.open
 

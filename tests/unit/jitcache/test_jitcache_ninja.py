@@ -64,7 +64,7 @@ def test_ninja_syntax(text: str, expected: list[str]) -> None:
 @pytest.mark.parametrize(
     "text", ["build\n", "build o cc\n", "build o:\n", "build : cc x\n", "build o: cc a$b$%\n", "??\n"]
 )
-def test_damaged_lines_are_skipped_and_said(text: str) -> None:
+def test_damaged_lines_are_skipped_and_reported(text: str) -> None:
     edges, whole = parse(text + "build ok: cc good\n")
     assert [edge.inputs for edge in edges][-1] == ["good"]
     assert not whole or len(edges) == 2

@@ -270,7 +270,7 @@ def test_all_asks_on_a_terminal(
     assert not list(shell.folder.rglob("*.so"))
 
 
-def test_what_stays_is_said(shell: LocalEngine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_stays_is_reported(shell: LocalEngine, capsys: pytest.CaptureFixture[str]) -> None:
     shelf = Shelf(shell.folder, "0.7.2.post1")
     shelf.module("one", (), ("both/a.cu",))
     shelf.module("two", (), ("both/b.cu",))

@@ -90,7 +90,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
     assert [entry.name for entry in tmp_path.iterdir()] == ["envgen.lock"]
 
 
-def test_everything_that_is_wrong_is_told_with_its_place(tmp_path: Path) -> None:
+def test_all_problems_have_their_places(tmp_path: Path) -> None:
     text = model.text_of(WHOLE).replace(f"digest: sha256:{A}", "digest: sha256:abc").replace("c" * 40, "main")
     text = text.replace("created: 7", "surprise: 7")
     (tmp_path / "envgen.lock").write_text(text)
@@ -128,7 +128,7 @@ def test_two_at_once(tmp_path: Path) -> None:
     assert multiprocessing.active_children() == []
 
 
-def test_changes_are_told_in_words() -> None:
+def test_changes_in_words() -> None:
     other = Lock(
         images={"host:5000/x/y:1": ImageLock("host:5000/x/y:1", f"sha256:{B}")},
         python={

@@ -92,7 +92,7 @@ SIZE = {
 }  # fmt: skip
 
 
-def test_what_fits_is_said() -> None:
+def test_the_context_that_fits_is_named() -> None:
     found = estimate(SIZE, 120 * GIB)
     assert found is not None and found.least is not None and found.sequence is not None
     assert found.least == 61 * GIB + ENGINE + found.sequence and found.context_that_fits == 131072
@@ -140,7 +140,7 @@ def test_weights_that_are_no_number_and_layers_that_are_no_list_are_unknown() ->
     assert cache_of({"layer_types": [{}], "num_key_value_heads": 1, "head_dim": 1}, "auto") is None
 
 
-def test_what_is_too_little_on_this_machine_is_said() -> None:
+def test_too_little_memory_on_this_machine_is_reported() -> None:
     found = estimate(SIZE, 120 * GIB)
     assert found is not None and found.least is not None and found.short(found.least) is None
     assert found.short(40 * GIB) == "memory: at least 71.8 GiB needed, 40.0 GiB available (page cache included)"

@@ -85,7 +85,7 @@ def answered(function: Callable[[], None]) -> Exception:
 
 
 @pytest.mark.parametrize("function", [on_purpose, not_yet, from_a_lookup])
-def test_what_is_said_on_purpose_is_a_refusal(function: Callable[[], None]) -> None:
+def test_an_error_raised_on_purpose_is_a_refusal(function: Callable[[], None]) -> None:
     assert isinstance(answered(function), Refused)
 
 

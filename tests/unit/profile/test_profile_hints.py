@@ -138,7 +138,7 @@ def test_what_a_hint_for_a_key_of_compose_names_is_accepted(tmp_path: Path, word
         ("mode: production\n", "it belongs below `defaults:` or below a profile"),
     ],
 )
-def test_a_key_in_the_wrong_place_is_told_its_place(tmp_path: Path, body: str, hint: str) -> None:
+def test_the_hint_for_a_key_in_the_wrong_place_names_the_right_one(tmp_path: Path, body: str, hint: str) -> None:
     assert problem_of(tmp_path, body).hint == hint
 
 

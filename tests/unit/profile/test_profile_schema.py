@@ -59,7 +59,7 @@ def test_shipped_files_pass_the_schema_and_the_loader(file: str) -> None:
     assert VALIDATOR.is_valid(yaml.safe_load(text))
 
 
-def test_committed_files_are_what_the_model_says() -> None:
+def test_committed_files_match_the_model() -> None:
     assert (ROOT / "envgen.schema.json").read_text() == schema.text(), "run scripts/regenerate"
     assert (ROOT / "docs/profile.md").read_text() == profile_page.text(), "run scripts/regenerate"
 

@@ -89,7 +89,7 @@ def test_a_variant_that_is_not_there(file: Path) -> None:
         load(file, "slow", "other")
 
 
-def test_what_a_variant_breaks_is_told_when_it_is_used(file: Path) -> None:
+def test_a_variant_that_breaks_a_profile_is_an_error_when_used(file: Path) -> None:
     file.write_text(TEXT.replace("[fast, debug]", "[fast, debug]\n        env: {debug: {A: 3}}"))
     assert load(file, "").variant == ""
     with pytest.raises(ProjectError) as caught:

@@ -76,6 +76,6 @@ def test_what_was_there_stays_when_writing_fails(tmp_path: Path, monkeypatch: py
     assert target.read_bytes() == b"old" and list(tmp_path.iterdir()) == [target]
 
 
-def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="can't be written"):
         write_bundle(tmp_path / "no" / "b.tar.gz", {"a": "x"})

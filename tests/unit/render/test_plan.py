@@ -280,7 +280,7 @@ def test_the_environment_of_up_has_absolute_paths(tmp_path: Path, monkeypatch: p
     assert compose_environment(given, tmp_path)["ENVGEN_BUILD__MAX_JOBS"] == "6"
 
 
-def test_protected_and_switched_off_packages_are_told_apart() -> None:
+def test_protected_and_switched_off_packages_are_separate() -> None:
     found = Plan(profile(pip=Pip(protect=("torch",), override=("numba",))))
     assert found.protect_words == ("record", "torch", "--off", "numba")
 

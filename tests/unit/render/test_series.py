@@ -103,7 +103,7 @@ def test_entries_that_are_refused(folder: Path, entry: str, reason: str) -> None
     assert "patches/vllm/series:1" in text
 
 
-def test_everything_that_is_wrong_is_said_at_once(folder: Path) -> None:
+def test_all_problems_at_once(folder: Path) -> None:
     write(folder, a=patch("vllm/a.py"))
     (folder / "series").write_text("a.patch\n../b\na.patch\nc.patch\n")
     text = refusal(folder)
@@ -111,7 +111,7 @@ def test_everything_that_is_wrong_is_said_at_once(folder: Path) -> None:
     assert "3 problems" in text
 
 
-def test_patches_without_a_series_are_said(folder: Path) -> None:
+def test_patches_without_a_series_are_an_error(folder: Path) -> None:
     (folder / "a.patch").write_text(patch("vllm/a.py"))
     assert "patches/vllm/series does not exist" in refusal(folder)
 
@@ -135,7 +135,7 @@ def test_a_link_inside_the_project_is_followed(folder: Path) -> None:
     assert load_series(folder.parent.parent, "vllm").patches[0].touches == ("vllm/a.py",)
 
 
-def test_a_link_to_itself_is_said(folder: Path) -> None:
+def test_a_link_to_itself_is_an_error(folder: Path) -> None:
     write(folder, a=patch("vllm/a.py"))
     (folder / "a.patch").unlink()
     (folder / "a.patch").symlink_to("a.patch")

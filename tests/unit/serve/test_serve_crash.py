@@ -84,7 +84,7 @@ def test_a_container_that_has_ended(tmp_path: Path) -> None:
     assert all(f"{name} " in members["README.txt"] for name in ("findings.json", "server.log", "processes.txt"))
 
 
-def test_what_hangs_or_breaks_is_told_in_its_place() -> None:
+def test_what_hangs_or_fails_leaves_its_reason_in_the_bundle() -> None:
     members = collect(Told(dataclasses.replace(ENDED, state="running"), broken=True), compose_files=[Path("/no/such")])
     assert members["server.log"] == "not available: the engine is gone\n"
     assert "did not end within" in members["processes.txt"] and "did not end within" in members["flashinfer.log"]

@@ -46,7 +46,7 @@ profiles:
 @pytest.mark.parametrize(
     ("user", "remapped", "noted"), [("root", True, True), ("root", False, False), ("host", True, False)]
 )
-def test_root_under_userns_remap_is_told_before_it_fails(
+def test_root_under_userns_remap_is_refused_before_it_fails(
     tmp_path: Path, user: str, remapped: bool, noted: bool, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
