@@ -28,7 +28,7 @@ from envgen.engine.client import Engine, connect
 from envgen.engine.compose import docker_program
 from envgen.engine.endpoint import find_endpoint, require_plugin
 from envgen.errors import BuildError, LockError, RefusedError, UsageError
-from envgen.explain import Cause, cause_of
+from envgen.explain import Explanation, cause_of
 from envgen.files import state_dir
 from envgen.lock.image import Difference, compare
 from envgen.lock.model import LOCAL, Change
@@ -147,7 +147,7 @@ class BuildOutcome:
     image_id: str
     compilers: str = ""
     result: BuildResult | None = None
-    cause: Cause | None = None  # what was behind a failure
+    cause: Explanation | None = None  # what was behind a failure
     log: str = ""
     pushed: tuple[str, ...] = ()
     changed: tuple[Change, ...] = ()  # since the image that was there was built
@@ -195,7 +195,7 @@ def _changed(job: Job) -> tuple[Change, ...]:
 
 def _run(
     job: Job, request: BuildRequest, how: str, on_step: Callable[[Step], None], on_tick: Callable[[], None]
-) -> tuple[BuildResult, Cause | None, str]:
+) -> tuple[BuildResult, Explanation | None, str]:
     """buildx, with its whole output in a log: the result, what was behind a failure, and the log's path."""
     _ = job.here.workspace
     with BuildLog(state_dir(job.here.root, "logs"), job.here.profile.name) as log:
@@ -204,12 +204,12 @@ def _run(
         result = buildx.build(request, on_line=log.say, on_step=on_step, on_tick=on_tick)
         cause = None if result.ok else _cause(result)
         if cause:
-            log.say(f"{cause.summary}: {cause.evidence}")
+            log.say(f"{cause.cause}: {cause.evidence}")
         log.say(f"ended with {result.code} after {result.seconds:.1f} s {result.image_id}")
     return result, cause, job.shown(log.path)
 
 
-def _cause(result: BuildResult) -> Cause | None:
+def _cause(result: BuildResult) -> Explanation | None:
     failed = result.failed
     lines = [*result.last_lines, *([failed.error] if failed else []), *result.error.splitlines()]
     return cause_of(lines, exit_code=failed.exit_code if failed else None)

@@ -98,5 +98,5 @@ def _causes(context: Context, engine: Engine) -> dict[str, str]:
             lines = engine.logs(one.id, tail=CAUSE_LINES).splitlines()
             cause = cause_of(lines, exit_code=one.exit_code, service=True, oom_killed=one.oom_killed)
             if cause is not None:
-                found[one.name] = cause.summary
+                found[one.name] = cause.cause
     return found

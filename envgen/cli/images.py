@@ -206,7 +206,7 @@ def _failure(outcome: BuildOutcome, result: BuildResult, quiet: bool) -> BuildEr
         name = outcome.job.steps.get(step.instruction) or step.title
         what += f" in step {shorten(name, 120)!r}{code}"
     if cause:
-        what += f"\n    {cause.summary}:\n    > {shorten(cause.evidence.strip(), 300)}"
+        what += f"\n    {cause.cause}:\n    > {shorten(cause.evidence.strip(), 300)}"
     elif step and step.exit_code is None:
         what += f"\n    {shorten(step.error, 500)}"
     hints = [cause.cure] if cause else []
@@ -226,7 +226,7 @@ def _document(outcome: BuildOutcome) -> dict[str, Any]:
         "exit_code": failed.exit_code if failed else None,
         "lines": result.last_lines[-SHOWN_LINES:],
         "error": result.error or None,
-        "cause": asdict(outcome.cause) if outcome.cause else None,
+        "cause": outcome.cause.data() if outcome.cause else None,
     }
     return {
         **head,

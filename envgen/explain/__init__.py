@@ -107,7 +107,7 @@ SHOWN = 400  # characters of a line that are shown as evidence
 
 @dataclass(frozen=True)
 class Explanation:
-    """A rule that matched. ``rule`` is a stable name; ``line`` counts from 1; ``failure``: False for a notice."""
+    """A rule that matched. ``rule``: its stable name; ``line``: from 1 (0: none); ``failure``: False for a notice."""
 
     rule: str
     cause: str
@@ -158,9 +158,13 @@ def _search(rule: Rule, pattern: Pattern, block: str, low: str, before: int) -> 
         if place >= 0:
             first = max(0, min(place - 60, end - begin - SHOWN))  # of a long line, the part around the match
             line, text = before + low.count("\n", 0, begin) + 1, block[begin:end][first : first + SHOWN].strip()
-            return Explanation(rule.rule, rule.cause, text, line, rule.cure, rule.link, not rule.notice, rule.rank)
+            return _explanation(rule, text, line)
         at = low.find(pattern.has, end)
     return None
+
+
+def _explanation(rule: Rule, evidence: str, line: int = 0) -> Explanation:
+    return Explanation(rule.rule, rule.cause, evidence, line, rule.cure, rule.link, not rule.notice, rule.rank)
 
 
 def log_lines(log: BinaryIO) -> Iterator[str]:
@@ -174,34 +178,24 @@ def log_lines(log: BinaryIO) -> Iterator[str]:
             line = log.readline(LONGEST)
 
 
-@dataclass(frozen=True)
-class Cause:
-    """The cause of a failure; ``kind`` is the rule's stable name."""
-
-    kind: str
-    summary: str
-    evidence: str
-    cure: str
-
-
 def cause_of(
     lines: Sequence[str],
     *,
     exit_code: int | None = None,
     service: bool = False,
     oom_killed: bool = False,
-) -> Cause | None:
+) -> Explanation | None:
     """The cause of a failure from its output; None if no rule matches.
 
     ``service``: the output is a service's, not a build's. ``oom_killed``: Docker's flag of the container.
     """
-    found = {one.rule: one.evidence for one in classify(lines, kind="serve" if service else "build") if one.failure}
-    if oom_killed:
-        found.setdefault("out_of_memory", "Docker reports that it was killed because memory ran out")
-    for rule in rules_for("serve" if service else "build"):
-        evidence = found.get(rule.rule)
-        if evidence is None and exit_code in rule.codes:
-            evidence = f"exit code {exit_code}"
-        if evidence is not None:
-            return Cause(rule.rule, rule.cause, evidence, rule.cure)
+    kind = "serve" if service else "build"
+    found = {explanation.rule: explanation for explanation in classify(lines, kind=kind)}
+    for rule in rules_for(kind):
+        if rule.rule in found and not rule.notice:
+            return found[rule.rule]
+        if oom_killed and rule.rule == "out_of_memory":
+            return _explanation(rule, "Docker reports that it was killed because memory ran out")
+        if exit_code in rule.codes:
+            return _explanation(rule, f"exit code {exit_code}")
     return None

@@ -197,8 +197,8 @@ class Launcher:
         # All lines have been shown; the last one says what failed, unless the disk is full: then anything fails.
         reason = lines[-1].removeprefix("envgen: ") if lines else ""
         hint = f"to look closer: envgen run {self.here.profile.chosen_variant} {self.name} sh"
-        if (cause := cause_of(lines)) and cause.kind == "no_space":
-            reason, hint = cause.summary, cause.cure
+        if (cause := cause_of(lines)) and cause.rule == "no_space":
+            reason, hint = cause.cause, cause.cure
         what = f"the mounted sources could not be installed (exit code {done.code})"
         raise ServiceError(what + (f": {reason}" if reason else ""), hint=hint)
 
@@ -256,10 +256,10 @@ def explained(
         code = container.exit_code or None if container and not container.running else None
         known = cause_of(lines, exit_code=code, service=True, oom_killed=container is not None and container.oom_killed)
         first = None if known else first_exception(lines)
-    kept = keep(failure, known.summary if known else str(first or ""))
+    kept = keep(failure, known.cause if known else str(first or ""))
     text = f"{what}: {failure.reason}"
     if known:
-        text += f"; cause: {known.summary}"
+        text += f"; cause: {known.cause}"
     if known and any(known.evidence in line for line in lines):
         text += f"\n  {shorten(known.evidence, SHOWN)}"
     elif first:

@@ -197,7 +197,7 @@ def test_a_failing_step_is_shown_with_its_cause(project: Project) -> None:
     assert "Unable to locate package envgen-no-such-package" in done.err
     assert "apt found no such package" in done.err and "the whole output is in .envgen/logs/build-prod-" in done.err
     document = project.envgen("build", *words, "--json", code=4).json
-    assert document["ok"] is False and document["failure"]["cause"]["kind"] == "debian_package"
+    assert document["ok"] is False and document["failure"]["cause"]["rule"] == "debian_package"
     assert document["failure"]["exit_code"] == 100 and document["image_id"] == ""
     assert project.envgen("build", "--json").json["ok"] is True
 
@@ -244,13 +244,13 @@ def test_causes(engine: Engine, tmp_path: Path, kind: str, text: str) -> None:
     assert not result.ok and result.image_id == ""
     lines = [*result.last_lines, *result.error.splitlines()]
     cause = cause_of(lines, exit_code=result.failed.exit_code if result.failed else None)
-    assert cause is not None and cause.kind == kind, lines
+    assert cause is not None and cause.rule == kind, lines
 
 
 def test_an_unknown_base_image(engine: Engine, tmp_path: Path, registry: str) -> None:
     result, _ = build(tmp_path, f"FROM {registry}/no/such:1\nRUN true\n")
     cause = cause_of([*result.last_lines, *result.error.splitlines()])
-    assert cause is not None and cause.kind == "unknown_base", result.error
+    assert cause is not None and cause.rule == "unknown_base", result.error
 
 
 @pytest.fixture

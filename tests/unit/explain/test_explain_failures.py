@@ -91,9 +91,9 @@ LOGS = [
 def test_known_failures(kind: str, log: str) -> None:
     cause = cause_of(["Collecting wheels", *log.splitlines(), "make: *** [Makefile:3: all] Error 1"])
     assert cause is not None
-    assert cause.kind == kind
+    assert cause.rule == kind
     assert cause.evidence and cause.evidence in log
-    assert cause.summary and cause.cure
+    assert cause.cause and cause.cure
 
 
 SERVICE_LOGS = [
@@ -151,7 +151,7 @@ SERVICE_LOGS = [
 @pytest.mark.parametrize(("kind", "log"), SERVICE_LOGS)
 def test_known_failures_of_services(kind: str, log: str) -> None:
     cause = cause_of(["INFO starting", *log.splitlines()], service=True)
-    assert cause is not None and cause.kind == kind
+    assert cause is not None and cause.rule == kind
 
 
 def test_the_kinds_above_are_rules() -> None:
@@ -175,13 +175,13 @@ def test_what_merely_looks_like_a_cause(line: str) -> None:
 def test_the_certain_cause_beats_an_early_warning() -> None:
     lines = ["WARNING: Retrying after connection broken: Read timed out.", "ok", "Killed", "make: *** Error 137"]
     cause = cause_of(lines, exit_code=2)
-    assert cause is not None and cause.kind == "killed" and cause.evidence == "Killed"
+    assert cause is not None and cause.rule == "killed" and cause.evidence == "Killed"
 
 
 def test_exit_137_alone_says_killed_not_why() -> None:
     cause = cause_of(["compiling"], exit_code=137)
-    assert cause is not None and (cause.kind, cause.evidence) == ("killed", "exit code 137")
-    assert "another program" in cause.summary and "whether it was memory" in cause.cure and "--max-jobs 1" in cause.cure
+    assert cause is not None and (cause.rule, cause.evidence) == ("killed", "exit code 137")
+    assert "another program" in cause.cause and "whether it was memory" in cause.cure and "--max-jobs 1" in cause.cure
 
 
 @pytest.mark.parametrize(
@@ -197,9 +197,9 @@ def test_what_a_healthy_service_prints(line: str) -> None:
 
 def test_what_the_engine_knows_of_memory_is_certain() -> None:
     cause = cause_of(["loading"], exit_code=137, service=True, oom_killed=True)
-    assert cause is not None and cause.kind == "out_of_memory" and "Docker" in cause.evidence
+    assert cause is not None and cause.rule == "out_of_memory" and "Docker" in cause.evidence
     better = cause_of(["torch.OutOfMemoryError: CUDA out of memory."], exit_code=137, service=True, oom_killed=True)
-    assert better is not None and better.kind == "cuda_memory"
+    assert better is not None and better.rule == "cuda_memory"
 
 
 def test_a_very_long_line_is_cut_in_the_evidence() -> None:
@@ -210,4 +210,4 @@ def test_a_very_long_line_is_cut_in_the_evidence() -> None:
 @given(st.lists(st.text()), st.none() | st.integers(-255, 255))
 def test_any_text_is_taken(lines: list[str], code: int | None) -> None:
     cause = cause_of(lines, exit_code=code)
-    assert cause is None or cause.kind in {rule.rule for rule in rules_for("build")}
+    assert cause is None or cause.rule in {rule.rule for rule in rules_for("build")}
