@@ -287,6 +287,7 @@ class Tail:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._kept = bytearray()
+        self.lines = 0  # that came, kept or not
         self._frames: Demultiplexer | None = Demultiplexer(lambda _channel, data: self._keep(data))
 
     def feed(self, data: bytes) -> None:
@@ -300,6 +301,7 @@ class Tail:
         self._keep(data)
 
     def _keep(self, data: bytes) -> None:
+        self.lines += data.count(b"\n")
         self._kept += data
         if len(self._kept) > 2 * self._limit:
             del self._kept[: -self._limit]

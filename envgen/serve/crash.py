@@ -148,7 +148,7 @@ def tree(found: Sequence[Process]) -> str:
 
 
 RECORD = "/run/envgen-memory"  # of docker/runtime/lib/memory-guard: two minutes, a line a second
-LOG_LINES = 1_000_000  # the most that a bundle holds of a server's log: hours of it at any real rate
+LOG_LINES = 100_000  # of a server's log: as many as LOG_LIMIT holds, with lines as servers write them
 _KERNEL_LINES = 2000
 _PATIENCE = 20.0  # seconds for one question to a container that may be stuck
 

@@ -117,11 +117,11 @@ def test_a_service_that_floods_its_log_is_given_up_in_time(make_project: Callabl
     """Each look reads what is new and ends; of a line of five million characters the beginning is shown."""
     flood = "head -c 5000000 /dev/zero | tr '\\\\0' x; echo; yes $(head -c 500 /dev/zero | tr '\\\\0' y)"
     text = SLOW.replace("while :; do seq 1 1000; sleep 0.1; done", flood)
-    text = text.replace("IMAGE", BASE).replace('        ports: ["127.0.0.1:PORT:8000"]\n', "").replace("TIMEOUT", "12s")
+    text = text.replace("IMAGE", BASE).replace('        ports: ["127.0.0.1:PORT:8000"]\n', "").replace("TIMEOUT", "5s")
     made = make_project("envgentestchatty", text)
     made.envgen("build")
     argv = [sys.executable, "-m", "envgen", "up", "web"]
-    done = subprocess.run(argv, cwd=made.root, capture_output=True, text=True, timeout=12 + TIME, check=False)
+    done = subprocess.run(argv, cwd=made.root, capture_output=True, text=True, timeout=5 + TIME, check=False)
     assert done.returncode == 5 and "not ready in time" in done.stderr, done.stderr[:5000]
     assert max(map(len, done.stderr.splitlines())) < 2500
 
