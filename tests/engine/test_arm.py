@@ -19,6 +19,7 @@ pytestmark = pytest.mark.engine
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 ARM_BASE = "envgen-test-arm-base:1"
+# In its start period Docker looks at the health every five seconds: each look costs a second of a core under QEMU.
 FILE = """
 default_profile: dev
 profiles:
@@ -39,7 +40,7 @@ profiles:
         mount: /workspace/lib
         console_scripts: [lib-cli]
     services:
-      dev: {{command: [sleep, infinity], health: {{command: [lib-cli], interval: 1s}}}}
+      dev: {{command: [sleep, infinity], health: {{command: [lib-cli], interval: 60s, start_period: 600s}}}}
 """
 
 
@@ -122,7 +123,7 @@ def test_a_lock_of_one_platform_is_not_used_for_another(project: Project, make_p
     text = (project.root / "envgen.lock").read_text().replace(ARM_BASE.partition(":")[0], BASE.rpartition(":")[0])
     (other.root / "envgen.lock").write_text(text.replace(":1:\n", f":{BASE.rpartition(':')[2]}:\n"))
     done = other.envgen("build", code=6)
-    assert "for linux/arm64, and this image is for linux/amd64" in done.err
+    assert "for linux/arm64, but this image is for linux/amd64" in done.err
     assert "envgen lock -p dev" in done.err
 
 

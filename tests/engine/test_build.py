@@ -177,7 +177,7 @@ def test_dry_run_does_nothing_and_shows_all(project: Project) -> None:
     project.envgen("build")
 
 
-def test_files_of_this_machine_that_are_missing_are_told_at_once(project: Project) -> None:
+def test_missing_files_of_this_machine_are_all_named_at_once(project: Project) -> None:
     done = project.envgen(
         "build", "--set", "network.ca_certificates=no.pem", "--set", "build.wheelhouse=nowhere", "--no-cache", code=6
     )

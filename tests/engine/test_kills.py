@@ -1,6 +1,6 @@
 """kill -9 at a random moment of a verb, many times: no internal error, no half state, nothing left after a prune.
 
-Ten in all, or ENVGEN_EXAMPLES: `ENVGEN_EXAMPLES=300 pytest -n 0 tests/engine/test_kills.py` is the whole trial.
+Four in all, or ENVGEN_EXAMPLES: `ENVGEN_EXAMPLES=300 pytest -n 0 tests/engine/test_kills.py` is the whole trial.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from envgen import files
 
 pytestmark = pytest.mark.engine
 
-KILLS = int(os.environ.get("ENVGEN_EXAMPLES", "10"))
+KILLS = int(os.environ.get("ENVGEN_EXAMPLES", "4"))
 VERBS = ("render", "lock", "clear", "build")
 FILE = f"""
 default_profile: prod

@@ -198,7 +198,7 @@ def test_an_edited_profile_is_stale_and_says_where(project: Project) -> None:
 
 
 @pytest.mark.usefixtures("locked")
-def test_an_unknown_package_is_said_with_its_step(project: Project) -> None:
+def test_an_unknown_package_is_named_with_its_step(project: Project) -> None:
     file = project.root / "envgen.yaml"
     text, lock = file.read_text(), (project.root / "envgen.lock").read_text()
     file.write_text(text.replace("sniffio", "sniffio==99.99"))

@@ -59,7 +59,7 @@ def test_a_moved_tag_is_seen_when_it_is_asked_for(open_registry: str, tmp_path: 
     assert pinned.digest == first["index"]
 
 
-def test_what_is_not_there_is_said(open_registry: str, tmp_path: Path) -> None:
+def test_what_is_missing_is_named(open_registry: str, tmp_path: Path) -> None:
     with pytest.raises(LockError, match=r"nothing:1: 127\.0\.0\.1:\d+ has no such image"):
         resolve(f"{open_registry}/nothing:1", tmp_path)
 

@@ -34,6 +34,6 @@ def test_a_running_container_answers(engine: Engine, container: str) -> None:
     assert isinstance(found, dict) and "No module named 'vllm'" in found["unasked"][0]["why"]
 
 
-def test_an_image_without_that_python_is_told(engine: Engine) -> None:
+def test_an_image_without_that_python_is_named(engine: Engine) -> None:
     with pytest.raises(Exception, match=r"python9|executable file not found"):
         run.ask(run.in_image(engine, BASE), "python9", PROGRAM, REQUEST, timeout=60)
