@@ -19,7 +19,7 @@ from envgen.app import build as builds
 from envgen.app.build import BuildOutcome, Job
 from envgen.app.session import Session
 from envgen.app.status import drift
-from envgen.cli.common import answer, print_json, reporting, wants_json
+from envgen.cli.common import answer, json_option, print_json, reporting, wants_json
 from envgen.engine.buildx import OWN, BuildResult, Options, Step, argv_of
 from envgen.engine.client import Engine, connect
 from envgen.errors import BuildError, EngineError, ExitCode, UsageError
@@ -346,8 +346,8 @@ def _recorded(manifest: Manifest) -> Iterator[str]:
 @click.command()
 @click.argument("first")
 @click.argument("second")
-@reporting
-def diff(session: Session, first: str, second: str) -> int:
+@json_option
+def diff(first: str, second: str) -> int:
     """List the inputs that differ between FIRST and SECOND. Each is a lock file or an image.
 
     Exits with 1 if they differ.
