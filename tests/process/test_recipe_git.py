@@ -44,4 +44,4 @@ def test_a_recipe_of_a_repository(tmp_path: Path) -> None:
     found = made.envgen("recipe", "list", "--from", "file:///nowhere", env=own, code=2)
     assert "git fetch failed" in found.err
     found = made.envgen("recipe", "list", "--from", "ext::sh -c id", env=own, code=2)
-    assert "is not a folder" in found.err
+    assert "is neither a folder nor" in found.err
