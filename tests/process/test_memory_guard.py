@@ -71,7 +71,7 @@ def test_a_small_limit_has_a_small_floor(guard: Any, tmp_path: Path, used: int, 
 @pytest.mark.parametrize("limit", ["max", str(1 << 62), str(500 * GIB), ""])
 def test_a_limit_above_all_memory_is_none(guard: Any, tmp_path: Path, limit: str) -> None:
     (own,) = guard.Machine(str(machine(tmp_path, left=50 * GIB, limit=limit, used=40 * GIB))).cgroups
-    assert own.total == 0 and own.taken() == 40 * GIB
+    assert own.total == 0 and own.usage() == 40 * GIB
 
 
 def test_a_machine_that_waits_for_memory_is_low_before_the_floor(guard: Any, tmp_path: Path) -> None:
