@@ -1,4 +1,4 @@
-"""A deployment: one profile, of one folder, on one engine. What a use case asks of it is looked up once."""
+"""A deployment: one profile, of one folder, on one engine. Whatever a use case asks about it is looked up once."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ ENGINE_FILE = "compose/this-engine.yaml"
 
 @dataclass(frozen=True)
 class Deployment:
-    """``profile`` has its machine's folders. ``node``: the name; "" for the engine that Docker itself would use.
+    """``profile`` has the folders of its machine. ``node``: the machine's name; "" for Docker's current engine.
 
-    ``dotenv``: the secrets that this terminal lacks and the project's `.env` has. ``shared``: the profile as it was
-    before it got a machine's folders.
+    ``dotenv``: secrets from the project's `.env` that are not set in this terminal. ``shared``: the profile before a
+    machine's folders were put in.
     """
 
     profile: Profile
@@ -50,18 +50,18 @@ class Deployment:
     shared: Profile | None = None
 
     def knowing(self, **values: Any) -> Deployment:
-        """The same, where some of what it would look up is known; what it has looked up stays."""
+        """A copy with ``values`` in place of what it would look up. What it has looked up already stays."""
         made = copy.copy(self)
         made.__dict__.update(values)
         return made
 
     @property
     def shell(self) -> Mapping[str, str]:
-        """The variables of this terminal, and the secrets of `.env` that it lacks."""
+        """The variables of this terminal, and secrets from `.env` that are not set in it."""
         return {**self.dotenv, **os.environ}
 
     def on(self, node: str) -> Deployment:
-        """The same on this machine, with its folders; "": as it is."""
+        """The same profile on machine ``node``, with that machine's folders; "" for Docker's current engine."""
         shared = self.shared or self.profile
         return replace(self, profile=on_machine(shared, node), node=node, shared=shared)
 
@@ -73,29 +73,29 @@ class Deployment:
 
     @cached_property
     def endpoint(self) -> Endpoint:
-        """The address of its engine."""
+        """The address of the engine."""
         return find_endpoint(self._environment)
 
     @cached_property
     def engine(self) -> Engine:
-        """Its engine. EngineError with the machine's name."""
+        """The engine, connected. EngineError names the machine."""
         try:
             return connect(self._environment)
         except EngineError as error:
             raise (named(self.node, error) if self.node else error) from None
 
     def connect(self) -> Engine:
-        """``engine``, as a question that can be handed on."""
+        """``engine`` as a method, to be called elsewhere."""
         return self.engine
 
     @property
     def gpu(self) -> GpuMode:
-        """How its engine gives containers a GPU."""
+        """How the engine gives containers a GPU."""
         return self._gpu[0]
 
     @property
     def lacks_gpu(self) -> Problem | None:
-        """Why its engine can't give the GPU that the profile requires."""
+        """Why the engine can't provide the GPU that the profile requires; None if it can."""
         return self._gpu[1]
 
     @cached_property
@@ -104,7 +104,7 @@ class Deployment:
         return (wanted, None) if wanted is GpuMode.NONE else gpu_offered(self.engine.info(), wanted)
 
     def docker(self, *words: str) -> list[str]:
-        """A command of Docker's own program for this machine."""
+        """A command of the docker CLI for this machine."""
         context = self.profile.nodes[self.node].context if self.node else "default"
         return ["docker", *([] if context == "default" else ["--context", context]), *words]
 
@@ -112,21 +112,21 @@ class Deployment:
         """``text`` with the machine in front."""
         return f"{self.node}: {text}" if self.node else text
 
-    # The image, and what it was made of
+    # The image, and what it was built from
 
     @cached_property
     def image(self) -> Image | None:
-        """The profile's image, as the engine has it."""
+        """The profile's image on the engine; None if it is not built."""
         return self.engine.image(self.profile.image_name)
 
     @cached_property
     def lock(self) -> ProfileLock | None:
-        """The lock that the image was built with, or else the lock file's."""
+        """The lock that the image was built with; without an image, that of the lock file."""
         return lock_of_image(self.profile, self.root, self._labels)
 
     def to_build(self, *, unlocked: bool = False) -> Deployment:
-        """The same by the lock file as it is now, whatever the image was built with; ``unlocked``: by none."""
-        made = replace(self)  # nothing that was rendered by another lock
+        """The same with the current lock file, whatever the image was built with. ``unlocked``: with none."""
+        made = replace(self)  # a fresh copy: nothing rendered with another lock
         return made.knowing(lock=None if unlocked else lock_of(self.profile, self.root))
 
     @property
@@ -135,35 +135,35 @@ class Deployment:
 
     @cached_property
     def rendered(self) -> Rendered:
-        """The files as rendered for the image; nothing is written."""
+        """The files as rendered for the image, in memory."""
         return render_profile(self.profile, self.lock, root=self.root)
 
     @property
     def digest(self) -> str:
-        """Of what is rendered for it now."""
+        """The digest of ``rendered``, as the image's label has it."""
         return self.rendered.digest
 
     @property
     def outdated(self) -> list[Change]:
-        """What has changed since the image was built, as far as the image records what it was built from."""
+        """What has changed since the image was built, as far as its labels tell."""
         if self.image is None or self.image.labels.get("dev.envgen.render") == self.digest:
             return []
         return changed(self.image.labels.get(INPUTS_LABEL, ""), self.rendered.inputs)
 
     @cached_property
     def workspace(self) -> Workspace:
-        """The rendered files below the project's folder; written when first asked for."""
+        """The rendered files in the project's folder; written on first use."""
         return lay_out(self.rendered, self.profile, self.root)
 
     # Services
 
     @cached_property
     def compose(self) -> Compose:
-        """Its Compose project, for all services."""
+        """The Compose project of all services."""
         return self._compose(tuple(self.profile.services))
 
     def to_start(self, service: str) -> Deployment:
-        """The same for a start of ``service``."""
+        """The same with Compose files for a start of ``service``."""
         return self.knowing(compose=self._compose((service,)))
 
     def _compose(self, services: Sequence[str]) -> Compose:
@@ -193,14 +193,14 @@ class Deployment:
         return Compose(endpoint, chosen, root / "compose", env)
 
     def containers(self, services: Sequence[str] = (), *, all: bool) -> tuple[Container, ...]:
-        """The containers of these services (none named: everything of the profile). UsageError for an unknown name."""
+        """The containers of ``services`` (default: of the whole profile). UsageError for an unknown name."""
         for name in services:
             known_service(self.profile, name)
         found = ours(self.engine.containers(self.profile.compose_name, all=all), self.root)
         return tuple(one for one in found if not services or one.service in services)
 
     def running(self, service: str) -> Container:
-        """The container of a running service of ours. NotFoundError with the command that starts it."""
+        """The container of a running service. NotFoundError with the command that starts it."""
         known_service(self.profile, service)
         self.require_name()
         found = self.engine.containers(self.profile.compose_name, service)
@@ -213,17 +213,17 @@ class Deployment:
 
     @cached_property
     def cache_key(self) -> str:
-        """The key of its kernel cache, as `envgen up` mounts it; "" where it has none."""
+        """The key of the kernel cache that `envgen up` mounts; "" if there is none."""
         return namespace(self.profile, self.lock, series_of(self.profile, self.root))
 
     @cached_property
     def caches(self) -> dict[str, Mount]:
-        """Its caches by name, as `envgen up` mounts them; not all need be there yet."""
+        """The caches by name, as `envgen up` mounts them. They may not exist yet."""
         places = places_of(self.profile, self.root, self.cache_key)
         return {name: Mount(*place) for name, place in zip(self.profile.caches, places, strict=True)}
 
     def mounts(self, service: str) -> list[Mount]:
-        """What Compose would mount: of volumes those that exist, for a throw-away container must not create them."""
+        """What Compose would mount, without volumes that do not exist: a throw-away container must not create them."""
         profile, machine = self.profile, names.compose_environment(self.profile, self.root)
         found = []
         for name, source in profile.mounted_sources.items():
@@ -237,7 +237,10 @@ class Deployment:
         return [one for one in found if one.kind != "volume" or self.engine.volume(one.source) is not None]
 
     def throw_away(self, service: str, memory: int = run.MEMORY) -> tuple[run.Execute, list[Mount]]:
-        """A runner in a container of its own with what Compose would mount and set, as far as it exists; the mounts."""
+        """A throw-away container with the mounts and variables of the service. Returns its runner and the mounts.
+
+        Mounts that do not exist are left out.
+        """
         mounted = self.mounts(service)
         if self.engine.info().local:
             mounted = [one for one in mounted if one.kind == "volume" or Path(one.source).exists()]
@@ -247,16 +250,16 @@ class Deployment:
         )  # fmt: skip
         return inside, mounted
 
-    # Its name on the engine. Containers, image and overlay go by NAME-PROFILE, so two folders with one `name:` would
-    # take each other's: the name is the folder's that has containers under it.
+    # The name on the engine. Containers, image and overlay are called NAME-PROFILE, so folders with the same `name:`
+    # would use each other's. The name belongs to the folder that has containers under it.
 
     def other_folder(self) -> Path | None:
-        """The other project folder that has containers under this name."""
+        """Another project folder that has containers under this name; None if there is none."""
         found = (elsewhere(one, self.root) for one in self.engine.containers(self.profile.compose_name, all=True))
         return next((folder for folder in found if folder), None)
 
     def require_name(self) -> None:
-        """RefusedError, with both folders, where the name is another folder's."""
+        """RefusedError with both folders if the name belongs to another one."""
         other, name = self.other_folder(), self.profile.compose_name
         if other is not None:
             gone = "; that folder no longer exists" if self.engine.info().local and not other.exists() else ""
@@ -268,7 +271,7 @@ class Deployment:
 
 
 def known_service(profile: Profile, name: str) -> None:
-    """UsageError with a near match unless the profile has a service of that name."""
+    """UsageError with a similar name unless the profile has a service ``name``."""
     if name not in profile.services:
         near = difflib.get_close_matches(name, profile.services, 1)
         raise UsageError(
@@ -281,13 +284,13 @@ def known_service(profile: Profile, name: str) -> None:
 
 
 def docker_environment(machine: Machine) -> dict[str, str]:
-    """Our variables, pointing Docker at one machine. `default` is what Docker uses anyway."""
+    """The environment that points Docker at ``machine``. The context `default` changes nothing."""
     context = {} if machine.context == "default" else {"DOCKER_CONTEXT": machine.context}
     return {key: value for key, value in os.environ.items() if key != "DOCKER_HOST" or not context} | context
 
 
 def host_of(profile: Profile, node: str) -> str:
-    """The host of the engine of this machine; "" where its address can't be read, which ``connect`` reports."""
+    """The address of a machine's engine; "" if it can't be read, which ``connect`` reports."""
     try:
         return find_endpoint(docker_environment(profile.nodes[node]) if node else None).host
     except EngineError:
@@ -295,7 +298,7 @@ def host_of(profile: Profile, node: str) -> str:
 
 
 def require_described(profile: Profile, service: str) -> None:
-    """UsageError where ``nodes`` lacks a machine that the service runs on."""
+    """UsageError if ``nodes`` does not describe a machine that the service runs on."""
     cluster = profile.services[service].cluster
     missing = [node for node in cluster.nodes if node not in profile.nodes] if cluster else []
     if missing:
@@ -307,7 +310,7 @@ def require_described(profile: Profile, service: str) -> None:
 
 
 def on_machine(profile: Profile, name: str) -> Profile:
-    """The profile with the folders of this machine for its caches; "": as it is."""
+    """The profile with machine ``name``'s folders for its caches; "" changes nothing."""
     own = profile.nodes[name].caches if name else {}
     caches = {
         key: replace(cache, host=own[key]) if cache.host is not None and key in own else cache
@@ -317,7 +320,7 @@ def on_machine(profile: Profile, name: str) -> Profile:
 
 
 def rank_environment(profile: Profile, root: Path, cluster: Cluster, name: str) -> dict[str, str]:
-    """What the rendered Compose files need on one machine."""
+    """The variables that the rendered Compose files need on machine ``name``."""
     machine = profile.nodes[name]
     found = names.compose_environment(on_machine(profile, name), root)
     found |= {
@@ -332,10 +335,10 @@ def rank_environment(profile: Profile, root: Path, cluster: Cluster, name: str) 
 
 
 def engine_file(profile: Profile, root: Path, folder: Path, gpu: GpuMode, unmapped: Holds[str] = ()) -> Path | None:
-    """The Compose file below ``folder`` that overrides what this engine can't use as rendered; None: not needed.
+    """The Compose file in ``folder`` that overrides what this engine can't use as rendered; None if none is needed.
 
-    ``gpu``: how it gives GPUs, if at all. ``unmapped``: services whose user has to be this machine's, on an engine that
-    changes the numbers of users.
+    ``gpu``: how the engine gives containers GPUs. ``unmapped``: services that must run with this machine's user ID on
+    an engine that remaps user IDs.
     """
     path, services = folder / ENGINE_FILE, dict[str, str]()
     for name, service in profile.services.items():

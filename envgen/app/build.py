@@ -1,4 +1,4 @@
-"""A build of a profile: files, request, whether the image is up to date anyway; the build; two builds compared."""
+"""Build a profile's image; build it twice and compare."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from envgen.text import first_of, progress
 
 @dataclass(frozen=True)
 class Job:
-    """A build; ``here`` has the lock that it is to hold to."""
+    """One build. ``here`` has the lock that the build follows."""
 
     here: Deployment
     target: str = ""  # the stage to stop after; its image has a name of its own
@@ -51,7 +51,7 @@ class Job:
 
     @property
     def folder(self) -> Path:
-        """The folder of what is really used: rendered with all layers, unlike the committed files."""
+        """The folder of the files that are used: rendered with all layers, unlike the committed ones."""
         return state_dir(self.here.root, "render") / self.here.profile.name
 
     @property
@@ -61,24 +61,24 @@ class Job:
 
     @property
     def steps(self) -> dict[str, str]:
-        """What its steps do, by instruction."""
+        """What each step does, by its instruction."""
         return names_in(self.text)
 
     def compilers(self, engine: Engine | None, options: Options) -> str:
-        """One sentence on what compilers of a build will do."""
+        """One sentence about how many compilers will run."""
         return host.compilers(self.max_jobs(options), engine.info() if engine else None)
 
     def max_jobs(self, options: Options) -> int | None:
         return self.here.profile.build.max_jobs.count if options.max_jobs is None else options.max_jobs
 
     def shown(self, path: Path) -> str:
-        """A path below the project, as people read it."""
+        """``path``, relative to the project where it is inside."""
         root = self.here.root
         return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
 
 
 def job_of(here: Deployment, target: str = "", *, unlocked: bool = False) -> Job:
-    """Render what is to be built (nothing is written). UsageError for a ``target`` that is not a stage of it."""
+    """Render the build in memory. UsageError if ``target`` is not a stage of the Dockerfile."""
     job = Job(here.to_build(unlocked=unlocked), target)
     stages = stages_in(job.text)
     if target and target not in stages:
@@ -87,7 +87,7 @@ def job_of(here: Deployment, target: str = "", *, unlocked: bool = False) -> Job
 
 
 def request_of(job: Job, options: Options) -> BuildRequest:
-    """The request to buildx. Refuses when a file of this machine that it names is not there."""
+    """The request for buildx. RefusedError if a file that the profile names does not exist."""
     profile = job.here.profile
     paths = compose_environment(profile, job.here.root)
     if problems := tuple(preflight.files(profile, job.here.root)):
@@ -102,7 +102,7 @@ def request_of(job: Job, options: Options) -> BuildRequest:
         job.folder,
         options,
         tags=options.tags if options.push else (job.image, *options.tags),
-        # The layers have this time anyway; as an argument it also reaches the image's own record of its making.
+        # Files in layers have this time anyway; the argument also sets `created` in the image's metadata.
         args={"SOURCE_DATE_EPOCH": str(job.here.lock.epoch)} if job.here.lock else {},
         pass_args=proxy_arguments(),
         secrets=secrets,
@@ -113,7 +113,7 @@ def request_of(job: Job, options: Options) -> BuildRequest:
 
 
 def require_builder(builder: str, engine: Engine) -> None:
-    """RefusedError where there is no builder."""
+    """RefusedError if the engine has no BuildKit and no other builder is named."""
     if builder == buildx.OWN and engine.info().product == "Podman":
         raise RefusedError(
             "Podman has no BuildKit, and envgen builds with that: name a builder of buildx in BUILDX_BUILDER",
@@ -122,10 +122,10 @@ def require_builder(builder: str, engine: Engine) -> None:
 
 
 def up_to_date(job: Job, options: Options, engine: Engine) -> str:
-    """The id of the image if a build is known to change nothing; "": BuildKit has to be asked.
+    """The image's ID if a build would change nothing; "" if only BuildKit can tell.
 
-    The image says which files it was built from. What they do not name is a base image without a lock: the image must
-    have its layers, and other variables and labels only where the Dockerfile sets them. Wheels BuildKit compares.
+    A label says which files the image was built from. They do not identify an unlocked base image: the image must have
+    its layers, and its variables and labels except those that the Dockerfile sets. A wheelhouse is left to BuildKit.
     """
     known = options.plain and not job.target and not job.here.profile.build.wheelhouse
     image = engine.image(job.image) if known else None
@@ -141,16 +141,16 @@ def up_to_date(job: Job, options: Options, engine: Engine) -> str:
 
 @dataclass(frozen=True)
 class BuildOutcome:
-    """What became of a build. Without a ``result`` the image was up to date."""
+    """How a build ended. ``result`` is None if the image was up to date."""
 
     job: Job
     image_id: str
     compilers: str = ""
     result: BuildResult | None = None
-    cause: Explanation | None = None  # what was behind a failure
+    cause: Explanation | None = None  # of a failure
     log: str = ""
     pushed: tuple[str, ...] = ()
-    changed: tuple[Change, ...] = ()  # since the image that was there was built
+    changed: tuple[Change, ...] = ()  # since the existing image was built
 
 
 def build(
@@ -161,7 +161,7 @@ def build(
     options: Options,
     unlocked: bool = False,
 ) -> BuildOutcome:
-    """Try the patches, hold the lock against the project, and build what is not up to date."""
+    """Try the patches, check the lock, and build the image unless it is up to date."""
     here = job.here
     try_patches(here)  # before Docker is asked for anything
     if not unlocked:
@@ -178,7 +178,7 @@ def build(
     progress(how)
     result, cause, log = _run(job, request, how, on_step, on_tick)
     if result.ok and options.builder != buildx.OWN and not options.push and (image := here.engine.image(job.image)):
-        result = replace(result, image_id=image.id)  # of what it sent, the builder knows the manifest's digest alone
+        result = replace(result, image_id=image.id)  # another builder reports only the manifest's digest
     if options.plain and before and before.id == result.image_id:
         return BuildOutcome(job, before.id, changed=changed)
     pushed = options.tags if result.ok and options.push else ()
@@ -186,7 +186,7 @@ def build(
 
 
 def _changed(job: Job) -> tuple[Change, ...]:
-    """What has changed since the image that is there was built, and is printed."""
+    """Print and return what has changed since the existing image was built."""
     changed = () if job.target else tuple(job.here.outdated)
     if lines := first_of([str(one) for one in changed], 12):
         progress(f"{job.image} is older: {'; '.join(lines)}")
@@ -196,7 +196,7 @@ def _changed(job: Job) -> tuple[Change, ...]:
 def _run(
     job: Job, request: BuildRequest, how: str, on_step: Callable[[Step], None], on_tick: Callable[[], None]
 ) -> tuple[BuildResult, Explanation | None, str]:
-    """buildx, with its whole output in a log: the result, what was behind a failure, and the log's path."""
+    """Run buildx and log all of its output. Returns its result, the cause of a failure, and the log's path."""
     _ = job.here.workspace
     with BuildLog(state_dir(job.here.root, "logs"), job.here.profile.name) as log:
         log.say(f"$ {shlex.join(buildx.argv_of(request))}")
@@ -216,7 +216,7 @@ def _cause(result: BuildResult) -> Explanation | None:
 
 
 def pull(session: Session) -> tuple[str, str]:
-    """Pull the base image with Docker's own program, which knows the user's logins; name and id of the image."""
+    """Pull the base image with the docker CLI, which has the user's logins. Returns the image's name and ID."""
     profile, root = session.profile(), session.loaded().project.root
     lock = lock_of(profile, root)
     name = base_image(profile.base.image, lock)
@@ -242,7 +242,7 @@ def pull(session: Session) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Verified:
-    """Both images, and in what their content differs."""
+    """The IDs of two images, the seconds that each took, and the differences in their content."""
 
     ids: tuple[str, ...]
     seconds: tuple[float, ...]
@@ -250,11 +250,11 @@ class Verified:
 
 
 def verify(session: Session) -> Verified:
-    """Build without cache from two folders and compare. The two images are removed again."""
+    """Build without cache from two folders, and compare. Both images are removed afterwards."""
     job = job_of(session.deployment())
     here, engine = job.here, job.here.engine
     if here.lock is None:
-        raise UsageError("there is no envgen.lock, so no two builds need be alike", hint="`envgen lock`")
+        raise UsageError("without an envgen.lock, two builds may differ", hint="`envgen lock`")
     require_lock(here)
     _ = here.workspace
     names = [f"envgen-verify-{here.profile.compose_name}:{number}" for number in (1, 2)]
@@ -269,7 +269,7 @@ def verify(session: Session) -> Verified:
 
 
 def _twice(job: Job, request: BuildRequest, names: Sequence[str]) -> list[BuildResult]:
-    """Once from the project, once from a copy of what the build reads in another folder."""
+    """Build from the project's folder, then from a copy of it elsewhere."""
     results = []
     with files.Scratch("verify") as folder:
         copy = Path(folder, "context")
@@ -288,7 +288,7 @@ def _twice(job: Job, request: BuildRequest, names: Sequence[str]) -> list[BuildR
 
 
 def _differences(engine: Engine, names: Sequence[str]) -> Sequence[Difference]:
-    progress("the image IDs differ, as times do: comparing the content")
+    progress("the image IDs differ, as timestamps do: comparing the content")
     with files.Scratch("verify") as folder:
         paths = [Path(folder, f"{number}.tar") for number in (1, 2)]
         for name, path in zip(names, paths, strict=True):

@@ -1,7 +1,7 @@
 """A service on several machines: started together, watched together, stopped together.
 
-vLLM's ranks notice little of each other: an idle head never learns that a worker died, and a worker that its head
-died. So any container that ends, with whatever exit code, is the end of all of them.
+vLLM's ranks hardly notice each other: an idle head never learns that a worker died, nor a worker that its head died.
+So when any container ends, with whatever exit code, all are stopped.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Group:
     service: str
 
     def start(self, *, wait_for_it: bool, timeout: float | None) -> Started:
-        """Start the workers, then the head; wait until it answers while all are watched.
+        """Start the workers, then the head; watch all ranks until the head answers.
 
-        ServiceError when any rank ends: then all are down, and the first one to end is named.
+        ServiceError if any rank ends: then all are stopped, and the error names the first to end.
         """
         head, *workers = self.ranks
         watch, at, began = Watch(progress, SICKNESS), "", time.monotonic()
@@ -64,7 +64,7 @@ class Group:
             watch.over.set()
 
     def _awaited(self, watch: Watch, started: Started, timeout: float | None) -> Awaited:
-        """How the head became ready. ServiceError when any rank ends before it is."""
+        """How the head became ready. ServiceError if any rank ends before that."""
         head = watch.ranks[-1]
         launcher = self._launcher(head.here, watch)
         ready = in_background(lambda: launcher.wait(started.container.id, timeout))
@@ -81,13 +81,13 @@ class Group:
             except NotReady as error:
                 failure = error.failure
                 if started.already and failure.container and failure.container.running:
-                    raise launcher.failed(failure) from None  # it ran before, and goes on running
-                # The end of another rank may be the reason, and the news of it still on its way.
+                    raise launcher.failed(failure) from None  # it ran before and keeps running
+                # The cause may be another rank's end, which has not been reported yet.
                 watch.report(head, failure)
         raise self._failed(watch, "is not ready")
 
     def stay(self) -> None:
-        """Watch a service that runs until a rank ends; then stop all and raise ServiceError. Ctrl-C leaves it."""
+        """Watch a running service until a rank ends; then stop all and raise ServiceError. Ctrl-C leaves it running."""
         watch = Watch(progress)
         try:
             for here in self.ranks:
@@ -111,10 +111,10 @@ class Group:
         return launcher
 
     def _failed(self, watch: Watch, verdict: str) -> EnvgenError:
-        """The error to raise once nothing is left. The first rank that ended is the cause."""
+        """Stop all ranks. Returns the error, which names the first rank that ended as the cause."""
         rank, failure = watch.first.result()
         watch.over.set()
-        engines = {one.here.node: one.engine for one in watch.ranks}  # connected to again, where need be
+        engines = {one.here.node: one.engine for one in watch.ranks}  # reconnected where necessary
         now = Group(tuple(one.knowing(engine=engines.get(one.node, one.engine)) for one in self.ranks), self.service)
         at, here = next((at, one) for at, one in enumerate(now.ranks) if one.node == rank.here.node)
         launcher = now._launcher(here, watch)
@@ -126,7 +126,7 @@ class Group:
         return error
 
     def take_down(self) -> list[str]:
-        """End all ranks at the same time; what could not be done, with the command to type there."""
+        """Stop all ranks in parallel. Returns what could not be done, with the command to type on that machine."""
 
         def one(here: Deployment) -> str:
             try:

@@ -1,4 +1,4 @@
-"""Bundles: of a service that failed, and what `envgen doctor --bundle` collects for a diagnosis elsewhere."""
+"""Bundles: crash bundles of services that failed, and those of `envgen doctor --bundle`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LOGS = 3  # newest build logs
 
 @hurried(PATIENCE)
 def write_report(target: Path, diagnoses: Sequence[Diagnosis]) -> None:
-    """Collect and write_report; of several machines, a folder each. What can't be had is a sentence in its place."""
+    """Write the bundle of `doctor --bundle`; each of several machines has a folder. What is not available is named."""
     members = collect_report(diagnoses)
     write_bundle(target, members, known=set().union(*(secrets_of(one) for one in diagnoses)))
     count = counted(len(members), "file")
@@ -41,7 +41,7 @@ def write_report(target: Path, diagnoses: Sequence[Diagnosis]) -> None:
 
 
 def collect_report(diagnoses: Sequence[Diagnosis]) -> dict[str, bytes | str]:
-    """The members by name."""
+    """The files of the bundle, by name."""
     found = joined(diagnoses)
     about = "Made by `envgen doctor --bundle`. Secrets, home folders, host and user names were taken out.\n"
     members: dict[str, bytes | str] = {
@@ -73,7 +73,7 @@ def collect_report(diagnoses: Sequence[Diagnosis]) -> dict[str, bytes | str]:
 
 
 def secrets_of(one: Diagnosis) -> set[str]:
-    """Values to look for everywhere: of the shell, of what the profile calls secrets, of the container."""
+    """Values to remove everywhere: of the shell, of the profile's secrets, of the container."""
     container, named = one.report.context.container, one.subject.here.profile.secrets
     inside = dict(container.env) if container else {}
     known = {*secret_values(os.environ), *secret_values(inside)}
@@ -92,7 +92,7 @@ def _files(subject: Subject) -> dict[str, bytes | str]:
 
 
 def _end(path: Path) -> bytes | str:
-    """A file, or the end of a long one; a link may lead to private files."""
+    """The end of a file. Links are not followed: they may lead to private files."""
     try:
         with files.opened(path, follow=False) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_BYTES))
@@ -105,10 +105,9 @@ FOLDER = "crash"  # below the state folder, which git ignores
 
 
 def write(here: Deployment, service: str, failure: StartFailure, cause: str) -> str:
-    """Collect what ``service`` left behind and write it to .envgen/crash/; returns the file's path.
+    """Write what ``service`` left behind, the log's cause and doctor's report to .envgen/crash/. Returns the path.
 
-    The log's cause and doctor's report are added. A bundle that can't be written is reported on stderr, and the
-    path is empty: the failure itself matters more.
+    If the bundle can't be written, that is printed and the path is "": the failure itself matters more.
     """
     identity, files = failure.container.id if failure.container else "", [here.root / here.profile.compose_file]
     findings = _findings(failure, cause)
@@ -116,12 +115,12 @@ def write(here: Deployment, service: str, failure: StartFailure, cause: str) -> 
 
 
 def _findings(failure: StartFailure, cause: str) -> dict[str, Any]:
-    """What is known of a failure as plain data, the reason first."""
+    """A failure as plain data, the reason first."""
     return {**{name: value for name, value in vars(failure).items() if name != "container"}, "cause": cause}
 
 
 def bundle_writer(places: Sequence[Deployment], service: str, culprit: str = "") -> Callable[[StartFailure, str], str]:
-    """What a Launcher calls when a start fails. Several machines get a folder each; ``culprit`` failed first."""
+    """The function that a Launcher calls when a start fails. ``culprit``: the machine that failed first."""
 
     def keep(failure: StartFailure, cause: str) -> str:
         findings, head = _findings(failure, cause), places[0]
@@ -129,7 +128,7 @@ def bundle_writer(places: Sequence[Deployment], service: str, culprit: str = "")
         def of(here: Deployment) -> dict[str, bytes]:
             mine = here.node == culprit
             container = failure.container if mine else None
-            if container is None and here.node:  # raises where the machine is out of reach
+            if container is None and here.node:  # raises if the machine can't be reached
                 found = here.engine.containers(here.profile.compose_name, service, all=True)
                 container = found[0] if found else None
             facts = findings if mine else {"reason": f"{culprit} failed first"}
@@ -166,7 +165,7 @@ def _members(
     engine, profile = here.engine, here.profile
     facts = {"profile": profile.name, "variant": profile.variant, "image": profile.image_name, **findings}
     found = collect(engine, container_id, service, compose_files=compose_files, secrets=profile.secrets, findings=facts)
-    # All that the rules know in the whole log, best first.
+    # Every cause that the rules find in the log, best first.
     known = classify(found["server.log"].decode("utf-8", "replace").splitlines(), kind="serve")
     members = {**found, "explanations.json": as_json([one.data() for one in known]).encode()}
     return members | ({"doctor.json": _doctor(here, service)} if examine else {})
@@ -191,7 +190,7 @@ def _written(here: Deployment, service: str, collected: Callable[[], Mapping[str
 
 
 def _doctor(here: Deployment, service: str) -> bytes:
-    """What `envgen doctor` finds right now, in the container if it still runs."""
+    """What `envgen doctor` finds now, in the container if it still runs."""
     try:
         context, extra = gather(Subject(here, service))
         document: Any = report.as_data(report.examine(context, extra))

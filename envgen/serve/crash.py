@@ -1,4 +1,4 @@
-"""What is left of a service that failed, collected before anything is removed, and the archive that shows it to others.
+"""What a failed service leaves behind, collected before its container is removed; and the archive to send to others.
 
 ``collect`` never raises for what it can't get: the member then has the reason. Secrets and names are taken out when the
 archive is written: every member redacted, equal bytes for equal members, written whole or not at all.
@@ -39,7 +39,7 @@ def write_bundle(
 
 
 def archive(members: Mapping[str, bytes | str], *, known: Iterable[str] = ()) -> bytes:
-    """The bytes of such an archive: names sorted, no times, no owners."""
+    """The archive as bytes: names sorted, no times, no owners."""
     known, cleaned = tuple(known), dict[str, bytes]()
     for name, content in members.items():
         path = PurePosixPath(redact(name, known=known))
@@ -57,7 +57,7 @@ def archive(members: Mapping[str, bytes | str], *, known: Iterable[str] = ()) ->
 
 
 def as_json(document: Any) -> str:
-    """A document as a member; what JSON lacks becomes what is nearest to it."""
+    """``document`` as JSON; types that JSON lacks become similar ones."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -83,12 +83,12 @@ _LIST = (
     'if s=$(cat "$p/stat" 2>/dev/null); then '
     "printf '%s\\t%s\\n' \"$s\" \"$(tr '\\0\\n\\t' '   ' <\"$p/cmdline\" 2>/dev/null)\"; fi; done; true"
 )
-_PAGE = 4096  # bytes; what /proc counts resident memory in, on x86-64 and on ARM kernels with small pages
+_PAGE = 4096  # bytes: the unit of resident memory in /proc on x86-64 and on ARM kernels with small pages
 
 
 @dataclass(frozen=True)
 class Process:
-    """One process as its container sees it. ``state`` is the kernel's letter; ``memory`` resident bytes."""
+    """A process as its container sees it. ``state``: the kernel's letter; ``memory``: resident bytes."""
 
     pid: int
     parent: int
@@ -100,12 +100,12 @@ class Process:
 
     @property
     def zombie(self) -> bool:
-        """True when it has ended and its parent has not collected its exit status."""
+        """Whether it has ended and its parent has not collected its exit status."""
         return self.state == "Z"
 
 
 def processes(engine: Engine, container_id: str, *, timeout: float = 15) -> tuple[Process, ...]:
-    """Every process of a running container, by number. EngineError when it doesn't run or has no shell."""
+    """Every process of a running container, by ID. EngineError if it does not run or has no shell."""
     done = engine.exec(container_id, ["sh", "-c", _LIST], timeout=timeout)
     if done.code:
         reason = last_printed(done.stderr or done.stdout, done.code)
@@ -219,7 +219,7 @@ def collect(
 
 
 def _ask(make: Callable[[], Any]) -> Any:
-    """What ``make`` gives, or the sentence why it could not."""
+    """What ``make`` returns, or why it failed."""
     try:
         return make()
     except (EngineError, ProcessError, OSError, ValueError) as error:
@@ -234,7 +234,7 @@ def _text(make: Callable[[], str]) -> str:
 def _not_running(container: Container | None) -> str:
     if container is None:
         return "no container: nothing of it runs\n"
-    # The kernel ends whatever is left in a container when its first process ends.
+    # When the first process of a container ends, the kernel ends all others.
     return f"the container is {container.state} (exit code {container.exit_code}): no process of it is left\n"
 
 

@@ -1,8 +1,7 @@
-"""What a running container and the settings of its service differ in, and whether `up` would replace it.
+"""How a running container differs from the settings of its service, and whether `up` would replace it.
 
-A server that runs is only replaced when the user asks for it: loading a large model takes minutes, so nothing that
-depends on the moment may cost a reload. Variables that only the first terminal had (HF_TOKEN) are taken from the
-running container; whatever else differs is named, each by itself.
+A running server is replaced only if the user asks for it: loading a large model takes minutes. Variables that only the
+first terminal had (HF_TOKEN) are taken from the running container; every other difference is named.
 """
 
 from __future__ import annotations
@@ -25,23 +24,23 @@ CONFIG_HASH = "com.docker.compose.config-hash"
 
 
 def recreate_refused(profile: Profile, service: str, differences: Sequence[str]) -> RefusedError:
-    """The service runs with other settings; replacing it has to be asked for."""
+    """The error for a service that runs with other settings, with the command that replaces it."""
     head = Problem(f"{service} is running, and a start with the current settings would replace it:")
     last = Problem(differences[-1], hint=f"envgen up {service} {profile.chosen_variant} --recreate")
     return RefusedError(problems=(head, *map(Problem, differences[:-1]), last))
 
 
 def keep_moment(here: Deployment, running: Container) -> Deployment:
-    """``here`` with the values of ``running`` for whatever this terminal doesn't decide."""
+    """``here`` with the values of ``running`` for variables that this terminal does not set."""
     shell = here.shell
     kept = {name: running.env[name] for name in _passed(here.profile) if running.env.get(name) and name not in shell}
     return here.knowing(compose=replace(here.compose, env={**here.compose.env, **kept}))
 
 
 def settings_differ(here: Deployment, found: Iterable[Container]) -> dict[str, bool]:
-    """Container id -> whether Compose would replace it for its settings. One that can't be compared is left out.
+    """Container ID -> whether Compose would replace it because of its settings. What can't be compared is left out.
 
-    Compose leaves a digest of a service's settings on its container; the image is not in it.
+    Compose labels a container with a digest of its service's settings, which does not cover the image.
     """
     asked: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
     answers = {}
@@ -62,22 +61,22 @@ def _digests(compose: Compose) -> Mapping[str, str]:
 
 
 def missing_here(here: Deployment, running: Container) -> tuple[str, ...]:
-    """The profile's secrets that the running container has and this terminal lacks."""
+    """The profile's secrets that are set in the running container and not in this terminal."""
     shell = here.shell
     return tuple(name for name in here.profile.secrets if running.env.get(name) and name not in shell)
 
 
 def differences(here: Deployment, service: str, running: Container) -> tuple[str, ...]:
-    """One line for each setting that makes Compose replace ``running``; empty when it would leave it alone.
+    """A line for each setting that makes Compose replace ``running``; empty if Compose would keep it.
 
-    Compose itself decides (its dry run); the lines are ours. Raises ProcessError when Compose fails.
+    Compose's dry run decides; the lines are ours. ProcessError if Compose fails.
     """
     done = here.compose.run("--dry-run", "up", "--detach", "--no-build", "--pull", "never", service)
     lines = (done.stdout + b"\n" + done.stderr).decode(errors="replace").splitlines()
     if not any(line.rstrip().endswith(" Recreate") for line in lines):
         return ()
     found = tuple(_named(here.engine, here.profile, _wanted(here.compose, service), running))
-    return found or ("settings of the Compose file that have no line of their own here",)
+    return found or ("other settings of the Compose file",)
 
 
 def _passed(profile: Profile) -> tuple[str, ...]:
@@ -85,7 +84,7 @@ def _passed(profile: Profile) -> tuple[str, ...]:
 
 
 def _wanted(compose: Compose, service: str) -> Mapping[str, Any]:
-    text = compose.run("config", "--format", "json", service).stdout.replace(b"$$", b"$")  # it doubles every one
+    text = compose.run("config", "--format", "json", service).stdout.replace(b"$$", b"$")  # Compose doubles each `$`
     try:
         return dict(read_json(text)["services"][service])
     except (ValueError, KeyError, TypeError):
@@ -105,7 +104,7 @@ def _named(engine: Engine, profile: Profile, wanted: Mapping[str, Any], running:
         shown += [f"+{redact(word)}" for word in command if word not in old]
         yield f"command: {' '.join(shown) or 'the same words in another order'}"
     user = str(wanted.get("user") or "")
-    if user != running.user and (user or ":" in running.user):  # without a user of its own it has the image's
+    if user != running.user and (user or ":" in running.user):  # an unset user is the image's
         yield f"user: {running.user or 'root'} is now {user or 'root'}"
     yield from _environment(engine, profile, wanted.get("environment") or {}, running)
     yield from _mounts(wanted.get("volumes") or [], running)
@@ -117,7 +116,7 @@ def _environment(engine: Engine, profile: Profile, wanted: Mapping[str, Any], ru
     inherited = base.env if base else {}
     for name, value in sorted(wanted.items()):
         old = running.env.get(name)
-        if value is None or old == str(value):  # None: passed on where the terminal has it, and it has not
+        if value is None or old == str(value):  # None: passed on from the terminal, where it is not set
             continue
         if name in _passed(profile):
             yield f"environment: {name} has another value"
@@ -140,7 +139,7 @@ def _mounts(wanted: Sequence[Any], running: Container) -> Iterator[str]:
         elif target not in old:
             yield f"mount: {target} is new"
         elif new[target].startswith("/") and old[target] != new[target]:
-            if any(target.startswith(f"{other}/") for other in moved):  # what is mounted in it has gone with it
+            if any(target.startswith(f"{other}/") for other in moved):  # mounts inside it moved with it
                 continue
             moved.append(target)
             yield f"mount: {target} is {old[target]}, and is now {new[target]}"

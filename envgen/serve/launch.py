@@ -34,15 +34,15 @@ Say = Callable[[str], None]
 SHOWN = 300  # characters of the line that proves a cause
 LAST_LINES = 30  # of the log, in an error message
 LONGEST_SHOWN = 2000  # characters of each
-CAUSE_LINES = 5000  # of the log, for the cause: what ends a server is often told long before its last words
+CAUSE_LINES = 5000  # of the log, for the cause: it is often printed long before the last lines
 _UNDECLARED = re.compile(r"`([^`@]+)(?:@[^`]*)?` depends on `([^`]+)`, but doesn't declare it as a build dependency")
-# Keeps what a failed service left behind (its cause: "" where it is unknown); returns where, or "".
+# Saves what a failed service left behind: (failure, cause or "") -> path of the crash bundle, or "".
 Keep = Callable[[StartFailure, str], str]
 
 
 @dataclass(frozen=True)
 class Started:
-    """A service that runs. ``awaited``: how it became ready; unknown without waiting."""
+    """A running service. ``awaited``: how it became ready; the default if nobody waited."""
 
     container: Container
     seconds: float
@@ -52,13 +52,13 @@ class Started:
 
 
 def key_of(here: Deployment) -> str:
-    """The key that the profile's servers want, from this terminal or `.env`; "" where they want none."""
+    """The API key of the profile's servers, from this terminal or `.env`; "" if they need none."""
     return here.shell.get(API_KEY, "") if API_KEY in here.profile.secrets else ""
 
 
 @dataclass(frozen=True)
 class Begun:
-    """A container that was created or ran ``already``. ``began``: seconds (monotonic); ``before``: what was there."""
+    """A container that was created or ran ``already``. ``began``: monotonic seconds. ``before``: older containers."""
 
     container: Container
     began: float
@@ -68,16 +68,16 @@ class Begun:
 
 @dataclass
 class Launcher:
-    """Starts the service ``name``. ``say`` gets a line of progress at a time, ``keep`` every failure before anything is
+    """Starts the service ``name``. ``say`` prints a line of progress; ``keep`` saves a failure before the container is
     removed."""
 
     here: Deployment
     name: str
     say: Say
     keep: Keep = lambda _failure, _cause: ""
-    default_hint: str = ""  # the hint where no cause is known
+    default_hint: str = ""  # the hint if no cause is known
     verdict: str = "is not ready"
-    created: bool = False  # from then on it can be left alone
+    created: bool = False  # from then on, Ctrl-C leaves it running
 
     @property
     def service(self) -> Service:
@@ -91,7 +91,7 @@ class Launcher:
     def begin(self) -> Begun:
         """Create or update the container and install mounted sources. ServiceError with the reason if it fails."""
         began = time.monotonic()
-        before: set[str] | None = None  # until it is our turn, nothing there is of this start
+        before: set[str] | None = None  # until we have the lock, no container is ours
         install = preflight.is_development(self.here.profile)
         try:
             with self._alone():
@@ -106,7 +106,7 @@ class Launcher:
             if install and self.service.interactive:
                 self._install("exec", "-T")
             return Begun(container, began, already, frozenset(before))
-        except NotReady as error:  # made, and not started
+        except NotReady as error:  # created, but not started
             failed = self.failed(error.failure)
             self._clean_up(before)
             raise failed from None
@@ -117,12 +117,12 @@ class Launcher:
             self._clean_up(before)
             raise
         except KeyboardInterrupt:
-            if not self.created:  # later it is only the waiting that ends
+            if not self.created:  # later, only the waiting ends
                 self._clean_up(before)
             raise
 
     def finish(self, begun: Begun, awaited: Callable[[], Awaited]) -> Started:
-        """How it became ready, by ``awaited``. ServiceError with the reason; what was begun is removed then."""
+        """The started service, once ``awaited`` returns. ServiceError if it fails; its container is removed."""
         try:
             return self._started(begun.container, begun.began, begun.already, awaited())
         except NotReady as error:
@@ -136,16 +136,16 @@ class Launcher:
             raise
 
     def _alone(self) -> contextlib.AbstractContextManager[None]:
-        """One start of a profile at a time: Compose would take the other's half-made container for its own."""
+        """One start of a profile at a time: Compose would use a container that another start is still creating."""
         root, name = self.here.root, self.here.profile.name
 
         def wait() -> None:
-            self.say(f"  another `envgen up` starts a service of profile {name}: waiting for it")
+            self.say(f"  another `envgen up` is starting a service of profile {name}: waiting for it")
 
         return files.locked(state_dir(root, "state") / f"up-{name}.lock", within=root, on_wait=wait)
 
     def await_ready(self, container: Container, timeout: float | None) -> Started:
-        """Wait for a container that runs already. ServiceError when it fails; nothing is removed then."""
+        """Wait for a running container. ServiceError if it fails; nothing is removed."""
         began = time.monotonic()
         try:
             awaited = self.wait(container.id, timeout)
@@ -155,13 +155,13 @@ class Launcher:
 
     def _started(self, container: Container, began: float, already: bool, awaited: Awaited) -> Started:
         container = self.here.engine.container(container.id) or container
-        if already:  # its phases were over before we looked; what we saw of them is the time it took to read its log
+        if already:  # its phases were over: we measured how long it took to read its log
             awaited = replace(awaited, phases={})
         return Started(container, time.monotonic() - began, self.url, already, awaited)
 
     @property
     def url(self) -> str:
-        """Where the service answers on the engine's machine; empty if it publishes nothing."""
+        """The service's address on the engine's machine; "" if it publishes no port."""
         return service_url(self.service, self.here.compose.endpoint.host)
 
     def _create(self) -> Container:
@@ -173,7 +173,7 @@ class Launcher:
         if done.code and (refused := preflight.changed_meanwhile(self.here, self.name, lines)):
             raise refused
         if done.code:
-            # Made and not started (a port, a runtime, a program that is not there): Compose's words are the log.
+            # Created but not started (a port, a runtime, a missing program): Compose's output is the log.
             raise NotReady(
                 StartFailure(f"docker compose ended with {done.code}", found[0] if found else None, lines=tuple(lines))
             )
@@ -187,14 +187,14 @@ class Launcher:
             self.say(f"  {lines[-1]}")
 
     def _install(self, *how: str) -> None:
-        """The in-image command installs what is not installed yet; it needs nothing when all is."""
+        """Install mounted sources that are not installed yet, with the command in the image."""
         lines: list[str] = []
         done = self.here.compose.stream(*how, self.name, "envgen-install", on_line=lambda line: self._note(line, lines))
         if not done.code:
             return
         if lacking := undeclared(self.here.profile, self.name, lines):
             raise lacking
-        # All lines have been shown; the last one says what failed, unless the disk is full: then anything fails.
+        # All lines were printed. The last one says what failed; but on a full disk anything may fail.
         reason = lines[-1].removeprefix("envgen: ") if lines else ""
         hint = f"to look closer: envgen run {self.here.profile.chosen_variant} {self.name} sh"
         if (cause := cause_of(lines)) and cause.rule == "no_space":
@@ -209,32 +209,32 @@ class Launcher:
         return 60.0 if health is None else 60.0 + health.start_period.seconds + health.interval.seconds * health.retries
 
     def wait(self, container_id: str, timeout: float | None) -> Awaited:
-        """Until it is ready; NotReady. The time starts here: installing mounted sources before it can need minutes."""
+        """Wait until it is ready; NotReady otherwise. The time-out starts after the installation of sources."""
         url = reachable_url(self.service, self.here.compose.endpoint)
         waiter = Waiter(self.here.engine, self.name, self.service, url, self.say, key_of(self.here))
         return waiter.wait(container_id, time.monotonic() + (timeout if timeout is not None else self._patience()))
 
     def failed(self, failure: StartFailure) -> ServiceError:
-        """The error to raise. It is called before anything is removed."""
+        """Save a crash bundle and return the error to raise. Called before the container is removed."""
         self.say(f"  {self.name}: {failure.reason}; saving a crash bundle")
         again = f"envgen up {self.name} {self.here.profile.chosen_variant} --no-wait keeps it running for a closer look"
         if failure.container is not None and not failure.container.running:
-            again = ""  # it ends again, waited for or not
+            again = ""  # it would end again
         fitting = partial(in_profile, profile=self.here.profile, service=self.name)
         return explained(
             self.here.engine, f"{self.name} {self.verdict}", failure, self.keep, self.default_hint or again, fitting
         )
 
     def _clean_up(self, before: Collection[str] | None) -> None:
-        """Remove what this start has created. What was there before stays."""
+        """Remove what this start created. Older containers stay."""
         if before is None:
             return
         with contextlib.suppress(ProcessError):
             now = self.here.engine.containers(self.here.profile.compose_name, all=True)
-            others = [one for one in now if one.service != self.name]  # of an `up` beside this one
+            others = [one for one in now if one.service != self.name]  # of another `up`
             if before or others:
                 if all(one.id in before for one in now if one.service == self.name):
-                    return  # it ran before this start, and goes on running
+                    return  # it ran before this start and keeps running
                 self.here.compose.run("rm", "--stop", "--force", self.name)
             else:
                 self.here.compose.run("--profile", "*", "down", "--remove-orphans")
@@ -244,9 +244,9 @@ class Launcher:
 def explained(
     engine: Engine, what: str, failure: StartFailure, keep: Keep, hint: str, fitting: Callable[[str], str] = str
 ) -> ServiceError:
-    """The error for a service that failed: reason and cause, the last lines, the bundle, what to do.
+    """The error for a failed service: reason, cause, last lines, bundle, and what to do.
 
-    ``hint``: where no cause is known; ``fitting``: makes a rule's cure one for this service.
+    ``hint``: used if no cause is known. ``fitting``: adapts a rule's cure to this service.
     """
     container = failure.container
     log = engine.logs(container.id, tail=CAUSE_LINES) if container else ""
@@ -273,20 +273,22 @@ def explained(
 
 
 def in_profile(cure: str, profile: Profile, service: str) -> str:
-    """A rule's ``cure`` for this service: its commands name the profile, too."""
+    """``cure`` with the service and the profile in its commands."""
     named = re.sub(r"(`envgen \w+)(?= SERVICE)", lambda match: f"{match[1]} {profile.chosen}", cure)
     return named.replace("SERVICE", service)
 
 
 def what_next(profile: Profile, service: str) -> str:
-    """The commands for a service that is left to itself."""
+    """The commands for a service that keeps starting."""
     chosen = profile.chosen
     return f"`envgen ps {chosen}`, `envgen logs {chosen} -f {service}`, `envgen down {chosen}`"
 
 
 def undeclared(profile: Profile, service: str, lines: Sequence[str]) -> ServiceError | None:
-    """What uv explains where the build of a mounted source imports what is not installed. Its own advice is for a
-    build in isolation: here the profile lists what is installed before, or the image has it."""
+    """The error if the build of a mounted source imports a missing package.
+
+    uv's own advice is for isolated builds; here the profile lists what is installed before, or the image has it.
+    """
     found = next((match for line in lines if (match := _UNDECLARED.search(line))), None)
     for name, source in profile.mounted_sources.items() if found else ():
         if found and canonicalize_name(source.distribution) == found[1]:
@@ -301,9 +303,9 @@ def undeclared(profile: Profile, service: str, lines: Sequence[str]) -> ServiceE
 
 
 def service_url(service: Service, engine_host: str) -> str:
-    """``http://address:port`` of the port that answers HTTP; empty if the service publishes none.
+    """``http://address:port`` of the port that answers HTTP; "" if the service publishes none.
 
-    ``engine_host``: the engine's address (unix://... or tcp://host:port); ports are published on that machine.
+    ``engine_host``: the engine's address (unix://... or tcp://host:port); ports are published on its machine.
     """
     port = _answering(service)
     if port is None:
@@ -318,7 +320,7 @@ def _answering(service: Service) -> PortMapping | None:
 
 
 def reachable_url(service: Service, endpoint: Endpoint) -> str:
-    """The same service as this process reaches it: what an ssh:// engine publishes, through ssh."""
+    """The URL at which this process reaches the service; for an ssh:// engine, through a forwarded port."""
     port = _answering(service)
     if port is None or not endpoint.host.startswith("ssh://"):
         return service_url(service, endpoint.host)

@@ -1,5 +1,4 @@
-"""What must be true before a service is started (all problems at once), and the folders and volumes that are made
-ready."""
+"""Checks before a service starts, all problems at once; and its folders and volumes, made ready."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ from envgen.render.environment import OVERLAY, overlay_volume
 from envgen.text import GIB, first_of, progress
 
 RENDER_LABEL = "dev.envgen.render"
-Holder = Callable[[PortMapping], str]  # who has a port, in words; "" for a free one
+Holder = Callable[[PortMapping], str]  # who uses a port, in words; "" if it is free
 # "Bind for 127.0.0.1:8000 failed: port is already allocated", "failed to bind host port 127.0.0.1:8000/tcp: address
 # already in use", "failed to bind host port for 127.0.0.1:8000:172.18.0.2:8000/tcp: ..."
 _BIND = re.compile(
@@ -47,7 +46,7 @@ _CLONES = {
 
 
 class PreflightError(EnvgenError):
-    """The service can't be started as things are; carries all reasons. ``only_weights``: fetching them is enough."""
+    """The service can't start; all reasons. ``only_weights``: nothing but weights is missing."""
 
     exit_code = ExitCode.REFUSED
 
@@ -58,7 +57,7 @@ class PreflightError(EnvgenError):
 
 @dataclass(frozen=True)
 class Preflight:
-    """What was found on the way: which GPU mode to use, the container that already runs, and notes to print."""
+    """What the checks found: the GPU mode to use, the container that already runs, and notes to print."""
 
     gpu: GpuMode
     running: Container | None
@@ -66,11 +65,10 @@ class Preflight:
 
 
 def check(here: Deployment, name: str, weights: Callable[[], Iterable[Problem]] = tuple) -> Preflight:
-    """Look at image, mounts, ports, GPU runtime, files and weights.
+    """Check image, mounts, ports, GPU, files and weights. PreflightError with every problem.
 
-    ``weights``: what keeps it from loading its model, asked only where the image is there and the service does not run
-    already.
-    Raises PreflightError with every problem. Starts, pulls and writes nothing.
+    ``weights``: what keeps the service from loading its model; asked only if the image exists and the service does not
+    run. Nothing is started, pulled or written.
     """
     notes: list[str] = []
     profile, engine = here.profile, here.engine
@@ -91,7 +89,7 @@ def check(here: Deployment, name: str, weights: Callable[[], Iterable[Problem]] 
 
 
 def exposure(profile: Profile, name: str) -> list[str]:
-    """A note where every machine in the network can reach the service."""
+    """A note if every machine in the network can reach the service."""
     service, open_to_all = profile.services[name], exposed(profile, name)
     if not open_to_all:
         return []
@@ -100,20 +98,20 @@ def exposure(profile: Profile, name: str) -> list[str]:
 
 
 def check_once(here: Deployment, name: str) -> None:
-    """What a one-off container needs: image, checkouts, files, a GPU where one is wanted. PreflightError without."""
+    """What a one-off container needs: image, checkouts, files, and the GPU of the profile. PreflightError."""
     problems = [*of_image(here), *refusals(here, name, running=True)]
     if problems:
         raise PreflightError(name, tuple(problems))
 
 
 def refusals(here: Deployment, name: str, *, running: bool, notes: list[str] | None = None) -> tuple[Problem, ...]:
-    """What `up` would refuse besides a stale image and taken ports: checkouts, files, memory, the GPU.
+    """What `up` refuses besides an old image and taken ports: checkouts, files, memory, the GPU.
 
-    ``running``: the service has its memory already. ``notes`` gets what may still go wrong.
+    ``running``: the service already has its memory. ``notes`` gets what may still go wrong.
     """
     profile, root = here.profile, here.root
     service, problems = profile.services[name], list[Problem]()
-    if here.engine.info().local:  # what a remote engine's machine has can't be seen here
+    if here.engine.info().local:  # a remote engine's machine can't be checked from here
         problems += [*_mounts(profile, root), *_own_mounts(profile, root, name), *files(profile, root)]
         if service.needs_memory is not None and not running:
             short, memory_notes = check_memory(service.needs_memory.bytes, unified=profile.gpu is not GpuMode.NONE)
@@ -126,7 +124,7 @@ def refusals(here: Deployment, name: str, *, running: bool, notes: list[str] | N
 
 
 def of_image(here: Deployment) -> Iterator[Problem]:
-    """What is wrong with the profile's image, beside one of what is rendered now."""
+    """Whether the profile's image is missing or older than what is rendered now."""
     profile, image = here.profile, here.image
     what = "is not built"
     if image is not None:
@@ -138,8 +136,7 @@ def of_image(here: Deployment) -> Iterator[Problem]:
 
 
 def check_again(here: Deployment, container: Container) -> None:
-    """PreflightError where ``container`` would end and not start again: folders that it mounts, as the profile still
-    has it, are gone."""
+    """PreflightError if folders that ``container`` mounts are gone: it would stop and not start again."""
     if here.engine.info().local:
         profile, root = here.profile, here.root
         mounted = {mount.source for mount in container.mounts}
@@ -149,18 +146,18 @@ def check_again(here: Deployment, container: Container) -> None:
 
 
 def _place(root: Path, path: str) -> Path:
-    """A folder of the profile on this machine, as Compose has it in a container."""
+    """The absolute path of a folder of the profile, as Compose resolves it."""
     return Path(os.path.normpath(root / Path(path).expanduser()))
 
 
 def _elsewhere(profile: Profile, name: str) -> str:
-    """The hint for a checkout that is not where the profile has it."""
+    """The hint for a checkout that is somewhere else."""
     wanted = f"sources: {{{name}: {{origin: {{checkout: /path/to/{name}}}}}}}"
     return f"write `{wanted}` below profiles.{profile.name} in envgen.local.yaml"
 
 
 def _clone(source: Source, folder: Path) -> str:
-    """The command that makes a checkout that fits the `binaries` of a source; "" where nobody knows it."""
+    """The command that clones a checkout for the `binaries` of a source; "" if it is not known."""
     if source.binaries is None or source.distribution not in _CLONES:
         return ""
     words = ("git", "clone", "--branch", f"v{source.binaries.version}", *_CLONES[source.distribution])
@@ -168,7 +165,7 @@ def _clone(source: Source, folder: Path) -> str:
 
 
 def _mounts(profile: Profile, root: Path, among: Collection[str] | None = None) -> Iterator[Problem]:
-    """What is wrong with checkouts. ``among``: with these alone."""
+    """What is wrong with checkouts; with ``among``, only with those folders."""
     for name, source in profile.mounted_sources.items():
         assert source.origin.checkout is not None
         folder, hint = _place(root, source.origin.checkout.path), _elsewhere(profile, name)
@@ -202,7 +199,7 @@ def _has_package(folder: Path, package: str) -> bool:
 
 
 def files(profile: Profile, root: Path) -> Iterator[Problem]:
-    """What the profile names on this machine and is not there: the CA file, the wheelhouse."""
+    """Missing files of this machine that the profile names: the CA file, the wheelhouse."""
     for key, found, kind, there in (
         ("network.ca_certificates", profile.network.ca_certificates, "file", Path.is_file),
         ("build.wheelhouse", profile.build.wheelhouse, "folder", Path.is_dir),
@@ -212,7 +209,7 @@ def files(profile: Profile, root: Path) -> Iterator[Problem]:
 
 
 def ports(engine: Engine, profile: Profile, name: str, mine: tuple[Container, ...]) -> Iterator[Problem]:
-    """Ports of the service that are taken, and not by its own container ``mine``."""
+    """Ports of the service that something other than its own containers ``mine`` uses."""
     service = profile.services[name]
     own = {port.host for container in mine for port in container.ports}
     wanted = [port for port in service.host_ports if port.host not in own]
@@ -226,7 +223,7 @@ def ports(engine: Engine, profile: Profile, name: str, mine: tuple[Container, ..
 
 
 def _free_ports(profile: Profile, name: str, holder: Holder, *taken: int) -> str:
-    """The hint for ports that are taken: all ports of the service, with the next free number for each of those."""
+    """The hint for taken ports: all ports of the service, the taken ones with the next free number."""
     service = profile.services[name]
     if service.network is not None:
         return "stop it, or let the server listen on another port"
@@ -240,8 +237,7 @@ def _free_ports(profile: Profile, name: str, holder: Holder, *taken: int) -> str
 
 
 def changed_meanwhile(here: Deployment, name: str, lines: Sequence[str]) -> RefusedError | None:
-    """What Compose prints where a port was taken, or a mounted folder went, between the check and the start, as the
-    check would say it."""
+    """The check's error for what Compose printed, if a port was taken or a mounted folder removed since the check."""
     profile, root = here.profile, here.root
     gone = next((found[1] or found[2] for line in lines if (found := _VANISHED.search(line))), None)
     if gone is None:
@@ -265,7 +261,7 @@ def changed_meanwhile(here: Deployment, name: str, lines: Sequence[str]) -> Refu
 
 
 def holders(engine: Engine) -> Holder:
-    """Who has a port of the engine's machine. Of a remote one its containers alone are known."""
+    """Who uses a port of the engine's machine. On a remote one, only its containers are known."""
     listeners = host.listening() if engine.info().local else ()
     everybody = engine.containers()
 
@@ -280,14 +276,14 @@ def holders(engine: Engine) -> Holder:
 
 
 def is_development(profile: Profile) -> bool:
-    """True where sources are mounted and installed into the overlay."""
+    """Whether sources are mounted and installed into the overlay."""
     return profile.mode is Mode.DEVELOPMENT and bool(profile.mounted_sources)
 
 
 def check_memory(needed: int, *, unified: bool, root: Path = Path("/")) -> tuple[list[Problem], list[str]]:
-    """Problems when fewer than ``needed`` bytes can be had on this machine; else notes on what may still go wrong.
+    """A problem if less than ``needed`` bytes are available on this machine; else notes on what may still go wrong.
 
-    ``unified``: a GPU is used. Where it shares this memory, CUDA counts the page cache as used.
+    ``unified``: a GPU is used; if it shares this memory, CUDA counts the page cache as used.
     """
     try:
         meminfo = (root / "proc/meminfo").read_text(encoding="utf-8")
@@ -295,23 +291,23 @@ def check_memory(needed: int, *, unified: bool, root: Path = Path("/")) -> tuple
         meminfo = ""
     available = mem_available(meminfo)
     if available is None:
-        return [], ["free memory is unknown: /proc/meminfo does not have it"]
+        return [], ["free memory is unknown: it is not in /proc/meminfo"]
     if available < needed:
-        message = f"it needs {needed / GIB:.1f} GiB of memory, and {available / GIB:.1f} GiB can be had"
+        message = f"it needs {needed / GIB:.1f} GiB of memory, and {available / GIB:.1f} GiB are available"
         hint = "stop something (`ps axo rss,pid,comm --sort=-rss | head` shows the largest), or lower needs_memory"
         return [Problem(message, hint=hint)], []
     found = re.search(r"^MemFree:\s+(\d+) kB$", meminfo, re.MULTILINE)
     if not (unified and found and (free := int(found[1]) << 10) < needed):
         return [], []
-    note = f"of the {available / GIB:.1f} GiB that can be had, only {free / GIB:.1f} GiB are unused, the rest is page "
-    note += "cache; a GPU that shares this memory may count that as taken: sync; echo 3 | sudo tee "
+    note = f"of the {available / GIB:.1f} GiB available, only {free / GIB:.1f} GiB are unused, the rest is page "
+    note += "cache; a GPU that shares this memory may count that as used: sync; echo 3 | sudo tee "
     return [], [note + "/proc/sys/vm/drop_caches"]
 
 
 def check_floor(floor: str, root: Path = Path("/")) -> list[Problem]:
-    """What memory-guard would end at once: a service of a machine that has no more than its floor left.
+    """A problem if the machine has no more memory than ``floor``: memory-guard would end the service at once.
 
-    ``floor``: bytes, as the profile or ENVGEN_MEMORY_FLOOR has it; auto fits every machine.
+    ``floor``: a size from the profile or ENVGEN_MEMORY_FLOOR; `auto` fits every machine.
     """
     if floor in ("auto", "off"):
         return []
@@ -324,14 +320,14 @@ def check_floor(floor: str, root: Path = Path("/")) -> list[Problem]:
         return []
     if available is None or wanted < available:
         return []
-    message = f"memory.floor keeps {wanted / GIB:.1f} GiB free, and {available / GIB:.1f} GiB can be had"
+    message = f"memory.floor keeps {wanted / GIB:.1f} GiB free, and {available / GIB:.1f} GiB are available"
     return [
         Problem(message, hint="stop something, lower memory.floor, or start without the guard: ENVGEN_MEMORY_FLOOR=off")
     ]
 
 
 LIMIT = 900.0  # seconds, for a cache of a million files
-# The overlay whole: a single file of root's would stop pip. A cache may be large: its folder tells whose it was.
+# The whole overlay: a single file of root would stop pip. A cache may be large, so its folder's owner decides.
 _HAND_OVER = """\
 owner=$1 overlay=$2; shift 2; uid=${owner%:*}; gid=${owner#*:}
 for folder; do
@@ -343,7 +339,7 @@ done
 
 
 def prepare(here: Deployment, service: str) -> None:
-    """Make missing cache folders on this machine, and give volumes that are there to the service's user."""
+    """Create missing cache folders on this machine, and give existing volumes to the service's user."""
     profile, engine, image = here.profile, here.engine, here.image
     folders = [Path(mount.source) for mount in here.caches.values() if mount.kind == "bind"]
     if folders and engine.info().local:
@@ -351,8 +347,8 @@ def prepare(here: Deployment, service: str) -> None:
             make_folder(folder)
     owner = run_as(engine, profile, service)
     if folders and owner in ("", ROOT) and engine.info().remapped:
-        user = "host" if caller()[0] else "UID:GID"  # real root is remapped, too
-        progress(f"  note: under userns-remap {service} is root in its container alone, and may not write to")
+        user = "host" if caller()[0] else "UID:GID"  # root itself is remapped, too
+        progress(f"  note: under userns-remap, {service} is root only in its container and may not write to")
         progress(f"  {', '.join(map(str, folders))} unless it has `services.{service}.user: {user}`")
     if owner in ("", ROOT) or image is None:
         return
@@ -370,7 +366,7 @@ def prepare(here: Deployment, service: str) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder of this machine with those above it, for the user who runs envgen; under sudo, who called it."""
+    """Create a folder and its parents for the user who runs envgen; under sudo, for the user who called sudo."""
     missing = [at for at in (folder, *folder.parents) if not at.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -379,8 +375,8 @@ def make_folder(folder: Path) -> None:
                 os.chown(at, *caller(), follow_symlinks=False)
     except OSError as error:
         raise RefusedError(
-            f"the cache folder {folder} can't be made: {error.strerror}",
-            hint="name another folder in envgen.local.yaml (caches.NAME.host), or make it yourself",
+            f"the cache folder {folder} can't be created: {error.strerror}",
+            hint="name another folder in envgen.local.yaml (caches.NAME.host), or create it yourself",
         ) from None
     if missing:
-        progress(f"  made the folder {folder}")
+        progress(f"  created the folder {folder}")

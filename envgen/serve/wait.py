@@ -26,15 +26,15 @@ from envgen.text import counted, instant, plain_text, visible
 
 
 def log_text(line: str) -> str:
-    """A line of a container's log, fit for the user's terminal: no secrets, no colours, nothing that steers."""
+    """A line of a container's log, safe for a terminal: no secrets, no colours, no control characters."""
     return visible(redact_secrets(plain_text(line)))
 
 
-# Of what came since the last look, four a second: a program that writes more loses its oldest lines. Without a number
-# the engine would read the whole log from its beginning at each look.
+# Lines per look: a program that writes more loses its oldest lines. Without a number, the engine would read the whole
+# log at each look.
 LINES = 5000
 LONGEST = 8192  # characters of a line; what a server says about itself is shorter
-LOOK = 3.0  # seconds for one look; a program that floods its log would keep us from everything else
+LOOK = 3.0  # seconds for one look: a program that floods its log must not block everything else
 
 
 class LogReader:
@@ -56,12 +56,12 @@ class LogReader:
         self._since = instant(since)
         old = self._since and window is not None and now() - float(self._since) > window
         self._until = f"{float(self._since) + (window or 0):.9f}" if old else ""
-        self._last = ""  # the stamp of the last line that was handed out
+        self._last = ""  # the timestamp of the last line returned
         self._tail: int | None = None  # the first look sees all
-        self._same = 0  # how many lines with that very stamp
+        self._same = 0  # how many lines had that timestamp
 
     def new_lines(self) -> list[str]:
-        """What was written since the last call."""
+        """The lines since the last call."""
         until, self._until = self._until, ""
         text = self._engine.logs(
             self._container_id, tail=self._tail, since=self._since, until=until, timestamps=True, seconds=LOOK
@@ -74,7 +74,7 @@ class LogReader:
             if not stamp or not stamp[0].isdigit():
                 continue
             if stamp == self._last and skip:
-                skip -= 1  # the engine gives what was written at the very instant once more
+                skip -= 1  # the engine repeats lines with the same timestamp
                 continue
             lines.append(rest[:LONGEST].removesuffix("\r"))
             self._same = self._same + 1 if stamp == self._last else 1
@@ -103,7 +103,7 @@ class Evidence:
             self.forbidden = next(shown, None)
 
     def restart(self) -> None:
-        """The program was started again: what an earlier run has shown counts no more."""
+        """The program was restarted: forget what the earlier run showed."""
         self.seen.clear()
         self.forbidden = None
 
@@ -114,7 +114,7 @@ class Evidence:
 
 
 def how_ended(container: Container) -> str:
-    """In words that follow "its program"."""
+    """How a container ended, as a continuation of "its program"."""
     return "was killed because memory ran out" if container.oom_killed else f"ended with {container.exit_code}"
 
 
@@ -125,7 +125,7 @@ class Phase(Enum):
     ANSWER = "answer"
 
 
-# What is going on, in words that continue "serve: ".
+# What the server is doing, as a continuation of "serve: ".
 DOING: Mapping[Phase, str] = {
     Phase.START: "starting",
     Phase.WEIGHTS: "loading weights",
@@ -134,7 +134,7 @@ DOING: Mapping[Phase, str] = {
 }
 
 _Detail = Callable[["re.Match[str]"], str]
-# (what a line looks like, the phase that it belongs to (None: whatever it is), what it says of the progress)
+# (pattern of a line, its phase (None: any), the progress that it shows)
 PHASE_LINES: tuple[tuple[str, Phase | None, _Detail], ...] = (
     (r"Starting to load model|Loading drafter model", Phase.WEIGHTS, lambda _: ""),
     (r"Loading .*?(\d+)% Completed", Phase.WEIGHTS, lambda found: f"{found[1]} %"),
@@ -149,7 +149,7 @@ PHASE_LINES: tuple[tuple[str, Phase | None, _Detail], ...] = (
     (r"^\[(\d+)/(\d+)\] .*(nvcc|c\+\+|g\+\+|cuda)", None, lambda found: f"JIT: {found[1]} of {found[2]} files"),
     (r"flashinfer\.jit: (.{1,80})", None, lambda found: f"JIT: {found[1]}"),
 )
-# vLLM writes "(EngineCore pid=69) " before what its processes say.
+# vLLM puts "(EngineCore pid=69) " in front of the lines of its processes.
 _SPEAKER = re.compile(r"^\(\w+ pid=\d+\) ")
 
 
@@ -161,7 +161,7 @@ class Progress:
         self.restart()
 
     def restart(self) -> None:
-        """The program was started again: from the beginning."""
+        """The program was restarted: begin again."""
         self.phase = Phase.START
         self.detail = ""
         self._since = self._clock()
@@ -178,7 +178,7 @@ class Progress:
                 return
 
     def answering(self) -> None:
-        """The port answers: what is waited for now is the completion."""
+        """The port answers: now the completion is awaited."""
         self._enter(Phase.ANSWER)
 
     def _enter(self, phase: Phase) -> None:
@@ -196,11 +196,11 @@ class Progress:
         return {phase.value: round(spent[phase], 1) for phase in Phase if phase in spent}
 
     def words(self) -> str:
-        """What is going on."""
+        """What the server is doing."""
         return DOING[self.phase] + (f", {self.detail}" if self.detail else "")
 
     def overdue(self) -> str:
-        """A sentence when the phase exceeds its limit; else empty."""
+        """A sentence if the phase exceeds its limit, else ""."""
         limit = getattr(self._limits, self.phase.value)
         if limit is None or self.took()[self.phase.value] <= limit.seconds:
             return ""
@@ -209,17 +209,17 @@ class Progress:
 
 POLL = 0.25  # seconds between two looks at the container
 ASK_AGAIN = 1.0  # seconds between two questions to a server that is not ready
-REPEAT = 10.0  # seconds after which an unchanged state is said again
-REFUSALS = 3  # answers that are none, after which waiting won't help
-SICKNESS = 60.0  # seconds without an answer of the engine after which it is the trouble
-RESTARTS = 3  # after so many it is a loop, whatever the policy still allows
-LINGER = 3.0  # seconds that the log gets to show what it must, when the answer is there already
+REPEAT = 10.0  # seconds after which an unchanged state is printed again
+REFUSALS = 3  # useless answers after which waiting won't help
+SICKNESS = 60.0  # seconds without an answer from the engine, after which the wait fails
+RESTARTS = 3  # this many make a loop, whatever the policy allows
+LINGER = 3.0  # seconds that the log has after the answer to show what it must
 _MODELS = "/v1/models"
 
 
 @dataclass(frozen=True)
 class Awaited:
-    """A container that is ready: its answer, the seconds of each phase, what the log has shown."""
+    """How a container became ready: its answer, the seconds of each phase, what the log showed."""
 
     answer: Answer
     phases: dict[str, float] = field(default_factory=dict)
@@ -230,7 +230,7 @@ class Awaited:
 
 @dataclass(frozen=True)
 class StartFailure:
-    """Why a service is not ready. ``container`` is None where none was made or it is gone."""
+    """Why a service is not ready. ``container`` is None if none was created or it is gone."""
 
     reason: str
     container: Container | None = None
@@ -238,12 +238,12 @@ class StartFailure:
     shown: dict[str, str] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
     restarts: int = 0
-    lines: tuple[str, ...] = ()  # of a program that is not the container's, such as Compose
-    says_all: bool = False  # the service runs and answers wrongly: its log has no deeper cause to tell
+    lines: tuple[str, ...] = ()  # of another program, such as Compose
+    says_all: bool = False  # the service runs and answers wrongly: its log has no deeper cause
 
 
 class NotReady(Exception):
-    """The service failed; carries all that was seen."""
+    """The service failed, with everything that was seen."""
 
     def __init__(self, failure: StartFailure) -> None:
         super().__init__(failure.reason)
@@ -251,7 +251,7 @@ class NotReady(Exception):
 
 
 class Waiter:
-    """Waits for one container of ``service``. ``say`` gets one line of progress at a time."""
+    """Waits for a container of ``service``. ``say`` prints a line of progress."""
 
     def __init__(
         self, engine: Engine, name: str, service: Service, url: str, say: Callable[[str], None], api_key: str = ""
@@ -267,18 +267,18 @@ class Waiter:
         self._first_restarts = self._restarts = 0
         self._ended_with = ""
         self._why = ""
-        self._step = _MODELS  # that the question is at
+        self._step = _MODELS  # of the question
         self._last_shown = ("", 0.0)
         self._began = time.monotonic()
 
     def wait(self, container_id: str, deadline: float) -> Awaited:
-        """Until it is ready; ``deadline`` as of time.monotonic(). Raises NotReady with the reason."""
+        """Wait until it is ready or ``deadline`` (monotonic seconds). NotReady with the reason."""
         with doing(self._name, f"{self._name}: {DOING[Phase.START]}"):
             return self._wait(container_id, deadline)
 
     def _wait(self, container_id: str, deadline: float) -> Awaited:
         container = self._look(container_id)
-        # One that exits at once may have been restarted before this first look.
+        # A program that exits at once may have been restarted before this first look.
         self._first_restarts = self._restarts = container.restarts if container.running else 0
         reader = LogReader(self._engine, container_id, container.started_at, self._ready.timeout.seconds)
         asking: Future[Answer] | None = None
@@ -290,7 +290,7 @@ class Waiter:
                 container = self._look(container_id)
                 self._note_restarts(container)
                 self._read(reader, container)
-                self._tell(container)
+                self.report(container)
             except EngineTimeout:
                 # A server that loads 60 GB can keep the whole machine from answering.
                 missed = missed or time.monotonic()
@@ -302,7 +302,7 @@ class Waiter:
             if container.state != "running" or container.health not in ("", "none", "healthy"):
                 stable_since = asking = None
             else:
-                # Without a health check, a program that fails at its start must have the time to do so.
+                # Without a health check, give a program time to fail at its start.
                 stable_since = stable_since or now
                 settled = container.health == "healthy" or now - stable_since >= 1.0
                 if asking is None and settled and now >= ask_at:
@@ -322,11 +322,11 @@ class Waiter:
             time.sleep(POLL)
 
     def _ask(self) -> Future[Answer]:
-        """The question on its way; it ends with its own time-outs."""
+        """The question to the server, asked in the background with its own time-outs."""
         question, self._step = self._question, _MODELS
         if question is None and self._url and self._ready.port is not None:
             return in_background(lambda: answers(self._url))
-        if question is None:  # nothing is known to ask
+        if question is None:  # there is nothing to ask
             return in_background(lambda: Answer(True))
         return in_background(lambda: ask(self._url, question, timeout=3600, on_step=self._on_step))
 
@@ -334,7 +334,7 @@ class Waiter:
         self._step = step
 
     def _look(self, container_id: str) -> Container:
-        """The container, which must be there, alive and not restarting for ever."""
+        """The container. NotReady if it is gone, has ended or restarts for ever."""
         container = self._engine.container(container_id)
         if container is None:
             raise self._failure(None, "its container was removed while it started")
@@ -348,7 +348,7 @@ class Waiter:
         if restarts >= RESTARTS:
             why = f"it ended {restarts} times{self._ended_with}; Docker restarts it ({self._policy})"
             raise self._failure(container, why)
-        # Docker also calls one unhealthy that has just ended and is being restarted.
+        # Docker also calls a container unhealthy that has just ended and is being restarted.
         if container.health == "unhealthy" and container.state == "running":
             raise self._failure(container, f"Docker calls it unhealthy while {self.progress.words()}")
         return container
@@ -373,7 +373,7 @@ class Waiter:
             )
 
     def _with_evidence(self, answer: Answer, reader: LogReader, container: Container) -> Awaited:
-        """The answer is there; so must be what the log has to show."""
+        """After the answer: wait for what the log must show."""
         self.progress.answering()
         until = time.monotonic() + LINGER
         self._read(reader, container)
@@ -400,10 +400,10 @@ class Waiter:
             StartFailure(reason.strip(), container, self.progress.took(), seen, missing, restarts, says_all=says_all)
         )
 
-    def _tell(self, container: Container) -> None:
-        """Say what changes while waiting, and every now and then that nothing has."""
+    def report(self, container: Container) -> None:
+        """Print each change while waiting, and now and then that nothing has changed."""
         health = f" ({container.health})" if container.health not in ("", "none") else ""
-        started = container.state == "running" and self.progress.words() == DOING[Phase.START]  # it says nothing more
+        started = container.state == "running" and self.progress.words() == DOING[Phase.START]
         state = container.state + health + ("" if started else f", {self.progress.words()}")
         step = "" if self._step == _MODELS else f", asked for {self._step}"
         now_doing(self._name, f"{self._name}: {self.progress.words()}{step}")

@@ -258,7 +258,7 @@ def test_up_without_a_service_is_for_all_and_names_what_failed(
     monkeypatch.setattr("envgen.app.services.check", lambda _session, name, _agree, **_: Passed(name))
     monkeypatch.setattr("envgen.app.services.begin", begin)
     monkeypatch.setattr("envgen.app.services.predicted", lambda checked: checked)
-    monkeypatch.setattr("envgen.app.services._loads", lambda _checked: False)
+    monkeypatch.setattr("envgen.app.services.loads_model", lambda _checked: False)
     monkeypatch.setattr("envgen.cli.services.running.report", lambda *_, **__: None)
     monkeypatch.setattr("envgen.cli.services.running.document", lambda *_, **__: {})
     assert "1 of 2 services did not start: web\nweb is not ready" in fails(ServiceError, "up")

@@ -23,7 +23,7 @@ def machine(tmp_path: Path) -> Path:
 
 def test_too_little(machine: Path) -> None:
     (problem,), notes = check_memory(101 * GIB, unified=True, root=machine)
-    assert problem.message == "it needs 101.0 GiB of memory, and 100.0 GiB can be had" and notes == []
+    assert problem.message == "it needs 101.0 GiB of memory, and 100.0 GiB are available" and notes == []
     assert "--sort=-rss" in problem.hint and "needs_memory" in problem.hint
 
 

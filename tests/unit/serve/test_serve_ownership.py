@@ -18,14 +18,14 @@ def test_a_missing_folder_is_made_and_named(tmp_path: Path, capsys: pytest.Captu
     make_folder(tmp_path / "a/b")
     make_folder(tmp_path / "a/b")
     assert (tmp_path / "a/b").is_dir()
-    assert capsys.readouterr().err == f"  made the folder {tmp_path}/a/b\n"
+    assert capsys.readouterr().err == f"  created the folder {tmp_path}/a/b\n"
 
 
 def test_a_file_in_the_way_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("")
-    with pytest.raises(RefusedError, match=r"the cache folder .*/a/b can't be made: Not a directory"):
+    with pytest.raises(RefusedError, match=r"the cache folder .*/a/b can't be created: Not a directory"):
         make_folder(tmp_path / "a/b")
-    with pytest.raises(RefusedError, match=r"the cache folder .*/a can't be made: File exists"):
+    with pytest.raises(RefusedError, match=r"the cache folder .*/a can't be created: File exists"):
         make_folder(tmp_path / "a")
 
 

@@ -74,9 +74,9 @@ class Silent:
 def test_a_service_that_tells_no_phase_is_not_called_starting() -> None:
     lines: list[str] = []
     waiter = Waiter(cast(Engine, Silent()), "web", Service(("web",)), "", lines.append)
-    waiter._tell(RUNS)
+    waiter.report(RUNS)
     waiter.progress.answering()
-    waiter._tell(RUNS)
+    waiter.report(RUNS)
     assert lines == ["  web: running (healthy), 0 s", "  web: running (healthy), waiting for its first answer, 0 s"]
 
 
