@@ -21,7 +21,7 @@ from envgen.engine.git import WorkTree
 from envgen.engine.process import in_background
 from envgen.engine.session import hurried
 from envgen.engine.values import Container
-from envgen.errors import EnvgenError
+from envgen.errors import EngineError, EnvgenError
 from envgen.files import state_dir
 from envgen.profile.model import Profile
 from envgen.render.environment import checkout_variable, compose_environment
@@ -40,7 +40,7 @@ def look(session: Session) -> dict[str, Any]:
     """The state of the session's profile as JSON. What does not answer in time is left out."""
     deadline = time.monotonic() + PATIENCE
     project, profile = session.loaded().project, session.profile()
-    root, trouble = project.root, None
+    root, trouble, reachable = project.root, None, True
     folders = _folders(profile, root)
     futures = {name: in_background(partial(checkout, path)) for name, path in folders.items()}
     found: dict[str, Any] = {
@@ -65,9 +65,11 @@ def look(session: Session) -> dict[str, Any]:
         found["containers"] = [as_data(one, first.digest, differ.get(one.id), node) for node, one in there]
         found["differences"] = _differences(session, [one for _, one in there if differ.get(one.id)])
     except EnvgenError as error:
-        trouble = error.problems[0].message
+        why = error.problems[0]
+        trouble = f"{why.place}: {why.message}" if why.place else why.message
+        reachable = not isinstance(error, EngineError)
     return found | {
-        "engine": {"ok": trouble is None, "error": trouble}, "lock": _lock(session, profile),
+        "engine": {"ok": reachable, "error": trouble}, "lock": _lock(session, profile),
         "last_build": _last_build(root, profile), "last_run": _last_run(root),
         "checkouts": [
             {"name": name, "path": str(path), **_in_time(futures[name], deadline)} for name, path in folders.items()

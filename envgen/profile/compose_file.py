@@ -42,8 +42,6 @@ def problems_of(file: Path, root: Path) -> list[Problem]:
         except ProjectError as error:
             return list(error.problems)
         found += _text(source)
-        if not any(line.split("#")[0].strip() for line in source.text.split("\n")):
-            continue  # nothing but comments
         top, problems = parse(source, foreign=True)
         found += problems
         if top is not None and not problems:

@@ -195,13 +195,13 @@ _COMPOSE_TAGS = frozenset(("!reset", "!override"))
 
 
 def parse(source: Source, *, foreign: bool = False) -> tuple[Node | None, list[Problem]]:
-    """The tree of a file's text, whose top must be a mapping.
+    """The tree of a file's text, whose top must be a mapping; an empty one for a file without anything in it.
 
     ``foreign``: a file of another program (Compose, a recipe), which may have merge keys (``<<``).
     """
     node, problems = _tree(source, foreign)
     if not problems and node is None:
-        problems = [Problem("is empty", Place(source.label), "`envgen init DIR` writes a commented starter project")]
+        node = Node(MAP, source)
     elif not problems and node is not None and node.kind != MAP:
         problems = [Problem(f"expected a mapping at the top, found {node.seen()}", node.place())]
     return node, problems

@@ -82,8 +82,13 @@ case("unknown tag", HEAD + "    description: ⟦!secret abc\n", ("the tag !secre
 case("python tag", HEAD + "    description: ⟦!!python/object:os.system x\n", ("!!python/object:os.system", "remove"))
 case("binary tag", HEAD + "    description: ⟦!!binary aGk=\n", ("!!binary", ""))
 case("merge key", HEAD + "    ⟦<<: {gpu: none}\n", ("merge keys", "extend"))
-case("empty file", "⟦", ("is empty", "envgen init"))
-case("only comments", "⟦# nothing\n# here\n", ("is empty", "envgen init"))
+EMPTY = (
+    ("is required", "format"),
+    ("is required", "name"),
+    ("a project needs at least one profile", "below `profiles:`"),
+)
+case("empty file", "⟦⟦⟦", *EMPTY)
+case("only comments", "⟦⟦⟦# nothing\n# here\n", *EMPTY)
 case("a list at the top", "⟦- version: 1\n- name: demo\n", ("expected a mapping at the top, found a list", ""))
 case("text at the top", "⟦hello\n", ("expected a mapping at the top, found the text 'hello'", ""))
 case("unclosed quote", HEAD + '    description: "abc\n⟦', ("is not YAML", ""))

@@ -36,7 +36,10 @@ def _screen(found: Mapping[str, Any]) -> Iterator[str]:
     others = f"; others: {', '.join(found['others'])}" if found["others"] else ""
     yield f"profile     {found['profile']} ({found['mode']}) of {found['file']}{others}"
     trouble = found["engine"]["error"]
-    yield f"engine      {trouble}" if trouble else f"image       {_image(found['image'], found['containers'])}"
+    if found["engine"]["ok"]:
+        yield f"image       {f'unknown: {trouble}' if trouble else _image(found['image'], found['containers'])}"
+    else:
+        yield f"engine      {trouble}"
     changes = [one["text"] for one in (found["image"] or {}).get("changed", ())]
     yield from (f"            {line}" for line in first_of(changes, CHANGES))
     yield f"lock        {_lock(found['lock'])}"

@@ -189,3 +189,12 @@ def test_without_an_engine_the_rest_is_shown(monkeypatch: pytest.MonkeyPatch) ->
     screen = ask(monkeypatch, None)
     assert "engine      the Docker Engine is not running" in screen and "main at ccccccccc" in screen
     assert json.loads(ask(monkeypatch, None, "--json"))["engine"]["ok"] is False
+
+
+def test_a_lock_that_cannot_be_read_is_no_trouble_of_the_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status, "checkout", known)
+    (tmp_path / "envgen.lock").write_text("")
+    screen = ask(monkeypatch, StubEngine())
+    assert "image       unknown: envgen.lock: this envgen reads lock files" in screen and "engine " not in screen

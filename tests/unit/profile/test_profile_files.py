@@ -186,7 +186,6 @@ def test_the_local_file_may_name_places_of_the_machine(tmp_path: Path) -> None:
         ("profiles: {dev: {extends: prod}}\n", "cannot change what a profile extends", ""),
         ("profiles: {dev: {gpu: x}}\n", "expected one of auto", ""),
         ("version: 2\n", "2 is out of range (1 to 1)", ""),
-        ("", "is empty", ""),
         ("a: [\n", "is not YAML", ""),
     ],
 )
@@ -234,3 +233,8 @@ def test_cuda_is_not_required_without_a_gpu(tmp_path: Path) -> None:
     assert "CUDA" not in rendered.replace("CMAKE_CUDA_COMPILER_LAUNCHER", "") and "ARCH_LIST" not in rendered
     problem = only(project(tmp_path, text.replace("GPU", "auto")))
     assert problem.message == "is required" and "gpu: none" in problem.hint
+
+
+def test_a_local_file_with_everything_commented_out_changes_nothing(tmp_path: Path) -> None:
+    file = project(tmp_path, MOUNTED, "# defaults: {gpu: none}\n")
+    assert load_project(file=file).project == load_project(file=file, local=False).project
