@@ -35,17 +35,30 @@ def _report_defect(error: BaseException) -> int:
     return ExitCode.INTERNAL
 
 
+def _drop(stream: TextIO) -> None:
+    """Whatever is still in the stream's buffer goes nowhere: Python's flush at exit must not fail, too (code 120)."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 class _Messages(SafeStream):
     """Standard error: a full disk or a missing reader changes no result and no exit code."""
 
     def write(self, text: str) -> int:
-        with contextlib.suppress(OSError):
+        with self._losing():
             super().write(text)
         return len(text)
 
     def flush(self) -> None:
-        with contextlib.suppress(OSError):
+        with self._losing():
             self.raw.flush()
+
+    @contextlib.contextmanager
+    def _losing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            _drop(self.raw)
 
 
 class _Results(SafeStream):
@@ -69,8 +82,7 @@ class _Results(SafeStream):
         try:
             yield
         except OSError as error:
-            # Python's flush at exit must not fail again.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self.raw.fileno())
+            _drop(self.raw)
             if isinstance(error, BrokenPipeError):
                 raise
             self._lost = f"standard output cannot be written: {reason_of(error).lower()}"
@@ -94,6 +106,7 @@ def _streams() -> Iterator[None]:
     try:
         yield
     finally:
+        sys.stderr.flush()
         sys.stdout, sys.stderr = before
 
 

@@ -13,6 +13,7 @@ import os
 import re
 import secrets
 import shutil
+import socket
 import stat
 import tempfile
 import time
@@ -273,9 +274,10 @@ def _enter(directory: int, part: str, at: Path, create: bool) -> int:
 # --- temporary folders, and leftovers of killed runs ------------------------------------------------------------------
 
 SHORT = Path("/tmp")  # for sockets, whose paths are short; TMPDIR may be long
+SOCKET = "s"  # in the temporary folder of a connection to an engine
 UNFINISHED = 86400.0  # seconds after which a temporary file or folder is a leftover
-# With the random part of mkdtemp or token_hex. Not those of `engine`: `up --stay` may need their sockets for weeks.
-_OURS = re.compile(r"envgen-scratch-(?!engine)[a-z]+-[a-z0-9_]{8}|\.envgen-[0-9a-f]{16}\.tmp")
+# With the random part of mkdtemp or token_hex.
+_OURS = re.compile(r"envgen-scratch-[a-z]+-[a-z0-9_]{8}|\.envgen-[0-9a-f]{16}\.tmp")
 
 
 class Scratch:
@@ -320,7 +322,22 @@ def _left_in(folder: Path) -> list[Path]:
 def _is_left(entry: os.DirEntry[str]) -> bool:
     status = entry.stat(follow_symlinks=False)
     plain = stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)
-    return plain and status.st_uid == os.geteuid() and time.time() - status.st_mtime > UNFINISHED
+    old = plain and status.st_uid == os.geteuid() and time.time() - status.st_mtime > UNFINISHED
+    path = Path(entry) / SOCKET
+    return old and not (path.is_socket() and _answers(path))
+
+
+def _answers(path: Path) -> bool:
+    """Whether a program listens at a socket: `up --stay` may use a connection to an engine for weeks."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(1.0)
+        try:
+            client.connect(str(path))
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+        except OSError:
+            return True  # busy, or not ours to say
+    return True
 
 
 def remove_leftover(path: Path) -> str:

@@ -264,7 +264,7 @@ class Forward:
         runtime = os.environ.get("XDG_RUNTIME_DIR", "")
         base = Path(runtime) if runtime.startswith("/") and len(runtime) < 60 else files.SHORT
         self._folder = files.Scratch("engine", base if os.access(base, os.W_OK) else None)
-        self.path = f"{self._folder.name}/s"
+        self.path = f"{self._folder.name}/{files.SOCKET}"
         self.port = _free_port() if remote else 0
         self._written: deque[str] = deque(maxlen=3)  # the last lines of ssh's stderr
         self._child: process.Child | None = None

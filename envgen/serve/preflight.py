@@ -113,6 +113,7 @@ def refusals(here: Deployment, name: str, *, running: bool, notes: list[str] | N
     service, problems = profile.services[name], list[Problem]()
     if here.engine.info().local:  # a remote engine's machine can't be checked from here
         problems += [*_mounts(profile, root), *_own_mounts(profile, root, name), *files(profile, root)]
+        problems += _cache_folders(here)
         if service.needs_memory is not None and not running:
             short, memory_notes = check_memory(service.needs_memory.bytes, unified=profile.gpu is not GpuMode.NONE)
             problems += short
@@ -191,6 +192,14 @@ def _own_mounts(profile: Profile, root: Path, name: str, among: Collection[str] 
         if not place.exists() and (among is None or str(place) in among):
             where = f"services.{name}.mounts.{key}"
             yield Problem(f"{where}: there is no {place}", hint=f"make it, or correct {where}.host")
+
+
+def _cache_folders(here: Deployment) -> Iterator[Problem]:
+    """Cache folders that Docker would have to create from a specification SOURCE:TARGET."""
+    for name, mount in here.caches.items():
+        if mount.kind == "bind" and ":" in mount.source:
+            hint = f"move the project, or write `caches: {{{name}: {{host: /other/folder}}}}` into envgen.local.yaml"
+            yield Problem(f"caches.{name}: Docker can't mount {mount.source}, which has a colon in it", hint=hint)
 
 
 def _has_package(folder: Path, package: str) -> bool:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
+from envgen import files
 from envgen.engine import process
 from envgen.errors import EngineError, ExitCode, ProcessError
 
@@ -89,6 +92,7 @@ def test_a_line_without_end_does_not_fill_the_memory() -> None:
 
 INTERRUPTED = """
 import sys
+from envgen import files
 from envgen.engine import process
 try:
     process.{call}
@@ -143,3 +147,17 @@ def test_a_program_ends_with_a_killed_envgen(how: str, tmp_path: Path) -> None:
     while Path(f"/proc/{child}/stat").exists() and ") Z " not in Path(f"/proc/{child}/stat").read_text():
         assert time.monotonic() < deadline, "it goes on"
         time.sleep(0.05)
+
+
+def test_the_folder_of_a_connection_stays_while_something_listens_there() -> None:
+    top = tempfile.TemporaryDirectory(dir=files.SHORT)  # a socket's path has at most 107 bytes
+    live, dead = (Path(top.name, f"envgen-scratch-engine-abcdefg{number}") for number in (1, 2))
+    with top, socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as ended:
+        for folder, one in ((live, listening), (dead, ended)):
+            folder.mkdir()
+            one.bind(str(folder / files.SOCKET))
+            os.utime(folder, (time.time() - 2 * files.UNFINISHED,) * 2)
+        listening.listen()
+        ended.close()
+        with files.Scratch("engine", Path(top.name)) as made:
+            assert {one.name for one in Path(top.name).iterdir()} == {live.name, Path(made).name}

@@ -575,7 +575,7 @@ FAKE_UV = '#!/bin/sh\nshift 5\n[ ! -e ours.py ] || echo "in the checkout"\nfor w
 
 BACKEND = """\
 def get_requires_for_build_editable(settings):
-    print("a backend that talks")
+    print("a backend that talks", flush=True)
     {body}
 """
 

@@ -105,16 +105,15 @@ def test_no_half_file_and_no_leftover(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_the_next_run_removes_what_killed_ones_left(tmp_path: Path) -> None:
-    old, young, engine, other = (
+    old, young, other = (
         tmp_path / name
         for name in (
             "envgen-scratch-git-abcdefgh",
             "envgen-scratch-git-abcdefg1",
-            "envgen-scratch-engine-abcdefgh",
             "x",
         )
     )
-    for folder in (old, young, engine, other):
+    for folder in (old, young, other):
         (folder / "inside").mkdir(parents=True)
         if folder is not young:
             os.utime(folder, (time.time() - 2 * files.UNFINISHED,) * 2)
@@ -122,7 +121,7 @@ def test_the_next_run_removes_what_killed_ones_left(tmp_path: Path) -> None:
     outside.symlink_to(other)
     with files.Scratch("git", tmp_path) as made:
         left = {one.name for one in tmp_path.iterdir()} - {Path(made).name}
-    assert left == {young.name, engine.name, other.name, outside.name} and (other / "inside").is_dir()
+    assert left == {young.name, other.name, outside.name} and (other / "inside").is_dir()
 
 
 def test_what_a_project_may_let_us_write(tmp_path: Path) -> None:

@@ -146,3 +146,17 @@ def test_a_missing_checkout_of_a_release_is_offered_as_the_clone_that_fits(
         "../flashinfer",
         "`git clone --branch v0.32.0 https://github.com/vllm-project/vllm.git ../vllm",
     ]
+
+
+def test_a_cache_folder_with_a_colon_is_refused(tmp_path: Path) -> None:
+    """Docker gets it as SOURCE:TARGET, to create the folder. What it only mounts may have one."""
+    root = tmp_path / "a:b"
+    (root / "models").mkdir(parents=True)
+    (root / "src/lib/lib").mkdir(parents=True)
+    (root / "src/lib/lib/__init__.py").touch()
+    text = FILE.replace("../src/lib", "src/lib") + "    caches: {hf: {path: /hf, host: cache}}\n"
+    (root / "envgen.yaml").write_text(text)
+    found = load_project(file=root / "envgen.yaml").project.profiles["dev"]
+    engine: Any = SimpleNamespace(info=lambda: SimpleNamespace(local=True), image=lambda _name: None)
+    (problem,) = preflight.refusals(Deployment(found, root).knowing(engine=engine), "web", running=True)
+    assert problem.message == f"caches.hf: Docker can't mount {root}/cache, which has a colon in it"
