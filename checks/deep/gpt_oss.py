@@ -347,7 +347,7 @@ def compile_only(torch: Any, found: Found) -> None:
 def main() -> Doc:
     """The document that envgen reads."""
     if sys.path and sys.path[0] == "":
-        del sys.path[0]  # a folder called flashinfer in the current one is no package
+        del sys.path[0]  # a folder called flashinfer in the current one is not a package
     found = Found()
     try:
         torch = importlib.import_module("torch")

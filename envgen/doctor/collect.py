@@ -334,7 +334,7 @@ def _look(subject: Subject, service: str, containers: Sequence[Container]) -> di
 
 
 def attempt(ask: Callable[[], T]) -> T | None:
-    """The result; None if it can't be had."""
+    """The result; None if it fails."""
     try:
         return ask()
     except (EnvgenError, OSError):

@@ -123,7 +123,7 @@ class Engine:
                 tail_of_log, deadline = session.Tail(values.LOG_LIMIT), time.monotonic() + seconds
                 for data in response.iter_content(None):
                     tail_of_log.feed(data)
-                    # The engine goes on with what is written meanwhile: without an end where that is more than is read.
+                    # The engine also sends what is written meanwhile, endlessly if that is faster than we read.
                     if time.monotonic() > deadline or (tail is not None and tail_of_log.lines >= tail):
                         break
                 return tail_of_log.text()

@@ -135,7 +135,7 @@ def read_patch(content: bytes, file: str, fallback: Place) -> list[FilePatch]:
     lines = _Lines(content.decode("utf-8", "surrogateescape").split("\n"), file)
     for number, line in enumerate(lines.all, 1):
         if line.rstrip("\r") == "GIT binary patch" or line.startswith("Binary files "):
-            hint = "nobody can review it: fetch it in the source's install.prepare instead"
+            hint = "a binary patch can't be reviewed: fetch the file in the source's install.prepare instead"
             raise _refusal("changes a binary file", lines.place(number), hint)
     found = _parsed(lines)
     if not found:

@@ -179,7 +179,7 @@ gpu.txt            nvidia-smi
 kernel.log         the end of the kernel's messages (GPU errors are "NVRM: Xid", the memory killer is "oom-kill")
 flashinfer.log     FlashInfer's JIT log, and its API log where FLASHINFER_LOGDEST names a file
 rendered/          the Compose files that were used
-Where something could not be had, its file says why.
+If something could not be collected, its file has the reason.
 """
 
 

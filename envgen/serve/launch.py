@@ -42,7 +42,7 @@ Keep = Callable[[StartFailure, str], str]
 
 @dataclass(frozen=True)
 class Started:
-    """A running service. ``awaited``: how it became ready; the default if nobody waited."""
+    """A running service. ``awaited``: how it became ready; the default without waiting."""
 
     container: Container
     seconds: float

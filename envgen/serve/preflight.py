@@ -198,7 +198,8 @@ def _cache_folders(here: Deployment) -> Iterator[Problem]:
     """Cache folders that Docker would have to create from a specification SOURCE:TARGET."""
     for name, mount in here.caches.items():
         if mount.kind == "bind" and ":" in mount.source:
-            hint = f"move the project, or write `caches: {{{name}: {{host: /other/folder}}}}` into envgen.local.yaml"
+            wanted = f"caches: {{{name}: {{host: /other/folder}}}}"
+            hint = f"move the project, or write `{wanted}` below profiles.{here.profile.name} in envgen.local.yaml"
             yield Problem(f"caches.{name}: Docker can't mount {mount.source}, which has a colon in it", hint=hint)
 
 

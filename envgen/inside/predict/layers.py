@@ -120,7 +120,7 @@ def build(config: Any, found: Doc, draft: Any = None) -> Any:
 def ask_layers(config: Any, answers: Doc, found: Doc, lines: Lines) -> None:
     """Ask the layers for linear kernels, Mamba and GDN, and for what the selectors did not tell.
 
-    An error here is no refusal: where the model can't be built, a note has the reason.
+    An error here is not a refusal: where the model can't be built, a note has the reason.
     """
     left = [one["step"] for one in answers["unasked"] if one["step"] in ("attention", "moe")]
     if not has_compiled_code():
@@ -149,7 +149,7 @@ def ask_layers(config: Any, answers: Doc, found: Doc, lines: Lines) -> None:
 def ask_draft(config: Any, answers: Doc, found: Doc, lines: Lines) -> None:
     """Ask for the kernels of a draft: the release merges its settings over the server's, and builds it.
 
-    An error here is no refusal, either: its layers may be quantized in another way than envgen's facts have it.
+    An error here is not a refusal, either: its layers may be quantized in another way than envgen's facts have it.
     """
     speculation: Any = getattr(config, "speculative_config", None)
     draft = getattr(speculation, "draft_model_config", None)

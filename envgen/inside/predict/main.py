@@ -81,7 +81,7 @@ def ask_selectors(config: Any, answers: Doc, lines: Lines) -> None:
 
 
 def layers(config: Any, answers: Doc, found: Doc, lines: Lines) -> None:
-    """Ask the layers of the model for what the selectors do not tell; an error here is no refusal."""
+    """Ask the layers of the model for what the selectors do not answer; an error here is not a refusal."""
     if answers["refusals"]:
         return
     lines.step = "layers"

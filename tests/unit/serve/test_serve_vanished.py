@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -160,3 +161,7 @@ def test_a_cache_folder_with_a_colon_is_refused(tmp_path: Path) -> None:
     engine: Any = SimpleNamespace(info=lambda: SimpleNamespace(local=True), image=lambda _name: None)
     (problem,) = preflight.refusals(Deployment(found, root).knowing(engine=engine), "web", running=True)
     assert problem.message == f"caches.hf: Docker can't mount {root}/cache, which has a colon in it"
+    (line,) = re.findall("`(.*)`", problem.hint)
+    (root / "envgen.local.yaml").write_text(f"profiles: {{dev: {{{line.replace('/other/folder', str(tmp_path))}}}}}\n")
+    found = load_project(file=root / "envgen.yaml").project.profiles["dev"]
+    assert preflight.refusals(Deployment(found, root).knowing(engine=engine), "web", running=True) == ()
