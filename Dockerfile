@@ -1,5 +1,5 @@
 # Written by `envgen render` from profile prod. Edits here are lost: change the project file.
-# Of the lines below: 7fde79935029.
+# Of the lines below: 748a04a34ca4.
 # FlashInfer 0.5.3 and vLLM 0.14.0, built into the image
 # Without envgen:  docker buildx build -f Dockerfile -t mxfp4:prod .
 #   --secret id=ca_certificates,src=FILE   a company's CA certificates, for the build's downloads; no layer keeps them
@@ -142,7 +142,7 @@ RUN --mount=from=scripts,source=/build/apply-patches,target=/run/envgen/apply-pa
     sh /run/envgen/apply-patches --installed python3 flashinfer /run/envgen/patches/flashinfer/0001-rewrite-build-ninja.patch \
     && sh /run/envgen/apply-patches --installed python3 vllm /run/envgen/patches/vllm/0001-mxfp4-sm12x-flashinfer-cutlass.patch /run/envgen/patches/vllm/0002-assume-32bit-indexing-if-there.patch /run/envgen/patches/vllm/0003-fastsafetensors-own-device.patch
 
-# Installs what containers run, and the vocabulary files; fails where a package of pip.protect has changed.
+# Installs what containers run, and the vocabulary files; fails if a package of pip.protect has changed.
 RUN --mount=from=scripts,source=/runtime,target=/run/envgen/runtime \
     --mount=from=scripts,source=/build/protect,target=/run/envgen/protect \
     --mount=from=encodings,source=/encodings,target=/run/envgen/encodings \
