@@ -7,6 +7,7 @@ So when any container ends, with whatever exit code, all are stopped.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import Any
@@ -37,18 +38,21 @@ class Group:
         """
         head, *workers = self.ranks
         watch, at, began = Watch(progress, SICKNESS), "", time.monotonic()
+        mine = dict[str, str]()  # node -> the rank's container; "" until it has one
         try:
             for here in (*workers, head):
                 at = here.node
+                mine[at] = ""
                 started = self._launcher(here, watch).start(wait=False, timeout=None)
+                mine[at] = started.container.id
                 ready = None if started.already else head.profile.services[self.service].ready or Ready()
                 watch.add(here, started.container, ready)
                 progress(f"  {at}: rank {self.ranks.index(here)} is started")
         except BaseException as error:
             watch.over.set()
             if isinstance(error, EnvgenError):
-                raise self._down(named(at, error)) from None
-            self.take_down()
+                raise self._down(named(at, error), mine) from None
+            self.take_down(mine)
             raise
         try:
             if not wait_for_it:
@@ -119,21 +123,30 @@ class Group:
         at, here = next((at, one) for at, one in enumerate(now.ranks) if one.node == rank.here.node)
         launcher = now._launcher(here, watch)
         launcher.verdict = verdict
-        return now._down(named(f"{here.node} (rank {at})", launcher.failed(failure)))
+        mine = {one.here.node: one.container.id for one in watch.ranks}
+        return now._down(named(f"{here.node} (rank {at})", launcher.failed(failure)), mine)
 
-    def _down(self, error: EnvgenError) -> EnvgenError:
-        error.problems = (*error.problems, *(Problem(line) for line in self.take_down()))
+    def _down(self, error: EnvgenError, mine: Mapping[str, str]) -> EnvgenError:
+        error.problems = (*error.problems, *(Problem(line) for line in self.take_down(mine)))
         return error
 
-    def take_down(self) -> list[str]:
-        """Stop all ranks in parallel. Returns what could not be done, with the command to type on that machine."""
+    def take_down(self, mine: Mapping[str, str] | None = None) -> list[str]:
+        """Stop and remove the ranks' containers in parallel: ``mine`` (node -> id), or all that there are.
+
+        A container that has replaced one of ``mine`` stays. Returns what could not be done, with the command to type on
+        that machine.
+        """
 
         def one(here: Deployment) -> str:
             try:
-                here.compose.run("--profile", "*", "rm", "--stop", "--force", self.service, timeout=120)
+                found = here.engine.containers(here.profile.compose_name, self.service, all=True)
+                for container in found:
+                    if mine is None or container.id == mine[here.node]:
+                        here.engine.stop_and_remove(container.id)
             except EnvgenError as error:
                 return by_hand(here.node, here.profile, reason_of(error))
             return ""
 
+        begun = [here for here in self.ranks if mine is None or here.node in mine]
         with ThreadPoolExecutor(len(self.ranks)) as pool:
-            return [line for line in pool.map(one, self.ranks) if line]
+            return [line for line in pool.map(one, begun) if line]

@@ -8,6 +8,7 @@ import os
 import tarfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -191,6 +192,21 @@ class Engine:
     def remove_container(self, name: str) -> str:
         """Remove a container, running or not, with its anonymous volumes. Returns the reason if it stays, else ""."""
         return self._removed(lambda: self._work.remove_container(name, v=True, force=True))
+
+    def stop_and_remove(self, container_id: str) -> bool:
+        """Stop a container as `docker stop` does, within its own time, and remove it. False where there is none."""
+        with self._wrap_errors(f"container {container_id[:12]}"), _absent():
+            self._work.stop(container_id)
+            self._work.remove_container(container_id, force=True)
+            return True
+        return False
+
+    def remove_networks(self, project: str) -> None:
+        """Remove the networks of a Compose project that no container uses."""
+        with self._wrap_errors("networks"):
+            found = self._api.networks(filters={"label": [f"{values.COMPOSE_PROJECT}={project}"]})
+        for network in found:
+            self._removed(partial(self._work.remove_network, str(network["Id"])))
 
     def remove_volume(self, name: str) -> None:
         """Delete a volume with its content. EngineError while any container, running or not, has it mounted."""

@@ -6,7 +6,7 @@ import contextlib
 import re
 import shlex
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from urllib.parse import urlsplit
@@ -18,7 +18,7 @@ from envgen.deployment import Deployment
 from envgen.engine.client import Engine
 from envgen.engine.endpoint import Endpoint, forward
 from envgen.engine.values import Container
-from envgen.errors import ProcessError, RefusedError, ServiceError
+from envgen.errors import EngineError, ProcessError, RefusedError, ServiceError
 from envgen.explain import cause_of
 from envgen.explain.first import first_exception
 from envgen.files import state_dir
@@ -58,12 +58,13 @@ def key_of(here: Deployment) -> str:
 
 @dataclass(frozen=True)
 class Begun:
-    """A container that was created or ran ``already``. ``began``: monotonic seconds. ``before``: older containers."""
+    """The container of a service. ``began``: monotonic seconds. ``already``: it ran before. ``created``: by this start,
+    which removes it on failure."""
 
     container: Container
     began: float
     already: bool
-    before: frozenset[str]
+    created: bool
 
 
 @dataclass
@@ -91,49 +92,65 @@ class Launcher:
     def begin(self) -> Begun:
         """Create or update the container and install mounted sources. ServiceError with the reason if it fails."""
         began = time.monotonic()
-        before: set[str] | None = None  # until we have the lock, no container is ours
         install = preflight.is_development(self.here.profile)
-        try:
-            with self._alone():
-                before = {one.id for one in self.here.engine.containers(self.here.profile.compose_name, all=True)}
+        with self._alone():
+            before = frozenset(one.id for one in self._existing())
+            try:
                 running = {one.id for one in self.here.engine.containers(self.here.profile.compose_name, self.name)}
                 if install and not self.service.interactive:
                     # A server needs its sources when it starts; a shell service can get them while it runs.
                     self._install(*(("exec", "-T") if running else ("run", "--rm", "--no-deps", "-T")))
                 container = self._create()
                 self.created = True
-            already = container.id in running
-            if install and self.service.interactive:
+            except NotReady as error:  # created, but not started
+                failed = self.failed(error.failure)
+                self._discard_new(before)
+                raise failed from None
+            except ProcessError as error:
+                self._discard_new(before)
+                raise ServiceError(f"{self.name} was not started: {error}") from None
+            except (ServiceError, RefusedError):
+                self._discard_new(before)
+                raise
+            except KeyboardInterrupt:
+                self._discard_new(before)
+                raise
+        begun = Begun(container, began, container.id in running, container.id not in before)
+        if install and self.service.interactive:
+            with self._taken_back(begun):
                 self._install("exec", "-T")
-            return Begun(container, began, already, frozenset(before))
-        except NotReady as error:  # created, but not started
-            failed = self.failed(error.failure)
-            self._clean_up(before)
-            raise failed from None
-        except ProcessError as error:
-            self._clean_up(before)
-            raise ServiceError(f"{self.name} was not started: {error}") from None
-        except (ServiceError, RefusedError):
-            self._clean_up(before)
-            raise
-        except KeyboardInterrupt:
-            if not self.created:  # later, only the waiting ends
-                self._clean_up(before)
-            raise
+        return begun
 
     def finish(self, begun: Begun, awaited: Callable[[], Awaited]) -> Started:
         """The started service, once ``awaited`` returns. ServiceError if it fails; its container is removed."""
-        try:
+        with self._taken_back(begun):
             return self._started(begun.container, begun.began, begun.already, awaited())
-        except NotReady as error:
-            failed = self.failed(error.failure)
-            self._clean_up(begun.before)
-            raise failed from None
-        except (ServiceError, RefusedError, ProcessError) as error:
-            self._clean_up(begun.before)
+
+    @contextlib.contextmanager
+    def _taken_back(self, begun: Begun) -> Iterator[None]:
+        """On failure, ServiceError after a crash bundle, and the removal of the container that this start created.
+
+        Another that has taken its place is somebody else's. On Ctrl-C it stays: only the waiting ends.
+        """
+        try:
+            yield
+        except (NotReady, ServiceError, RefusedError, ProcessError) as error:
+            failed = self.failed(self._unless_replaced(error.failure)) if isinstance(error, NotReady) else error
+            if begun.created:
+                with contextlib.suppress(EngineError), self._alone():
+                    self._discard([begun.container.id])
             if isinstance(error, ProcessError):
-                raise ServiceError(f"{self.name} was not started: {error}") from None
-            raise
+                failed = ServiceError(f"{self.name} was not started: {error}")
+            raise failed from None
+
+    def _unless_replaced(self, failure: StartFailure) -> StartFailure:
+        """``failure``, with the container that has taken the place of one that is gone."""
+        successor = () if failure.container else self._existing()
+        if not successor:
+            return failure
+        self.default_hint = f"envgen ps {self.here.profile.chosen}"
+        reason = f"its container was replaced while it started; the new one ({successor[0].state}) is left as it is"
+        return replace(failure, reason=reason, says_all=True)
 
     def _alone(self) -> contextlib.AbstractContextManager[None]:
         """One start of a profile at a time: Compose would use a container that another start is still creating."""
@@ -225,20 +242,21 @@ class Launcher:
             self.here.engine, f"{self.name} {self.verdict}", failure, self.keep, self.default_hint or again, fitting
         )
 
-    def _clean_up(self, before: Collection[str] | None) -> None:
-        """Remove what this start created. Older containers stay."""
-        if before is None:
-            return
-        with contextlib.suppress(ProcessError):
-            now = self.here.engine.containers(self.here.profile.compose_name, all=True)
-            others = [one for one in now if one.service != self.name]  # of another `up`
-            if before or others:
-                if all(one.id in before for one in now if one.service == self.name):
-                    return  # it ran before this start and keeps running
-                self.here.compose.run("rm", "--stop", "--force", self.name)
-            else:
-                self.here.compose.run("--profile", "*", "down", "--remove-orphans")
-            self.say(f"  {self.name}: removed the partly started container")
+    def _existing(self) -> tuple[Container, ...]:
+        """The containers of the service, running or not."""
+        return self.here.engine.containers(self.here.profile.compose_name, self.name, all=True)
+
+    def _discard_new(self, before: Collection[str]) -> None:
+        """Remove what this start created; called in ``_alone``. Containers in ``before`` stay."""
+        with contextlib.suppress(EngineError):
+            self._discard([one.id for one in self._existing() if one.id not in before])
+
+    def _discard(self, ids: Sequence[str]) -> None:
+        for container_id in ids:
+            if self.here.engine.stop_and_remove(container_id):
+                self.say(f"  {self.name}: removed the partly started container")
+        if not self.here.engine.containers(self.here.profile.compose_name, all=True):
+            self.here.engine.remove_networks(self.here.profile.compose_name)
 
 
 def explained(

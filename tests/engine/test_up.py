@@ -344,6 +344,34 @@ def test_too_slow(project: Project) -> None:
     assert leftovers() == ""
 
 
+def test_an_up_that_waits_leaves_what_replaced_its_container(project: Project) -> None:
+    """By a second `envgen up`, and by the owner's own `docker compose up`."""
+
+    def waiting() -> subprocess.Popen[str]:
+        child = project.start("up", "starting")
+        deadline = time.monotonic() + 60
+        while not container_id("starting") and time.monotonic() < deadline:
+            time.sleep(0.2)
+        return child
+
+    first = waiting()
+    again = ("up", "starting", "--recreate", "--no-wait", "--set", "services.starting.env.LEVEL=2")
+    project.envgen(*again)
+    successor = container_id("starting")
+    _, text = first.communicate(timeout=120)
+    assert first.returncode == 5 and "its container was replaced while it started" in text, text
+    assert container_id("starting") == successor != ""
+    project.envgen("down")
+    project.envgen("render")
+    first = waiting()
+    docker("rm", "-f", f"{PROJECT}-starting-1")
+    docker("compose", "-f", str(project.root / "compose/prod.yaml"), "up", "-d", "--no-build", "starting")
+    successor = container_id("starting")
+    _, text = first.communicate(timeout=120)
+    assert first.returncode == 5, text
+    assert container_id("starting") == successor != ""
+
+
 def test_no_wait(project: Project) -> None:
     assert "not waited for" in project.envgen("up", "starting", "--no-wait").out
     assert services() == ["starting"]

@@ -16,39 +16,56 @@ from envgen.errors import EngineError
 GONE = "ssh: connect to host spark-2 port 22: Connection timed out"
 
 
-class Compose:
-    """What was asked of one machine; one that is ``off`` answers nothing."""
+class Engine:
+    """The containers of one machine; one that is ``off`` answers nothing."""
 
-    def __init__(self, off: bool) -> None:
-        self.off, self.asked = off, list[str]()
+    def __init__(self, *containers: str, off: bool = False) -> None:
+        self.off, self.there, self.asked = off, list(containers), 0
 
-    def run(self, *words: str, timeout: float) -> None:
-        self.asked.append(" ".join(words))
+    def containers(self, *_: str, all: bool) -> list[Any]:
+        self.asked += 1
         if self.off:
             raise EngineError(GONE)
+        return [SimpleNamespace(id=one) for one in self.there]
+
+    def stop_and_remove(self, container_id: str) -> bool:
+        self.there.remove(container_id)
+        return True
 
 
 class Launcher:
     """Starts a rank, unless its machine is off."""
 
-    def __init__(self, compose: Compose) -> None:
-        self.compose = compose
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
 
     def start(self, **_: Any) -> Any:
-        if self.compose.off:
+        if self.engine.off:
             raise EngineError(GONE)
-        return SimpleNamespace(container=None, already=False)
+        self.engine.there.append("begun")
+        return SimpleNamespace(container=SimpleNamespace(id="begun"), already=False)
+
+
+def group(**engines: Engine) -> Group:
+    services = {"serve": SimpleNamespace(ready=None)}
+    profile: Any = SimpleNamespace(name="prod", chosen="--profile prod", compose_name="p-prod", services=services)
+    nodes = {name.replace("_", "-"): engine for name, engine in engines.items()}
+    return Group(tuple(Deployment(profile, Path(), node).knowing(engine=one) for node, one in nodes.items()), "serve")
+
+
+def test_a_container_that_has_replaced_one_stays() -> None:
+    """It may be of another `envgen up`, or of the owner's own `docker compose`."""
+    head, worker = Engine("mine"), Engine("successor")
+    assert group(spark_1=head, spark_2=worker).take_down({"spark-1": "mine", "spark-2": "gone"}) == []
+    assert (head.there, worker.there) == ([], ["successor"])
+    assert group(spark_1=head, spark_2=worker).take_down() == []
+    assert worker.there == []
 
 
 @pytest.mark.parametrize("off", ["spark-1", "spark-2"])
 def test_a_machine_that_is_switched_off_between_check_and_start(off: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    services = {"serve": SimpleNamespace(ready=None)}
-    profile: Any = SimpleNamespace(name="prod", chosen="--profile prod", compose_name="p-prod", services=services)
-    ranks = tuple(
-        Deployment(profile, Path(), node).knowing(engine=None, compose=Compose(node == off))
-        for node in ("spark-1", "spark-2")
-    )
-    monkeypatch.setattr(Group, "_launcher", lambda _self, here, _watch: Launcher(here.compose))
+    begun = group(spark_1=Engine(off=off == "spark-1"), spark_2=Engine(off=off == "spark-2"))
+    monkeypatch.setattr(Group, "_launcher", lambda _self, here, _watch: Launcher(here.engine))
     monkeypatch.setattr(cluster, "Watch", lambda *_: SimpleNamespace(over=SimpleNamespace(set=lambda: None), add=added))
     seen = list[str]()
 
@@ -56,10 +73,12 @@ def test_a_machine_that_is_switched_off_between_check_and_start(off: str, monkey
         seen.append(here.node)
 
     with pytest.raises(EngineError) as raised:
-        Group(ranks, "serve").start(wait_for_it=True, timeout=None)
+        begun.start(wait_for_it=True, timeout=None)
     first, left = raised.value.problems
     assert first.message == f"{off}: {GONE}"
     assert left.message.startswith(f"{off} could not be cleaned up ({GONE}); when it answers again: envgen down")
     assert "docker ps -aq --filter label=com.docker.compose.project=p-prod | xargs -r docker rm -f" in left.message
-    assert [one.compose.asked for one in ranks] == [["--profile * rm --stop --force serve"]] * 2  # type: ignore[attr-defined]
-    assert seen == ([] if off == "spark-2" else ["spark-2"])  # the worker comes first
+    # The worker comes first. A head that was never begun is left alone.
+    assert [one.engine.asked for one in begun.ranks] == ([1, 1] if off == "spark-1" else [0, 1])  # type: ignore[attr-defined]
+    assert [one.engine.there for one in begun.ranks] == [[], []]  # type: ignore[attr-defined]
+    assert seen == ([] if off == "spark-2" else ["spark-2"])

@@ -12,9 +12,10 @@ import pytest
 from tests_render_make import profile
 
 from envgen.deployment import Deployment
-from envgen.errors import ServiceError
+from envgen.errors import EnvgenError, RefusedError, ServiceError
 from envgen.profile.model import Profile
-from envgen.serve.launch import Launcher, in_profile
+from envgen.serve.launch import Begun, Launcher, in_profile
+from envgen.serve.wait import NotReady, StartFailure
 
 # What uv and envgen-install print for an overlay on a volume of 1 MiB.
 FULL = """\
@@ -57,25 +58,100 @@ def test_the_commands_of_a_cure_name_the_profile() -> None:
     assert in_profile(cure, profile(name="prod"), "web") == expected
 
 
-@pytest.mark.parametrize("created", [False, True])
-def test_ctrl_c_while_sources_are_installed_removes_what_was_begun(
-    created: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A server that was made keeps starting: only the waiting for it ends."""
-    removed: list[object] = []
+class Engine:
+    """The containers of one service. ``there``: their ids."""
 
-    def interrupted(self: Launcher, *_how: str) -> None:
-        self.created = created
-        raise KeyboardInterrupt
+    def __init__(self, *there: str) -> None:
+        self.there = list(there)
 
-    services = {"web": SimpleNamespace(interactive=False)}
-    found = cast(Profile, SimpleNamespace(compose_name="unit-dev", services=services))
-    here = Deployment(found, Path()).knowing(engine=SimpleNamespace(containers=lambda *_, **__: ()))
-    launcher = Launcher(here, "web", lambda _line: None)
+    def containers(self, *_: str, all: bool = False) -> tuple[Any, ...]:
+        return tuple(SimpleNamespace(id=one, state="running") for one in self.there)
+
+    def container(self, container_id: str) -> Any:
+        return SimpleNamespace(id=container_id) if container_id in self.there else None
+
+    def stop_and_remove(self, container_id: str) -> bool:
+        found = container_id in self.there
+        self.there = [one for one in self.there if one != container_id]
+        return found
+
+    def remove_networks(self, project: str) -> None:
+        assert not self.there
+
+
+@pytest.fixture
+def launcher(monkeypatch: pytest.MonkeyPatch) -> Launcher:
+    services = {"web": SimpleNamespace(interactive=True, host_ports=(), ready=None)}
+    values = {"compose_name": "unit-dev", "services": services, "chosen": "--profile dev", "chosen_variant": ""}
+    here = Deployment(cast(Profile, SimpleNamespace(**values)), Path()).knowing(
+        engine=Engine(), compose=SimpleNamespace(endpoint=SimpleNamespace(host="unix:///x"))
+    )
     monkeypatch.setattr("envgen.serve.launch.preflight.is_development", lambda _profile: True)
     monkeypatch.setattr(Launcher, "_alone", lambda _self: nullcontext())
+    return Launcher(here, "web", lambda _line: None)
+
+
+@pytest.mark.parametrize("created", [False, True])
+def test_ctrl_c_removes_what_was_begun(launcher: Launcher, created: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was made keeps starting: only the waiting for it ends."""
+    engine: Any = launcher.here.engine
+
+    def create(_self: Launcher) -> Any:
+        engine.there.append("mine")
+        if not created:
+            raise KeyboardInterrupt
+        return SimpleNamespace(id="mine")
+
+    def interrupted(_self: Launcher, *_how: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Launcher, "_create", create)
     monkeypatch.setattr(Launcher, "_install", interrupted)
-    monkeypatch.setattr(Launcher, "_clean_up", lambda _self, before: removed.append(before))
     with pytest.raises(KeyboardInterrupt):
         launcher.start(wait=True, timeout=None)
-    assert removed == ([] if created else [set()])
+    assert engine.there == (["mine"] if created else [])
+
+
+FAILURES = (
+    NotReady(StartFailure("its container was removed while it started")),
+    ServiceError("no"),
+    RefusedError("no"),
+)
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize(
+    ("then", "left"),
+    [(("mine",), []), ((), []), (("successor",), ["successor"]), (("mine", "other"), ["other"])],
+    ids=["there", "removed", "replaced", "scaled"],
+)
+def test_a_failed_start_removes_the_container_that_it_created(
+    launcher: Launcher, failure: Exception, then: tuple[str, ...], left: list[str]
+) -> None:
+    """And none that has taken its place: another `envgen up` made it, or the owner's own `docker compose`."""
+    engine: Any = launcher.here.engine
+    engine.there = list(then)
+    launcher.keep = lambda _failure, _cause: ""
+
+    def awaited() -> Any:
+        raise failure
+
+    container: Any = SimpleNamespace(id="mine", running=True)
+    with pytest.raises(EnvgenError) as raised:
+        launcher.finish(Begun(container, 0.0, already=False, created=True), awaited)
+    assert engine.there == left
+    if isinstance(failure, NotReady) and then:
+        assert "was replaced while it started; the new one (running) is left as it is" in str(raised.value)
+        assert raised.value.problems[0].hint == "envgen ps --profile dev"
+
+
+def test_a_container_that_ran_before_stays(launcher: Launcher) -> None:
+    engine: Any = launcher.here.engine
+    engine.there = ["older"]
+
+    def awaited() -> Any:
+        raise ServiceError("no")
+
+    with pytest.raises(ServiceError):
+        launcher.finish(Begun(cast(Any, SimpleNamespace(id="older")), 0.0, already=True, created=False), awaited)
+    assert engine.there == ["older"]
