@@ -18,8 +18,8 @@ from envgen.engine.client import Engine, connect
 from envgen.engine.compose import Compose
 from envgen.engine.endpoint import Endpoint, find_endpoint
 from envgen.engine.gpu import gpu_offered
-from envgen.engine.owner import ROOT, elsewhere, host_user, ours, run_as
-from envgen.engine.values import Container, Image, Mount
+from envgen.engine.owner import FOLDER, ROOT, elsewhere, host_user, ours, run_as, same
+from envgen.engine.values import COMPOSE_PROJECT, COMPOSE_VOLUME, Container, Image, Mount
 from envgen.errors import EngineError, NotFoundError, Problem, RefusedError, UsageError, named
 from envgen.inside import run
 from envgen.lock.model import Change, ProfileLock
@@ -249,6 +249,21 @@ class Deployment:
             user=run_as(self.engine, self.profile, service), memory=memory, absent=[],
         )  # fmt: skip
         return inside, mounted
+
+    def create_volume(self, name: str, key: str, driver: str = "", options: Mapping[str, str] | None = None) -> None:
+        """Create a volume that knows this folder, unless there is one of that name. ``key``: its name in Compose files.
+
+        Compose would warn at each start of a volume without its labels.
+        """
+        labels = {COMPOSE_PROJECT: self.profile.compose_name, COMPOSE_VOLUME: key, FOLDER: str(self.root)}
+        self.engine.create_volume(name, labels, driver, options)
+
+    def volume_elsewhere(self, name: str) -> Path | None:
+        """The other project folder that created a volume; None if it is this one, unknown, or no longer there."""
+        label = self.engine.volume_labels(name).get(FOLDER, "")
+        if not label or same(Path(label), self.root):
+            return None
+        return Path(label) if not self.engine.info().local or os.path.lexists(label) else None
 
     # The name on the engine. Containers, image and overlay are called NAME-PROFILE, so folders with the same `name:`
     # would use each other's. The name belongs to the folder that has containers under it.

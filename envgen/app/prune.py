@@ -114,7 +114,9 @@ def _overlays(
         if profile.name not in foreign:
             overlay = re.compile(f"{re.escape(profile.compose_name)}-env-[0-9a-f]{{12}}")
             volumes = engine.volumes(project=profile.compose_name)
+            here = _at(engine, project, profile)
             stale = [volume for volume in volumes if volume not in kept and overlay.fullmatch(volume)]
+            stale = [volume for volume in stale if here.volume_elsewhere(volume) is None]
             sizes = engine.volume_sizes() if stale else {}
             why = f"stale editable installs of profile {profile.name}"
             for volume in stale:
@@ -136,7 +138,8 @@ def _caches(
         with contextlib.suppress(EngineError):  # without an image there is no agent
             if left := space.leftovers(cache):
                 yield Item("stage", *left[:2], "of an interrupted clear", left[2])
-        owned = set(engine.volumes(project=profile.compose_name))
+        volumes = engine.volumes(project=profile.compose_name)
+        owned = {volume for volume in volumes if cache.here.volume_elsewhere(volume) is None}
         with contextlib.suppress(EngineError):
             for one in space.spaces(cache):
                 unused = time.time() - one.used

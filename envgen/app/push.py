@@ -19,7 +19,7 @@ from envgen.doctor.nodes import content
 from envgen.engine import process
 from envgen.engine.client import Engine
 from envgen.engine.endpoint import SshAddress
-from envgen.engine.values import COMPOSE_PROJECT, Image, Mount
+from envgen.engine.values import Image, Mount
 from envgen.errors import EngineError, RefusedError
 from envgen.jitcache.place import COMPILED
 from envgen.profile.model import Profile, Service
@@ -210,9 +210,7 @@ def _volume(folder: Folder, source: Deployment, target: Deployment, dry_run: boo
     if folder.mirror:
         target.require_name()
     if not there:
-        # Without Compose's labels, Compose would warn at each start.
-        labels = {COMPOSE_PROJECT: profile.compose_name, "com.docker.compose.volume": what.replace(" ", "-")}
-        target.engine.create_volume(name, labels)
+        target.create_volume(name, what.replace(" ", "-"))
     meter = Meter(f"{node}: {what}")
     run = ("run", "--rm", "-i", "--network=none", "--log-driver=none", "--user=0:0", "--entrypoint=sh", "-v")
     pack = (f"{name}:{FOLDER}:ro", profile.image_name, "-c", PACK)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from envgen.app import grants, nodes, weights
@@ -96,30 +97,46 @@ def halt(here: Deployment, names: Sequence[str]) -> list[str]:
     return [one.name for one in found]
 
 
-def remove(here: Deployment, names: Sequence[str], *, volumes: bool, dry_run: bool) -> tuple[list[str], list[str]]:
+@dataclass(frozen=True)
+class Removed:
+    """The containers and volumes that were removed, or would be. ``kept``: volume -> the folder that created it."""
+
+    containers: tuple[str, ...]
+    volumes: tuple[str, ...]
+    kept: Mapping[str, Path]
+
+
+_ASKING = threading.Lock()  # several machines are cleaned up at once, and the terminal is one
+
+
+def remove(here: Deployment, names: Sequence[str], *, volumes: bool, dry_run: bool, agree: Agree) -> Removed:
     """Stop and remove the containers of ``names`` (default: everything of the profile).
 
-    Returns the containers and volumes that were removed, or would be.
+    ``volumes``: its volumes, too. ``agree`` is asked about those that another project folder created.
     """
     engine, compose = here.engine, here.compose
     here.require_name()
-    found = sorted(one.name for one in here.containers(names, all=True))
-    doomed = []
-    if volumes:  # named in the rendered file, and existing
-        config = json.loads(compose.run("--profile", "*", "config", "--format", "json").stdout)
-        known = [
-            str(one.get("name", key)) for key, one in (config.get("volumes") or {}).items() if not one.get("external")
-        ]
-        doomed = sorted(name for name in known if engine.volume(name) is not None)
+    found = tuple(sorted(one.name for one in here.containers(names, all=True)))
+    known = (compose.config().get("volumes") or {}) if volumes else {}
+    there = [str(one.get("name", key)) for key, one in known.items() if not one.get("external")]
+    doomed = sorted(name for name in there if engine.volume(name) is not None)
+    kept = {name: folder for name in doomed if (folder := here.volume_elsewhere(name))}
+    if kept and not dry_run:
+        owners = [f"  volume {here.named(name)} was created by {folder}" for name, folder in kept.items()]
+        with _ASKING:
+            kept = {} if agree("\n".join([*owners, "Delete these, too?"])) else kept
+    removed = Removed(found, tuple(name for name in doomed if name not in kept), kept)
     if dry_run:
-        return found, doomed
+        return removed
     for name in found:
         progress(f"  stopping and removing {here.named(name)}")
     if not names:
-        compose.run("--profile", "*", "down", "--remove-orphans", *(["--volumes"] if volumes else []))
+        compose.run("--profile", "*", "down", "--remove-orphans", *(["--volumes"] if volumes and not kept else []))
+        for name in removed.volumes if kept else ():
+            engine.remove_volume(name)
     elif found:
         compose.run("--profile", "*", "rm", "--stop", "--force", *names)
-    return found, doomed
+    return removed
 
 
 def one_off(here: Deployment, service: str, argv: Sequence[str], options: Sequence[str], *, tty: bool) -> int:

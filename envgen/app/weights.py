@@ -191,7 +191,7 @@ def _mount(here: Deployment, *, make: bool = False) -> Mount | None:
         if engine.volume(volume) is None:
             if not make:
                 return None
-            engine.create_volume(volume, {"dev.envgen.project": profile.project, "dev.envgen.profile": profile.name})
+            here.create_volume(volume, f"cache-{CACHE}")
         return Mount(volume, HOME, "volume", read_only=not make)
     folder = (here.root / Path(cache.host.path).expanduser()).resolve()
     if engine.info().local:

@@ -150,10 +150,18 @@ class Engine:
             return str(self._api.inspect_volume(name)["Mountpoint"])
         return None
 
-    def create_volume(self, name: str, labels: Mapping[str, str]) -> None:
-        """Create an empty volume, unless there is one of that name."""
+    def volume_labels(self, name: str) -> Mapping[str, str]:
+        """The labels of a named volume; {} if there is no such volume."""
+        with self._wrap_errors(f"volume {name}"), _absent():
+            return values.texts(self._api.inspect_volume(name).get("Labels"))
+        return {}
+
+    def create_volume(
+        self, name: str, labels: Mapping[str, str], driver: str = "", options: Mapping[str, str] | None = None
+    ) -> None:
+        """Create an empty volume, unless there is one of that name. ``options``: the driver's."""
         with self._wrap_errors(f"volume {name}"):
-            self._work.create_volume(name, labels=dict(labels))
+            self._work.create_volume(name, driver or None, dict(options or {}) or None, dict(labels))
 
     def volumes(self, text: str = "", *, project: str = "") -> tuple[str, ...]:
         """The sorted names of volumes: those with ``text`` in the name, or those of a Compose project."""

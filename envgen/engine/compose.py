@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from envgen import files
 from envgen.engine import process
@@ -40,6 +41,12 @@ class Compose:
     def run(self, *words: str, timeout: float | None = 600, check: bool = True) -> ExecResult:
         """Run, and return the output. ProcessError where it fails and ``check`` is set."""
         return process.run(self.argv(*words), env=self.environment, timeout=timeout, check=check)
+
+    def config(self) -> Mapping[str, Any]:
+        """The document of all files together, all services included, as Compose understands it. ProcessError."""
+        done = self.run("--profile", "*", "config", "--format", "json")
+        document: Mapping[str, Any] = json.loads(done.stdout)
+        return document
 
     def stream(self, *words: str, on_line: Callable[[str], None]) -> ExecResult:
         """Run; ``on_line`` gets each line of its progress as it comes."""

@@ -46,10 +46,18 @@ def folder_of(container: Container) -> Path | None:
     return place.parent if place.name == "compose" else place
 
 
+FOLDER = "dev.envgen.folder"  # of a volume: the project folder that created it
+
+
 def elsewhere(container: Container, root: Path) -> Path | None:
     """The project folder of a container, if it is not ``root``, links resolved; else None."""
     folder = folder_of(container)
-    return folder if folder and os.path.realpath(folder) != os.path.realpath(root) else None
+    return folder if folder and not same(folder, root) else None
+
+
+def same(folder: Path, root: Path) -> bool:
+    """Whether two paths are one folder, links resolved."""
+    return os.path.realpath(folder) == os.path.realpath(root)
 
 
 def ours(containers: Sequence[Container], root: Path) -> tuple[Container, ...]:

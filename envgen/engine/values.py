@@ -11,6 +11,7 @@ from typing import Any
 COMPOSE_PROJECT = "com.docker.compose.project"
 COMPOSE_SERVICE = "com.docker.compose.service"
 COMPOSE_ONE_OFF = "com.docker.compose.oneoff"
+COMPOSE_VOLUME = "com.docker.compose.volume"
 
 # Bytes; an endless writer must not fill the memory of envgen.
 OUTPUT_LIMIT = 10 << 20
@@ -189,7 +190,7 @@ def image_of(document: Mapping[str, Any]) -> Image:
     config = document.get("Config") or {}
     return Image(
         id=str(document.get("Id", "")),
-        labels=_texts(config.get("Labels")),
+        labels=texts(config.get("Labels")),
         created=str(document.get("Created", "")),
         size=int(document.get("Size") or 0),
         architecture=str(document.get("Architecture", "")),
@@ -205,7 +206,7 @@ def container_of(document: Mapping[str, Any]) -> Container:
     """From ``GET /containers/ID/json``."""
     state = document.get("State") or {}
     config = document.get("Config") or {}
-    labels = _texts(config.get("Labels"))
+    labels = texts(config.get("Labels"))
     policy = str(((document.get("HostConfig") or {}).get("RestartPolicy") or {}).get("Name") or "")
     return Container(
         id=str(document.get("Id", "")),
@@ -273,7 +274,8 @@ def _time(value: Any) -> str:
     return "" if value is None or str(value).startswith("0001-") else str(value)
 
 
-def _texts(labels: Any) -> dict[str, str]:
+def texts(labels: Any) -> dict[str, str]:
+    """The engine's labels, or null, as a mapping."""
     return {name: str(value) for name, value in (labels or {}).items()}
 
 

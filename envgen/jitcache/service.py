@@ -15,7 +15,7 @@ from envgen.inside import run
 from envgen.inside.jit.judge import Holder, Module, Record
 from envgen.inside.jit.locks import BATCH, LockId
 from envgen.inside.jit.locks import holders as local_holders
-from envgen.jitcache.place import NO_ARCH, AgentHost, Query, arch_folders, find_place, root_in
+from envgen.jitcache.place import CACHE, NO_ARCH, AgentHost, Query, arch_folders, find_place, root_in
 from envgen.render.environment import service_env
 from envgen.text import reason_of, visible
 
@@ -192,6 +192,14 @@ class JitCache:
 
     def __init__(self, here: Deployment) -> None:
         self.here = here
+
+    def require_own(self) -> None:
+        """RefusedError if another project folder created the profile's cache."""
+        mount = self.here.caches.get(CACHE)
+        other = self.here.volume_elsewhere(mount.source) if mount and mount.kind == "volume" else None
+        if mount and other:
+            hint = f"to have a cache of its own, write `name: {self.here.profile.project}-2` into envgen.local.yaml"
+            raise RefusedError(f"{other} created the volume {mount.source}", hint=f"clear it there; {hint}")
 
     def place(self) -> AgentHost | None:
         """Where the agent runs; None: there is no cache yet."""

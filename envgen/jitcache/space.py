@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from envgen.engine.values import COMPOSE_PROJECT, Mount
+from envgen.engine.values import Mount
 from envgen.errors import EngineError
 from envgen.jitcache.place import CACHE, cache_mount, key_in, throw_away
 from envgen.jitcache.service import JitCache
@@ -50,9 +50,7 @@ def create_mount(cache: JitCache) -> Mount:
     if mount.kind == "bind":
         Path(mount.source).mkdir(parents=True, exist_ok=True)
     elif cache.here.engine.volume(mount.source) is None:
-        # Without Compose's labels, Compose would warn at each start.
-        labels = {COMPOSE_PROJECT: cache.here.profile.compose_name, "com.docker.compose.volume": f"cache-{CACHE}"}
-        cache.here.engine.create_volume(mount.source, labels)
+        cache.here.create_volume(mount.source, f"cache-{CACHE}")
     return mount
 
 

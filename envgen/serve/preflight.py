@@ -351,6 +351,7 @@ done
 def prepare(here: Deployment, service: str) -> None:
     """Create missing cache folders on this machine, and give existing volumes to the service's user."""
     profile, engine, image = here.profile, here.engine, here.image
+    create_volumes(here, service)
     folders = [Path(mount.source) for mount in here.caches.values() if mount.kind == "bind"]
     if folders and engine.info().local:
         for folder in folders:
@@ -373,6 +374,24 @@ def prepare(here: Deployment, service: str) -> None:
         if done.code:
             error = (done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.code}"])[-1]
             raise EngineError(f"the volumes of {profile.compose_name} could not be given to user {owner}: {error}")
+
+
+def create_volumes(here: Deployment, service: str) -> None:
+    """Create the missing volumes of a service, as Compose would, with the label of this folder.
+
+    The committed Compose files hold no folder of a machine, so Compose can't write that label.
+    """
+    profile = here.profile
+    own = [mount.source for mount in here.caches.values() if mount.kind == "volume"]
+    own += [overlay_volume(profile)] if profile.mounted_sources else []
+    if profile.compose is None and all(here.engine.volume(name) is not None for name in own):
+        return
+    document = here.compose.config()
+    used = {str(one.get("source")) for one in document["services"][service].get("volumes") or ()}
+    for key, one in (document.get("volumes") or {}).items():
+        name = str(one.get("name", key))
+        if key in used and not one.get("external") and here.engine.volume(name) is None:
+            here.create_volume(name, key, str(one.get("driver") or ""), one.get("driver_opts"))
 
 
 def make_folder(folder: Path) -> None:

@@ -120,6 +120,37 @@ def test_a_clone_is_refused_and_takes_nothing(first: Project) -> None:
     first.envgen("up", "web")
 
 
+def test_a_copy_keeps_the_volumes_of_the_first(first: Project) -> None:
+    volume = f"{first.name}-dev-cache-jit"
+    second = copy(first, "second")
+    first.envgen("build")
+    warned = first.envgen("up", "web").err
+    assert "already exists" not in warned, "Compose takes a volume that envgen created for its own"
+    docker("exec", f"{first.name}-dev-web-1", "touch", "/jit/compiled")
+    first.envgen("down")
+    dry = second.envgen("down", "--volumes", "--dry-run")
+    assert dry.out == f"volume {volume} would stay: {first.root} created it\n"
+    done = second.envgen("down", "--volumes", "--json", code=6)
+    assert done.json == {
+        "containers": [], "dry_run": False, "kept": {volume: str(first.root)}, "left": [], "volumes": [],
+    }  # fmt: skip
+    second.envgen("up", "--build", "web")  # shares the cache
+    assert docker("exec", f"{first.name}-dev-web-1", "ls", "/jit") == "compiled"
+    second.envgen("down", "--volumes", code=6)
+    assert docker("volume", "ls", "-q", "--filter", f"name={volume}") == volume
+    assert f"volume {volume} removed" in first.envgen("down", "--volumes").out
+    assert docker("volume", "ls", "-q", "--filter", f"name={volume}") == ""
+
+
+def test_a_volume_of_a_folder_that_moved_goes_with_it(first: Project) -> None:
+    volume = f"{first.name}-dev-cache-jit"
+    first.envgen("build")
+    first.envgen("up", "web")
+    first.envgen("down")
+    moved = Project(first.root.rename(first.root.with_name("moved")), first.name)
+    assert f"volume {volume} removed" in moved.envgen("down", "--volumes").out
+
+
 def test_a_checkout_that_moved(first: Project) -> None:
     first.envgen("build")
     first.envgen("up", "web")

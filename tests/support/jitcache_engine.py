@@ -75,7 +75,10 @@ class LocalEngine:
     def volumes(self, text: str) -> tuple[str, ...]:
         return tuple(sorted(name for name in self.volumes_ if text in name))
 
-    def create_volume(self, name: str, labels: Mapping[str, str]) -> None:
+    def volume_labels(self, name: str) -> Mapping[str, str]:
+        return {}
+
+    def create_volume(self, name: str, labels: Mapping[str, str], driver: str = "", options: object = None) -> None:
         self.volumes_.add(name)
 
     def remove_volume(self, name: str) -> None:

@@ -178,6 +178,8 @@ def clear(
         causes["changed"] = list(changed_files(session.profile(), session.loaded().project.root, changed))
     cache = open_cache(session)
     cache.here.require_name()
+    if everything:
+        cache.require_own()
     if everything and not yes and not dry_run:
         lines = shown.cleared(cache.clear(query, everything=True, dry_run=True))
         confirm("cache clear --all", "Clear all of this?", lines)

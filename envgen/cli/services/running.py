@@ -235,7 +235,8 @@ def pull(session: Session) -> int:
 def down(session: Session, names: tuple[str, ...], volumes: bool, dry_run: bool) -> int:
     """Stop and remove the containers of each SERVICE (default: all of the profile).
 
-    Volumes stay, unless --volumes is given.
+    Volumes stay, unless --volumes is given. A volume that another folder with this project's name created is removed
+    only after you confirm (otherwise exit code 6).
 
     \b
     Examples:
@@ -245,15 +246,18 @@ def down(session: Session, names: tuple[str, ...], volumes: bool, dry_run: bool)
     if names and volumes:
         raise UsageError("the services of a profile share their volumes", hint="envgen down --volumes")
     profile, found = session.profile(), places(session.deployment(), names)
-    work = partial(services.remove, names=names, volumes=volumes, dry_run=dry_run)
+    work = partial(services.remove, names=names, volumes=volumes, dry_run=dry_run, agree=ask)
     done, left = each(found, work)
-    containers = [here.named(name) for here, (removed, _) in done for name in removed]
-    removed_volumes = [here.named(name) for here, (_, removed) in done for name in removed]
-    verb = "would be removed" if dry_run else "removed"
+    containers = [here.named(name) for here, removed in done for name in removed.containers]
+    removed_volumes = [here.named(name) for here, removed in done for name in removed.volumes]
+    kept = {here.named(name): str(folder) for here, removed in done for name, folder in removed.kept.items()}
+    verb, stays = ("would be removed", "would stay") if dry_run else ("removed", "stays")
     lines = [f"container {name} {verb}" for name in containers] + [f"volume {name} {verb}" for name in removed_volumes]
-    document = {"containers": containers, "dry_run": dry_run, "left": left, "volumes": removed_volumes}
+    lines += [f"volume {name} {stays}: {folder} created it" for name, folder in kept.items()]
+    document = {"containers": containers, "dry_run": dry_run, "kept": kept, "left": left, "volumes": removed_volumes}
     nothing = not (lines or left or wants_json())
-    return _ended(document, [f"no containers for {_described(profile, names)}"] if nothing else lines, left)
+    code = _ended(document, [f"no containers for {_described(profile, names)}"] if nothing else lines, left)
+    return ExitCode.REFUSED if kept and not dry_run and not code else code
 
 
 def _ended(document: Any, lines: Sequence[str], left: Sequence[str]) -> int:
