@@ -174,9 +174,9 @@ def add(session: Session, recipe: Recipe, name: str = "", extends: str = "") -> 
 
 def _parent(profiles: Mapping[str, Profile], wanted: str) -> Profile:
     names = list(profiles)
-    chosen = wanted or ("current" if "current" in names else "")
+    chosen = wanted or ("prod" if "prod" in names else "")
     if chosen not in names:
-        message = f"no profile {chosen!r}" if chosen else "no profile `current` to extend"
+        message = f"no profile {chosen!r}" if chosen else "no profile `prod` to extend"
         raise UsageError(message, hint=f"choose one: --extends {' or '.join(names)}")
     return profiles[chosen]
 

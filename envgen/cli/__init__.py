@@ -25,6 +25,7 @@ from envgen.text import Loudness
 Groups = dict[str, dict[str, tuple[str, str]]]
 # Commands in a row with the same text share a line of the help.
 INPUTS = "Show the inputs of an image, or compare two."
+PROFILE = "Choose a profile, or show its values and their origin."
 LIFE = "Stop, start or restart services."
 OUTPUT = "List services, or show their output."
 INSIDE = "Run a command or a shell in a service's container."
@@ -35,7 +36,8 @@ PRINT = "Print the JSON Schema, or a shell's completion script."
 GROUPS: Groups = {
     "Set up": {
         "init": ("project.init", "Write a commented starter project."),
-        "config": ("project.config", "Show a profile's values and where they come from."),
+        "use": ("project.use", PROFILE),
+        "config": ("project.config", PROFILE),
         "render": ("project.render", "Write Dockerfiles, Compose files and .dockerignore."),
         "lock": ("project.lock", "Write envgen.lock, or check that it is current."),
         "model": ("project.model", "Download and check model weights."),
@@ -206,7 +208,7 @@ def main() -> None:
     """Build and run vLLM + FlashInfer containers from one YAML file.
 
     \b
-    Example: envgen build --profile current && envgen up serve --profile current
+    Example: envgen use prod && envgen build && envgen up serve
     """
 
 

@@ -14,7 +14,7 @@ from envgen.errors import Place, Problem
 from envgen.profile import tree as nodes
 from envgen.profile.model import ORIGIN_KINDS, Mount, Profile
 from envgen.profile.shape import HUB_REPO, NAME, fields_of, matches
-from envgen.profile.tree import Node, Source, near, parse_value, scalar
+from envgen.profile.tree import Node, Source, parse_value, scalar, which
 from envgen.profile.values import plain_text
 from envgen.text import shorten
 
@@ -165,7 +165,7 @@ def _parent(name: str, steps: Mapping[str, None], profiles: Mapping[str, Node], 
         text = " -> ".join([*members, members[0]])
         problems.append(Problem(f"extends itself: {text}", place, "remove one of these `extends`"))
     elif parent.text not in profiles:
-        problems.append(Problem(f"there is no profile {parent.text!r}", place, near(parent.text, list(profiles))))
+        problems.append(Problem(f"there is no profile {parent.text!r}", place, which(parent.text, list(profiles))))
     else:
         return parent.text
     return None

@@ -20,7 +20,7 @@ from envgen.profile.checks import check_profile, check_project
 from envgen.profile.layers import Override, from_environ, from_sets
 from envgen.profile.model import LocalFile, Profile, Project, ProjectFile
 from envgen.profile.shape import NAME, matches, meaning
-from envgen.profile.tree import LOCAL, MAP, NULL, Node, Source, label_of, lay_over, near, read
+from envgen.profile.tree import LOCAL, MAP, NULL, Node, Source, label_of, lay_over, near, read, which
 
 FILE_NAME = "envgen.yaml"
 LOCAL_NAME = "envgen.local.yaml"
@@ -84,7 +84,10 @@ def load_project(
             _refuse_foreign(local_path)
         own = _local(local_path, problems)
         files.append(_local_sections(own, profiles, problems))
-        name = _top(LocalFile, own, problems).name or name
+        head = _top(LocalFile, own, problems)
+        name = head.name or name
+        if head.default_profile:
+            top, default = own, head.default_profile
     overrides = [*(from_environ(environ, problems) if local else ()), *from_sets(sets, problems)]
     before = len(problems)
     chains = layers.chains(profiles, problems)
@@ -109,20 +112,20 @@ def load_project(
         problems += check_project(loaded, trees)
     if default not in profiles and profiles and default:
         place = top.items["default_profile"].place("default_profile")
-        problems.append(Problem(f"there is no profile {default!r}", place, near(default, list(profiles))))
+        problems.append(Problem(f"there is no profile {default!r}", place, which(default, list(profiles))))
     if problems:
         _raise(problems)
     return Loaded(Project(name, default, loaded, file=path, root=path.parent), trees)
 
 
 def select(project: Project, name: str | None, variant: str = "") -> Profile:
-    """The profile ``name``, or the default one. Raises UsageError with a similar name.
+    """The profile ``name``, or the default one. Raises UsageError with the names that there are.
 
     ``variant``: the one that the project was loaded with; UsageError where the profile does not have it.
     """
     wanted = name or project.default_profile
     if wanted not in project.profiles:
-        hint = near(wanted, list(project.profiles))
+        hint = which(wanted, list(project.profiles))
         raise UsageError(f"there is no profile {wanted!r} in {project.file.name}", hint=hint)
     profile = project.profiles[wanted]
     if variant and profile.variant != variant:
@@ -197,7 +200,7 @@ def _local_sections(top: Node, shared: Mapping[str, Node], problems: list[Proble
     for name, node in profiles.items():
         if name not in shared:
             place = node.key_place(f"profiles.{name}")
-            problems.append(Problem(f"there is no profile {name!r} to change", place, near(name, list(shared))))
+            problems.append(Problem(f"there is no profile {name!r} to change", place, which(name, list(shared))))
         if "extends" in node.items:
             place = node.items["extends"].key_place(f"profiles.{name}.extends")
             problems.append(Problem("the local file cannot change what a profile extends", place))

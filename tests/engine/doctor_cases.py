@@ -9,7 +9,7 @@ from __future__ import annotations
 # of them from a recorded or altered document of the probe; the text says what is missing.
 RECORDED = {
     ("patches.mounted", "lacks"): "a checkout beside a series: test_doctor_sources.py makes one",
-    ("packages.binaries", "gone"): "a wheel of many megabytes: scripts/build-current --dev has one",
+    ("packages.binaries", "gone"): "a wheel of many megabytes: scripts/build-prod --dev has one",
     ("packages.binaries", "others"): "the same",
     ("packages.binaries", "release"): "the same",
     ("packages.binaries", "csrc"): "the same",
@@ -30,7 +30,7 @@ RECORDED = {
 # The same for checks that only such a machine can show silent.
 RECORDED_SILENT = {"host.disk": "a disk with 30 GiB free", "gpu.arch": "a GPU; the document was recorded on one",
                    "cuda.driver": "a GPU",
-                   "packages.binaries": "a wheel of many megabytes: scripts/build-current --dev"}  # fmt: skip
+                   "packages.binaries": "a wheel of many megabytes: scripts/build-prod --dev"}  # fmt: skip
 
 # check -> case -> scenario
 FIRES: dict[str, dict[str, str]] = {

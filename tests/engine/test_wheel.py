@@ -45,7 +45,7 @@ def test_init_render_and_build(engine: Engine, installed: Path, tmp_path: Path) 
     run(installed, "render", cwd=project)
     assert (project / "Dockerfile").is_file()
     run(installed, "render", "--check", cwd=project)
-    # Its real wheels are 4 GB, on another base: scripts/build-current --dev builds with those.
+    # Its real wheels are 4 GB, on another base: scripts/build-prod --dev builds with those.
     smaller = (f"base.image={BASE}", "base.apt=[]", "apt.runtime=[]", "pip.deps=[]", "sources.vllm.binaries=null",
                "sources.flashinfer.binaries=null")  # fmt: skip
     small = [word for one in smaller for word in ("--set", one)]
@@ -79,7 +79,7 @@ def cuda(engine: Engine) -> Iterator[None]:
 
 def test_everything_that_is_rendered_is_clean(cuda: None, installed: Path) -> None:
     """Docker's own linter and Compose's own reader, on the committed files as they are."""
-    for name in ("Dockerfile", "Dockerfile.dev", "Dockerfile.current"):
+    for name in ("Dockerfile", "Dockerfile.dev", "Dockerfile.source"):
         checked = run("docker", "buildx", "build", "--check", "-f", name, ".", cwd=CHECKOUT)
         assert "no warnings found" in checked.stdout + checked.stderr
     for path in sorted((CHECKOUT / "compose").glob("*.yaml")):

@@ -52,10 +52,10 @@ def test_apply_and_take_back(made: Project, source: Path) -> None:
 
 
 def test_what_a_mounted_checkout_lacks(made: Project, source: Path, tmp_path: Path) -> None:
-    """`dev_ngc` on a stock 0.14.0: named until they are applied. A release that they are not for lacks none."""
+    """A checkout of a stock 0.14.0: named until they are applied. A release that they are not for lacks none."""
     sets = [f"sources.vllm.origin.checkout={source}", f"sources.flashinfer.origin.checkout={tmp_path}/none"]
-    profile = load_project(file=TOP / "envgen.yaml", profile="dev_ngc", sets=sets, local=False).project.profiles[
-        "dev_ngc"
+    profile = load_project(file=TOP / "envgen.yaml", profile="source", sets=sets, local=False).project.profiles[
+        "source"
     ]
     (names,) = lacking(profile, TOP).values()
     assert [name[:4] for name in names] == ["0001", "0002", "0003", "0004", "0005"]

@@ -19,7 +19,7 @@ from typing import Any
 
 import forked
 import pytest
-from releases import CACHE, NOT_HERE, PROFILES, PROJECT, SHIPPED, TOP, Warm, environment
+from releases import CACHE, FILES, NOT_HERE, PROFILES, SHIPPED, SHIPPED_PROFILES, TOP, Warm, environment
 
 from envgen.app.predict import vllm_words
 from envgen.profile.load import load_project
@@ -28,7 +28,7 @@ from envgen.render.environment import compose_env, service_env
 
 def _question(name: str, variant: str, service: str) -> str:
     """All that a release is asked and judged by; a user's own home is none of it."""
-    project = load_project(file=TOP / "envgen.yaml", environ={}, local=False, profile=name, variant=variant).project
+    project = load_project(file=FILES[name], environ={}, local=False, profile=name, variant=variant).project
     profile = project.profiles[name]
     asked, derived = profile.services[service], {*service_env(profile), "HOME", "USER", "LOGNAME"}
     own = sorted(item for item in compose_env(profile, service).items() if item[0] not in derived)
@@ -40,11 +40,10 @@ QUESTIONS: dict[str, list[tuple[str, str, str]]] = {}
 for _shipped in SHIPPED:
     QUESTIONS.setdefault(_question(*_shipped), []).append(_shipped)
 # What differs from the rest: TRITON_ATTN, MARLIN, and everything fits.
-ATTENTION = dict.fromkeys((("current", "flashinfer"), ("dev", "flashinfer")), "FLASHINFER")
+ATTENTION = dict.fromkeys((("prod", "flashinfer"), ("dev", "flashinfer")), "FLASHINFER")
 MOE = {
-    ("prod", "cutlass"): "SM100_FI_MXFP4_MXFP8_CUTLASS",
-    ("dev_ngc", "cutlass"): "SM100_FI_MXFP4_MXFP8_CUTLASS",  # once `envgen patch apply` has patched the checkout
-    ("current", "cutlass"): "FLASHINFER_CUTLASS_MXFP4_MXFP8",
+    ("source", "cutlass"): "SM100_FI_MXFP4_MXFP8_CUTLASS",
+    ("prod", "cutlass"): "FLASHINFER_CUTLASS_MXFP4_MXFP8",
     ("dev", "cutlass"): "FLASHINFER_CUTLASS_MXFP4_MXFP8",
 }
 SIZE = "services.serve.args.tensor-parallel-size"
@@ -58,6 +57,8 @@ def predict(nowhere: dict[str, str]) -> Predict:
 
     def ask(python: Path, *words: str) -> tuple[int, dict[str, Any]]:
         asked = ["predict", *words, "--gpu", "gb10", "--python", str(python), "--json"]
+        if "-p" in words:
+            asked += ["-f", str(FILES[words[words.index("-p") + 1]])]
         done = forked.run(asked, TOP, {**os.environ, **nowhere})
         assert done.stdout, done.stderr
         document: dict[str, Any] = json.loads(done.stdout)
@@ -78,7 +79,7 @@ def comparable(asked: tuple[int, dict[str, Any]]) -> str:
 
 @pytest.fixture(scope="session")
 def patched(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python with vLLM 0.14.0's source and the patches that `prod` applies."""
+    """A Python with vLLM 0.14.0's source and the patches that `source` applies."""
     environment("0.14.0")
     tree = tmp_path_factory.mktemp("patched") / "vllm"
     shutil.copytree(CACHE / "0.14.0" / "src", tree, ignore=shutil.ignore_patterns(".git", "csrc", "tests", "docs"))
@@ -98,7 +99,7 @@ def _with_path(python: Path, tree: Path, folder: Path) -> Path:
 def test_the_old_default_is_refused(warm: Warm, predict: Predict) -> None:
     """What the first edition shipped: FlashInfer attention on 0.14.0."""
     backend = 'services.serve.args.attention-config={"backend": "FLASHINFER"}'
-    words = ("serve", "-p", "prod", "--set", backend)
+    words = ("serve", "-p", "source", "--set", backend)
     code, report = predict(environment("0.14.0"), *words)
     assert (code, report["verdict"]) == (1, "refused")
     refusal = report["refusals"][0]
@@ -110,7 +111,9 @@ def test_the_old_default_is_refused(warm: Warm, predict: Predict) -> None:
 
 
 def test_a_flag_of_a_fork_is_refused_in_the_release_s_own_words(warm: Warm, predict: Predict) -> None:
-    code, report = predict(warm("0.14.0"), "serve", "-p", "prod", "--set", "services.serve.args.mxfp4-backend=CUTLASS")
+    code, report = predict(
+        warm("0.14.0"), "serve", "-p", "source", "--set", "services.serve.args.mxfp4-backend=CUTLASS"
+    )
     assert (code, report["verdict"]) == (1, "refused")
     assert report["refusals"][0]["message"] == "unrecognized arguments: --mxfp4-backend CUTLASS"
     assert "a fork" in report["refusals"][0]["first"]
@@ -120,10 +123,10 @@ def test_a_flag_of_a_fork_is_refused_in_the_release_s_own_words(warm: Warm, pred
 def test_what_is_shipped_fits_a_gb10(
     warm: Warm, predict: Predict, patched: Path, twins: list[tuple[str, str, str]]
 ) -> None:
-    """Every profile, variant and server of envgen.yaml."""
+    """Every profile, variant and server of envgen.yaml and of examples/from-source."""
     profile, variant, service = twins[0]
     words = [service, "-p", profile, *(["--variant", variant] if variant else [])]
-    python = patched if PROJECT.profiles[profile].sources["vllm"].patches else warm(PROFILES[profile])
+    python = patched if SHIPPED_PROFILES[profile].sources["vllm"].patches else warm(PROFILES[profile])
     code, report = predict(python, *words)
     shown = json.dumps({name: report[name] for name in report if name != "lines"}, indent=1)
     assert (code, report["verdict"]) == (0, "fits"), shown
@@ -135,7 +138,7 @@ def test_what_is_shipped_fits_a_gb10(
 
 
 def test_an_unpatched_checkout_takes_marlin(warm: Warm, predict: Predict) -> None:
-    code, report = predict(warm("0.14.0"), "serve", "-p", "dev_ngc", "--variant", "cutlass")
+    code, report = predict(warm("0.14.0"), "serve", "-p", "source", "--variant", "cutlass")
     assert (code, report["verdict"]) == (1, "contradicts")
     found = {(one["kind"], one["name"]) for one in report["contradictions"]}
     assert found == {("expect", "moe"), ("forbid", "marlin")}
@@ -145,7 +148,7 @@ def test_an_unpatched_checkout_takes_marlin(warm: Warm, predict: Predict) -> Non
 def test_flashinfer_attention_without_its_variable_and_without_network(warm: Warm, predict: Predict) -> None:
     """The caveat that a user has to read; the variant has the variable."""
     backend = 'services.serve.args.attention-config={"backend": "FLASHINFER"}'
-    words = ("serve", "-p", "current", "--set", backend)
+    words = ("serve", "-p", "prod", "--set", backend)
     code, report = predict(environment("0.32.0"), *words)
     [caveat] = [one for one in report["caveats"] if "otherwise: " in one]
     assert "VLLM_HAS_FLASHINFER_CUBIN=1" in caveat and "attention sinks not supported" in caveat
@@ -153,17 +156,17 @@ def test_flashinfer_attention_without_its_variable_and_without_network(warm: War
 
 
 def test_a_python_without_vllm_can_not_be_asked(predict: Predict) -> None:
-    code, report = predict(Path(sys.executable), "serve", "-p", "prod")
+    code, report = predict(Path(sys.executable), "serve", "-p", "source")
     assert (code, report["verdict"]) == (1, "unknown")
     assert "No module named 'vllm'" in report["unasked"][0]
 
 
 def test_two_ranks_are_asked_with_as_many_gpus(warm: Warm, predict: Predict) -> None:
-    code, report = predict(warm("0.32.0"), "serve", "-p", "current", "--set", f"{SIZE}=2")
+    code, report = predict(warm("0.32.0"), "serve", "-p", "prod", "--set", f"{SIZE}=2")
     assert (code, report["verdict"], report["gpu"]["count"]) == (0, "fits", 2)
 
 
 def test_heads_that_cannot_be_shared_are_refused_in_the_release_s_own_words(warm: Warm, predict: Predict) -> None:
-    code, report = predict(warm("0.32.0"), "serve", "-p", "current", "--set", f"{SIZE}=3")
+    code, report = predict(warm("0.32.0"), "serve", "-p", "prod", "--set", f"{SIZE}=3")
     assert (code, report["verdict"]) == (1, "refused")
     assert "(64) must be divisible by tensor parallel size (3)" in report["refusals"][0]["message"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from releases import PROFILES, RELEASES, SHIPPED, TOP, environment
+from releases import FILES, PROFILES, RELEASES, SHIPPED, environment
 
 from envgen.doctor import collect
 from envgen.inside.probe import sources as probe_sources
@@ -32,9 +32,9 @@ def test_the_share_of_memory_is_the_release_s_own(version: str) -> None:
 def test_no_shipped_variable_or_flag_is_called_unknown_or_bygone(name: str, variant: str, service: str) -> None:
     """Those that envgen sets of its own (VLLM_CACHE_ROOT) among them."""
     folder = str(folder_of(PROFILES[name]))
-    profile = load_project(
-        file=TOP / "envgen.yaml", environ={}, local=False, profile=name, variant=variant
-    ).project.profiles[name]
+    profile = load_project(file=FILES[name], environ={}, local=False, profile=name, variant=variant).project.profiles[
+        name
+    ]
     names = sorted(one for one in compose_env(profile, service) if one.startswith("VLLM_"))
     read = probe_sources.package_variables("vllm", folder, names)
     assert names and {one["name"]: one["note"] or "unknown" for one in read if one["note"] or not one["known"]} == {}

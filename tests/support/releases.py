@@ -24,29 +24,35 @@ from envgen.profile.model import Profile
 
 TOP = Path(__file__).parents[2]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "envgen" / "predict"
-PROJECT = load_project(file=TOP / "envgen.yaml", environ={}, local=False).project
+PROJECTS = tuple(
+    load_project(file=folder / "envgen.yaml", environ={}, local=False).project
+    for folder in (TOP, TOP / "examples" / "from-source")
+)
+# Shipped profile -> the file that it is in.
+FILES = {name: project.file for project in PROJECTS for name in project.profiles}
+SHIPPED_PROFILES = {name: profile for project in PROJECTS for name, profile in project.profiles.items()}
 
 
 def _release(profile: Profile, source: str) -> str:
     """The release that a shipped profile builds, takes as a wheel, or has as a checkout; "" for a commit."""
     origin, binaries = profile.sources[source].origin, profile.sources[source].binaries
     if origin.kind == "checkout" and binaries is None:
-        return _release(PROJECT.profiles["fork" if profile.name == "forkdev" else "prod"], source)
+        return _release(SHIPPED_PROFILES["fork" if profile.name == "forkdev" else "source"], source)
     pin = binaries or origin.wheel or origin.pypi
     found = pin.version if pin else (origin.ref or "").removeprefix("v")
     return found if re.match(r"\d+\.\d", found) else ""
 
 
 # Shipped profile -> its release of vLLM. A profile that is added or changed is asked without a word here.
-PROFILES = {name: _release(profile, "vllm") for name, profile in PROJECT.profiles.items()}
+PROFILES = {name: _release(profile, "vllm") for name, profile in SHIPPED_PROFILES.items()}
 # A commit is on no package index: `envgen predict` asks it in the image that a user builds.
 NOT_HERE = {name for name, version in PROFILES.items() if not version}
 # Release -> FlashInfer's release beside it.
-RELEASES = {version: _release(PROJECT.profiles[name], "flashinfer") for name, version in PROFILES.items() if version}
-# The servers that envgen.yaml has, by profile and variant, but for those that are not here.
+RELEASES = {version: _release(SHIPPED_PROFILES[name], "flashinfer") for name, version in PROFILES.items() if version}
+# The servers of those projects, by profile and variant, but for those that are not here.
 SHIPPED = [
     (name, variant, service)
-    for name, profile in PROJECT.profiles.items()
+    for name, profile in SHIPPED_PROFILES.items()
     if name not in NOT_HERE
     for service, described in profile.services.items()
     if vllm_words(described) is not None

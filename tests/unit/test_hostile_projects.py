@@ -24,7 +24,12 @@ from envgen.render.outputs import render_project
 ROOT = Path(__file__).parents[2]
 SEEDS = [
     (ROOT / name).read_text(encoding="utf-8")
-    for name in ("envgen.yaml", "examples/quickstart/envgen.yaml", "tests/golden/projects/awkward/envgen.yaml")
+    for name in (
+        "envgen.yaml",
+        "examples/quickstart/envgen.yaml",
+        "examples/from-source/envgen.yaml",
+        "tests/golden/projects/awkward/envgen.yaml",
+    )
 ]
 RAW = {"Cc", "Cs", "Zl", "Zp"}
 

@@ -48,7 +48,7 @@ def command(folder: Path, name: str | None) -> int:
     written = _starter(folder, chosen)
     go = "" if folder.resolve() == Path.cwd() else f"cd {shlex.quote(str(folder))} && "
     answer({"written": written, "folder": str(folder)}, ())
-    steps = "export ENVGEN_PROFILE=current; envgen pull && envgen lock && envgen build && envgen up serve"
+    steps = "envgen use prod && envgen pull && envgen lock && envgen build && envgen up serve"
     click.echo(f"next: {go}{steps}", err=True)
     return ExitCode.OK
 

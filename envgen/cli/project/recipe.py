@@ -111,7 +111,7 @@ def _shown(recipe: Recipe, memory: Sequence[str]) -> Iterator[str]:
 @_ref
 @_variant
 @click.option("--name", "called", metavar="PROFILE", default="", help="Name of the profile (default: the recipe's).")
-@click.option("--extends", metavar="PROFILE", default="", help="The profile to extend (default: current).")
+@click.option("--extends", metavar="PROFILE", default="", help="The profile to extend (default: prod).")
 @click.option("--yes", is_flag=True, help="Write without asking.")
 @click.option("-n", "--dry-run", is_flag=True, help="Show what would change; write nothing.")
 @reporting

@@ -14,7 +14,7 @@ from envgen.patches.dry_run import File
 from envgen.profile.load import load_project
 
 TOP = Path(__file__).resolve().parents[3]
-PROD = load_project(file=TOP / "envgen.yaml", environ={}, local=False).project.profiles["prod"]
+PROD = load_project(file=TOP / "envgen.yaml", environ={}, local=False).project.profiles["source"]
 VLLM_0_33_0 = """\
 [build-system]
 # Should be mirrored in requirements/build/cuda.txt

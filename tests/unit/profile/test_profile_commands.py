@@ -94,7 +94,7 @@ def test_init_writes_a_project_that_loads(tmp_path: Path, capsys: pytest.Capture
     assert sorted(path.name for path in folder.iterdir()) == [".gitignore", "envgen.schema.json", "envgen.yaml"]
     loaded = load_project(file=folder / "envgen.yaml")
     assert loaded.project.name == "my-new-project"
-    assert list(loaded.project.profiles) == ["current", "dev", "prod"]
+    assert list(loaded.project.profiles) == ["prod", "dev", "source"]
     assert "envgen.local.yaml" in (folder / ".gitignore").read_text()
     umask = os.umask(0)
     os.umask(umask)
@@ -102,15 +102,15 @@ def test_init_writes_a_project_that_loads(tmp_path: Path, capsys: pytest.Capture
     assert f"next: cd '{folder}' && " in capsys.readouterr().err
 
 
-def test_the_starters_checkouts_run_on_the_wheels_of_its_current(tmp_path: Path) -> None:
-    """One release in both, and nothing of what the older one in `prod` needs for its build."""
+def test_the_starters_checkouts_run_on_the_wheels_of_its_prod(tmp_path: Path) -> None:
+    """One release in both, and nothing of what the older one in `source` needs for its build."""
     assert main(["init", str(tmp_path / "new")]) == 0
     profiles = load_project(file=tmp_path / "new" / "envgen.yaml").project.profiles
-    current, dev = profiles["current"].sources, profiles["dev"].sources
+    prod, dev = profiles["prod"].sources, profiles["dev"].sources
     for name in ("flashinfer", "vllm"):
-        assert dev[name].binaries == current[name].origin.wheel is not None
+        assert dev[name].binaries == prod[name].origin.wheel is not None
         assert dev[name].origin.kind == "checkout" and not dev[name].install.requires and not dev[name].install.env
-    assert profiles["dev"].base == profiles["current"].base != profiles["prod"].base
+    assert profiles["dev"].base == profiles["prod"].base != profiles["source"].base
 
 
 def test_init_here_needs_no_cd(
@@ -118,7 +118,7 @@ def test_init_here_needs_no_cd(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["init", "."]) == 0
-    assert "next: export ENVGEN_PROFILE=current; envgen pull && envgen lock && envgen build" in capsys.readouterr().err
+    assert "next: envgen use prod && envgen pull && envgen lock && envgen build" in capsys.readouterr().err
 
 
 def test_init_makes_a_name_of_letters_with_accents(tmp_path: Path) -> None:
@@ -177,24 +177,14 @@ def test_init_where_a_file_is(tmp_path: Path) -> None:
 # --- the shipped project ----------------------------------------------------------------------------------------------
 
 
-def test_dev_ngc_and_prod_share_everything_but_the_sources() -> None:
-    dev, prod = shipped("dev_ngc"), shipped("prod")
+def test_dev_is_prod_with_checkouts_on_the_wheels_of_prod() -> None:
+    dev, prod = shipped("dev"), shipped("prod")
     for key in ("base", "cuda", "build", "apt", "pip", "tiktoken", "env", "secrets", "gpu", "ipc", "ulimits"):
         assert getattr(dev, key) == getattr(prod, key), key
     assert dev.services["serve"] == prod.services["serve"]
-    assert {name: s.origin.kind for name, s in dev.sources.items()} == {"flashinfer": "checkout", "vllm": "checkout"}
-    assert {name: s.origin.git_ref for name, s in prod.sources.items()} == {"flashinfer": "v0.5.3", "vllm": "v0.14.0"}
-    assert [str(path) for path in dev.python_path] == ["/workspace/flashinfer", "/workspace/vllm"]
-
-
-def test_dev_is_current_with_checkouts_on_the_wheels_of_current() -> None:
-    dev, current = shipped("dev"), shipped("current")
-    for key in ("base", "cuda", "build", "apt", "pip", "tiktoken", "env", "secrets", "gpu", "ipc", "ulimits"):
-        assert getattr(dev, key) == getattr(current, key), key
-    assert dev.services["serve"] == current.services["serve"]
     for name, source in dev.sources.items():
         assert source.origin.kind == "checkout"
-        assert source.binaries == current.sources[name].origin.wheel
+        assert source.binaries == prod.sources[name].origin.wheel
 
 
 def test_the_serve_command_is_whole() -> None:
@@ -209,11 +199,11 @@ def test_the_serve_command_is_whole() -> None:
 
 def test_groups_can_be_chosen() -> None:
     sets = ["env_groups=[mxfp4_cutlass, debug]"]
-    project = load_project(file=ROOT / "envgen.yaml", profile="prod", sets=sets, local=False).project
-    env = project.profiles["prod"].env
+    project = load_project(file=ROOT / "envgen.yaml", profile="source", sets=sets, local=False).project
+    env = project.profiles["source"].env
     assert list(env) == ["debug", "mxfp4_cutlass"]
     assert env["mxfp4_cutlass"]["VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8_CUTLASS"] == "1"
-    assert "mxfp4_marlin" in shipped("prod").env
+    assert "mxfp4_marlin" in shipped("source").env
 
 
 def test_what_the_starter_says_of_the_local_file_works_when_it_is_typed(

@@ -180,7 +180,7 @@ def test_the_local_file_may_name_places_of_the_machine(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("local", "message", "hint"),
     [
-        ("instance: x\n", "unknown key", "known: version, name, defaults, profiles"),
+        ("instance: x\n", "unknown key", "known: version, name, default_profile, defaults, profiles"),
         ("services: {}\n", "unknown key", "below `defaults:`"),
         ("profiles: {dve: {}}\n", "there is no profile 'dve' to change", "did you mean `dev`?"),
         ("profiles: {dev: {extends: prod}}\n", "cannot change what a profile extends", ""),

@@ -12,7 +12,12 @@ from envgen.profile.model import Profile
 from envgen.profile.shape import MAPPING, RECORD, fields_of
 
 TOP = Path(__file__).parents[3]
-FILES = ("envgen.yaml", "templates/init/envgen.yaml", "examples/quickstart/envgen.yaml")
+FILES = (
+    "envgen.yaml",
+    "templates/init/envgen.yaml",
+    "examples/quickstart/envgen.yaml",
+    "examples/from-source/envgen.yaml",
+)
 # What none of the files needs, and who does.
 REASONS: Mapping[str, str] = {
     "Base.platform": "an image for another architecture: docs/engines.md",

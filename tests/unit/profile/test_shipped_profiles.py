@@ -1,4 +1,4 @@
-"""The project's own envgen.yaml: what its profiles and variants ask of each release."""
+"""The project's own envgen.yaml and examples/from-source: what its profiles and variants ask of each release."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ from envgen.render.environment import nvcc_threads
 from envgen.render.outputs import render_profile
 
 TOP = Path(__file__).resolve().parents[3]
-PROFILES = dict(load_project(file=TOP / "envgen.yaml", local=False).project.profiles)
+PROJECTS = [
+    load_project(file=folder / "envgen.yaml", local=False).project for folder in (TOP, TOP / "examples/from-source")
+]
+PROFILES = {name: profile for project in PROJECTS for name, profile in project.profiles.items()}
+FILES = {name: project.file for project in PROJECTS for name in project.profiles}
 RUNS = [(name, variant) for name, profile in PROFILES.items() for variant in ("", *profile.variants)]
 
 
 def run(name: str, variant: str) -> Profile:
-    return load_project(file=TOP / "envgen.yaml", local=False, profile=name, variant=variant).project.profiles[name]
+    return load_project(file=FILES[name], local=False, profile=name, variant=variant).project.profiles[name]
 
 
 @pytest.mark.parametrize(("name", "variant"), RUNS)
@@ -27,29 +31,29 @@ def test_each_start_expects_the_words_of_its_own_release(name: str, variant: str
     ready = run(name, variant).services["serve"].ready
     assert ready is not None
     moe = ready.expect["moe"]
-    if name in ("current", "dev"):  # from 0.19 on the backend's name stands in quotes
+    if name in ("prod", "dev"):  # from 0.19 on the backend's name stands in quotes
         assert moe.startswith("Using '") and moe.endswith("' Mxfp4 MoE backend")
         assert ready.expect["quantization"] == "quantization=gpt_oss_mxfp4"
-    elif name in ("dev_ngc", "prod"):
+    elif name in ("dev_ngc", "source"):
         assert moe in ("Using Marlin backend", "Using FlashInfer MXFP4 MXFP8 CUTLASS backend")
 
 
 @pytest.mark.parametrize(("name", "variant"), RUNS)
 def test_vllm_0_14_is_never_asked_for_flashinfer_attention(name: str, variant: str) -> None:
     """It ends with "sink setting not supported" on SM121, and so does every release up to 0.27.1."""
-    if name in ("dev_ngc", "prod"):
+    if name in ("dev_ngc", "source"):
         args = run(name, variant).services["serve"].args
         assert args["attention-config"] == '{"backend":"TRITON_ATTN"}'
         assert "attention-backend" not in args
 
 
-def test_current_starts_without_network() -> None:
+def test_prod_starts_without_network() -> None:
     """Its variant `flashinfer`, too: vLLM's question whether the artifactory answers is answered for it."""
-    profile = PROFILES["current"]
+    profile = PROFILES["prod"]
     assert profile.services["serve"].args["attention-config"] == '{"backend":"TRITON_ATTN"}'
     names = {name for group in profile.env.values() for name in group}
     assert "VLLM_HAS_FLASHINFER_CUBIN" not in names
-    assert run("current", "flashinfer").services["serve"].env["VLLM_HAS_FLASHINFER_CUBIN"] == "1"
+    assert run("prod", "flashinfer").services["serve"].env["VLLM_HAS_FLASHINFER_CUBIN"] == "1"
 
 
 def test_one_architecture_gets_one_nvcc_thread() -> None:
@@ -57,8 +61,8 @@ def test_one_architecture_gets_one_nvcc_thread() -> None:
     assert {nvcc_threads(profile) for profile in PROFILES.values()} == {1}
 
 
-@pytest.mark.parametrize("name", ["dev_ngc", "prod"])
-def test_one_variant_of_0_14_asks_for_cutlass_and_forbids_marlin(name: str) -> None:
+def test_one_variant_of_0_14_asks_for_cutlass_and_forbids_marlin() -> None:
+    name = "source"
     for variant in PROFILES[name].variants:
         profile = run(name, variant)
         env = {name: value for group in profile.env.values() for name, value in group.items()}
@@ -72,7 +76,8 @@ def test_one_variant_of_0_14_asks_for_cutlass_and_forbids_marlin(name: str) -> N
 @pytest.mark.parametrize(("name", "variant"), [pair for pair in RUNS if pair[1]])
 def test_variants_say_what_they_are_and_need_no_other_image(name: str, variant: str) -> None:
     assert PROFILES[name].variants[variant].description
-    assert render_profile(run(name, variant), root=TOP).digest == render_profile(PROFILES[name], root=TOP).digest
+    root = FILES[name].parent
+    assert render_profile(run(name, variant), root=root).digest == render_profile(PROFILES[name], root=root).digest
 
 
 def test_fork_is_pinned_to_commits() -> None:
@@ -108,7 +113,7 @@ def test_fork_says_which_backends_each_variant_is_for() -> None:
 
 def test_what_vllm_s_cmake_fetches_is_named() -> None:
     """0.14.0's CMakeLists.txt and cmake/external_projects: five repositories, two of them by tag."""
-    inputs = PROFILES["prod"].sources["vllm"].install.inputs
+    inputs = PROFILES["source"].sources["vllm"].install.inputs
     assert {one.variable: one.ref for one in inputs.values()} == {
         "VLLM_CUTLASS_SRC_DIR": "v4.2.1",
         "TRITON_KERNELS_SRC_DIR": "v3.5.0",

@@ -1,0 +1,63 @@
+"""`use`: which profile commands take on this machine, written into envgen.local.yaml."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from envgen import files
+from envgen.errors import RefusedError
+from envgen.profile.load import LOCAL_NAME
+from envgen.profile.tree import label_of, text_of
+
+KEY = "default_profile"
+_NEW = "# What holds on this machine: the same shape as envgen.yaml, and stronger. Not for git.\n"
+
+
+def write_default(root: Path, profile: str) -> Path:
+    """Make ``profile`` the default in the envgen.local.yaml of ``root``; its other text stays. Returns the file.
+
+    RefusedError where it can't be changed, ProjectError where it can't be read.
+    """
+    path = root / LOCAL_NAME
+    there = path.exists() or path.is_symlink()
+    text = text_of(path, label_of(path)) if there else _NEW
+    after = with_default(text, profile)
+    if after is None:
+        hint = f"write `{KEY}: {profile}` at its top"
+        raise RefusedError(f"{label_of(path)} is not a block mapping, so nothing was changed", hint=hint)
+    if after != text or not there:
+        try:
+            files.write(path.resolve() if path.is_symlink() else path, after.encode(), new=not there)
+        except OSError as error:
+            raise files.trouble(error) from None
+    return path
+
+
+def with_default(text: str, profile: str) -> str | None:
+    """The text of a local file with ``profile`` as its default. None where that can't be put into the text."""
+    try:
+        top = yaml.compose(text, yaml.BaseLoader)
+    except yaml.YAMLError:
+        return None
+    line = f"{KEY}: {profile}\n"
+    if top is None or (isinstance(top, yaml.ScalarNode) and not top.value):  # nothing but comments
+        return f"{text}{'' if not text or text.endswith(chr(10)) else chr(10)}{line}"
+    if not isinstance(top, yaml.MappingNode) or top.flow_style:
+        return None
+    for name, value in top.value:
+        if name.value == KEY:
+            if not isinstance(value, yaml.ScalarNode):
+                return None
+            start, end = value.start_mark.index, value.end_mark.index
+            return text[:start] + ("" if end > start else " ") + profile + text[end:]
+    at = top.start_mark.index
+    for name, value in top.value:  # below `version`, and `name`, where they come first
+        if name.value not in ("version", "name") or not isinstance(value, yaml.ScalarNode):
+            break
+        after = text.find("\n", value.end_mark.index)
+        if after < 0:
+            return f"{text}\n{line}"
+        at = after + 1
+    return text[:at] + line + text[at:]
