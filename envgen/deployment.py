@@ -236,10 +236,18 @@ class Deployment:
             found.append(Mount(names.overlay_volume(profile), names.OVERLAY, "volume"))
         return [one for one in found if one.kind != "volume" or self.engine.volume(one.source) is not None]
 
-    def throw_away(self, service: str, memory: int = run.MEMORY) -> tuple[run.Execute, list[Mount]]:
+    def gpus_of(self, service: str) -> Sequence[Mapping[str, Any]]:
+        """The GPUs that `envgen up` would give the service, as Compose writes them; none if the engine has none."""
+        if self.profile.gpu is GpuMode.NONE or self.lacks_gpu is not None or service not in self.profile.services:
+            return ()
+        return gpu_devices(self.profile.services[service], self.gpu)
+
+    def throw_away(
+        self, service: str, memory: int = run.MEMORY, *, gpu: bool = False
+    ) -> tuple[run.Execute, list[Mount]]:
         """A throw-away container with the mounts and variables of the service. Returns its runner and the mounts.
 
-        Mounts that do not exist are left out.
+        Mounts that do not exist are left out. ``gpu``: with the service's GPUs, too.
         """
         mounted = self.mounts(service)
         if self.engine.info().local:
@@ -247,6 +255,7 @@ class Deployment:
         inside = run.in_image(
             self.engine, self.profile.image_name, mounts=mounted, env=names.compose_env(self.profile, service),
             user=run_as(self.engine, self.profile, service), memory=memory, absent=[],
+            gpus=self.gpus_of(service) if gpu else (),
         )  # fmt: skip
         return inside, mounted
 

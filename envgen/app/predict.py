@@ -48,6 +48,16 @@ class Prediction:
     place: str
     answer: Mapping[str, Any] | run.Failure
     judgement: Judgement
+    assumed: bool = False  # no GPU was seen and none was named: that of cuda.arch_list
+
+    @property
+    def gpu(self) -> Gpu | None:
+        """The GPU that was asked about."""
+        platform = {} if isinstance(self.answer, run.Failure) else self.answer.get("platform")
+        if not platform:
+            return None
+        major, minor = platform["capability"]
+        return Gpu(platform["name"], major, minor, platform["memory"])
 
     @property
     def effective(self) -> Mapping[str, Any]:
@@ -59,9 +69,9 @@ class Prediction:
     @property
     def memory(self) -> Estimate | None:
         """Memory needed on each GPU; None if the answer lacks a figure."""
-        if isinstance(self.answer, run.Failure) or not self.answer.get("platform"):
+        if isinstance(self.answer, run.Failure) or self.gpu is None:
             return None
-        return estimate(self.answer.get("size"), self.answer["platform"].get("memory"))
+        return estimate(self.answer.get("size"), self.gpu.memory, unified=self.gpu.unified)
 
     @property
     def ends_well(self) -> bool:
@@ -108,8 +118,11 @@ def release_in_engine(here: Deployment, service: str) -> Release:
             f"the image {profile.image_name} is not built: there is no vLLM to ask",
             hint=f"envgen build {profile.chosen}",
         )
-    execute, _ = here.throw_away(service)
-    return Release(execute, python, f"image {profile.image_name}")
+    without, _ = here.throw_away(service)
+    if not here.gpus_of(service):
+        return Release(without, python, f"image {profile.image_name}")
+    gpu, _ = here.throw_away(service, gpu=True)
+    return Release(run.first_of(gpu, without), python, f"image {profile.image_name}", has_gpu=True)
 
 
 def release_on_host(profile: Profile, service: str, python: Path) -> Release:
@@ -130,7 +143,8 @@ def predict(profile: Profile, service: str, release: Release, gpu: Gpu, *, prete
         "models": {repo: facts for repo, facts in known_models().items() if any(repo in word for word in words)},
     }
     answer = run.ask(release.execute, release.python, PROGRAM, request, timeout=TIMEOUT)
-    return Prediction(service, release.shown, answer, judge(answer, described))
+    seen = pretend or isinstance(answer, run.Failure) or (answer.get("platform") or {}).get("real", False)
+    return Prediction(service, release.shown, answer, judge(answer, described), assumed=not seen)
 
 
 # Before a service is started
@@ -141,9 +155,8 @@ def ask_release(here: Deployment, service: str) -> list[str]:
     profile = here.profile
     if profile.gpu is GpuMode.NONE or service not in servers(profile):
         return []
-    gpu = target(profile)
     try:
-        found = predict(profile, service, release_in_engine(here, service), gpu, pretend=False)
+        found = predict(profile, service, release_in_engine(here, service), target(profile), pretend=False)
     except EnvgenError as problem:
         return [f"the release could not be asked what it would choose: {str(problem).splitlines()[0]}"]
     judged = found.judgement
@@ -160,10 +173,12 @@ def ask_release(here: Deployment, service: str) -> list[str]:
         raise PreflightError(service, tuple(refused))
     if isinstance(found.answer, run.Failure):
         return [f"the release could not be asked what it would choose: {found.answer}"]
-    notes = [f"this release would choose on {gpu.name}: {found.chosen}"] if found.chosen else []
+    gpu = found.gpu or target(profile)
+    assumed = " (assumed: cuda.arch_list)" if found.assumed else ""
+    notes = [f"this release would choose on {gpu.name}{assumed}: {found.chosen}"] if found.chosen else []
     if found.memory is not None:
         notes.append(f"memory: {'; '.join(found.memory.lines())}")
-        if "GB10" in gpu.name and here.engine.info().local and profile.services[service].needs_memory is None:
+        if gpu.unified and here.engine.info().local and profile.services[service].needs_memory is None:
             free = mem_available(meminfo())
             notes += filter(None, [found.memory.short(free)] if free is not None else [])
     notes += [f"not asked: {one}" for one in judged.unasked]
@@ -221,7 +236,8 @@ def findings(found: Prediction, context: Context) -> list[Finding]:
         reported.append(error(title, odd.seen, wanted, _again(name, context, *words), case="contradicts"))
     if judged.verdict is Verdict.FITS:
         platform = found.effective.get("platform") or {}
-        title = f"{name}: on {platform.get('name')} this release would choose {chosen}"
+        assumed = " (assumed: cuda.arch_list)" if found.assumed else ""
+        title = f"{name}: on {platform.get('name')}{assumed} this release would choose {chosen}"
         reported.append(ok(title, quantization=found.effective.get("quantization"), kv_cache=found.effective.get("kv")))
     elif chosen and not reported:
         reported.append(info(f"{name}: this release would choose {chosen}", "and could not be asked about the rest"))

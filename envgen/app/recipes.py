@@ -33,7 +33,7 @@ _GIT = re.compile(r"(?:https|http|ssh|git|file)://\S+|[\w.-]+@[\w.-]+:\S+")
 
 def estimate_of(recipe: Recipe) -> Estimate | None:
     """The memory of a shipped recipe on a GB10; None for other recipes."""
-    return estimate(size_of(recipe), int(GB10 * (1 << 30)))
+    return estimate(size_of(recipe), int(GB10 * (1 << 30)), unified=True)
 
 
 @dataclass(frozen=True)

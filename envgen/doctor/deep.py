@@ -37,7 +37,8 @@ def examine(context: Context, subject: Subject) -> list[Finding]:
     if container is not None and container.state == "running":
         execute = run.in_container(subject.here.engine, container.id, workdir=str(profile.working_dir))
     elif subject.throw_away and context.image is not None:
-        execute, _ = subject.here.throw_away(context.service, memory=32 << 30)
+        places = [subject.here.throw_away(context.service, memory=32 << 30, gpu=gpu)[0] for gpu in (True, False)]
+        execute = run.first_of(*places)
     else:
         title, start = "no container for the deep checks", envgen(context, "up", context.service)
         return [replace(warning(title, "no container", "a running service", start, case="nothing-runs"), check="deep")]

@@ -301,6 +301,7 @@ class Engine:
         network: str = "none",
         memory: int = values.MEMORY,
         ulimits: Mapping[str, tuple[int, int]] | None = None,
+        gpus: Sequence[Mapping[str, Any]] = (),
     ) -> dict[str, Any]:
         """The request for a container without the image's entrypoint and health check.
 
@@ -314,6 +315,7 @@ class Engine:
             "Memory": memory,
             "MemorySwap": memory,
             "PidsLimit": values.PIDS,
+            "DeviceRequests": [values.device_request(one) for one in gpus],
             "Ulimits": [{"Name": name, "Soft": at, "Hard": most} for name, (at, most) in (ulimits or {}).items()],
             "Mounts": [
                 {"Type": m.kind, "Source": m.source, "Target": m.target, "ReadOnly": m.read_only}

@@ -154,6 +154,13 @@ class EngineInfo:
         return self.endpoint.startswith("unix://")
 
 
+def device_request(device: Mapping[str, Any]) -> dict[str, Any]:
+    """The API's form of a device that Compose reserves (`deploy.resources.reservations.devices`)."""
+    named = list(device.get("device_ids") or ())
+    capabilities = [list(device["capabilities"])]
+    return {"Driver": device["driver"], "Count": 0 if named else -1, "DeviceIDs": named, "Capabilities": capabilities}
+
+
 # From the engine's JSON. Only the functions below know the API's field names.
 
 MINIMUM_ENGINE = 23

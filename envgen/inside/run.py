@@ -16,7 +16,7 @@ from typing import Any
 from envgen.engine import process
 from envgen.engine.client import Engine
 from envgen.engine.values import ExecResult, Mount, read_json
-from envgen.errors import EngineError
+from envgen.errors import EngineError, EngineTimeout
 from envgen.text import KILLED
 
 # Reads one line of stdin, which may stay open: `python3 -` would read it through its tokenizer.
@@ -98,10 +98,12 @@ def in_image(
     ulimits: Mapping[str, tuple[int, int]] | None = None,
     on_line: Callable[[str], None] | None = None,
     absent: list[Mount] | None = None,
+    gpus: Sequence[Mapping[str, Any]] = (),
 ) -> Execute:
     """Run in a temporary container of an image.
 
-    ``absent``: gets the mounts whose folders the engine's machine lacks; they are left out.
+    ``absent``: gets the mounts whose folders the engine's machine lacks; they are left out. ``gpus``: as Compose
+    writes them, in `deploy.resources.reservations.devices`.
     """
 
     def execute(argv: Sequence[str], stdin: bytes, timeout: float) -> ExecResult:
@@ -110,7 +112,7 @@ def in_image(
             try:
                 return engine.run_once(
                     image, argv, stdin=stdin, mounts=present, env=env, network=network, user=user, timeout=timeout,
-                    memory=memory, ulimits=ulimits, hold=hold, on_line=on_line,
+                    memory=memory, ulimits=ulimits, hold=hold, on_line=on_line, **({"gpus": gpus} if gpus else {}),
                 )  # fmt: skip
             except EngineError as error:
                 missing = [mount for mount in present if f"{ABSENT}{mount.source}" in str(error).splitlines()[0]]
@@ -118,6 +120,22 @@ def in_image(
                     raise
                 absent.extend(missing)
                 present = [mount for mount in present if mount not in missing]
+
+    return execute
+
+
+def first_of(*places: Execute) -> Execute:
+    """Run in the first place that the engine can start; the last one's error if it can start none."""
+
+    def execute(argv: Sequence[str], stdin: bytes, timeout: float) -> ExecResult:
+        for place in places[:-1]:
+            try:
+                return place(argv, stdin, timeout)
+            except EngineTimeout:
+                raise
+            except EngineError:
+                continue
+        return places[-1](argv, stdin, timeout)
 
     return execute
 

@@ -22,10 +22,17 @@ class Gpu:
     def __str__(self) -> str:
         return f"{self.name} ({self.major}.{self.minor}, {self.memory / GIB:.0f} GiB)"
 
+    @property
+    def unified(self) -> bool:
+        """Whether its memory is the machine's."""
+        return (self.major, self.minor) in UNIFIED
+
     def request(self) -> dict[str, object]:
         """The GPU as the program in the container reads it."""
         return {"name": self.name, "capability": [self.major, self.minor], "memory": self.memory}
 
+
+UNIFIED = ((8, 7), (11, 0), (12, 1))  # Jetson Orin, Jetson Thor, GB10
 
 GPUS = {
     "a100": Gpu("NVIDIA A100-SXM4-80GB", 8, 0, 80 * GIB),

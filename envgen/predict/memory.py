@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# The engine's memory besides weights and cache: CUDA's context, activations, graphs, workspaces. Public measurements
-# are 5.4 to 6.7 GiB; loaders that keep buffers take 4.4 GiB more (sources in docs/predict.md).
-ENGINE = 6 << 30
+# The engine's memory besides weights and cache: CUDA's context, activations, graphs, workspaces. On a GPU with its own
+# memory 1.7 to 2.1 GiB were seen; on unified memory public measurements are 5.4 to 6.7 GiB, and loaders that keep
+# buffers take 4.4 GiB more (docs/seen.md).
+DISCRETE, UNIFIED = 2 << 30, 6 << 30
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "half": 2, "float": 4, "int8": 1}
 _MAMBA = ("mamba", "linear_attention", "mamba2")
 _OTHER = ("compress_ratios", "index_topk", "num_kv_shared_layers")  # keys of models with caches of other kinds
@@ -156,6 +157,7 @@ class Estimate:
     cache: Cache | None
     fixed: int | None = None  # kv-cache-memory-bytes
     draft: str = ""  # "own": the checkpoint's own (MTP), which is counted; other drafts are not
+    engine: int = UNIFIED
     published: bool = False  # ``weights`` is the published figure, not the size of files
 
     @property
@@ -168,13 +170,13 @@ class Estimate:
         """The memory for the cache."""
         if self.fixed is not None:
             return self.fixed
-        return None if self.weights is None else int(self.gpu * self.share) - self.weights - ENGINE
+        return None if self.weights is None else int(self.gpu * self.share) - self.weights - self.engine
 
     @property
     def least(self) -> int | None:
         """The least free memory: weights, engine, and one full sequence or the fixed cache."""
         cache = self.sequence if self.fixed is None else self.fixed
-        return None if cache is None or self.weights is None else self.weights + ENGINE + cache
+        return None if cache is None or self.weights is None else self.weights + self.engine + cache
 
     @property
     def context_that_fits(self) -> int | None:
@@ -191,14 +193,14 @@ class Estimate:
 
     def document(self) -> dict[str, Any]:
         """The estimate for `--json`: bytes on one GPU; null: unknown."""
-        names = ("weights", "sequence", "sequences", "room", "least", "context", "context_that_fits", "draft")
-        return {"engine": ENGINE, **{name: getattr(self, name) for name in names}}
+        names = ("engine", "weights", "sequence", "sequences", "room", "least", "context", "context_that_fits", "draft")
+        return {name: getattr(self, name) for name in names}
 
     def lines(self) -> list[str]:
         """The estimate as text."""
         draft = {"": "", "own": ", draft included"}.get(self.draft, ", draft not counted")
         about = "about " if self.published and self.weights is not None else ""
-        found = [f"weights {about}{_size(self.weights)}, engine about {_size(ENGINE)}{draft}"]
+        found = [f"weights {about}{_size(self.weights)}, engine about {_size(self.engine)}{draft}"]
         if (one := self.sequence) is None:
             return [*found, "KV cache: unknown for this model's kinds of layers"]
         every = f"; {self.sequences} such sequences {_size(one * self.sequences)}" if self.sequences > 1 else ""
@@ -218,8 +220,11 @@ def _size(count: int | None) -> str:
     return "unknown" if count is None else f"{count / (1 << 30):.1f} GiB"
 
 
-def estimate(size: object, gpu: object) -> Estimate | None:
-    """The estimate for a GPU of ``gpu`` bytes, from ``size`` of a release's answer; None if that is incomplete."""
+def estimate(size: object, gpu: object, *, unified: bool) -> Estimate | None:
+    """The estimate for a GPU of ``gpu`` bytes, from ``size`` of a release's answer; None if that is incomplete.
+
+    ``unified``: the GPU's memory is the machine's.
+    """
     if not isinstance(size, Mapping) or not isinstance(size.get("config"), Mapping):
         return None
     named = ("ranks", "stages", "context", "sequences", "batched")
@@ -238,5 +243,6 @@ def estimate(size: object, gpu: object) -> Estimate | None:
         memory, share, context, sequences, batched,
         None if weights is None else weights // ranks // stages,
         cache if stages == 1 else None,  # stages have different layers
-        _number(size, "fixed"), "own" if own else named_draft, bool(size.get("published")),
+        _number(size, "fixed"), "own" if own else named_draft, UNIFIED if unified else DISCRETE,
+        bool(size.get("published")),
     )  # fmt: skip

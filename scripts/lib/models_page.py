@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from envgen.app.recipes import estimate_of
-from envgen.predict.memory import ENGINE
+from envgen.predict.memory import UNIFIED
 from envgen.recipes.read import Recipe
 from envgen.recipes.shipped import shipped
 from envgen.recipes.write import memory_of
@@ -44,7 +44,7 @@ def _memory(one: Recipe) -> str:
     found, gib = estimate_of(one), 1 << 30
     if found is None or found.sequence is None or found.weights is None or found.least is None or found.room is None:
         return _cells(f"`{one.name}`", *["not known"] * 4, memory_of(one) or "not said", "not known")
-    sizes = [f"{size / gib:.1f} GiB" for size in (found.weights, ENGINE, found.sequence, found.least)]
+    sizes = [f"{size / gib:.1f} GiB" for size in (found.weights, UNIFIED, found.sequence, found.least)]
     sizes[2] += f" ({found.context} tokens)"
     return _cells(f"`{one.name}`", *sizes, memory_of(one) or "not said", f"{found.room / found.sequence:.1f}")
 

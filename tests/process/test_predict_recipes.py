@@ -89,11 +89,14 @@ def test_the_table_in_the_docs_is_what_the_release_answers(answers: Answers) -> 
 def test_the_memory_of_a_recipe_is_what_the_release_s_own_answer_gives(answers: Answers) -> None:
     for name, answer in answers.items():
         assert answer["model"]["from"] == "envgen"
-        found, shown = estimate(answer.get("size"), int(GB10 * (1 << 30))), app.estimate_of(shipped()[name])
+        found, shown = (
+            estimate(answer.get("size"), int(GB10 * (1 << 30)), unified=True),
+            app.estimate_of(shipped()[name]),
+        )
         assert found is not None and shown is not None, (name, answer.get("size"))
         same = replace(found, sequences=shown.sequences, batched=shown.batched, cache=shown.cache)
         assert same == shown and found.cache == shown.cache, name
         assert found.context_that_fits == found.context, name
-    found = estimate(answers["gpt-oss-120b"]["size"], 120 << 30)
-    # 18 of 36 layers see everything, 8 heads of 64, two bytes; the others keep 127 tokens and one step of 8192.
-    assert found is not None and found.sequence == 18 * 2 * 8 * 64 * 2 * (131072 + 127 + 8192)
+    found = estimate(answers["gpt-oss-120b"]["size"], 120 << 30, unified=True)
+    # 18 of 36 layers see everything, 8 heads of 64, two bytes; the others keep 127 tokens and two steps of 8192.
+    assert found is not None and found.sequence == 18 * 2 * 8 * 64 * 2 * (131072 + 127 + 2 * 8192)

@@ -27,8 +27,8 @@ from envgen.text import GIB, progress
 @reporting
 @variant_option
 @click.option("--gpu", metavar="NAME",
-              help="gb10, h100, ... or a compute capability such as 12.1 (default: the container's GPU, or the "
-              "first of cuda.arch_list).")  # fmt: skip
+              help="Assume this GPU: gb10, h100, ... or a compute capability such as 12.1 (default: the GPU that the "
+              "engine has; without one, the first of cuda.arch_list).")  # fmt: skip
 @click.option("--python", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="PATH",
               help="Use the vLLM of this Python interpreter instead of the profile's image.")  # fmt: skip
 @click.option("--write", "write_", is_flag=True,
@@ -120,7 +120,9 @@ def text(found: Prediction, profile: Profile) -> list[str]:
     judged = found.judgement
     variant = f", variant {profile.variant}" if profile.variant else ""
     answer = found.effective
-    lines = [f"{found.service} (profile {profile.name}{variant}): {_release(answer)}, asked in {found.place}"]
+    lines = [
+        f"{found.service} (profile {profile.name}{variant}): {_release(answer, found.assumed)}, asked in {found.place}"
+    ]
     lines += [f"  {title:<13} {value}" for title, value in _choices(answer) if value]
     memory = found.memory.lines() if found.memory else []
     lines += [f"  {'' if number else 'memory':<13} {line}" for number, line in enumerate(memory)]
@@ -150,7 +152,7 @@ def text(found: Prediction, profile: Profile) -> list[str]:
     return lines
 
 
-def _release(answer: Any) -> str:
+def _release(answer: Any, assumed: bool) -> str:
     release, gpu = answer.get("vllm"), answer.get("platform")
     head = f"vLLM {release['version']}" if release else "vLLM"
     if not gpu:
@@ -158,7 +160,8 @@ def _release(answer: Any) -> str:
     capability = ".".join(map(str, gpu["capability"]))
     size = f"{gpu['memory'] / GIB:.0f} GiB"
     many = f"{gpu['count']} x " if gpu["count"] > 1 else ""
-    return f"{head} on {many}{gpu['name']} ({capability}, {size}{', real' if gpu['real'] else ''})"
+    kind = ", real" if gpu["real"] else ", assumed from cuda.arch_list" if assumed else ""
+    return f"{head} on {many}{gpu['name']} ({capability}, {size}{kind})"
 
 
 def _choices(answer: Any) -> list[tuple[str, str]]:

@@ -206,7 +206,9 @@ def size_of(config: Any, found: Doc) -> Doc:
         "cache_dtype": str(cache.cache_dtype), "dtype": str(model.dtype).replace("torch.", ""),
         "share": cache.gpu_memory_utilization, "fixed": getattr(cache, "kv_cache_memory_bytes", None),
         "ranks": parallel.tensor_parallel_size, "stages": parallel.pipeline_parallel_size,
-        "sequences": steps.max_num_seqs, "batched": steps.max_num_batched_tokens,
+        "sequences": steps.max_num_seqs,
+        # Later releases count every step that is under way: two with async scheduling.
+        "batched": getattr(config, "max_in_flight_tokens", steps.max_num_batched_tokens),
         "draft": str(getattr(getattr(config, "speculative_config", None), "method", None) or ""),
     }  # fmt: skip
 

@@ -13,7 +13,7 @@ from envgen.app.predict import ask_release, choose_service, examine, vllm_words
 from envgen.deployment import Deployment
 from envgen.doctor.model import Context, Finding, Severity
 from envgen.engine.values import ExecResult, Image
-from envgen.errors import UsageError
+from envgen.errors import EngineError, UsageError
 from envgen.profile.load import load_project
 from envgen.profile.model import Profile, Service
 from envgen.serve.preflight import PreflightError
@@ -44,6 +44,9 @@ class Recorded:
     def __init__(self, answer: dict[str, Any] | None, code: int = 0) -> None:
         self.answer, self.code = answer, code
         self.asked: list[Any] = []
+        self.runtimes: tuple[str, ...] = ()
+        self.gpus: list[Any] = []
+        self.lacking = 0  # starts with a GPU that fail
 
     def containers(self, *_: Any, **__: Any) -> tuple[()]:
         return ()
@@ -55,9 +58,12 @@ class Recorded:
         return None
 
     def info(self) -> Any:
-        return SimpleNamespace(local=True)
+        return SimpleNamespace(local=True, runtimes=self.runtimes, cdi_devices=(), api_version="1.50")
 
-    def run_once(self, _image: str, _argv: Any, *, stdin: bytes, **_: Any) -> ExecResult:
+    def run_once(self, _image: str, _argv: Any, *, stdin: bytes, gpus: Any = (), **_: Any) -> ExecResult:
+        self.gpus.append(list(gpus))
+        if gpus and self.lacking:
+            raise EngineError("could not select device driver")
         envelope = json.loads(stdin)
         self.asked.append(envelope["request"])
         document = f"{envelope['mark']} {json.dumps({'answer': self.answer})}\n" if self.answer else ""
@@ -90,9 +96,30 @@ def test_a_refusal_stops_up_with_the_reasons_and_a_way_on(tmp_path: Path) -> Non
 def test_what_fits_is_a_note_and_the_target_of_the_profile_is_asked_for(tmp_path: Path) -> None:
     engine = Recorded(recorded("0.32.0-two-gpus"))
     notes = ask(tmp_path, engine)
-    assert notes[0] == "this release would choose on NVIDIA GB10: attention TRITON_ATTN, moe MARLIN"
+    assert notes[0] == (
+        "this release would choose on NVIDIA GB10 (assumed: cuda.arch_list): attention TRITON_ATTN, moe MARLIN"
+    )
+    assert engine.gpus == [[]] and engine.asked[0]["real"] is False
     assert any("ready.expect.moe" in note and "Using 'MARLIN' Mxfp4 MoE backend." in note for note in notes)
     assert engine.asked[0]["gpu"]["capability"] == [12, 1] and engine.asked[0]["words"] == ["openai/gpt-oss-120b"]
+
+
+def test_a_gpu_that_the_engine_has_is_asked(tmp_path: Path) -> None:
+    answer = recorded("0.32.0-two-gpus")
+    answer["platform"] = {"name": "NVIDIA H100", "capability": [9, 0], "memory": 80 << 30, "count": 1, "real": True}
+    engine = Recorded(answer)
+    engine.runtimes = ("nvidia", "runc")
+    notes = ask(tmp_path, engine)
+    assert notes[0].startswith("this release would choose on NVIDIA H100: ")
+    assert engine.asked[0]["real"] is True
+    assert engine.gpus == [[{"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}]]
+
+
+def test_a_gpu_that_the_engine_can_not_give_is_assumed(tmp_path: Path) -> None:
+    engine = Recorded(recorded("0.32.0-two-gpus"))
+    engine.runtimes, engine.lacking = ("nvidia", "runc"), 1
+    assert "assumed: cuda.arch_list" in ask(tmp_path, engine)[0]
+    assert len(engine.gpus) == 2 and not engine.gpus[1]
 
 
 def test_memory_is_a_note_and_so_is_too_little_of_it_where_none_is_asked_for(tmp_path: Path) -> None:
@@ -164,7 +191,8 @@ def test_doctor_reports_the_choice_and_what_ready_would_wait_for_in_vain(tmp_pat
     text = TEXT.replace("Using Marlin", "Using 'MARLIN' Mxfp4 MoE")
     fits, _ = reported(tmp_path, Recorded(recorded("0.32.0-two-gpus")), text=text)
     assert fits.severity is Severity.OK
-    assert fits.title == "serve: on NVIDIA GB10 this release would choose attention TRITON_ATTN, moe MARLIN"
+    on = "NVIDIA GB10 (assumed: cuda.arch_list)"
+    assert fits.title == f"serve: on {on} this release would choose attention TRITON_ATTN, moe MARLIN"
 
 
 def test_doctor_says_what_hangs_on_cubins_and_what_could_not_be_asked(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from envgen.predict.memory import ENGINE, cache_of, estimate
+from envgen.predict.memory import DISCRETE, UNIFIED, cache_of, estimate
 from envgen.recipes.shipped import models
 
 GIB = 1 << 30
@@ -48,7 +48,9 @@ def test_windows_are_counted_as_vllm_counts_them() -> None:
 
 def test_a_draft_in_the_checkpoint_adds_its_attention_layers() -> None:
     size = {**SIZE, "config": QWEN_35B, "cache_dtype": "fp8"}
-    without, own, other = (estimate({**size, "draft": draft}, 120 * GIB) for draft in ("", "mtp", "dflash"))
+    without, own, other = (
+        estimate({**size, "draft": draft}, 120 * GIB, unified=True) for draft in ("", "mtp", "dflash")
+    )
     assert without is not None and own is not None and other is not None
     assert without.cache is not None and own.cache is not None and other.cache == without.cache
     assert own.cache.each_token - without.cache.each_token == 2 * 2 * 256  # one of eleven
@@ -93,11 +95,11 @@ SIZE = {
 
 
 def test_the_context_that_fits_is_named() -> None:
-    found = estimate(SIZE, 120 * GIB)
+    found = estimate(SIZE, 120 * GIB, unified=True)
     assert found is not None and found.least is not None and found.sequence is not None
-    assert found.least == 61 * GIB + ENGINE + found.sequence and found.context_that_fits == 131072
+    assert found.least == 61 * GIB + UNIFIED + found.sequence and found.context_that_fits == 131072
     assert found.lines()[-1] == "utilization 0.7 leaves 17.0 GiB for it: about 3.6 full sequences"
-    tight = estimate({**SIZE, "share": 0.58}, 120 * GIB)
+    tight = estimate({**SIZE, "share": 0.58}, 120 * GIB, unified=True)
     assert tight is not None and tight.context_that_fits is not None and 0 < tight.context_that_fits < 131072
     cache = tight.cache
     assert cache is not None and tight.room is not None
@@ -105,19 +107,28 @@ def test_the_context_that_fits_is_named() -> None:
         cache.sequence(tight.context_that_fits, 8192) <= tight.room < cache.sequence(tight.context_that_fits + 1, 8192)
     )
     assert "131072 need utilization 0.60" in tight.lines()[-1]
-    none = estimate({**SIZE, "share": 0.3}, 120 * GIB)
+    none = estimate({**SIZE, "share": 0.3}, 120 * GIB, unified=True)
     assert none is not None and "about 0 tokens fit" in none.lines()[-1]
-    fixed = estimate({**SIZE, "fixed": 2 * GIB}, 120 * GIB)
+    fixed = estimate({**SIZE, "fixed": 2 * GIB}, 120 * GIB, unified=True)
     assert fixed is not None and fixed.lines()[-1].startswith("--kv-cache-memory-bytes leaves 2.0 GiB")
 
 
+def test_a_gpu_with_its_own_memory_leaves_more_of_it_for_the_cache() -> None:
+    # One H100, vLLM 0.32.0, --gpu-memory-utilization 0.90, two steps under way: model 61.43 GiB, 201,005 tokens.
+    seen = {**SIZE, "weights": int(61.43 * GIB), "share": 0.9, "batched": 2 * 8192}
+    found = estimate(seen, 85_017_493_504, unified=False)
+    assert found is not None and found.room is not None and found.sequence is not None
+    assert abs(found.room / found.sequence * 131072 / 201_005 - 1) < 0.1
+    assert found.document()["engine"] == DISCRETE < UNIFIED
+
+
 def test_what_the_release_did_not_tell_is_not_made_up() -> None:
-    assert estimate(None, GIB) is None and estimate({**SIZE, "context": None}, GIB) is None
-    unknown = estimate({**SIZE, "weights": None}, 120 * GIB)
+    assert estimate(None, GIB, unified=True) is None and estimate({**SIZE, "context": None}, GIB, unified=True) is None
+    unknown = estimate({**SIZE, "weights": None}, 120 * GIB, unified=True)
     assert unknown is not None and unknown.least is None and unknown.lines()[0].startswith("weights unknown")
-    shapeless = estimate({**SIZE, "config": {}}, 120 * GIB)
+    shapeless = estimate({**SIZE, "config": {}}, 120 * GIB, unified=True)
     assert shapeless is not None and "KV cache: unknown" in shapeless.lines()[-1]
-    draft = estimate({**SIZE, "draft": "eagle3"}, 120 * GIB)
+    draft = estimate({**SIZE, "draft": "eagle3"}, 120 * GIB, unified=True)
     assert draft is not None and draft.lines()[0].endswith("draft not counted")
 
 
@@ -129,18 +140,24 @@ def test_what_the_release_did_not_tell_is_not_made_up() -> None:
     ],
 )  # fmt: skip
 def test_an_answer_of_another_shape_is_no_estimate(wrong: dict[str, Any]) -> None:
-    assert estimate({**SIZE, **wrong}, 120 * GIB) is None
-    assert estimate([SIZE], 120 * GIB) is None and estimate(SIZE, "120") is None and estimate(SIZE, 0) is None
+    assert estimate({**SIZE, **wrong}, 120 * GIB, unified=True) is None
+    assert (
+        estimate([SIZE], 120 * GIB, unified=True) is None
+        and estimate(SIZE, "120", unified=True) is None
+        and estimate(SIZE, 0, unified=True) is None
+    )
 
 
 def test_weights_that_are_no_number_and_layers_that_are_no_list_are_unknown() -> None:
-    odd = estimate({**SIZE, "weights": "61 GB", "fixed": "6G", "config": {**MINIMAX, "attn_type_list": 7}}, 120 * GIB)
+    odd = estimate(
+        {**SIZE, "weights": "61 GB", "fixed": "6G", "config": {**MINIMAX, "attn_type_list": 7}}, 120 * GIB, unified=True
+    )
     assert odd is not None and odd.weights is None and odd.fixed is None and odd.cache is None
     assert cache_of({**MINIMAX, "attn_type_list": [[1]]}, "auto") is None
     assert cache_of({"layer_types": [{}], "num_key_value_heads": 1, "head_dim": 1}, "auto") is None
 
 
 def test_too_little_memory_on_this_machine_is_reported() -> None:
-    found = estimate(SIZE, 120 * GIB)
+    found = estimate(SIZE, 120 * GIB, unified=True)
     assert found is not None and found.least is not None and found.short(found.least) is None
     assert found.short(40 * GIB) == "memory: at least 71.8 GiB needed, 40.0 GiB available (page cache included)"
