@@ -18,6 +18,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from envgen import files
 from envgen.binding import ShapeError
+from envgen.doctor.checks.imports import NAMES
 from envgen.doctor.model import Context, Finding, Foreign, Host, Probe, Remedy, Subject, Trouble, error, from_json
 from envgen.engine.client import Engine
 from envgen.engine.endpoint import plugin_version
@@ -100,7 +101,7 @@ def request(
             {
                 "package": source.package, "distribution": source.distribution, "mount": str(source.mount),
                 "scripts": list(source.console_scripts), "data": list(DATA) if source.package == "flashinfer" else [],
-                "source": name, "wheel": wheels.get(name, ""),
+                "source": name, "wheel": wheels.get(name, ""), "names": list(NAMES.get(source.package, ())),
             }
             for name, source in profile.sources.items()
         ],

@@ -259,6 +259,48 @@ class Portion:
 
 
 @dataclass(frozen=True)
+class Recorded:
+    """A distribution whose RECORD has a package's file. ``size``: as recorded, in bytes; 0: unknown."""
+
+    name: str
+    version: str
+    file: str
+    metadata: str
+    size: int = 0
+    exists: bool = False
+
+
+@dataclass(frozen=True)
+class FileState:
+    """A file that is, or should be, imported as a package. ``lacks``: names that every release has."""
+
+    file: str
+    size: int = 0
+    lacks: tuple[str, ...] = ()
+    broken: str = ""  # why Python can't compile it
+
+
+@dataclass(frozen=True)
+class Origins:
+    """Where a package should come from: ``home`` in its mount, or a distribution's file."""
+
+    package: str
+    home: str = ""
+    recorded: tuple[Recorded, ...] = ()
+    files: tuple[FileState, ...] = ()
+
+
+@dataclass(frozen=True)
+class Starters:
+    """What decides before a program: files that change sys.path, the files of import hooks, and `python3` on PATH."""
+
+    customize: Mapping[str, str] = field(default_factory=dict)  # sitecustomize, usercustomize -> file
+    hooks: Mapping[str, str] = field(default_factory=dict)  # finder -> file
+    program: str = ""
+    wrapper: str = ""  # the program, if it is a script
+
+
+@dataclass(frozen=True)
 class DataLink:
     name: str
     path: str
@@ -363,6 +405,7 @@ class Promised:
     name: str
     promised: str
     installed: str = ""
+    location: str = ""  # the entry of sys.path that has it
 
 
 @dataclass(frozen=True)
@@ -495,6 +538,8 @@ class Probe:
     distributions: tuple[Distribution, ...] = ()
     portions: tuple[Portion, ...] = ()
     roots: tuple[Root, ...] = ()
+    origins: tuple[Origins, ...] = ()
+    starters: Starters = Starters()
     binaries: tuple[Binaries, ...] = ()
     environment: Environment = Environment()
     folders: tuple[Folder, ...] = ()
@@ -516,6 +561,10 @@ class Probe:
     def cells(self, package: str) -> tuple[Cell, ...]:
         """The answers for one package."""
         return tuple(cell for cell in self.imports if cell.package == package)
+
+    def origin_of(self, package: str) -> Origins:
+        """Where a package should come from."""
+        return next((one for one in self.origins if one.package == package), Origins(package))
 
     @property
     def variables(self) -> Mapping[str, str]:

@@ -31,6 +31,33 @@ def renew(context: Context) -> Remedy:
     return up(context) if digest and digest == context.digest else build(context)
 
 
+def anew(context: Context) -> Remedy:
+    """A new container from the image: what was changed in its files goes, volumes and their caches stay."""
+    variant = ["--variant", context.profile.variant] if context.profile.variant else []
+    return envgen(context, "up", context.service, *variant, "--recreate")
+
+
+def away(context: Context, path: str) -> Remedy:
+    """Move a file or folder of the container out of Python's way; nothing is deleted."""
+    binds = context.container.mounts if context.container and not context.is_throw_away else ()
+    for mount in sorted(binds, key=lambda one: -len(one.target)):
+        if path.startswith(mount.target + "/"):
+            if mount.kind == "bind" and mount.read_only:  # only this machine can change it
+                place = mount.source + path[len(mount.target) :]
+                return Remedy(shlex.join(["mv", place, f"{place}.off"]))
+            break
+    return inside(context, "mv", path, f"{path}.off")
+
+
+def without_variable(context: Context, name: str) -> Remedy:
+    """The line without a variable that the service sets itself, else a container that has the profile's."""
+    service = context.profile.services.get(context.service)
+    if service is None or name not in service.env:
+        return anew(context)
+    left = ", ".join(f"{key}: {value!r}" for key, value in service.env.items() if key != name)
+    return line(f"services: {{{context.service}: {{env: {{{left}}}}}}}")
+
+
 def restart(context: Context) -> Remedy:
     return envgen(context, "restart", context.service)
 

@@ -56,6 +56,7 @@ FIRES: dict[str, dict[str, str]] = {
     },
     "import.truth": {
         "trap": "trap", "leftovers": "leftovers", "wheel": "wheel", "other-copy": "other_copy", "missing": "prod_none",
+        "other-file": "other_file", "incomplete": "incomplete",
         "shadowed": "shadowed", "from-mount": "from_mount", "from-folder": "from_folder",
         "from-elsewhere": "from_elsewhere", "failed": "hook_raises",
     },
@@ -63,7 +64,7 @@ FIRES: dict[str, dict[str, str]] = {
     "import.scripts": {"not-installed": "other_copy", "needed": "prod_none", "other-python": "mixed"},
     "import.metadata": {
         "none": "other_copy", "none-baked-in": "from_elsewhere", "other-name": "vllm_wrong", "twice": "bad_notes",
-        "two-versions": "two", "other-folder": "moved",
+        "two-versions": "two", "other-folder": "moved", "second": "second", "other-version": "other_version",
     },
     "packages.locked": {"differ": "bad_versions"},
     "packages.protected": {"replaced": "bad_versions"},

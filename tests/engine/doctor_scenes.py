@@ -277,6 +277,28 @@ def shadowed(stage: Stage) -> Report:
     return stage.doctor()
 
 
+def other_file(stage: Stage) -> Report:
+    """`touch __init__.py` in the checkout's root: Python then imports that empty file from the checkout's parent."""
+    stage.start(script=f"touch {PP}/__init__.py")
+    return stage.doctor()
+
+
+def incomplete(stage: Stage) -> Report:
+    stage.start(script=f": > {PP}/flashinfer/__init__.py")
+    return stage.doctor()
+
+
+def second(stage: Stage) -> Report:
+    """A wheel in site-packages, the checkout on PYTHONPATH."""
+    stage.start(variant="wheel")
+    return stage.doctor()
+
+
+def other_version(stage: Stage) -> Report:
+    stage.start(variant="wheel", path="", profile="prod")
+    return stage.doctor(profile="prod", sets=["sources.flashinfer.origin.pypi=flashinfer-python==0.5.2"])
+
+
 def prod_none(stage: Stage) -> Report:
     stage.start(variant="none", path="", profile="prod")
     return stage.doctor(profile="prod")

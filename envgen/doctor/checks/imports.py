@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import posixpath
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from packaging.utils import canonicalize_name
+
 from envgen.doctor import remedies
 from envgen.doctor.model import Cell, Context, Finding, Probe, Remedy, Where, check, error, ok
 from envgen.profile.model import Source
+
+# Names that every release of a package has: vLLM 0.28 to 0.33 and FlashInfer 0.5.3 to 0.7.2 were looked at.
+NAMES = {
+    "vllm": ("LLM", "SamplingParams"),
+    "flashinfer": ("single_prefill_with_kv_cache", "BatchDecodeWithPagedKVCacheWrapper"),
+}
 
 
 class Case(Enum):
@@ -18,6 +28,8 @@ class Case(Enum):
     LEFTOVERS = "leftovers of an uninstalled wheel hide the package"
     WHEEL = "an installed wheel is imported, not the mounted checkout"
     OTHER_COPY = "another copy is imported, not the mounted checkout"
+    OTHER_FILE = "another file of the checkout is imported, not the package"
+    INCOMPLETE = "the imported file is not what was released"
     MISSING = "can't be imported"
     SHADOWED = "a file of the same name is imported"
     FROM_MOUNT = "is imported from a mount, not from the image"
@@ -48,11 +60,13 @@ def is_site(path: str) -> bool:
 
 def cases_of(cell: Cell, source: Source, context: Context, probe: Probe) -> list[tuple[Case, str, str | None]]:
     """(case, folder or file that wins, deciding entry) of a cell; empty if the cell is right."""
-    mounted = source.origin.kind == "checkout"
+    right = wanted(source, probe)
     if cell.kind == "no-folder":
         return []
     if cell.kind in ("missing", "error"):
         return [(Case.MISSING if cell.kind == "missing" else Case.FAILED, cell.error, None)]
+    if cell.origin and cell.origin == right:
+        return [(Case.INCOMPLETE, cell.origin, None)] if incomplete(source, probe) else []
     if cell.kind == "module":
         return [(Case.SHADOWED, cell.origin, cell.entry)]
     if cell.kind == "namespace":
@@ -62,9 +76,9 @@ def cases_of(cell: Cell, source: Source, context: Context, probe: Probe) -> list
             (Case.LEFTOVERS if is_site(path) else Case.TRAP, path, portions[path])
             for path in dict.fromkeys(cell.portions)
         ]
-    if mounted:
+    if source.origin.kind == "checkout":
         if below(cell.origin, str(source.mount)):
-            return []
+            return [(Case.OTHER_FILE, cell.origin, cell.entry)]
         return [(Case.WHEEL if is_site(cell.origin) else Case.OTHER_COPY, cell.origin, cell.entry)]
     mounts = [mount.target for mount in context.container.mounts] if context.container else []
     # The entry of the current folder or of the script's folder.
@@ -72,7 +86,41 @@ def cases_of(cell: Cell, source: Source, context: Context, probe: Probe) -> list
         return [(Case.FROM_FOLDER, cell.origin, cell.entry)]
     if any(below(cell.origin, mount) for mount in mounts):
         return [(Case.FROM_MOUNT, cell.origin, cell.entry)]
-    return [] if is_site(cell.origin) else [(Case.FROM_ELSEWHERE, cell.origin, cell.entry)]
+    return [(Case.FROM_ELSEWHERE, cell.origin, cell.entry)]
+
+
+def wanted(source: Source, probe: Probe) -> str:
+    """The one file that every way of starting Python should import.
+
+    Of a mounted source, the package in its mount; else the file in its distribution's RECORD. A package that came
+    without a RECORD (from Debian) has the file that most ways import from site-packages.
+    """
+    facts = probe.origin_of(source.package)
+    if source.origin.kind == "checkout":
+        return facts.home or f"{source.mount}/{source.package}/__init__.py"
+    named = [one for one in facts.recorded if canonicalize_name(one.name) == canonicalize_name(source.distribution)]
+    for one in named or facts.recorded:
+        return one.file
+    found = [cell.origin for cell in probe.cells(source.package) if cell.kind == "regular" and is_site(cell.origin)]
+    return max(found, key=found.count, default="")
+
+
+def incomplete(source: Source, probe: Probe) -> str:
+    """What the right file lacks, in words: it may have been emptied or broken by an edit. "" if it lacks nothing."""
+    facts, file = probe.origin_of(source.package), wanted(source, probe)
+    for state in facts.files:
+        if state.file != file:
+            continue
+        if state.broken:
+            return state.broken
+        size = max((one.size for one in facts.recorded if one.file == file), default=0)
+        names = NAMES.get(source.package, ())
+        # One name may go with a release: nothing is said as long as the file has another.
+        if names and len(state.lacks) == len(names):
+            return f"{state.size} bytes, without {' and '.join(names)}"
+        if size and not state.size:
+            return f"empty, where its wheel has {size} bytes"
+    return ""
 
 
 def wrongs(source: Source, context: Context, probe: Probe) -> list[Wrong]:
@@ -81,7 +129,8 @@ def wrongs(source: Source, context: Context, probe: Probe) -> list[Wrong]:
     for cell in probe.cells(source.package):
         for case, target, entry in cases_of(cell, source, context, probe):
             own = entry == "" or entry is None or entry not in probe.python.path
-            groups.setdefault((case, target, own, cell.finder), []).append((cell, entry))
+            finder = "" if case is Case.INCOMPLETE else cell.finder
+            groups.setdefault((case, target, own, finder), []).append((cell, entry))
     found = [
         Wrong(case, target, members[0][1], finder, tuple(cell for cell, _ in members))
         for (case, target, _, finder), members in groups.items()
@@ -107,32 +156,81 @@ def ways(cells: Sequence[Cell], everything: Iterable[Cell]) -> str:
     )
 
 
-def decided_by(wrong: Wrong, probe: Probe) -> str:
-    """The entry or finder that decided, in words."""
-    entry, how = wrong.entry, wrong.cells[0].how
+def starter(wrong: Wrong, probe: Probe) -> str:
+    """The file that put the deciding entry on sys.path, or that started the import hook; "" if none is known."""
+    entry, starters = wrong.entry, probe.starters
     if entry is None:
-        return f"the import hook {wrong.finder}" if wrong.finder not in ("", "PathFinder") else "no entry of sys.path"
+        module = posixpath.basename(starters.hooks.get(wrong.finder, "")).removesuffix(".py")
+        lines = [pth.path for pth in probe.pth if module and any(module in line for line in pth.lines)]
+        return next(iter(lines), starters.hooks.get(wrong.finder, ""))
+    if entry not in probe.python.path or entry in probe.python_path or is_site(f"{entry}/"):
+        return ""
+    # A line of a .pth file is a folder, absolute or seen from the file's own, or code that names one.
+    named = [
+        pth.path
+        for pth in probe.pth
+        if any(
+            posixpath.normpath(posixpath.join(posixpath.dirname(pth.path), line)) == entry or entry in line
+            for line in pth.lines
+        )
+    ]
+    return next(iter([*named, *starters.customize.values()]), "")
+
+
+def decided_by(wrong: Wrong, context: Context, probe: Probe) -> str:
+    """The entry or finder that decided, in words."""
+    entry, how, by = wrong.entry, wrong.cells[0].how, starter(wrong, probe)
+    if entry is None:
+        if wrong.finder in ("", "PathFinder"):
+            return "no entry of sys.path"
+        return f"the import hook {wrong.finder}" + (f", which {by} starts" if by else "")
     if entry in probe.python_path:
-        return f"the entry {entry} of PYTHONPATH"
+        setter = foreign_path(entry, context, probe)
+        return f"the entry {entry} of PYTHONPATH" + (f", which {setter} sets" if setter else "")
     if entry == "" or (how == "-m" and entry not in probe.python.path):
         return f"the current folder, which `{how}` puts first on sys.path"
     if entry not in probe.python.path:
         return f"the script's own folder {entry}"
-    return f"the entry {entry} of sys.path"
+    return f"the entry {entry} of sys.path" + (f", which {by} adds" if by else "")
+
+
+def foreign_path(entry: str, context: Context, probe: Probe) -> str:
+    """The `python3` that sets PYTHONPATH itself, so that the container's variable lacks the entry; else ""."""
+    if context.container is None or entry in context.container.env.get("PYTHONPATH", "").split(":"):
+        return ""
+    return probe.starters.wrapper
 
 
 def cure(wrong: Wrong, name: str, source: Source, context: Context, probe: Probe) -> Remedy:
     """The remedy for a case."""
     on_path = [str(entry) for entry in context.profile.python_path]
+    mounts = [str(one.mount) for one in context.profile.mounted_sources.values()]
+    mounted = source.origin.kind == "checkout"
+    own_entry = wrong.entry is not None and (wrong.entry == "" or wrong.entry not in probe.python.path)
     if wrong.case is Case.LEFTOVERS:
         return remedies.inside(context, "rm", "-r", wrong.target)
-    if wrong.case is Case.SHADOWED and wrong.entry != "":
-        return remedies.inside(context, "rm", wrong.target)
     if wrong.case is Case.FAILED:
         return remedies.inside(
             context, "python3", "-c", f"import importlib.util; importlib.util.find_spec({source.package!r})"
         )
-    if source.origin.kind == "checkout":
+    if wrong.case is Case.INCOMPLETE:
+        return restored(name, source, wrong.target, context)
+    if wrong.case is Case.OTHER_FILE:
+        return remedies.away(context, wrong.target)
+    if wrong.entry in probe.python_path and foreign_path(str(wrong.entry), context, probe):
+        return remedies.without_variable(context, "PATH")
+    if wrong.entry in on_path and wrong.entry not in mounts:
+        return remedies.python_path(context, without=[str(wrong.entry)])
+    if wrong.case in (Case.SHADOWED, Case.OTHER_COPY, Case.FROM_ELSEWHERE, Case.FROM_MOUNT) and (
+        by := starter(wrong, probe)
+    ):
+        editable = wrong.entry is None and "__editable__" in wrong.finder
+        return remedies.install(context, name, source) if editable and mounted else remedies.away(context, by)
+    if own_entry and (wrong.case is Case.SHADOWED or (mounted and wrong.case in (Case.OTHER_COPY, Case.WHEEL))):
+        return remedies.away(context, _top(wrong))
+    if wrong.case is Case.SHADOWED:
+        return remedies.away(context, wrong.target)
+    if mounted:
         parent = str(source.mount).rsplit("/", 1)[0] or "/"
         if parent in on_path:
             return remedies.python_path(context, without=[parent])
@@ -141,29 +239,49 @@ def cure(wrong: Wrong, name: str, source: Source, context: Context, probe: Probe
         if str(source.mount) not in probe.python_path:
             return remedies.renew(context)  # the container is older than the profile
         return remedies.install(context, name, source)
-    if wrong.entry in on_path:
-        return remedies.python_path(context, without=[str(wrong.entry)])
-    if wrong.case in (Case.FROM_FOLDER, Case.SHADOWED):
-        return remedies.line("working_dir: /")
+    if wrong.case is Case.FROM_FOLDER:
+        is_there = any(cell.folder == str(context.profile.working_dir) for cell in wrong.cells)
+        return remedies.line("working_dir: /") if is_there else remedies.away(context, _top(wrong))
     return remedies.up(context) if wrong.case is Case.FROM_MOUNT else remedies.build(context)
+
+
+def _top(wrong: Wrong) -> str:
+    """What to move away: the module's file, or the package's folder."""
+    package = wrong.case is not Case.SHADOWED and posixpath.basename(wrong.target).startswith("__init__.")
+    return posixpath.dirname(wrong.target) if package else wrong.target
+
+
+def restored(name: str, source: Source, file: str, context: Context) -> Remedy:
+    """Bring a file back: of a checkout as git has it (the edit stays in its stash), else with a new container."""
+    folder = context.checkouts.get(name, "")
+    if source.origin.kind != "checkout":
+        return remedies.anew(context)
+    inner = posixpath.relpath(file, str(source.mount))
+    if not folder:
+        return remedies.inside(context, "git", "-C", str(source.mount), "stash", "push", "--", inner)
+    return Remedy(shlex.join(["git", "-C", folder, "stash", "push", "--", inner]))
 
 
 def judge_source(name: str, source: Source, context: Context, probe: Probe) -> list[Finding]:
     """The findings about a source; one OK finding if every cell is right."""
     everything, found = probe.cells(source.package), list[Finding]()
-    wanted = "site-packages of the image"
-    if source.origin.kind == "checkout":
-        wanted = f"{source.mount}/{source.package}/__init__.py, the mounted checkout"
+    mounted = source.origin.kind == "checkout"
+    file = wanted(source, probe)
+    right = f"{file}, {'the mounted checkout' if mounted else 'as the RECORD of its wheel has it'}"
+    if not file:
+        right = f"{source.package} in the image's site-packages"
     for wrong in wrongs(source, context, probe):
         what = {
             Case.TRAP: f"__file__ is None, __path__ = [{wrong.target}]",
             Case.LEFTOVERS: f"{wrong.target} has no __init__.py, so it is a namespace package",
             Case.MISSING: "ModuleNotFoundError",
+            Case.INCOMPLETE: f"{wrong.target}: {incomplete(source, probe)}",
         }.get(wrong.case, wrong.target)
-        who = "" if wrong.case in (Case.MISSING, Case.FAILED) else f"; decided by {decided_by(wrong, probe)}"
+        alone = (Case.MISSING, Case.FAILED, Case.INCOMPLETE)
+        who = "" if wrong.case in alone else f"; decided by {decided_by(wrong, context, probe)}"
         found.append(
             error(
-                f"{source.package}: {wrong.case.value}", f"{what}; with {ways(wrong.cells, everything)}{who}", wanted,
+                f"{source.package}: {wrong.case.value}", f"{what}; with {ways(wrong.cells, everything)}{who}", right,
                 cure(wrong, name, source, context, probe), case=wrong.case.name.lower().replace("_", "-"), source=name,
                 target=wrong.target, entry=wrong.entry, finder=wrong.finder,
                 ways=[[cell.how, cell.folder] for cell in wrong.cells],
@@ -171,10 +289,8 @@ def judge_source(name: str, source: Source, context: Context, probe: Probe) -> l
         )  # fmt: skip
     if found or not everything:
         return found
-    origins = sorted({cell.origin for cell in everything if cell.origin})
     count = sum(cell.kind != "no-folder" for cell in everything)
-    title = f"{source.package} is {', '.join(origins)} ({count} ways of starting Python)"
-    return [ok(title, source=name, origins=origins)]
+    return [ok(f"{source.package} is {file} ({count} ways of starting Python)", source=name, origin=file)]
 
 
 @check("import.truth", Where.INSIDE, needs="probe")

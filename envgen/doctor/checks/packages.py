@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from packaging.utils import canonicalize_name
+from packaging.utils import canonicalize_name, canonicalize_version
 
 from envgen.doctor import remedies
 from envgen.doctor.checks.imports import below
@@ -24,6 +24,7 @@ from envgen.doctor.model import (
     warning,
 )
 from envgen.profile.model import Source
+from envgen.profile.values import Pin
 from envgen.text import counted
 
 UNKNOWN = "0.0.0+unknown"
@@ -110,10 +111,26 @@ def _metadata(name: str, source: Source, context: Context, probe: Probe) -> list
     if mounted and first.editable and folder and folder != str(source.mount):
         title, seen = f"{source.distribution} was installed from another folder", f"editable, from {folder}"
         found.append(error(title, seen, str(source.mount), cure, case="other-folder", metadata=first.metadata))
-    elif mounted and not any(one.editable or below(one.location, str(source.mount)) for one in mine):
-        title = f"{source.distribution} {first.version}: metadata of a wheel, code of the checkout"
-        found.append(info(title, first.metadata, version=first.version))
+    elif mounted and not found and not (first.editable or below(first.location, str(source.mount))):
+        # Without PYTHONPATH its code would be imported, too.
+        title = f"{source.distribution} {first.version} is installed as a wheel, beside the mounted checkout"
+        seen, wanted = first.metadata, f"an editable installation of {source.mount}"
+        if context.is_throw_away:  # without the service's first step, which installs the checkout
+            found.append(info(title, seen, version=first.version))
+        else:
+            found.append(error(title, seen, wanted, cure, case="second", version=first.version))
+    elif (pin := source.origin.wheel or source.origin.pypi) and not _is(pin, first):
+        title = f"{first.name} {first.version} is installed, not {pin}"
+        found.append(error(title, first.metadata, str(pin), remedies.anew(context), case="other-version"))
     return found or [ok(f"{source.distribution} {first.version} is installed", version=first.version)]
+
+
+def _is(pin: Pin, one: Distribution) -> bool:
+    """Whether a distribution is the pinned one. A build may add a local version (`+cu130`)."""
+    if canonicalize_name(pin.name) != canonicalize_name(one.name):
+        return True  # a profile may call a source by another name; its metadata is judged by that
+    installed = one.version if "+" in pin.version else one.version.partition("+")[0]
+    return canonicalize_version(pin.version) == canonicalize_version(installed)
 
 
 def _no_metadata(source: Source, asked: str, cure: Remedy, context: Context, probe: Probe) -> Finding:

@@ -7,6 +7,7 @@ import re
 from packaging.utils import canonicalize_name
 
 from envgen.doctor import remedies
+from envgen.doctor.checks.imports import below
 from envgen.doctor.model import (
     Context,
     Finding,
@@ -23,6 +24,7 @@ from envgen.doctor.model import (
     warning,
 )
 from envgen.inside.jit.libraries import runs
+from envgen.render.environment import OVERLAY
 from envgen.text import counted
 
 # Oldest releases for Blackwell: FP4 conversions in ptxas, and cuDNN's attention.
@@ -45,9 +47,15 @@ def listed(differ: tuple[Promised, ...]) -> str:
     return some + (f", and {len(differ) - 4} more" if len(differ) > 4 else "")
 
 
-def _fresh(context: Context) -> Remedy:
-    name = context.profile.name
-    return Remedy(f"envgen down -p {name} --volumes && envgen up -p {name} {context.service}")
+def _fresh(context: Context, differ: tuple[Promised, ...]) -> Remedy:
+    """Get rid of packages that somebody installed: caches stay.
+
+    In the overlay of mounted sources they hide the image's, so they are removed. A new container has the image's.
+    """
+    inside = [one.name for one in differ if below(one.location, OVERLAY)]
+    if inside:
+        return remedies.inside(context, "pip", "uninstall", "-y", *inside)
+    return remedies.anew(context)
 
 
 @check("packages.locked", Where.INSIDE, needs="probe")
@@ -57,7 +65,7 @@ def locked(context: Context, probe: Probe) -> Finding | None:
     differ = tuple(one for one in probe.locked.differ if canonicalize_name(one.name) not in context.build_needs)
     if differ:
         title = f"{len(differ)} of {count} locked packages have the wrong version"
-        return error(title, listed(differ), "the locked versions", _fresh(context), case="differ")
+        return error(title, listed(differ), "the locked versions", _fresh(context, differ), case="differ")
     return ok(f"{counted(count, 'package is', 'packages are')} installed as locked") if count else None
 
 
@@ -67,7 +75,7 @@ def protected(context: Context, probe: Probe) -> Finding | None:
     differ, count = probe.protected.differ, probe.protected.count
     if differ:
         title = "packages of the base image were replaced: " + ", ".join(one.name for one in differ)
-        return error(title, listed(differ), "the base image's versions", _fresh(context), case="replaced")
+        return error(title, listed(differ), "the base image's versions", _fresh(context, differ), case="replaced")
     return ok(f"{counted(count, 'package is', 'packages are')} still the base image's") if count else None
 
 

@@ -11,11 +11,12 @@ import re
 import signal
 import sys
 import time
-from typing import Any, Callable, Dict, Iterator, Tuple
+from typing import Any, Callable, Dict
 
 from envgen.inside.common import listing, normal, read_text, sha256_of, value_of
 from envgen.inside.probe import sources
 from envgen.inside.probe.imports import Doc, base_path, call, entries, finder_name, imports, in_child
+from envgen.inside.probe.origins import metadata_folders, origins, starters
 
 SAFE_PREFIXES = tuple(
     "FLASHINFER_ VLLM_ TORCH_ TRITON_ TIKTOKEN_ PYTHON NVCC_ CCACHE_ UV_ OMP_ ENVGEN_".split()  # noqa: SIM905
@@ -88,15 +89,6 @@ def pth_files(_request: Doc, document: Doc) -> list[Doc]:
         lines = [line[:200] for line in read_text(path).splitlines() if line.strip() and line[:1] != "#"]
         found.append({"path": path, "lines": lines[:20]})
     return found
-
-
-def metadata_folders(document: Doc) -> Iterator[Tuple[str, str, str, str]]:
-    """(entry of sys.path, folder, name, version) of every installed distribution; the first of a name wins."""
-    for entry in entries(document):
-        for folder in listing(entry):
-            if folder.endswith((".dist-info", ".egg-info")):
-                name, _, rest = folder.rpartition(".")[0].partition("-")
-                yield entry, folder, normal(name), rest.partition("-py3")[0]
 
 
 def header(path: str) -> Doc:
@@ -308,11 +300,11 @@ def document_at(path: str) -> Doc:
 
 def compared(wanted: Dict[str, str], document: Doc) -> Doc:
     """The number of promised packages, and those that are missing or have another version."""
-    present: Dict[str, str] = {}
-    for _, _, name, version in metadata_folders(document) if wanted else ():
-        present.setdefault(name, version)
-    differ = [{"name": name, "promised": version, "installed": present.get(name, "")}
-              for name, version in sorted(wanted.items()) if present.get(name, "") != version]  # fmt: skip
+    present: Dict[str, Doc] = {}
+    for entry, _, name, version in metadata_folders(document) if wanted else ():
+        present.setdefault(name, {"installed": version, "location": entry})
+    differ = [dict(present.get(name, {}), name=name, promised=version) for name, version in sorted(wanted.items())
+              if present.get(name, {}).get("installed") != version]  # fmt: skip
     return {"count": len(wanted), "differ": differ}
 
 
@@ -491,6 +483,8 @@ FACTS = (
     ("distributions", distributions),
     ("portions", portions),
     ("roots", roots),
+    ("origins", origins),
+    ("starters", starters),
     ("binaries", binaries),
     ("environment", environment),
     ("folders", folders),

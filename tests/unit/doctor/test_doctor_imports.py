@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from doctor_facts import IMAGE, Make, recording
 
-from envgen.doctor.checks import imports, packages
+from envgen.doctor.checks import imports, packages, versions
 from envgen.doctor.model import Finding, Severity
 
 PP = "/workspace/flashinfer"
@@ -129,8 +129,135 @@ def test_metadata(make: Make) -> None:
     assert two.remedy.text.endswith("flashinfer_python-0.5.2.dist-info")
     (raw,) = packages.metadata(make("raw", mount="/raw/flashinfer"))
     assert raw.title == "flashinfer-python has no metadata"
-    (wheel,) = packages.metadata(make("wheel-pythonpath"))
-    assert wheel.severity is Severity.INFO
+
+
+def test_a_wheel_beside_a_mounted_checkout(make: Make) -> None:
+    """The code is the checkout's only as long as PYTHONPATH is."""
+    (second,) = packages.metadata(make("wheel-pythonpath"))
+    assert (second.case, second.severity) == ("second", Severity.ERROR)
+    assert second.remedy is not None and second.remedy.text == "envgen exec -p dev dev envgen-install flashinfer"
+    (alone,) = packages.metadata(make("wheel-pythonpath", is_throw_away=True))  # nothing is installed there
+    assert alone.severity is Severity.INFO
+
+
+def test_another_version_than_the_profile_pins(make: Make) -> None:
+    assert cases(packages.metadata(make("prod-wheel", profile="prod"))) == ["ok"]
+    pin = "sources.flashinfer.origin.pypi=flashinfer-python==0.5.2"
+    (other,) = packages.metadata(make("prod-wheel", profile="prod", sets=[pin]))
+    assert other.title == "flashinfer-python 0.5.3 is installed, not flashinfer-python==0.5.2"
+    assert other.remedy is not None and other.remedy.text == "envgen up -p prod serve --recreate"
+    document = recording("prod-wheel")
+    document["distributions"][0]["version"] = "0.5.3+cu130"  # a build may add that
+    assert cases(packages.metadata(make(document, profile="prod"))) == ["ok"]
+
+
+# --- one origin -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("origin", [f"{PP}/__init__.py", f"{PP}/build/lib/flashinfer/__init__.py"])
+def test_another_file_of_the_checkout_is_not_the_package(make: Make, origin: str) -> None:
+    """One cell of all is enough: `touch __init__.py` in the root is imported from the root's parent alone."""
+    document = recording("hook-pythonpath")
+    document["imports"][0].update(origin=origin, entry="")
+    (found,) = imports.import_truth(make(document))
+    assert (found.case, found.evidence["target"]) == ("other-file", origin)
+    assert found.expected == f"{PP}/flashinfer/__init__.py, the mounted checkout"
+    assert found.remedy is not None and found.remedy.text == f"envgen exec -p dev dev mv {origin} {origin}.off"
+
+
+def test_an_ok_line_names_one_file(make: Make) -> None:
+    (found,) = imports.import_truth(make("hook-pythonpath"))
+    assert found.title == f"flashinfer is {PP}/flashinfer/__init__.py (16 ways of starting Python)"
+    (found, _) = imports.import_truth(make("prod-wheel", profile="prod"))
+    assert found.title.startswith("flashinfer is /venv/wheel/lib/python3.11/site-packages/flashinfer/__init__.py (")
+
+
+def test_a_layout_with_src(make: Make) -> None:
+    document = change_cells(recording("hook-pythonpath"), "flashinfer", origin=f"{PP}/src/flashinfer/__init__.py")
+    document["origins"][0]["home"] = f"{PP}/src/flashinfer/__init__.py"
+    assert cases(imports.import_truth(make(document))) == ["ok"]
+
+
+def test_an_emptied_file_is_not_the_release(make: Make) -> None:
+    document = recording("hook-pythonpath")
+    (state,) = document["origins"][0]["files"]
+    assert state["lacks"] == [] and state["size"] > 5000
+    state.update(lacks=list(imports.NAMES["flashinfer"]), size=0)
+    (found,) = imports.import_truth(make(document, checkouts={"flashinfer": "/home/me/flashinfer"}))
+    assert found.case == "incomplete" and "0 bytes, without single_prefill_with_kv_cache" in found.seen
+    assert found.remedy is not None
+    assert found.remedy.text == "git -C /home/me/flashinfer stash push -- flashinfer/__init__.py"
+    state.update(lacks=state["lacks"][:1])  # a release may drop a name
+    assert cases(imports.import_truth(make(document))) == ["ok"]
+    state.update(broken="invalid syntax, line 3")
+    assert "invalid syntax, line 3" in imports.import_truth(make(document))[0].seen
+
+
+def test_a_wheel_is_the_file_of_its_record(make: Make) -> None:
+    """Another copy in another site-packages is none of the distribution's."""
+    other = "/usr/lib/python3/dist-packages/flashinfer/__init__.py"
+    document = change_cells(recording("prod-wheel"), "flashinfer", origin=other, entry="/usr/lib/python3/dist-packages")
+    document["python"]["path"].append("/usr/lib/python3/dist-packages")
+    found = imports.import_truth(make(document, profile="prod"))[0]
+    assert found.case == "from-elsewhere"
+    assert found.expected.endswith("site-packages/flashinfer/__init__.py, as the RECORD of its wheel has it")
+    document = recording("prod-wheel")
+    document["origins"][0]["files"][0].update(size=0, lacks=[])
+    found = imports.import_truth(make(document, profile="prod"))[0]
+    assert found.case == "incomplete"
+    assert found.remedy is not None and found.remedy.text == "envgen up -p prod serve --recreate"
+
+
+def test_what_put_an_entry_on_sys_path_is_named(make: Make) -> None:
+    """A .pth file, sitecustomize, an editable install's hook, or a `python3` that is a script."""
+
+    def found(document: dict[str, Any], **given: Any) -> tuple[str, str]:
+        (one,) = imports.import_truth(make(document, python_path=PP, **given))
+        assert one.remedy is not None
+        return one.seen, one.remedy.text
+
+    evil = {"origin": "/evil/flashinfer/__init__.py", "entry": "/evil"}
+    document = change_cells(recording("hook-pythonpath"), "flashinfer", **evil)
+    document["python"]["path"].insert(0, "/evil")
+    document["starters"]["customize"] = {"sitecustomize": "/site/sitecustomize.py"}
+    seen, cure = found(document)
+    assert "the entry /evil of sys.path, which /site/sitecustomize.py adds" in seen
+    assert cure == "envgen exec -p dev dev mv /site/sitecustomize.py /site/sitecustomize.py.off"
+    document["pth"].append({"path": "/site/evil.pth", "lines": ["import sys; sys.path.insert(0, '/evil')"]})
+    assert found(document)[1] == "envgen exec -p dev dev mv /site/evil.pth /site/evil.pth.off"
+    document["pth"][-1]["lines"] = ["../evil"]
+    assert found(document)[1] == "envgen exec -p dev dev mv /site/evil.pth /site/evil.pth.off"
+    hook = "__editable___flashinfer_python_0_5_3_finder._EditableFinder"
+    document = change_cells(recording("hook-pythonpath"), "flashinfer", **{**evil, "entry": None, "finder": hook})
+    document["starters"]["hooks"] = {hook: "/site/__editable___flashinfer_python_0_5_3_finder.py"}
+    assert found(document)[1] == "envgen exec -p dev dev envgen-install flashinfer"
+    document = change_cells(recording("hook-pythonpath"), "flashinfer", **evil)
+    document["environment"]["values"]["PYTHONPATH"] = "/evil"
+    document["python"]["path"].insert(0, "/evil")
+    document["starters"]["wrapper"] = "/other/python3"
+    env = "services.dev.env={PATH: /other:/bin, A: b}"
+    seen, cure = found(document, sets=[env])
+    assert "the entry /evil of PYTHONPATH, which /other/python3 sets" in seen
+    assert cure == "services: {dev: {env: {A: 'b'}}}"
+
+
+# --- what pip knows ---------------------------------------------------------------------------------------------------
+
+
+def test_packages_that_somebody_installed_cost_no_cache(make: Make) -> None:
+    """In the image's site-packages a new container is enough; in the overlay, which outlives it, they are removed."""
+    document = recording("prod-wheel")
+    differ = {"name": "numpy", "promised": "2.3.5", "installed": "1.26.4", "location": "/usr/lib/python3/dist-packages"}
+    document["locked"] = {"count": 2, "differ": [differ]}
+    (found,) = versions.locked(make(document, profile="prod"))
+    assert found.remedy is not None
+    assert found.remedy.text == "envgen up -p prod serve --recreate"
+    document = recording("hook")
+    differ["location"] = "/opt/envgen/env/lib/python3.12/site-packages"
+    document["protected"] = {"count": 2, "differ": [differ]}
+    (found,) = versions.protected(make(document))
+    assert found.remedy is not None
+    assert found.remedy.text == "envgen exec -p dev dev pip uninstall -y numpy"
 
 
 def test_vllm_under_another_name(make: Make) -> None:

@@ -1,0 +1,120 @@
+"""Runs inside the container: the one file that each source should be imported from, and what that file has.
+
+Of a mounted source it is the package in its mount, of any other the file in its distribution's RECORD.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import os
+import shutil
+import sys
+from typing import Any, Iterable, Iterator, Tuple
+
+from envgen.inside.common import listing, normal, read_bytes, read_text
+from envgen.inside.probe.imports import Doc, entries
+
+RECORD_LIMIT = 16 << 20  # bytes; vLLM's has 1 MB
+FILE_LIMIT = 4 << 20
+
+
+def metadata_folders(document: Doc) -> Iterator[Tuple[str, str, str, str]]:
+    """(entry of sys.path, folder, name, version) of every installed distribution; the first of a name wins."""
+    for entry in entries(document):
+        for folder in listing(entry):
+            if folder.endswith((".dist-info", ".egg-info")):
+                name, _, rest = folder.rpartition(".")[0].partition("-")
+                yield entry, folder, normal(name), rest.partition("-py3")[0]
+
+
+def home_of(package: Doc) -> str:
+    """The package's own file in its mount, in both layouts that envgen-install takes; "" without one."""
+    places = [os.path.join(package["mount"], folder, package["package"]) for folder in ("src", "")]
+    files = [place + end for place in places for end in ("/__init__.py", ".py")]
+    # A module beside the folder of the same name is never imported.
+    return next((file for file in files if os.path.isfile(file)), "")
+
+
+def record_rows(path: str) -> Iterator[Tuple[str, str]]:
+    """(path, size) of each file in a RECORD."""
+    for row in csv.reader(read_text(path, RECORD_LIMIT).splitlines()):
+        if len(row) == 3:
+            yield row[0], row[2]
+
+
+def recorded(package: Doc, document: Doc) -> list[Doc]:
+    """The distributions whose RECORD has the package's file, in the order of sys.path."""
+    wanted = {package["package"] + "/__init__.py", package["package"] + ".py"}
+    close = (normal(package["distribution"]), normal(package["package"]))
+    found = []
+    for entry, folder, name, version in metadata_folders(document):
+        # Reading every RECORD would take a second: that of a fork is named after the package.
+        if name not in close and not name.startswith(close[1] + "-"):
+            continue
+        for path, size in record_rows(os.path.join(entry, folder, "RECORD")):
+            if path in wanted:
+                file = os.path.normpath(os.path.join(entry, path))
+                found.append({"name": name, "version": version, "file": file, "metadata": os.path.join(entry, folder),
+                              "size": int(size) if size.isdigit() else 0, "exists": os.path.isfile(file)})  # fmt: skip
+    return found
+
+
+def names_in(text: bytes, path: str) -> set[str]:
+    """Every name that a module's code defines, imports, or has as a text (as vLLM has those that it imports late)."""
+    found = set()
+    for node in ast.walk(ast.parse(text, path)):
+        if isinstance(node, ast.alias):
+            found.add((node.asname or node.name).split(".")[0])
+        elif isinstance(node, ast.Name):
+            found.add(node.id)
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            found.add(node.name)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.add(node.value)
+    return found
+
+
+def state_of(file: str, names: Iterable[str]) -> Doc:
+    """Size of an imported file, and those of ``names`` that it lacks."""
+    data = read_bytes(file, FILE_LIMIT) if os.path.isfile(file) else b""
+    fact: Doc = {"file": file, "size": len(data), "lacks": []}
+    try:
+        there = names_in(data, file) if names else set()
+        fact["lacks"] = [name for name in names if name not in there]
+    except (SyntaxError, ValueError) as error:
+        fact["broken"] = "%s, line %s" % (error, getattr(error, "lineno", None) or "?")
+    return fact
+
+
+def origins(request: Doc, document: Doc) -> list[Doc]:
+    """For each package: its file in the mount, those of its distributions, and the state of each file in question."""
+    found = []
+    for package in request.get("packages", []):
+        cells = [cell for cell in document.get("imports", []) if cell["package"] == package["package"]]
+        home, owners = home_of(package), recorded(package, document)
+        files = {cell["origin"] for cell in cells if cell.get("origin")} | ({home} if home else set())
+        fact: Doc = {"package": package["package"], "home": home, "recorded": owners}
+        fact["files"] = [state_of(file, package.get("names", ())) for file in sorted(files) if os.path.isabs(file)]
+        found.append(fact)
+    return found
+
+
+def starters(_request: Doc, document: Doc) -> Doc:
+    """What runs or decides before a program: `sitecustomize`, the import hooks' files, and the `python3` of PATH."""
+
+    def file_of(module: Any) -> str:
+        return str(getattr(sys.modules.get(module), "__file__", None) or "")
+
+    modules = {name: file_of(name) for name in ("sitecustomize", "usercustomize")}
+    modules = {name: file for name, file in modules.items() if b"path" in read_bytes(file, FILE_LIMIT)}
+    hooks = {}
+    for finder in document.get("python", {}).get("meta_path", ()):
+        hooks[finder] = file_of(finder.rpartition(".")[0])
+    program = shutil.which("python3") or ""
+    wrapper = program if program and read_bytes(program, 2) == b"#!" else ""
+    return {
+        "customize": modules,
+        "hooks": {name: file for name, file in hooks.items() if file},
+        "program": program, "wrapper": wrapper,
+    }  # fmt: skip
