@@ -131,13 +131,13 @@ def require_lock(here: Deployment) -> None:
     """RefusedError when a production build would differ from the lock; a development build prints warnings."""
     profile, lock = here.profile, here.lock
     production = profile.mode is Mode.PRODUCTION
-    problems = _problems(here)
-    if not problems:
+    found = problems(here)
+    if not found:
         return
     if production:
         head = Problem(f"{profile.name} is a production profile, and the lock lacks some of its inputs:")
         last = Problem("nothing was built", hint=f"run `envgen lock`; {_UNLOCKED}")
-        raise RefusedError(problems=(head, *problems, last))
+        raise RefusedError(problems=(head, *found, last))
     platform = _platform(here)
     if lock is not None and lock.python and platform not in lock.python:
         others = ", ".join(sorted(lock.python))
@@ -146,7 +146,7 @@ def require_lock(here: Deployment) -> None:
     if lock is None:
         progress("note: no envgen.lock; `envgen lock` makes this build repeatable")
         return
-    for problem in problems:
+    for problem in found:
         progress(f"warning: envgen.lock: {problem.message}")
 
 
@@ -155,7 +155,8 @@ def _platform(here: Deployment) -> str:
     return chosen.value if chosen else f"linux/{here.engine.info().arch}"
 
 
-def _problems(here: Deployment) -> list[Problem]:
+def problems(here: Deployment) -> list[Problem]:
+    """What a build would need and the lock file lacks."""
     profile, root, lock = here.profile, here.root, here.lock
     whole = load(root)
     if whole is None or lock is None:

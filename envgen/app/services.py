@@ -66,7 +66,7 @@ def again(verb: str, session: Session, service: str, timeout: int | None) -> tup
     container = _there(here, service)
     varied = with_running_variant(session, service, lambda: here.engine, stopped=True)
     if here.node:  # `up` keeps existing containers and starts them
-        checked = predicted(check(varied.deployment(), service, _never))
+        checked = predicted(check(varied.deployment(), service))
         return checked.here.profile, start(checked, _never, timeout=timeout, again=verb == "restart")
     if varied is not session:  # when it is ready depends on the variant that it was started with
         here = rendered(varied.deployment())
@@ -189,22 +189,14 @@ class Checked:
         return Group(self.ranks, self.service)
 
 
-def check(here: Deployment, service: str, agree: Agree) -> Checked:
-    """Check everything that a start needs. If only weights are missing, ``agree`` decides whether to download them."""
+def check(here: Deployment, service: str) -> Checked:
+    """Check everything that a start needs. PreflightError with every problem."""
     known_service(here.profile, service)
     require_plugin("compose")
     if here.profile.services[service].cluster is not None:
         return _check_shared(here, service)
     rendered(here).require_name()
-    look = partial(preflight.check, here, service, partial(weights.preflight, here, service))
-    try:
-        found = look()
-    except PreflightError as refused:
-        missing = [f"  {problem.message}" for problem in refused.problems[1:]]
-        if not refused.only_weights or not agree("\n".join([*missing, "Fetch them now?"])):
-            raise
-        weights.fetch(here, service)
-        found = look()
+    found = preflight.check(here, service, partial(weights.preflight, here, service))
     if not found.running:
         return Checked(here, service, found, notes=notes_on(here, service, found))
     for name in missing_here(here, found.running):
@@ -336,7 +328,7 @@ def _end_all(checked: Checked) -> None:
         raise PreflightError(checked.service, tuple(problems))
 
 
-def check_all(here: Deployment, names: Sequence[str], agree: Agree, *, predict: bool = True) -> tuple[Checked, ...]:
+def check_all(here: Deployment, names: Sequence[str], *, predict: bool = True) -> tuple[Checked, ...]:
     """Check the services ``names`` (default: all). PreflightError with the problems of all of them.
 
     ``predict``: if all pass, ask the vLLM of each what it would choose, which takes seconds.
@@ -346,7 +338,7 @@ def check_all(here: Deployment, names: Sequence[str], agree: Agree, *, predict: 
         main_service(here.profile)
     for name in names:  # before any is looked at
         known_service(here.profile, name)
-    passed = _all_of({name: partial(check, here, name, agree) for name in names})
+    passed = _all_of({name: partial(check, here, name) for name in names})
     return _all_of({one.service: partial(predicted, one) for one in passed}) if predict else passed
 
 
@@ -370,6 +362,7 @@ def _all_of(asked: Mapping[str, Callable[[], Checked]]) -> tuple[Checked, ...]:
         for name, refusal in refused.items():
             reasons.setdefault(tuple(refusal.problems[1:]), []).append(name)
         raised = next(iter(refused.values()))
+        raised.only_lacking = all(refusal.only_lacking for refusal in refused.values())
         raised.problems = tuple(
             problem for why, who in reasons.items()
             for problem in (Problem(f"{', '.join(who)} {'was' if len(who) == 1 else 'were'} not started:"), *why)

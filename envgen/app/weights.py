@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from envgen.serve.preflight import make_folder
 from envgen.text import GIB, progress
 
 PROGRAM = run.Program("hub")
+FETCHER = run.Program("hub", watch=True)  # ends with envgen: a download may run in the background
+HUB = "huggingface-hub"  # the package that downloads
 CACHE = "huggingface"
 HOME = "/run/envgen/huggingface"  # where the cache is mounted in a throw-away container
 LOOK = 60.0  # seconds to read the headers of all shards
@@ -99,28 +102,37 @@ def cached(here: Deployment) -> list[Mapping[str, Any]]:
     return [one for one in _list(found.get("models")) if isinstance(one, dict)] if found else []
 
 
-def fetch(here: Deployment, service: str) -> tuple[str, int]:
-    """Download missing files, with progress; HF_TOKEN and HF_ENDPOINT come from this shell. Returns commit and bytes.
+def fetch(here: Deployment, service: str, *, image: str = "", say: Callable[[str], None] = progress) -> tuple[str, int]:
+    """Download missing files; HF_TOKEN and HF_ENDPOINT come from this shell. Returns commit and bytes.
 
-    LockError with the reason if that fails.
+    ``image``: one with Python and pip, which installs huggingface_hub first; "": the profile's own, which has it.
+    ``say`` gets the progress. LockError with the reason if the download fails.
     """
     model, request = _request("pull", here, service)
     request |= {
         "ignore": list(model.ignore), "token": here.shell.get(TOKEN, ""), "endpoint": here.shell.get(ENDPOINT, ""),
         "ca": names.CA_FILE,
+        "install": _hub_requirement(here) if image else "",
     }  # fmt: skip
-    answer = _ask(here, request, FETCH, on_line=_Progress(model))
+    answer = _ask(here, request, FETCH, on_line=_Progress(model, say), image=image)
     assert answer is not None
     if "problem" in answer:
         raise _refused(model, answer)
     return str(answer.get("commit", "")), _number(answer.get("bytes"))
 
 
-class _Progress:
-    """Prints the progress of a download every few seconds, with the rate and the time left."""
+def _hub_requirement(here: Deployment) -> str:
+    """huggingface_hub at the version that the lock has for the image, if it has one."""
+    locked = here.lock.python.values() if here.lock else ()
+    pins = (pin for python in locked for step in python.sets.values() for pin in step)
+    return next((f"{pin.name}=={pin.version}" for pin in pins if pin.name == HUB), HUB)
 
-    def __init__(self, model: ModelRef) -> None:
-        self.model, self.last, self.began = model, 0.0, time.monotonic()
+
+class _Progress:
+    """Says the progress of a download every few seconds, with the rate and the time left."""
+
+    def __init__(self, model: ModelRef, say: Callable[[str], None]) -> None:
+        self.model, self.say, self.last, self.began = model, say, 0.0, time.monotonic()
         self.first: int | None = None
 
     def __call__(self, line: str) -> None:
@@ -137,7 +149,7 @@ class _Progress:
         self.first = here if self.first is None else self.first
         rate = (here - self.first) / max(self.last - self.began, 0.001)
         left = f", {(total - here) / rate / 60:.0f} min left at {rate / (1 << 20):.1f} MiB/s" if rate > 0 else ""
-        progress(f"{self.model.repo}: {here / GIB:.2f} of {total / GIB:.2f} GiB{left}")
+        self.say(f"{self.model.repo}: {here / GIB:.2f} of {total / GIB:.2f} GiB{left}")
 
 
 def preflight(here: Deployment, service: str) -> Iterator[Problem]:
@@ -203,14 +215,22 @@ def _mount(here: Deployment, *, make: bool = False) -> Mount | None:
 
 
 def _ask(
-    here: Deployment, request: Mapping[str, Any], timeout: float, *, on_line: Callable[[str], None] | None = None
-) -> Mapping[str, Any] | None:
-    """The answer of inside/hub.py; None without a cache. ``on_line``: gets the progress of a download."""
+    here: Deployment, request: Mapping[str, Any], timeout: float, *,
+    on_line: Callable[[str], None] | None = None, image: str = "",
+) -> Mapping[str, Any] | None:  # fmt: skip
+    """The answer of inside/hub.py; None without a cache. ``on_line``: gets the progress of a download.
+
+    It runs in ``image`` (default: the profile's). Without an image, a look at a folder of this machine runs here.
+    """
     engine, profile = here.engine, here.profile
     mount = _mount(here, make=on_line is not None)
     if mount is None:
         return None
-    if here.image is None:
+    image = image or (profile.image_name if here.image is not None else "")
+    if not image and mount.kind == "bind" and on_line is None and engine.info().local:
+        answer = run.ask(run.on_host({}), sys.executable, PROGRAM, {**request, "home": mount.source}, timeout=timeout)
+        return _checked(answer)
+    if not image:
         raise NotFoundError(f"the image {profile.image_name} is not built", hint=f"envgen build -p {profile.name}")
     mounts, env = [mount], {"HOME": "/tmp"}
     # Files in a folder of the host belong to the user (with sudo: to the caller).
@@ -223,10 +243,14 @@ def _ask(
             mounts.append(Mount(str((here.root / Path(ca.path).expanduser()).resolve()), names.CA_FILE, read_only=True))
 
     execute = run.in_image(
-        engine, profile.image_name, mounts=mounts, env=env, user=user, on_line=on_line,
+        engine, image, mounts=mounts, env=env, user=user, on_line=on_line, hold=fetches,
         network="bridge" if fetches else "none", memory=FETCH_MEMORY if fetches else MEMORY,
     )  # fmt: skip
-    answer = run.ask(execute, collect.program(profile), PROGRAM, {**request, "home": HOME}, timeout=timeout)
+    program = FETCHER if fetches else PROGRAM
+    return _checked(run.ask(execute, collect.program(profile), program, {**request, "home": HOME}, timeout=timeout))
+
+
+def _checked(answer: dict[str, Any] | run.Failure) -> Mapping[str, Any]:
     if isinstance(answer, run.Failure):
         raise LockError(f"the Hugging Face cache could not be inspected: {answer}")
     return answer

@@ -7,7 +7,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -16,7 +16,9 @@ from typing import Any, TextIO
 import click
 
 from envgen.app import build as builds
+from envgen.app import provision
 from envgen.app.build import BuildOutcome, Job
+from envgen.app.provision import Lacking
 from envgen.app.session import Session
 from envgen.app.status import drift
 from envgen.cli.common import answer, json_option, print_json, reporting, wants_json
@@ -39,11 +41,15 @@ _SHARED = ("image ", "git ", "file ", "patch ", "series ")  # inputs of a lock t
 class Display:
     """Prints a line for each finished step; on a terminal (``live``) the last line shows the running one.
 
-    ``names``: what to show for each instruction.
+    ``names``: what to show for each instruction. ``beside``: what happens at the same time.
     """
 
-    def __init__(self, names: Mapping[str, str], out: TextIO | None = None, *, live: bool = False) -> None:
+    def __init__(
+        self, names: Mapping[str, str], out: TextIO | None = None, *, live: bool = False,
+        beside: Callable[[], str] = str,
+    ) -> None:  # fmt: skip
         self._names = names
+        self._beside = beside
         self._out = out or sys.stderr
         self._live = live and self._out.isatty() and os.environ.get("TERM") != "dumb"
         self._running: dict[int, tuple[Step, float]] = {}
@@ -72,8 +78,11 @@ class Display:
         for step, since in self._running.values():
             status = f": {step.status.strip()}" if step.status.strip() else ""
             rows.append(_line(f"… {now - since:.0f}s", shorten(self._name_of(step), 70) + status))
+        if beside := self._beside():
+            rows.append(_line("beside it", beside))
         if self._live:
-            self._print(rows[0] + (f" (and {len(rows) - 1} more)" if len(rows) > 1 else ""), end="")
+            more = len(rows) - 1 - bool(beside)
+            self._print(rows[0] + (f" (and {more} more)" if more else "") + (f" | {beside}" if beside else ""), end="")
         else:
             self._print("\n".join(rows))
 
@@ -167,12 +176,13 @@ def _job(session: Session, target: str = "", *, unlocked: bool = False) -> Job:
     return builds.job_of(session.deployment(), target, unlocked=unlocked)
 
 
-def build_first(session: Session) -> None:
-    """Build the profile's image if it is not up to date, as the first step of another command: prints to stderr."""
-    job, options = _job(session), Options(builder=_builder())
-    with closing(Display(job.steps, live=True)) as display:
-        outcome = builds.build(job, on_step=display.step, on_tick=display.tick, options=options)
-    _show(outcome, to_stderr=True)
+def provide(session: Session, lacking: Lacking) -> None:
+    """Make what services lack, as the first step of another command: prints to stderr."""
+
+    def display(job: Job, beside: Callable[[], str]) -> Display:
+        return Display(job.steps, live=True, beside=beside)
+
+    provision.provide(session, lacking, Options(builder=_builder()), display, lambda one: _show(one, to_stderr=True))
 
 
 def _show(outcome: BuildOutcome, *, to_stderr: bool = False) -> None:

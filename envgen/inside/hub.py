@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import importlib
 import itertools
 import json
 import os
 import re
 import shutil
 import struct
+import subprocess
 import sys
 import tempfile
 import threading
@@ -174,11 +176,28 @@ def pull(request: Doc) -> Doc:
     try:
         import huggingface_hub  # reads HF_HOME on import
     except ImportError as missing:
-        return {"problem": "the image has no huggingface_hub: %s" % missing, "kind": "image"}
+        why = install(str(request["install"])) if request.get("install") else ""
+        if not request.get("install") or why:
+            kind = "network" if why else "image"
+            return {"problem": why or "the image has no huggingface_hub: %s" % missing, "kind": kind}
+        import huggingface_hub
     try:
         return fetch(huggingface_hub, request, home, repo, revision, token)
     except Exception as problem:
         return {"problem": "%s: %s" % (type(problem).__name__, str(problem)[:2000]), "kind": kind_of(problem)}
+
+
+def install(requirement: str) -> str:
+    """Install a package for this process alone, by pip and its configuration. Returns why it failed, or ""."""
+    folder = tempfile.mkdtemp()
+    command = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--target", folder]
+    done = subprocess.run([*command, requirement], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if done.returncode:
+        last = done.stdout.decode("utf-8", "replace").strip().splitlines()[-1:]
+        return "pip could not install %s: %s" % (requirement, "".join(last)[:500])
+    sys.path.insert(0, folder)
+    importlib.invalidate_caches()
+    return ""
 
 
 def fetch(hub: Any, request: Doc, home: str, repo: str, revision: str, token: Any) -> Doc:

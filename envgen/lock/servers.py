@@ -13,6 +13,7 @@ import posixpath
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -318,9 +319,26 @@ _REFUSALS = {
 
 def commit_of(model: ModelRef) -> str:
     """The commit of a model's revision, by HF_ENDPOINT and HF_TOKEN. Raises LockError."""
+    commit = str(_about_model(model, "").get("sha", ""))
+    if not COMMIT.fullmatch(commit):
+        hint = "check HF_ENDPOINT"
+        raise LockError(f"the model {model.repo} at {model.revision}: the hub's answer names no commit", hint=hint)
+    return commit
+
+
+def size_of(model: ModelRef) -> int:
+    """The bytes of a model's files, without those that `ignore` leaves out. Raises LockError."""
+    files = _about_model(model, "?blobs=true").get("siblings")
+    rows = [one for one in files if isinstance(one, dict)] if isinstance(files, list) else []
+    wanted = (one for one in rows if not any(fnmatch(str(one.get("rfilename")), str(glob)) for glob in model.ignore))
+    return sum(size for one in wanted if isinstance(size := one.get("size"), int) and size > 0)
+
+
+def _about_model(model: ModelRef, query: str) -> Mapping[str, Any]:
+    """What the hub says of a model's revision. Raises LockError."""
     endpoint, token = os.environ.get("HF_ENDPOINT", HUB).rstrip("/"), os.environ.get("HF_TOKEN", "")
     headers = {"Accept": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
-    url = f"{endpoint}/api/models/{model.repo}/revision/{quote(model.revision, safe='')}"
+    url = f"{endpoint}/api/models/{model.repo}/revision/{quote(model.revision, safe='')}{query}"
     with _about(f"the model {model.repo} at {model.revision}"):
         try:
             with requests.get(url, headers=headers, timeout=30, stream=True, verify=certificates()) as answer:
@@ -333,9 +351,6 @@ def commit_of(model: ModelRef) -> str:
             message, hint = _REFUSALS.get(status, (f"the hub answered {status}", "try again later"))
             raise LockError(message, hint=hint)
         try:
-            commit = str(_mapping(read_json(body)).get("sha", ""))
+            return _mapping(read_json(body))
         except ValueError:
-            commit = ""
-        if not COMMIT.fullmatch(commit):
-            raise LockError("the hub's answer names no commit", hint="check HF_ENDPOINT")
-        return commit
+            return {}

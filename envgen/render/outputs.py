@@ -29,6 +29,7 @@ from envgen.render.locking import namespace, series_of
 from envgen.render.plan import Plan
 from envgen.render.quote import Pair, Quoted, docker_pairs, render
 
+BASE_STAGE = "base"  # of a Dockerfile: the base image with Python, pip and uv
 FOLDER = "docker"  # of the project: the content of the stage `scripts`
 IGNORE_FILE = ".dockerignore"
 # Replaced by the labels, which contain the digest. No quoted text can contain NUL.

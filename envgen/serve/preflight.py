@@ -46,13 +46,14 @@ _CLONES = {
 
 
 class PreflightError(EnvgenError):
-    """The service can't start; all reasons. ``only_weights``: nothing but weights is missing."""
+    """The service can't start; all reasons. ``only_lacking``: nothing stands in the way but an image or weights that
+    `up` can make."""
 
     exit_code = ExitCode.REFUSED
 
-    def __init__(self, service: str, problems: tuple[Problem, ...], *, only_weights: bool = False) -> None:
+    def __init__(self, service: str, problems: tuple[Problem, ...], *, only_lacking: bool = False) -> None:
         super().__init__(problems=(Problem(f"{service} was not started:"), *problems))
-        self.only_weights = only_weights
+        self.only_lacking = only_lacking
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,8 @@ def check(here: Deployment, name: str, weights: Callable[[], Iterable[Problem]] 
     notes: list[str] = []
     profile, engine = here.profile, here.engine
     mine = engine.containers(profile.compose_name, name)
-    problems = [*of_image(here)]
-    problems += refusals(here, name, running=bool(mine), notes=notes)
+    image = tuple(of_image(here))
+    problems = [*refusals(here, name, running=bool(mine), notes=notes)]
     if engine.info().local:
         problems += ports(engine, profile, name, mine)
     notes += exposure(profile, name)
@@ -83,8 +84,8 @@ def check(here: Deployment, name: str, weights: Callable[[], Iterable[Problem]] 
         notes.append(f"{name} starts without a GPU: {NO_GPU} (`gpu: required` refuses then, `gpu: none` is silent)")
     looked = profile.services[name].model is not None and not mine and here.image is not None
     lacking = tuple(weights()) if looked else ()
-    if problems or lacking:
-        raise PreflightError(name, (*problems, *lacking), only_weights=not problems)
+    if image or problems or lacking:
+        raise PreflightError(name, (*image, *problems, *lacking), only_lacking=not problems)
     return Preflight(gpu, mine[0] if mine else None, tuple(notes))
 
 

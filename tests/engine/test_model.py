@@ -64,7 +64,7 @@ def shard(project: Project) -> Path:
 def test_pull_check_up_and_a_damaged_shard(project: Project, hub: Hub, reach: dict[str, str]) -> None:
     refused = project.envgen("up", "web", code=6)
     assert "the weights of acme/tiny are not in the Hugging Face cache" in refused.err
-    assert "envgen model pull web --profile prod" in refused.err
+    assert "envgen up web --yes --profile prod" in refused.err
     assert project.envgen("model", "check", "--json", code=1).json["state"] == "absent"
 
     hub.cut["model-00002-of-00002.safetensors"] = 1  # one download breaks off in the middle
@@ -115,7 +115,7 @@ def test_up_offers_to_fetch_the_weights_on_a_terminal(project: Project, hub: Hub
     elsewhere = ("--set", "caches.huggingface.host=another")
     code, shown = on_a_terminal(project, b"n\n", "up", "web", *elsewhere, env=reach)
     assert code == 6 and "the weights of acme/tiny are not in the Hugging Face cache" in shown
-    assert "Fetch them now? [y/N]" in shown and "envgen model pull web --profile prod" in shown
+    assert "Do this now? [y/N]" in shown and "envgen up web --yes --profile prod" in shown
     assert not (project.root / "another").exists()
     code, shown = on_a_terminal(project, b"y\n", "up", "web", *elsewhere, env=reach)
     try:
@@ -124,7 +124,41 @@ def test_up_offers_to_fetch_the_weights_on_a_terminal(project: Project, hub: Hub
         project.envgen("down")
     code, shown = on_a_terminal(project, b"y\n", "up", "web", "--set", "services.web.needs_memory=64TiB",
                                 "--set", "caches.huggingface.host=third", env=reach)  # fmt: skip
-    assert code == 6 and "65536.0 GiB" in shown and "Fetch them" not in shown  # what it would not start anyway
+    assert code == 6 and "65536.0 GiB" in shown and "Do this now" not in shown  # what it would not start anyway
+
+
+def test_one_command_makes_lock_image_and_weights(project: Project, hub: Hub, reach: dict[str, str]) -> None:
+    """From nothing; the weights come while the image is built, by the first stage of that build."""
+    fresh = ("--set", "caches.huggingface.host=fourth", "--set", "pip.tools=[huggingface_hub, six]")
+    (project.root / "envgen.lock").unlink(missing_ok=True)
+    refused = project.envgen("up", "web", *fresh, env=reach, code=6)
+    for part in ("lock      resolves every version", "image     the image", "weights   acme/tiny: 0.0 GiB", "--yes"):
+        assert part in refused.err
+    assert not (project.root / "envgen.lock").exists() and not (project.root / "fourth").exists()
+    asked = len(hub.asked)
+    # The project file has to name what is locked: an override is this command's alone.
+    path = project.root / "envgen.yaml"
+    path.write_text(path.read_text().replace("[huggingface_hub]", "[huggingface_hub, six]"))
+    up = project.envgen("up", "web", "--yes", *fresh[:2], env=reach)
+    try:
+        assert "web is ready" in up.out and len(hub.asked) > asked
+        parts = ("wrote envgen.lock", "preparing the download of weights", "built envgentestmodel:prod", "up web:")
+        assert sorted(parts, key=up.err.index) == list(parts)
+        assert "acme/tiny is complete" in up.err
+        assert not docker("image", "ls", "-q", "envgentestmodel:prod-base")
+        assert project.envgen("up", "web", "--yes", *fresh[:2]).err.count("missing") == 0
+    finally:
+        project.envgen("down")
+
+
+def test_without_a_hub_the_image_is_built_and_the_weights_are_named(project: Project) -> None:
+    nowhere = {"HF_ENDPOINT": "http://127.0.0.1:9"}
+    path = project.root / "envgen.yaml"
+    path.write_text(path.read_text().replace(", six]", "]"))
+    project.envgen("lock")
+    words = ("up", "web", "--yes", "--set", "caches.huggingface.host=fifth")
+    refused = project.envgen(*words, env=nowhere, code=7)
+    assert "acme/tiny could not be downloaded" in refused.err and "built envgentestmodel:prod" in refused.err
 
 
 def test_what_the_hub_refuses(project: Project, hub: Hub, reach: dict[str, str]) -> None:
@@ -150,4 +184,4 @@ def test_the_lock_pins_the_commit(project: Project, hub: Hub, reach: dict[str, s
         (project.root / "envgen.lock").write_text(text.replace(COMMIT, "f" * 40))
         assert project.envgen("model", "check", "--json", code=1).json["state"] == "absent"
     finally:
-        (project.root / "envgen.lock").unlink()
+        (project.root / "envgen.lock").unlink(missing_ok=True)

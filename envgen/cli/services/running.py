@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import click
 
-from envgen.app import nodes, services
+from envgen.app import nodes, provision, services
 from envgen.app.build import pull as pull_base
 from envgen.app.places import as_data, changed, each, place_of, places
 from envgen.app.session import Session
@@ -25,15 +26,16 @@ from envgen.cli.common import (
     variant_option,
     wants_json,
 )
-from envgen.cli.images import build_first as build_image_first
+from envgen.cli.images import provide
 from envgen.engine.compose import attach
 from envgen.engine.owner import ours
-from envgen.errors import EnvgenError, ExitCode, NotFoundError, UsageError
+from envgen.errors import EnvgenError, ExitCode, NotFoundError, Problem, UsageError
 from envgen.live import moving
 from envgen.profile.exposure import exposed, open_ports
 from envgen.profile.model import Profile
 from envgen.render.environment import with_start_up
 from envgen.serve.launch import Started
+from envgen.serve.preflight import PreflightError
 from envgen.text import progress, short_id, table
 
 timeout_option = click.option(
@@ -77,6 +79,7 @@ def command_of(argv: tuple[str, ...]) -> tuple[str, ...]:
 @click.argument("names", metavar="[SERVICE]...", nargs=-1)
 @reporting
 @variant_option
+@click.option("-y", "--yes", is_flag=True, help="Make what is missing (lock, image, weights) without asking.")
 @click.option("--build", "build_first", is_flag=True, help="Build the image first if it is not up to date.")
 @click.option("--no-wait", is_flag=True, help="Return as soon as the containers are created.")
 @timeout_option
@@ -91,14 +94,17 @@ def command_of(argv: tuple[str, ...]) -> tuple[str, ...]:
 @click.option("--recreate", is_flag=True, help="Replace a running container whose settings differ, without asking.")
 @click.option("--stay", is_flag=True, help="With `cluster`: keep watching; if one machine fails, stop all.")
 def up(
-    session: Session, names: tuple[str, ...], build_first: bool, no_wait: bool, timeout: int | None,
+    session: Session, names: tuple[str, ...], yes: bool, build_first: bool, no_wait: bool, timeout: int | None,
     no_predict: bool, recreate: bool, stay: bool,
 ) -> int:  # fmt: skip
     """Start each SERVICE (default: all of the profile), and wait until it answers.
 
     Checks first that the image is current, that mounted checkouts exist, that ports are free, and that memory, GPU and
     weights are available. It also asks vLLM which kernels it would choose (`envgen predict`). If a check fails, nothing
-    starts (exit code 6). If only weights are missing, it offers to download them.
+    starts (exit code 6).
+
+    If only the lock, the image or the weights are missing, it lists what is missing and how large it is, asks once,
+    and makes all of it: weights download while the image is built. After an interruption, the same command continues.
 
     A service is ready when it lists the model, answers a prompt (and a chat and a tool call, if it supports them), and
     the log matches `ready`. If it fails, its log and state are saved in a crash bundle, and its container is removed
@@ -112,7 +118,7 @@ def up(
 
     \b
     Examples:
-      envgen up serve
+      envgen up serve --yes
       envgen up --build dev serve
       envgen up serve --variant cutlass
       envgen up serve --set services.serve.args.max-model-len=8192
@@ -122,13 +128,14 @@ def up(
     if stay:
         nodes.choose(session.profile(), names[0])
     if build_first:
-        build_image_first(session)
-    with moving("checking"):
-        checked = services.check_all(session.deployment(), names, ask, predict=not no_predict)
+        provide(session, provision.to_build(session, names))
+    checked = _checked(session, names, yes=yes, predict=not no_predict)
     documents: list[dict[str, Any]] = []
     try:
         with moving("starting"):
             for one, started in services.start_all(checked, ask, wait=not no_wait, recreate=recreate, timeout=timeout):
+                if not (no_wait or started.already or one.ranks):
+                    provision.remember_modules(one.here)
                 documents.append(document(one.here.profile, one.service, started, waited=not no_wait))
                 if not wants_json():
                     report(one.here.profile, one.service, started, waited=not no_wait)
@@ -139,6 +146,32 @@ def up(
     if stay:
         checked[0].group.stay()
     return 0
+
+
+def _checked(session: Session, names: tuple[str, ...], *, yes: bool, predict: bool) -> tuple[services.Checked, ...]:
+    """The services, checked; what is missing is made first, if the user agrees. PreflightError otherwise."""
+    with moving("checking"):
+        try:
+            return services.check_all(session.deployment(), names, predict=predict)
+        except PreflightError as error:
+            if not error.only_lacking:
+                raise
+            refused, lacking = error, provision.look(session, names)
+    if not lacking:
+        raise refused
+    lines = ["missing, and made now:" if yes else "missing, and `up` can make it:", *lacking.lines()]
+    if yes:
+        progress("\n".join(lines))
+    elif not ask("\n".join([*lines, "Do this now?"])):
+        command = " ".join(filter(None, ("envgen up", *names, "--yes", lacking.deployment.profile.chosen_variant)))
+        refused.problems = (
+            *(replace(problem, hint="") for problem in refused.problems),
+            Problem("\n".join(lines), hint=command),
+        )
+        raise refused
+    provide(session, lacking)
+    with moving("checking"):
+        return services.check_all(session.deployment(), names, predict=predict)
 
 
 def document(profile: Profile, service: str, started: Started, *, waited: bool) -> dict[str, Any]:

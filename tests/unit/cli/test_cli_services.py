@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -240,6 +240,8 @@ def test_up_without_a_service_is_for_all_and_names_what_failed(
     begun: list[str] = []
 
     class Passed:
+        ranks = ()
+
         def __init__(self, name: str) -> None:
             self.service, self.here = name, type("Here", (), {"compose": None, "profile": None})()
 
@@ -255,10 +257,11 @@ def test_up_without_a_service_is_for_all_and_names_what_failed(
 
         return Starting(checked, future, finish)
 
-    monkeypatch.setattr("envgen.app.services.check", lambda _session, name, _agree, **_: Passed(name))
+    monkeypatch.setattr("envgen.app.services.check", lambda _session, name: Passed(name))
     monkeypatch.setattr("envgen.app.services.begin", begin)
     monkeypatch.setattr("envgen.app.services.predicted", lambda checked: checked)
     monkeypatch.setattr("envgen.app.services.loads_model", lambda _checked: False)
+    monkeypatch.setattr("envgen.app.provision.remember_modules", lambda _deployment: None)
     monkeypatch.setattr("envgen.cli.services.running.report", lambda *_, **__: None)
     monkeypatch.setattr("envgen.cli.services.running.document", lambda *_, **__: {})
     assert "1 of 2 services did not start: web\nweb is not ready" in fails(ServiceError, "up")
@@ -268,7 +271,7 @@ def test_up_without_a_service_is_for_all_and_names_what_failed(
 def test_up_refuses_before_anything_is_started(engine: StubEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     from envgen.errors import Problem
 
-    def check(_session: object, name: str, _agree: Callable[[str], bool], **_: object) -> None:
+    def check(_session: object, name: str) -> None:
         raise PreflightError(name, (Problem(f"{name}: no"), Problem("no image")))
 
     monkeypatch.setattr("envgen.app.services.check", check)
@@ -277,7 +280,7 @@ def test_up_refuses_before_anything_is_started(engine: StubEngine, monkeypatch: 
         "web was not started:", "web: no", "no image", "srv was not started:", "srv: no", "no image",
     ]  # fmt: skip
 
-    def same(_session: object, name: str, _agree: object, **_: object) -> NoReturn:
+    def same(_session: object, name: str) -> NoReturn:
         raise PreflightError(name, (Problem("no image"),))
 
     monkeypatch.setattr("envgen.app.services.check", same)
@@ -287,7 +290,7 @@ def test_up_refuses_before_anything_is_started(engine: StubEngine, monkeypatch: 
         raise PreflightError(service, (Problem("this vLLM refuses its settings"),))
 
     found = Preflight(GpuMode.AUTO, None)
-    monkeypatch.setattr("envgen.app.services.check", lambda here, name, _agree: Checked(here, name, found))
+    monkeypatch.setattr("envgen.app.services.check", lambda here, name: Checked(here, name, found))
     monkeypatch.setattr("envgen.app.services.ask_release", refuse)
     assert "web, srv were not started:\nthis vLLM" in fails(PreflightError, "up", "web", "srv")
 

@@ -1,0 +1,325 @@
+"""What services lack before they can start (lock, image, weights, kernels): found, listed, and made side by side.
+
+The image needs the lock. Weights need neither: a small image, the first stage of the build, downloads them while the
+rest is built. Kernels need the image, and compile while the weights still come.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from envgen import files
+from envgen.app import build as builds
+from envgen.app import lock as locks
+from envgen.app import weights
+from envgen.app.session import Session
+from envgen.deployment import Deployment
+from envgen.engine import buildx
+from envgen.engine.buildx import Options, Step
+from envgen.engine.process import in_background
+from envgen.errors import EngineError, EnvgenError, NotFoundError
+from envgen.files import state_dir
+from envgen.jitcache.place import CACHE
+from envgen.jitcache.service import JitCache
+from envgen.jitcache.warm import warm_image
+from envgen.lock.servers import size_of
+from envgen.profile.model import GpuMode, Mode
+from envgen.render.outputs import BASE_STAGE
+from envgen.serve.preflight import of_image
+from envgen.text import GIB, counted, progress
+
+MEGABITS = 100  # of the connection by which the time of a download is estimated
+MODULES = 64 << 10  # bytes of the file with the names of modules
+_ENDED = re.compile(r"ended with 0 after ([0-9.]+) s")  # of a build's log
+EVERY = 30.0  # seconds between two lines about a download that nothing else is printed beside
+
+
+@dataclass(frozen=True)
+class Download:
+    """Weights of a service that are not whole. ``total``, ``present``: bytes; ``total`` is 0 where no hub answered."""
+
+    service: str
+    repo: str
+    total: int
+    present: int
+
+    def __str__(self) -> str:
+        if not self.total:
+            return f"{self.repo} (the hub did not answer with its size)"
+        left = max(0, self.total - self.present)
+        minutes = left * 8 / (MEGABITS * 1e6) / 60
+        begun = f", {self.present / GIB:.1f} GiB of it downloaded already" if self.present else ""
+        return f"{self.repo}: {self.total / GIB:.1f} GiB{begun}; {max(1, round(minutes))} min at {MEGABITS} Mbit/s"
+
+
+@dataclass(frozen=True)
+class Lacking:
+    """What the services ``names`` of a deployment lack. ``image``: what is wrong with it; "" if nothing is."""
+
+    deployment: Deployment
+    names: tuple[str, ...]
+    lock: bool = False
+    image: str = ""
+    downloads: tuple[Download, ...] = ()
+    modules: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.lock or self.image or self.downloads)
+
+    def lines(self) -> Iterator[str]:
+        """For the user: what is made, how large it is, and how long it takes, as far as that is known."""
+        if self.lock:
+            yield "  lock      resolves every version into envgen.lock (1 to 2 minutes)"
+        if self.image:
+            yield f"  image     {self.image}; {self._last_build()}"
+        for one in self.downloads:
+            yield f"  weights   {one}"
+        if self.modules:
+            shown = ", ".join(self.modules[:6]) + (", ..." if len(self.modules) > 6 else "")
+            yield f"  kernels   compiles {shown}"
+
+    def _last_build(self) -> str:
+        if seconds := _longest_build(self.deployment):
+            took = f"{seconds / 60:.1f} min" if seconds >= 90 else f"{seconds:.0f} s"
+            return f"a build took up to {took} before"
+        return "the first build downloads the base image and all packages: several GB for a released vLLM"
+
+
+def look(session: Session, names: Sequence[str]) -> Lacking:
+    """What the services ``names`` (default: all) of the session's profile lack. Asks the engine and the hub.
+
+    Services with `cluster` are left out: `envgen nodes push` copies their image and weights.
+    """
+    deployment = session.deployment()
+    profile = deployment.profile
+    chosen = tuple(name for name in names or profile.services if profile.services[name].cluster is None)
+    image = next((problem.message for problem in of_image(deployment)), "")
+    lock = bool(image) and profile.mode is Mode.PRODUCTION and bool(locks.problems(deployment.to_build()))
+    downloads = [one for name in chosen if (one := _download(deployment, name))]
+    modules = _modules_to_compile(deployment, chosen) if image else ()
+    return Lacking(deployment, chosen, lock, image, tuple(downloads), modules)
+
+
+def to_build(session: Session, names: Sequence[str]) -> Lacking:
+    """A build of the image, and the kernels for it, whether it is out of date or not: BuildKit decides."""
+    deployment = session.deployment()
+    image = next((problem.message for problem in of_image(deployment)), "")
+    chosen = tuple(names or deployment.profile.services)
+    modules = _modules_to_compile(deployment, chosen) if image else ()
+    return Lacking(deployment, chosen, image=image or "is built again where an input changed", modules=modules)
+
+
+def _download(deployment: Deployment, name: str) -> Download | None:
+    """The weights of a service that does not run, if they are not whole."""
+    profile = deployment.profile
+    model = profile.services[name].model
+    if model is None or deployment.engine.containers(profile.compose_name, name):
+        return None
+    found = weights.look(deployment, name)
+    if found.whole:
+        return None
+    try:
+        total = size_of(model)
+    except EnvgenError:
+        total = 0
+    return Download(name, model.repo, total, found.bytes)
+
+
+def _longest_build(deployment: Deployment) -> float:
+    """Seconds of the longest of the profile's last complete builds, by their logs; 0 without one.
+
+    The longest, for most builds find nearly all steps in the cache.
+    """
+    seconds = [0.0]
+    logs = state_dir(deployment.root, "logs").glob(f"build-{deployment.profile.name}-*.log")
+    for path in sorted(logs, reverse=True)[:20]:
+        with suppress(OSError, IndexError), path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 4096))
+            found = _ENDED.match(file.read().decode("utf-8", "replace").splitlines()[-1])
+            seconds += [float(found[1])] if found else []
+    return max(seconds)
+
+
+# --- kernels: known from earlier runs, else from the profile ----------------------------------------------------------
+
+
+def _memory(deployment: Deployment) -> Path:
+    return state_dir(deployment.root, "state") / f"modules-{deployment.profile.name}.json"
+
+
+def remember_modules(deployment: Deployment) -> None:
+    """Record which modules the profile's cache has, for the next image, whose cache begins empty."""
+    if deployment.gpu is GpuMode.NONE or CACHE not in deployment.profile.caches:
+        return
+    try:
+        found = JitCache(deployment).inventory()
+    except (EnvgenError, OSError):
+        return  # only saves time
+    names = sorted({module.name for module in found.modules if module.state not in ("partial", "stale")})
+    with suppress(OSError):
+        files.write(_memory(deployment), json.dumps(names).encode(), within=deployment.root)
+
+
+def known_modules(deployment: Deployment) -> tuple[str, ...]:
+    """The modules that earlier starts of the profile used, else those that `caches.flashinfer.warm` names."""
+    cache = deployment.profile.caches.get(CACHE)
+    if cache is None or deployment.profile.mounted_sources:  # those are installed in a service only
+        return ()
+    try:
+        found = json.loads(files.read(_memory(deployment), limit=MODULES))
+        names = tuple(name for name in found if isinstance(name, str)) if isinstance(found, list) else ()
+    except (OSError, ValueError, EnvgenError):
+        names = ()
+    return names or cache.warm
+
+
+def _modules_to_compile(deployment: Deployment, names: Sequence[str]) -> tuple[str, ...]:
+    """The known modules, if the new image gets an empty cache and one of the services uses a GPU."""
+    if deployment.gpu is GpuMode.NONE or not any(deployment.profile.services[name].gpu != () for name in names):
+        return ()
+    return known_modules(deployment)
+
+
+# --- making it --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Fetching:
+    """Downloads in the background. ``status``: how far they are, for a display."""
+
+    status: str = ""
+    future: Future[None] | None = None
+
+    def start(self, deployment: Deployment, downloads: Sequence[Download], image: str) -> None:
+        """Fetch with an ``image`` that has Python; "": the profile's own."""
+
+        def note(line: str) -> None:
+            self.status = line
+
+        def work() -> None:
+            for one in downloads:
+                weights.fetch(deployment, one.service, image=image, say=note)
+                progress(f"{one.repo} is complete")
+
+        self.future = in_background(work)
+
+    def wait(self) -> None:
+        """Wait for the end, with a line now and then. Raises what the download raised."""
+        if self.future is None:
+            return
+        shown = time.monotonic()
+        while not self.future.done():
+            with suppress(TimeoutError):
+                self.future.exception(timeout=1)
+            if self.status and time.monotonic() - shown > EVERY:
+                progress(self.status)
+                shown = time.monotonic()
+        self.future.result()
+
+
+class Steps(Protocol):
+    """What a command shows of a build."""
+
+    def step(self, step: Step) -> None:
+        """A step began, wrote something or ended."""
+
+    def tick(self) -> None:
+        """Called a few times a second."""
+
+    def close(self) -> None:
+        """The build has ended."""
+
+
+Display = Callable[[builds.Job, Callable[[], str]], Steps]  # of a build, and of what happens beside it
+
+
+def provide(
+    session: Session, lacking: Lacking, options: Options, display: Display,
+    shown: Callable[[builds.BuildOutcome], None],
+) -> None:  # fmt: skip
+    """Make all that is lacking. ``shown`` prints how the build ended, and raises BuildError if it failed.
+
+    An interrupted run leaves whole parts: the lock file, layers in the build cache, partial downloads that continue.
+    """
+    if lacking.lock:
+        _lock(session, lacking.deployment.profile.name)
+    deployment = session.deployment()
+    fetching, helper = Fetching(), ""
+    try:
+        if not lacking.image:
+            fetching.start(deployment, lacking.downloads, "")
+        else:
+            job = builds.job_of(deployment)
+            if lacking.downloads:
+                helper = _fetcher(job, options)
+            if helper or (lacking.downloads and deployment.image is not None):
+                fetching.start(deployment, lacking.downloads, helper)
+            _build(job, options, display, shown, fetching)
+            deployment = session.deployment()
+            if lacking.downloads and fetching.future is None:
+                fetching.start(deployment, lacking.downloads, "")
+            compile_modules(deployment, lacking.modules)
+        fetching.wait()
+    finally:
+        if helper:
+            with suppress(EnvgenError):  # a download that was interrupted may still end in it
+                deployment.engine.remove_image(helper)
+
+
+def _lock(session: Session, profile: str) -> None:
+    """Write envgen.lock for one profile. LockError with all problems."""
+    own = session.with_(profile_name=profile, sets=(), variant="")
+    progress("resolving versions")
+    updated = locks.update(own, (), upgrade=False, offline=False, dry_run=False)
+    progress(
+        f"wrote envgen.lock: {counted(len(updated.changes), 'input')}"
+        if updated.written
+        else "envgen.lock is up to date"
+    )
+    for problem in updated.left:
+        progress(f"not pinned: {problem}", always=True)
+
+
+def _fetcher(job: builds.Job, options: Options) -> str:
+    """Build the first stage, which has Python and pip, as an image that downloads weights; "" where that can't be.
+
+    Its layers are those of the build itself.
+    """
+    if options.builder != buildx.OWN or BASE_STAGE not in buildx.stages_in(job.text):
+        return ""
+    progress(f"preparing the download of weights: the stage {BASE_STAGE}")
+    first = replace(job, target=BASE_STAGE)
+    _ = job.here.workspace
+    result = buildx.build(replace(builds.request_of(first, options), tags=(first.image,)))
+    return first.image if result.ok else ""  # the build itself says why
+
+
+def _build(
+    job: builds.Job, options: Options, display: Display, shown: Callable[[builds.BuildOutcome], None],
+    fetching: Fetching,
+) -> None:  # fmt: skip
+    with closing(display(job, lambda: fetching.status)) as steps:
+        outcome = builds.build(job, on_step=steps.step, on_tick=steps.tick, options=options)
+    shown(outcome)
+
+
+def compile_modules(deployment: Deployment, names: Sequence[str]) -> None:
+    """Compile modules for the new image, in a temporary container. What fails is left to the first request."""
+    if not names:
+        return
+    try:
+        built = warm_image(JitCache(deployment), names, progress)
+    except (EngineError, NotFoundError) as error:
+        progress(f"note: no kernel was compiled ahead: {error}")
+        return
+    for one in built:
+        if one.outcome not in ("done", "masked"):
+            progress(f"note: {one.name} was not compiled ahead; its first use compiles it")
