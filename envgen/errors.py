@@ -207,15 +207,17 @@ def document(error: BaseException | str, code: int) -> Mapping[str, Any]:
     if not isinstance(error, EnvgenError):
         return {"error": str(error), "code": int(code), "hint": None}
 
-    def plain(problem: Problem) -> dict[str, Any]:
-        place = problem.place or Place("")
-        where = {key: getattr(place, key) or None for key in ("file", "line", "column", "key")}
-        return {"message": problem.message, "hint": problem.hint or None, **where}
-
     return {
         **error.details,
         "error": "\n".join(f"{one.place}: {one.message}" if one.place else one.message for one in error.problems),
         "code": int(code),
         "hint": next((problem.hint for problem in error.problems if problem.hint), None),
-        "problems": [plain(problem) for problem in error.problems],
+        "problems": [as_data(problem) for problem in error.problems],
     }
+
+
+def as_data(problem: Problem) -> dict[str, Any]:
+    """A problem for `--json`."""
+    place = problem.place or Place("")
+    where = {key: getattr(place, key) or None for key in ("file", "line", "column", "key")}
+    return {"message": problem.message, "hint": problem.hint or None, **where}

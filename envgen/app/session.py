@@ -12,7 +12,8 @@ from envgen.deployment import Deployment, known_service
 from envgen.engine.client import Engine
 from envgen.engine.compose import DOTENV, read_dotenv
 from envgen.engine.owner import ours
-from envgen.errors import EngineError, RefusedError, UsageError
+from envgen.errors import EngineError, Problem, RefusedError, UsageError
+from envgen.profile import unused
 from envgen.profile.load import Loaded, load_project, select
 from envgen.profile.model import Profile
 from envgen.redact import hidden_values, secret_in
@@ -38,7 +39,10 @@ class Session:
         return replace(self, **choices)
 
     def loaded(self, *, local: bool = True) -> Loaded:
-        """The project with all layers; ``local=False`` leaves out envgen.local.yaml and ENVGEN_ variables."""
+        """The project with all layers; ``local=False`` leaves out envgen.local.yaml and ENVGEN_ variables.
+
+        UsageError for an unknown profile or variant, whether a command goes on to use it or not.
+        """
         if local not in self._loaded:
             environ = dict(os.environ) if local else {}
             self._loaded[local] = load_project(
@@ -49,6 +53,7 @@ class Session:
                 profile=self.profile_name,
                 variant=self.variant,
             )
+            select(self._loaded[local].project, self.profile_name, self.variant)
         return self._loaded[local]
 
     def profile(self, *, local: bool = True) -> Profile:
@@ -56,6 +61,12 @@ class Session:
         profile = select(self.loaded(local=local).project, self.profile_name, self.variant)
         hide(hidden_values(os.environ, profile.secrets))
         return replace(profile, options=self._options)
+
+    def warnings(self, *, local: bool = True, whole: bool = False) -> tuple[Problem, ...]:
+        """What of the chosen profile (``whole``: of all profiles) reaches nobody."""
+        loaded = self.loaded(local=local)
+        names = list(loaded.trees) if whole else [self.profile(local=local).name]
+        return unused.warnings(loaded, names, os.environ if local else unused.NONE)
 
     @property
     def _options(self) -> tuple[str, ...]:

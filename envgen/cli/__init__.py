@@ -109,6 +109,28 @@ def with_loudness(command: click.Command) -> click.Command:
     return command
 
 
+def with_single_values(command: click.Command) -> click.Command:
+    """Let ``command`` and its sub-commands refuse an option that takes one value and is given twice: click would use
+    the last one and not even look at the others."""
+    inner = command.parse_args
+
+    def parse_args(ctx: click.Context, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing:
+            order = list[click.Parameter]()
+            with contextlib.suppress(click.UsageError):  # `inner` reports it
+                order = command.make_parser(ctx).parse_args(list(args))[2]
+            for param in order:
+                single = isinstance(param, click.Option) and not (param.multiple or param.is_flag or param.count)
+                if single and order.count(param) > 1:
+                    raise click.UsageError(f"{param.opts[-1]} is given more than once, and takes one value", ctx)
+        return inner(ctx, args)
+
+    command.parse_args = parse_args  # type: ignore[method-assign]
+    for subcommand in getattr(command, "commands", {}).values():
+        with_single_values(subcommand)
+    return command
+
+
 class FullGroup(click.Group):
     """A click group that shows the whole help line of each command, and says where a misplaced option goes."""
 
@@ -167,7 +189,7 @@ class LazyGroup(FullGroup):
             from envgen.cli.completion import with_values  # not needed by any other command
 
             return with_values(with_loudness(command))
-        return with_loudness(command)
+        return with_loudness(with_single_values(command))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -8,6 +8,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,7 +18,7 @@ from envgen.app.session import Session
 from envgen.engine.compose import Compose
 from envgen.errors import ExitCode, Output, UsageError
 from envgen.live import paused
-from envgen.text import with_own_colours
+from envgen.text import progress, with_own_colours
 
 LARGEST = 1_000_000_000  # the largest number on a command line: larger ones overflow clocks and sizes
 
@@ -93,6 +94,12 @@ json_option = click.option(
 def reporting(function: F) -> F:
     """Add the project options and --json."""
     return project_options(json_option(function))
+
+
+def warn_of_unused(session: Session, *, local: bool = True, whole: bool = False) -> None:
+    """Print a warning for each setting that reaches nobody (``Session.warnings``), to stderr."""
+    for problem in session.warnings(local=local, whole=whole):
+        progress(f"warning: {replace(problem, place=problem.place and replace(problem.place, text=''))}")
 
 
 def wants_json() -> bool:

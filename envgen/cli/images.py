@@ -21,7 +21,7 @@ from envgen.app.build import BuildOutcome, Job
 from envgen.app.provision import Lacking
 from envgen.app.session import Session
 from envgen.app.status import drift
-from envgen.cli.common import answer, json_option, print_json, reporting, wants_json
+from envgen.cli.common import answer, json_option, print_json, reporting, wants_json, warn_of_unused
 from envgen.engine.buildx import OWN, BuildResult, Options, Step, argv_of
 from envgen.engine.client import Engine, connect
 from envgen.errors import BuildError, EngineError, ExitCode, UsageError
@@ -156,6 +156,7 @@ def build(
     if options.push and not options.tags:
         raise UsageError("--push needs a --tag that names a registry", hint="add --tag registry.example/name:tag")
     job = _job(session, target, unlocked=unlocked)
+    warn_of_unused(session)
     if dry_run:
         return _dry_run(job, options)
     with closing(Display(job.steps, live=not wants_json())) as display:

@@ -311,6 +311,13 @@ def _copy(node: Node, text: str) -> Node:
     return scalar(text, node.source, node.line, node.column, quoted=True)
 
 
+def overridden(tree: Node, overrides: Iterable[Override]) -> Node:
+    """``tree`` with ``overrides`` laid over it, in order."""
+    for override in overrides:
+        tree = merge(tree, spelled_out(as_tree(spell(tree, override), override.node)))
+    return tree
+
+
 def as_tree(path: Sequence[str], node: Node) -> Node:
     """A tree with only ``node``, at ``path``."""
     for part in reversed(path):

@@ -29,10 +29,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Loaded:
-    """A project, the trees that its profiles were bound from, and the warnings for the user."""
+    """A project, and the trees that its profiles were bound from.
+
+    ``overrides``: those of the profile in use; ``before``: its tree without them and without its variant.
+    """
 
     project: Project
     trees: Mapping[str, Node]  # profile name -> merged tree; see schema.values
+    overrides: tuple[Override, ...] = ()
+    before: Node | None = None
+    chosen: str = ""  # the profile in use
 
 
 def find(start: Path) -> Path:
@@ -89,13 +95,16 @@ def load_project(
         if head.default_profile:
             top, default = own, head.default_profile
     overrides = [*(from_environ(environ, problems) if local else ()), *from_sets(sets, problems)]
-    before = len(problems)
+    known = len(problems)
     chains = layers.chains(profiles, problems)
-    partial = len(problems) > before
+    partial = len(problems) > known
     trees = layers.name_dockerfiles(files, layers.layered(files, chains))
     chosen, varied = profile or default, False
-    if chosen in trees:
-        trees[chosen], varied = _with_overrides(trees[chosen], overrides, variant)
+    before = trees.get(chosen)
+    if before is not None:
+        varied_tree = with_variant(before, variant) if variant else None
+        varied = varied_tree is not None
+        trees[chosen] = layers.overridden(varied_tree or before, overrides)
     loaded = dict[str, Profile]()
     trees = {key: layers.filled(tree) for key, tree in trees.items()}
     for key, tree in trees.items():
@@ -103,10 +112,7 @@ def load_project(
         given = {"name": key, "project": name, "variant": variant if key == chosen and varied else ""}
         bound: Profile = binding.record(Profile, tree, "", **given)
         check_profile(bound, tree, binding, path.parent)
-        if (groups := bound.env_groups) is not None:  # keep the groups in use
-            env = {group: values for group, values in bound.env.items() if group in groups}
-            bound = replace(bound, env=MappingProxyType(env))
-        loaded[key] = bound
+        loaded[key] = in_use(bound)
         problems += binding.problems
     if not problems:
         problems += check_project(loaded, trees)
@@ -115,7 +121,16 @@ def load_project(
         problems.append(Problem(f"there is no profile {default!r}", place, which(default, list(profiles))))
     if problems:
         _raise(problems)
-    return Loaded(Project(name, default, loaded, file=path, root=path.parent), trees)
+    return Loaded(Project(name, default, loaded, file=path, root=path.parent), trees, tuple(overrides), before, chosen)
+
+
+def in_use(profile: Profile) -> Profile:
+    """``profile`` with the groups of `env` that its services get."""
+    groups = profile.env_groups
+    if groups is None:
+        return profile
+    env = {group: values for group, values in profile.env.items() if group in groups}
+    return replace(profile, env=MappingProxyType(env))
 
 
 def select(project: Project, name: str | None, variant: str = "") -> Profile:
@@ -207,14 +222,10 @@ def _local_sections(top: Node, shared: Mapping[str, Node], problems: list[Proble
     return defaults, profiles
 
 
-def _with_overrides(tree: Node, overrides: Sequence[Override], variant: str) -> tuple[Node, bool]:
-    """``tree`` with the variant and the overrides laid over it, and whether it has that variant."""
-    over = lay_over(tree, variant) if variant else None
-    tree = layers.merge(tree, over) if over is not None else tree
-    for override in overrides:
-        path = layers.spell(tree, override)
-        tree = layers.merge(tree, layers.spelled_out(layers.as_tree(path, override.node)))
-    return tree, over is not None
+def with_variant(tree: Node, variant: str) -> Node | None:
+    """``tree`` with the variant laid over it; None where it has no such variant."""
+    over = lay_over(tree, variant)
+    return None if over is None else layers.merge(tree, over)
 
 
 LENGTH = 40

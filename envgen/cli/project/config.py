@@ -8,7 +8,8 @@ import click
 import yaml
 
 from envgen.app.session import Session
-from envgen.cli.common import print_json, reporting, variant_option, wants_json
+from envgen.cli.common import print_json, reporting, variant_option, wants_json, warn_of_unused
+from envgen.errors import as_data
 from envgen.profile.schema import plain, values
 from envgen.profile.tree import VARIANT
 
@@ -20,6 +21,9 @@ from envgen.profile.tree import VARIANT
 @variant_option
 def command(session: Session, with_origin: bool, changed: bool) -> None:
     """Show the values of a profile after all layers are merged.
+
+    A warning names each setting that reaches nobody, such as a group of `env` that `env_groups` leaves out. `render`,
+    `build` and `up` print them, too.
 
     \b
     Examples:
@@ -37,9 +41,12 @@ def command(session: Session, with_origin: bool, changed: bool) -> None:
         print_json({
             "project": loaded.project.name, "file": str(loaded.project.file), "profile": profile.name,
             "variant": profile.variant, "values": plain(profile),
+            "warnings": [as_data(one) for one in session.warnings()],
             **({"origins": origins} if with_origin else {}),
         })  # fmt: skip
-    elif with_origin:
+        return
+    warn_of_unused(session)
+    if with_origin:
         for value in listing:
             origin = str(value.place) if value.place else "default"
             origin += f", variant {profile.variant}" if value.layer == VARIANT else ""

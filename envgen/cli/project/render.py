@@ -11,7 +11,7 @@ import click
 
 from envgen import files as file_io
 from envgen.app.session import Session
-from envgen.cli.common import answer, print_json, reporting, wants_json
+from envgen.cli.common import answer, print_json, reporting, wants_json, warn_of_unused
 from envgen.errors import ExitCode, Place, Problem, RefusedError, UsageError, as_annotations
 from envgen.render import outputs
 from envgen.render.locking import lock_of
@@ -42,6 +42,7 @@ def command(session: Session, check: bool, stdout: bool, force: bool) -> int:
         raise UsageError("--set has no effect on committed files", hint="use it with --stdout and -p PROFILE")
     project = session.loaded(local=False).project
     chosen, root = session.profile(local=False) if session.profile_name else None, project.root
+    warn_of_unused(session, local=False, whole=chosen is None)
     if stdout and chosen:  # not the project: --set may be invalid for other profiles
         return _print(render_profile(chosen, lock_of(chosen, root), root=root).files)
     files = outputs.render_project(project, only=chosen.name if chosen else None)

@@ -25,6 +25,7 @@ from envgen.cli.common import (
     show_logs,
     variant_option,
     wants_json,
+    warn_of_unused,
 )
 from envgen.cli.images import provide
 from envgen.engine.compose import attach
@@ -127,6 +128,7 @@ def up(
         raise UsageError("--stay is for one service, without --no-wait")
     if stay:
         nodes.choose(session.profile(), names[0])
+    warn_of_unused(session)
     if build_first:
         provide(session, provision.to_build(session, names))
     checked = _checked(session, names, yes=yes, predict=not no_predict)

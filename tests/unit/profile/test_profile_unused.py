@@ -1,0 +1,168 @@
+"""Settings that reach nobody: each is named with its place and the reason, and no other is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from envgen.__main__ import main
+from envgen.profile.load import load_project
+from envgen.profile.unused import warnings
+
+HEAD = """\
+version: 1
+name: demo
+defaults:
+  mode: production
+  base: {image: debian:12}
+  gpu: none
+profiles:
+  p:
+    services:
+      web:
+        command: [x]
+"""
+
+
+def told(folder: Path, text: str, *sets: str, variant: str = "", names: str = "p", **environ: str) -> list[str]:
+    """`KEY: MESSAGE` of each warning."""
+    (folder / "envgen.yaml").write_text(text)
+    variables = {f"ENVGEN_{name}": value for name, value in environ.items()}
+    loaded = load_project(file=folder / "envgen.yaml", sets=sets, environ=variables, variant=variant)
+    found = warnings(loaded, names.split(), variables)
+    return [f"{(one.place and one.place.key) or (one.place and one.place.file)}: {one.message}" for one in found]
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("    env: {loud: {A: 1, B: 2}}\n    env_groups: []\n",
+         ["env.loud: A, B: no service gets it: env_groups is []"]),
+        ("    env: {loud: {A: 1}, calm: {C: 1}}\n    env_groups: [calm]\n",
+         ["env.loud.A: no service gets it: env_groups is [calm]"]),
+        ("    env: {loud: {A: 1}}\n", []),
+        ("    env: {loud: {A: 1}}\n    env_groups: []\n    variants: {v: {env_groups: [loud]}}\n", []),
+        ("    env_groups: []\n    variants: {v: {env: {loud: {A: 1}}}}\n",
+         ["variants.v.env.loud.A: no service gets it: env_groups is []"]),
+        ("        ready: {port: 80, prompt: Hello}\n        ports: ['80:80']\n",
+         ["services.web.ready.prompt: no prompt is completed: there is no ready.model"]),
+        ("        ready: {timeout: 1m, phases: {start: 2m}}\n",
+         ["services.web.ready.phases.start: 120s is never reached: ready.timeout ends the wait after 60s"]),
+        ("        ready: {phases: {answer: 2m}}\n",
+         ["services.web.ready.phases.answer: nothing is asked: there is no ready.port"]),
+        ("        health: {command: ['true'], port: 80, complete: 5s}\n",
+         ["services.web.health.port: only a check with `http` uses it",
+          "services.web.health.complete: only a check with `http` uses it"]),
+        ("    ipc: host\n    shm_size: 1GiB\n", ["shm_size: with ipc: host, /dev/shm is the machine's"]),
+        ("    tiktoken: {directory: /opt/x}\n",
+         ["tiktoken.directory: no file is put there: tiktoken.encodings is empty"]),
+        ("    caches: {torch: {path: /opt/t, namespace: false}}\n",
+         ["caches.torch.namespace: only the cache `flashinfer` has namespaces"]),
+        ("    secrets: [HTTP_PROXY]\n", ["secrets[0]: services get HTTP_PROXY of your shell anyway"]),
+        ("    nodes: {a: {address: 10.0.0.1, interface: eth0}}\n",
+         ["nodes.a: no service runs there: none has it in `cluster.nodes`"]),
+        ("    shm_size: null\n", ["shm_size: null removes nothing: no weaker layer sets it"]),
+        ("    variants: {v: {services: {web: {restart: 'no'}}}}\n",
+         ["variants.v: it changes nothing: what it sets is what the profile has"]),
+        ("    sources: {v: {origin: {wheel: v==1}, package: v, distribution: v, install: {requires: [cmake],\n"
+         "      env: {A: 1}, prepare: [x]}, mount: /workspace/v}}\n",
+         ["sources.v.install.requires: a wheel is installed as it is, not built",
+          "sources.v.install.env: a wheel is installed as it is, not built",
+          "sources.v.install.prepare: a wheel is installed as it is, not built",
+          "sources.v.mount: only a checkout is mounted, and this source is a wheel"]),
+    ],
+    ids=lambda value: value.strip()[:40] if isinstance(value, str) else "",
+)  # fmt: skip
+def test_what_reaches_nobody(tmp_path: Path, body: str, expected: list[str]) -> None:
+    assert told(tmp_path, HEAD + body) == expected
+
+
+def test_what_one_profile_uses_is_no_mistake_of_another(tmp_path: Path) -> None:
+    text = HEAD.replace("  gpu: none\n", "  gpu: none\n  env: {loud: {A: 1}}\n  ipc: host\n  shm_size: 1GiB\n")
+    both = "    env_groups: []\n  q: {ipc: private, gpu: none}\n"
+    assert told(tmp_path, text + both, names="p q") == []
+    assert told(tmp_path, text + "    env_groups: []\n") == [
+        "env.loud.A: no service gets it: env_groups is []",
+        "shm_size: with ipc: host, /dev/shm is the machine's",
+    ]
+
+
+def test_an_option_must_reach_the_profile_in_use(tmp_path: Path) -> None:
+    """Not one of its variants."""
+    text = HEAD + "    env: {loud: {A: 1}}\n    env_groups: []\n    variants: {v: {env_groups: [loud]}}\n"
+    silent = "env.loud.B: no service gets it: env_groups is []"
+    assert told(tmp_path, text, "env.loud.B=1") == [silent]
+    assert told(tmp_path, text, ENV__LOUD__B="1") == [silent]
+    assert told(tmp_path, text, "env.loud.B=1", variant="v") == []
+
+
+def test_an_option_that_changes_nothing(tmp_path: Path) -> None:
+    same = "changes nothing: the profile has this value without it"
+    assert told(tmp_path, HEAD, "gpu=none") == [f"--set gpu: {same}"]
+    assert told(tmp_path, HEAD, "services.web.restart=no") == [f"--set services.web.restart: {same}"]
+    later = ["--set ipc: changes nothing: a later --set replaces it"]
+    assert told(tmp_path, HEAD, "ipc=shareable", "ipc=host") == later
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("ENVGEN_BUILD_MAX_JOBS", "ENVGEN_BUILD__MAX_JOBS"),
+        ("ENVGEN_VARIANT", "--variant"),
+        ("ENVGEN_NAME", "write it into the file"),
+        ("ENVGEN_PROFIL", "did you mean ENVGEN_PROFILE?"),
+    ],
+)
+def test_a_variable_that_nothing_reads(tmp_path: Path, name: str, hint: str) -> None:
+    (tmp_path / "envgen.yaml").write_text(HEAD)
+    loaded = load_project(file=tmp_path / "envgen.yaml")
+    known = dict.fromkeys(("ENVGEN_BUILD__MAX_JOBS", "ENVGEN_GPU", "ENVGEN_MEMORY_FLOOR", "ENVGEN_HF_OFFLINE"), "1")
+    (one,) = warnings(loaded, ["p"], {name: "1", "ENVGEN_EMPTY": "", **known})
+    assert one.place is not None
+    assert (one.place.file, one.message) == (name, "nothing reads this variable")
+    assert hint in one.hint
+
+
+def test_a_text_that_no_prompt_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A check that the file asks for and that would not be made."""
+    (tmp_path / "envgen.yaml").write_text(HEAD + "        ready: {expect_text: Paris}\n")
+    assert main(["config", "-f", str(tmp_path / "envgen.yaml")]) == 2
+    assert "services.web.ready.expect_text: no prompt is completed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["config"], ["config", "--explain"], ["render"], ["render", "--check"]])
+def test_commands_that_say_it(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    (tmp_path / "envgen.yaml").write_text(HEAD + "    ipc: host\n    shm_size: 1GiB\n")
+    main([*words, "-f", str(tmp_path / "envgen.yaml")])
+    assert "warning: " in (text := capsys.readouterr().err)
+    assert "shm_size: with ipc: host, /dev/shm is the machine's" in text
+
+
+def test_config_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "envgen.yaml").write_text(HEAD + "    ipc: host\n    shm_size: 1GiB\n")
+    assert main(["config", "--json", "-f", str(tmp_path / "envgen.yaml")]) == 0
+    (one,) = json.loads(capsys.readouterr().out)["warnings"]
+    assert (one["key"], one["line"]) == ("shm_size", 13)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["config", "-p", "a", "-p", "b"],
+        ["up", "--variant", "a", "--variant", "b"],
+        ["cache", "list", "--profile=a", "-p", "b"],
+    ],
+)
+def test_an_option_with_one_value_given_twice(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    assert main(words) == 2
+    assert "is given more than once, and takes one value" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["prune", "-n"], ["render", "--check"], ["lock", "--check"], ["status"]])
+def test_a_profile_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    """Also where a command is about all profiles."""
+    (tmp_path / "envgen.yaml").write_text(HEAD)
+    assert main([*words, "-f", str(tmp_path / "envgen.yaml"), "-p", "nope"]) == 2
+    assert "there is no profile 'nope'" in capsys.readouterr().err
