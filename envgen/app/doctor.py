@@ -14,12 +14,11 @@ from envgen.doctor.deep import examine
 from envgen.doctor.model import Context, Finding, Severity, Subject, Where
 from envgen.doctor.nodes import completed, finding
 from envgen.doctor.report import Report
-from envgen.engine.client import Engine
 from envgen.engine.session import hurried
+from envgen.engine.values import Container
 from envgen.errors import EnvgenError
-from envgen.explain import cause_of
 from envgen.serve import preflight
-from envgen.serve.launch import CAUSE_LINES
+from envgen.serve.ended import last_ends
 from envgen.text import progress
 
 BETWEEN = 15.0  # seconds for the comparison of machines
@@ -60,8 +59,9 @@ def _diagnose(subject: Subject, deep: bool) -> Report:
         running = context.container is not None and context.container.running and not context.is_throw_away
         refused = attempt(lambda: preflight.refusals(here, service, running=running))
         lacking = attempt(lambda: weights.report(here))
-        causes = attempt(lambda: _causes(context, here.engine))
-        context = replace(context, refused=refused or (), weights=lacking or {}, causes=causes or {})
+        context = replace(context, refused=refused or (), weights=lacking or {})
+    ended = attempt(lambda: last_ends(here.engine, _described(context)))
+    context = replace(context, ended=ended or {})
     found = report.examine(context, extra)
     found = report.with_more(found, Where.INSIDE, scripts.from_folder(context, here.root, here.engine))
     if deep:
@@ -90,13 +90,7 @@ def _machines(subject: Subject) -> list[Finding]:
     return found
 
 
-def _causes(context: Context, engine: Engine) -> dict[str, str]:
-    """Failed container -> cause, from its log."""
-    found = {}
-    for one in (context.container, *context.others):
-        if one is not None and not one.running and one.exit_code:
-            lines = engine.logs(one.id, tail=CAUSE_LINES).splitlines()
-            cause = cause_of(lines, exit_code=one.exit_code, service=True, oom_killed=one.oom_killed)
-            if cause is not None:
-                found[one.name] = cause.cause
-    return found
+def _described(context: Context) -> list[Container]:
+    """The containers of the profile's services."""
+    found = [one for one in (context.container, *context.others) if one is not None and not context.is_throw_away]
+    return [one for one in found if one.service in context.profile.services]

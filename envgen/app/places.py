@@ -15,6 +15,7 @@ from envgen.errors import EngineError, UsageError
 from envgen.profile.exposure import is_local
 from envgen.profile.model import Profile
 from envgen.serve.differences import CONFIG_HASH, settings_differ
+from envgen.serve.ended import Ended
 
 T = TypeVar("T")
 
@@ -150,12 +151,18 @@ def changed(here: Callable[[], Deployment], found: Sequence[Container]) -> dict[
     return settings_differ(here(), comparable) if comparable else {}
 
 
-def as_data(container: Container, digest: str, differs: bool | None, node: str = "") -> dict[str, Any]:
-    """A container as JSON; times have a zone. ``differs``: its settings differ from the profile's (None: unknown)."""
+def as_data(
+    container: Container, digest: str, differs: bool | None, node: str = "", end: Ended | None = None
+) -> dict[str, Any]:
+    """A container as JSON; times have a zone. ``differs``: its settings differ from the profile's (None: unknown).
+
+    ``end``: how its program ended last.
+    """
     current = container.labels.get("dev.envgen.render") == digest
     started = container.started_at
     return {
         "container": container.name,
+        "ended": end and end.data(),
         "exit_code": None if container.running or container.state == "created" else container.exit_code,
         "health": container.health or None,
         "health_since": container.sick_since or None,
@@ -165,6 +172,7 @@ def as_data(container: Container, digest: str, differs: bool | None, node: str =
         "one_off": container.one_off,
         "open_ports": sorted({port.host for port in container.ports if not is_local(port.address)}),
         "ports": [str(port) for port in container.ports],
+        "restarts": container.restarts,
         "service": container.service,
         "settings": None if differs is None else "differ" if differs else "current",
         "since": None if started.startswith("0001-") or not started else started,

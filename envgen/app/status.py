@@ -27,6 +27,7 @@ from envgen.profile.model import Profile
 from envgen.render.environment import checkout_variable, compose_environment
 from envgen.render.outputs import diff, render_project
 from envgen.serve.differences import differences, keep_moment
+from envgen.serve.ended import last_ends
 from envgen.serve.preflight import RENDER_LABEL
 
 T = TypeVar("T")
@@ -62,7 +63,13 @@ def look(session: Session) -> dict[str, Any]:
             for container in one.containers(all=True)
         ]  # fmt: skip
         differ = changed(lambda: rendered(session.deployment()), [one for node, one in there if not node])
-        found["containers"] = [as_data(one, first.digest, differ.get(one.id), node) for node, one in there]
+        ended = {
+            node: last_ends(here.engine, [one for at, one in there if at == node and one.service in profile.services])
+            for node, here in reached.items()
+        }
+        found["containers"] = [
+            as_data(one, first.digest, differ.get(one.id), node, ended[node].get(one.id)) for node, one in there
+        ]
         found["differences"] = _differences(session, [one for _, one in there if differ.get(one.id)])
     except EnvgenError as error:
         why = error.problems[0]

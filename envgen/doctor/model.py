@@ -12,6 +12,7 @@ from envgen.deployment import Deployment
 from envgen.engine.values import Container, EngineInfo, Image
 from envgen.errors import Problem
 from envgen.profile.model import Profile
+from envgen.serve.ended import Ended
 
 
 class Word(IntEnum):
@@ -137,7 +138,7 @@ class Context:
     container: Container | None = None
     probe: Probe | None = None
     trouble: Trouble | None = None
-    causes: Mapping[str, str] = field(default_factory=dict)  # ended container -> the cause in its log
+    ended: Mapping[str, Ended] = field(default_factory=dict)  # container ID -> how its program ended last
     others: tuple[Container, ...] = ()  # containers of the profile's other services, running or not
     checkouts: Mapping[str, str] = field(default_factory=dict)  # source -> folder on this machine
     inodes: Mapping[str, int] = field(default_factory=dict)  # source -> inode of that folder; 0: no such folder

@@ -12,6 +12,7 @@ COMPOSE_PROJECT = "com.docker.compose.project"
 COMPOSE_SERVICE = "com.docker.compose.service"
 COMPOSE_ONE_OFF = "com.docker.compose.oneoff"
 COMPOSE_VOLUME = "com.docker.compose.volume"
+SERVER = "/opt/envgen/lib/server"  # before a server's command: docker/runtime/lib/server
 
 # Bytes; an endless writer must not fill the memory of envgen.
 OUTPUT_LIMIT = 10 << 20
@@ -116,6 +117,8 @@ class Container:
     gpu: bool = False  # it has NVIDIA devices
     sick_since: str = ""  # of an unhealthy one: the first failure in the engine's record
     memory: int = 0  # its own limit in bytes; 0: none
+    finished_at: str = ""  # when its program ended last; "": never
+    server: bool = False  # docker/runtime/lib/server runs its command
 
     @property
     def one_off(self) -> bool:
@@ -236,6 +239,8 @@ def container_of(document: Mapping[str, Any]) -> Container:
         gpu=_has_gpu(document.get("HostConfig") or {}),
         sick_since=_sick_since(state.get("Health") or {}),
         memory=max(0, int((document.get("HostConfig") or {}).get("Memory") or 0)),
+        finished_at=_time(state.get("FinishedAt")),
+        server=(config.get("Cmd") or [""])[0] == SERVER,
     )
 
 

@@ -41,6 +41,11 @@ class First:
     text: str
     line: int
 
+    @property
+    def is_consequence(self) -> bool:
+        """Whether it only says that another process or task has failed."""
+        return bool(_WRAPPER.search(self.text))
+
     def __str__(self) -> str:
         return f"{self.process}: {self.text}" if self.process else self.text
 

@@ -20,6 +20,7 @@ from envgen.text import shorten
 OWN_FLAGS = ("nnodes", "node-rank", "master-addr", "master-port", "headless", "distributed-executor-backend")
 PER_NODE = ("VLLM_HOST_IP", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA")
 SIZES = ("tensor-parallel-size", "pipeline-parallel-size")
+ENDLESS = ("always", "unless-stopped")  # Docker's restart policies without a limit
 # Folders of the image's system, which a mount would hide. Below _SYSTEM_TREES no mount is allowed, either.
 _SYSTEM = frozenset(
     (
@@ -62,6 +63,9 @@ def _container(here: Report, service: Service) -> None:
         here.problem("health", "names both http and command", "keep one of them", at_key=True, whole=True)
     elif health is not None and health.http is None and not health.command:
         here.problem("health", "names neither http nor command", "write http: /health", at_key=True, whole=True)
+    if service.restart in ENDLESS and here.profile.unguarded:
+        message = "a server that fills the memory that GPU and machine share would freeze the machine again and again"
+        here.problem("restart", message, "leave memory.floor out, so that the guard ends it; or write on-failure:3")
     seen: dict[str, str] = {}
     for flag in service.args:
         first = seen.setdefault(flag.replace("_", "-"), flag)

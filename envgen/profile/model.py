@@ -363,7 +363,11 @@ class Service:
     interactive: bool = key("Keep a terminal open (a shell service).", False)
     cpuset: str | None = key("The CPUs that its programs run on, as in 0-9,15; unset: all.", None, item=p.CPUS)
     restart: str = key(
-        "no, or on-failure:N. There is no `always`: it would hang a machine with unified memory.", "no", item=p.RESTART
+        "What Docker does when it ends: no, on-failure:N (a server that ends by itself has failed, with any exit code),"
+        " unless-stopped, or always. Only the last two also start it with the engine; where GPU and machine share"
+        " memory, they need the guard of `memory.floor`.",
+        "no",
+        item=p.RESTART,
     )
     health: Health | None = key("Docker's health check.", None)
     ready: Ready | None = key("What `envgen up` waits for.", None)
@@ -418,6 +422,11 @@ class Service:
             port = self.health.port
         local = self.args.get("host") == "127.0.0.1"
         return (PortMapping(port, port, "127.0.0.1" if local else ""),) if port else ()
+
+    @property
+    def serves(self) -> bool:
+        """Whether it is a server: one that ends by itself has failed, with any exit code."""
+        return (self.ready is not None or self.health is not None) and not self.interactive
 
     @property
     def is_vllm(self) -> bool:
@@ -548,6 +557,12 @@ class Profile:
     def compose_name(self) -> str:
         """The Compose project's name."""
         return f"{self.project}-{self.name}"
+
+    @property
+    def unguarded(self) -> bool:
+        """Whether a server could fill the memory that GPU and machine share, with no guard that ends it before."""
+        shares = self.gpu is not GpuMode.NONE and self.cuda.arch_list.shares_memory
+        return shares and self.memory.floor is not None and not self.memory.floor.bytes
 
     @property
     def compose_file(self) -> str:

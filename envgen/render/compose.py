@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from envgen.engine.values import SERVER
 from envgen.profile.model import Cluster, GpuMode, Health, Profile, Ready, Service
 from envgen.profile.values import ContainerPath, HostPath, own_path
 from envgen.render import environment as names
@@ -75,7 +76,7 @@ def _rank(service: Service, cluster: Cluster, part: str) -> Block:
     interface = fact(names.NODE_INTERFACE, "the interface of that address")
     words = [*service.argv, *cluster_flags(cluster), *(["--headless"] if part == "worker" else [])]
     return {
-        "command": [*words, "--node-rank", rank, "--master-addr", master],
+        "command": [SERVER, *words, "--node-rank", rank, "--master-addr", master],
         "network_mode": "host",
         "environment": {
             # Without it vLLM uses the interface of the default route.
@@ -247,7 +248,7 @@ def _service(profile: Profile, name: str, number: int, key: str, blocks: Mapping
         MERGE: blocks["service"],
         # Only the first service starts when none is named; `up NAME` starts exactly that one.
         "profiles": [name] if number else None,
-        "command": list(service.argv),
+        "command": [*([SERVER] if service.serves else []), *service.argv],
         "environment": {
             MERGE: [blocks[block] for block in merged],
             **({OFFLINE: compose_variable(names.OFFLINE_VARIABLE, "0")} if offline else {}),

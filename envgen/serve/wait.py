@@ -113,9 +113,19 @@ class Evidence:
         return tuple(name for name in self._wanted if name not in self.seen)
 
 
+BY_ITSELF = 75  # of docker/runtime/lib/server: the server ended with 0, and Docker had not asked it to stop
+
+
 def how_ended(container: Container) -> str:
     """How a container ended, as a continuation of "its program"."""
-    return "was killed because memory ran out" if container.oom_killed else f"ended with {container.exit_code}"
+    if container.oom_killed:
+        return "was killed because memory ran out"
+    return f"ended with {own_code(container)}"
+
+
+def own_code(container: Container) -> int:
+    """The exit code of a container's program."""
+    return 0 if container.server and container.exit_code == BY_ITSELF else container.exit_code
 
 
 class Phase(Enum):

@@ -42,13 +42,15 @@ FIRES: dict[str, dict[str, str]] = {
     "image.exists": {"missing": "no_image"},
     "image.render": {"foreign": "trap", "other-profile": "other_profile", "outdated": "outdated"},
     "image.platform": {"wrong": "wrong_platform", "emulated": "emulated"},
-    "container.running": {"none": "no_image", "ended": "restart_loop", "unhealthy": "bad_notes"},
-    "container.others": {"died": "other_service_died"},
+    "container.running": {
+        "none": "no_image", "ended": "restart_loop", "stopped": "stopped", "unhealthy": "bad_notes",
+    },
+    "container.others": {"died": "other_service_died", "paused": "other_service_paused"},
     "up.refused": {"refused": "no_image"},
     "weights.whole": {"not-whole": "weights_cut"},
     "container.image": {"older": "outdated"},
     "container.env": {"differ": "trap"},
-    "container.restart": {"endless": "restart_loop", "looping": "restart_loop"},
+    "container.restart": {"endless": "restart_loop", "looping": "restart_loop", "restarted": "restarted_once"},
     "python.start": {"no-document": "no_python", "hook": "hook_kills", "part": "bad_notes", "noise": "wrong_clock"},
     "mounts.sources": {
         "no-mount": "trap", "owner": "mount_of_another_user",

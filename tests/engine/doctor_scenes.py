@@ -169,6 +169,21 @@ def restart_loop(stage: Stage) -> Report:
         if int(docker("inspect", "-f", "{{.RestartCount}}", name)) >= 6:
             break
         time.sleep(0.1)
+    return stage.doctor("dev", sets=["gpu=auto", "memory.floor=0"])
+
+
+def restarted_once(stage: Stage) -> Report:
+    script = "[ -e /once ] && exec sleep 600; touch /once; exit 3"
+    name = stage.start(args=["--restart", "on-failure:3"], command=["sh", "-c", script])
+    for _ in range(100):
+        if docker("inspect", "-f", "{{.RestartCount}} {{.State.Status}}", name) == "1 running":
+            break
+        time.sleep(0.1)
+    return stage.doctor("dev")
+
+
+def stopped(stage: Stage) -> Report:
+    docker("stop", "-t", "0", stage.start(command=["sleep", "600"]))
     return stage.doctor("dev")
 
 
@@ -228,6 +243,15 @@ def other_service_died(stage: Stage) -> Report:
     name = f"{PROJECT}-scene-died"
     docker("run", "-d", "--network", "none", "--name", name, *labels, IMAGE, "sh", "-c", "exit 7")
     docker("wait", name)
+    return stage.doctor(sets=["services={dev: {command: [bash]}, serve: {command: [vllm, serve]}}"])
+
+
+def other_service_paused(stage: Stage) -> Report:
+    stage.start()
+    labels = ("--label", f"com.docker.compose.project={PROJECT}-dev", "--label", "com.docker.compose.service=serve")
+    name = f"{PROJECT}-scene-paused"
+    docker("run", "-d", "--network", "none", "--name", name, *labels, IMAGE, "sleep", "600")
+    docker("pause", name)
     return stage.doctor(sets=["services={dev: {command: [bash]}, serve: {command: [vllm, serve]}}"])
 
 

@@ -201,9 +201,9 @@ dev(
 dev("enum of a wrong kind", "    gpu: ⟦[all]\n", ("expected one of auto, required, all, cdi, none; found a list", ""))
 dev("null in a list", "    secrets: [A, ⟦~]\n", ("expected text, found nothing", ""))
 dev(
-    "restart always",
-    "    services: {s: {command: [x], restart: ⟦always}}\n",
-    ("'always' is not accepted", "fills unified memory"),
+    "restart always where nothing guards unified memory",
+    "    memory: {floor: 0}\n    services: {s: {command: [x], restart: ⟦always}}\n",
+    ("would freeze the machine again and again", "leave memory.floor out"),
 )
 dev(
     "cpuset all",
@@ -216,9 +216,9 @@ dev(
     ("'me' is not accepted", "UID or UID:GID"),
 )
 dev(
-    "restart unless-stopped",
-    "    services: {s: {command: [x], restart: ⟦unless-stopped}}\n",
-    ("not accepted", "on-failure:N"),
+    "restart without a limit",
+    "    services: {s: {command: [x], restart: ⟦on-failure}}\n",
+    ("'on-failure' is not accepted", "on-failure:N"),
 )
 dev(
     "dockerfile elsewhere",
@@ -453,8 +453,8 @@ dev("variant with a wrong name", "    variants: {⟦Fast-One: {}}\n", ("is not a
 dev("variant of the wrong type", SERVE + "    variants: {v: ⟦[a]}\n", ("expected a mapping, found a list", ""))
 dev(
     "variant with wrong values",
-    SERVE + "    variants:\n      v: {services: {serve: {restart: ⟦always, ports: [⟦8000], args: {⟦--x: 1}}}}\n",
-    ("'always' is not accepted here", "no, or on-failure:N"),
+    SERVE + "    variants:\n      v: {services: {serve: {restart: ⟦never, ports: [⟦8000], args: {⟦--x: 1}}}}\n",
+    ("'never' is not accepted here", "no, on-failure:N"),
     ("expected text such as 127.0.0.1:8000:8000", ""),
     ("is not a valid name", "without its dashes"),
 )

@@ -10,7 +10,7 @@ import click
 from envgen.app.session import Session
 from envgen.app.status import look
 from envgen.cli.common import answer, reporting
-from envgen.cli.services.running import listing
+from envgen.cli.services.running import code_of, endings, listing
 from envgen.text import first_of, short_id, size, table
 
 CHANGES = 12  # at most this many changes since the build are shown; --json has all
@@ -22,14 +22,14 @@ def command(session: Session) -> int:
     """Show profile, image, containers, checkouts, caches, lock, last build and last run on one screen.
 
     If the image is older than the profile, lists what has changed. Leaves out what the engine or git does not answer
-    within a few seconds.
+    within a few seconds. A server that has ended by itself is a FAIL with the cause from its log (exit code 1).
 
     \b
     Example:
       envgen status -p prod --json
     """
     found = look(session)
-    return answer(found, _screen(found))
+    return answer(found, _screen(found), code_of(found["containers"]))
 
 
 def _screen(found: Mapping[str, Any]) -> Iterator[str]:
@@ -52,7 +52,7 @@ def _screen(found: Mapping[str, Any]) -> Iterator[str]:
     for message in found["lost"].values():
         yield f"machine     {message}"
     if found["containers"]:
-        yield from ("", *listing(found["containers"]))
+        yield from ("", *listing(found["containers"]), *endings(found["containers"], f"--profile {found['profile']}"))
         for name, lines in found["differences"].items():
             yield from (f"{name}: {line}" for line in lines)
     elif not trouble:

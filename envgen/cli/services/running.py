@@ -35,6 +35,7 @@ from envgen.live import moving
 from envgen.profile.exposure import exposed, open_ports
 from envgen.profile.model import Profile
 from envgen.render.environment import with_start_up
+from envgen.serve.ended import last_ends
 from envgen.serve.launch import Started
 from envgen.serve.preflight import PreflightError
 from envgen.text import progress, short_id, table
@@ -361,6 +362,8 @@ def _again(verb: str, session: Session, names: Sequence[str], timeout: int | Non
 def ps(session: Session, everything: bool, only_ids: bool) -> int:
     """List the services of a profile: state, health, ports, and whether image and settings match the profile.
 
+    A server that has ended by itself is a FAIL with the cause from its log (exit code 1).
+
     \b
     Example:
       envgen ps --profile prod --json
@@ -371,22 +374,44 @@ def ps(session: Session, everything: bool, only_ids: bool) -> int:
         there = here.engine.containers(profile.compose_name, all=True)
         mine = [container for container in ours(there, here.root) if everything or not container.one_off]
         differ = {} if only_ids else changed(lambda: here, mine)  # noqa: B023
-        rows += [as_data(container, here.digest, differ.get(container.id), here.node) for container in mine]
+        described = [one for one in mine if one.service in profile.services and not only_ids]
+        ends = last_ends(here.engine, described)
+        rows += [as_data(one, here.digest, differ.get(one.id), here.node, ends.get(one.id)) for one in mine]
         if hidden := len(there) - len(ours(there, here.root)):
             progress(f"note: {here.named('not shown')}: {hidden} of another folder, {here.other_folder()}")
         if here.node and not mine:
             progress(f"note: {here.named('no containers')}")
-    lines = [str(row["id"]) for row in rows] if only_ids else listing(rows) if rows else []
+    lines = [str(row["id"]) for row in rows] if only_ids else [*listing(rows), *endings(rows, profile.chosen)]
     if not (rows or only_ids or found.lost):
         lines = [f"no containers for profile {profile.name}"]
     for name in sorted({str(row["service"]) for row in rows if row["open_ports"] and not (only_ids or wants_json())}):
         if name in profile.services and (exposure := exposed(profile, name)):
             progress(f"note: {exposure}")
-    return _ended(rows, lines, [str(error) for error in found.lost.values()])
+    return _ended(rows, lines, [str(error) for error in found.lost.values()]) or code_of(rows)
+
+
+def code_of(rows: Sequence[dict[str, Any]]) -> int:
+    """The exit code for containers: whether one has ended by itself."""
+    return ExitCode.FINDINGS if any(row["ended"] and row["ended"]["failed"] for row in rows) else ExitCode.OK
+
+
+def endings(rows: Sequence[dict[str, Any]], chosen: str) -> list[str]:
+    """What has ended by itself, and what Docker has started again. ``chosen``: the options of a command for it."""
+    lines = []
+    for row in rows:
+        end, service = row["ended"], row["service"]
+        if end and not end["asked"]:
+            lines += ["", f"{'FAIL' if end['failed'] else 'note'}  {end['text']}"]
+            lines += [f"      cause: {end['why']}"] if end["why"] else []
+            lines.append(f"      log:   envgen logs {chosen} {service}")
+            lines += [f"      fix:   envgen up {service} {chosen}"] if end["failed"] else []
+    return lines
 
 
 def listing(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """A table of containers; with a column for the machine if there are several."""
+    """A table of containers; with a column for the machine if there are several. No lines without rows."""
+    if not rows:
+        return []
     lines = [COLUMNS, *(_row(row) for row in rows)]
     if any(row["node"] for row in rows):
         machines = ["node", *(str(row["node"] or "(here)") for row in rows)]

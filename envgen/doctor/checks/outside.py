@@ -11,9 +11,11 @@ from envgen.engine.endpoint import OLDEST, outdated
 from envgen.engine.gpu import gpu_offered
 from envgen.engine.values import Container, EngineInfo, Image
 from envgen.inside.probe.facts import is_secret
+from envgen.profile.check_services import ENDLESS
 from envgen.profile.exposure import asks_for_key, exposed, on_loopback, renumbered
 from envgen.profile.model import GpuMode
 from envgen.redact import redact
+from envgen.serve.ended import Ended
 from envgen.text import GIB, counted, first_of
 
 LITTLE, TIGHT = 5 * GIB, 30 * GIB
@@ -286,9 +288,13 @@ def running(context: Context, _engine: EngineInfo) -> Finding | None:
         wanted = f"{context.service}, or a throw-away container (envgen doctor --run)"
         return warning(title, "none running", wanted, remedies.up(context), case="none")
     if container.state != "running":
+        if (end := context.ended.get(container.id)) and end.asked:
+            start = remedies.envgen(context, "start", context.service)
+            wanted = "running, or a throw-away container (envgen doctor --run)"
+            return warning(f"{end}, so imports were not checked", _seen(container, end), wanted, start, case="stopped")
         unpause = Remedy(f"docker unpause {container.name}")
         cure = unpause if container.state == "paused" else remedies.up(context)
-        return error(_state(container), _ended(context, container), "running", cure, case="ended")
+        return error(str(end or _state(container)), _seen(container, end), "running", cure, case="ended")
     if container.health == "unhealthy":
         cure = remedies.envgen(context, "logs", context.service)
         return error(f"{container.name} is unhealthy", "its health check fails", "healthy", cure, case="unhealthy")
@@ -300,22 +306,27 @@ def _state(one: Container) -> str:
     return f"{one.name} {'has' if one.state == 'exited' else 'is'} {one.state}"
 
 
-def _ended(context: Context, container: Container) -> str:
+def _seen(container: Container, end: Ended | None) -> str:
     """How a container ended, with the cause if its log or the engine has it."""
     if container.state == "paused":
         return "docker pause"
-    why = "killed for memory" if container.oom_killed else container.error or context.causes.get(container.name, "")
-    return f"exit code {container.exit_code}" + (f": {why}" if why else "")
+    why = end.why if end else container.error
+    return f"exit code {end.exit_code if end else container.exit_code}" + (f": {why}" if why else "")
 
 
 @check("container.others", Where.CONTAINER, needs="engine")
 def others(context: Context, _engine: EngineInfo) -> Judged:
-    """No other service of the profile has failed or is stuck."""
+    """No other service of the profile has failed or is stuck; which of its servers were stopped."""
     mine = [one for one in context.others if one.service in context.profile.services]
     for one in mine:
-        if one.state in ("dead", "paused", "restarting") or (one.state == "exited" and one.exit_code):
-            cure = Remedy(shlex.join(["envgen", "logs", "-p", context.profile.name, one.service]))
-            yield error(_state(one), _ended(context, one), "running, or removed", cure, case="died")
+        end = context.ended.get(one.id)
+        if one.state == "paused":
+            yield error(_state(one), _seen(one, end), "running", Remedy(f"docker unpause {one.name}"), case="paused")
+        elif (end and end.failed) or one.state in ("dead", "restarting"):
+            cure = Remedy(shlex.join(["envgen", "up", "-p", context.profile.name, one.service]))
+            yield error(str(end or _state(one)), _seen(one, end), "running, or removed", cure, case="died")
+        elif end and end.asked and one.server:
+            yield info(str(end), _seen(one, end))
     alive = sorted(one.service for one in mine if one.state == "running")
     return ok(f"also running: {', '.join(alive)}") if alive else None
 
@@ -362,13 +373,18 @@ def variables(context: Context, container: Container) -> Finding | None:
 
 @check("container.restart", Where.CONTAINER, needs="container")
 def restart_policy(context: Context, container: Container) -> Judged:
-    """The container is not restarted forever."""
+    """The container is in no restart loop; only a server that can't freeze the machine is restarted without limit."""
     policy = container.restart_policy
-    if policy in ("always", "unless-stopped"):
+    if policy in ENDLESS and context.profile.unguarded:
         cure = Remedy(f"docker update --restart on-failure:3 {container.name}")
-        title = "the container is restarted without limit"
-        yield warning(title, policy, "no, or on-failure:N", cure, case="endless")
-    if container.restarts >= LOOPING:
+        title = "the container is restarted without limit, and no guard ends it before the machine freezes"
+        yield warning(title, policy, "on-failure:N, or memory.floor", cure, case="endless")
+    loops = container.restarts >= LOOPING
+    if loops:
         title, seen = f"{container.name} is in a restart loop", f"started again {container.restarts} times"
         yield error(title, seen, "0", remedies.envgen(context, "logs", context.service), case="looping")
+    for end in context.ended.values():
+        if end.runs and not (loops and end.container == container.name):
+            cure = remedies.envgen(context, "logs", end.service)
+            yield warning(str(end), end.why or "its log has no known cause", "0 restarts", cure, case="restarted")
     return ok(f"restart policy: {policy or 'no'}")

@@ -68,6 +68,9 @@ class StubEngine:
     def image(self, _name: str) -> None:
         return None
 
+    def logs(self, _container: str, **_: object) -> str:
+        return "Traceback (most recent call last):\n  File x\nValueError: no\n"
+
 
 Words = list[tuple[str, ...]]
 
@@ -112,6 +115,29 @@ def fails(error: type[EnvgenError], *words: str) -> str:
     found = invoke(*words).exception
     assert isinstance(found, error), found
     return str(found)
+
+
+def test_a_server_that_ended_by_itself_fails(engine: StubEngine) -> None:
+    died = container("web", "exited", exit_code=75, server=True, finished_at="2026-11-25T01:02:03.4Z")
+    gone = replace(died, id="old", service="old")  # of a service that the profile no longer has
+    engine.found = [died, container("srv"), gone]
+    done = invoke("ps")
+    assert done.return_value == 1
+    _, shown = done.output.split("\n\n")
+    assert shown.splitlines() == [
+        "FAIL  web ended by itself at 2026-11-25T01:02:03Z, with exit code 0",
+        "      cause: first exception: ValueError: no",
+        "      log:   envgen logs --profile prod web",
+        "      fix:   envgen up web --profile prod",
+    ]
+    done = invoke("ps", "--json")
+    assert done.return_value == 1 and [bool(row["ended"]) for row in json.loads(done.output)] == [True, False, False]
+    assert invoke("ps", "-q").return_value == 0
+    again = replace(died, state="running", restarts=2, exit_code=0)
+    engine.found = [again, replace(died, id="other", exit_code=0, service="srv")]
+    done = invoke("ps")
+    assert done.return_value == 0 and "FAIL" not in done.output
+    assert "note  web was restarted 2 times by Docker, last at 2026-11-22T01:02:03Z\n" in done.output
 
 
 def test_stop_is_for_the_named_or_for_all(engine: StubEngine, asked: Words) -> None:

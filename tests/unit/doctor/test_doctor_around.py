@@ -38,6 +38,7 @@ from envgen.errors import EngineError
 from envgen.inside.probe.facts import is_safe, without_password
 from envgen.inside.run import Execute
 from envgen.profile.model import Profile
+from envgen.serve.ended import Ended
 
 GIB = 1 << 30
 
@@ -184,15 +185,35 @@ def test_running(make: Make) -> None:
 
 def test_how_containers_ended(make: Make) -> None:
     died = replace(CONTAINER, state="exited", exit_code=1)
-    (found,) = outside.running(make(container=died, causes={"lab-dev-1": "a port is taken"}))
-    assert (found.title, found.seen) == ("lab-dev-1 has exited", "exit code 1: a port is taken")
-    (found,) = outside.running(make(container=replace(died, exit_code=137, oom_killed=True)))
-    assert found.seen == "exit code 137: killed for memory"
+    end = Ended("dev", "lab-dev-1", "2026-11-25T23:44:40.7Z", False, 1, cause="a port is taken")
+    (found,) = outside.running(make(container=died, ended={died.id: end}))
+    assert found.title == "dev ended by itself at 2026-11-25T23:44:40Z, with exit code 1"
+    assert (severities([found]), found.seen) == (["error"], "exit code 1: a port is taken")
+    (found,) = outside.running(make(container=died))  # the engine did not say more
+    assert (found.title, found.seen) == ("lab-dev-1 has exited", "exit code 1")
+    (found,) = outside.running(make(container=died, ended={died.id: replace(end, exit_code=137, out_of_memory=True)}))
+    assert found.title == "dev was killed at 2026-11-25T23:44:40Z, because memory ran out"
+    (found,) = outside.running(make(container=died, ended={died.id: replace(end, asked=True)}))
+    assert (severities([found]), found.evidence["case"]) == (["warning"], "stopped")
     (found,) = outside.running(make(container=replace(CONTAINER, state="paused")))
     assert (found.seen, found.remedy) == ("docker pause", Remedy("docker unpause lab-dev-1"))
-    other = replace(died, name="lab-dev-2", exit_code=2)
-    (found,) = outside.others(make(others=(other,), causes={"lab-dev-2": "an unknown flag"}))
-    assert found.seen == "exit code 2: an unknown flag"
+    other = replace(died, id="2", name="lab-dev-2", server=True)
+    failed = replace(end, exit_code=2, cause="an unknown flag")
+    (found,) = outside.others(make(others=(other,), ended={"2": failed}))
+    assert (severities([found]), found.seen) == (["error"], "exit code 2: an unknown flag")
+    (found,) = outside.others(make(others=(other,), ended={"2": replace(failed, asked=True, exit_code=0)}))
+    assert (severities([found]), found.title) == (["info"], "dev was stopped at 2026-11-25T23:44:40Z")
+    (found,) = outside.others(make(others=(replace(other, state="paused"),)))
+    assert found.remedy == Remedy("docker unpause lab-dev-2")
+
+
+def test_what_docker_restarted(make: Make) -> None:
+    end = Ended("dev", "lab-dev-1", "2026-11-25T23:44:40Z", False, runs=True, restarts=2, since="2026-11-25T23:45:00Z")
+    (found,) = outside.restart_policy(make(container=replace(CONTAINER, restarts=2), ended={CONTAINER.id: end}))
+    assert (severities([found]), found.evidence["case"]) == (["warning"], "restarted")
+    assert found.title == "dev was restarted 2 times by Docker, last at 2026-11-25T23:45:00Z"
+    (found,) = outside.restart_policy(make(container=replace(CONTAINER, restarts=5), ended={CONTAINER.id: end}))
+    assert found.evidence["case"] == "looping"
 
 
 def test_current_image(make: Make) -> None:

@@ -106,7 +106,7 @@ GOOD_AND_BAD: list[tuple[str, list[str], list[str]]] = [
     ("services: {{s: {{command: [x], gpu: {}}}}}", ["[]", "[0, 1]", "['2']", "[GPU-8f-1]"],
         ["0", "all", "[all]", "[-1]"]),
     ("services: {{s: {{command: [x], restart: {}}}}}",
-     ["no", "on-failure:3"], ["always", "unless-stopped", "on-failure", "1"]),
+     ["no", "on-failure:3", "always", "unless-stopped"], ["on-failure", "never", "1"]),
     ("services: {{s: {{command: [x], health: {{http: /h, interval: {}}}}}}}", ["10s", "5m"], ["10", "5 m", "soon"]),
     ("services: {{s: {{command: [x], health: {{http: {}}}}}}}", ["/health"], ["health", "1", "'/a b'"]),
     ("services: {{s: {{command: {}}}}}", ["[a, b c]"], ["a b", "[[a]]", "[1]"]),
