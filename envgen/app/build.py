@@ -222,7 +222,7 @@ def pull(session: Session) -> tuple[str, str]:
     name = base_image(profile.base.image, lock)
     engine = connect()
     if lock is not None and lock.base is not None and lock.base.resolved == LOCAL:
-        raise LockError(f"{name} is locked as an image of this machine", hint="envgen lock --upgrade base")
+        raise LockError(f"{name} is locked as an image of this machine", hint=f"{profile.lock_command} --upgrade base")
     platform = [f"--platform={profile.base.platform.value}"] if profile.base.platform else []
     done = process.stream(
         [docker_program(), "pull", *platform, name],
@@ -254,7 +254,7 @@ def verify(session: Session) -> Verified:
     job = job_of(session.deployment())
     here, engine = job.here, job.here.engine
     if here.lock is None:
-        raise UsageError("without an envgen.lock, two builds may differ", hint="`envgen lock`")
+        raise UsageError("without an envgen.lock, two builds may differ", hint=here.profile.lock_command)
     require_lock(here)
     _ = here.workspace
     names = [f"envgen-verify-{here.profile.compose_name}:{number}" for number in (1, 2)]

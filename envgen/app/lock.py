@@ -31,8 +31,6 @@ from envgen.patches.series import load_series
 from envgen.profile.model import Mode, Profile
 from envgen.text import progress
 
-_UNLOCKED = "`envgen build --unlocked` builds without the lock"
-
 
 def patch_locks(profiles: list[Profile], root: Path) -> dict[str, tuple[PatchLock, ...]]:
     """Patch folder -> its patches now."""
@@ -130,21 +128,21 @@ def _problems_of(session: Session, found: Sequence[Unresolved]) -> list[Problem]
 def require_lock(here: Deployment) -> None:
     """RefusedError when a production build would differ from the lock; a development build prints warnings."""
     profile, lock = here.profile, here.lock
-    production = profile.mode is Mode.PRODUCTION
+    production, unlocked = profile.mode is Mode.PRODUCTION, f"`envgen build {profile.chosen} --unlocked` takes none"
     found = problems(here)
     if not found:
         return
     if production:
         head = Problem(f"{profile.name} is a production profile, and the lock lacks some of its inputs:")
-        last = Problem("nothing was built", hint=f"run `envgen lock`; {_UNLOCKED}")
+        last = Problem("nothing was built", hint=f"{profile.lock_command} && envgen build {profile.chosen}; {unlocked}")
         raise RefusedError(problems=(head, *found, last))
     platform = _platform(here)
     if lock is not None and lock.python and platform not in lock.python:
         others = ", ".join(sorted(lock.python))
         message = f"envgen.lock has the packages of {profile.name} for {others}, but this image is for {platform}"
-        raise RefusedError(message, hint=f"`envgen lock -p {profile.name}` adds those for {platform}; {_UNLOCKED}")
+        raise RefusedError(message, hint=f"`{profile.lock_command}` adds those for {platform}; {unlocked}")
     if lock is None:
-        progress("note: no envgen.lock; `envgen lock` makes this build repeatable")
+        progress(f"note: no envgen.lock; `{profile.lock_command}` makes this build repeatable")
         return
     for problem in found:
         progress(f"warning: envgen.lock: {problem.message}")
@@ -168,5 +166,5 @@ def problems(here: Deployment) -> list[Problem]:
         if image is None or image.id != lock.base.digest:
             seen = "is missing" if image is None else "has another ID"
             message = f"base: {lock.base.name} was built locally, and here it {seen}"
-            found.append(Problem(message, hint="`envgen lock --upgrade base` locks the one on this engine"))
+            found.append(Problem(message, hint=f"`{profile.lock_command} --upgrade base` locks the one on this engine"))
     return found

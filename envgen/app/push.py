@@ -108,7 +108,7 @@ def push(session: Session, wanted: str | None, *, kinds: Collection[str], dry_ru
     source = here.on(first)
     image = source.image
     if image is None:
-        raise RefusedError(f"{first} has no image {name}", hint="envgen build")
+        raise RefusedError(f"{first} has no image {name}", hint=f"envgen build {profile.chosen}")
     found = []
     for node in others:
         what = f"image {name}"
@@ -188,7 +188,8 @@ def push_folder(folder: Folder, source: Deployment, target: Deployment, dry_run:
     if folder.idle:
         for end in (source, target):
             if any(one.running for one in end.engine.containers(end.profile.compose_name)):
-                raise RefusedError(f"running services use it on {end.node}", hint="envgen down")
+                hint = f"envgen down {source.profile.chosen}"
+                raise RefusedError(f"running services use it on {end.node}", hint=hint)
     if folder.source.kind == "bind":
         return _rsync(folder, source, target, dry_run)
     return _volume(folder, source, target, dry_run)
@@ -235,10 +236,10 @@ def _rsync(folder: Folder, source: Deployment, target: Deployment, dry_run: bool
     """Copy a folder by rsync over the ssh address of the machine's Docker context."""
     what, node = folder.what, target.node
     if not source.engine.endpoint.local:
-        hint = f"run `envgen nodes push` on {source.node}"
+        hint = f"run `envgen nodes push {source.profile.chosen}` on {source.node}"
         raise RefusedError(f"{folder.source.source} is on {source.node}, not on this machine", hint=hint)
     if not Path(folder.source.source).is_dir():
-        hint = "envgen model pull" if what == "model" else ""
+        hint = f"envgen model pull {source.profile.chosen}" if what == "model" else ""
         raise EngineError(f"{source.node} has no {folder.source.source}", hint=hint)
     host = target.engine.endpoint.host
     if not host.startswith("ssh://"):

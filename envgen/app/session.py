@@ -17,6 +17,7 @@ from envgen.profile import unused
 from envgen.profile.load import Loaded, load_project, select
 from envgen.profile.model import Profile
 from envgen.redact import hidden_values, secret_in
+from envgen.render.environment import FLOOR_VARIABLE
 from envgen.text import hide, progress
 
 VARIANT_LABEL = "dev.envgen.variant"
@@ -74,9 +75,17 @@ class Session:
 
         Not -f, which means --follow in `envgen logs`.
         """
-        shown = (text if not secret_in(text) else f"{text.partition('=')[0]}=..." for text in self.sets)
-        file = ("--file", str(self.file)) if self.file else ()
-        return (*file, *(word for text in shown for word in ("--set", text)))
+        shown = tuple(text if not secret_in(text) else f"{text.partition('=')[0]}=..." for text in self.sets)
+        return self.with_(sets=shown).again(str(self.file))
+
+    def again(self, file: str) -> tuple[str, ...]:
+        """--file and --set, for another command line with the same values. ``file``: the project file's name there."""
+        return (*(("--file", file) if self.file else ()), *(word for text in self.sets for word in ("--set", text)))
+
+    def variables(self) -> dict[str, str]:
+        """The ENVGEN_... variables of this shell that change the profile or a start, for a program without them."""
+        given = {one.node.source.label for one in self.loaded().overrides if one.from_environment}
+        return {name: os.environ[name] for name in sorted((given | {FLOOR_VARIABLE}) & os.environ.keys())}
 
     def deployment(self) -> Deployment:
         """The profile in its folder, on Docker's default engine. Secrets that this shell lacks are read from `.env`."""

@@ -231,7 +231,7 @@ def _ask(
         answer = run.ask(run.on_host({}), sys.executable, PROGRAM, {**request, "home": mount.source}, timeout=timeout)
         return _checked(answer)
     if not image:
-        raise NotFoundError(f"the image {profile.image_name} is not built", hint=f"envgen build -p {profile.name}")
+        raise NotFoundError(f"the image {profile.image_name} is not built", hint=f"envgen build {profile.chosen}")
     mounts, env = [mount], {"HOME": "/tmp"}
     # Files in a folder of the host belong to the user (with sudo: to the caller).
     user = "" if mount.kind == "volume" else "{}:{}".format(*host_user(engine))

@@ -165,7 +165,7 @@ def build(
         )  # fmt: skip
     _show(outcome)
     if files := drift(session):
-        progress(f"out of date: {', '.join(files)}; update with: envgen render")
+        progress(f"out of date: {', '.join(files)}; update with: {job.here.profile.render_command}")
     return ExitCode.OK
 
 

@@ -5,6 +5,7 @@ vLLM compares nothing between its ranks: other weights on the second machine giv
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -84,12 +85,15 @@ class Node:
 
 
 def completed(one: Finding, profile: Profile, service: str) -> Finding:
-    """The finding with the service and its machines as the title. The default remedy is to check again."""
+    """The finding with the service and its machines as the title, and a remedy for this profile: to check again, where
+    it has none."""
     who = one.evidence["nodes"]
     if one.severity is Severity.OK:
         return replace(one, title=f"{who[0]}: {one.title}") if len(who) == 1 else one
-    again = Remedy(f"envgen nodes check {service} -p {profile.name}")
-    return replace(one, title=f"{service} on {' and '.join(who) or 'its machines'}", remedy=one.remedy or again)
+    remedy = one.remedy or Remedy(f"envgen nodes check {service}")
+    if re.match(r"(DOCKER_CONTEXT=\S+ )?envgen ", remedy.text):
+        remedy = replace(remedy, text=f"{remedy.text} {profile.chosen}")
+    return replace(one, title=f"{service} on {' and '.join(who) or 'its machines'}", remedy=remedy)
 
 
 def hint_of(one: Finding) -> str:

@@ -581,6 +581,20 @@ class Profile:
         return shlex.join(["--profile", self.name, *self.options])
 
     @property
+    def lock_command(self) -> str:
+        """`envgen lock` for this profile, which takes no --set."""
+        return shlex.join(["envgen", "lock", "--profile", self.name, *self._file])
+
+    @property
+    def render_command(self) -> str:
+        """`envgen render` for the project of this profile."""
+        return shlex.join(["envgen", "render", *self._file])
+
+    @property
+    def _file(self) -> tuple[str, ...]:
+        return self.options[:2] if self.options[:1] == ("--file",) else ()
+
+    @property
     def chosen_variant(self) -> str:
         """The same for commands that take a variant."""
         return f"{self.chosen} --variant {self.variant}" if self.variant else self.chosen

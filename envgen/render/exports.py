@@ -32,8 +32,8 @@ EXTENSIONS = ("ms-python.python",)
 _FOUND = "import importlib.util as u; [print(name, u.find_spec(name).origin) for name in {names}]"
 
 
-def devcontainer(profile: Profile, name: str, folder: str) -> Doc:
-    """The settings for service ``name``. ``folder``: of the file, relative to the project."""
+def devcontainer(profile: Profile, name: str, folder: str, options: Sequence[str] = ()) -> Doc:
+    """The settings for service ``name``. ``folder``: of the file, relative to the project. ``options``: for `up`."""
     service = profile.services[name]
     composed = [f"compose/{profile.name}.yaml"]
     if profile.compose is not None:
@@ -45,7 +45,7 @@ def devcontainer(profile: Profile, name: str, folder: str) -> Doc:
     return {
         "name": f"{profile.project} {profile.name}",
         # It has this machine's checkouts, user, ports and GPUs; the editor attaches to its container.
-        "initializeCommand": ["envgen", "up", name, "--profile", profile.name],
+        "initializeCommand": ["envgen", "up", name, "--profile", profile.name, *options],
         "dockerComposeFile": [posixpath.relpath(path, folder) for path in composed],
         "service": name,
         "runServices": [name],
@@ -296,19 +296,21 @@ WantedBy=multi-user.target
 
 
 def systemd(
-    profile: Profile, name: str, *, program: Sequence[str], folder: str, user: str, engine: Mapping[str, str]
-) -> str:
+    profile: Profile, name: str, *, program: Sequence[str], folder: str, user: str, environment: Mapping[str, str],
+    options: Sequence[str] = (),
+) -> str:  # fmt: skip
     """The unit that starts service ``name`` with the machine. RefusedError for text that no unit can hold.
 
-    ``engine``: the variables of this shell that select the engine.
+    ``environment``: the variables of this shell that select the engine or change the profile. ``options``: --file and
+    --set.
     """
-    chosen = [name, "--profile", profile.name]
+    chosen = [name, "--profile", profile.name, *options]
     varied = ["--variant", profile.variant] if profile.variant else []
     ready = profile.services[name].ready
     return _UNIT.format(
         title=_plain(f"{name} of {profile.compose_name}"), user=_plain(user), folder=_plain(folder),
         start=_words([*program, "up", *chosen, *varied]), stop=_words([*program, "down", *chosen]),
-        environment="".join(f"Environment={_quoted(f'{key}={value}')}\n" for key, value in engine.items()),
+        environment="".join(f"Environment={_quoted(f'{key}={value}')}\n" for key, value in environment.items()),
         patience=(ready.timeout.seconds if ready else 0) + 600,  # of `up` itself, and its checks before
     )  # fmt: skip
 

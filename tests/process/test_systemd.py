@@ -60,6 +60,22 @@ def test_the_unit_asks_the_engine_that_its_writer_asks(tmp_path: Path) -> None:
     assert "DOCKER_CONTEXT" not in unit.read_text() and verified(unit) == ""
 
 
+def test_the_unit_starts_what_was_exported(tmp_path: Path) -> None:
+    """The same file, values and variables: without them, another server would start with the machine."""
+    project = made(tmp_path / "x")
+    (project.root / "envgen.yaml").rename(project.root / "second.yaml")
+    (project.root / "sub").mkdir()
+    words = ("--set", "services.serve.env.A=a b", "--set", "ipc=host", "-o", "lab-serve.service")
+    variables = {"ENVGEN_BUILD__MAX_JOBS": "3", "ENVGEN_MEMORY_FLOOR": "4GiB", "ENVGEN_OTHER": "x"}
+    project.envgen("export", "systemd", "serve", "-f", "sub/../second.yaml", *words, env=variables)
+    text = (project.root / "lab-serve.service").read_text()
+    options = f'"--file" "{project.root}/second.yaml" "--set" "services.serve.env.A=a b" "--set" "ipc=host"'
+    for verb in ("up", "down"):
+        assert f'"{verb}" "serve" "--profile" "prod" {options}' in text
+    assert 'Environment="ENVGEN_BUILD__MAX_JOBS=3"\nEnvironment="ENVGEN_MEMORY_FLOOR=4GiB"\nExecStart' in text
+    assert verified(project.root / "lab-serve.service") == ""
+
+
 def test_what_systemd_would_refuse_is_seen_by_it(tmp_path: Path) -> None:
     """The check above can fail."""
     unit = tmp_path / "bad.service"

@@ -11,6 +11,7 @@ from envgen.app.session import Session
 from envgen.app.status import look
 from envgen.cli.common import answer, reporting
 from envgen.cli.services.running import code_of, endings, listing
+from envgen.profile.model import Profile
 from envgen.text import first_of, short_id, size, table
 
 CHANGES = 12  # at most this many changes since the build are shown; --json has all
@@ -29,10 +30,10 @@ def command(session: Session) -> int:
       envgen status -p prod --json
     """
     found = look(session)
-    return answer(found, _screen(found), code_of(found["containers"]))
+    return answer(found, _screen(found, session.profile()), code_of(found["containers"]))
 
 
-def _screen(found: Mapping[str, Any]) -> Iterator[str]:
+def _screen(found: Mapping[str, Any], profile: Profile) -> Iterator[str]:
     others = f"; others: {', '.join(found['others'])}" if found["others"] else ""
     yield f"profile     {found['profile']} ({found['mode']}) of {found['file']}{others}"
     trouble = found["engine"]["error"]
@@ -44,7 +45,7 @@ def _screen(found: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"            {line}" for line in first_of(changes, CHANGES))
     yield f"lock        {_lock(found['lock'])}"
     if found["drift"]:
-        yield f"files       out of date: {', '.join(found['drift'])}; update with: envgen render"
+        yield f"files       out of date: {', '.join(found['drift'])}; update with: {profile.render_command}"
     if build := found["last_build"]:
         yield f"last build  {build['log']}: {build['ended'] or 'not finished: running, or killed'}"
     if run := found["last_run"]:
@@ -56,7 +57,7 @@ def _screen(found: Mapping[str, Any]) -> Iterator[str]:
         for name, lines in found["differences"].items():
             yield from (f"{name}: {line}" for line in lines)
     elif not trouble:
-        yield f"containers  none; start with: envgen up --profile {found['profile']}"
+        yield f"containers  none; start with: envgen up {profile.chosen}"
     if found["checkouts"]:
         rows = [(str(one["name"]), _checkout(one), str(one["path"])) for one in found["checkouts"]]
         yield from ("", *table([("checkout", "state", "folder"), *rows]))

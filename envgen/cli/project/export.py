@@ -109,7 +109,8 @@ def devcontainer(session: Session, service: str | None, output: Path | None) -> 
     """
     profile, root = session.profile(local=False), session.loaded(local=False).project.root
     folder = os.path.relpath((output or root / ".devcontainer" / "x").resolve().parent, root.resolve())
-    found = exports.devcontainer(profile, _named(profile, service), folder)
+    file = session.loaded(local=False).project.file.name  # the editor's folder is the project's
+    found = exports.devcontainer(profile, _named(profile, service), folder, session.again(file))
     if not (root / profile.compose_file).is_file():
         progress(f"note: the editor reads {profile.compose_file}, which does not exist yet: run `envgen render`")
     return _deliver(exports.DEVCONTAINER_HEAD + exports.as_json(found), output)
@@ -125,7 +126,7 @@ def systemd(session: Session, service: str | None, output: Path | None) -> int:
 
     SERVICE defaults to the first one. The unit waits for Docker and the network, tries at most three times an hour, and
     stops the service when the machine shuts down. It runs as your user, in this folder, on the Docker Engine that this
-    shell uses. It reads secrets from `.env` in this folder.
+    shell uses, with the same --file, --set and ENVGEN_ variables. It reads secrets from `.env` in this folder.
 
     \b
     Examples:
@@ -137,6 +138,10 @@ def systemd(session: Session, service: str | None, output: Path | None) -> int:
     script = Path(sys.executable).with_name("envgen")
     program = [str(script)] if os.access(script, os.X_OK) else [sys.executable, "-m", "envgen"]
     user = pwd.getpwuid(caller()[0]).pw_name
-    engine = {key: os.environ[key] for key in ENGINE if os.environ.get(key)}  # a unit does not inherit this shell's
-    text = exports.systemd(profile, name, program=program, folder=str(root), user=user, engine=engine)
+    # A unit inherits nothing of this shell.
+    environment = {key: os.environ[key] for key in ENGINE if os.environ.get(key)} | session.variables()
+    options = session.again(str(session.loaded().project.file))
+    text = exports.systemd(
+        profile, name, program=program, folder=str(root), user=user, environment=environment, options=options
+    )
     return _deliver(text, output)

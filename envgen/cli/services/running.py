@@ -465,7 +465,7 @@ def logs(
         profile = session.profile()
         raise NotFoundError(
             f"no containers for {_described(profile, names)}",
-            hint=" ".join(["envgen up --profile", profile.name, *names]),
+            hint=" ".join(["envgen up", profile.chosen, *names]),
         )
     alone = len(names) == 1
     given = {

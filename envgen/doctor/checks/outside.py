@@ -158,7 +158,7 @@ def refused(context: Context, _engine: EngineInfo) -> Judged:
     if context.container is not None and context.container.state == "running":
         return None
     for problem in context.refused:
-        cure = Remedy(problem.hint or f"envgen up -p {context.profile.name} {context.service}")
+        cure = Remedy(problem.hint or f"envgen up {context.service} {context.profile.chosen_variant}")
         yield error(problem.message, f"service {context.service}", "what `envgen up` needs", cure, case="refused")
     return ok(f"`envgen up {context.service}` finds what it needs on this machine")
 
@@ -168,7 +168,7 @@ def weights(context: Context, _engine: EngineInfo) -> Judged:
     """The weights of services are complete, and at the locked commit."""
     for service, problems in context.weights.items():
         for problem in problems:
-            cure = Remedy(problem.hint or f"envgen model check {service} -p {context.profile.name}")
+            cure = Remedy(problem.hint or f"envgen model check {service} {context.profile.chosen}")
             yield error(problem.message, f"service {service}", "all files of the model", cure, case="not-whole")
         if not problems:
             yield ok(f"the weights of {service} are complete")

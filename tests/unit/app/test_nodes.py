@@ -20,7 +20,7 @@ SERVICE = Service(command=("vllm", "serve", "/models/m"))
 
 def test_doctor_reports_the_machines_of_a_cluster_in_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
     services = {"serve": replace(SERVICE, cluster=Cluster(nodes=("one", "two"))), "dev": SERVICE}
-    profile: Any = SimpleNamespace(name="prod", services=services)
+    profile: Any = SimpleNamespace(name="prod", chosen="--profile prod", services=services)
     answers = [
         finding(Severity.OK, ("one",), "Docker 29"),
         finding(Severity.WARNING, ("one", "two"), "slow", "is it the right interface?"),
@@ -30,7 +30,7 @@ def test_doctor_reports_the_machines_of_a_cluster_in_its_own_words(monkeypatch: 
     ok, warning, error = doctor._machines(Subject(Deployment(profile, Path())))
     assert ok.title == "one: Docker 29" and ok.severity is Severity.OK
     assert warning.severity is Severity.WARNING and (warning.title, warning.seen) == ("serve on one and two", "slow")
-    assert warning.remedy == Remedy("envgen nodes check serve -p prod")
+    assert warning.remedy == Remedy("envgen nodes check serve --profile prod")
     assert error.severity is Severity.ERROR and error.seen == "the image x is not there"
-    assert error.remedy == Remedy("envgen nodes push --image")
+    assert error.remedy == Remedy("envgen nodes push --image --profile prod")
     assert doctor._machines(Subject(Deployment(profile, Path()), "dev")) == []

@@ -12,6 +12,7 @@ import yaml
 from bad_project_files import HEAD
 
 from envgen.__main__ import main
+from envgen.app.session import Session
 from envgen.profile.load import load_project, select
 from envgen.profile.model import Profile
 
@@ -216,3 +217,14 @@ def test_what_the_starter_says_of_the_local_file_works_when_it_is_typed(
     profiles = load_project(file=file).project.profiles
     assert str(profiles["dev"].sources["vllm"].origin.checkout) == "~/src/vllm"
     assert "warning" not in capsys.readouterr().err
+
+
+def test_hints_repeat_the_file_and_the_values(tmp_path: Path) -> None:
+    """`lock` and `render` write for everybody, and take no --set."""
+    text = "version: 1\nname: t\nprofiles: {p: {mode: production, base: {image: a:1}, gpu: none}}\n"
+    (tmp_path / "second.yaml").write_text(text)
+    file = str(tmp_path / "second.yaml")
+    profile = Session(tmp_path / "second.yaml", "p", ("ipc=host",)).profile()
+    assert profile.chosen == f"--profile p --file {file} --set ipc=host"
+    assert profile.lock_command == f"envgen lock --profile p --file {file}"
+    assert profile.render_command == f"envgen render --file {file}"

@@ -61,6 +61,13 @@ def test_an_editor_attaches_to_what_envgen_starts(folder: Path) -> None:
     assert "['vllm']" in found["postCreateCommand"][2]
 
 
+def test_an_editor_starts_the_same_file_and_values(folder: Path) -> None:
+    (folder / "envgen.yaml").rename(folder / "second.yaml")
+    found = exported("dev", "-f", "second.yaml", "--set", "ipc=host")
+    options = ["--profile", "dev", "--file", "second.yaml", "--set", "ipc=host"]
+    assert found["initializeCommand"] == ["envgen", "up", "dev", *options]
+
+
 def test_a_built_image_has_the_base_image_s_python(folder: Path) -> None:
     found = exported("-p", "prod")
     assert found["service"] == "serve" and "postCreateCommand" not in found
