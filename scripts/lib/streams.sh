@@ -59,6 +59,7 @@ stream() {
     rm -f "$folder/$number.pid"
     printf 'stream %s, second %s to %s: %s: %s\n' "$number" "$began" "$SECONDS" "$group" \
       "$(tail -n 1 "$log" | tr -d '=')" >&2
+    grep '^CANARY: ' "$log" >>"$folder/canary" || true
     printf '%5s s  %5s to %5s, stream %s  %s\n' $((SECONDS - began)) "$began" "$SECONDS" "$number" "$group" >>"$folder/seconds"
     if [ "$code" != 0 ]; then
       failed=1
@@ -79,6 +80,10 @@ run_streams() {
   streams=()
   step "seconds of each group"
   sort -rn "$1/seconds" >&2
+  if [ -s "$1/canary" ]; then
+    step "a new release can't be asked"
+    cat "$1/canary" >&2
+  fi
   for log in "$1"/*.failed; do
     [ ! -e "$log" ] || { step "failed: $(basename "${log%.failed}")"; cat "$log"; }
   done

@@ -19,7 +19,7 @@ from typing import Any
 
 import forked
 import pytest
-from releases import CACHE, FILES, NOT_HERE, PROFILES, SHIPPED, SHIPPED_PROFILES, TOP, Warm, environment
+from releases import CACHE, FILES, NOT_HERE, PROFILES, SHIPPED, SHIPPED_PROFILES, TOP, Warm, environment, with_path
 
 from envgen.app.predict import vllm_words
 from envgen.profile.load import load_project
@@ -85,15 +85,7 @@ def patched(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(CACHE / "0.14.0" / "src", tree, ignore=shutil.ignore_patterns(".git", "csrc", "tests", "docs"))
     for patch in sorted((TOP / "patches" / "vllm").glob("*.patch")):
         subprocess.run(["patch", "-p1", "-s", "-i", patch], cwd=tree, check=True)
-    return _with_path(warm("0.14.0"), tree, tmp_path_factory.mktemp("program"))
-
-
-def _with_path(python: Path, tree: Path, folder: Path) -> Path:
-    """A Python that finds modules in ``tree`` first."""
-    program = folder / "python"
-    program.write_text(f'#!/bin/sh\nPYTHONPATH={tree} exec {python} "$@"\n', encoding="utf-8")
-    program.chmod(0o755)
-    return program
+    return with_path(warm("0.14.0"), tree, tmp_path_factory.mktemp("program"))
 
 
 def test_the_old_default_is_refused(warm: Warm, predict: Predict) -> None:

@@ -25,7 +25,6 @@ MODULES = (
     "torch._inductor.lowering", "torch._inductor.compile_fx", "torch._dynamo.repro.after_dynamo",
     "transformers.models.auto.image_processing_auto", "transformers.models.auto.modeling_auto",
     "vllm.engine.arg_utils", "vllm.model_executor.layers.fused_moe", "vllm.model_executor.models",
-    "vllm.entrypoints.openai.cli_args", "vllm.entrypoints.launchers.cli_args",
     "flashinfer", "flashinfer.fused_moe", "compressed_tensors.quantization",
 )  # fmt: skip
 
@@ -54,6 +53,8 @@ def prepare(request: Any, found: Any, folder: str) -> None:
     for name in MODULES:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    with contextlib.suppress(release.NotAskable):
+        release.named("parser")
     sys.stdout.flush()
 
 

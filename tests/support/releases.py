@@ -33,22 +33,21 @@ FILES = {name: project.file for project in PROJECTS for name in project.profiles
 SHIPPED_PROFILES = {name: profile for project in PROJECTS for name, profile in project.profiles.items()}
 
 
-def _release(profile: Profile, source: str) -> str:
+def _release(profile: Profile) -> str:
     """The release that a shipped profile builds, takes as a wheel, or has as a checkout; "" for a commit."""
-    origin, binaries = profile.sources[source].origin, profile.sources[source].binaries
+    origin, binaries = profile.sources["vllm"].origin, profile.sources["vllm"].binaries
     if origin.kind == "checkout" and binaries is None:
-        return _release(SHIPPED_PROFILES["fork" if profile.name == "forkdev" else "source"], source)
+        return _release(SHIPPED_PROFILES["fork" if profile.name == "forkdev" else "source"])
     pin = binaries or origin.wheel or origin.pypi
     found = pin.version if pin else (origin.ref or "").removeprefix("v")
     return found if re.match(r"\d+\.\d", found) else ""
 
 
 # Shipped profile -> its release of vLLM. A profile that is added or changed is asked without a word here.
-PROFILES = {name: _release(profile, "vllm") for name, profile in SHIPPED_PROFILES.items()}
+PROFILES = {name: _release(profile) for name, profile in SHIPPED_PROFILES.items()}
 # A commit is on no package index: `envgen predict` asks it in the image that a user builds.
 NOT_HERE = {name for name, version in PROFILES.items() if not version}
-# Release -> FlashInfer's release beside it.
-RELEASES = {version: _release(SHIPPED_PROFILES[name], "flashinfer") for name, version in PROFILES.items() if version}
+RELEASES = tuple(dict.fromkeys(version for version in PROFILES.values() if version))
 # The servers of those projects, by profile and variant, but for those that are not here.
 SHIPPED = [
     (name, variant, service)
@@ -74,8 +73,16 @@ Ask = Callable[[str, Mapping[str, Mapping[str, Any]]], Answers]
 def environment(version: str) -> Path:
     """The Python of a release, made where it is not there."""
     folder = CACHE / version
-    subprocess.run([TOP / "scripts" / "predict-env", version, folder, RELEASES[version]], check=True)
+    subprocess.run([TOP / "scripts" / "predict-env", version, folder], check=True)
     return folder / "bin" / "python"
+
+
+def with_path(python: Path, tree: Path, folder: Path) -> Path:
+    """A Python that finds modules in ``tree`` first."""
+    program = folder / "python"
+    program.write_text(f'#!/bin/sh\nPYTHONPATH={tree} exec {python} "$@"\n', encoding="utf-8")
+    program.chmod(0o755)
+    return program
 
 
 @pytest.fixture(scope="session")

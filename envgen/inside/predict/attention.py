@@ -22,7 +22,7 @@ def ask_attention(config: Any, found: Doc) -> Doc:
     parallel = config.parallel_config
     shared: Doc = {
         "head_size": model.get_head_size(), "dtype": model.dtype, "kv_cache_dtype": cache.cache_dtype,
-        "block_size": cache.block_size, "use_mla": bool(model.use_mla), "has_sink": found["model"]["sinks"],
+        "block_size": cache.block_size, "use_mla": bool(model.use_mla), "has_sink": found["model"].get("sinks", False),
         "use_sparse": hasattr(text, "index_topk"), "num_heads": model.get_num_attention_heads(parallel),
         "use_mm_prefix": bool(getattr(model, "is_mm_prefix_lm", False)), "attn_type": None,
         "is_attention_free": bool(getattr(model, "is_attention_free", False)), "use_v1": True,

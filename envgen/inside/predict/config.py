@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import importlib
 import importlib.util
@@ -9,7 +10,7 @@ import json
 import os
 import re
 import sys
-from typing import Any, Dict, Optional
+from typing import Any, Callable, Dict, Optional, Tuple
 
 from envgen.inside.predict.release import (
     INSPECTED,
@@ -29,22 +30,48 @@ LARGEST_CONFIG = 4 << 20  # bytes; released models have a few KiB
 
 
 def parsed(request: Doc, found: Doc) -> Any:
-    """The arguments of `vllm serve`, parsed by the release itself."""
-    found["asked"]["parser"], make = named("parser")
-    parser = make(named("parser class")[1]())
+    """The arguments of `vllm serve`, parsed by the release itself.
+
+    Without its parser that question is open, and the arguments of the engine alone are read, for the other questions.
+    """
+    words = list(request["words"])
+    try:
+        found["asked"]["parser"], parser = serve_parser()
+    except NotAskable as why:
+        found["unasked"].append({"step": "arguments", "why": str(why)})
+        parser = named("arguments")[1].add_cli_args(argparse.ArgumentParser(allow_abbrev=False))
+        known, left = parser.parse_known_args(words)
+        if getattr(known, "model_tag", None) is None and left and not left[0].startswith("-"):
+            known.model_tag = left[0]
+        return known
 
     def refuse(message: str) -> None:
         raise Refused(message)
 
     parser.error = refuse
     try:
-        return parser.parse_args(list(request["words"]))
+        return parser.parse_args(words)
     except Refused:
         raise
     except SystemExit as problem:
         raise Refused("the parser ended with exit code %s" % problem.code) from None
     except Exception as problem:
         raise error_for(problem) from None
+
+
+def serve_parser() -> Tuple[str, Any]:
+    """(place, parser) of `vllm serve`: by the function that the command calls, or else by the command itself."""
+    kind = named("parser class")[1]
+    try:
+        place, make = named("parser")
+        return place, make(kind())
+    except NotAskable as absent:
+        try:
+            place, commands = named("commands")
+            serve = next(one for one in commands() if one.name == "serve")
+            return "%s: serve" % place, serve.subparser_init(kind().add_subparsers())
+        except (NotAskable, StopIteration, AttributeError, TypeError) as odd:
+            raise NotAskable("%s; %s: %s" % (absent, type(odd).__name__, odd)) from None
 
 
 def known_parsers(args: Any, found: Doc) -> None:
@@ -146,13 +173,12 @@ def check_config(place: str) -> None:
 
 def configured(args: Any, found: Doc, lines: Optional[Lines] = None) -> Any:
     """The release's whole configuration, with its own checks; with the model's tokenizer if it is in the cache."""
-    arg_utils = importlib.import_module("vllm.engine.arg_utils")
+    engine = named("arguments")[1]
     inspect_here()
     if not has_triton() and os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1":
         del os.environ["VLLM_USE_V2_MODEL_RUNNER"]
         why = "that runner needs Triton, which is off without a driver"
         found["notes"].append("VLLM_USE_V2_MODEL_RUNNER was left out of the question: %s" % why)
-    engine = getattr(arg_utils, "AsyncEngineArgs", arg_utils.EngineArgs)
     config, odd = None, None
     if has_tokenizer(args):
         try:
@@ -168,19 +194,30 @@ def configured(args: Any, found: Doc, lines: Optional[Lines] = None) -> Any:
             config = engine.from_cli_args(args).create_engine_config()
         except Exception as problem:
             raise error_for(problem, lines) from None
-    model = config.model_config
-    found["quantization"] = str(model.quantization) if model.quantization else None
-    found["kv"] = {"dtype": str(config.cache_config.cache_dtype), "block_size": config.cache_config.block_size}
-    found["model"].update({
-        "architectures": list(getattr(model.hf_config, "architectures", None) or []),
-        "type": str(getattr(model.hf_config, "model_type", "")),
-        "dtype": str(model.dtype).replace("torch.", ""), "head_size": model.get_head_size(), "mla": bool(model.use_mla),
-        "sinks": has_sinks(model),
-    })  # fmt: skip
+    describe(config, found)
+    return config
+
+
+def describe(config: Any, found: Doc) -> None:
+    """Add what the configuration says of the model and its cache; a fact that this release does not have is unasked."""
+    model, cache = config.model_config, config.cache_config
+    hf = getattr(model, "hf_config", None)
+    facts: Dict[str, Callable[[], Any]] = {
+        "architectures": lambda: list(getattr(hf, "architectures", None) or []),
+        "type": lambda: str(getattr(hf, "model_type", "")),
+        "dtype": lambda: str(model.dtype).replace("torch.", ""), "head_size": model.get_head_size,
+        "mla": lambda: bool(model.use_mla), "sinks": lambda: has_sinks(model),
+    }  # fmt: skip
+    found["quantization"] = str(model.quantization) if getattr(model, "quantization", None) else None
+    found["kv"] = {"dtype": str(getattr(cache, "cache_dtype", "")), "block_size": getattr(cache, "block_size", None)}
+    for name, fact in facts.items():
+        try:
+            found["model"][name] = fact()
+        except Exception as odd:
+            found["unasked"].append({"step": "model", "why": "%s: %s: %s" % (name, type(odd).__name__, odd)})
     found["config_line"] = config_line(config)
     with contextlib.suppress(Exception):  # another release: memory is not estimated then
         found["size"] = size_of(config, found)
-    return config
 
 
 def text_of(config: Doc) -> Doc:

@@ -8,7 +8,7 @@ import re
 import traceback
 from typing import Any, Dict, Optional, Tuple
 
-from envgen.inside.predict.release import NotAskable, Refused, accepted, asked_for, is_refusal, message_of, named
+from envgen.inside.predict.release import NotAskable, Refused, asked_for, is_refusal, message_of, named
 
 Doc = Dict[str, Any]
 EXPERTS = "model.layers.3.mlp.experts"  # a layer that no model treats specially
@@ -22,14 +22,7 @@ def ask_moe(config: Any, found: Doc) -> Optional[Doc]:
         return None  # a dense model
     wanted = asked_for(config, "kernel_config", "moe_backend")
     try:
-        if "gpt_oss" in str(text.model_type) and "mxfp4" in str(found["quantization"]):
-            where, select = named("mxfp4")
-            if where.endswith("get_mxfp4_backend"):
-                chosen = select(**accepted(select, {"with_lora_support": config.lora_config is not None}))
-            else:
-                chosen = select(layer(config, int(experts), text))[0]
-        else:
-            where, chosen = experts_method(config, int(experts), text)
+        where, chosen = experts_method(config, int(experts), text)
     except NotAskable:
         raise
     except Exception as odd:
@@ -51,11 +44,10 @@ def lacks_compiled(problem: BaseException, found: Doc) -> bool:
 
 def experts_method(config: Any, experts: int, text: Any) -> Tuple[str, Any]:
     """The release's own quantization creates the method of a layer of experts, which asks the oracle for kernels."""
-    fused: Any = importlib.import_module("vllm.model_executor.layers.fused_moe")
     try:
-        kind: Any = importlib.import_module("vllm.model_executor.layers.fused_moe.routed_experts").RoutedExperts
-    except ImportError:
-        kind = fused.FusedMoE
+        kind = named("experts")[1]
+    except NotAskable:
+        kind = named("older experts")[1]
     described = layer(config, experts, text)
     empty_layer: Any = type(kind.__name__, (kind,), {"__init__": importlib.import_module("torch").nn.Module.__init__})()
     values = {"moe_config": described, "moe_parallel_config": described.moe_parallel_config, "activation": "silu",
@@ -70,8 +62,7 @@ def experts_method(config: Any, experts: int, text: Any) -> Tuple[str, Any]:
     quantization = config.quant_config
     method = quantization.get_quant_method(empty_layer, EXPERTS) if quantization is not None else None
     if method is None:
-        unquantized: Any = importlib.import_module("vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method")
-        method = unquantized.UnquantizedFusedMoEMethod(described)
+        method = named("plain experts")[1](described)
     where = "%s.%s" % (type(method).__module__, type(method).__name__)
     for name, value in vars(method).items():
         if name.endswith("_backend") and hasattr(value, "name"):
@@ -90,9 +81,8 @@ def single_gpu(kind: Any) -> Any:
 
 def layer(config: Any, experts: int, text: Any) -> Any:
     """The configuration of one layer of experts, from the model's config.json."""
-    moe = importlib.import_module("vllm.model_executor.layers.fused_moe.config")
-    parallel = config.parallel_config
-    split = single_gpu(moe.FusedMoEParallelConfig)
+    kind, parallel = named("experts config")[1], config.parallel_config
+    split = single_gpu(named("experts parallel")[1])
     size = int(parallel.tensor_parallel_size)
     expert_parallel = bool(getattr(parallel, "enable_expert_parallel", False)) and size > 1
     if size > 1:
@@ -110,16 +100,16 @@ def layer(config: Any, experts: int, text: Any) -> Any:
         "hidden_dim": int(getattr(text, "moe_latent_size", None) or text.hidden_size),
         "intermediate_size": intermediate,
         "intermediate_size_per_partition": intermediate // (1 if expert_parallel else size), "device": "cuda",
-        "is_act_and_mul": gated, "routing_method": moe.RoutingMethodType.Renormalize,
+        "is_act_and_mul": gated, "routing_method": named("routing")[1].Renormalize,
         "in_dtype": config.model_config.dtype,
         "swiglu_limit": None if gpt_oss else getattr(text, "swiglu_limit", None),
         "has_bias": gpt_oss, "moe_parallel_config": split, "is_lora_enabled": config.lora_config is not None,
         "moe_backend": getattr(getattr(config, "kernel_config", None), "moe_backend", "auto"),
     }  # fmt: skip
-    fields = {name: one for name, one in moe.FusedMoEConfig.__dataclass_fields__.items() if one.init}
+    fields = {name: one for name, one in kind.__dataclass_fields__.items() if one.init}
     if "activation" in fields:
-        kinds: Any = importlib.import_module("vllm.model_executor.layers.fused_moe.activation").MoEActivation
+        kinds = named("activation")[1]
         tanh = getattr(kinds, "GELU_TANH", kinds.GELU)
         known = {"relu2": "RELU2_NO_MUL", "gelu": "GELU", "silu": "SILU", "swish": "SILU"}
         values["activation"] = kinds.SWIGLUOAI if gpt_oss else tanh if "tanh" in act else getattr(kinds, known[act])
-    return moe.FusedMoEConfig(**{name: value for name, value in values.items() if name in fields})
+    return kind(**{name: value for name, value in values.items() if name in fields})

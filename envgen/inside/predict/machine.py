@@ -13,6 +13,7 @@ import subprocess
 import sys
 from typing import Any, Dict, Iterator, List, Optional
 
+from envgen.inside.common import read_text
 from envgen.inside.predict.release import NotAskable
 
 Doc = Dict[str, Any]
@@ -121,9 +122,8 @@ def answer_no(found: Doc) -> None:
     """On import vLLM asks its compiled code what it supports: answer no where that code is missing."""
     torch = importlib.import_module("torch")
     package = os.path.dirname(found["vllm"]["file"])
-    with open(os.path.join(package, "_custom_ops.py"), encoding="utf-8") as file:
-        questions = sorted(set(re.findall(r"torch\.ops\.(_C\w*)\.(\w*support\w*)\(", file.read())))
-    for space, name in questions:
+    texts = read_text(os.path.join(package, "_custom_ops.py"), 4 << 20)  # empty where a release has no such file
+    for space, name in sorted(set(re.findall(r"torch\.ops\.(_C\w*)\.(\w*support\w*)\(", texts))):
         holder = getattr(torch.ops, space)
         if not hasattr(holder, name):
             setattr(holder, name, lambda *_: False)

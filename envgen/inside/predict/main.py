@@ -9,6 +9,7 @@ import contextlib
 import glob
 import logging
 import os
+import re
 import sys
 import tempfile
 from typing import Any, Dict, Iterator
@@ -41,6 +42,7 @@ def ask_all(request: Doc, found: Doc, lines: Lines, folder: str) -> None:
         why = "a build for CPUs, which has no kernels for a GPU"
         found["unasked"].append({"step": "this vLLM", "why": why})
         return
+    lines.step = "platform"
     driver(found, folder)
     unloadable(found)
     platform = set_platform(request, found)
@@ -114,8 +116,9 @@ def offline(lines: Lines) -> bool:
 
 def forget() -> None:
     """Clear the release's caches of FlashInfer's state, of its choices and of messages logged once."""
-    for name in ("vllm.utils.flashinfer", "vllm.v1.attention.selector", "vllm.v1.attention.backends.utils",
-                 "vllm.platforms.cuda", "vllm.logger"):  # fmt: skip
-        for one in list(vars(sys.modules.get(name, sys)).values()):
+    for name, module in list(sys.modules.items()):
+        if not (name.startswith("vllm.") and re.search(r"flashinfer|attention|platforms|logger", name)):
+            continue
+        for one in list(vars(module).values()):
             if type(one).__name__ == "_lru_cache_wrapper":  # a platform reports any attribute
                 one.cache_clear()

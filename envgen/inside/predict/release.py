@@ -1,7 +1,4 @@
-"""The functions of the installed vLLM, its refusals and its log.
-
-Functions move between releases: ``PLACES`` has all known places, newest first. Each answer names the one it used.
-"""
+"""The functions of the installed vLLM, its refusals and its log. Each answer names the function it used."""
 
 from __future__ import annotations
 
@@ -16,25 +13,9 @@ import sys
 import traceback
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
+from envgen.inside.predict.uses import THINGS, origins
+
 Doc = Dict[str, Any]
-PLACES = {
-    # The parser of `vllm serve`: 0.32, then 0.11 to 0.31.
-    "parser": (("vllm.entrypoints.launchers.cli_args", "make_arg_parser"),
-               ("vllm.entrypoints.openai.cli_args", "make_arg_parser")),
-    "parser class": (("vllm.utils.argparse_utils", "FlexibleArgumentParser"), ("vllm.utils", "FlexibleArgumentParser")),
-    # 0.14 and later, then 0.11 to 0.13.
-    "attention": (("vllm.v1.attention.selector", "get_attn_backend"), ("vllm.attention.selector", "get_attn_backend")),
-    "layout": (("vllm.v1.attention.backends.utils", "get_kv_cache_layout"),),
-    # The oracle of 0.19 and later, then the function of 0.18 and earlier.
-    "mxfp4": (("vllm.model_executor.layers.fused_moe.oracle.mxfp4", "select_gpt_oss_mxfp4_moe_backend"),
-              ("vllm.model_executor.layers.fused_moe.oracle.mxfp4", "select_mxfp4_moe_backend"),
-              ("vllm.model_executor.layers.quantization.mxfp4", "get_mxfp4_backend")),
-    "model": (("vllm.model_executor.model_loader.utils", "initialize_model"),),
-    "set config": (("vllm.config", "set_current_vllm_config"),),
-    "reasoning-parser": (("vllm.reasoning", "ReasoningParserManager"),),
-    "tool-call-parser": (("vllm.tool_parsers", "ToolParserManager"),
-                         ("vllm.entrypoints.openai.tool_parsers", "ToolParserManager")),
-}  # fmt: skip
 LINES = 400  # of the release's own log
 STDLIB = os.path.dirname(os.__file__) + os.sep
 INSPECTED: List[str] = []  # why a model's class could not be imported
@@ -150,20 +131,25 @@ def recording(answers: Doc, lines: Lines) -> Iterator[None]:
 
 
 def named(what: str) -> Tuple[str, Any]:
-    """(place, function): the first place that exists in this release."""
-    for place, name in PLACES[what]:
+    """(place, function) of a thing of this release: see ``uses``. NotAskable, with what was not found, without it."""
+    thing, tried, reasons = THINGS[what], [], []
+    package = os.path.dirname(str(sys.modules["vllm"].__file__))
+    for place in origins(thing, package):
+        if place in tried:
+            continue
+        tried.append(place)
         try:
             module = importlib.import_module(place)
-        except ModuleNotFoundError as problem:
-            if not place.startswith(str(problem.name)):
-                raise NotAskable("import %s: %s" % (place, problem)) from None
-            continue
         except Exception as problem:
-            raise NotAskable("import %s: %s: %s" % (place, type(problem).__name__, problem)) from None
-        if hasattr(module, name):
-            return "%s.%s" % (place, name), getattr(module, name)
-    known = ", ".join("%s.%s" % one for one in PLACES[what])
-    raise NotAskable("this release has none of: %s" % known)
+            gone = isinstance(problem, ModuleNotFoundError) and place.startswith(str(problem.name))
+            if not gone:
+                reasons.append("import %s: %s: %s" % (place, type(problem).__name__, problem))
+            continue
+        if hasattr(module, thing.name):
+            return "%s.%s" % (place, thing.name), getattr(module, thing.name)
+    if reasons:
+        raise NotAskable("; ".join(reasons))
+    raise NotAskable("this release has no %s: looked in what imports it, and in %s" % (thing.name, ", ".join(tried)))
 
 
 def accepted(function: Any, values: Doc) -> Doc:

@@ -1,0 +1,104 @@
+"""Finds functions of a release where the release itself uses them, by reading its source.
+
+A function that moves between releases still has its users: they import it from its new place. Modules that had it are
+the last resort.
+"""
+
+from __future__ import annotations
+
+import ast
+import collections
+import glob
+import os
+from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+LARGEST = 4 << 20  # bytes of a source file; the largest of 0.33.0 has 0.4 MiB
+
+
+class Thing(NamedTuple):
+    """A function or class: its name, the files of the package that use it (glob patterns), and modules that had it."""
+
+    name: str
+    users: Tuple[str, ...]
+    places: Tuple[str, ...] = ()
+
+
+MOE = ("model_executor/layers/quantization/*.py", "model_executor/layers/fused_moe/*.py")
+THINGS: Dict[str, Thing] = {
+    "parser": Thing("make_arg_parser", ("entrypoints/cli/serve.py",), (
+        "vllm.entrypoints.common.cli_args", "vllm.entrypoints.launchers.cli_args", "vllm.entrypoints.openai.cli_args")),
+    "commands": Thing("cmd_init", ("entrypoints/cli/serve.py",), ("vllm.entrypoints.cli.serve",)),
+    "parser class": Thing("FlexibleArgumentParser", ("entrypoints/cli/serve.py", "entrypoints/cli/main.py"), (
+        "vllm.utils.argparse_utils", "vllm.utils")),
+    "arguments": Thing("AsyncEngineArgs", ("entrypoints/cli/serve.py", "v1/engine/async_llm.py"), (
+        "vllm.engine.arg_utils",)),
+    "attention": Thing("get_attn_backend", ("model_executor/layers/attention/*.py", "attention/layer.py"), (
+        "vllm.v1.attention.selector", "vllm.attention.selector")),
+    "layout": Thing("get_kv_cache_layout", ("v1/attention/backends/*.py",), ("vllm.v1.attention.backends.utils",)),
+    "experts": Thing("RoutedExperts", MOE, ("vllm.model_executor.layers.fused_moe.routed_experts",)),
+    "older experts": Thing("FusedMoE", MOE, ("vllm.model_executor.layers.fused_moe",)),
+    "plain experts": Thing("UnquantizedFusedMoEMethod", MOE, (
+        "vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method",)),
+    "experts config": Thing("FusedMoEConfig", MOE, ("vllm.model_executor.layers.fused_moe.config",)),
+    "experts parallel": Thing("FusedMoEParallelConfig", MOE, ("vllm.model_executor.layers.fused_moe.config",)),
+    "routing": Thing("RoutingMethodType", MOE, ("vllm.model_executor.layers.fused_moe.config",)),
+    "activation": Thing("MoEActivation", MOE, ("vllm.model_executor.layers.fused_moe.activation",)),
+    "model": Thing("initialize_model", ("model_executor/model_loader/*.py",), (
+        "vllm.model_executor.model_loader.utils",)),
+    "set config": Thing("set_current_vllm_config", ("v1/worker/*.py",), ("vllm.config",)),
+    "reasoning-parser": Thing("ReasoningParserManager", ("entrypoints/cli/serve.py", "reasoning/*.py"), (
+        "vllm.reasoning",)),
+    "tool-call-parser": Thing("ToolParserManager", (
+        "entrypoints/launchers/api_server/*.py", "entrypoints/openai/*.py"), (
+        "vllm.tool_parsers", "vllm.entrypoints.openai.tool_parsers")),
+}  # fmt: skip
+
+
+def origins(thing: Thing, package: str) -> Iterator[str]:
+    """The modules that may have the thing: what its users import, what other modules import most, where it was.
+
+    ``package``: the folder of vLLM.
+    """
+    given: List[str] = []
+    for pattern in thing.users:
+        for path in sorted(glob.glob(os.path.join(package, *pattern.split("/")))):
+            given.append(origin(thing.name, path, package) or "")
+    found = [module for module, _ in collections.Counter(filter(None, given)).most_common()]
+    for module in found:
+        yield module
+    others: "collections.Counter[str]" = collections.Counter()
+    for folder, _, files in os.walk(package):
+        for name in files:
+            if name.endswith(".py"):
+                others[origin(thing.name, os.path.join(folder, name), package) or ""] += 1
+    del others[""]
+    ranked = others.most_common()
+    if ranked and (len(ranked) == 1 or ranked[0][1] > ranked[1][1]) and ranked[0][0] not in found:
+        yield ranked[0][0]
+    for module in thing.places:
+        yield module
+
+
+def origin(name: str, path: str, package: str) -> Optional[str]:
+    """The module from which a source file takes ``name``: what it imports, or itself; None if it does not have it."""
+    try:
+        if os.path.getsize(path) > LARGEST:
+            return None
+        with open(path, "rb") as file:
+            text = file.read()
+        if name.encode() not in text:
+            return None
+        tree = ast.parse(text)
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    inner = os.path.relpath(path, package)[: -len(".py")].split(os.sep)
+    own = ["vllm"] + (inner[:-1] if inner[-1] == "__init__" else inner)
+    around = ["vllm"] + inner[:-1]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and any(one.name == name for one in node.names):
+            above = around[: len(around) - node.level + 1] if node.level else []
+            return ".".join(above + ([node.module] if node.module else []))
+    defined = (ast.FunctionDef, ast.ClassDef)
+    if any(isinstance(node, defined) and node.name == name for node in tree.body):
+        return ".".join(own)
+    return None
