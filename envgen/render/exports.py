@@ -279,14 +279,15 @@ StartLimitIntervalSec=1h
 StartLimitBurst=3
 
 [Service]
-Type=oneshot
-RemainAfterExit=yes
+Type=notify
+NotifyAccess=all
 User={user}
 WorkingDirectory={folder}
 {environment}ExecStart={start}
 ExecStop={stop}
 Restart=on-failure
 RestartSec=30s
+SuccessExitStatus=130 143
 TimeoutStartSec={patience}s
 TimeoutStopSec=5min
 
@@ -309,7 +310,7 @@ def systemd(
     ready = profile.services[name].ready
     return _UNIT.format(
         title=_plain(f"{name} of {profile.compose_name}"), user=_plain(user), folder=_plain(folder),
-        start=_words([*program, "up", *chosen, *varied]), stop=_words([*program, "down", *chosen]),
+        start=_words([*program, "up", *chosen, *varied, "--stay"]), stop=_words([*program, "stop", *chosen]),
         environment="".join(f"Environment={_quoted(f'{key}={value}')}\n" for key, value in environment.items()),
         patience=(ready.timeout.seconds if ready else 0) + 600,  # of `up` itself, and its checks before
     )  # fmt: skip

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 from pathlib import Path
 
 import pytest
 from projects import Project
+
+from envgen.app.stay import notify_ready
 
 FILE = """\
 version: 1
@@ -44,7 +47,10 @@ def test_systemd_takes_the_unit(tmp_path: Path, name: str) -> None:
     project.envgen("export", "systemd", "serve", "--variant", "fast", "-o", "lab-serve.service")
     unit = project.root / "lab-serve.service"
     text = unit.read_text()
-    assert '"up" "serve" "--profile" "prod" "--variant" "fast"' in text and '"down" "serve" "--profile" "prod"' in text
+    start = '"up" "serve" "--profile" "prod" "--variant" "fast" "--stay"\n'
+    assert start in text and '"stop" "serve" "--profile" "prod"' in text
+    # `up --stay` ends when the server has ended by itself: the unit fails, and starts it again.
+    assert "Type=notify\n" in text and "Restart=on-failure\n" in text and "RemainAfterExit" not in text
     assert "TimeoutStartSec=3000s" in text and "After=docker.service network-online.target" in text
     assert f"WorkingDirectory={str(project.root).replace('%', '%%')}\n" in text
     assert verified(unit) == ""
@@ -92,3 +98,14 @@ def test_a_file_of_somebody_else_stays(tmp_path: Path) -> None:
 
 def test_a_service_that_is_not_there(tmp_path: Path) -> None:
     assert "has no service 'srve'" in made(tmp_path / "x").envgen("export", "systemd", "srve", code=2).err
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+def test_systemd_is_told(tmp_path: Path, abstract: bool) -> None:
+    path = f"\0envgen-{tmp_path}" if abstract else str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+        notify.bind(path)
+        notify_ready("web is ready", {"NOTIFY_SOCKET": path.replace("\0", "@")})
+        assert notify.recv(100) == b"READY=1\nSTATUS=web is ready\n"
+    for other in ({}, {"NOTIFY_SOCKET": ""}, {"NOTIFY_SOCKET": str(tmp_path / "gone")}):
+        notify_ready("web is ready", other)

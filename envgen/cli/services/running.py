@@ -10,10 +10,11 @@ from typing import Any
 
 import click
 
-from envgen.app import nodes, provision, services
+from envgen.app import provision, services
 from envgen.app.build import pull as pull_base
 from envgen.app.places import as_data, changed, each, place_of, places
 from envgen.app.session import Session
+from envgen.app.stay import Stay, notify_ready
 from envgen.cli.common import (
     Count,
     F,
@@ -94,7 +95,7 @@ def command_of(argv: tuple[str, ...]) -> tuple[str, ...]:
 )
 @click.option("--no-predict", is_flag=True, help="Skip asking vLLM which kernels it would choose.")
 @click.option("--recreate", is_flag=True, help="Replace a running container whose settings differ, without asking.")
-@click.option("--stay", is_flag=True, help="With `cluster`: keep watching; if one machine fails, stop all.")
+@click.option("--stay", is_flag=True, help="Keep watching; exit with 5 if it ends by itself (for a systemd unit).")
 def up(
     session: Session, names: tuple[str, ...], yes: bool, build_first: bool, no_wait: bool, timeout: int | None,
     no_predict: bool, recreate: bool, stay: bool,
@@ -118,6 +119,9 @@ def up(
     For a service with `cluster`, the checks of `envgen nodes check` run first; then it starts on all its machines. If
     one machine fails, a crash bundle is saved, and the service is stopped on all.
 
+    --stay keeps watching. It ends with 0 when the service is stopped on purpose. If it ends by itself, and Docker does
+    not start it again (`restart`), a crash bundle is saved (exit code 5). With `cluster`, all machines are watched.
+
     \b
     Examples:
       envgen up serve --yes
@@ -127,8 +131,6 @@ def up(
     """
     if stay and (len(names) != 1 or no_wait):
         raise UsageError("--stay is for one service, without --no-wait")
-    if stay:
-        nodes.choose(session.profile(), names[0])
     warn_of_unused(session)
     if build_first:
         provide(session, provision.to_build(session, names))
@@ -147,7 +149,8 @@ def up(
         raise
     answer(documents[0] if len(names) == 1 else documents)
     if stay:
-        checked[0].group.stay()
+        notify_ready(f"{names[0]} is ready")
+        checked[0].group.stay() if checked[0].ranks else Stay(checked[0].here, names[0], started.container).watch()
     return 0
 
 
