@@ -91,7 +91,7 @@ def request(
     ``claims``: the lines that patches must have added. ``load``: also load the vocabularies, which takes a second.
     """
     sources = profile.sources.values()
-    wheels = {name: wheel_folder(name) for name, source in profile.mounted_sources.items() if source.binaries}
+    wheels = {name: wheel_folder(source) for name, source in profile.mounted_sources.items() if source.binaries}
     if paths is None:
         targets = [source.mount for source in profile.mounted_sources.values()]
         paths = map(str, [*targets, *(cache.path for cache in profile.caches.values())])

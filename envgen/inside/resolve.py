@@ -121,8 +121,10 @@ class Python:
                 opened[item["name"]] = "no release has metadata on its dependencies"
                 continue
             try:
-                prefer = {**together, **kept.get(item["name"], {})}
-                pins = self.one(item, off, prefer if stays(item["name"]) else kept.get(item["name"], {}), later)
+                prefer = kept.get(item["name"], {})
+                if stays(item["name"]) or item["name"].startswith("binaries."):
+                    prefer = {**prefer, **together}  # a name without a version gets what the other steps ask for
+                pins = self.one(item, off, prefer, later)
             except Failed as failure:
                 if not item["needs_metadata"]:
                     raise Failed("%s: %s" % (item["name"], failure)) from None

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from packaging.utils import canonicalize_name
 
 from envgen import files
 from envgen.binding import digest_of
@@ -132,6 +133,13 @@ class ProfileLock:
     def epoch(self) -> int:
         """The time stamp of every file that a build adds: later than all files of the base image."""
         return max(EPOCH, self.base.created + 1 if self.base else 0)
+
+    def version(self, distribution: str) -> str:
+        """The locked version of a Python package; "" where none is locked, or platforms differ."""
+        name = canonicalize_name(distribution)
+        pins = (pin for python in self.python.values() for pins in python.sets.values() for pin in pins)
+        found = {pin.version for pin in pins if pin.name == name}
+        return found.pop() if len(found) == 1 else ""
 
     @property
     def digest(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -151,7 +152,7 @@ def _binaries(here: Report, source: Source) -> None:
         message = "binaries are only for a mounted checkout"
         here.problem("binaries", message, "remove it, or write `origin: {checkout: FOLDER}`", at_key=True)
     if canonicalize_name(source.binaries.name) != canonicalize_name(source.distribution):
-        hint = f"write {source.distribution}=={source.binaries.version}"
+        hint = f"write {replace(source.binaries, name=source.distribution)}"
         here.problem("binaries", f"{source.binaries.name} is another distribution than {source.distribution}", hint)
 
 

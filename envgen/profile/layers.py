@@ -224,6 +224,21 @@ def layered(files: Sequence[tuple[Node, dict[str, Node]]], orders: Mapping[str, 
     return merged
 
 
+def with_binaries(trees: Mapping[str, Node], orders: Mapping[str, list[str]]) -> dict[str, Node]:
+    """``trees`` where a mounted checkout that names no `binaries` has the wheel of the nearest extended profile."""
+    found = dict(trees)
+    for name, tree in trees.items():
+        sources = tree.at(("sources",))
+        for key in sources.items if sources is not None and sources.kind == nodes.MAP else ():
+            source = tree.at(("sources", key))
+            if source is None or "binaries" in source.items or tree.at(("sources", key, "origin", "checkout")) is None:
+                continue
+            above = (trees[one].at(("sources", key, "origin", "wheel")) for one in reversed(orders.get(name, [])[:-1]))
+            if (wheel := next((one for one in above if one is not None), None)) is not None:
+                found[name] = merge(found[name], as_tree(("sources", key, "binaries"), wheel))
+    return found
+
+
 def _laid_over(tree: Node, node: Node) -> Node:
     return merge(tree, node.with_items({k: v for k, v in node.items.items() if k != "extends"}))
 

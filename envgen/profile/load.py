@@ -106,7 +106,7 @@ def load_project(
         varied = varied_tree is not None
         trees[chosen] = layers.overridden(varied_tree or before, overrides)
     loaded = dict[str, Profile]()
-    trees = {key: layers.filled(tree) for key, tree in trees.items()}
+    trees = {key: layers.filled(tree) for key, tree in layers.with_binaries(trees, chains).items()}
     for key, tree in trees.items():
         binding = Binding(partial=partial)
         given = {"name": key, "project": name, "variant": variant if key == chosen and varied else ""}

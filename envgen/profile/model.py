@@ -28,6 +28,7 @@ from envgen.profile.values import (
     MaxJobs,
     Pin,
     PortMapping,
+    WheelPin,
     own_path,
 )
 
@@ -175,7 +176,11 @@ class Origin:
     ref: str | None = key("A branch, tag or commit.", None, item=p.GIT_REF)
     pull: int | None = key("The number of a pull request on GitHub.", None, low=1, high=9_999_999)
     pypi: Pin | None = key("A source distribution on the package index, at an exact version.", None)
-    wheel: Pin | None = key("A built wheel on the package index, at an exact version: nothing is compiled.", None)
+    wheel: WheelPin | None = key(
+        "A built wheel on the package index: nothing is compiled. Without a version: the one that the other sources ask"
+        " for.",
+        None,
+    )
     folder: HostPath | None = key(
         "A folder of this project, copied into the build. The image counts as outdated when a file in it changes.", None
     )
@@ -237,9 +242,9 @@ class Source:
     package: str = key("The name that Python imports.", item=p.MODULE)
     distribution: str = key("The name that pip knows.", item=p.DISTRIBUTION)
     mount: ContainerPath = key("Where its checkout is in the container.")
-    binaries: Pin | None = key(
+    binaries: WheelPin | None = key(
         "The release whose wheel gives a mounted checkout its dependencies and, for vLLM, its compiled modules: nothing"
-        " is compiled.",
+        " is compiled. Unset: the wheel of the profile that this one extends, if any; null: none.",
         None,
     )
     submodule_origins: Mapping[str, Repository] = key(

@@ -337,6 +337,23 @@ class Pin:
 
 
 @dataclass(frozen=True)
+class WheelPin(Pin):
+    """A PyPI distribution whose version (``version``) may be left to what the other sources ask for ("")."""
+
+    PATTERN: ClassVar[str] = r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(==[0-9][A-Za-z0-9.!+_-]*)?$"
+    EXAMPLE: ClassVar[str] = "vllm==0.33.0"
+
+    @classmethod
+    def parse(cls, text: str) -> WheelPin:
+        pattern = r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?:==([0-9][A-Za-z0-9.!+_-]*))?"
+        match = _match(pattern, text, f"a distribution, or one at an exact version; write it like {cls.EXAMPLE}")
+        return cls(match[1], match[2] or "")
+
+    def __str__(self) -> str:
+        return f"{self.name}=={self.version}" if self.version else self.name
+
+
+@dataclass(frozen=True)
 class MaxJobs:
     """How many compilers run at once: a number, or ``auto`` (as many as cores and memory allow, moment by moment)."""
 

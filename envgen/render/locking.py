@@ -12,6 +12,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from envgen.errors import EnvgenError
@@ -19,7 +20,7 @@ from envgen.lock.ask import locked, python_sets
 from envgen.lock.model import LOCAL, GitLock, Pinned, ProfileLock, facts_of, load
 from envgen.patches.series import Series, load_series, version_of
 from envgen.profile.model import Profile, Source
-from envgen.profile.values import ImageRef
+from envgen.profile.values import ImageRef, Pin
 from envgen.redact import without_login
 from envgen.render.environment import WRITTEN, cache_variable, cache_volume, compose_environment
 
@@ -41,6 +42,11 @@ def git_words(lock: GitLock | None, ref: str) -> tuple[str, str]:
         return ref, ""
     folder = {"tag": "refs/tags/", "branch": "refs/heads/"}.get(lock.kind, "")
     return lock.commit, "" if lock.kind == "commit" else ref if ref.startswith("refs/") else folder + ref
+
+
+def with_version(pin: Pin, lock: ProfileLock | None) -> Pin:
+    """``pin`` at its locked version, if it has none of its own."""
+    return pin if pin.version or lock is None else replace(pin, version=lock.version(pin.name))
 
 
 def sdist_hash(name: str, lock: ProfileLock | None) -> tuple[str, ...]:
@@ -171,7 +177,7 @@ def _source(profile: Profile, lock: ProfileLock | None) -> str:
     if origin.folder is not None:
         return f"folder {origin.folder}"
     if pinned := origin.pypi or origin.wheel:
-        return str(pinned)
+        return str(with_version(pinned, lock))
     locked = lock.git.get(CACHE) if lock else None
     return f"{origin.git} {locked.commit if locked else origin.git_ref}"
 

@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from packaging.utils import canonicalize_name
+
 from envgen.lock.ask import apt_build
 from envgen.lock.model import LOCAL, ProfileLock
 from envgen.patches.series import Patch, Series
@@ -30,10 +32,11 @@ class PatchStep:
 
 @dataclass(frozen=True)
 class Step:
-    """One command: its title in the Dockerfile, and its arguments.
+    """One command: the packages of its comment in the Dockerfile, and its arguments.
 
     ``locked``: its list of packages with hashes (a path in the stage `scripts`), if it has one; ``wheel_of``: the
-    source whose wheel it installs; ``before``: the arguments of a command before it, in the same step.
+    source whose wheel it installs; ``before``: the arguments of a command before it, in the same step; ``keeps``: it
+    keeps wheels as files, and installs nothing.
     """
 
     title: str
@@ -41,6 +44,7 @@ class Step:
     locked: str = ""
     wheel_of: str = ""
     before: tuple[str, ...] = ()
+    keeps: bool = False
 
     @property
     def commands(self) -> tuple[tuple[str, ...], ...]:
@@ -129,47 +133,72 @@ class Plan:
         file = self._list(step)
         return Step(_listed(words), (*options, "--", *(locking.HASHED if file else words)), file)
 
-    def _install_options(self, own: str = "") -> tuple[str, ...]:
-        """Options of pip-install: the distribution to install, and the sources that must not come from the index."""
-        options = ["--own", self.profile.sources[own].distribution] if own else []
+    def _install_options(self, *own: str) -> tuple[str, ...]:
+        """Options of pip-install: the sources to install, and those that must not come from the index."""
+        options = [word for name in own for word in ("--own", self.profile.sources[name].distribution)]
         for name, source in self.profile.sources.items():
-            options += ["--never", source.distribution] if name != own else []
+            options += ["--never", source.distribution] if name not in own else []
         return tuple(options)
 
-    def _installs(self) -> Iterator[Step]:
-        """The steps that install each source: the wheel of its own stage, or a pinned wheel of the package index."""
-        for name, source in self.profile.sources.items():
-            options = self._install_options(name)
-            flags = (*options, "--", *(() if source.install.dependencies else ("--no-deps",)))
-            file = self._list(f"install.{name}")
-            if source.origin.wheel is not None:
-                words = (*options, "--", *locking.HASHED) if file else (*flags, str(source.origin.wheel))
-                yield Step(f"{name}: {source.origin.wheel}.", words, file)
-            elif source.origin.kind == "checkout":
-                yield from self._binaries(name, source)
-            else:
-                title = f"{name}: the wheel that was built above."
-                if f"install.{name}" not in self._lists:
-                    yield Step(title, flags, "", name)
-                    continue
-                # First its dependencies, with hashes; then its own wheel, which must need nothing else.
-                before = (*self._install_options(), "--", *locking.HASHED) if file else ()
-                yield Step(title, ("--complete", *options, "--", "--no-deps"), file, name, before)
+    def _joined(self, step: str, parts: Iterable[str]) -> str | None:
+        """One list of packages for several steps of the lock: its file, "" without packages, None if not locked."""
+        names = list(parts)
+        if any(name not in self._lists for name in names):
+            return None
+        self._lists[step] = "".join(sorted({line for name in names for line in self._lists[name].splitlines(True)}))
+        return self._list(step)
 
-    def _binaries(self, name: str, source: Source) -> Iterator[Step]:
-        """For a mounted checkout with `binaries`: keep the release's wheel as a file, and install its dependencies."""
-        if source.binaries is None:
+    def _installs(self) -> Iterator[Step]:
+        """The steps that install the sources: wheels of the package index, then those that were built."""
+        wheels = {name: source for name, source in self.profile.sources.items() if source.origin.wheel is not None}
+        whole = {name: source for name, source in wheels.items() if source.install.dependencies}
+        kept = {name: source for name, source in self.profile.mounted_sources.items() if source.binaries is not None}
+        yield from self._kept(kept)
+        yield from self._wheels(whole, kept)
+        for name, source in wheels.items():
+            if name not in whole:
+                yield from self._wheels({name: source}, {})
+        for name, source in self.profile.sources.items():
+            if not source.origin.is_built:
+                continue
+            title, file = f"{name}: the wheel that was built above.", self._list(f"install.{name}")
+            options = self._install_options(name)
+            if f"install.{name}" not in self._lists:
+                words = (*options, "--", *(() if source.install.dependencies else ("--no-deps",)))
+                yield Step(title, words, "", name)
+                continue
+            # First its dependencies, with hashes; then its own wheel, which must need nothing else.
+            before = (*self._install_options(), "--", *locking.HASHED) if file else ()
+            yield Step(title, ("--complete", *options, "--", "--no-deps"), file, name, before)
+
+    def _kept(self, kept: Mapping[str, Source]) -> Iterator[Step]:
+        """The step that keeps the wheels of mounted checkouts with `binaries` as files."""
+        if kept:
+            names = [str(locking.with_version(s.binaries, self.lock)) for s in kept.values() if s.binaries is not None]
+            file = self._joined("binaries", (f"binaries.{name}" for name in kept))
+            words = locking.HASHED if file else tuple(str(source.binaries) for source in kept.values())
+            title = f"{', '.join(names)}: wheels for the mounted checkouts."
+            yield Step(title, ("--keep", WHEELS, "--", *words), file or "", keeps=True)
+
+    def _wheels(self, wheels: Mapping[str, Source], kept: Mapping[str, Source]) -> Iterator[Step]:
+        """One step for wheels of the package index, and for what the wheels that are ``kept`` depend on.
+
+        Together, so that a wheel without a version gets the one that the others ask for.
+        """
+        if not wheels and not kept:
             return
-        folder, file = wheel_folder(name), self._list(f"binaries.{name}")
-        keep = ("--keep", folder, "--", *(locking.HASHED if file else (str(source.binaries),)))
-        title = f"{name}: what {source.binaries} depends on"
-        if f"install.{name}" not in self._lists:
-            needs = (*self._install_options(), "--needs-of", folder)
-            yield Step(f"{title}; keeps its wheel for the mounted checkout.", needs, file, before=keep)
+        pins = [source.origin.wheel for source in wheels.values() if source.origin.wheel is not None]
+        shown = [str(locking.with_version(pin, self.lock)) for pin in pins]
+        shown += [f"what {', '.join(s.distribution for s in kept.values())} depend on"] if kept else []
+        names = (*wheels, *kept)
+        file = self._joined("install" if len(names) > 1 else f"install.{names[0]}", (f"install.{n}" for n in names))
+        if file == "":
             return
-        yield Step(f"{name}: {source.binaries} as a file, for the mounted checkout.", keep, file)
-        if file := self._list(f"install.{name}"):
-            yield Step(f"{title}.", (*self._install_options(), "--", *locking.HASHED), file)
+        words = (*self._install_options(*wheels), *(("--needs-of", WHEELS) if kept and not file else ()))
+        flags = () if all(source.install.dependencies for source in wheels.values()) else ("--no-deps",)
+        installed = locking.HASHED if file else (*flags, *map(str, pins))
+        words += ("--", *installed) if installed else ()
+        yield Step(f"{', '.join(shown)}.", words, file or "")
 
     def _built(self, name: str, source: Source) -> BuiltSource:
         origin, install = source.origin, source.install
@@ -249,8 +278,8 @@ class Plan:
                 "prepare": source.install.prepare,
                 "dependencies": source.install.dependencies and source.binaries is None,
                 "install_options": self._install_options(name),
-                "binaries": str(source.binaries or ""),
-                "wheel": wheel_folder(name) if source.binaries else "",
+                "binaries": str(locking.with_version(source.binaries, self.lock)) if source.binaries else "",
+                "wheel": wheel_folder(source),
                 "precompiled": PRECOMPILED.get(source.package, {}) if source.binaries else {},
             }
 
@@ -273,9 +302,12 @@ class Plan:
         return tuple(Pair(*one) for one in (*values.items(), *(one for one in more.items() if one[1])))
 
 
-def wheel_folder(source: str) -> str:
-    """The folder in the image with the wheel of a mounted source's `binaries`."""
-    return f"/opt/envgen/wheels/{source}"
+WHEELS = "/opt/envgen/wheels"  # in the image: a folder for each distribution, with the wheel of `binaries`
+
+
+def wheel_folder(source: Source) -> str:
+    """The folder in the image with the wheel of a mounted source's `binaries`; "" without one."""
+    return f"{WHEELS}/{canonicalize_name(source.distribution)}" if source.binaries is not None else ""
 
 
 def _encoding(name: str, encoding: Encoding) -> tuple[str, ...]:

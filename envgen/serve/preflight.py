@@ -22,6 +22,7 @@ from envgen.profile.model import GpuMode, Mode, Profile, Source
 from envgen.profile.values import ByteSize, PortMapping
 from envgen.render import environment as names
 from envgen.render.environment import OVERLAY, overlay_volume
+from envgen.render.locking import lock_of, with_version
 from envgen.text import GIB, first_of, progress
 
 RENDER_LABEL = "dev.envgen.render"
@@ -158,12 +159,15 @@ def _elsewhere(profile: Profile, name: str) -> str:
     return f"write `{wanted}` below profiles.{profile.name} in envgen.local.yaml"
 
 
-def _clone(source: Source, folder: Path) -> str:
-    """The command that clones a checkout for the `binaries` of a source; "" if it is not known."""
+def _clone(profile: Profile, root: Path, source: Source, folder: Path) -> str:
+    """The hint for a checkout for the `binaries` of a source, after its first quote; "" if it is not known."""
     if source.binaries is None or source.distribution not in _CLONES:
         return ""
-    words = ("git", "clone", "--branch", f"v{source.binaries.version}", *_CLONES[source.distribution])
-    return shlex.join([*words, os.path.relpath(folder)])
+    version = with_version(source.binaries, lock_of(profile, root)).version
+    if not version:  # the release that fits is what the others ask for
+        return f"envgen lock -p {profile.name}` and this again: it names the release to clone"
+    words = ("git", "clone", "--branch", f"v{version}", *_CLONES[source.distribution])
+    return shlex.join([*words, os.path.relpath(folder)]) + "`"
 
 
 def _mounts(profile: Profile, root: Path, among: Collection[str] | None = None) -> Iterator[Problem]:
@@ -173,8 +177,8 @@ def _mounts(profile: Profile, root: Path, among: Collection[str] | None = None) 
         folder, hint = _place(root, source.origin.checkout.path), _elsewhere(profile, name)
         if among is not None and str(folder) not in among:
             continue
-        if not folder.exists() and (clone := _clone(source, folder)):
-            hint = f"`{clone}`, or {hint}"
+        if not folder.exists() and (clone := _clone(profile, root, source, folder)):
+            hint = f"`{clone}, or {hint}"
         if not folder.is_dir():
             yield Problem(f"sources.{name}: there is no folder {folder}", hint=hint)
         elif not os.access(folder, os.R_OK | os.X_OK):

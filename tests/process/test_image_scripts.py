@@ -14,6 +14,7 @@ import sysconfig
 import tarfile
 import threading
 import time
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -677,6 +678,38 @@ def test_a_wheel_that_is_gone_or_of_another_machine_is_one_sentence(tmp_path: Pa
         last.startswith("pip-install: no wheel of lib==1.0 for Python 3.") and "another release in `binaries`" in last
     )
     assert "No matching distribution found for lib==1.0" in done.stderr
+
+
+def wheel(folder: Path, name: str, version: str, *requires: str) -> None:
+    stem = f"{name}-{version}"
+    with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as file:
+        lines = [
+            "Metadata-Version: 2.1",
+            f"Name: {name}",
+            f"Version: {version}",
+            *(f"Requires-Dist: {r}" for r in requires),
+        ]
+        file.writestr(f"{stem}.dist-info/METADATA", "\n".join(lines) + "\n")
+        file.writestr(f"{stem}.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        file.writestr(f"{stem}.dist-info/RECORD", "")
+
+
+@pytest.mark.parametrize("words", [["one-lib", "two==1.0"], ["two==1.0", "one-lib"]])
+def test_a_wheel_without_a_version_is_kept_at_the_one_that_another_asks_for(tmp_path: Path, words: list[str]) -> None:
+    """Not at the newest, and not at what is asked for another platform. Its dependencies are none of the two."""
+    index, out = tmp_path / "index", tmp_path / "out"
+    index.mkdir()
+    for version in ("1.0", "1.5", "2.0"):
+        wheel(index, "one_lib", version, "three>=1")
+    wheel(index, "two", "1.0", 'One_Lib==1.0; sys_platform == "never"', "one.lib==1.5", "four")
+    env = {**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(index), "PIP_CONFIG_FILE": os.devnull}
+    command = [sys.executable, str(SCRIPTS["pip-install"])]
+    subprocess.run([*command, "--keep", str(out), "--", *words], env=env, check=True, timeout=120)
+    found = sorted(str(path.relative_to(out)) for path in out.rglob("*.whl"))
+    assert found == ["one-lib/one_lib-1.5-py3-none-any.whl", "two/two-1.0-py3-none-any.whl"]
+    wheel(index, "five", "1.0")  # nobody asks for a version
+    subprocess.run([*command, "--keep", str(out), "--", "five"], env=env, check=True, timeout=120)
+    assert (out / "five" / "five-1.0-py3-none-any.whl").is_file()
 
 
 def test_a_project_without_pyproject_is_built_by_setuptools(tmp_path: Path) -> None:

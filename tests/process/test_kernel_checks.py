@@ -9,7 +9,7 @@ import subprocess
 from typing import Any
 
 import pytest
-from releases import TOP, environment
+from releases import PROFILES, TOP, environment
 
 CHECK = TOP / "checks" / "deep" / "gpt_oss.py"
 SLOW = TOP / "tests" / "support" / "kernels_on_cpu.py"
@@ -23,7 +23,8 @@ Reports = dict[tuple[str, str], Report]
 
 
 def checked(*words: str, **env: str) -> list[Report]:
-    done = subprocess.run([environment("0.32.0"), *words], env={**os.environ, **env}, capture_output=True, text=True,
+    python = environment(PROFILES["prod"])
+    done = subprocess.run([python, *words], env={**os.environ, **env}, capture_output=True, text=True,
                           stdin=CHECK.open() if words == ("-",) else None)  # fmt: skip
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]

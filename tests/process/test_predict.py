@@ -141,10 +141,10 @@ def test_flashinfer_attention_without_its_variable_and_without_network(warm: War
     """The caveat that a user has to read; the variant has the variable."""
     backend = 'services.serve.args.attention-config={"backend": "FLASHINFER"}'
     words = ("serve", "-p", "prod", "--set", backend)
-    code, report = predict(environment("0.32.0"), *words)
+    code, report = predict(environment(PROFILES["prod"]), *words)
     [caveat] = [one for one in report["caveats"] if "otherwise: " in one]
     assert "VLLM_HAS_FLASHINFER_CUBIN=1" in caveat and "attention sinks not supported" in caveat
-    assert comparable(predict(warm("0.32.0"), *words)) == comparable((code, report))
+    assert comparable(predict(warm(PROFILES["prod"]), *words)) == comparable((code, report))
 
 
 def test_a_python_without_vllm_can_not_be_asked(predict: Predict) -> None:
@@ -154,11 +154,11 @@ def test_a_python_without_vllm_can_not_be_asked(predict: Predict) -> None:
 
 
 def test_two_ranks_are_asked_with_as_many_gpus(warm: Warm, predict: Predict) -> None:
-    code, report = predict(warm("0.32.0"), "serve", "-p", "prod", "--set", f"{SIZE}=2")
+    code, report = predict(warm(PROFILES["prod"]), "serve", "-p", "prod", "--set", f"{SIZE}=2")
     assert (code, report["verdict"], report["gpu"]["count"]) == (0, "fits", 2)
 
 
 def test_heads_that_cannot_be_shared_are_refused_in_the_release_s_own_words(warm: Warm, predict: Predict) -> None:
-    code, report = predict(warm("0.32.0"), "serve", "-p", "prod", "--set", f"{SIZE}=3")
+    code, report = predict(warm(PROFILES["prod"]), "serve", "-p", "prod", "--set", f"{SIZE}=3")
     assert (code, report["verdict"]) == (1, "refused")
     assert "(64) must be divisible by tensor parallel size (3)" in report["refusals"][0]["message"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from model_shapes import MODELS, request
-from releases import TOP, Answers, Ask
+from releases import PROFILES, TOP, Answers, Ask
 
 from envgen.predict.judge import Judgement, Verdict, backends, judge, rejected
 from envgen.profile.model import Service
@@ -27,7 +27,8 @@ REFUSED = {
     ("0.14.0", "gemma-4-26b-a4b-nvfp4"): "invalid tool-call-parser: gemma4",
     ("0.14.0", "deepseek-v4-flash"): "invalid tool-call-parser: deepseek_v4",
 }
-RELEASES = ("0.14.0", "0.32.0")
+NEWEST = PROFILES["prod"]
+RELEASES = ("0.14.0", NEWEST)
 Answered = Callable[[str], Answers]
 
 
@@ -63,11 +64,11 @@ def test_none_is_refused_that_the_release_would_start(answers: Answered, version
 
 
 def test_a_parser_that_is_left_out_for_lack_of_a_tokenizer_is_a_caveat(answers: Answered) -> None:
-    caveats = judged(answers("0.32.0")["qwen3-30b-a3b-fp8"]).caveats
+    caveats = judged(answers(NEWEST)["qwen3-30b-a3b-fp8"]).caveats
     assert "the reasoning parser qwen3 was left out of the question: the tokenizer is not in the cache" in caveats
 
 
-# Quantization of the experts -> what 0.32.0 logs, for `ready.expect`.
+# Quantization of the experts -> what the newest logs, for `ready.expect`.
 MOE = {
     "qwen3.6-35b-a3b-nvfp4": "Using 'FLASHINFER_CUTLASS' NvFp4 MoE backend",
     "nemotron-3-super-120b-nvfp4": "Using 'FLASHINFER_CUTLASS' NvFp4 MoE backend",
@@ -87,7 +88,7 @@ SILENT = ("qwen3-30b-a3b-mxfp8",)  # this oracle gives no reasons for what it di
 
 @pytest.mark.parametrize("name", MOE)
 def test_experts_of_each_quantization_are_asked_with_the_release_s_own_words(answers: Answered, name: str) -> None:
-    answer = answers("0.32.0")[name]
+    answer = answers(NEWEST)[name]
     found = judged(answer)
     assert found.verdict is Verdict.FITS and found.patterns["moe"] == MOE[name]
     tried = {one["backend"]: one["reason"] for one in rejected(answer)}

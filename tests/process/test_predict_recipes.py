@@ -1,4 +1,4 @@
-"""Each shipped recipe, as the profile that `recipe add` makes of it, asked of vLLM 0.32.0 on a GB10's 12.1.
+"""Each shipped recipe, as the profile that `recipe add` makes of it, asked of the vLLM of `prod` on a GB10's 12.1.
 
 Nothing is in a cache: the model's configuration is envgen's own copy, as for a newcomer.
 """
@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from releases import TOP, Answers, Ask
+from releases import PROFILES, TOP, Answers, Ask
 
 from envgen.app import recipes as app
 from envgen.app.predict import servers, vllm_words
@@ -23,7 +23,7 @@ from envgen.profile.model import Service
 from envgen.recipes.shipped import models, shipped
 from envgen.recipes.write import GB10
 
-RELEASE = "0.32.0"
+RELEASE = PROFILES["prod"]
 NODES = """nodes:
     spark-1: {address: 192.0.2.1, interface: eth0}
     spark-2: {address: 192.0.2.2, interface: eth0, context: spark-2}"""

