@@ -11,6 +11,7 @@ import json
 import re
 import struct
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -39,12 +40,16 @@ def model_files(size: int = 40_000) -> dict[str, bytes]:
 
 @dataclass
 class Hub:
-    """What the hub has and how it behaves. ``cut``: requests for a file's bytes that break off, by name."""
+    """What the hub has and how it behaves. ``cut``: requests for a file's bytes that break off, by name.
+
+    ``rate``: bytes per second of one download; 0: no limit.
+    """
 
     files: Mapping[str, bytes]
     repo: str = "acme/tiny"
     commit: str = COMMIT
     token: str = ""
+    rate: int = 0
     cut: dict[str, int] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     port: int = 0
@@ -128,7 +133,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.close_connection = True
             self.connection.close()
             return
-        self.wfile.write(part)
+        rate = self.hub.rate
+        piece = max(1, rate // 10) if rate else len(part) or 1
+        for begin in range(0, len(part), piece):
+            self.wfile.write(part[begin : begin + piece])
+            if rate:
+                time.sleep(0.1)
 
     def _json(self, document: object, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
         data = json.dumps(document).encode()
