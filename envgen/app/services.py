@@ -278,7 +278,7 @@ def begin(
     profile = here.profile
     named = f"{profile.name}, variant {profile.variant}" if profile.variant else profile.name
     progress(f"up {service}: profile {named}, image {profile.image_name}, gpu {found.gpu.value}")
-    for note in filter(None, (grants.note(profile, here.root, service), *checked.notes)):
+    for note in filter(None, (grants.note(here, service), *checked.notes)):
         progress(f"  note: {note}")
     if found.running and checked.differing and not recreate and not again:
         _may_replace(profile, service, found.running, checked.differing, agree)

@@ -42,9 +42,13 @@ class Compose:
         """Run, and return the output. ProcessError where it fails and ``check`` is set."""
         return process.run(self.argv(*words), env=self.environment, timeout=timeout, check=check)
 
-    def config(self) -> Mapping[str, Any]:
-        """The document of all files together, all services included, as Compose understands it. ProcessError."""
-        done = self.run("--profile", "*", "config", "--format", "json")
+    def config(self, *, interpolate: bool = True) -> Mapping[str, Any]:
+        """The document of all files together, all services included, as Compose understands it. ProcessError.
+
+        ``interpolate=False``: variables stay as they are written.
+        """
+        words = () if interpolate else ("--no-interpolate",)
+        done = self.run("--profile", "*", "config", "--format", "json", *words)
         document: Mapping[str, Any] = json.loads(done.stdout)
         return document
 

@@ -51,6 +51,29 @@ def problems_of(file: Path, root: Path) -> list[Problem]:
     return found
 
 
+def all_files(file: Path, root: Path) -> list[Path]:
+    """``file`` and all files that it names, directly or through others: those of ``_FILES`` and ``_OF_NAMES``.
+
+    A file that can't be read or parsed names none.
+    """
+    queue, seen = [file], dict[Path, None]()
+    while queue and len(seen) < MOST:
+        path = queue.pop()
+        if path in seen or not path.is_file():
+            continue
+        seen[path] = None
+        label = os.path.relpath(path, root)
+        try:
+            top, _ = parse(Source(label, PROJECT, text_of(path, label)), foreign=True)
+        except ProjectError:
+            continue
+        if top is not None:
+            walk = _Walk(root.resolve(), path)
+            list(walk.top(top))
+            queue += walk.named
+    return sorted(seen)
+
+
 def _text(source: Source) -> Iterator[Problem]:
     """Problems of a committed text: secrets, and control characters, which some YAML readers take for line breaks."""
     for number, line in enumerate(source.text.split("\n"), 1):
@@ -62,11 +85,12 @@ def _text(source: Source) -> Iterator[Problem]:
 
 
 class _Walk:
-    """One file. ``others``: the Compose files that it names."""
+    """One file. ``named``: the files that it names; ``others``: the Compose files among them."""
 
     def __init__(self, root: Path, file: Path) -> None:
         self._root, self._file = root, file
         self.others: list[Path] = []
+        self.named: list[Path] = []
 
     def top(self, top: Node) -> Iterator[Problem]:
         if "name" in top.items:
@@ -117,6 +141,7 @@ class _Walk:
         if key in _READ_ON or self._file.parent != self._root:
             bases.append(self._file.parent)
         places = [Path(os.path.normpath(base / text)) for base in bases]
+        self.named += [place for place in places if place.is_file()]
         if node.kind in (MAP, LIST) or not text or "$" in text or ":" in text or text.startswith("~"):
             yield Problem(
                 f"`{key}` is not a plain path: {text!r}", node.place(), "write the path of a file of the project"
