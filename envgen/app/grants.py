@@ -137,7 +137,8 @@ class _Added:
         """One entry of a key; "" for one that gives nothing of the machine."""
         at = _mapping(entry)
         if key == "volumes" and at.get("type") == "volume":
-            options = _mapping(_mapping(_mapping(self._now.get("volumes")).get(str(at.get("source")))).get("driver_opts"))
+            described = _mapping(_mapping(self._now.get("volumes")).get(str(at.get("source"))))
+            options = _mapping(described.get("driver_opts"))
             return f"{options['device']} (a volume)" if options.get("device") else ""
         if key == "volumes" and at.get("type") == "tmpfs":
             return ""

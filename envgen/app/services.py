@@ -92,6 +92,8 @@ def halt(here: Deployment, names: Sequence[str]) -> list[str]:
     """Stop the running containers of ``names`` (default: all); keep them for `start`. Returns their names."""
     here.require_name()
     found = here.containers(names, all=False)
+    for one in found:
+        progress(f"  stopping {here.named(one.name)}")
     if found:
         here.compose.run("--profile", "*", "stop", *names)
     return [one.name for one in found]

@@ -14,6 +14,7 @@ from typing import Any
 from envgen import files
 from envgen.engine import process
 from envgen.engine.endpoint import Endpoint, plugin_argv
+from envgen.engine.session import Pulse
 from envgen.engine.values import ExecResult
 from envgen.errors import EngineError, RefusedError
 
@@ -39,8 +40,16 @@ class Compose:
         return {**self.endpoint.environment, "COMPOSE_DISABLE_ENV_FILE": "1", "COMPOSE_PROJECT_NAME": "", **self.env}
 
     def run(self, *words: str, timeout: float | None = 600, check: bool = True) -> ExecResult:
-        """Run, and return the output. ProcessError where it fails and ``check`` is set."""
-        return process.run(self.argv(*words), env=self.environment, timeout=timeout, check=check)
+        """Run, and return the output. ProcessError where it fails and ``check`` is set.
+
+        EngineTimeout where the engine stops answering meanwhile.
+        """
+        argv, pulse = self.argv(*words), self._pulse(words)
+        return process.run(argv, env=self.environment, timeout=timeout, check=check, on_tick=pulse)
+
+    def _pulse(self, words: Sequence[str]) -> Pulse:
+        verb = next((word for word in words if not word.startswith("-") and word != "*"), "")
+        return Pulse(self.endpoint, f"docker compose {verb}")
 
     def config(self, *, interpolate: bool = True) -> Mapping[str, Any]:
         """The document of all files together, all services included, as Compose understands it. ProcessError.
@@ -53,11 +62,12 @@ class Compose:
         return document
 
     def stream(self, *words: str, on_line: Callable[[str], None]) -> ExecResult:
-        """Run; ``on_line`` gets each line of its progress as it comes."""
+        """Run; ``on_line`` gets each line of its progress as it comes. EngineTimeout as for ``run``."""
         return process.stream(
             self.argv(*words),
             lambda _channel, line: on_line(line.decode(errors="replace")),
             env={**self.environment, "COMPOSE_PROGRESS": "plain"},
+            on_tick=self._pulse(words),
         )
 
     def interactive(self, *words: str) -> int:

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -49,14 +50,27 @@ def run(
     cwd: Path | None = None,
     timeout: float | None = 60,
     check: bool = True,
+    on_tick: Callable[[], None] | None = None,
 ) -> ExecResult:
-    """Run a program and return its output. With ``check`` ProcessError unless it ends with 0."""
+    """Run a program and return its output. With ``check`` ProcessError unless it ends with 0.
+
+    ``on_tick`` is called every ``TICK`` seconds; what it raises ends the program. Not with ``stdin``, of which Python
+    sends no more after the first tick.
+    """
+    assert stdin is None or on_tick is None
+    deadline = None if timeout is None else time.monotonic() + timeout
     with _started(argv, env, cwd, subprocess.PIPE if stdin is not None else subprocess.DEVNULL) as child:
-        try:
-            stdout, stderr = child.communicate(stdin, timeout=timeout)
-        except subprocess.TimeoutExpired as error:
-            stop(child, signal.SIGKILL)
-            raise ProcessTimeout(argv, timeout or 0, (error.stderr or b"").decode(errors="replace")) from None
+        while True:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            try:
+                stdout, stderr = child.communicate(stdin, timeout=TICK if on_tick and (left or TICK) >= TICK else left)
+                break
+            except subprocess.TimeoutExpired as error:
+                if deadline is not None and time.monotonic() >= deadline:
+                    stop(child, signal.SIGKILL)
+                    raise ProcessTimeout(argv, timeout or 0, (error.stderr or b"").decode(errors="replace")) from None
+            if on_tick:
+                on_tick()
     if check and child.returncode:
         raise ProcessError(argv, child.returncode, stderr.decode(errors="replace"))
     return ExecResult(child.returncode, stdout, stderr)

@@ -16,18 +16,19 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from typing import Any, TypeVar, cast
 
 import docker.errors
 import requests
+from docker.constants import DEFAULT_DOCKER_API_VERSION
 
 import docker
 from envgen.engine.endpoint import Endpoint, forwards, patient
 from envgen.engine.process import in_background
 from envgen.engine.values import OUTPUT_LIMIT, ExecResult
 from envgen.errors import EngineError, EngineTimeout
-from envgen.text import reason_of
+from envgen.text import progress, reason_of
 
 T = TypeVar("T")
 
@@ -157,6 +158,44 @@ def message_of(response: requests.Response) -> str:
         return str(response.json()["message"])
     except (ValueError, KeyError, TypeError):
         return response.text.strip()[:500] or f"the engine answered {response.status_code}"
+
+
+SILENT = 60.0  # seconds without an answer, after which an engine is given up while another program waits for it
+_BETWEEN = 5.0  # seconds between two questions to it
+
+
+class Pulse:
+    """Watches whether an engine still answers while ``what``, another program, works with it. Call it now and then.
+
+    Compose has no limit of its own: with an engine that is stopped or hangs it would wait for ever.
+    """
+
+    def __init__(self, endpoint: Endpoint, what: str) -> None:
+        self._endpoint, self._what = endpoint, what
+        self._answered = self._asked = time.monotonic()
+        self._question: Future[None] | None = None
+        self._told = False
+
+    def __call__(self) -> None:
+        """EngineTimeout if the engine has not answered for ``SILENT`` seconds."""
+        now = time.monotonic()
+        if self._question is not None and self._question.done():
+            if self._question.exception() is None:
+                self._answered, self._told = now, False
+            self._question = None
+        if self._question is None and now - self._asked >= _BETWEEN:
+            self._asked, self._question = now, in_background(self._ask)
+        silent = now - self._answered
+        if silent >= SILENT:
+            reason = f"the Docker Engine at {self._endpoint.host} has not answered for {SILENT:.0f} s"
+            raise EngineTimeout(f"{reason}, while {self._what} waited for it", hint="systemctl status docker")
+        if silent >= SILENT / 3 and not self._told:
+            self._told = True
+            progress(f"  {self._what} waits for the Docker Engine, which has not answered for {silent:.0f} s")
+
+    def _ask(self) -> None:
+        with wrap_errors(self._endpoint):
+            Session(self._endpoint, DEFAULT_DOCKER_API_VERSION, GREETING).version(api_version=False)
 
 
 def unreachable(endpoint: Endpoint, error: BaseException) -> EngineError:

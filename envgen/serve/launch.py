@@ -156,8 +156,8 @@ class Launcher:
         """One start of a profile at a time: Compose would use a container that another start is still creating."""
         root, name = self.here.root, self.here.profile.name
 
-        def wait() -> None:
-            self.say(f"  another `envgen up` is starting a service of profile {name}: waiting for it")
+        def wait(holder: str) -> None:
+            self.say(f"  {holder} is starting a service of profile {name}: waiting for it")
 
         return files.locked(state_dir(root, "state") / f"up-{name}.lock", within=root, on_wait=wait)
 
@@ -228,7 +228,8 @@ class Launcher:
     def wait(self, container_id: str, timeout: float | None) -> Awaited:
         """Wait until it is ready; NotReady otherwise. The time-out starts after the installation of sources."""
         url = reachable_url(self.service, self.here.compose.endpoint)
-        waiter = Waiter(self.here.engine, self.name, self.service, url, self.say, key_of(self.here))
+        python = self.here.profile.base.python
+        waiter = Waiter(self.here.engine, self.name, self.service, url, self.say, key_of(self.here), python)
         return waiter.wait(container_id, time.monotonic() + (timeout if timeout is not None else self._patience()))
 
     def failed(self, failure: StartFailure) -> ServiceError:

@@ -20,6 +20,7 @@ from envgen.live import doing, now_doing
 from envgen.logpattern import LogPattern
 from envgen.profile.model import Phases, Ready, Service
 from envgen.redact import redact_secrets
+from envgen.serve import listener
 from envgen.serve.chat import chat_flags
 from envgen.serve.readiness import Answer, Question, answers, ask
 from envgen.text import counted, instant, plain_text, visible
@@ -264,9 +265,11 @@ class Waiter:
     """Waits for a container of ``service``. ``say`` prints a line of progress."""
 
     def __init__(
-        self, engine: Engine, name: str, service: Service, url: str, say: Callable[[str], None], api_key: str = ""
-    ) -> None:
-        self._engine, self._name, self._url, self._say = engine, name, url, say
+        self, engine: Engine, name: str, service: Service, url: str, say: Callable[[str], None], api_key: str = "",
+        python: str = "python3",
+    ) -> None:  # fmt: skip
+        self._engine, self._name, self._url, self._say, self._python = engine, name, url, say, python
+        self._port = listener.port_on_host(service)
         self._ready = service.ready or Ready()
         self._policy = service.restart
         model = self._ready.model if url else None
@@ -319,6 +322,8 @@ class Waiter:
                     asking, asked_at = self._ask(), now
                 if asking is not None and asking.done():
                     answer, asking, ask_at = asking.result(), None, now + ASK_AGAIN
+                    if answer.ready and (stranger := self._stranger(container)):
+                        answer = Answer(False, stranger)
                     if answer.ready:
                         return self._with_evidence(answer, reader, container)
                     refusals += answer.refused
@@ -339,6 +344,10 @@ class Waiter:
         if question is None:  # there is nothing to ask
             return in_background(lambda: Answer(True))
         return in_background(lambda: ask(self._url, question, timeout=3600, on_step=self._on_step))
+
+    def _stranger(self, container: Container) -> str:
+        """Why the answer is not the container's, on the host's network; "" if it is."""
+        return "" if self._port is None else listener.stranger(self._engine, container, self._python, self._port)
 
     def _on_step(self, step: str) -> None:
         self._step = step

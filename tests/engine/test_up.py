@@ -40,7 +40,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.reply({"choices": [{"text": text}]})
 time.sleep(float(os.environ.get("DELAY", "0")))
 print("serving", flush=True)
-http.server.ThreadingHTTPServer(("", 8000), Handler).serve_forever()
+http.server.ThreadingHTTPServer(("", int(os.environ.get("PORT", "8000"))), Handler).serve_forever()
 """
 
 # A value of a project file is one line.
@@ -63,6 +63,11 @@ profiles:
         command: [python3, -c, SERVER]
         ports: ["127.0.0.1:PORT:8000"]
         ready: {{model: tiny, port: 8000, timeout: 60s}}
+      hosted:
+        command: [python3, -c, SERVER]
+        network: host
+        env: {{PORT: "HOSTED"}}
+        ready: {{model: tiny, port: HOSTED, timeout: 60s}}
       plain:
         command: [sh, -c, "echo up; exec sleep 1000"]
       crash:
@@ -87,12 +92,14 @@ profiles:
 
 @pytest.fixture(scope="module")
 def project(make_project: Callable[..., Project]) -> Project:
-    with socket.socket() as sock:
+    with socket.socket() as sock, socket.socket() as other:
         sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
-    text = FILE.replace("SERVER", json.dumps(ONE_LINE)).replace("PORT", str(port))
+        other.bind(("127.0.0.1", 0))
+        port, hosted = sock.getsockname()[1], other.getsockname()[1]
+    text = FILE.replace("SERVER", json.dumps(ONE_LINE)).replace("HOSTED", str(hosted)).replace(":PORT:", f":{port}:")
     made = make_project(NAME, text)
     (made.root / "port").write_text(str(port))
+    (made.root / "hosted").write_text(str(hosted))
     made.envgen("build")
     return made
 
@@ -320,6 +327,25 @@ profiles:
     assert "sources.good" not in done.err and "sources.flat" not in done.err
 
 
+def test_another_server_on_the_hosts_network_is_not_taken_for_ours(project: Project) -> None:
+    """It begins to listen between the check of the port and our own server, which then can't."""
+    port = (project.root / "hosted").read_text()
+    assert f"127.0.0.1:{port}" in project.envgen("up", "hosted").out
+    project.envgen("down")
+    child = project.start("up", "hosted", "--set", "env.answers.DELAY=1000", "--timeout", "12")
+    deadline = time.monotonic() + 60
+    while not container_id("hosted") and time.monotonic() < deadline:
+        time.sleep(0.2)
+    other = subprocess.Popen([sys.executable, "-c", SERVER], env={**os.environ, "PORT": port, "ANSWER": " Paris"})
+    try:
+        out, text = child.communicate(timeout=120)
+    finally:
+        other.kill()
+        other.wait()
+    assert child.returncode == 5, out + text
+    assert f"port {port} answers, but process {other.pid} (" in text and "listens there, not the container" in text
+
+
 # --- nothing half-started is left -----------------------------------------------------------------------------------
 
 
@@ -410,7 +436,7 @@ def test_ctrl_c_stops_the_waiting_and_not_the_service(project: Project) -> None:
 
 
 def test_down_leaves_volumes_unless_asked(make_project: Callable[..., Project], project: Project) -> None:
-    text = FILE.replace("SERVER", '"pass"').replace("PORT", "1")
+    text = FILE.replace("SERVER", '"pass"').replace("HOSTED", "1").replace(":PORT:", ":1:")
     text = text.replace("    services:", "    caches: {jit: {path: /jit}}\n    services:", 1)
     made = make_project("envgentestvolumes", text)
     made.envgen("build")

@@ -48,6 +48,61 @@ def test_a_failure_tells_program_code_and_the_end_of_stderr() -> None:
     assert process.run(["sh", "-c", "exit 9"], check=False).code == 9
 
 
+def test_what_a_tick_raises_ends_the_program(tmp_path: Path) -> None:
+    ticks = 0
+
+    def tick() -> None:
+        nonlocal ticks
+        ticks += 1
+        if ticks == 2:
+            raise EngineError("enough")
+
+    script = f"echo $$ > {tmp_path}/pid; exec sleep 1000"
+    with pytest.raises(EngineError, match="enough"):
+        process.run(["sh", "-c", script], timeout=None, on_tick=tick)
+    assert gone(int((tmp_path / "pid").read_text()))
+    done = process.run(["sh", "-c", "seq 100000; sleep 1; seq 100000"], on_tick=lambda: None)
+    assert done.stdout.count(b"\n") == 200000
+    with pytest.raises(process.ProcessTimeout, match=r"did not end within 0\.5 s"):
+        process.run(["sleep", "1000"], timeout=0.5, on_tick=lambda: None)
+
+
+LOCKS = """
+import sys, time
+from pathlib import Path
+from envgen import files
+with files.locked(Path(sys.argv[1]), within=Path(sys.argv[1]).parent, on_wait=lambda _: None):
+    print("has it", flush=True)
+    time.sleep(1000)
+"""
+
+
+def test_who_waits_for_a_lock_learns_who_has_it(tmp_path: Path) -> None:
+    class Waiting(Exception):
+        pass
+
+    def refuse(holder: str) -> None:
+        raise Waiting(holder)
+
+    lock = tmp_path / "a.lock"
+    (tmp_path / "locks.py").write_text(LOCKS)
+    argv = [sys.executable, str(tmp_path / "locks.py"), str(lock), "--set", "x=hf_secret"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as child:
+        try:
+            assert child.stdout and child.stdout.readline()
+            with pytest.raises(Waiting) as raised, files.locked(lock, within=tmp_path, on_wait=refuse):
+                pass
+            assert str(raised.value).startswith(f"process {child.pid} (`python") and "a.lock`)" in str(raised.value)
+            assert "hf_secret" not in str(raised.value)
+            child.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, child.pid, os.WSTOPPED)
+            with pytest.raises(Waiting) as raised, files.locked(lock, within=tmp_path, on_wait=refuse):
+                pass
+            assert str(raised.value).endswith(f", which is stopped (kill -CONT {child.pid})")
+        finally:
+            child.kill()
+
+
 def test_no_shell_ever_sees_an_argument(tmp_path: Path) -> None:
     evil = f"$(touch {tmp_path}/x); `id`"
     assert process.run(["printf", "%s", evil]).stdout.decode() == evil
