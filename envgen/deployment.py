@@ -152,7 +152,7 @@ class Deployment:
 
     @cached_property
     def workspace(self) -> Workspace:
-        """The rendered files in the project's folder; written on first use."""
+        """The rendered files, in the project's folder or a temporary one; written on first use."""
         return lay_out(self.rendered, self.profile, self.root)
 
     # Services
@@ -174,7 +174,7 @@ class Deployment:
         if endpoint.local:
             users = [name for name in profile.services if run_as(self.engine, profile, name) not in ("", ROOT)]
         unmapped = users if users and self.engine.info().remapped else ()
-        if own := engine_file(profile, root, folder, self.gpu, unmapped):
+        if own := engine_file(profile, folder, self.gpu, unmapped):
             chosen.append(own)
         if profile.compose is not None:
             chosen.append(root / own_path(profile.compose.path))
@@ -358,7 +358,7 @@ def rank_environment(profile: Profile, root: Path, cluster: Cluster, name: str) 
     return found
 
 
-def engine_file(profile: Profile, root: Path, folder: Path, gpu: GpuMode, unmapped: Holds[str] = ()) -> Path | None:
+def engine_file(profile: Profile, folder: Path, gpu: GpuMode, unmapped: Holds[str] = ()) -> Path | None:
     """The Compose file in ``folder`` that overrides what this engine can't use as rendered; None if none is needed.
 
     ``gpu``: how the engine gives containers GPUs. ``unmapped``: services that must run with this machine's user ID on
@@ -374,9 +374,10 @@ def engine_file(profile: Profile, root: Path, folder: Path, gpu: GpuMode, unmapp
         if settings:
             services[name] = f"  {name}: {{{', '.join(settings)}}}\n"
     if not services:
-        path.unlink(missing_ok=True)
+        if path.exists():  # a file system that is read-only refuses in any case
+            path.unlink()
         return None
     content = ("services:\n" + "".join(services.values())).encode()
     if not path.is_file() or files.read(path) != content:
-        files.write(path, content, within=root)
+        files.write(path, content, within=folder)
     return path

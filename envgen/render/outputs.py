@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import errno
 import hashlib
 import os
 import re
@@ -339,10 +340,11 @@ def _target(root: Path, path: str) -> Path:
 
 @dataclass(frozen=True)
 class Workspace:
-    """``folder`` holds the rendered files."""
+    """``folder`` holds the rendered files. ``temporary``: it is one of this process, and goes with this value."""
 
     folder: Path
     rendered: Rendered
+    temporary: file_io.Scratch | None = None
 
 
 def prepare(profile: Profile, root: Path, lock: ProfileLock | None = None) -> Workspace:
@@ -351,10 +353,25 @@ def prepare(profile: Profile, root: Path, lock: ProfileLock | None = None) -> Wo
 
 
 def lay_out(rendered: Rendered, profile: Profile, root: Path) -> Workspace:
-    """Write the rendered files into the profile's folder; unchanged files keep their times."""
+    """Write the rendered files into the profile's folder; unchanged files keep their times.
+
+    Where the project can't be written, into a temporary folder: a service must be stopped there, too.
+    """
     folder = state_dir(root, "render", profile.name)
-    with file_io.folder(folder, root):
-        pass
+    try:
+        with file_io.folder(folder, root):
+            pass
+        _fill(folder, rendered, profile, root)
+        return Workspace(folder, rendered)
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EACCES):
+            raise
+    temporary = file_io.Scratch("render")
+    _fill(Path(temporary.name), rendered, profile, root)
+    return Workspace(Path(temporary.name), rendered, temporary)
+
+
+def _fill(folder: Path, rendered: Rendered, profile: Profile, root: Path) -> None:
     made = dict(rendered.files)
     # The folder is the whole context of the build, with files of the project.
     for path in rendered.context_files:
@@ -366,4 +383,3 @@ def lay_out(rendered: Rendered, profile: Profile, root: Path) -> Workspace:
         for file in (folder / path).rglob("*"):
             if file.is_file() and file.relative_to(folder).as_posix() not in made:
                 file.unlink()
-    return Workspace(folder, rendered)

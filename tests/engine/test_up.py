@@ -7,6 +7,7 @@ import http.server
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -159,6 +160,20 @@ def test_what_is_done_with_a_service_that_runs(project: Project) -> None:
     assert f"{PROJECT}-plain-1 would be removed" in dry.out and services() == ["plain"]
     assert f"{PROJECT}-plain-1 removed" in project.envgen("down").out
     assert project.envgen("ps").out == "no containers for profile prod\n"
+
+
+def test_a_project_on_a_disk_that_went_read_only(project: Project) -> None:
+    """Whatever was rendered there before: nothing was, everything was, or for other settings."""
+    project.envgen("up", "plain")
+    verbs = ("ps", "status", "logs -n 1 plain", "exec plain true", "restart plain", "stop", "start plain", "down")
+    script = "".join(f"{sys.executable} -m envgen {verb} >>log 2>&1; echo $?\n" for verb in verbs)
+    script = script.replace(">>log", f">>{project.root.parent}/log")
+    script = f"mount --bind . . && mount -o remount,ro,bind . && cd {project.root} && ! touch x 2>/dev/null\n{script}"
+    shutil.rmtree(project.root / ".envgen/render")
+    words = ["unshare", *(["-m"] if os.geteuid() == 0 else ["-rm"]), "sh", "-c", script]
+    done = subprocess.run(words, cwd=project.root, capture_output=True, text=True, timeout=600, check=False)
+    assert done.stdout.split() == ["0"] * len(verbs), (done, (project.root.parent / "log").read_text())
+    assert not (project.root / ".envgen/render").exists() and services() == []
 
 
 def test_a_service_that_does_not_run(project: Project) -> None:

@@ -142,8 +142,8 @@ def test_a_server_that_ended_by_itself_fails(engine: StubEngine) -> None:
 
 def test_stop_is_for_the_named_or_for_all(engine: StubEngine, asked: Words) -> None:
     engine.found = [container("web"), container("srv")]
-    assert invoke("stop", "web").output == "container unit-prod-web-1 stopped\n"
-    assert json.loads(invoke("stop", "--json").output) == {
+    assert invoke("stop", "web").stdout == "container unit-prod-web-1 stopped\n"
+    assert json.loads(invoke("stop", "--json").stdout) == {
         "containers": ["unit-prod-web-1", "unit-prod-srv-1"], "left": [],
     }  # fmt: skip
     assert asked == [("--profile", "*", "stop", "web"), ("--profile", "*", "stop")]

@@ -28,7 +28,8 @@ def written(root: Path, gpu: str, mode: GpuMode, unmapped: tuple[str, ...] = ())
     text = FILE.format(gpu=gpu)
     (root / "envgen.yaml").write_text(text if gpu != "none" else text.replace(', gpu: ["0"]', ""))
     profile = load_project(file=root / "envgen.yaml").project.profiles["dev"]
-    path = engine_file(profile, root, root / ".envgen", mode, unmapped)
+    (root / ".envgen").mkdir(exist_ok=True)
+    path = engine_file(profile, root / ".envgen", mode, unmapped)
     return path.read_text().splitlines() if path else []
 
 
