@@ -28,7 +28,7 @@ from envgen.engine.client import Engine, connect
 from envgen.engine.compose import docker_program
 from envgen.engine.endpoint import find_endpoint, require_plugin
 from envgen.errors import BuildError, LockError, RefusedError, UsageError
-from envgen.explain import Explanation, cause_of
+from envgen.explain import Circumstances, Explanation, cause_of
 from envgen.files import state_dir
 from envgen.lock.image import Difference, compare
 from envgen.lock.model import LOCAL, Change
@@ -212,7 +212,7 @@ def _run(
 def _cause(result: BuildResult) -> Explanation | None:
     failed = result.failed
     lines = [*result.last_lines, *([failed.error] if failed else []), *result.error.splitlines()]
-    return cause_of(lines, exit_code=failed.exit_code if failed else None)
+    return cause_of(lines, Circumstances(True, failed.exit_code if failed else None))
 
 
 def pull(session: Session) -> tuple[str, str]:

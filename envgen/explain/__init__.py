@@ -1,26 +1,51 @@
 """Rules that find the cause of a failure in a log of a build, of the JIT or of a server.
 
-The rules are data (``rules/*.yaml``), each with an excerpt of a real log. This package imports only ``text``.
+The rules are data (``rules/*.yaml``), each with an excerpt of a real log. This package imports only ``text``. Keys of a
+rule, beside its texts:
+
+``match``    a line that matches one of these patterns; the named groups of an expression are facts
+``except``   a line with one of these texts does not match
+``beside``   the rule holds only if another line of the log matches one of these patterns, too
+``facts``    NAME: an expression with one group, which is searched in the whole log
+``general``  said only where no other failure explains the log: it may be the consequence of one
+``weak``     a notice, unless something else shows that the program failed
+``only``     `build` or `server`; `mounted` or `installed`: for such logs, or such profiles, only
+
+In ``cause`` and ``cure``, ``[[ text with {fact} ]]`` is left out where a fact is missing.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import yaml
 
-from envgen.text import plain_text
+from envgen.text import shorten
 
-# Prefixes of a line: `#12 34.5 ` of a build, `serve-1  | ` of Compose, `(EngineCore_DP0 pid=17) ` of vLLM, `ERROR: `.
-_BEGIN = r"^(?:#\d{1,5} (?:\d{1,7}\.\d{1,4} )?)?(?:[\w.-]{1,80} {1,40}\| )?(?:\([\w ]{1,60}pid=\d{1,9}\) )?(?:error: )?"
+# Prefixes of a line: `#12 34.5 ` of a build, `serve-1  | ` of Compose, `(EngineCore_DP0 pid=17) ` of vLLM (two of them
+# under Ray), `ERROR: `.
+_BEGIN = (
+    r"^(?:#\d{1,5} (?:\d{1,7}\.\d{1,4} )?)?(?:[\w.-]{1,80} {1,40}\| )?(?:\([\w ]{1,60}pid=\d{1,9}\) ){0,2}(?:error: )?"
+)
+_FACT = re.compile(r"\{([a-z_]+)\}")
+_OPTIONAL = re.compile(r"\[\[(.*?)\]\]", re.DOTALL)
 
-_TIME = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{1,9}Z ")  # Docker's, as of `docker logs -t`
+
+def filled(text: str, facts: Mapping[str, str] = {}) -> str:
+    """A rule's text: each ``[[part]]`` with its facts, or without the part where one of them is missing."""
+
+    def part(found: re.Match[str]) -> str:
+        if not set(_FACT.findall(found[1])) <= facts.keys():
+            return ""
+        return _FACT.sub(lambda name: shorten(facts[name[1]].strip(), 160), found[1])
+
+    return _OPTIONAL.sub(part, text)
 
 
 @dataclass(frozen=True)
@@ -77,6 +102,12 @@ class Rule:
     codes: frozenset[int] = frozenset()  # exit codes that prove it without a log line
     notice: bool = False  # not a failure
     quoted: bool = False  # the example comes from the public thread at ``link``
+    never: tuple[str, ...] = ()  # `except`
+    beside: tuple[Pattern, ...] = ()
+    facts: Mapping[str, Pattern] = field(default_factory=dict)
+    general: bool = False
+    weak: bool = False
+    only: str = ""
 
 
 @cache
@@ -89,10 +120,13 @@ def rules() -> tuple[Rule, ...]:
 
 def read_rule(node: Mapping[str, Any], rank: int) -> Rule:
     """A rule from its YAML node."""
-    patterns = tuple(read_pattern(entry) for entry in node["match"])
+    never = tuple(text.lower() for text in node.get("except", ()))
+    patterns, beside = (tuple(map(read_pattern, node.get(key, ()))) for key in ("match", "beside"))
+    facts = {name: read_pattern(entry) for name, entry in node.get("facts", {}).items()}
     return Rule(node["rule"], rank, frozenset(node.get("kinds", KINDS)), node["cause"].strip(), node["cure"].strip(),
                 node["link"], patterns, node["example"], frozenset(node.get("codes", ())), node.get("notice", False),
-                node.get("quoted", False))  # fmt: skip
+                node.get("quoted", False), never, beside, facts, node.get("general", False),
+                node.get("weak", False), node.get("only", ""))  # fmt: skip
 
 
 def rules_for(kind: str | None) -> tuple[Rule, ...]:
@@ -107,7 +141,10 @@ SHOWN = 400  # characters of a line that are shown as evidence
 
 @dataclass(frozen=True)
 class Explanation:
-    """A rule that matched. ``rule``: its stable name; ``line``: from 1 (0: none); ``failure``: False for a notice."""
+    """A rule that matched. ``rule``: its stable name; ``line``: from 1 (0: none); ``failure``: False for a notice.
+
+    ``general``: it may be the consequence of something else.
+    """
 
     rule: str
     cause: str
@@ -117,85 +154,163 @@ class Explanation:
     link: str
     failure: bool = True
     rank: int = 0
+    general: bool = False
 
     def data(self) -> dict[str, object]:
-        """All fields but the rank, for JSON."""
-        return {name: value for name, value in vars(self).items() if name != "rank"}
+        """All fields but the last two, for JSON."""
+        return {name: value for name, value in vars(self).items() if name not in ("rank", "general")}
 
 
-def classify(lines: Iterable[str], *, kind: str | None = None) -> tuple[Explanation, ...]:
-    """The known causes in a log: failures before notices, then by rank.
+@dataclass(frozen=True)
+class Circumstances:
+    """What is known of a failure beside its log.
 
-    ``kind``: build, jit or serve; None: all rules. Lines may have their line ends. Each rule's text is searched in many
-    lines at once, some hundred times faster than line by line; only lines with the text are matched. Each rule matches
-    once.
+    ``failed``: False if nothing but the log says so. ``facts`` fill the rules' texts: `memory`, `raise`, `cuda`, ...
+    ``tags``: of `build` or `server`, and of `mounted` or `installed`, those that hold.
     """
-    waiting = [(rule, pattern) for rule in rules_for(kind) for pattern in rule.patterns]
-    found: dict[str, Explanation] = {}
-    lines, before = iter(lines), 0
-    while batch := [line.rstrip("\r\n")[:LONGEST].replace("\n", " ") for line in islice(lines, BATCH)]:
+
+    failed: bool = False
+    exit_code: int | None = None
+    oom_killed: bool = False  # Docker's flag of the container
+    facts: Mapping[str, str] = field(default_factory=dict)
+    tags: frozenset[str] = frozenset()
+
+
+_OPPOSITE = {"build": "server", "server": "build", "mounted": "installed", "installed": "mounted"}
+UNKNOWN = Circumstances()
+# A line of a build: BuildKit numbers its steps. (has, expression)
+_OF_BUILD = re.compile(r"^(?:#\d{1,4} (?:\[|DONE|CACHED|\d{1,6}\.\d )|\$ docker buildx )", re.MULTILINE)
+
+
+class Classifier:
+    """Finds known causes in a log that is read in parts. ``kind``: build, jit or serve; None: all rules.
+
+    Each rule's text is searched in many lines at once, some hundred times faster than line by line; only lines with the
+    text are matched. Each rule matches once, at its first line.
+    """
+
+    def __init__(self, kind: str | None = None) -> None:
+        self._kind = kind
+        self._rules = rules_for(kind)
+        self._waiting = [(rule, pattern) for rule in self._rules for pattern in rule.patterns]
+        self._beside = [(rule.rule, pattern) for rule in self._rules for pattern in rule.beside]
+        self._lacking = [(rule.rule, name, pattern) for rule in self._rules for name, pattern in rule.facts.items()]
+        self._found: dict[str, tuple[Rule, str, int]] = {}  # rule, evidence, line
+        self._facts: dict[str, dict[str, str]] = {}
+        self._accompanied: set[str] = set()
+        self.build = kind == "build"
+
+    def read(self, batch: Sequence[str], before: int) -> None:
+        """Search a batch of lines; ``before``: the number of lines before it."""
+        batch = [line.rstrip("\r\n")[:LONGEST].replace("\n", " ") for line in batch]
         block = "\n".join(batch)
         low = block.lower()
         if len(low) != len(block):  # a few letters change their length in lower case
             low = block = "".join(c if len(c.lower()) != 1 else c.lower() for c in block)
-        for rule, pattern in waiting:
-            match = _search(rule, pattern, block, low, before)
-            # Several patterns of a rule may match: the earliest line is the evidence.
-            if match and (rule.rule not in found or match.line < found[rule.rule].line):
-                found[rule.rule] = match
-        waiting = [(rule, pattern) for rule, pattern in waiting if rule.rule not in found]
+        self.build |= self._kind is None and before == 0 and _OF_BUILD.search(block) is not None
+        news = set()
+        for rule, pattern in self._waiting:
+            if match := _search(pattern, block, low, rule.never):
+                begin, text, named = match
+                line = before + low.count("\n", 0, begin) + 1
+                # Several patterns of a rule may match: the earliest line is the evidence.
+                if rule.rule not in self._found or line < self._found[rule.rule][2]:
+                    self._found[rule.rule] = rule, text, line
+                    self._facts.setdefault(rule.rule, {}).update(named)
+                    news.add(rule.rule)
+        if news:
+            self._waiting = [(rule, pattern) for rule, pattern in self._waiting if rule.rule not in news]
+        for name, pattern in self._beside:
+            if name not in self._accompanied and _search(pattern, block, low):
+                self._accompanied.add(name)
+        for name, fact, pattern in self._lacking:
+            if fact not in self._facts.get(name, ()) and (match := _search(pattern, block, low)):
+                self._facts.setdefault(name, {}).update(match[2])
+
+    def found(self, known: Circumstances = UNKNOWN) -> tuple[Explanation, ...]:
+        """The causes: failures before notices, then by rank."""
+        tags = known.tags | ({"build"} if self.build and "server" not in known.tags else set())
+        rows = sorted(self._found.values(), key=lambda row: row[0].rank)
+        rows = [row for row in rows if fits(row[0], tags)]
+        rows = [row for row in rows if not row[0].beside or row[0].rule in self._accompanied]
+        failed = known.failed or any(not rule.notice and not rule.weak for rule, _, _ in rows)
+        taken, shown = set[int](), list[Explanation]()
+        certain = any(not rule.notice and not rule.weak and not rule.general for rule, _, _ in rows)
+        for rule, evidence, line in rows:
+            is_failure = not rule.notice and (failed or not rule.weak)
+            if line in taken or (rule.general and certain):  # what is certain explains the line, or the log
+                continue
+            taken.add(line)
+            facts = {**known.facts, **self._facts.get(rule.rule, {})}
+            shown.append(_explanation(rule, evidence, line, facts, failure=is_failure))
+        return tuple(sorted(shown, key=lambda one: (not one.failure, one.rank)))
+
+
+def fits(rule: Rule, tags: Collection[str]) -> bool:
+    """Whether a rule may hold for a log, or a profile, with these tags."""
+    return not rule.only or _OPPOSITE[rule.only] not in tags
+
+
+def classify(
+    lines: Iterable[str], *, kind: str | None = None, known: Circumstances = UNKNOWN
+) -> tuple[Explanation, ...]:
+    """The known causes in a log: failures before notices, then by rank.
+
+    ``kind``: build, jit or serve; None: all rules. Lines may have their line ends.
+    """
+    classifier, lines, before = Classifier(kind), iter(lines), 0
+    while batch := list(islice(lines, BATCH)):
+        classifier.read(batch, before)
         before += len(batch)
-    return tuple(sorted(found.values(), key=lambda match: (not match.failure, match.rank)))
+    return classifier.found(known)
 
 
-def _search(rule: Rule, pattern: Pattern, block: str, low: str, before: int) -> Explanation | None:
-    """Search a block of lines; ``low``: in lower case; ``before``: the number of lines before it."""
+def _search(
+    pattern: Pattern, block: str, low: str, never: Sequence[str] = ()
+) -> tuple[int, str, dict[str, str]] | None:
+    """Search a block of lines; ``low``: in lower case. Where the line begins, its text, and the named groups."""
     at = low.find(pattern.has)
     while at >= 0:
         begin, end = low.rfind("\n", 0, at) + 1, low.find("\n", at)
         end = len(low) if end < 0 else end
-        place = pattern.find(low[begin:end])
+        line = low[begin:end]
+        place = -1 if any(text in line for text in never) else pattern.find(line)
         if place >= 0:
             first = max(0, min(place - 60, end - begin - SHOWN))  # of a long line, the part around the match
-            line, text = before + low.count("\n", 0, begin) + 1, block[begin:end][first : first + SHOWN].strip()
-            return _explanation(rule, text, line)
+            match = pattern.expression.search(block[begin:end]) if pattern.expression else None
+            named = {name: value for name, value in match.groupdict().items() if value} if match else {}
+            return begin, block[begin:end][first : first + SHOWN].strip(), named
         at = low.find(pattern.has, end)
     return None
 
 
-def _explanation(rule: Rule, evidence: str, line: int = 0) -> Explanation:
-    return Explanation(rule.rule, rule.cause, evidence, line, rule.cure, rule.link, not rule.notice, rule.rank)
+def _explanation(
+    rule: Rule, evidence: str, line: int, facts: Mapping[str, str], *, failure: bool = True
+) -> Explanation:
+    cause, cure = filled(rule.cause, facts), filled(rule.cure, facts)
+    return Explanation(rule.rule, cause, evidence, line, cure, rule.link, failure, rule.rank, rule.general)
 
 
-def log_lines(log: BinaryIO) -> Iterator[str]:
-    """The lines of a log, without colours and without Docker's time stamps (`docker logs -t`, a crash bundle).
-
-    Bytes that are not UTF-8 become U+FFFD.
-    """
-    while line := log.readline(LONGEST):
-        yield _TIME.sub("", plain_text(line.decode("utf-8", "replace")))
-        while line and not line.endswith(b"\n"):  # skip the rest of a long line
-            line = log.readline(LONGEST)
+OUT_OF_MEMORY = {"serve": "server_memory", "build": "out_of_memory"}  # what Docker's OOMKilled means
+_OF_MEMORY = {*OUT_OF_MEMORY.values(), "cuda_memory", "driver_memory", "jit_memory", "memory_floor", "ray_memory"}
 
 
-def cause_of(
-    lines: Sequence[str],
-    *,
-    exit_code: int | None = None,
-    service: bool = False,
-    oom_killed: bool = False,
-) -> Explanation | None:
-    """The cause of a failure from its output; None if no rule matches.
-
-    ``service``: the output is a service's, not a build's. ``oom_killed``: Docker's flag of the container.
-    """
+def cause_of(lines: Sequence[str], known: Circumstances = UNKNOWN, *, service: bool = False) -> Explanation | None:
+    """The cause of a failure from its output; None if no rule matches. ``service``: of a service, not of a build."""
     kind = "serve" if service else "build"
-    found = {explanation.rule: explanation for explanation in classify(lines, kind=kind)}
+    known = replace(known, failed=True, tags=known.tags | {"server" if service else "build"})
+    return likeliest(classify(lines, kind=kind, known=known), known, kind=kind)
+
+
+def likeliest(found: Iterable[Explanation], known: Circumstances, *, kind: str | None = None) -> Explanation | None:
+    """The cause: what a rule of ``found`` says, or what the exit code or Docker proves; None if nothing does."""
+    by_rule = {one.rule: one for one in found if one.failure}
     for rule in rules_for(kind):
-        if rule.rule in found and not rule.notice:
-            return found[rule.rule]
-        if oom_killed and rule.rule == "out_of_memory":
-            return _explanation(rule, "Docker reports that it was killed because memory ran out")
-        if exit_code in rule.codes:
-            return _explanation(rule, f"exit code {exit_code}")
+        # Whatever else the log says: it was killed for its memory.
+        if known.oom_killed and rule.rule == OUT_OF_MEMORY[kind or "serve"] and not by_rule.keys() & _OF_MEMORY:
+            return _explanation(rule, "Docker reports that it was killed because memory ran out", 0, known.facts)
+        if rule.rule in by_rule and (not known.oom_killed or rule.rule in _OF_MEMORY):
+            return by_rule[rule.rule]
+        if known.exit_code in rule.codes and not known.oom_killed:
+            return _explanation(rule, f"exit code {known.exit_code}", 0, known.facts)
     return None

@@ -2,44 +2,63 @@
 
 vLLM's processes share one log. The one that fails writes its traceback first; its parents follow with longer ones about
 the child. So the first traceback that is not about another process has the cause. In a chain of exceptions ("During
-handling of ...") the last one counts: it has the message for the user.
+handling of ...") the last one has the message for the user, and the first one is the root.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-# `(EngineCore_DP0 pid=17) ` or `(Worker_TP0 pid=5) `, then the prefix of vLLM's logger.
-_PROCESS = re.compile(r"^\((?P<name>[\w ./:-]{1,60}?) ?pid=(?P<pid>\d{1,9})[^)]{0,40}\) ?")
+# `(EngineCore_DP0 pid=17) ` or `(Worker_TP0 pid=5) `, then the prefix of vLLM's logger. Under Ray, two of them.
+_PROCESS = re.compile(r"^\((?:(?P<name>[\w ./:-]{1,60}?) ?)?pid=(?P<pid>\d{1,9})[^)]{0,40}\) ?")
 _LOGGED = re.compile(
-    r"^(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) +\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,6})? \[[^\]]{1,120}\] ?"
+    r"^(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) +\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,6})? \[?[^\]\s]{1,120}\] ?"
 )
 _BEGIN = "Traceback (most recent call last):"
+_FRAME = re.compile(r'^ {1,8}File "(?P<path>[^"]{1,400})", line \d{1,9}')
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _NAME = r"(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Za-z_]\w{0,80}"
-_RAISED = re.compile(rf"^{_NAME}(?:: |:?$)")  # the line of a traceback that names the exception
+_RAISED = re.compile(rf"^(?!(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):){_NAME}(?:: |:?$)")  # names the exception
 # Raised because another process or task failed.
 _WRAPPER = re.compile(
     r"see (?:root cause|stack trace|the stack trace|above)|root cause above|engine core initialization failed|"
     r"workerproc initialization failed|worker failed with error|enginecore encountered an issue|enginedeaderror|"
     r"failed core proc|executor failed|^(?:asyncio\.(?:exceptions\.)?)?cancellederror|^keyboardinterrupt|^systemexit|"
-    r"background loop has errored|childfailederror",
+    r"background loop has errored|childfailederror|failed to start\.?$|encountered a fatal error|died unexpectedly|"
+    r"failed at startup|rayactorerror|the actor died",
     re.IGNORECASE,
 )
 _VALIDATION = re.compile(r"\d+ validation errors? for ")
 _USAGE = re.compile(r"^[\w./ -]{1,80}: error: \S")
+_ERROR = re.compile(r"^\W{0,8}(?:[\w.-]{1,40}: )?(?:fatal|error)\b(?! [ijr]n?\b)[\w ]{0,40}: ?\S", re.IGNORECASE)
+# The package of a file: below site-packages, or a checkout of one of these.
+_PACKAGE = re.compile(r"(?:site|dist)-packages/([A-Za-z_]\w{0,60})/")
+_CHECKOUT = re.compile(r"/(vllm|flashinfer|sglang|transformers|triton|torch|ray|huggingface_hub)/")
+_VERSIONS = re.compile(
+    r"\b(?P<name>vllm|flashinfer|torch|pytorch|triton|transformers|ray|sglang|huggingface_hub|nccl|cudnn|"
+    r"nvidia-cutlass-dsl)\b(?:-python)?(?: api server)?(?: version[ :=]{0,3}|==| ?)v?"
+    r"(?P<version>\d{1,4}\.\d{1,6}[\w.+]{0,40})"
+    r"|V1 LLM engine \(v(?P<engine>\d[\w.+]{0,40})\)",
+    re.IGNORECASE,
+)
 SHOWN = 400  # characters
 
 
 @dataclass(frozen=True)
 class First:
-    """The first failure: the process ("" if unknown), its exception, and the line, counted from 1."""
+    """The first failure: the process ("" if unknown), its exception, and the line, counted from 1.
+
+    ``root``: the exception that it was raised from; "" for none. ``component``: the package whose code raised it, with
+    its version if the log has one; "" if unknown.
+    """
 
     process: str
     text: str
     line: int
+    root: str = ""
+    component: str = ""
 
     @property
     def is_consequence(self) -> bool:
@@ -56,52 +75,85 @@ class _Process:
 
     state: str = ""  # "frames" inside a traceback, "after" its exception, "chained" before the next of its chain
     best: First | None = None  # of the exceptions of this chain
+    root: str = ""  # the first one of this chain
+    links: int = 0  # of this chain
+    package: str = ""  # of the last frame that has one
     wants_reason: bool = False  # the next indented line has the reason, as pydantic's does
 
+    def shown(self) -> Iterator[First]:
+        """The exception that is shown for this chain."""
+        if self.best:
+            yield replace(self.best, root=self.root) if self.links > 1 and self.root != self.best.text else self.best
 
+
+@dataclass
 class Tracker:
     """Reads a log line by line; ``first`` is the first failure so far."""
 
-    def __init__(self) -> None:
-        self._processes: dict[str, _Process] = {}
-        self._found, self._usage = list[First](), list[First]()
-        self._line = 0
+    _processes: dict[str, _Process] = field(default_factory=dict)
+    _found: list[First] = field(default_factory=list)
+    _usage: list[First] = field(default_factory=list)
+    _errors: list[First] = field(default_factory=list)  # lines that name an error, outside a traceback
+    _versions: dict[str, str] = field(default_factory=dict)
 
-    def feed(self, line: str) -> None:
-        """Read the next line."""
-        self._line += 1
-        name, level, text = _read(line[:8192].rstrip("\r\n"))
+    def feed(self, line: str, number: int) -> None:
+        """Read the line with this number."""
+        line = line[:8192].rstrip("\r\n")
+        if "ersion" in line or "==" in line or " (v" in line:
+            self._note_version(line)
+        name, level, text = _read(line)
         if level in ("DEBUG", "INFO", "WARNING"):  # exceptions that were caught
             return
-        process = self._processes.setdefault(name, _Process())
-        self._found += _follow(process, name, text, self._line)
-        if not process.state and _USAGE.match(text):
-            self._usage.append(First(name, text.strip()[:SHOWN], self._line))
+        process = self._processes.get(name)
+        if process is None:
+            process = self._processes[name] = _Process()
+        if process.state or "File" in text or _BEGIN in text:
+            self._found += _follow(process, name, text, number)
+        if not process.state and "rror" in text + level.lower():
+            if _USAGE.match(text):
+                self._usage.append(First(name, text.strip()[:SHOWN], number))
+            elif len(self._errors) < 20 and (level in ("ERROR", "CRITICAL") or _ERROR.match(text)) and text.strip():
+                self._errors.append(First(name, text.strip()[:SHOWN], number))
+
+    def _note_version(self, line: str) -> None:
+        for found in _VERSIONS.finditer(line):
+            name = "vllm" if found["engine"] else found["name"].lower().replace("pytorch", "torch")
+            self._versions.setdefault(name, found["engine"] or found["version"])
+
+    @property
+    def raised(self) -> bool:
+        """Whether there was an exception that nothing caught."""
+        return bool(self._found or self._usage) or any(process.best for process in self._processes.values())
 
     @property
     def first(self) -> First | None:
-        """The first exception that is not about another process, else any exception."""
-        unfinished = [process.best for process in self._processes.values() if process.best]
+        """The first exception that is not about another process, else any exception or error."""
+        unfinished = [one for process in self._processes.values() for one in process.shown()]
         found = sorted([*self._found, *unfinished], key=lambda exception: exception.line)
         causes = [exception for exception in found if not _WRAPPER.search(exception.text)]
-        return next(iter([*causes, *self._usage, *found]), None)
+        errors = [error for error in self._errors if not _WRAPPER.search(error.text)]
+        best = next(iter([*causes, *self._usage, *errors, *found, *self._errors]), None)
+        if best is None or not best.component:
+            return best
+        version = self._versions.get(best.component, "")
+        return replace(best, component=f"{best.component} {version}".strip())
 
 
 def first_exception(lines: Iterable[str]) -> First | None:
     """The first failure in a whole log."""
     tracker = Tracker()
-    for line in lines:
-        tracker.feed(line)
+    for number, line in enumerate(lines, 1):
+        tracker.feed(line, number)
     return tracker.first
 
 
 def _read(line: str) -> tuple[str, str, str]:
     """The process, the log level ("" without a logger) and the text of a line."""
     name = ""
-    if found := _PROCESS.match(line):
-        name, line = f"{found['name']} pid={found['pid']}", line[found.end() :]
+    while line.startswith("(") and (found := _PROCESS.match(line)):
+        name, line = f"{found['name'] or ''} pid={found['pid']}".strip(), line[found.end() :]
     level = ""
-    if found := _LOGGED.match(line):
+    if line[:1] in "DIWEC" and (found := _LOGGED.match(line)):
         level, line = found["level"], line[found.end() :]
     return name, level, line
 
@@ -112,10 +164,19 @@ def _follow(process: _Process, name: str, text: str, number: int) -> Iterator[Fi
     if plain.endswith(_BEGIN):
         if process.state == "after":  # a new failure, not a link of the chain
             yield from _complete(process)
-        process.state = "frames"
+        process.state, process.package = "frames", ""
+    elif frame := _FRAME.match(text):
+        if process.state == "":  # an excerpt that lacks the header
+            process.state = "frames"
+        packages = [*_PACKAGE.finditer(frame["path"])][-1:] or [*_CHECKOUT.finditer(frame["path"])][:1]
+        process.package = packages[0][1] if packages else process.package
     elif process.state == "frames" and (found := _RAISED.match(text)):
-        if process.best is None or not _WRAPPER.search(text):
-            process.best = First(name, text[:SHOWN], number)
+        wrapper = _WRAPPER.search(text)
+        if process.best is None or not wrapper:
+            package = process.package or (path[1] if (path := _PACKAGE.search(text)) else "")
+            process.best = First(name, text[:SHOWN], number, component=package)
+        process.root = process.root or ("" if wrapper else text[:SHOWN].strip())
+        process.links += not wrapper
         rest = text[found.end() :]
         process.wants_reason, process.state = bool(_VALIDATION.search(rest)) or rest.rstrip().endswith(":"), "after"
     elif process.state in ("after", "chained"):
@@ -124,12 +185,12 @@ def _follow(process: _Process, name: str, text: str, number: int) -> Iterator[Fi
         elif process.wants_reason and process.best and plain and text[0].isspace():
             reason = plain.partition(" [type=")[0].removeprefix("Value error, ")
             kind = process.best.text.partition(":")[0].rpartition(".")[2]
-            process.best, process.wants_reason = First(name, f"{kind}: {reason}"[:SHOWN], number), False
+            process.best = replace(process.best, text=f"{kind}: {reason}"[:SHOWN], line=number)
+            process.wants_reason = False
         elif plain and process.state == "after" and not process.wants_reason and not text[0].isspace():
             yield from _complete(process)
 
 
 def _complete(process: _Process) -> Iterator[First]:
-    best, process.best, process.state = process.best, None, ""
-    if best:
-        yield best
+    yield from process.shown()
+    process.best, process.state, process.root, process.package, process.links = None, "", "", "", 0

@@ -13,8 +13,9 @@ from typing import Any
 
 from envgen.engine.client import Engine
 from envgen.engine.values import Container
-from envgen.explain import cause_of
+from envgen.explain import Circumstances, cause_of
 from envgen.explain.first import first_exception
+from envgen.serve.circumstances import look
 from envgen.serve.wait import log_text, own_code
 from envgen.text import counted, instant, shorten
 
@@ -101,7 +102,10 @@ def last_end(engine: Engine, container: Container) -> Ended | None:
         exit_code=None if runs else own_code(container), out_of_memory=container.oom_killed and not runs, runs=runs,
         restarts=container.restarts, since=container.started_at if runs else "",
     )  # fmt: skip
-    return found if found.asked else _with_cause(found, container, lines)
+    if found.asked:
+        return found
+    about = replace(look(engine, container), exit_code=found.exit_code or None, oom_killed=found.out_of_memory)
+    return _with_cause(found, container, lines, about)
 
 
 def last_ends(engine: Engine, containers: Iterable[Container]) -> Mapping[str, Ended]:
@@ -118,8 +122,8 @@ def _asked(container: Container, lines: Iterable[str]) -> bool:
     return container.exit_code == 0 or any(ASKED in line for line in lines)
 
 
-def _with_cause(end: Ended, container: Container, lines: list[str]) -> Ended:
-    known = cause_of(lines, exit_code=end.exit_code or None, service=True, oom_killed=end.out_of_memory)
+def _with_cause(end: Ended, container: Container, lines: list[str], about: Circumstances) -> Ended:
+    known = cause_of(lines, about, service=True)
     first = first_exception(lines)
     if known and known.rule == "engine_dead":  # it has died of something
         text = str(first) if first and not first.is_consequence else "no exception before it: its process was killed"

@@ -19,13 +19,14 @@ from envgen.engine.client import Engine
 from envgen.engine.endpoint import Endpoint, forward
 from envgen.engine.values import Container
 from envgen.errors import EngineError, ProcessError, RefusedError, ServiceError
-from envgen.explain import cause_of
+from envgen.explain import Circumstances, cause_of
 from envgen.explain.first import first_exception
 from envgen.files import state_dir
 from envgen.profile.exposure import API_KEY
 from envgen.profile.model import Profile, Service
 from envgen.profile.values import PortMapping
 from envgen.serve import preflight
+from envgen.serve.circumstances import circumstances, look
 from envgen.serve.readiness import Answer
 from envgen.serve.wait import Awaited, NotReady, StartFailure, Waiter, log_text
 from envgen.text import shorten
@@ -239,9 +240,12 @@ class Launcher:
         if failure.container is not None and not failure.container.running:
             again = ""  # it would end again
         fitting = partial(in_profile, profile=self.here.profile, service=self.name)
-        return explained(
-            self.here.engine, f"{self.name} {self.verdict}", failure, self.keep, self.default_hint or again, fitting
-        )
+
+        def about(container: Container | None) -> Circumstances:
+            return look(self.here.engine, container, self.here.profile, self.here.compose.files)
+
+        what = f"{self.name} {self.verdict}"
+        return explained(self.here.engine, what, failure, self.keep, self.default_hint or again, fitting, about)
 
     def _existing(self) -> tuple[Container, ...]:
         """The containers of the service, running or not."""
@@ -261,19 +265,20 @@ class Launcher:
 
 
 def explained(
-    engine: Engine, what: str, failure: StartFailure, keep: Keep, hint: str, fitting: Callable[[str], str] = str
-) -> ServiceError:
+    engine: Engine, what: str, failure: StartFailure, keep: Keep, hint: str, fitting: Callable[[str], str] = str,
+    about: Callable[[Container | None], Circumstances] = circumstances,
+) -> ServiceError:  # fmt: skip
     """The error for a failed service: reason, cause, last lines, bundle, and what to do.
 
-    ``hint``: used if no cause is known. ``fitting``: adapts a rule's cure to this service.
+    ``hint``: used if no cause is known. ``fitting``: adapts a rule's cure to this service. ``about``: what is known of
+    the container beside its log.
     """
     container = failure.container
     log = engine.logs(container.id, tail=CAUSE_LINES) if container else ""
     lines = [log_text(line) for line in (*failure.lines, *log.splitlines())]
     known, first = None, None
     if not failure.says_all:
-        code = container.exit_code or None if container and not container.running else None
-        known = cause_of(lines, exit_code=code, service=True, oom_killed=container is not None and container.oom_killed)
+        known = cause_of(lines, about(container), service=True)
         first = None if known else first_exception(lines)
     kept = keep(failure, known.cause if known else str(first or ""))
     text = f"{what}: {failure.reason}"
@@ -283,6 +288,8 @@ def explained(
         text += f"\n  {shorten(known.evidence, SHOWN)}"
     elif first:
         text += f"\n  first exception: {shorten(str(first), LONGEST_SHOWN)}"
+        text += f"\n  raised from: {shorten(first.root, LONGEST_SHOWN)}" if first.root else ""
+        text += f"\n  in: {first.component}" if first.component else ""
     elif container or lines:
         last = [f"    {shorten(line, LONGEST_SHOWN)}" for line in lines[-LAST_LINES:]]
         text += "\n  its last lines:\n" + ("\n".join(last) or "    (none)")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from envgen.explain import Rule, rules
+from envgen.explain import Rule, filled, rules
 
 BEGIN, END = "<!-- rules: generated -->", "<!-- end of rules -->"
 
@@ -25,5 +25,5 @@ def renew(page: str) -> str:
 
 def _row(rule: Rule) -> str:
     name = f"`{rule.rule}`" + (" (notice)" if rule.notice else "")
-    cells = (name, rule.cause, rule.cure, ", ".join(sorted(rule.kinds)), f"[link]({rule.link})")
+    cells = (name, filled(rule.cause), filled(rule.cure), ", ".join(sorted(rule.kinds)), f"[link]({rule.link})")
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -20,7 +20,7 @@ from projects import BASE, Project, docker, interrupt, lean_base
 from envgen.engine import buildx
 from envgen.engine.buildx import Step
 from envgen.engine.client import Engine
-from envgen.explain import cause_of
+from envgen.explain import Circumstances, cause_of
 
 pytestmark = pytest.mark.engine
 
@@ -244,7 +244,7 @@ def test_causes(engine: Engine, tmp_path: Path, kind: str, text: str) -> None:
     result, _ = build(tmp_path, f"FROM {BASE}\n{text}\n")
     assert not result.ok and result.image_id == ""
     lines = [*result.last_lines, *result.error.splitlines()]
-    cause = cause_of(lines, exit_code=result.failed.exit_code if result.failed else None)
+    cause = cause_of(lines, Circumstances(exit_code=result.failed.exit_code if result.failed else None))
     assert cause is not None and cause.rule == kind, lines
 
 

@@ -10,15 +10,15 @@ from typing import Any, TypeVar
 
 import click
 
+from envgen.app.explain import open_log
 from envgen.app.places import at
 from envgen.app.session import Session
 from envgen.cli import FullGroup
 from envgen.cli.caches import print as shown
 from envgen.cli.common import Count, answer, confirm, reporting
-from envgen.cli.look.explain import open_log
 from envgen.engine.host import compilers
 from envgen.errors import NotFoundError, UsageError
-from envgen.explain import log_lines
+from envgen.explain.read import log_lines
 from envgen.inside.jit.main import named_in
 from envgen.jitcache.place import changed_files, make_query, seconds
 from envgen.jitcache.place import other_caches as find_other_caches
@@ -124,7 +124,7 @@ def modules(session: Session, log: str | None) -> int:
 
 
 def _from_log(log: str) -> Used:
-    with sys.stdin.buffer if log == "-" else open_log(Path(log)) as file:
+    with sys.stdin.buffer if log == "-" else open_log(Path(log)).file as file:
         return Used(tuple(sorted({name for line in log_lines(file) for name in named_in(line)})))
 
 

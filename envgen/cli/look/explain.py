@@ -2,107 +2,193 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import os
-import stat
 import sys
-import tarfile
-import zlib
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
 import click
 
-from envgen.cli.common import answer, json_option
-from envgen.errors import ExitCode, UsageError
-from envgen.explain import Explanation, classify, log_lines
-from envgen.explain.first import Tracker
-from envgen.files import NotAFile, state_dir
-from envgen.text import counted, reason_of, shorten, visible
-
-LARGEST = 256 << 20  # bytes of a bundle's log
+from envgen.app import explain as failures
+from envgen.app.explain import Failure, Log
+from envgen.app.session import Session
+from envgen.cli.common import answer, reporting
+from envgen.errors import EnvgenError, ExitCode, UsageError
+from envgen.explain import Explanation, likeliest
+from envgen.explain.read import Reader, Report
+from envgen.profile.model import Phases
+from envgen.serve.wait import Phase, Progress
+from envgen.text import counted, shorten, visible
 
 
 @click.command()
-@click.argument("log", required=False, type=click.Path(path_type=Path, allow_dash=True))
-@json_option
-def command(log: Path | None) -> int:
-    """Explain the log of a build, a kernel compilation or a server: cause, evidence, fix.
+@click.argument("what", required=False, metavar="[LOG|SERVICE]")
+@reporting
+def command(session: Session, what: str | None) -> int:
+    """Explain why something failed: cause, evidence, fix.
 
-    LOG is a file, a crash bundle, or `-` for stdin (default: the newest build log of the project). If the failure is
-    unknown, the first exception of the first failed process is shown. Exits with 1 if a known failure is found.
+    Without an argument it takes the newest failure of the project, and says which: of a build, of a start, or of a
+    service that ended by itself. SERVICE is a service of the profile: its newest failure. LOG is a file, a crash
+    bundle, or `-` for stdin: the log of a build, a kernel compilation or a server.
+
+    If the failure is unknown, the first exception of the first failed process is shown, with the package that raised
+    it. Exits with 1 if a failure is found.
 
     \b
     Examples:
+      envgen explain
+      envgen explain serve
       envgen explain .envgen/logs/build-dev-20260101T120000.log
       docker logs -f prod-serve-1 2>&1 | envgen explain -
     """
-    name, count, tracker = str(log or _newest()), 0, Tracker()
-
-    def read(file: BinaryIO) -> Iterator[str]:
-        nonlocal count
-        with contextlib.suppress(KeyboardInterrupt):
-            for line in log_lines(file):
-                count += 1
-                tracker.feed(line)
-                yield line
-
-    with sys.stdin.buffer if name == "-" else open_log(Path(name)) as file:
-        found = classify(read(file))
-    code = ExitCode.FINDINGS if any(one.failure for one in found) else ExitCode.OK
-    first = tracker.first
-    raised = {"process": first.process, "text": first.text, "line": first.line} if first else None
-    document = {"log": name, "lines": count, "explanations": [one.data() for one in found], "first_exception": raised}
-    lines = [_text(found, name, count)]
-    if first and code is ExitCode.OK:
-        where = f" of {first.process}" if first.process else ""
-        lines.append(visible(f"      first exception{where}: {name}:{first.line}: {first.text}"))
-    return answer(document, lines, code)
+    failure, log, name = _chosen(session, what)
+    if log is None:
+        return answer({"log": None, "failure": None, "explanations": [], "first_exception": None}, [name])
+    with log.file as file:
+        reader = Reader(log.kind, Starting())
+        reader.read(file)
+    report = reader.report(log.known)
+    found = _with_proof(report, log)
+    failed = any(one.failure for one in found) or failure is not None
+    document = {
+        "log": name, "lines": report.lines, "skipped_bytes": report.skipped,
+        "explanations": [one.data() for one in found], "first_exception": _raised(report),
+        "failure": _as_data(failure), "reason": log.reason or None,
+    }  # fmt: skip
+    lines = [f"{_sentence(failure, log)}, {failures.when_of(failure)}"] if failure else []
+    lines += [f"      {shorten(log.reason, 400)}"] if log.reason else []
+    lines += _text(found, name, report)
+    return answer(document, lines, ExitCode.FINDINGS if failed else ExitCode.OK)
 
 
-def open_log(path: Path) -> BinaryIO:
-    """Open a log, or a pipe (``explain <(docker logs serve)``). A FIFO without a writer is empty; nothing waits."""
+def _sentence(failure: Failure, log: Log) -> str:
+    service, profile = log.about.get("service"), log.about.get("profile")
+    if failure.kind != "start" or not isinstance(service, str):
+        return failure.text
+    return visible(f"{service} failed" + (f" (profile {profile})" if isinstance(profile, str) else ""))
+
+
+class Starting:
+    """What a server was doing at each line of its log."""
+
+    def __init__(self) -> None:
+        self._progress = Progress(Phases())
+        self._begun = self.done = False
+
+    def feed(self, line: str) -> str:
+        """Read a line; returns what the server was doing then."""
+        if "Application startup complete" in line:
+            self.done = True
+            return "serving"
+        self._progress.feed(line)
+        self._begun = self._begun or "API server version" in line or self._progress.phase is not Phase.START
+        return self._progress.words() if self._begun else ""  # of an excerpt, the phase is unknown
+
+
+def _chosen(session: Session, what: str | None) -> tuple[Failure | None, Log | None, str]:
+    """The failure that is explained (None for a log that was named), its open log, and the log's name.
+
+    Without a log, the last one is a sentence.
+    """
+    if what == "-":
+        return None, Log(sys.stdin.buffer), "-"
+    if what is not None and (Path(what).is_file() or Path(what).is_fifo() or not _is_service(session, what)):
+        return None, failures.open_log(Path(what)), what
+    if what is None and not _has_project(session):
+        folder = failures.project_of(Path.cwd())
+        if folder is None:
+            hint = "name a log file: envgen explain LOG, or `-` for stdin"
+            raise UsageError("no project and no build log is here", hint=hint)
+        failure = failures.of_files(folder)
+        return (failure, failures.opened(failure), failure.name) if failure else (None, None, _none(folder.name))
+    failure = failures.newest(session, what)
+    here = session.deployment()
+    if failure is not None:
+        return failure, failures.opened(failure, here), failure.name
+    container = failures.container_of_service(here, what) if what else None
+    if container is not None:
+        return None, failures.of_container(here, container), f"log of {container.name}"
+    return None, None, _none(what or f"profile {here.profile.name}")
+
+
+def _none(of: str) -> str:
+    return f"no failure of {of} is known: no failed build, no crash bundle, and no service that ended by itself"
+
+
+def _has_project(session: Session) -> bool:
     try:
-        file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb")
-        mode = os.fstat(file.fileno()).st_mode
-        if not stat.S_ISREG(mode) and not stat.S_ISFIFO(mode):
-            file.close()
-            raise NotAFile(path, "is not a log file")
-        os.set_blocking(file.fileno(), True)
-        return _of_bundle(path, file) if path.name.endswith(".tar.gz") else file
-    except (OSError, EOFError, tarfile.TarError, zlib.error) as problem:
-        hint = "name a log file, or `-` for stdin"
-        why = reason_of(problem) if isinstance(problem, OSError) else str(problem)
-        raise UsageError(f"{path} can't be read: {why}", hint=hint) from None
+        session.profile()
+    except EnvgenError:
+        if session.file or session.profile_name or session.sets:
+            raise
+        return False
+    return True
 
 
-def _of_bundle(path: Path, file: BinaryIO) -> BinaryIO:
-    """The server's log in a crash bundle, at most ``LARGEST`` bytes."""
-    with file, tarfile.open(fileobj=file, mode="r:gz") as bundle:
-        for member in bundle:
-            if member.isfile() and member.name.endswith("server.log") and (log := bundle.extractfile(member)):
-                return io.BytesIO(log.read(LARGEST))
-    raise UsageError(f"{path} has no server.log", hint="name a crash bundle of `envgen up`, or a log file")
+def _is_service(session: Session, name: str) -> bool:
+    """Whether ``name`` is a service. UsageError if it is neither that nor looks like a file."""
+    if "/" in name or name.endswith((".log", ".txt", ".gz")) or not _has_project(session):
+        return False
+    profile = session.profile()
+    if name not in profile.services and Path(name).exists():
+        return False
+    if name not in profile.services:
+        known = ", ".join(profile.services)
+        raise UsageError(f"{name} is neither a file nor a service of profile {profile.name}", hint=f"services: {known}")
+    return True
 
 
-def _newest() -> Path:
-    """The newest build log of the project that the current folder belongs to."""
-    for folder in (Path.cwd(), *Path.cwd().parents):
-        logs = [path for path in state_dir(folder, "logs").glob("*.log") if stat.S_ISREG(path.lstat().st_mode)]
-        if logs:
-            return max(logs, key=lambda path: path.lstat().st_mtime)
-    raise UsageError("no build log here", hint="name a log file: envgen explain LOG, or `-` for stdin")
+def _with_proof(report: Report, log: Log) -> tuple[Explanation, ...]:
+    """What the log says, after what is known beside it: that it was killed for its memory, or its exit code."""
+    if not log.known.failed:
+        return report.explanations
+    best = likeliest(report.explanations, log.known, kind="build" if log.kind == "build" else "serve")
+    if best is None or best in report.explanations:
+        return report.explanations
+    return (best, *report.explanations)
 
 
-def _text(found: tuple[Explanation, ...], name: str, lines: int) -> str:
-    if not found:
-        return f"{name}: no known failure found in {counted(lines, 'line')}"
-    return "\n".join(
-        f"{'FAIL' if one.failure else 'note'}  {one.cause} ({one.rule})\n"
-        f"      {name}:{one.line}: {shorten(one.evidence.strip(), 400)}\n"
-        f"      fix:  {one.cure}\n"
-        f"      more: {one.link}"
-        for one in found
-    )
+def _text(found: Sequence[Explanation], name: str, report: Report) -> list[str]:
+    lines = []
+    for one in found:
+        lines += [
+            f"{'FAIL' if one.failure else 'note'}  {one.cause} ({one.rule})",
+            f"      {name}:{one.line}: {shorten(one.evidence.strip(), 400)}" if one.line else f"      {one.evidence}",
+            f"      fix:  {one.cure}",
+            f"      more: {one.link}",
+        ]
+    known = [one for one in found if one.failure]
+    if not known:
+        lines.insert(0, f"{name}: no known failure found in {counted(report.lines, 'line')}")
+    if all(one.general for one in known):
+        lines += [f"      {line}" for line in _first(report, name)]
+    if report.skipped:
+        lines.append(f"      {report.skipped >> 20} MiB between both ends were only searched for errors")
+    return lines
+
+
+def _first(report: Report, name: str) -> list[str]:
+    """The first exception, for a log without a rule."""
+    first = report.first
+    if first is None:
+        return []
+    where = f" of {first.process}" if first.process else ""
+    lines = [visible(f"first exception{where}: {name}:{first.line}: {first.text}")]
+    if first.root:
+        lines.append(visible(f"raised from: {first.root}"))
+    if first.component:
+        lines.append(visible(f"in: {first.component}"))
+    if report.phase:
+        lines.append(visible(f"while: {report.phase}"))
+    return lines
+
+
+def _raised(report: Report) -> dict[str, Any] | None:
+    first = report.first
+    return {**vars(first), "phase": report.phase} if first else None
+
+
+def _as_data(failure: Failure | None) -> dict[str, Any] | None:
+    if failure is None:
+        return None
+    return {"kind": failure.kind, "text": failure.text, "time": failure.when, "service": failure.service or None}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgen.explain import cause_of, rules, rules_for
+from envgen.explain import Circumstances, cause_of, rules, rules_for
 
 LOGS = [
     # memory
@@ -99,7 +99,7 @@ def test_known_failures(kind: str, log: str) -> None:
 SERVICE_LOGS = [
     ("cuda_memory", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."),
     (
-        "cuda_memory",
+        "memory_taken",
         "ValueError: Free memory on device (3/119 GiB) on startup is less than desired GPU memory utilization",
     ),
     ("gpu", 'Error response from daemon: could not select device driver "nvidia" with capabilities: [[gpu]]'),
@@ -110,7 +110,7 @@ SERVICE_LOGS = [
     ("model_missing", "OSError: /models/tiny is not a local folder and is not a valid model identifier listed on"),
     ("vocabulary", "openai_harmony.HarmonyError: error downloading or loading vocab file: failed to download"),
     ("shared_memory", "OSError: [Errno 28] No space left on device: '/dev/shm/psm_1'"),
-    ("not_installed", "ModuleNotFoundError: No module named 'vllm'"),
+    ("module_missing", "ModuleNotFoundError: No module named 'vllm'"),
     ("arguments", "api_server.py: error: unrecognized arguments: --max-modl-len 5"),
     ("program_missing", 'exec: "vllm": executable file not found in $PATH'),
     ("podman_init", 'container create: lookup init binary: exec: "catatonit": executable file not found in $PATH'),
@@ -169,17 +169,17 @@ def test_the_kinds_above_are_rules() -> None:
     ],
 )  # fmt: skip
 def test_what_merely_looks_like_a_cause(line: str) -> None:
-    assert cause_of([line], exit_code=1) is None
+    assert cause_of([line], Circumstances(exit_code=1)) is None
 
 
 def test_the_certain_cause_beats_an_early_warning() -> None:
     lines = ["WARNING: Retrying after connection broken: Read timed out.", "ok", "Killed", "make: *** Error 137"]
-    cause = cause_of(lines, exit_code=2)
+    cause = cause_of(lines, Circumstances(exit_code=2))
     assert cause is not None and cause.rule == "killed" and cause.evidence == "Killed"
 
 
 def test_exit_137_alone_says_killed_not_why() -> None:
-    cause = cause_of(["compiling"], exit_code=137)
+    cause = cause_of(["compiling"], Circumstances(exit_code=137))
     assert cause is not None and (cause.rule, cause.evidence) == ("killed", "exit code 137")
     assert "another program" in cause.cause and "whether it was memory" in cause.cure and "--max-jobs 1" in cause.cure
 
@@ -196,9 +196,11 @@ def test_what_a_healthy_service_prints(line: str) -> None:
 
 
 def test_what_the_engine_knows_of_memory_is_certain() -> None:
-    cause = cause_of(["loading"], exit_code=137, service=True, oom_killed=True)
-    assert cause is not None and cause.rule == "out_of_memory" and "Docker" in cause.evidence
-    better = cause_of(["torch.OutOfMemoryError: CUDA out of memory."], exit_code=137, service=True, oom_killed=True)
+    killed = Circumstances(exit_code=137, oom_killed=True)
+    cause = cause_of(["loading"], killed, service=True)
+    assert cause is not None and cause.rule == "server_memory" and "Docker" in cause.evidence
+    assert "compil" not in cause.cause + cause.cure  # no compiler ran
+    better = cause_of(["torch.OutOfMemoryError: CUDA out of memory."], killed, service=True)
     assert better is not None and better.rule == "cuda_memory"
 
 
@@ -209,5 +211,5 @@ def test_a_very_long_line_is_cut_in_the_evidence() -> None:
 
 @given(st.lists(st.text()), st.none() | st.integers(-255, 255))
 def test_any_text_is_taken(lines: list[str], code: int | None) -> None:
-    cause = cause_of(lines, exit_code=code)
+    cause = cause_of(lines, Circumstances(exit_code=code))
     assert cause is None or cause.rule in {rule.rule for rule in rules_for("build")}

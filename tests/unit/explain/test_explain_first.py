@@ -16,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envgen.__main__ import main
-from envgen.explain import cause_of, log_lines
+from envgen.explain import Circumstances, cause_of
 from envgen.explain.first import first_exception
+from envgen.explain.read import log_lines
 from envgen.serve.crash import write_bundle
 from envgen.serve.wait import log_text
 
@@ -45,8 +46,10 @@ FIRST = {
     "weights-cut": ("Worker pid=38", "safetensors._safetensors_rust.SafetensorError: Error while deserializing header"),
     "weights-shape": ("Worker pid=38", "RuntimeError: start (0) + length (256) exceeds dimension size (128)."),
 }
-RULES = {"architecture": "model_type", "model-missing": "model_missing", "model-type": "model_type",
-         "shm": "shared_memory", "unknown-flag": "arguments", "weights-cut": "weights_broken"}  # fmt: skip
+RULES = {
+    "architecture": "model_type", "model-missing": "model_missing", "model-type": "model_type",
+    "shm": "shared_memory", "too-long": "context_length", "unknown-flag": "arguments", "weights-cut": "weights_broken",
+}  # fmt: skip
 
 
 def test_each_log_is_judged() -> None:
@@ -60,7 +63,7 @@ def test_the_first_exception_of_a_real_failure(name: str) -> None:
     assert found is not None
     assert (found.process, found.text[: len(FIRST[name][1])]) == FIRST[name]
     assert found.text.rpartition(": ")[2][:20] in lines[found.line - 1]
-    cause = cause_of(lines, exit_code=1, service=True)
+    cause = cause_of(lines, Circumstances(exit_code=1), service=True)
     assert (cause.rule if cause else None) == RULES.get(name)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
+import shlex
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,9 @@ from rules_page import renew
 from envgen import cli
 from envgen.cli.look.explain import command
 from envgen.errors import UsageError
-from envgen.explain import LONGEST, classify, log_lines, rules
+from envgen.explain import LONGEST, classify, rules
+from envgen.explain.read import ENDS, log_lines, pieces, read_log
+from envgen.serve.crash import write_bundle
 
 LOGS = Path(__file__).parent / "logs"
 PAGE = Path(__file__).parents[3] / "docs" / "explain.md"
@@ -29,8 +33,8 @@ PAGE = Path(__file__).parents[3] / "docs" / "explain.md"
 def test_the_lines_are_those_of_an_editor(content: bytes) -> None:
     expected = content.split(b"\n")
     expected = expected[:-1] if expected[-1] == b"" else expected
-    assert [line.removesuffix("\n") for line in log_lines(io.BytesIO(content))] == [
-        line.decode("utf-8", "replace") for line in expected
+    assert list(log_lines(io.BytesIO(content))) == [
+        line.decode("utf-8", "replace").removesuffix("\r") for line in expected
     ]
 
 
@@ -51,7 +55,7 @@ def test_a_line_of_any_length_takes_little_memory() -> None:
     found = list(log_lines(io.BufferedReader(Endless(), 1 << 20)))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert [len(found[0]) <= LONGEST, found[1]] == [True, "last\n"] and peak < 20 * LONGEST
+    assert [len(found[0]) <= LONGEST, found[1]] == [True, "last"] and peak < 20 * LONGEST
 
 
 @pytest.mark.parametrize("log", sorted(LOGS.glob("*-ends-well.log")), ids=lambda path: path.name)
@@ -89,13 +93,103 @@ def test_a_notice_alone_is_no_failure() -> None:
     assert run("-", stdin=b"NCCL INFO Channel 00/0 : 1[1] -> 0[0] [send] via NET/Socket/0\n").return_value == 0
 
 
-def test_without_a_log_the_newest_build_log_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_middle_of_a_large_log_is_searched_for_its_first_exception(tmp_path: Path) -> None:
+    """Its ends are read whole, and what is around the first error between them; the memory has a limit."""
+    quiet = b"(EngineCore pid=9) INFO 08-08 08:01:25 [core.py:12] Engine 000: throughput 3 t/s, waiting 0 requests\n"
+    trace = b'Traceback (most recent call last):\n  File "/x/dist-packages/vllm/a.py", line 1\nValueError: here\n'
+    many = 4 * ENDS // len(quiet)
+    log = tmp_path / "large.log"
+    log.write_bytes(b"Using Marlin backend\n" + quiet * many + trace + quiet * many + b"No space left on device\n")
+    tracemalloc.start()
+    with log.open("rb") as file:
+        found = read_log(file)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found.lines == 2 * many + 5 and found.skipped > 4 * ENDS
+    assert [(one.rule, one.line) for one in found.explanations] == [("no_space", found.lines), ("marlin", 1)]
+    assert found.first is not None and (found.first.line, found.first.text) == (many + 4, "ValueError: here")
+    assert peak < 6 * ENDS
+    assert "MiB between both ends were only searched" in run(str(log)).stdout
+
+
+@given(st.lists(st.binary(max_size=40), max_size=60), st.integers(1, 64))
+def test_the_pieces_are_the_log(lines: list[bytes], size: int) -> None:
+    content = b"\n".join(lines)
+    found = list(pieces(io.BytesIO(content), size))
+    assert b"".join(data for _, data in found) == content
+    assert [before for before, _ in found] == [
+        content[: sum(len(d) for _, d in found[:n])].count(b"\n") for n in range(len(found))
+    ]
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The state folder of a project without a project file, in the current folder."""
     monkeypatch.chdir(tmp_path)
     assert isinstance(run().exception, UsageError)
-    logs = tmp_path / ".envgen" / "logs"
-    logs.mkdir(parents=True)
-    (logs / "build-a.log").write_text("Killed\n")
-    assert run().return_value == 1
+    for folder in ("logs", "crash"):
+        (tmp_path / ".envgen" / folder).mkdir(parents=True)
+    return tmp_path / ".envgen"
+
+
+def build_log(state: Path, name: str, code: int, when: int) -> Path:
+    path = state / "logs" / name
+    path.write_text(f"$ docker buildx build\nKilled\nended with {code} after 3.1 s \n")
+    os.utime(path, (when, when))
+    return path
+
+
+def bundle(state: Path, stamp: str, service: str, log: str, when: int, **members: str) -> Path:
+    path = state / "crash" / f"{stamp}-{service}.tar.gz"
+    findings = json.dumps({"reason": "its program ended with 1 while starting", "service": service})
+    write_bundle(path, {"findings.json": findings, "server.log": log, **members})
+    os.utime(path, (when, when))
+    return path
+
+
+def test_without_an_argument_the_newest_failure_is_taken(state: Path) -> None:
+    build_log(state, "build-a.log", 0, 1000)
+    done = run()
+    assert done.return_value == 0 and "no failure of" in done.stdout
+    build_log(state, "build-b.log", 1, 900)
+    done = run()
+    assert done.return_value == 1 and done.stdout.startswith("the build failed with 1, ") and "FAIL" in done.stdout
+    bundle(state, "20260101T000000Z", "serve", "RuntimeError: CUDA unknown error\n", 950)
+    done = run()
+    assert done.return_value == 1 and done.stdout.startswith("serve failed, ") and "(cuda_init)" in done.stdout
+    assert "its program ended with 1 while starting" in done.stdout
+    build_log(state, "build-c.log", -9, 960)
+    assert "the build failed with -9" in run().stdout
+    found = json.loads(run("--json").stdout)
+    assert found["failure"]["kind"] == "build" and found["log"].endswith("build-c.log")
+
+
+def test_a_failure_without_a_rule_is_a_failure_with_its_exception(state: Path) -> None:
+    trace = 'Traceback (most recent call last):\n  File "/x/site-packages/vllm/a.py", line 1\nKeyError: 3\n'
+    bundle(state, "20260101T000000Z", "serve-2", "INFO vLLM API server version 0.30.0\n" + trace, 950)
+    done = run()
+    assert done.return_value == 1 and done.stdout.startswith("serve-2 failed, ")
+    assert "first exception" in done.stdout and "KeyError: 3" in done.stdout and "in: vllm 0.30.0" in done.stdout
+    assert "while: starting" in done.stdout
+
+
+IDENTITY = "3f" * 32
+
+
+def test_a_bundle_knows_whose_memory_ran_out(state: Path) -> None:
+    document = {"Id": IDENTITY, "Name": "/x", "HostConfig": {"Memory": 1 << 30},
+                "State": {"Status": "exited", "ExitCode": 137, "OOMKilled": True}}  # fmt: skip
+    bundle(state, "20260101T000000Z", "serve", "loading\n", 950, **{"container.json": json.dumps(document)})
+    done = run()
+    assert "memory ran out: the container may use 1.00 GiB (server_memory)" in done.stdout
+    assert "fix:  raise the memory limit of the container" in done.stdout and "compil" not in done.stdout
+
+
+def test_of_several_machines_the_one_that_failed_first_is_read(state: Path) -> None:
+    path = state / "crash" / "20260101T000000Z-serve.tar.gz"
+    findings = json.dumps({"culprit": "b", "reason": "x"})
+    write_bundle(path, {"findings.json": findings, "a/server.log": "Killed\n", "b/server.log": "manifest unknown\n"})
+    assert "(unknown_base)" in run(str(path)).stdout
 
 
 @pytest.mark.parametrize("what", ["missing.log", "."])
@@ -130,6 +224,8 @@ def test_cures_name_commands_that_there_are() -> None:
             if isinstance(found, click.Group):
                 found, rest = found.get_command(context, rest[0]), rest[1:]
                 assert found is not None, f"{rule.rule}: envgen {words}"
-            if verb != "exec":
+            if verb not in ("exec", "run"):
                 options = {name for one in found.params for name in (*one.opts, *one.secondary_opts)}
-                assert {word for word in rest if word.startswith("-")} <= options, f"{rule.rule}: envgen {words}"
+                assert {word for word in shlex.split(words) if word.startswith("-")} <= options, (
+                    f"{rule.rule}: envgen {words}"
+                )

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from envgen.engine.values import SERVER, Container, container_of
+from envgen.errors import EngineError
 from envgen.serve.ended import last_end
 
 RECORD: dict[str, Any] = {
@@ -45,6 +46,9 @@ class Logs:
     def logs(self, _container: str, **how: Any) -> str:
         self.asked = how
         return self.text
+
+    def info(self) -> None:
+        raise EngineError("it is gone")
 
 
 def container(server: bool = True, **state: Any) -> Container:

@@ -1,0 +1,138 @@
+"""Excerpts of public threads: the first failure that is named is what was wrong, and its fix is the one that helped."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from envgen.explain import Circumstances, classify
+from envgen.explain.first import first_exception
+from envgen.explain.read import read_log
+
+LOGS = Path(__file__).parent / "logs" / "field"
+# File -> rule, words of its cause, words of its fix.
+SAID = {
+    "01": ("rdma_memory", "Kexec HandOver", "kho=off"),
+    "03": ("flashinfer_sources", "into its own installed package", "built again by the fork's own script"),
+    "07": ("cutlass_dsl_ptx", "nvidia-cutlass-dsl does not fit: 4.5.0", "nvidia-cutlass-dsl[cu13]==4.5.1"),
+    "09": ("cutlass_dsl", "nvidia-cutlass-dsl does not fit", "the version that the release of vLLM"),
+    "11": ("earlyoom", "1871 of 124610 MiB were left", "more stays free at rest"),
+    "13": ("memory_taken", "8.88 of 121.69 GiB are free", "end a VLLM::EngineCore that is left over"),
+    "15": ("xet", "the network or its storage service, not the model", "HF_HUB_DISABLE_XET=1"),
+    "19": ("marlin_threads", "[65536, 352, 2816]", "another tensor-parallel-size"),
+    "21": ("late_compile", "_prepare_dflash_inputs_kernel", "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS: 1800"),
+    "23": ("pcie", "mlx5_core 0000:01:00.0", "firmware"),
+    "25": ("nvidia_runtime", "does not know the runtime `nvidia`", "nvidia-ctk runtime configure --runtime=docker"),
+    "29": (
+        "no_wheel",
+        "vllm==0.15.0rc2.dev39+g247d1a32e.cu130 for this platform (manylinux_2_39_aarch64)",
+        "of another",
+    ),
+    "32": ("cudnn_kernel", "cuDNN", "nvidia-cudnn-cu13>=9.23.1"),
+}
+
+
+def test_each_excerpt_is_judged() -> None:
+    assert {path.stem for path in LOGS.iterdir()} == set(SAID)
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_an_excerpt_of_a_public_thread(name: str) -> None:
+    rule, cause, cure = SAID[name]
+    with (LOGS / f"{name}.log").open("rb") as log:
+        found = read_log(log).explanations
+    assert found[0].rule == rule and found[0].failure
+    assert cause in found[0].cause and cure in found[0].cure
+    lines = {one.line for one in found}
+    assert len(lines) == len(found), "one line is explained twice"
+
+
+# Lines that merely look like one of these rules.
+@pytest.mark.parametrize(
+    ("line", "not_this"),
+    [
+        ("kernel: pcieport 0000:00:00.0: PCIe Bus Error: severity=Corrected, type=Data Link Layer", "shared_memory"),
+        ("kernel: i2c i2c-1: bus error detected", "shared_memory"),
+        ("ssh: connect to host 192.0.2.7 port 22: Connection timed out", "network"),
+        ("[5] ibvwrap.c:262 NCCL WARN Call to ibv_modify_qp failed with 110 Connection timed out", "network"),
+        ("socket.cc:528 NCCL WARN socketStartConnect: Connect to 192.0.2.7<41> failed : Connection refused", "network"),
+        ("[Gloo] connectFullMesh failed with: Connection refused", "network"),
+        ("[c10d] The client socket has failed to connect to [n]:29 (errno: 110 - Connection timed out).", "network"),
+        ("ImportError: cannot import name 'x' from 'flashinfer' (/usr/lib/flashinfer/__init__.py)", "import_trap"),
+    ],
+)
+def test_a_line_of_something_else(line: str, not_this: str) -> None:
+    assert not_this not in {one.rule for one in classify([line])}
+
+
+@pytest.mark.parametrize("line", ["Bus error", "Bus error (core dumped)", "bash: line 1:  77 Bus error",
+                                  "python3: received signal SIGBUS"])  # fmt: skip
+def test_a_bus_error_of_a_program(line: str) -> None:
+    assert [one.rule for one in classify([line])] == ["shared_memory"]
+
+
+NVRM = "NVRM: nvCheckOkFailedNoLog: Check failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051) returned from x"
+
+
+def test_a_message_of_the_driver_is_a_notice_unless_the_server_died() -> None:
+    assert [(one.rule, one.failure) for one in classify([NVRM, "INFO: Application startup complete."])] == [
+        ("driver_memory", False)
+    ]
+    died = classify([NVRM, "Killed"])
+    assert [(one.rule, one.failure) for one in died] == [("driver_memory", True), ("killed", True)]
+    (known,) = classify([NVRM], known=Circumstances(failed=True, exit_code=1))
+    assert known.failure
+    raised = [NVRM, "Traceback (most recent call last):", '  File "x.py", line 1', "RuntimeError: out of NVRM"]
+    assert read_log(io.BytesIO("\n".join(raised).encode())).explanations[0].failure
+
+
+def test_a_general_rule_is_silent_where_another_one_knows_more() -> None:
+    lines = ["WARNING: Retrying: Read timed out.", "ERROR: No matching distribution found for x==1",
+             "fatal: couldn't find remote ref v1"]  # fmt: skip
+    assert [one.rule for one in classify(lines)] == ["git_ref"]
+    assert [one.rule for one in classify(lines[:1])] == ["network"]
+
+
+TRACE = [
+    'File "/usr/lib/python3.12/runpy.py", line 1, in run', 'File "/opt/x/site-packages/flashinfer/jit/core.py", line 9',
+    'File "/usr/lib/python3.12/pathlib.py", line 1313, in mkdir',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("header", [True, False])
+def test_the_first_exception_behind_two_processes_names(header: bool) -> None:
+    """Every line of a Ray worker has two prefixes; and an excerpt may lack the traceback's header."""
+    worker = "(EngineCore pid=689) (RayWorkerWrapper pid=890) ERROR 04-05 08:59:13 [ray_utils.py:87] "
+    head = [f"{worker}Traceback (most recent call last):"] if header else []
+    lines = [
+        "(APIServer pid=632) INFO 04-05 08:58:01 [api_server.py:9] vLLM API server version 0.30.0",
+        "INFO flashinfer version 0.7.0", *head, *(f"{worker}  {line}" for line in TRACE),
+        f"{worker}RuntimeError: no such kernel",
+        "(APIServer pid=632) Traceback (most recent call last):", '(APIServer pid=632)   File "/usr/bin/vllm", line 10',
+        "(APIServer pid=632) RuntimeError: Engine core initialization failed. See root cause above. Failed: {}",
+    ]  # fmt: skip
+    first = first_exception(lines)
+    assert first is not None
+    assert (first.process, first.text) == ("RayWorkerWrapper pid=890", "RuntimeError: no such kernel")
+    assert first.component == "flashinfer 0.7.0"
+
+
+def test_the_root_of_a_chain_is_kept() -> None:
+    lines = [
+        "Traceback (most recent call last):", '  File "/x/dist-packages/triton/a.py", line 1', "OSError: no ptxas", "",
+        "The above exception was the direct cause of the following exception:", "",
+        "Traceback (most recent call last):", '  File "/x/dist-packages/vllm/b.py", line 1', "RuntimeError: no kernel",
+    ]  # fmt: skip
+    first = first_exception(lines)
+    assert first is not None and (first.text, first.root) == ("RuntimeError: no kernel", "OSError: no ptxas")
+
+
+def test_an_error_without_a_traceback_is_better_than_nothing() -> None:
+    first = first_exception(["starting", "docker: Error response from daemon: no such runtime: x", "bye"])
+    assert first is not None and (first.line, first.text) == (
+        2,
+        "docker: Error response from daemon: no such runtime: x",
+    )
+    assert first_exception(["INFO 04-05 08:59:13 [a.py:1] 0 errors", "all is well"]) is None
