@@ -1,0 +1,132 @@
+"""Runs in the image: a model of gpt-oss's real width, in a Hugging Face cache.
+
+usage: gpu_model.py CONFIG TOKENIZER LAYERS SNAPSHOT
+
+CONFIG is gpt-oss's config.json, TOKENIZER a folder with its tokenizer or its vocabulary (o200k_base.tiktoken). Real
+vocabulary, 128 experts in MXFP4 blocks; embedding and last layer are chained so that it answers "Paris" in Harmony, as
+completion and as chat. All else is random: only what depends on shapes and formats is that of gpt-oss.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+PATTERN = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+    r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+NAMED = {
+    199998: "startoftext", 199999: "endoftext", 200002: "return", 200003: "constrain", 200005: "channel",
+    200006: "start", 200007: "end", 200008: "message", 200012: "call", 200018: "endofprompt",
+}  # fmt: skip
+CHAT = (
+    "{% for m in messages %}<|start|>{{ m['role'] }}<|message|>{{ m['content'] }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|start|>assistant{% endif %}"
+)
+
+
+def tokenizer(source: Path, target: Path) -> Any:
+    """The tokenizer of ``source``, saved to ``target``; made of the vocabulary where there is only that."""
+    transformers: Any = importlib.import_module("transformers")
+    if not (source / "tokenizer.json").exists():
+        slow: Any = importlib.import_module("transformers.convert_slow_tokenizer")
+        made = slow.TikTokenConverter(vocab_file=str(source / "o200k_base.tiktoken"), pattern=PATTERN).converted()
+        added: Any = importlib.import_module("tokenizers").AddedToken
+        names = [f"<|{NAMED.get(number, f'reserved_{number}')}|>" for number in range(199998, 200019)]
+        made.add_special_tokens([added(name, special=True, normalized=False) for name in names])
+        fast = transformers.PreTrainedTokenizerFast(
+            tokenizer_object=made, bos_token="<|startoftext|>", eos_token="<|return|>", pad_token="<|endoftext|>",
+            chat_template=CHAT,
+        )  # fmt: skip
+        fast.save_pretrained(source)
+    for path in source.iterdir():
+        if path.suffix in (".json", ".jinja"):
+            shutil.copyfile(path, target / path.name)
+    return transformers.PreTrainedTokenizerFast.from_pretrained(source)
+
+
+class Weights:
+    """The tensors, under the names of the checkpoint."""
+
+    def __init__(self, config: dict[str, Any], words: Any) -> None:
+        self.torch: Any = importlib.import_module("torch")
+        self.config, self.words, self.tensors = config, words, dict[str, Any]()
+        self.device = "cuda" if self.torch.cuda.is_available() else "cpu"
+        self.torch.manual_seed(0)
+        self._first()
+        for layer in range(config["num_hidden_layers"]):
+            self._layer(f"model.layers.{layer}.")
+
+    def _random(self, *shape: int, scale: float = 0.01) -> Any:
+        return (self.torch.randn(*shape, device=self.device) * scale).to(self.torch.bfloat16)
+
+    def _first(self) -> None:
+        vocabulary, hidden = self.config["vocab_size"], self.config["hidden_size"]
+        embedding, head = self._random(vocabulary, hidden, scale=1), self._random(vocabulary, hidden, scale=0.02)
+        seen = set[int]()
+
+        def chain(*names: str) -> None:
+            numbers = [self.words(name, add_special_tokens=False)["input_ids"][-1] for name in names]
+            for number, following in itertools.pairwise(numbers):
+                if following not in seen:
+                    head[following] = 0
+                    seen.add(following)
+                head[following] += embedding[number]
+
+        chain("assistant", "<|channel|>", "final", "<|message|>", " Paris", ".", "<|return|>")
+        chain(" is", " Paris")
+        ones = self.torch.ones(hidden, device=self.device, dtype=self.torch.bfloat16)
+        self.tensors |= {"model.embed_tokens.weight": embedding, "lm_head.weight": head, "model.norm.weight": ones}
+
+    def _layer(self, place: str) -> None:
+        config, torch, device = self.config, self.torch, self.device
+        hidden, experts, inner = config["hidden_size"], config["num_local_experts"], config["intermediate_size"]
+        head, queries, keys = config["head_dim"], config["num_attention_heads"], config["num_key_value_heads"]
+        found = dict[str, Any]()
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            found[f"{name}.weight"] = torch.ones(hidden, device=device, dtype=torch.bfloat16)
+        for name, many in (("q", queries * head), ("k", keys * head), ("v", keys * head)):
+            found[f"self_attn.{name}_proj.weight"] = self._random(many, hidden)
+            found[f"self_attn.{name}_proj.bias"] = self._random(many)
+        found["self_attn.o_proj.weight"] = self._random(hidden, queries * head)
+        found["self_attn.o_proj.bias"] = self._random(hidden)
+        found["self_attn.sinks"] = self._random(queries)
+        found["mlp.router.weight"], found["mlp.router.bias"] = self._random(experts, hidden), self._random(experts)
+        for name, rows, columns in (("gate_up_proj", 2 * inner, hidden), ("down_proj", hidden, inner)):
+            blocks, scales = (experts, rows, columns // 32, 16), (experts, rows, columns // 32)
+            found[f"mlp.experts.{name}_blocks"] = torch.randint(0, 256, blocks, device=device, dtype=torch.uint8)
+            found[f"mlp.experts.{name}_scales"] = torch.full(scales, 118, device=device, dtype=torch.uint8)
+            found[f"mlp.experts.{name}_bias"] = self._random(experts, rows)
+        self.tensors |= {place + name: tensor for name, tensor in found.items()}
+
+
+def main(config_file: Path, source: Path, layers: int, snapshot: Path) -> None:
+    """Write the snapshot, and the branch that names it."""
+    config = json.loads(config_file.read_text())
+    config["num_hidden_layers"] = layers
+    config["layer_types"] = ["sliding_attention", "full_attention"] * (layers // 2)
+    snapshot.mkdir(parents=True, exist_ok=True)
+    words = tokenizer(source, snapshot)
+    (snapshot / "config.json").write_text(json.dumps(config))
+    generation = {"bos_token_id": 199998, "do_sample": True, "eos_token_id": [200002, 199999, 200012],
+                  "pad_token_id": 199999}  # fmt: skip
+    (snapshot / "generation_config.json").write_text(json.dumps(generation))
+    made = Weights(config, words)
+    save: Any = importlib.import_module("safetensors.torch").save_file
+    tensors = {name: tensor.cpu().contiguous() for name, tensor in made.tensors.items()}
+    save(tensors, snapshot / "model.safetensors", metadata={"format": "pt"})
+    branches = snapshot.parent.parent / "refs"
+    branches.mkdir(exist_ok=True)
+    (branches / "main").write_text(snapshot.name)
+    print(f"{sum(path.stat().st_size for path in snapshot.iterdir()) / 1e9:.1f} GB, {layers} layers, on {made.device}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
