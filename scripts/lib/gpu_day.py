@@ -126,6 +126,7 @@ class Day:
         self.profile: str = options.profile
         self.service: str = options.service
         self.hub = self.work / "huggingface"
+        self._gpus: list[dict[str, str]] | None = None
 
     # Commands
 
@@ -199,10 +200,18 @@ class Day:
 
     def gpus(self) -> list[dict[str, str]]:
         """The GPUs that nvidia-smi shows."""
+        if self._gpus is not None:
+            return self._gpus
         names = ("name", "driver_version", "compute_cap", "memory.total", "clocks.max.sm", "power.limit", "power.draw")
         done = self.run(["nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader"])
         rows = [line.split(", ") for line in done.out.splitlines()] if done.code == 0 else []
-        return [dict(zip(names, row, strict=False)) for row in rows]
+        self._gpus = [dict(zip(names, row, strict=False)) for row in rows]
+        return self._gpus
+
+    @property
+    def two(self) -> bool:
+        """With two GPUs the service has the first, and the models that are compared have the second."""
+        return len(self.gpus()) > 1 and not self.foreign
 
     def require(self) -> None:
         """End with one sentence if this machine lacks what the day needs."""
@@ -221,8 +230,11 @@ class Day:
         if self.foreign:
             return
         self.project.mkdir(parents=True, exist_ok=True)
-        text = re.sub(r"(?m)^name: .*", f"name: {NAME}", (TOP / "envgen.yaml").read_text())
-        (self.project / "envgen.yaml").write_text(text)
+        shipped = yaml.safe_load((TOP / "envgen.yaml").read_text())
+        # The other profiles extend this one: what only this machine needs would reach them, too.
+        only = {self.profile: shipped["profiles"][self.profile]}
+        shipped |= {"name": NAME, "default_profile": self.profile, "profiles": only}
+        (self.project / "envgen.yaml").write_text(yaml.safe_dump(shipped, sort_keys=False))
         for name in ("patches", "checks"):
             if not (self.project / name).exists():
                 shutil.copytree(TOP / name, self.project / name)
@@ -230,7 +242,10 @@ class Day:
         if expect is None and local.exists():
             ready = yaml.safe_load(local.read_text())["profiles"][self.profile]["services"]["serve"].get("ready", {})
             expect = ready.get("expect", {})
-        local.write_text(yaml.safe_dump({"profiles": {self.profile: self.local(dict(expect or {}))}}, sort_keys=False))
+        own = self.local(dict(expect or {}))
+        if self.options.local:
+            merge(own, yaml.safe_load(Path(self.options.local).expanduser().read_text()))
+        local.write_text(yaml.safe_dump({"profiles": {self.profile: own}}, sort_keys=False))
 
     def local(self, expect: dict[str, Any]) -> dict[str, Any]:
         options, own = self.options, dict[str, Any]()
@@ -242,7 +257,7 @@ class Day:
             own["tiktoken"] = None
         if options.wheels:
             own["build"] = {"wheelhouse": str(Path(options.wheels).expanduser().resolve())}
-        served: dict[str, Any] = {"needs_memory": None}
+        served: dict[str, Any] = {"needs_memory": None, **({"gpu": ["0"]} if self.two else {})}
         args = {"profiler-config": {"profiler": "torch", "torch_profiler_dir": "/tmp/traces", "max_iterations": 3}}
         if not options.repo:
             own["caches"] = {"huggingface": {"path": INSIDE, "host": str(self.hub)}}
@@ -266,13 +281,23 @@ class Day:
                 "load-format": "dummy", "enforce-eager": True, "max-model-len": 8192, "max-num-seqs": 8,
                 "kv-cache-memory-bytes": 2 << 30, "served-model-name": name, "host": "0.0.0.0", "port": 8000, **extra,
             }  # fmt: skip
-            found[f"m-{name}"] = {
+            found[service_of(name)] = {
                 "command": ["vllm", "serve", f"{OURS}/{name}"],
                 "args": {key: value for key, value in args.items() if value is not None},
                 "env": {"VLLM_NO_USAGE_STATS": 1, "HF_HUB_OFFLINE": 1},
                 "ports": [f"127.0.0.1:{8101 + number}:8000"],
+                **({"gpu": ["1"]} if self.two else {}),
             }
         return found
+
+
+def merge(target: dict[str, Any], other: Mapping[str, Any]) -> None:
+    """Put ``other`` into ``target``, mapping by mapping."""
+    for key, value in other.items():
+        if isinstance(value, dict) and isinstance(target.get(key), dict):
+            merge(target[key], value)
+        else:
+            target[key] = value
 
 
 # Models whose published shape is in tests/support/shapes or in a recipe, with what differs in their command line.
@@ -304,7 +329,14 @@ _RECIPES = {
     "qwen3.6-35b-a3b": "nvidia/Qwen3.6-35B-A3B-NVFP4", "qwen3.6-27b-fp8": "Qwen/Qwen3.6-27B-FP8",
     "gemma-4-26b": "nvidia/Gemma-4-26B-A4B-NVFP4",
 }  # fmt: skip
-LAYERS = 8  # of a model that is compared
+# Layers of a model that is compared: the fewest with one of each kind.
+LAYERS = {"nemotron_h": 8, "gemma4": 6}
+FEWEST = 4
+
+
+def service_of(name: str) -> str:
+    """The service of a model that is compared."""
+    return "m_" + re.sub(r"[-.]+", "_", name)
 
 
 def shape(name: str) -> dict[str, Any]:
@@ -323,7 +355,8 @@ def shape(name: str) -> dict[str, Any]:
 def cut(config: dict[str, Any]) -> dict[str, Any]:
     """The same with its first layers; their kinds in turn."""
     text = config.get("text_config") or config
-    text["num_hidden_layers"] = min(int(text["num_hidden_layers"]), LAYERS)
+    most = LAYERS.get(str(config.get("model_type")), FEWEST)
+    text["num_hidden_layers"] = min(int(text["num_hidden_layers"]), most)
     for key in ("layer_types", "layers_block_type"):
         if isinstance(text.get(key), list):
             text[key] = text[key][: text["num_hidden_layers"]]
@@ -337,7 +370,7 @@ EAGLE = {
     "num_attention_heads": 64, "num_key_value_heads": 8, "num_hidden_layers": 1, "intermediate_size": 17280,
     "vocab_size": 201088, "draft_vocab_size": 201088, "max_position_embeddings": 131072, "rms_norm_eps": 1e-05,
     "rope_theta": 150000, "hidden_act": "silu", "torch_dtype": "bfloat16", "tie_word_embeddings": False,
-    "eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 3, 5]},
+    "eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]},
 }  # fmt: skip
 
 # --- the steps --------------------------------------------------------------------------------------------------------
@@ -384,7 +417,11 @@ def image(day: Day, rows: Rows) -> None:
     day.write_project()
     if day.options.base:
         rows.add("base", None, f"a stand-in, {day.options.base}: {day.options.base_note or 'not NVIDIA image'}")
-    done = day.envgen("build", "--json", timeout=3600)
+    unlocked = bool(day.options.base or day.options.wheels)
+    if not unlocked:
+        locked = day.envgen("lock")
+        rows.add("envgen lock", locked.code == 0, locked.last, "exit 0", locked.seconds)
+    done = day.envgen("build", "--json", *(["--unlocked"] if unlocked else []), timeout=3600)
     rows.add(
         "envgen build", done.code == 0, done.last if done.code else day.settings.image_name, "exit 0", done.seconds
     )
@@ -610,11 +647,12 @@ def models(day: Day, rows: Rows) -> None:
         raise NotRun("no models: run the step model first")
     chosen = [name for name in MODELS if name != WHOLE]
     answers, texts = dict[str, Any](), dict[str, str]()
-    day.envgen("down", day.service)  # its memory is needed
+    if not day.two:
+        day.envgen("down", day.service)  # its memory is needed
     batches = [chosen[at : at + day.options.at_once] for at in range(0, len(chosen), day.options.at_once)]
     for batch in batches:
         with ThreadPoolExecutor(len(batch)) as pool:
-            asked = {name: pool.submit(day.envgen, "predict", f"m-{name}", "--json") for name in batch}
+            asked = {name: pool.submit(day.envgen, "predict", service_of(name), "--json") for name in batch}
             texts |= started(day, batch)
             answers |= {name: one.result().document for name, one in asked.items()}
     for name in chosen:
@@ -627,15 +665,15 @@ def models(day: Day, rows: Rows) -> None:
 
 def started(day: Day, names: Sequence[str], limit: float = 400) -> dict[str, str]:
     """Start servers without waiting for an answer; their logs once they serve or have ended. They are removed."""
-    services = [f"m-{name}" for name in names]
+    services = [service_of(name) for name in names]
     begun = day.envgen("up", "--no-wait", "--no-predict", *services)
     until, open_ = time.monotonic() + limit, dict.fromkeys(names, "")
     waiting = set(names)
     while waiting and time.monotonic() < until:
         time.sleep(2)
         for name in sorted(waiting):
-            text = day.log(f"m-{name}")
-            container = day.container(f"m-{name}")
+            text = day.log(service_of(name))
+            container = day.container(service_of(name))
             state = day.docker("inspect", "--format", "{{.State.Running}}", container).out.strip() if container else ""
             open_[name] = text or begun.last
             if STARTED in text or state != "true":
@@ -648,8 +686,9 @@ def started(day: Day, names: Sequence[str], limit: float = 400) -> dict[str, str
 def whole(day: Day, rows: Rows) -> None:
     if day.foreign or not (day.hub / NAME / WHOLE / "config.json").exists():
         raise NotRun("no models: run the step model first")
-    day.envgen("down", day.service)
-    answer = day.envgen("predict", f"m-{WHOLE}", "--json").document
+    if not day.two:
+        day.envgen("down", day.service)
+    answer = day.envgen("predict", service_of(WHOLE), "--json").document
     text = started(day, [WHOLE])[WHOLE]
     (day.work / "logs" / f"server-{WHOLE}.log").write_text(text)
     seen = logged(text)
@@ -788,14 +827,9 @@ def two_gpus(day: Day, rows: Rows) -> None:
     if len(day.gpus()) < 2:
         raise NotRun("one GPU")
     day.envgen("down", day.service)
-    if start(
-        day,
-        rows,
-        "tensor-parallel-size 2",
-        "--recreate",
-        "--set",
-        f"services.{day.service}.args.tensor-parallel-size=2",
-    ):
+    place = f"services.{day.service}"
+    sets = ("--set", f"{place}.args.tensor-parallel-size=2", "--set", f'{place}.gpu=["0", "1"]')
+    if start(day, rows, "tensor-parallel-size 2", "--recreate", *sets):
         text = day.log(day.service)
         seen = re.findall(r"world_size[= ]+(\d+)|nccl==?([\d.]+)", text)
         rows.add("its log", None, f"{seen[:4]}; {logged(text)}")
@@ -911,6 +945,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--repo", metavar="REPO", help="serve the real weights from your Hugging Face cache")
     parser.add_argument("--layers", type=int, default=2, help="layers of the model that is made (default: 2)")
     parser.add_argument("--utilization", type=float, default=0.7, help="the server's share of the memory (0.7)")
+    parser.add_argument("--local", metavar="FILE", help="YAML with changes of your own to the profile")
     parser.add_argument("--base", metavar="IMAGE", help="a stand-in for the base image, which the report names as such")
     parser.add_argument("--base-note", default="", help="what the stand-in is made of")
     parser.add_argument("--protect", nargs="*", default=(), help="with --base: packages that it has and keeps")
