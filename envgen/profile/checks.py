@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,12 @@ DERIVED: Mapping[str, str] = {
     "TIKTOKEN_ENCODINGS_BASE": "tiktoken.directory",
     **dict.fromkeys(("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"), "gpu"),
     **dict.fromkeys(("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT"), "network.ca_certificates"),
+}
+# compile-gate's switches -> what it understands; it ignores any other value.
+GATE: Mapping[str, tuple[str, str]] = {
+    "ENVGEN_GATE": ("off", "off, or leave it out"),
+    "ENVGEN_GATE_MEMORY": (r"\d+\.?\d*|\.\d+", "GiB for all compilers together, such as 40"),
+    "ENVGEN_GATE_CORES": (r"0*[1-9]\d*", "the number of compilers at once, such as 8"),
 }
 # Cache -> the variables with its path, and their folder below it. torch's own defaults are in /tmp.
 CACHE_VARIABLES: Mapping[str, Mapping[str, str]] = {
@@ -239,16 +246,29 @@ def _packages(report: Report) -> None:
 # --- variables ------------------------------------------------------------------------------------------------------
 
 
+# Threads beyond the architectures are idle, and vLLM's setup.py starts MAX_JOBS / NVCC_THREADS compilers.
+_THREADS = (
+    "leave it out: one nvcc has a thread for each architecture of cuda.arch_list (at most 4), and more would only mean "
+    "fewer compilers at once; build.max_jobs, ENVGEN_GATE_CORES and ENVGEN_GATE_MEMORY limit those"
+)
+
+
 def _env(report: Report) -> None:
     profile, secrets = report.profile, report.profile.secrets
     places: list[tuple[Path_, Mapping[str, str]]] = [(("env", group), names) for group, names in profile.env.items()]
     places += [(("services", name, "env"), service.env) for name, service in profile.services.items()]
     places += [(("sources", name, "install", "env"), source.install.env) for name, source in profile.sources.items()]
-    for path, name in ((path, name) for path, variables in places for name in variables):
+    for path, name, value in ((path, *item) for path, variables in places for item in variables.items()):
         cache = _CACHE_OF.get(name)
         key = f"caches.{cache}.path" if cache in profile.caches else DERIVED.get(name, "")
         if key:
-            report.problem((*path, name), f"envgen sets {name} itself", f"use the key {key}", at_key=True)
+            hint = _THREADS if name.endswith("NVCC_THREADS") else f"use the key {key}"
+            report.problem((*path, name), f"envgen sets {name} itself", hint, at_key=True)
+        elif name in GATE:
+            pattern, meaning = GATE[name]
+            if not re.fullmatch(pattern, value):
+                message = f"compile-gate would ignore {value!r}"
+                report.problem((*path, name), message, f"write {meaning}")
         elif name.startswith("ENVGEN_"):
             message = f"{name}: names that begin with ENVGEN_ are reserved"
             report.problem((*path, name), message, "choose another", at_key=True)

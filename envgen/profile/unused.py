@@ -15,6 +15,7 @@ from types import MappingProxyType
 from envgen.errors import Place, Problem
 from envgen.profile import layers
 from envgen.profile.bind import Binding
+from envgen.profile.checks import GATE
 from envgen.profile.load import Loaded, in_use, with_variant
 from envgen.profile.model import GpuMode, Origin, Phases, Profile, Service, Source
 from envgen.profile.shape import fields_of
@@ -24,9 +25,7 @@ from envgen.text import first_of
 Path_ = tuple[str, ...]
 NONE: Mapping[str, str] = MappingProxyType({})
 # Variables of envgen's entry point and of plain `docker compose`, besides those of `layers.RESERVED`.
-ELSEWHERE = re.compile(
-    r"ENVGEN_(HF_OFFLINE|NODE_[A-Z]+|HEAD_ADDRESS|EXEC|GATE.*|CA|EXAMPLES|DEBIAN_MIRROR|(TEST|ENGINE)_.*)"
-)
+ELSEWHERE = re.compile(r"ENVGEN_(HF_OFFLINE|NODE_[A-Z]+|HEAD_ADDRESS|EXEC|CA|EXAMPLES|DEBIAN_MIRROR|(TEST|ENGINE)_.*)")
 _PROXY = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 _MOST = 4  # names in one line
 
@@ -105,6 +104,10 @@ def unread(environ: Mapping[str, str]) -> list[Problem]:
 def _meant(variable: str) -> str:
     """The hint for a variable that nothing reads: a key with one underscore instead of two, or a similar name."""
     words = variable.removeprefix(layers.PREFIX).lower()
+    if variable in GATE:
+        return (
+            f"compile-gate reads it in the container: write it into a group of `env`, or --set env.gate.{variable}=..."
+        )
     for key in fields_of(Profile):
         if words.startswith(f"{key}_") and words != f"{key}_":
             return f"two underscores separate the parts: {layers.PREFIX}{key.upper()}__{words[len(key) + 1 :].upper()}"

@@ -357,7 +357,7 @@ for _variable, _key in (
     ("NVCC_THREADS", "cuda.arch_list"),
     ("TIKTOKEN_ENCODINGS_BASE", "tiktoken.directory"),
 ):
-    dev(f"derived {_variable}", f"    env: {{g: {{⟦{_variable}: x}}}}\n", ("envgen sets", f"use the key {_key}"))
+    dev(f"derived {_variable}", f"    env: {{g: {{⟦{_variable}: x}}}}\n", ("envgen sets", f"{_key}"))
 dev(
     "derived from a cache",
     "    caches: {huggingface: {path: /hf}}\n    env: {g: {⟦HF_HOME: /x, VLLM_CACHE_ROOT: /y}}\n",
