@@ -27,11 +27,12 @@ from envgen.engine.buildx import (
 from envgen.engine.client import Engine, connect
 from envgen.engine.compose import docker_program
 from envgen.engine.endpoint import find_endpoint, require_plugin
-from envgen.errors import BuildError, LockError, RefusedError, UsageError
+from envgen.errors import BuildError, LockError, RefusedError, UsageError, named
 from envgen.explain import Circumstances, Explanation, cause_of
 from envgen.files import state_dir
 from envgen.lock.image import Difference, compare
 from envgen.lock.model import LOCAL, Change
+from envgen.lock.servers import registry_error
 from envgen.render.environment import CA_VARIABLE, WHEELHOUSE_VARIABLE, compose_environment
 from envgen.render.locking import base_image, lock_of
 from envgen.serve import preflight
@@ -233,7 +234,8 @@ def pull(session: Session) -> tuple[str, str]:
     if done.code or image is None:
         reason = "".join(done.stderr.decode(errors="replace").strip().splitlines()[-1:])
         login = f"docker login {profile.base.image.registry}".strip()
-        raise LockError(f"{name} could not be pulled: {reason}", hint=f"if it needs a login: {login}")
+        hint = f"if it needs a login: {login}"
+        raise named(f"{name} could not be pulled", registry_error(reason, profile.base.image, hint=hint))
     return name, image.id
 
 

@@ -255,12 +255,18 @@ def resolve_image(ref: ImageRef, say: Say = _silent, *, timeout: float = 60.0, p
 
     with _about(name):
         printed, words = _persist(once, host, _BUILDX_PASSES, say, pause)
-        for pattern, sentence, hint in _TROUBLES:
-            if words and re.search(pattern, words, re.I):
-                raise LockError(sentence.format(host=host, words=words), hint=hint.format(host=host))
         if words:
-            raise LockError(words, hint=f"try `docker buildx imagetools inspect {name}`")
+            raise registry_error(words, ref, hint=f"try `docker buildx imagetools inspect {name}`")
         return _read(name, ref.digest, printed)
+
+
+def registry_error(words: str, ref: ImageRef, *, hint: str) -> LockError:
+    """The error for a registry's or the network's ``words`` about an image; ``hint``: for unknown ones."""
+    host = ref.registry or "docker.io"
+    for pattern, sentence, known in _TROUBLES:
+        if re.search(pattern, words, re.I):
+            return LockError(sentence.format(host=host, words=words), hint=known.format(host=host))
+    return LockError(words, hint=hint)
 
 
 def _words(stderr: bytes) -> str:
@@ -346,7 +352,7 @@ def _about_model(model: ModelRef, query: str) -> Mapping[str, Any]:
                 body = answer.raw.read(LIMIT, decode_content=True) if status == 200 else b""
         except (requests.RequestException, OSError) as error:
             reason = str(error.__cause__ or error)[:200]
-            raise LockError(f"cannot reach the hub: {reason}", hint="check the network") from None
+            raise LockError(f"cannot reach the hub: {reason}", hint="check the network and its proxy") from None
         if status != 200:
             message, hint = _REFUSALS.get(status, (f"the hub answered {status}", "try again later"))
             raise LockError(message, hint=hint)

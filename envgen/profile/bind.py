@@ -29,6 +29,7 @@ from envgen.profile.values import HostPath, own_path, plain_text
 _INTEGER_DIGITS = 15
 _WRONG: Any = object()
 _NO_KEY = Key("")
+_GROUPS = "variables are in groups, each with a name of your own"
 Path_ = tuple[str | int, ...]
 LOCAL_HINT = "{} belongs in envgen.local.yaml, an ENVGEN_... variable or --set"
 
@@ -63,7 +64,7 @@ class Binding:
             key = _below(path, name)
             field = fields.get(name)
             if field is None:
-                self.report("unknown key", child.key_place(key), _unknown(cls, name))
+                self.report("unknown key", child.key_place(key), _unknown(cls, name, child, path))
             elif child.kind != nodes.NULL:
                 value = self.value(field.shape, child, key, field.key)
                 if value is not _WRONG:
@@ -171,12 +172,17 @@ class Binding:
         assert inner is not None
         if node.kind != nodes.MAP:
             hint = _list_for_mapping(inner, node) if node.kind == nodes.LIST else ""
+            if inner.kind == shapes.MAPPING and node.kind == nodes.LIST and (pairs := _pairs(node)):
+                hint = f"{_GROUPS}: {{common: {{{pairs}}}}}"
             return self.wrong(node, path, f"expected a mapping, found {node.seen()}", hint)
+        flat = self._without_group(inner, node, path)
         texts = inner.type is str
         nested = replace(key, names=ENV_NAME) if inner.kind == shapes.MAPPING else key
         values: dict[str, Any] = {}
         for name, child in node.items.items():
             where = _below(path, name)
+            if name in flat:
+                continue
             if key.names and not matches(key.names, name):
                 message = f"{_short(name)} is not a valid name here"
                 self.report(message, child.key_place(where), meaning(key.names))
@@ -188,6 +194,19 @@ class Binding:
                 if value is not _WRONG:
                     values[name] = value
         return MappingProxyType(values)
+
+    def _without_group(self, inner: Shape, node: Node, path: str) -> set[str]:
+        """Variables that stand where a group of them should, as in a service: one problem."""
+        if inner.kind != shapes.MAPPING:
+            return set()
+        flat = {name: one for name, one in node.items.items() if one.kind not in (nodes.MAP, nodes.LIST, nodes.NULL)}
+        for number, (name, one) in enumerate(flat.items()):
+            where = _below(path, name)
+            self.broken.add(where)
+            if number == 0:
+                items = ", ".join(_item(key, child.text) for key, child in flat.items())
+                self.report("is not a group of variables", one.key_place(where), f"{_GROUPS}: {{common: {{{items}}}}}")
+        return set(flat)
 
     def source_text(self, node: Node, path: str) -> Any:
         """The value of a variable, as written in the file: 0.70 stays 0.70."""
@@ -436,9 +455,20 @@ COMPOSE: Mapping[str, str] = {
     "entrypoint": "write the program first in `command` of a service",
     "depends_on": "not needed: `envgen up` waits until a service is ready; start the other one first",
     "deploy": "write `gpu: [0]` for GPUs, `needs_memory` for memory",
-    "container_name": "set it in a Compose file of your own, and name that file in `compose:` of the profile",
+    "init": "not needed: every container has an init",
+    "stdin_open": "it is `interactive: true` in a service",
     "tty": "it is `interactive: true` in a service",
 }
+# Keys of a Compose service without a key here: a Compose file of the user's own sets them.
+OVERLAY = frozenset((
+    "annotations", "blkio_config", "cap_drop", "cgroup", "cgroup_parent", "container_name", "cpu_count",
+    "cpu_percent", "cpu_period", "cpu_quota", "cpu_shares", "cpus", "credential_spec", "device_cgroup_rules", "dns",
+    "dns_opt", "dns_search", "domainname", "expose", "external_links", "extra_hosts", "group_add", "hostname",
+    "isolation", "labels", "links", "logging", "mac_address", "mem_limit", "mem_reservation", "mem_swappiness",
+    "memswap_limit", "networks", "oom_kill_disable", "oom_score_adj", "pid", "pids_limit", "privileged", "read_only",
+    "runtime", "security_opt", "stop_grace_period", "stop_signal", "storage_opt", "sysctls", "tmpfs", "userns_mode",
+    "uts",
+))  # fmt: skip
 # Records whose keys people write in the wrong place, and the hint.
 _PLACES: tuple[tuple[type, str], ...] = (
     (Profile, "it belongs to the profile"),
@@ -448,13 +478,23 @@ _PLACES: tuple[tuple[type, str], ...] = (
 )  # fmt: skip
 
 
-def _unknown(cls: type, name: str) -> str:
-    """The hint for a key that ``cls`` does not have: its name here, where it belongs, or a similar key."""
+def _unknown(cls: type, name: str, node: Node, path: str) -> str:
+    """The hint for a key that ``cls`` does not have: its name here, where it belongs, or a similar key.
+
+    ``node``: its value; ``path``: of the record.
+    """
     fields = fields_of(cls)
     if cls in (ProjectFile, LocalFile) and name in fields_of(Profile):
         return "it belongs below `defaults:` or below a profile"
+    if cls is Service and name == "memory":
+        name = "mem_limit"
     if name in COMPOSE:
         return COMPOSE[name]
+    if cls in (Service, Profile) and name in OVERLAY:
+        value = _flow(node)
+        service = path.rpartition(".")[2] if cls is Service else "NAME"
+        line = f"services: {{{service}: {{{name}: {value}}}}}"
+        return f"write `compose: over.yaml` in the profile, and into the file over.yaml: {line}"
     place = next((place for record, place in _PLACES if record is not cls and name in fields_of(record)), "")
     return place.format(name) if place else near(name, list(fields))
 
@@ -464,15 +504,34 @@ def _list_for_mapping(inner: Shape, node: Node) -> str:
     texts = [child.text for child in node.elements if child.kind == nodes.TEXT]
     if inner.type is Mount and texts:
         return f"give each a name: {{first: {_spelled(texts[0])}}}"
-    if inner.type is str and all("=" in text for text in texts) and texts:
-        return "write it as a mapping: {" + ", ".join(": ".join(map(_spelled, t.split("=", 1))) for t in texts) + "}"
+    if inner.type is str and (pairs := _pairs(node)):
+        return f"write it as a mapping: {{{pairs}}}"
     return ""
+
+
+def _pairs(node: Node) -> str:
+    """A list of NAME=VALUE as the items of a mapping; "" for any other list."""
+    texts = [child.text for child in node.elements if child.kind == nodes.TEXT]
+    return ", ".join(_item(*text.split("=", 1)) for text in texts) if all("=" in text for text in texts) else ""
+
+
+def _item(name: str, text: str) -> str:
+    return f"{_spelled(name)}: {_spelled(text)}"
 
 
 def _spelled(text: str) -> str:
     """``text`` as YAML reads it back, also inside a list."""
     plain = _PLAIN.fullmatch(text) and plain_kind(text) == nodes.TEXT and not text.startswith("-")
     return text if plain else json.dumps(text, ensure_ascii=False)
+
+
+def _flow(node: Node) -> str:
+    """A value in YAML's flow style."""
+    if node.kind == nodes.MAP:
+        return "{" + ", ".join(f"{_spelled(name)}: {_flow(child)}" for name, child in node.items.items()) + "}"
+    if node.kind == nodes.LIST:
+        return "[" + ", ".join(map(_flow, node.elements)) + "]"
+    return _spelled(node.text) if node.kind == nodes.TEXT else node.text or "null"
 
 
 def _for_number(type_: Any, text: str) -> str:

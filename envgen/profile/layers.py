@@ -113,9 +113,12 @@ def section(top: Node, name: str, problems: list[Problem]) -> Node:
 
 
 def spelled_out(node: Node, path: tuple[str, ...] = ()) -> Node:
-    """A profile, or defaults, with keys instead of the short form of mounts, HOST:CONTAINER[:ro]."""
+    """A profile, or defaults, with keys instead of the short forms of mounts (HOST:CONTAINER[:ro]) and ulimits (-1)."""
     if node.kind == nodes.MAP:
         return node.with_items({key: spelled_out(one, (*path, key)) for key, one in node.items.items()})
+    if path[:-1] == ("ulimits",) and node.kind == nodes.INT:
+        both = {key: scalar(node.text, node.source, node.line, node.column) for key in ("soft", "hard")}
+        return replace(node, kind=nodes.MAP, text="", items=both)
     is_mount = (*path[-4:-3], *path[-2:-1]) == ("services", "mounts")
     if not is_mount or node.kind != nodes.TEXT or not matches(Mount.TEXT, node.text):
         return node
@@ -287,15 +290,27 @@ def _keeps_case(path: Sequence[str]) -> bool:
 
 
 def filled(tree: Node) -> Node:
-    """``tree`` with the defaults from `services.X.model` for `vllm serve`.
-
-    The model in the command, `served-model-name`, and `ready.model`.
+    """``tree`` with the folders of sources that name none, and what follows from `services.X.model` for `vllm serve`:
+    the model in the command, `served-model-name`, and `ready.model`.
     """
+    sources = tree.items.get("sources")
+    if sources is not None and sources.kind == nodes.MAP:
+        tree = tree.with_items({
+            **tree.items,
+            "sources": sources.with_items({name: _with_mount(name, one) for name, one in sources.items.items()}),
+        })  # fmt: skip
     services = tree.items.get("services")
     if services is None or services.kind != nodes.MAP:
         return tree
     completed = {name: _with_model(service) for name, service in services.items.items()}
     return tree.with_items({**tree.items, "services": services.with_items(completed)})
+
+
+def _with_mount(name: str, source: Node) -> Node:
+    if source.kind != nodes.MAP or "mount" in source.items:
+        return source
+    mount = scalar(f"/workspace/{name}", Source("default", nodes.DEFAULT), quoted=True)
+    return source.with_items({**source.items, "mount": mount})
 
 
 def _with_model(service: Node) -> Node:

@@ -241,7 +241,9 @@ class Source:
     origin: Origin = key("Where it comes from.")
     package: str = key("The name that Python imports.", item=p.MODULE)
     distribution: str = key("The name that pip knows.", item=p.DISTRIBUTION)
-    mount: ContainerPath = key("Where its checkout is in the container.")
+    mount: ContainerPath = key(
+        "Where its checkout is in the container; unset: /workspace/NAME.", ContainerPath("/workspace/NAME")
+    )
     binaries: WheelPin | None = key(
         "The release whose wheel gives a mounted checkout its dependencies and, for vLLM, its compiled modules: nothing"
         " is compiled. Unset: the wheel of the profile that this one extends, if any; null: none.",
@@ -452,6 +454,10 @@ class Cache:
 
 @dataclass(frozen=True)
 class Ulimit:
+    """A limit; a number alone is both (`layers.py` spells it out)."""
+
+    NUMBER: ClassVar[bool] = True
+
     soft: int = key("The soft limit; -1 = unlimited.", low=-1)
     hard: int = key("The hard limit; -1 = unlimited.", low=-1)
 
@@ -541,7 +547,7 @@ class Profile:
     ipc: str = key("The IPC namespace.", "private", item=p.IPC)
     shm_size: ByteSize | None = key("Size of /dev/shm, where ipc is not host.", None)
     memory: Memory = key("Ends a service before it takes the machine down.", Memory())
-    ulimits: Mapping[str, Ulimit] = key("Limits of the container.", {}, names=p.ULIMIT)
+    ulimits: Mapping[str, Ulimit] = key("Limits of the container: a number, or soft and hard.", {}, names=p.ULIMIT)
     working_dir: ContainerPath = key("The folder that services start in.", ContainerPath("/workspace"))
     services: Mapping[str, Service] = key("What can be started: dev, serve, ...", {}, names=p.NAME)
     nodes: Mapping[str, Machine] = key(

@@ -89,8 +89,9 @@ def _field(field: Field, definitions: Schema) -> Schema:
 def _shape(shape: Shape, item: str, names: str, definitions: Schema) -> Schema:
     if shape.kind == shapes.RECORD:
         record = _definition(shape.type, definitions)
-        short = getattr(shape.type, "TEXT", "")
-        return {"anyOf": [record, {"type": "string", "pattern": _whole(short)}]} if short else record
+        if short := getattr(shape.type, "TEXT", ""):
+            return {"anyOf": [record, {"type": "string", "pattern": _whole(short)}]}
+        return {"anyOf": [record, {"type": "integer", "minimum": -1}]} if hasattr(shape.type, "NUMBER") else record
     if shape.kind == shapes.ENUM:
         members: type[Enum] = shape.type
         return {"enum": [member.value for member in members]}

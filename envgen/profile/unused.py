@@ -19,7 +19,7 @@ from envgen.profile.checks import GATE
 from envgen.profile.load import Loaded, in_use, with_variant
 from envgen.profile.model import GpuMode, Origin, Phases, Profile, Service, Source
 from envgen.profile.shape import fields_of
-from envgen.profile.tree import ENVIRONMENT, LIST, MAP, NULL, PROJECT, SET, VARIANT, Node, join_path
+from envgen.profile.tree import DEFAULT, ENVIRONMENT, LIST, MAP, NULL, PROJECT, SET, VARIANT, Node, join_path
 from envgen.text import first_of
 
 Path_ = tuple[str, ...]
@@ -79,7 +79,7 @@ def _unused(case: _Case, users: Iterable[_Case], *, is_actual: bool) -> Iterator
     """The values of ``case`` that no case of ``users`` uses; those of options only of the profile in use."""
     for found in case.found.values():
         node = case.tree.at(found.path)
-        if node is None or (_of_option(node) and not is_actual):
+        if node is None or node.source.layer == DEFAULT or (_of_option(node) and not is_actual):
             continue
         if _of_option(node) or not any(one.uses(found.path, node) for one in users):
             above = ("variants", case.variant) if node.source.layer == VARIANT else ()
@@ -348,6 +348,7 @@ def _machine(profile: Profile) -> Iterator[Unused]:
     for name in profile.caches:
         if name != "flashinfer":
             yield Unused(("caches", name, "namespace"), "only the cache `flashinfer` has namespaces")
+            yield Unused(("caches", name, "warm"), "only kernels of the cache `flashinfer` are compiled ahead")
     clusters = [service.cluster for service in profile.services.values() if service.cluster is not None]
     shared = {node for cluster in clusters for node in cluster.nodes}
     for name, machine in profile.nodes.items():

@@ -296,8 +296,8 @@ source(
 source("another user's home", "origin: {checkout: ⟦~bob/vllm}", ("names another user's home", ""))
 source("variable in a path", "origin: {checkout: ⟦$HOME/vllm}", ("contains a $", "~/"))
 source("patches elsewhere", "patches: ⟦../../etc, origin: {checkout: ../v}", ("is not accepted here", ""))
-dev("source incomplete", "    sources: {⟦⟦⟦vllm: {origin: {checkout: ../v}}}\n",
-    ("is required", "Python imports"), ("is required", "pip knows"), ("is required", "in the container"))  # fmt: skip
+dev("source incomplete", "    sources: {⟦⟦vllm: {origin: {checkout: ../v}}}\n",
+    ("is required", "Python imports"), ("is required", "pip knows"))  # fmt: skip
 dev(
     "source name",
     "    sources: {⟦My-Source: " + SOURCE % "origin: {checkout: ../v}" + "}\n",
@@ -368,8 +368,11 @@ dev("derived in a service", "    services: {s: {command: [x], env: {⟦MAX_JOBS:
 dev("variable name", "    env: {g: {⟦A-B: 1}}\n", ("'A-B' is not a valid name", "letters, digits and underscores"))
 dev("variable without value", "    env: {g: {A: ⟦~}}\n", ("has no value", 'write ""'))
 dev("variable with a list", "    env: {g: {A: ⟦[1]}}\n", ("expected text, found a list", "quote it"))
-dev("group as text", "    env: {g: ⟦x}\n", ("expected a mapping, found the text 'x'", ""))
-dev("variables without a group", "    env: {⟦VLLM_X: 1}\n", ("'VLLM_X' is not a valid name", "small letters"))
+dev("group as text", "    env: {⟦g: x}\n", ("is not a group of variables", "{common: {g: x}}"))
+dev(
+    "variables without a group", "    env: {⟦VLLM_X: 1, HF_X: 0.70}\n",
+    ("is not a group of variables", 'variables are in groups, each with a name of your own: {common: {VLLM_X: "1", HF_X: "0.70"}}'),
+)  # fmt: skip
 dev("token", "    env: {g: {HF_TOKEN: ⟦hf_abcdefghijklmnopqrst}}\n", ("looks like a secret", "secrets: [HF_TOKEN]"))
 dev("token in another variable", "    env: {g: {X: ⟦a hf_abcdefghijklmnopqrst}}\n", ("looks like a secret", ""))
 dev("password", "    env: {g: {DB_PASSWORD: ⟦correct horse}}\n", ("looks like a secret", "secrets: [DB_PASSWORD]"))

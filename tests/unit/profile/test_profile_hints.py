@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 from bad_project_files import HEAD
 
 from envgen.errors import Problem, ProjectError
@@ -14,6 +15,7 @@ from envgen.profile.exposure import open_ports, renumbered
 from envgen.profile.load import load_project
 from envgen.profile.model import Profile, Service
 from envgen.profile.shape import fields_of
+from envgen.profile.unused import warnings
 from envgen.profile.values import PortMapping
 
 SERVICE = "    services: {{s: {{command: [x], {}}}}}\n"
@@ -166,3 +168,55 @@ def test_a_server_on_the_host_network_is_open_unless_it_listens_here(tmp_path: P
     keys = "network: host, ready: {port: 8000}, args: {host: %s}"
     assert open_ports(accepted(tmp_path, SERVICE.format(keys % "0.0.0.0"))) == (8000,)
     assert open_ports(accepted(tmp_path, SERVICE.format(keys % "127.0.0.1"))) == ()
+
+
+@pytest.mark.parametrize("written", ["{A: 1, B: 'x y'}", "[A=1, B=x y]"])
+def test_variables_without_a_group(tmp_path: Path, written: str) -> None:
+    """Every Compose user's first try."""
+    hint = problem_of(tmp_path, f"    env: {written}\n").hint
+    (tmp_path / "envgen.yaml").write_text(HEAD + f"    env: {hint.partition(': ')[2]}\n")
+    found = load_project(file=tmp_path / "envgen.yaml").project.profiles["dev"].env
+    assert found == {"common": {"A": "1", "B": "x y"}}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "mem_limit: 1g",
+        "logging: {driver: json-file, options: {max-size: 10m}}",
+        "labels: [a=b]",
+        "container_name: vllm-dev",
+        "cpus: 2",
+        "extra_hosts: ['db:10.0.0.1']",
+        "memory: 8g",
+        "tmpfs: /run/x",
+    ],
+)
+def test_a_key_of_compose_goes_into_a_file_of_compose(tmp_path: Path, body: str) -> None:
+    """The hint has the file's line, with the value that was typed."""
+    hint = problem_of(tmp_path, SERVICE.format(body)).hint
+    line = hint.partition("into the file over.yaml: ")[2]
+    assert "write `compose: over.yaml` in the profile" in hint
+    (tmp_path / "over.yaml").write_text(line + "\n")
+    accepted(tmp_path, SERVICE.format("interactive: true") + "    compose: over.yaml\n")
+    (name,) = yaml.safe_load(line)["services"]["s"]
+    assert name == body.partition(":")[0].replace("memory", "mem_limit")
+    assert yaml.safe_load(line)["services"]["s"][name] == next(iter(yaml.safe_load(f"{{{body}}}").values()))
+
+
+def test_a_limit_as_compose_writes_it(tmp_path: Path) -> None:
+    (tmp_path / "envgen.yaml").write_text(HEAD + "    ulimits: {memlock: -1, nofile: {soft: 1, hard: 2}}\n")
+    (tmp_path / "envgen.local.yaml").write_text("profiles: {dev: {ulimits: {nofile: {hard: 3}}}}\n")
+    found = load_project(file=tmp_path / "envgen.yaml", sets=["ulimits.stack=9"]).project.profiles["dev"].ulimits
+    assert {name: (one.soft, one.hard) for name, one in found.items()} == {
+        "memlock": (-1, -1), "nofile": (1, 3), "stack": (9, 9),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("origin", ["{wheel: vllm==0.32.0}", "{checkout: ../vllm}"])
+def test_a_source_without_a_mount(tmp_path: Path, origin: str) -> None:
+    text = HEAD + f"    sources: {{vllm: {{origin: {origin}, package: vllm, distribution: vllm}}}}\n"
+    (tmp_path / "envgen.yaml").write_text(text)
+    loaded = load_project(file=tmp_path / "envgen.yaml")
+    assert str(loaded.project.profiles["dev"].sources["vllm"].mount) == "/workspace/vllm"
+    assert warnings(loaded, ["dev"]) == ()
