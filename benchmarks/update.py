@@ -19,7 +19,8 @@ from statistics import median
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests/engine"))
 from start_lab import PORT, Lab, lab
 
-VERSIONS = ("six==1.16.0", "six==1.17.0")
+SHIPPED = "llama-benchy==0.4.0"
+VERSIONS = (f"{SHIPPED}, six==1.16.0", f"{SHIPPED}, six==1.17.0")
 BODY = json.dumps({"model": "tiny", "prompt": "The capital", "max_tokens": 2}).encode()
 
 
@@ -54,8 +55,9 @@ class Probe(threading.Thread):
 def update(made: Lab, package: str) -> float:
     """Seconds that the server was away."""
     path = made.root / "envgen.yaml"
-    before = next(one for one in ("tools: [six]", *(f"tools: [{v}]" for v in VERSIONS)) if one in path.read_text())
-    path.write_text(path.read_text().replace(before, f"tools: [{package}]"))
+    text = path.read_text()
+    before = next(one for one in (*VERSIONS, SHIPPED) if f"tools: [{one}]" in text)
+    path.write_text(text.replace(f"tools: [{before}]", f"tools: [{package}]"))
     made.envgen("lock")
     probe = Probe()
     probe.start()
