@@ -286,19 +286,20 @@ def begin(
         _may_replace(profile, service, found.running, checked.differing, agree)
     for one in checked.places:
         one.require_name()
-        if checked.differing or not found.running:
+        if checked.differing or recreate or not found.running:
             preflight.prepare(one, service)
     if not checked.ranks:
-        return _begin_here(checked, wait, timeout)
-    if found.running and (again or checked.differing):
+        return _begin_here(checked, wait, timeout, recreate)
+    if found.running and (again or checked.differing or recreate):
         _end_all(checked)
     started = checked.group.start(wait_for_it=wait, timeout=timeout)
     return Starting(checked, _done(started), lambda: started)
 
 
-def _begin_here(checked: Checked, wait: bool, timeout: int | None) -> Starting:
+def _begin_here(checked: Checked, wait: bool, timeout: int | None, recreate: bool) -> Starting:
     """Start it on this engine; wait in the background."""
-    launcher = Launcher(checked.here, checked.service, progress, bundle_writer((checked.here,), checked.service))
+    keep = bundle_writer((checked.here,), checked.service)
+    launcher = Launcher(checked.here, checked.service, progress, keep, recreate=recreate)
     try:
         begun = launcher.begin()
     except KeyboardInterrupt:

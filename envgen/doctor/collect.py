@@ -13,13 +13,26 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from envgen import files
-from envgen.binding import ShapeError
+from envgen.binding import ShapeError, bind
 from envgen.doctor.checks.imports import NAMES
-from envgen.doctor.model import Context, Finding, Foreign, Host, Probe, Remedy, Subject, Trouble, error, from_json
+from envgen.doctor.model import (
+    Context,
+    Finding,
+    Foreign,
+    Host,
+    Probe,
+    Remedy,
+    Running,
+    Subject,
+    Trouble,
+    error,
+    from_json,
+)
 from envgen.engine.client import Engine
 from envgen.engine.endpoint import plugin_version
 from envgen.engine.host import killers, memory_limits, swap_total
@@ -36,6 +49,7 @@ from envgen.render.plan import wheel_folder
 from envgen.serve.preflight import holders
 
 PROGRAM = run.Program("probe/facts")
+PROGRAMS = run.Program("probe/running")
 Facts: TypeAlias = "tuple[Probe | None, Trouble | None]"  # exactly one of the two
 Answer: TypeAlias = "tuple[Facts, tuple[float, float]]"  # with the time before and after
 T = TypeVar("T")
@@ -141,6 +155,23 @@ def ask(execute: run.Execute, python: str, request: Mapping[str, Any]) -> Facts:
         return from_json(answer, noise=max(0, results[-1].stdout.rfind(run.BEGIN))), None
     except ShapeError as problem:
         return None, Trouble("the probe's document can't be read", str(problem)[:300])
+
+
+def ask_running(execute: run.Execute, python: str, request: Mapping[str, Any], container: Container) -> Running:
+    """The Python programs of a container."""
+    running = Running(container.service, container)
+    try:
+        answer = run.ask(execute, python, PROGRAMS, {**request, "seconds": TIMEOUT}, timeout=TIMEOUT)
+        if isinstance(answer, run.Failure):
+            return replace(running, trouble=str(answer)[:300])
+        found = bind(Running, {**answer, "service": container.service, "container": None, "trouble": ""})
+        if any(
+            len(c.portions) != len(c.entries) for one in found.processes for c in one.cells if c.kind == "namespace"
+        ):
+            raise ShapeError("a namespace needs an entry for each portion")
+        return replace(found, container=container)
+    except (EnvgenError, ShapeError) as problem:
+        return replace(running, trouble=str(problem).splitlines()[0][:300])
 
 
 def not_run(problem: EnvgenError) -> Facts:
@@ -258,6 +289,11 @@ def gather(subject: Subject) -> tuple[Context, list[Finding]]:
         question = _request(subject, service, container.labels.get(LABEL, ""))
         inside = run.in_container(engine, container.id)
         probing = in_background(lambda: _timed(lambda: ask(inside, python, question)))
+    looking = {
+        one.id: in_background(partial(_programs, subject, one, python))
+        for one in containers
+        if one.state == "running" and profile.sources
+    }
     facts = _look(subject, service, containers)
     is_alone = probing is None and subject.throw_away and facts["image"] is not None
     if probing is not None and container is not None:
@@ -266,9 +302,11 @@ def gather(subject: Subject) -> tuple[Context, list[Finding]]:
         inside, mounted = here.throw_away(service)
         label, targets = facts["image"].labels.get(LABEL, ""), [mount.target for mount in mounted]
         probe, trouble = ask(inside, python, _request(subject, service, label, targets))
+    # Where the engine went away, nothing is waited for.
+    running = tuple(_in_time(looking[one.id], one) for one in containers if one.id in looking and trouble is None)
     return Context(
         profile, service, project_file=subject.project_file, container=container, probe=probe, trouble=trouble,
-        is_throw_away=is_alone, asked=asked, **facts,
+        is_throw_away=is_alone, asked=asked, running=running, **facts,
     ), []  # fmt: skip
 
 
@@ -277,6 +315,18 @@ def _request(subject: Subject, service: str, label: str, paths: Iterable[str] | 
     here = subject.here
     patched = claims(here.profile, here.root, label) if label else []
     return request(here.profile, service, paths=paths, claims=patched, load=subject.load)
+
+
+def _programs(subject: Subject, container: Container, python: str) -> Running:
+    execute = run.in_container(subject.here.engine, container.id)
+    return ask_running(execute, python, _request(subject, container.service, ""), container)
+
+
+def _in_time(looking: Future[Running], container: Container) -> Running:
+    try:
+        return looking.result(TIMEOUT + run.GRACE)
+    except TimeoutError:
+        return Running(container.service, container, trouble="no answer in time")
 
 
 def _awaited(probing: Future[Answer], engine: Engine, container: str) -> Answer:

@@ -138,6 +138,7 @@ class Context:
     container: Container | None = None
     probe: Probe | None = None
     trouble: Trouble | None = None
+    running: tuple[Running, ...] = ()  # of each running container
     ended: Mapping[str, Ended] = field(default_factory=dict)  # container ID -> how its program ended last
     others: tuple[Container, ...] = ()  # containers of the profile's other services, running or not
     checkouts: Mapping[str, str] = field(default_factory=dict)  # source -> folder on this machine
@@ -575,6 +576,89 @@ class Probe:
     def python_path(self) -> tuple[str, ...]:
         """The entries of the container's PYTHONPATH."""
         return tuple(entry for entry in self.variables.get("PYTHONPATH", "").split(":") if entry)
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """A library of a package that a process has mapped. ``gone``: the file was replaced since."""
+
+    package: str
+    folder: str
+    file: str
+    gone: bool = False
+
+
+@dataclass(frozen=True)
+class PathChange:
+    """What a program's code does to sys.path: puts ``entry`` ``first`` or ``last``, or something ``unknown``."""
+
+    what: str
+    entry: str
+    file: str = ""  # "": the text of `-c`
+    line: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.file}, line {self.line}" if self.file else "its own code (-c)"
+
+
+@dataclass(frozen=True)
+class RecordedBy(Recorded):
+    """A distribution of ``package`` that a process finds."""
+
+    package: str = ""
+
+
+@dataclass(frozen=True)
+class Process:
+    """A Python program of a container. ``cells``: what a program that is started like it imports; none where its title
+    hides how it was started (vLLM's workers). ``started``: seconds since 1970."""
+
+    pid: int
+    started: float
+    title: str
+    top: int = 1  # its topmost ancestor: process 1, or what `docker exec` started
+    folder: str = ""
+    executable: str = ""
+    how: str = ""  # -c, -m, script, stdin
+    target: str = ""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    mapped: tuple[Mapped, ...] = ()
+    cells: tuple[Cell, ...] = ()
+    changes: tuple[PathChange, ...] = ()
+    recorded: tuple[RecordedBy, ...] = ()
+    named: tuple[str, ...] = ()  # packages that its code names in an import
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Home:
+    """A mounted package's own file."""
+
+    package: str
+    file: str = ""
+
+
+@dataclass(frozen=True)
+class Age:
+    """The Python file of a package's folder that changed last. ``changed``: seconds since 1970."""
+
+    package: str
+    folder: str
+    file: str
+    changed: float
+
+
+@dataclass(frozen=True)
+class Running:
+    """The Python programs of a container. ``hidden``: those of another user."""
+
+    service: str
+    container: Container | None = None
+    processes: tuple[Process, ...] = ()
+    hidden: int = 0
+    homes: tuple[Home, ...] = ()
+    ages: tuple[Age, ...] = ()
+    trouble: str = ""  # why they could not be looked at
 
 
 def from_json(data: Mapping[str, Any], *, noise: int = 0) -> Probe:

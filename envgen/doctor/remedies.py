@@ -79,9 +79,10 @@ def line(text: str) -> Remedy:
 
 
 def python_path(context: Context, without: Iterable[str] = ()) -> Remedy:
-    """The line that puts each mounted checkout first."""
+    """The line that puts each mounted checkout (or a folder in it, such as `src`) first."""
     left_out = set(without)
     entries = [str(entry) for entry in context.profile.python_path if str(entry) not in left_out]
     mounts = [str(source.mount) for source in context.profile.mounted_sources.values()]
-    wanted = [mount for mount in mounts if mount not in entries] + entries
+    missing = [mount for mount in mounts if not any(f"{entry}/".startswith(f"{mount}/") for entry in entries)]
+    wanted = missing + entries
     return line(f"python_path: [{', '.join(wanted)}]")

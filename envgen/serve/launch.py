@@ -79,6 +79,7 @@ class Launcher:
     keep: Keep = lambda _failure, _cause: ""
     default_hint: str = ""  # the hint if no cause is known
     verdict: str = "is not ready"
+    recreate: bool = False  # make a new container, whatever the old one is like
     created: bool = False  # from then on, Ctrl-C leaves it running
 
     @property
@@ -184,9 +185,8 @@ class Launcher:
 
     def _create(self) -> Container:
         lines: list[str] = []
-        done = self.here.compose.stream(
-            "up", "--detach", "--no-build", "--pull", "never", self.name, on_line=lambda line: self._note(line, lines)
-        )
+        how = ["--detach", "--no-build", "--pull", "never", *(["--force-recreate"] if self.recreate else [])]
+        done = self.here.compose.stream("up", *how, self.name, on_line=lambda line: self._note(line, lines))
         found = self.here.engine.containers(self.here.profile.compose_name, self.name, all=True)
         if done.code and (refused := preflight.changed_meanwhile(self.here, self.name, lines)):
             raise refused

@@ -62,6 +62,7 @@ FIRES: dict[str, dict[str, str]] = {
         "shadowed": "shadowed", "from-mount": "from_mount", "from-folder": "from_folder",
         "from-elsewhere": "from_elsewhere", "failed": "hook_raises",
     },
+    "import.running": {"other": "runs_another", "older": "runs_older"},
     "import.leftovers": {"waiting": "leftovers_waiting"},
     "import.scripts": {"not-installed": "other_copy", "needed": "prod_none", "other-python": "mixed"},
     "import.metadata": {
@@ -105,6 +106,7 @@ SILENT: dict[str, str] = {
         "good",
     ),
     "patches.claimed": "claims_kept",
+    "import.running": "runs_right",
     "memory.unified": "little_memory",
     "weights.whole": "weights_whole",
     "serve.flags": "vllm_right",

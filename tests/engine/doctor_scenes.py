@@ -323,6 +323,25 @@ def other_version(stage: Stage) -> Report:
     return stage.doctor(profile="prod", sets=["sources.flashinfer.origin.pypi=flashinfer-python==0.5.2"])
 
 
+LATER = "import time; time.sleep(600)\nimport flashinfer"
+
+
+def runs_right(stage: Stage) -> Report:
+    stage.start(command=["python3", "-c", LATER])
+    return stage.doctor()
+
+
+def runs_another(stage: Stage) -> Report:
+    """The container's own program was started in a folder with another copy; whatever is started now is right."""
+    stage.start(command=["sh", "-c", 'cd /raw/flashinfer && exec python3 -c "$0"', LATER])
+    return stage.doctor()
+
+
+def runs_older(stage: Stage) -> Report:
+    stage.start(command=["python3", "-c", LATER], script=f"sleep 1.1 && touch {PP}/flashinfer/page.py")
+    return stage.doctor()
+
+
 def prod_none(stage: Stage) -> Report:
     stage.start(variant="none", path="", profile="prod")
     return stage.doctor(profile="prod")

@@ -94,7 +94,7 @@ def command_of(argv: tuple[str, ...]) -> tuple[str, ...]:
     help="No effect: containers always run in the background. See `envgen logs -f`.",
 )
 @click.option("--no-predict", is_flag=True, help="Skip asking vLLM which kernels it would choose.")
-@click.option("--recreate", is_flag=True, help="Replace a running container whose settings differ, without asking.")
+@click.option("--recreate", is_flag=True, help="Make a new container, even if nothing differs; caches stay.")
 @click.option("--stay", is_flag=True, help="Keep watching; exit with 5 if it ends by itself (for a systemd unit).")
 def up(
     session: Session, names: tuple[str, ...], yes: bool, build_first: bool, no_wait: bool, timeout: int | None,
@@ -114,7 +114,7 @@ def up(
     (exit code 5). Ctrl-C stops the waiting, not the service.
 
     A running service is left alone. If its settings differ from the profile, the differences are shown, and it is
-    replaced only with --recreate or after you confirm (otherwise exit code 6).
+    replaced only with --recreate or after you confirm (otherwise exit code 6). --recreate always makes a new container.
 
     For a service with `cluster`, the checks of `envgen nodes check` run first; then it starts on all its machines. If
     one machine fails, a crash bundle is saved, and the service is stopped on all.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from envgen.doctor.checks import imports, machine, outside, packages, versions
+from envgen.doctor.checks import imports, machine, outside, packages, running, versions
 from envgen.doctor.model import Check
 
 CHECKS: tuple[Check, ...] = (
@@ -14,9 +14,10 @@ CHECKS: tuple[Check, ...] = (
     # Container
     outside.running, outside.others, outside.current_image, outside.variables, outside.restart_policy,
     # Inside
-    machine.probe_ran, machine.source_mounts, imports.import_truth, packages.leftovers, packages.console_scripts,
-    packages.metadata, versions.locked, versions.protected, versions.conflicts, versions.driver,
-    packages.claimed, packages.binaries, packages.flashinfer_data, packages.flashinfer_set, packages.prebuilt,
-    packages.variables, packages.flags, machine.caches, machine.vocabulary, packages.harmony, versions.cuda_versions,
-    versions.compilers, machine.gpu, versions.gpu_arch, machine.gate_is_on, machine.unified, machine.compilers,
+    machine.probe_ran, machine.source_mounts, imports.import_truth, running.import_running, packages.leftovers,
+    packages.console_scripts, packages.metadata, versions.locked, versions.protected, versions.conflicts,
+    versions.driver, packages.claimed, packages.binaries, packages.flashinfer_data, packages.flashinfer_set,
+    packages.prebuilt, packages.variables, packages.flags, machine.caches, machine.vocabulary, packages.harmony,
+    versions.cuda_versions, versions.compilers, machine.gpu, versions.gpu_arch, machine.gate_is_on, machine.unified,
+    machine.compilers,
 )  # fmt: skip

@@ -219,14 +219,17 @@ def cure(wrong: Wrong, name: str, source: Source, context: Context, probe: Probe
         return remedies.away(context, wrong.target)
     if wrong.entry in probe.python_path and foreign_path(str(wrong.entry), context, probe):
         return remedies.without_variable(context, "PATH")
-    if wrong.entry in on_path and wrong.entry not in mounts:
+    in_checkout = wrong.entry is not None and any(below(wrong.entry, mount) for mount in mounts)
+    if wrong.entry in on_path and not in_checkout:
         return remedies.python_path(context, without=[str(wrong.entry)])
     if wrong.case in (Case.SHADOWED, Case.OTHER_COPY, Case.FROM_ELSEWHERE, Case.FROM_MOUNT) and (
         by := starter(wrong, probe)
     ):
         editable = wrong.entry is None and "__editable__" in wrong.finder
         return remedies.install(context, name, source) if editable and mounted else remedies.away(context, by)
-    if own_entry and (wrong.case is Case.SHADOWED or (mounted and wrong.case in (Case.OTHER_COPY, Case.WHEEL))):
+    if (own_entry or in_checkout) and (
+        wrong.case is Case.SHADOWED or (mounted and wrong.case in (Case.OTHER_COPY, Case.WHEEL))
+    ):
         return remedies.away(context, _top(wrong))
     if wrong.case is Case.SHADOWED:
         return remedies.away(context, wrong.target)
@@ -234,9 +237,12 @@ def cure(wrong: Wrong, name: str, source: Source, context: Context, probe: Probe
         parent = str(source.mount).rsplit("/", 1)[0] or "/"
         if parent in on_path:
             return remedies.python_path(context, without=[parent])
-        if str(source.mount) not in on_path:
+        if not any(below(entry, str(source.mount)) for entry in on_path):
             return remedies.python_path(context)
-        if str(source.mount) not in probe.python_path:
+        if not any(below(entry, str(source.mount)) for entry in probe.python_path):
+            container = context.container.env.get("PYTHONPATH", "") if context.container else ""
+            if probe.starters.wrapper and any(below(entry, str(source.mount)) for entry in container.split(":")):
+                return remedies.without_variable(context, "PATH")  # the `python3` there takes it out
             return remedies.renew(context)  # the container is older than the profile
         return remedies.install(context, name, source)
     if wrong.case is Case.FROM_FOLDER:

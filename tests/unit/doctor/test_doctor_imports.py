@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from doctor_facts import IMAGE, Make, recording
+from doctor_facts import CONTAINER, IMAGE, Make, recording
 
 from envgen.doctor.checks import imports, packages, versions
 from envgen.doctor.model import Finding, Severity
@@ -239,6 +240,33 @@ def test_what_put_an_entry_on_sys_path_is_named(make: Make) -> None:
     seen, cure = found(document, sets=[env])
     assert "the entry /evil of PYTHONPATH, which /other/python3 sets" in seen
     assert cure == "services: {dev: {env: {A: 'b'}}}"
+
+
+def test_pythonpath_of_the_image(make: Make) -> None:
+    """The profile's entries come before the image's: the line that adds the mount is the fix."""
+    evil = {"origin": "/evil/flashinfer/__init__.py", "entry": "/evil"}
+    document = change_cells(recording("hook-pythonpath"), "flashinfer", **evil)
+    document["environment"]["values"]["PYTHONPATH"] = "/evil"
+    document["python"]["path"].insert(0, "/evil")
+    container = replace(CONTAINER, env={"PYTHONPATH": "/evil"})
+    (found,) = imports.import_truth(make(document, container=container))
+    assert "decided by the entry /evil of PYTHONPATH" in found.seen
+    assert found.remedy is not None and found.remedy.text == f"python_path: [{PP}]"
+
+
+def test_a_folder_of_that_name_in_production(make: Make) -> None:
+    """In the service's own folder another `working_dir` is enough; elsewhere the folder goes out of the way."""
+
+    def cure(folder: str) -> str:
+        document = recording("prod-wheel")
+        here = next(cell for cell in document["imports"] if cell["package"] == "flashinfer")
+        here.update(origin=f"{folder}/flashinfer/__init__.py", entry="", folder=folder)
+        found = imports.import_truth(make(document, profile="prod"))[0]
+        assert found.case == "from-folder" and found.remedy is not None
+        return found.remedy.text
+
+    assert cure("/workspace") == "working_dir: /"
+    assert cure("/root") == "envgen exec -p prod serve mv /root/flashinfer /root/flashinfer.off"
 
 
 # --- what pip knows ---------------------------------------------------------------------------------------------------

@@ -1,0 +1,229 @@
+"""The running programs: does each Python program of a container have the code that a new one would import?"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from packaging.utils import canonicalize_name
+
+from envgen.doctor import remedies
+from envgen.doctor.checks.imports import below, is_site
+from envgen.doctor.model import (
+    Cell,
+    Context,
+    Finding,
+    Judged,
+    PathChange,
+    Process,
+    Remedy,
+    Running,
+    Where,
+    check,
+    error,
+    info,
+    ok,
+    warning,
+)
+from envgen.profile.model import Source
+from envgen.text import counted
+
+SOME = 3  # processes that a finding names
+SETS = re.compile(r"(?:\bexport\s+)?\bPYTHONPATH=(?:\"[^\"]*\"|'[^']*'|[^\s;]*)\s*;?\s*")
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A program that has, or would have, another file than the right one. ``seen``: it has a library of it mapped."""
+
+    process: Process
+    origin: str
+    cell: Cell | None = None
+    seen: str = ""
+
+
+def right(source: Source, running: Running, process: Process) -> str:
+    """The file that the program should have: that of the mount, else of the distribution's RECORD; "": unknown."""
+    if source.origin.kind == "checkout":
+        home = next((one.file for one in running.homes if one.package == source.package), "")
+        return home or f"{source.mount}/{source.package}/__init__.py"
+    # Workers hide how they were started: what any program of the container finds counts for them.
+    every = [*process.recorded, *(one for other in running.processes for one in other.recorded)]
+    mine = [one for one in every if one.package == source.package]
+    named = [one for one in mine if canonicalize_name(one.name) == canonicalize_name(source.distribution)]
+    return next((one.file for one in named or mine), "")
+
+
+def wrongs(source: Source, running: Running) -> Iterator[Wrong]:
+    """The programs with another file."""
+    for process in running.processes:
+        file = right(source, running, process)
+        for one in process.mapped:
+            if one.package == source.package and file and one.folder != posixpath.dirname(file):
+                yield Wrong(process, f"{one.folder}/__init__.py", seen=one.file)
+        for cell in process.cells:
+            # A program whose Python finds no such package has not imported one, and any folder can be a namespace.
+            kinds = ("regular", "module", *(["namespace"] if source.package in process.named else []))
+            if cell.package != source.package or cell.kind not in kinds:
+                continue
+            origin = cell.origin or ", ".join(cell.portions)
+            if origin != file and (file or not is_site(origin)):
+                yield Wrong(process, origin, cell)
+
+
+def changed_by(wrong: Wrong) -> PathChange | None:
+    """The code of the program that put the deciding entry on sys.path."""
+    entry = wrong.cell.entry if wrong.cell else None
+    return next((one for one in wrong.process.changes if entry is not None and one.entry == entry), None)
+
+
+def own_path(wrong: Wrong, running: Running) -> str:
+    """The program's PYTHONPATH, if it has the deciding entry and is not the container's; else ""."""
+    mine = wrong.process.variables.get("PYTHONPATH", "")
+    configured = running.container.env.get("PYTHONPATH", "") if running.container else ""
+    entry = wrong.cell.entry if wrong.cell else None
+    return mine if mine != configured and entry and entry in mine.split(":") else ""
+
+
+def decided_by(wrong: Wrong, running: Running, context: Context) -> str:
+    """What made the program import it, in words."""
+    cell, process = wrong.cell, wrong.process
+    if cell is None:
+        return f"it has {wrong.seen} loaded"
+    if change := changed_by(wrong):
+        return f"{change} puts {change.entry} on sys.path"
+    if path := own_path(wrong, running):
+        by = setter(process, running, context)
+        return f"its PYTHONPATH is {path}, not the container's" + (f"; {by[0]} sets it" if by else "")
+    if cell.entry is None:
+        return f"the import hook {cell.finder}" if cell.finder not in ("", "PathFinder") else "no entry of sys.path"
+    if process.how == "script" and cell.entry == posixpath.dirname(process.target):
+        return f"the script's own folder {cell.entry}"
+    if cell.entry == "" or (process.how == "-m" and cell.entry == process.folder):
+        return f"its folder {process.folder}, which `{process.how}` puts first on sys.path"
+    return f"the entry {cell.entry} of sys.path"
+
+
+def setter(process: Process, running: Running, context: Context) -> tuple[str, Remedy] | None:
+    """What sets another PYTHONPATH between the container's start and the program, and the line without it."""
+    service = context.profile.services.get(running.service)
+    if service is None or is_exec(process):
+        return None
+    there = replace(context, service=running.service, container=running.container)
+    first = service.command[0] if service.command else ""
+    if any(SETS.search(word) for word in service.command):
+        words = [word for one in service.command if (word := SETS.sub("", one).strip())]
+        return f"services.{running.service}.command", _command(running.service, words)
+    if "BASH_ENV" in service.env:
+        return f"BASH_ENV={service.env['BASH_ENV']}", remedies.without_variable(there, "BASH_ENV")
+    # An own `python3` that is a script: the process is the one that it starts.
+    if "/" in first and posixpath.basename(first).startswith("python") and first != process.executable:
+        return first, _command(running.service, ["python3", *service.command[1:]])
+    return None
+
+
+def is_exec(process: Process) -> bool:
+    """Whether `docker exec` started it, or a shell of such: it does not come from the container's own command."""
+    return process.top not in (0, 1)
+
+
+def cure(wrong: Wrong, name: str, source: Source, running: Running, context: Context) -> Remedy:
+    """What makes the next start import the right file."""
+    there = replace(context, service=running.service, container=running.container)
+    if is_exec(wrong.process):  # the next one is started by hand
+        return remedies.inside(there, "kill", str(wrong.process.pid))
+    if wrong.cell is None or wrong.process.how == "":
+        return remedies.restart(there)  # it was loaded before something was installed or moved
+    if own_path(wrong, running) and (by := setter(wrong.process, running, context)):
+        return by[1]
+    if wrong.cell.kind == "namespace":
+        return remedies.python_path(there)
+    if wrong.cell.entry is None:
+        return remedies.install(there, name, source)
+    is_package = posixpath.basename(wrong.origin).startswith("__init__.")
+    move = remedies.away(there, posixpath.dirname(wrong.origin) if is_package else wrong.origin)
+    return Remedy(f"{move.text} && {remedies.restart(there).text}")
+
+
+def _command(service: str, words: list[str]) -> Remedy:
+    return remedies.line(f"services: {{{service}: {{command: {json.dumps(words)}}}}}")
+
+
+def _who(processes: list[Process]) -> str:
+    some = ", ".join(f"process {one.pid} ({one.title})" for one in processes[:SOME])
+    return some + (f" and {len(processes) - SOME} more" if len(processes) > SOME else "")
+
+
+def _foreign(name: str, source: Source, running: Running, context: Context) -> Iterator[Finding]:
+    """Programs of the service that have another file."""
+    groups: dict[str, list[Wrong]] = {}
+    for wrong in wrongs(source, running):
+        groups.setdefault(wrong.origin, []).append(wrong)
+    for origin, members in groups.items():
+        first = members[0]
+        pids = {one.process.pid: one.process for one in members}
+        seen = f"{origin}, in {_who(list(pids.values()))}; {decided_by(first, running, context)}"
+        wanted = right(source, running, first.process) or f"{source.package} in the image's site-packages"
+        title = f"{running.service} runs another {source.package} than the profile's"
+        yield error(
+            title, seen, wanted, cure(first, name, source, running, context), case="other", service=running.service,
+            source=name, origin=origin, processes=sorted(pids),
+        )  # fmt: skip
+
+
+def _older(source: Source, running: Running, context: Context) -> Finding | None:
+    """The oldest program that has loaded code which was changed since, or whose libraries were replaced."""
+    there = replace(context, service=running.service, container=running.container)
+    title = f"{running.service} runs older code of {source.package} than is there now"
+    for process in sorted(running.processes, key=lambda one: one.started):
+        file = right(source, running, process)
+        libraries = [one for one in process.mapped if one.package == source.package]
+        facts = {"service": running.service, "processes": [process.pid]}
+        if gone := next((one for one in libraries if one.gone), None):
+            seen = f"{_who([process])} has {gone.file} loaded, which was replaced since"
+            return warning(title, seen, file or gone.folder, remedies.restart(there), case="older", **facts)
+        if not libraries and source.package not in process.named:
+            continue  # nothing shows that it has imported the package
+        for age in running.ages:
+            is_its = age.package == source.package and file and below(age.folder, posixpath.dirname(file))
+            if is_its and age.changed > process.started:
+                after = f"{age.changed - process.started:.0f} s after {_who([process])} started"
+                seen = f"{age.file} was changed {after}"
+                return warning(title, seen, "its code of now", remedies.restart(there), case="older", **facts)
+    return None
+
+
+@check("import.running", Where.INSIDE)
+def import_running(context: Context) -> Judged:
+    """Each Python program that runs has the files that a new one would import, and is not older than they are."""
+    for running in context.running:
+        name = running.service
+        if running.trouble:
+            yield info(f"the running programs of {name} were not looked at", running.trouble)
+            continue
+        found = [
+            finding
+            for key, source in context.profile.sources.items()
+            for finding in (*_foreign(key, source, running, context), _older(source, running, context))
+            if finding is not None
+        ]
+        yield from found
+        unknown = sorted(
+            {str(one) for process in running.processes for one in process.changes if one.what == "unknown"}
+        )
+        if unknown:
+            yield info(f"{name} changes sys.path itself, in a way that can't be read", ", ".join(unknown[:SOME]))
+        unasked = [process for process in running.processes if process.error and not process.mapped]
+        if unasked:
+            yield info(f"{name}: what {_who(unasked)} imports could not be asked", unasked[0].error)
+        if running.hidden:
+            yield info(f"{name}: {counted(running.hidden, 'program')} of another user could not be looked at")
+        asked = [one for one in running.processes if one.cells or one.mapped]
+        if asked and not found:
+            sources = ", ".join(source.package for source in context.profile.sources.values())
+            programs = counted(len(asked), "running Python program has", "running Python programs have")
+            yield ok(f"{name}: {programs} what a new one would import ({sources})", service=name)
+    return None
