@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import dataclasses
 import datetime
+import functools
 import getpass
 import json
 import os
@@ -454,12 +455,6 @@ def model(day: Day, rows: Rows) -> None:
         done = day.run([*fetch, entry["sha256"], entry["url"]])
         if done.code:
             raise NotRun(f"its vocabulary can't be fetched ({done.last}); name a folder with it: --tokenizer FOLDER")
-    snapshot = f"{INSIDE}/hub/models--{MODEL.replace('/', '--')}/snapshots/{COMMIT}"
-    words_ = ["python3", f"{OURS}/gpu_model.py", f"{OURS}/config.json", f"{OURS}/tokenizer", str(day.options.layers)]
-    done = day.envgen("run", "-T", "serve", "--", *words_, snapshot, timeout=1800)
-    rows.add(
-        "the model", done.code == 0, done.last if done.code else done.out.strip().split("\n")[-1], "", done.seconds
-    )
     for name in MODELS:
         place = ours / name
         place.mkdir(exist_ok=True)
@@ -474,6 +469,12 @@ def model(day: Day, rows: Rows) -> None:
     draft = ours / "gpt-oss-eagle3"
     draft.mkdir(exist_ok=True)
     (draft / "config.json").write_text(json.dumps(EAGLE))
+    snapshot = f"{INSIDE}/hub/models--{MODEL.replace('/', '--')}/snapshots/{COMMIT}"
+    words_ = ["python3", f"{OURS}/gpu_model.py", f"{OURS}/config.json", f"{OURS}/tokenizer", str(day.options.layers)]
+    done = day.envgen("run", "-T", "serve", "--", *words_, snapshot, timeout=1800)
+    rows.add(
+        "the model", done.code == 0, done.last if done.code else done.out.strip().split("\n")[-1], "", done.seconds
+    )
 
 
 @step("predict", "what the release would choose on this GPU, before anything starts")
@@ -850,10 +851,13 @@ def clean(day: Day) -> None:
         sys.exit("gpu-day: the project is your own; `envgen down` stops it")
     if (day.project / "envgen.yaml").exists():
         day.envgen("down", "--volumes")
-        day.docker("image", "rm", "-f", day.settings.image_name)
+        image_name = day.settings.image_name
+        # What containers wrote may belong to root.
+        empty = ("-v", f"{day.hub}:/hub", image_name, "-rf", "/hub/hub", f"/hub/{NAME}")
+        day.docker("run", "--rm", "--entrypoint", "rm", *empty)
+        day.docker("image", "rm", "-f", image_name)
     if (day.work / ".gpu-day").exists():
-        day.docker("run", "--rm", "-v", f"{day.hub}:/x", "busybox", "true")
-        shutil.rmtree(day.work, ignore_errors=True)
+        shutil.rmtree(day.work)
 
 
 # --- the report -------------------------------------------------------------------------------------------------------
@@ -948,8 +952,11 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--local", metavar="FILE", help="YAML with changes of your own to the profile")
     parser.add_argument("--base", metavar="IMAGE", help="a stand-in for the base image, which the report names as such")
     parser.add_argument("--base-note", default="", help="what the stand-in is made of")
-    parser.add_argument("--protect", nargs="*", default=(), help="with --base: packages that it has and keeps")
-    parser.add_argument("--override", nargs="*", default=(), help="with --base: dependencies that are left out")
+    names = functools.partial(str.split, sep=",")
+    parser.add_argument("--protect", type=names, default=[], metavar="NAME,...",
+                        help="with --base: packages that it has and keeps")  # fmt: skip
+    parser.add_argument("--override", type=names, default=[], metavar="NAME,...",
+                        help="with --base: dependencies that are left out")  # fmt: skip
     parser.add_argument("--bench", default="", help="options for bench and accept, such as '--pp 512 --runs 2'")
     parser.add_argument("--accept", default="", help="options for accept alone, such as '--requests 50'")
     parser.add_argument("--at-once", type=int, default=7, help="servers at once in the step models (default: 7)")
