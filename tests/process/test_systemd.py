@@ -76,7 +76,7 @@ def test_the_unit_starts_what_was_exported(tmp_path: Path) -> None:
     project.envgen("export", "systemd", "serve", "-f", "sub/../second.yaml", *words, env=variables)
     text = (project.root / "lab-serve.service").read_text()
     options = f'"--file" "{project.root}/second.yaml" "--set" "services.serve.env.A=a b" "--set" "ipc=host"'
-    for verb in ("up", "down"):
+    for verb in ("up", "stop"):
         assert f'"{verb}" "serve" "--profile" "prod" {options}' in text
     assert 'Environment="ENVGEN_BUILD__MAX_JOBS=3"\nEnvironment="ENVGEN_MEMORY_FLOOR=4GiB"\nExecStart' in text
     assert verified(project.root / "lab-serve.service") == ""
