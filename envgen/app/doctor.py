@@ -92,5 +92,5 @@ def _machines(subject: Subject) -> list[Finding]:
 
 def _described(context: Context) -> list[Container]:
     """The containers of the profile's services."""
-    found = [one for one in (context.container, *context.others) if one is not None and not context.is_throw_away]
-    return [one for one in found if one.service in context.profile.services]
+    found = (context.container, *context.others)
+    return [one for one in found if one is not None and one.service in context.profile.services]

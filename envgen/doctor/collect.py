@@ -43,7 +43,7 @@ from envgen.errors import EngineError, EnvgenError
 from envgen.inside import run
 from envgen.lock.pyproject import build_requires
 from envgen.patches.checkout import added, lacking
-from envgen.profile.model import Profile, Service
+from envgen.profile.model import Profile
 from envgen.render import environment as promised
 from envgen.render.plan import wheel_folder
 from envgen.serve.preflight import holders
@@ -79,17 +79,12 @@ def folders(profile: Profile, service: str) -> list[str]:
 def flags(profile: Profile, service: str) -> list[str]:
     """The flags of vLLM's server: the service's, or else those of the first service that starts one."""
     mine = [profile.services[service]] if service in profile.services else []
-    for described in mine if any(map(is_server, mine)) else list(profile.services.values()):
-        if is_server(described):
+    for described in mine if any(one.is_vllm_server for one in mine) else list(profile.services.values()):
+        if described.is_vllm_server:
             words = described.argv[: described.argv.index("--")] if "--" in described.argv else described.argv
             head = words.index("-m") + 2 if "-m" in words else 1  # after `vllm` or `python -m MODULE`
             return [word.partition("=")[0] for word in words[head:] if re.match("--?[a-zA-Z]", word)]
     return []
-
-
-def is_server(service: Service) -> bool:
-    """Whether a service starts vLLM's API server."""
-    return service.command[:2] == ("vllm", "serve") or "vllm.entrypoints.openai.api_server" in service.command
 
 
 def request(
@@ -262,15 +257,15 @@ def choose_service(profile: Profile, wanted: str | None) -> str:
 
 
 def choose_container(containers: Sequence[Container], wanted: str | None) -> Container | None:
-    """The container to examine: a running one of the wanted service (else `dev`, else any), or an ended one that is
-    wanted or has failed."""
+    """The container to examine: a running one of the wanted service (else `dev`, else any), or an ended one, rather one
+    that has failed."""
     mine = [one for one in containers if not wanted or one.service == wanted]
     running = sorted((one for one in mine if one.state == "running"), key=lambda one: one.service != "dev")
     if running:
         return running[0]
-    # 143: ended by `docker stop`.
-    failed = [one for one in mine if one.state != "created" and one.exit_code not in (0, 143)]
-    return mine[0] if wanted and mine else failed[0] if failed else None
+    ended = [one for one in mine if one.state != "created"]
+    failed = [one for one in ended if one.exit_code not in (0, 143)]  # 143: ended by `docker stop`
+    return next(iter(mine if wanted else [*failed, *ended]), None)
 
 
 def gather(subject: Subject) -> tuple[Context, list[Finding]]:

@@ -7,7 +7,6 @@ vllm/config/parallel.py:600).
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping
 
 from envgen.logpattern import LogPattern
@@ -99,7 +98,7 @@ def _ports(here: Report, service: Service) -> None:
     if asked is not None and asked not in published and service.network is None and not here.is_broken("ports"):
         hint = f'add "127.0.0.1:{asked}:{asked}" to its ports'
         here.problem("ready.port", f"port {asked} of the container is not published", hint)
-    key, listens = _server_port(service) or ("ready.port", asked)
+    key, listens = service.own_port or ("ready.port", asked)
     if listens is None:
         return
     wrong = {}
@@ -111,21 +110,6 @@ def _ports(here: Report, service: Service) -> None:
         wrong["ready.port"] = f"asks port {asked}"
     for where, what in wrong.items():
         here.problem(where, f"{what}, but the server listens on {listens} ({key})", "write the same port in all")
-
-
-def _server_port(service: Service) -> tuple[str, int | None] | None:
-    """(key, port) of the program's own port; None where unknown."""
-    key, value = "args.port", service.args.get("port")
-    if value is None:
-        words = list(service.command)
-        for number, word in enumerate(words):
-            flag, _, value = word.partition("=")
-            if flag == "--port":
-                key, value = "command", value if "=" in word else "".join(words[number + 1 : number + 2])
-                break
-        else:
-            return ("vLLM's default", 8000) if service.is_vllm else None
-    return (key, int(value)) if isinstance(value, str) and re.fullmatch(r"[1-9][0-9]{0,4}", value) else None
 
 
 def _log_patterns(here: Report, service: Service) -> None:

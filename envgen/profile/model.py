@@ -7,6 +7,7 @@ reads: scalars, the value types of ``values.py``, enums, tuples, mappings from s
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -424,11 +425,33 @@ class Service:
         """The ports of the machine that it uses: those it publishes; with `network: host` the one it listens on."""
         if self.network is None:
             return self.ports
-        port = self.ready.port if self.ready and self.ready.port else None
-        if port is None and self.health is not None and self.health.http is not None:
-            port = self.health.port
+        port = self.http_port
         local = self.args.get("host") == "127.0.0.1"
         return (PortMapping(port, port, "127.0.0.1" if local else ""),) if port else ()
+
+    @property
+    def own_port(self) -> tuple[str, int | None] | None:
+        """The port that its program is told to listen on: (key of the file, port or None); None where unknown."""
+        key, value = "args.port", self.args.get("port")
+        if value is None:
+            words = list(self.command)
+            for number, word in enumerate(words):
+                flag, _, value = word.partition("=")
+                if flag == "--port":
+                    key, value = "command", value if "=" in word else "".join(words[number + 1 : number + 2])
+                    break
+            else:
+                return ("vLLM's default", 8000) if self.is_vllm_server else None
+        return (key, int(value)) if isinstance(value, str) and re.fullmatch(r"[1-9][0-9]{0,4}", value) else None
+
+    @property
+    def http_port(self) -> int | None:
+        """The port in the container that is known to answer HTTP; None where unknown."""
+        if self.ready is not None and self.ready.port is not None:
+            return self.ready.port
+        if self.health is not None and self.health.http is not None:
+            return self.health.port
+        return self.own_port[1] if self.is_vllm_server and self.own_port else None
 
     @property
     def serves(self) -> bool:
@@ -439,6 +462,11 @@ class Service:
     def is_vllm(self) -> bool:
         """Whether the command is `vllm serve`."""
         return self.command[:2] == ("vllm", "serve")
+
+    @property
+    def is_vllm_server(self) -> bool:
+        """Whether it starts vLLM's API server, by `vllm serve` or as a module."""
+        return self.is_vllm or "vllm.entrypoints.openai.api_server" in self.command
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from envgen.text import counted, instant, shorten
 
 LINES = 5000  # of the log, for the cause: it is often printed long before the last lines
 SHOWN = 300  # characters of the line that proves a cause
+STARTS = "envgen: starting the server"
 ASKED = "envgen: Docker asks the server to stop ("
 # Exit codes of a program that is no server and was ended on purpose: done, Ctrl-C, `docker stop` (SIGTERM or SIGKILL).
 ON_PURPOSE = (0, 130, 137, 143)
@@ -97,6 +98,9 @@ def last_end(engine: Engine, container: Container) -> Ended | None:
     began, until = ("", container.started_at) if runs else (container.started_at, "")
     text = engine.logs(container.id, tail=LINES, since=instant(began), until=instant(until))
     lines = [log_text(line) for line in text.splitlines()]
+    # Of a container that was restarted, Docker does not know when the run before had begun.
+    start = max((number for number, line in enumerate(lines) if line == STARTS), default=0)
+    lines = lines[start:]
     found = Ended(
         container.service, container.name, container.finished_at, asked=not runs and _asked(container, lines),
         exit_code=None if runs else own_code(container), out_of_memory=container.oom_killed and not runs, runs=runs,
@@ -126,7 +130,11 @@ def _with_cause(end: Ended, container: Container, lines: list[str], about: Circu
     known = cause_of(lines, about, service=True)
     first = first_exception(lines)
     if known and known.rule == "engine_dead":  # it has died of something
-        text = str(first) if first and not first.is_consequence else "no exception before it: its process was killed"
+        text = (
+            str(first)
+            if first and not first.is_consequence
+            else "no exception before it: a process of the engine was killed"
+        )
         return replace(end, cause=known.cause, evidence=text, rule=known.rule, cure=known.cure)
     if known:
         shown = known.evidence if any(known.evidence in line for line in lines) else ""

@@ -23,7 +23,7 @@ from envgen.explain import Circumstances, cause_of
 from envgen.explain.first import first_exception
 from envgen.files import state_dir
 from envgen.profile.exposure import API_KEY
-from envgen.profile.model import Profile, Service
+from envgen.profile.model import Profile, Ready, Service
 from envgen.profile.values import PortMapping
 from envgen.serve import preflight
 from envgen.serve.circumstances import circumstances, look
@@ -221,9 +221,9 @@ class Launcher:
         raise ServiceError(what + (f": {reason}" if reason else ""), hint=hint)
 
     def _patience(self) -> float:
-        if self.service.ready:
-            return float(self.service.ready.timeout.seconds)
         health = self.service.health
+        if self.service.ready or (health is None and self.service.http_port):
+            return float((self.service.ready or Ready()).timeout.seconds)
         return 60.0 if health is None else 60.0 + health.start_period.seconds + health.interval.seconds * health.retries
 
     def wait(self, container_id: str, timeout: float | None) -> Awaited:
@@ -239,6 +239,8 @@ class Launcher:
         again = f"envgen up {self.name} {self.here.profile.chosen_variant} --no-wait keeps it running for a closer look"
         if failure.container is not None and not failure.container.running:
             again = ""  # it would end again
+        if failure.container is not None and failure.container.state == "paused":
+            again = f"docker unpause {failure.container.name}"
         fitting = partial(in_profile, profile=self.here.profile, service=self.name)
 
         def about(container: Container | None) -> Circumstances:
@@ -341,7 +343,7 @@ def service_url(service: Service, engine_host: str) -> str:
 
 
 def _answering(service: Service) -> PortMapping | None:
-    inside = service.ready.port if service.ready else None
+    inside = service.http_port
     return next((port for port in service.host_ports if not inside or inside == port.container), None)
 
 

@@ -18,7 +18,6 @@ from envgen.serve.events import (
     Completion,
     NoCompletion,
     Part,
-    answered,
     document_of,
     error_text,
     read_events,
@@ -29,14 +28,18 @@ from envgen.text import visible
 
 PROMPT = "The capital of France is"
 MAX_TOKENS = 12
+NO_PROMPTS = (400, 404, 405, 422, 501)  # answers of a model that embeds, ranks or transcribes
 ENOUGH = 80  # characters of a chat's answer that are read
 
 
 @dataclass(frozen=True)
 class Question:
-    """A prompt for a model, and the text that the answer must contain (None: any). ``chat``: ask a chat too."""
+    """A prompt for a model, and the text that the answer must contain (None: any). ``chat``: ask a chat too.
 
-    model: str
+    ``model`` None: the first that the server lists.
+    """
+
+    model: str | None
     prompt: str = PROMPT
     expect_text: str | None = None
     api_key: str = field(default="", repr=False)
@@ -45,7 +48,10 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """The service's answer. While ``ready`` is False, ``why`` is what is still missing."""
+    """The service's answer. While ``ready`` is False, ``why`` is what is still missing.
+
+    ``unasked``: why no prompt could be asked; "" where one was completed.
+    """
 
     ready: bool
     why: str = ""
@@ -54,6 +60,7 @@ class Answer:
     refused: bool = False  # a wrong answer: not fatal unless it is repeated
     first_token: float = 0.0  # seconds
     chats: Mapping[str, Verdict] = field(default_factory=dict)  # of "chat" and "tool call", as far as asked
+    unasked: str = ""
 
 
 @dataclass(frozen=True)
@@ -102,16 +109,6 @@ class _Unanswered(Exception):
         self.answer = answer
 
 
-def answers(base_url: str) -> Answer:
-    """Whether anything at ``base_url`` answers HTTP, with any status. A connection proves nothing: Docker's proxy
-    accepts those to a published port before the program in the container listens."""
-    try:
-        answered("HEAD", f"{base_url}/", {}, 10)  # no body: it may be a stream
-    except OSError as error:
-        return Answer(False, f"{base_url} does not answer yet ({error})")
-    return Answer(True)
-
-
 def ask(
     base_url: str, question: Question, *, timeout: float = 120, on_step: Callable[[str], None] = lambda _: None
 ) -> Answer:
@@ -124,23 +121,36 @@ def ask(
     on_step("/v1/models")
     row = _listed(base_url, question.model, headers)
     if isinstance(row, Answer):
-        return row
-    server = _Server(base_url, headers, timeout, on_step)
+        return _expected(row, question)
+    model, server = str(row["id"]), _Server(base_url, headers, timeout, on_step)
     try:
-        answer = _complete(server, question)
-        if not answer.ready or question.chat is None:
-            return answer
-        return _chat(server, question.model, chat.context_length(row), question.chat, answer)
+        answer = _complete(server, model, question)
+        if not answer.ready or answer.unasked or question.chat is None:
+            return _expected(answer, question)
+        return _chat(server, model, chat.context_length(row), question.chat, answer)
     except _Unanswered as unanswered:
         return unanswered.answer
 
 
-def _listed(base_url: str, model: str, headers: Mapping[str, str]) -> Answer | Mapping[str, Any]:
-    """The row of ``model`` in /v1/models, or what is wrong."""
+def _expected(answer: Answer, question: Question) -> Answer:
+    """``answer``, which is wrong if a text is expected and nothing could be asked."""
+    if answer.ready and answer.unasked and question.expect_text is not None:
+        return Answer(False, f"ready.expect_text can't be checked: {answer.unasked}", fatal=True)
+    return answer
+
+
+def _listed(base_url: str, model: str | None, headers: Mapping[str, str]) -> Answer | Mapping[str, Any]:
+    """The row of ``model`` (None: the first one) in /v1/models, or what is wrong.
+
+    Only an answer counts, not a connection: Docker's proxy accepts those to a published port before the program in the
+    container listens.
+    """
     try:
         status, document = short_answer("GET", f"{base_url}/v1/models", headers, 10)
     except OSError as error:
         return Answer(False, f"{base_url} does not answer yet ({error})")
+    if model is None:
+        return _first_of(status, document)
     if status in (401, 403):
         key = "it needs an API key; write `secrets: [VLLM_API_KEY]` and export it in your shell"
         return Answer(False, f"/v1/models answers {status}: {key}", fatal=True)
@@ -150,6 +160,19 @@ def _listed(base_url: str, model: str, headers: Mapping[str, str]) -> Answer | M
     if rows is None:
         return Answer(False, "/v1/models answers 200 with something that is not a list of models", refused=True)
     return rows[model] if model in rows else Answer(False, listing(list(rows), model), fatal=bool(rows))
+
+
+def _first_of(status: int, document: Any) -> Answer | Mapping[str, Any]:
+    """The first model of an answer to /v1/models. A server without that page may be right as it is."""
+    if status >= 500 and status != 501:
+        return Answer(False, f"/v1/models answers {status}")
+    rows = models(document) if status == 200 else None
+    if rows:
+        return next(iter(rows.values()))
+    if rows is None and status == 200:
+        return Answer(True, unasked="/v1/models answers 200 with something that is not a list of models")
+    key = ": it needs an API key (`secrets: [VLLM_API_KEY]`)" if status in (401, 403) else ""
+    return Answer(True, unasked=f"/v1/models answers {status}{key}" if rows is None else "/v1/models lists no model")
 
 
 def listing(names: Sequence[str], model: str) -> str:
@@ -166,11 +189,13 @@ def models(document: Any) -> dict[str, Mapping[str, Any]] | None:
     return {str(row["id"]): row for row in data if isinstance(row, dict) and "id" in row}
 
 
-def _complete(server: _Server, question: Question) -> Answer:
-    body = {"model": question.model, "prompt": question.prompt, "max_tokens": MAX_TOKENS, "temperature": 0,
+def _complete(server: _Server, model: str, question: Question) -> Answer:
+    body = {"model": model, "prompt": question.prompt, "max_tokens": MAX_TOKENS, "temperature": 0,
             "logprobs": 1, "stream": True}  # fmt: skip
     server.on_step("its first token")
     status, answered, first = server.post("/v1/completions", body, "the answer to the first prompt")
+    if question.model is None and status in NO_PROMPTS:
+        return Answer(True, unasked=f"{visible(model[:80])} takes no prompts (/v1/completions answers {status})")
     if isinstance(answered, Completion):
         answer = judge_completion(answered, question.expect_text)
     else:

@@ -5,6 +5,7 @@ The question is asked in a thread, so that a server that hangs in its answer is 
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -22,7 +23,7 @@ from envgen.profile.model import Phases, Ready, Service
 from envgen.redact import redact_secrets
 from envgen.serve import listener
 from envgen.serve.chat import chat_flags
-from envgen.serve.readiness import Answer, Question, answers, ask
+from envgen.serve.readiness import Answer, Question, ask
 from envgen.text import counted, instant, plain_text, visible
 
 
@@ -224,6 +225,7 @@ REPEAT = 10.0  # seconds after which an unchanged state is printed again
 REFUSALS = 3  # useless answers after which waiting won't help
 SICKNESS = 60.0  # seconds without an answer from the engine, after which the wait fails
 RESTARTS = 3  # this many make a loop, whatever the policy allows
+STEADY = 1.0  # seconds that a server must live after its answer
 LINGER = 3.0  # seconds that the log has after the answer to show what it must
 _MODELS = "/v1/models"
 
@@ -272,9 +274,13 @@ class Waiter:
         self._port = listener.port_on_host(service)
         self._ready = service.ready or Ready()
         self._policy = service.restart
-        model = self._ready.model if url else None
-        prompt, expected = self._ready.prompt, self._ready.expect_text
-        self._question = Question(model, prompt, expected, api_key, chat_flags(service.argv)) if model else None
+        self._serves = service.serves
+        self._question: Question | None = None
+        port = service.http_port
+        self._unasked = f"port {port} is not published" if port else "no port is known to answer HTTP (ready.port)"
+        if url and service.http_port:
+            prompt, expected = self._ready.prompt, self._ready.expect_text
+            self._question = Question(self._ready.model, prompt, expected, api_key, chat_flags(service.argv))
         self.progress = Progress(self._ready.phases)
         self._evidence = Evidence(self._ready.expect, self._ready.forbid)
         self._first_restarts = self._restarts = 0
@@ -339,10 +345,8 @@ class Waiter:
     def _ask(self) -> Future[Answer]:
         """The question to the server, asked in the background with its own time-outs."""
         question, self._step = self._question, _MODELS
-        if question is None and self._url and self._ready.port is not None:
-            return in_background(lambda: answers(self._url))
         if question is None:  # there is nothing to ask
-            return in_background(lambda: Answer(True))
+            return in_background(lambda: Answer(True, unasked=self._unasked))
         return in_background(lambda: ask(self._url, question, timeout=3600, on_step=self._on_step))
 
     def _stranger(self, container: Container) -> str:
@@ -352,15 +356,20 @@ class Waiter:
     def _on_step(self, step: str) -> None:
         self._step = step
 
-    def _look(self, container_id: str) -> Container:
-        """The container. NotReady if it is gone, has ended or restarts for ever."""
+    def _look(self, container_id: str, when: str = "") -> Container:
+        """The container. NotReady if it is gone, has ended or restarts for ever.
+
+        ``when``: for the message, instead of what the server is doing.
+        """
         container = self._engine.container(container_id)
         if container is None:
             raise self._failure(None, "its container was removed while it started")
         if container.state in ("exited", "dead"):
             times = f", restarted {counted(container.restarts, 'time')} by Docker" if container.restarts else ""
-            how = f"{how_ended(container)} while {self.progress.words()}{times} {container.error}"
+            how = f"{how_ended(container)} {when or 'while ' + self.progress.words()}{times} {container.error}"
             raise self._failure(container, f"its program {how}")
+        if container.state == "paused":
+            raise self._failure(container, "it is paused", says_all=True)
         if container.state == "restarting":  # once it runs again, Docker's exit code is 0
             self._ended_with = f", last with {container.exit_code}"
         restarts = container.restarts - self._first_restarts
@@ -392,13 +401,21 @@ class Waiter:
             )
 
     def _with_evidence(self, answer: Answer, reader: LogReader, container: Container) -> Awaited:
-        """After the answer: wait for what the log must show."""
-        self.progress.answering()
-        until = time.monotonic() + LINGER
+        """After the answer: wait for what the log must show, and see that the program still runs."""
+        if not answer.unasked:
+            self.progress.answering()
+        began = time.monotonic()
+        until = began + LINGER
         self._read(reader, container)
         while self._evidence.missing and time.monotonic() < until:
             time.sleep(POLL)
             self._read(reader, container)
+        while self._serves and time.monotonic() < began + STEADY:
+            time.sleep(POLL)
+            with contextlib.suppress(EngineTimeout):
+                before, container = container.restarts, self._look(container.id, "after its answer")
+                if not container.running or container.restarts > before:
+                    raise self._failure(container, f"its program ended after its answer{self._ended_with}")
         if not self._evidence.missing:
             shown = {name: log_text(line) for name, line in self._evidence.seen.items()}
             return Awaited(answer, self.progress.took(), shown, self._restarts, self._ready.prompt)

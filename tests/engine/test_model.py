@@ -119,7 +119,7 @@ def test_up_offers_to_fetch_the_weights_on_a_terminal(project: Project, hub: Hub
     assert not (project.root / "another").exists()
     code, shown = on_a_terminal(project, b"y\n", "up", "web", *elsewhere, env=reach)
     try:
-        assert code == 0 and "web is ready" in shown
+        assert code == 0 and "web is running" in shown
     finally:
         project.envgen("down")
     code, shown = on_a_terminal(project, b"y\n", "up", "web", "--set", "services.web.needs_memory=64TiB",
@@ -141,7 +141,7 @@ def test_one_command_makes_lock_image_and_weights(project: Project, hub: Hub, re
     path.write_text(path.read_text().replace("[huggingface_hub]", "[huggingface_hub, six]"))
     up = project.envgen("up", "web", "--yes", *fresh[:2], env=reach)
     try:
-        assert "web is ready" in up.out and len(hub.asked) > asked
+        assert "web is running" in up.out and len(hub.asked) > asked
         parts = ("wrote envgen.lock", "preparing the download of weights", "built envgentestmodel:prod", "up web:")
         assert sorted(parts, key=up.err.index) == list(parts)
         assert "acme/tiny is complete" in up.err

@@ -10,7 +10,7 @@ from envgen.engine.client import Engine
 # What a reader of the output must find, in this order.
 SEEN = (
     "built quickstart:demo",
-    "dev is ready",
+    "dev is running",
     "flashinfer is /workspace/flashinfer/flashinfer/__init__.py",
     "the namespace-package trap",
     "removed fused_moe_120 (0.5.3/121a)",

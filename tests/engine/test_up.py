@@ -137,7 +137,7 @@ def test_ready_means_that_it_completes_a_prompt(project: Project) -> None:
 def test_services_become_ready_side_by_side_and_a_failure_is_named(project: Project) -> None:
     """The slow one is begun first; the quick one is ready before it."""
     done = project.envgen("up", "serve", "plain", "late", "--set", "env.answers.DELAY=6", code=5)
-    lines = [line.split(" ")[0] for line in done.out.splitlines() if " is ready" in line]
+    lines = [line.split(" ")[0] for line in done.out.splitlines() if " is ready" in line or " is running" in line]
     assert lines == ["plain", "serve"]
     assert (
         "1 of 3 services did not start: late" in done.err and "late is not ready: its program ended with 4" in done.err
@@ -152,7 +152,7 @@ def test_what_is_done_with_a_service_that_runs(project: Project) -> None:
     assert "plain" in project.envgen("ps").out
     assert project.envgen("exec", "plain", "--", "sh", "-c", "echo $0 -p; exit 7", "-x", code=7).out == "-x -p\n"
     assert project.envgen("logs", "plain", "-n", "1").out == "up\n"
-    assert "plain is ready" in project.envgen("restart", "plain").out
+    assert "plain is running" in project.envgen("restart", "plain").out
     assert project.envgen("logs", "plain").out.split("\n").count("up") == 2  # beside the base image's banner
     stale = project.envgen("ps", "--json", "--set", "python_path=[/x]").json
     assert stale[0]["image"] == "older"

@@ -68,7 +68,7 @@ def fresh(project: Project) -> Iterator[None]:
 def test_a_server_finds_its_source_installed(project: Project) -> None:
     project.envgen("down", "--volumes")
     done = project.envgen("up", "serve")
-    assert "lib: 1.5 installed in" in done.err and "serve is ready" in done.out
+    assert "lib: 1.5 installed in" in done.err and "serve is running" in done.out
     assert project.envgen("logs", "serve").out.endswith("lib as released\n")
     assert [row["service"] for row in project.envgen("ps", "--json").json] == ["serve"]
 

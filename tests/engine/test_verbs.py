@@ -53,7 +53,7 @@ def states() -> dict[str, str]:
 
 def test_a_project_is_built_and_started_stopped_and_started_again(project: Project) -> None:
     done = project.envgen("up", "--build")
-    assert "one is ready" in done.out and "two is ready" in done.out and "built" in done.err
+    assert "one is running" in done.out and "two is running" in done.out and "built" in done.err
     assert states() == {"one": "running", "two": "running"}
     assert [one["already_running"] for one in project.envgen("up", "one", "two", "--json").json] == [True, True]
     assert "environment: LEVEL=1 is now 3" in project.envgen("status", "--set", "env.all.LEVEL=3").out
@@ -62,7 +62,7 @@ def test_a_project_is_built_and_started_stopped_and_started_again(project: Proje
     project.envgen("start", "two")
     assert states() == {"one": "running", "two": "running"}
     project.envgen("stop", "two")
-    assert "two is ready" in project.envgen("restart", "two").out
+    assert "two is running" in project.envgen("restart", "two").out
     assert states() == {"one": "running", "two": "running"}
     failed = project.envgen("start", "one", "--json", "-p", "nope", code=2).json
     assert "'nope'" in failed["error"] and failed["code"] == 2

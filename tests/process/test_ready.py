@@ -13,7 +13,7 @@ import pytest
 from fault_server import fault_server
 
 from envgen.serve.chat import ChatFlags
-from envgen.serve.readiness import Question, answers, ask
+from envgen.serve.readiness import Question, ask
 
 PROMISED = ChatFlags(reasoning="qwen3", tools="hermes")
 
@@ -53,11 +53,43 @@ def test_a_port_without_a_model_must_answer_http() -> None:
 
     with socketserver.TCPServer(("127.0.0.1", 0), Closing) as proxy:
         threading.Thread(target=proxy.serve_forever, daemon=True).start()
-        found = answers(f"http://127.0.0.1:{proxy.server_address[1]}")
+        found = ask(f"http://127.0.0.1:{proxy.server_address[1]}", Question(None))
         proxy.shutdown()
     assert not found.ready and not found.fatal and "does not answer yet" in found.why
+
+
+def test_the_model_is_what_the_server_lists() -> None:
     with fault_server() as server:
-        assert answers(server.url).ready  # with 404: it has no page there
+        answer = ask(server.url, Question(None, chat=PROMISED))
+    assert answer.ready and answer.text == " one two three" and not answer.unasked and answer.chats["chat"][0]
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        ("models 404", "/v1/models answers 404"),
+        ("models 401", "/v1/models answers 401: it needs an API key (`secrets: [VLLM_API_KEY]`)"),
+        ("models none", "/v1/models lists no model"),
+        ("no server", "/v1/models answers 200 with something that is not a list of models"),
+        ("embeds", "tiny takes no prompts (/v1/completions answers 404)"),
+    ],
+)
+def test_where_nothing_can_be_asked_that_is_said(fault: str, why: str) -> None:
+    with fault_server(fault) as server:
+        answer, expecting = ask(server.url, Question(None)), ask(server.url, Question(None, expect_text="Paris"))
+    assert answer.ready and answer.unasked == why and not answer.text
+    assert not expecting.ready and expecting.fatal and expecting.why == f"ready.expect_text can't be checked: {why}"
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [("models 500", "/v1/models answers 500"), ("loading", "/v1/models answers 503"),
+     ("500", "the first prompt was answered with 500"), ("null chat", "the first chat failed")],
+)  # fmt: skip
+def test_a_server_that_answers_wrongly_is_not_ready_without_a_model_in_the_file(fault: str, why: str) -> None:
+    with fault_server(fault) as server:
+        answer = ask(server.url, Question(None, chat=PROMISED))
+    assert not answer.ready and why in answer.why
 
 
 @pytest.mark.parametrize("fault", ["cut off while it thinks", "no template", "null chat"])

@@ -31,6 +31,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.document(503, '{"error": "loading"}')
         elif self.server.fault == "no server":
             self.document(200, "<html>It works!</html>")
+        elif self.server.fault.startswith("models "):
+            status = self.server.fault.split()[1]
+            self.document(200, '{"data": []}') if status == "none" else self.document(int(status), "{}")
         else:
             self.document(200, json.dumps({"data": [{"id": "tiny", "max_model_len": 512}]}))
 
@@ -43,6 +46,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.document(401, "{}")
         elif fault == "500":
             self.document(500, '{"error": {"message": "EngineCore died"}}')
+        elif fault == "embeds":
+            self.document(404, '{"detail": "Not Found"}')
         elif fault == "garbage":
             self.document(200, "<html>Bad gateway</html>")
         elif fault == "hangs":

@@ -149,7 +149,7 @@ def up(
         raise
     answer(documents[0] if len(names) == 1 else documents)
     if stay:
-        notify_ready(f"{names[0]} is ready")
+        notify_ready(f"{names[0]} is {'running' if started.awaited.answer.unasked else 'ready'}")
         checked[0].group.stay() if checked[0].ranks else Stay(checked[0].here, names[0], started.container).watch()
     return 0
 
@@ -189,6 +189,7 @@ def document(profile: Profile, service: str, started: Started, *, waited: bool) 
         "completion": awaited.answer.text,
         "container": container.name,
         "health": container.health,
+        "asked": waited and not awaited.answer.unasked,
         "first_token_seconds": round(awaited.answer.first_token, 3),
         "id": container.id,
         "image": container.image_id,
@@ -211,13 +212,20 @@ def report(profile: Profile, service: str, started: Started, *, waited: bool = T
     if not waited:
         click.echo(f"{service} was started as {container.name}; not waited for")
         return
-    how = "was running already and is ready" if started.already else "is ready"
+    awaited = started.awaited
+    how, unasked = "is ready", ""
+    if awaited.answer.unasked:
+        how = "is running"
+        described = profile.services[service]
+        unasked = f"; nothing was asked: {awaited.answer.unasked}" if described.serves or described.http_port else ""
+    if started.already:
+        how = "was running already" + (" and is ready" if how == "is ready" else "")
     click.echo(
         f"{service} {how} after {started.seconds:.1f} s as {container.name}"
         + (f", {started.url}" if started.url else "")
         + (" (reachable from the network)" if open_ports(profile.services[service]) else "")
+        + unasked
     )
-    awaited = started.awaited
     if awaited.answer.text:
         click.echo(f"  completed {awaited.prompt!r} with {awaited.answer.text!r}")
     for name, (good, seen) in awaited.answer.chats.items():

@@ -279,7 +279,8 @@ def unpatched(context: Context) -> Judged:
 def running(context: Context, _engine: EngineInfo) -> Finding | None:
     """A container of the profile runs; without one, imports can't be checked."""
     container = context.container
-    if context.is_throw_away:
+    end = context.ended.get(container.id) if container else None
+    if context.is_throw_away and not (end and end.failed):
         return info("checked in a throw-away container with the service's mounts and variables")
     if container is None:
         if context.image is None:
@@ -288,7 +289,7 @@ def running(context: Context, _engine: EngineInfo) -> Finding | None:
         wanted = f"{context.service}, or a throw-away container (envgen doctor --run)"
         return warning(title, "none running", wanted, remedies.up(context), case="none")
     if container.state != "running":
-        if (end := context.ended.get(container.id)) and end.asked:
+        if end and end.asked:
             start = remedies.envgen(context, "start", context.service)
             wanted = "running, or a throw-away container (envgen doctor --run)"
             return warning(f"{end}, so imports were not checked", _seen(container, end), wanted, start, case="stopped")

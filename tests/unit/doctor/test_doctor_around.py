@@ -618,7 +618,10 @@ def test_which_container() -> None:
     stopped = replace(serve, state="exited")
     assert choose_container([serve, dev], None) is dev
     assert choose_container([serve, dev], "serve") is serve
-    assert choose_container([stopped], None) is None
+    assert choose_container([stopped], None) is stopped
+    failed = replace(stopped, exit_code=75)
+    assert choose_container([stopped, failed], None) is failed
+    assert choose_container([replace(stopped, state="created")], None) is None
     assert choose_container([stopped], "serve") is stopped
     assert choose_container([], "serve") is None
 
