@@ -78,8 +78,11 @@ def again(verb: str, session: Session, service: str, timeout: int | None) -> tup
         lines = done.stderr.decode(errors="replace").strip().splitlines()
         if refused := preflight.changed_meanwhile(here, service, lines):
             raise refused
-        hint = f"envgen up {service} {profile.chosen_variant}"
-        raise ServiceError(f"{service} was not started: {''.join(lines[-1:])}", hint=hint)
+        hint, reason = f"envgen up {service} {profile.chosen_variant}", "".join(lines[-1:])
+        if preflight.network_gone(lines):
+            reason = "its container belongs to a network that was removed (by `docker network prune`?)"
+            hint = f"to create the container anew: {hint}"
+        raise ServiceError(f"{service} was not started: {reason}", hint=hint)
     launcher = Launcher(here, service, progress, bundle_writer((here,), service))
     return profile, launcher.await_ready(container, timeout)
 

@@ -187,6 +187,11 @@ class Launcher:
         lines: list[str] = []
         how = ["--detach", "--no-build", "--pull", "never", *(["--force-recreate"] if self.recreate else [])]
         done = self.here.compose.stream("up", *how, self.name, on_line=lambda line: self._note(line, lines))
+        if done.code and preflight.network_gone(lines) and not self.recreate:
+            self.say(f"  {self.name}: the network of its stopped container was removed; creating the container anew")
+            lines.clear()
+            how.append("--force-recreate")
+            done = self.here.compose.stream("up", *how, self.name, on_line=lambda line: self._note(line, lines))
         found = self.here.engine.containers(self.here.profile.compose_name, self.name, all=True)
         if done.code and (refused := preflight.changed_meanwhile(self.here, self.name, lines)):
             raise refused

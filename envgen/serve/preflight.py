@@ -37,7 +37,8 @@ _BIND = re.compile(
 _VANISHED = re.compile(
     r'error mounting "([^"]+)" to rootfs .*no such file or directory|bind source path does not exist: (.+)'
 )
-
+# 'failed to set up container networking: network 1c9f... not found', with the ID of the network
+_NETWORK = re.compile(r"network [0-9a-f]{64} not found")
 
 # distribution -> what `git clone` needs for a checkout of a release, which is tagged v1.2.3.
 _CLONES = {
@@ -273,6 +274,14 @@ def changed_meanwhile(here: Deployment, name: str, lines: Sequence[str]) -> Refu
             return RefusedError(f"{name} was not started: sources.{source}: there is no folder {folder}", hint=hint)
     why = f"its container was made with {path}, which is no longer there"
     return RefusedError(f"{name} was not started: {why}", hint=f"to make it with what the profile names: {up}")
+
+
+def network_gone(lines: Sequence[str]) -> bool:
+    """Whether Compose failed to start an existing container whose network was removed, as `docker network prune` does.
+
+    Compose creates the network again, but the container keeps the ID of the old one.
+    """
+    return any(_NETWORK.search(line) for line in lines)
 
 
 def holders(engine: Engine) -> Holder:

@@ -176,6 +176,18 @@ def test_a_project_on_a_disk_that_went_read_only(project: Project) -> None:
     assert not (project.root / ".envgen/render").exists() and services() == []
 
 
+def test_a_stopped_service_whose_network_was_pruned(project: Project) -> None:
+    project.envgen("up", "plain")
+    project.envgen("stop")
+    docker("network", "rm", f"{PROJECT}_default")  # as `docker network prune` does
+    for verb in ("start", "restart"):
+        refused = project.envgen(verb, "plain", code=5).err
+        assert "its container belongs to a network that was removed" in refused
+        assert "to create the container anew: envgen up plain --profile prod" in refused
+    done = project.envgen("up", "plain")
+    assert "creating the container anew" in done.err and "plain is ready" in done.out
+
+
 def test_a_service_that_does_not_run(project: Project) -> None:
     for words in (("exec", "plain", "--", "true"), ("shell", "plain")):
         done = project.envgen(*words, code=1)
