@@ -28,6 +28,7 @@ from envgen.lock.model import (
 from envgen.lock.resolve import Tools, Unresolved, resolve
 from envgen.lock.servers import Git
 from envgen.patches.series import load_series
+from envgen.profile.load import siblings
 from envgen.profile.model import Mode, Profile
 from envgen.text import progress
 
@@ -77,12 +78,16 @@ def update(session: Session, names: tuple[str, ...], *, upgrade: bool, offline: 
     with exclusive(state_dir(root, "state")):
         old = load(root) or Lock()
         wanted = Upgrade(checked(names, profiles, old), upgrade and not names)
+        other = siblings(session.loaded(local=False).project)
+        every += [profile for project in other.projects for profile in project.profiles.values()]
         outcome = resolve(profiles, every, old, patch_locks(profiles, root), wanted, _tools(session, offline))
         for note in outcome.notes:
             progress(f"note: {note}")
         if outcome.problems:
             progress("envgen.lock is unchanged")
             raise LockError(problems=_problems_of(session, [*outcome.problems, *outcome.left]))
+        if any(vars(old)[part].keys() - kept.keys() for part, kept in vars(outcome.lock).items()):
+            other.require_all()
         found = changes(facts(old), facts(outcome.lock))
         written = False if dry_run else save(root / FILE_NAME, outcome.lock)
     return Updated(found, outcome.notes, written, not old.images, _problems_of(session, outcome.left))

@@ -188,18 +188,19 @@ def _below(root: Path, path: str) -> Iterable[str]:
             yield place.relative_to(root).as_posix()
 
 
-def render_project(project: Project, *, only: str | None = None) -> dict[str, bytes]:
+def render_project(project: Project, *, only: str | None = None, others: Sequence[Project] = ()) -> dict[str, bytes]:
     """The files of all profiles, by path, with one .dockerignore for all.
 
-    ``only``: the files of this profile; all are rendered anyway, for .dockerignore.
+    ``only``: the files of this profile; all are rendered anyway, for .dockerignore. ``others``: the other projects of
+    the folder, whose builds read the same .dockerignore.
     """
     lock = load(project.root)
     wanted: dict[str, bytes] = {}
     context: set[str] = set()
-    for profile in project.profiles.values():
+    for profile in (profile for one in (project, *others) for profile in one.profiles.values()):
         rendered = render_profile(profile, locked(profile, lock) if lock else None, root=project.root)
         context.update(rendered.context_paths)
-        if only in (None, profile.name):
+        if only in (None, profile.name) and profile.name in project.profiles:
             wanted.update(rendered.files)
     wanted[IGNORE_FILE] = dockerignore(sorted(context)).encode()
     return wanted
@@ -248,8 +249,8 @@ def edited(root: Path, files: Mapping[str, bytes]) -> list[str]:
     return found
 
 
-def ownerless(root: Path, files: Mapping[str, bytes]) -> list[str]:
-    """Rendered files below ``root`` of profiles that no longer exist. ``files``: those of all profiles."""
+def ownerless(root: Path, files: Container[str]) -> list[str]:
+    """Rendered files below ``root`` of profiles that no longer exist. ``files``: the paths of all profiles."""
     if (root / FOLDER).resolve() == data_dir("docker").resolve():
         return []  # envgen's own sources
     found, mark = [], WRITTEN.encode()

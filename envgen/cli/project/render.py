@@ -13,6 +13,7 @@ from envgen import files as file_io
 from envgen.app.session import Session
 from envgen.cli.common import answer, print_json, reporting, wants_json, warn_of_unused
 from envgen.errors import ExitCode, Place, Problem, RefusedError, UsageError, as_annotations
+from envgen.profile.load import siblings
 from envgen.render import outputs
 from envgen.render.locking import lock_of
 from envgen.render.outputs import render_profile
@@ -45,20 +46,27 @@ def command(session: Session, check: bool, stdout: bool, force: bool) -> int:
     warn_of_unused(session, local=False, whole=chosen is None)
     if stdout and chosen:  # not the project: --set may be invalid for other profiles
         return _print(render_profile(chosen, lock_of(chosen, root), root=root).files)
-    files = outputs.render_project(project, only=chosen.name if chosen else None)
+    only = chosen.name if chosen else None
     if stdout:
-        return _print(files)
+        return _print(outputs.render_project(project, only=only))
+    other = siblings(project)
+    files = outputs.render_project(project, only=only, others=other.projects)
+    theirs = {one.file.name: outputs.render_project(one, others=(project,)) for one in other.projects}
     foreign = outputs.foreign(root, files)
-    ownerless = [] if chosen else outputs.ownerless(root, files)
+    ownerless = [] if chosen else outputs.ownerless(root, {*files, *chain.from_iterable(theirs.values())})
+    if ownerless or any(old not in project.profiles for _, old, _ in _reassigned(root, files)):
+        other.require_all()
     if check:
         return _check(root, files, foreign, ownerless)
+    _refuse_shared(project.file.name, files, theirs)
     if foreign and not force:
         raise RefusedError(
             f"not written by `envgen render`, so not overwritten: {', '.join(foreign)}",
             hint="move them away, give the profile another `dockerfile:`, or run `envgen render --force`, "
             "which keeps each as FILE.orig",
         )
-    edited, reassigned = outputs.edited(root, files), list(_reassigned(root, files))
+    edited = outputs.edited(root, files)
+    reassigned = [f"{path} was profile {old}'s and is now {new}'s" for path, old, new in _reassigned(root, files)]
     kept = outputs.keep_originals(root, [*foreign, *edited])
     written = outputs.write(root, files)
     outputs.remove(root, ownerless)
@@ -74,14 +82,23 @@ def command(session: Session, check: bool, stdout: bool, force: bool) -> int:
     return ExitCode.OK
 
 
-def _reassigned(root: Path, files: Mapping[str, bytes]) -> Iterator[str]:
-    """A line for each Dockerfile that now belongs to another profile."""
+def _refuse_shared(file: str, files: Mapping[str, bytes], theirs: Mapping[str, Mapping[str, bytes]]) -> None:
+    """RefusedError for a path that another project file of the folder renders differently."""
+    for name, others in theirs.items():
+        if shared := sorted(path for path in files.keys() & others.keys() if files[path] != others[path]):
+            hint = f"write `dockerfile: {shared[0]}.{Path(file).stem}` into the profile of {file}"
+            hint = hint if shared[0].startswith("Dockerfile") else f"move {file} to a folder of its own"
+            raise RefusedError(f"{name} in this folder renders {shared[0]}, too", hint=hint)
+
+
+def _reassigned(root: Path, files: Mapping[str, bytes]) -> Iterator[tuple[str, str, str]]:
+    """Each Dockerfile that now belongs to another profile: its path, the old profile and the new one."""
     for path, content in files.items():
         file = root / path
         new = outputs.owner(content)
         old = outputs.owner(file_io.read(file)) if new and file.is_file() else ""
         if old and old != new:
-            yield f"{path} was profile {old}'s and is now {new}'s"
+            yield path, old, new
 
 
 def _print(files: Mapping[str, bytes]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
@@ -56,6 +57,69 @@ def test_every_check_compares_afresh(
     monkeypatch.setattr(Origin, "git_ref", property(lambda _origin: "refs/tags/v1"))
     assert main(["lock", "--check"]) == 1
     assert "refs/tags/v1" in capsys.readouterr().out
+
+
+def locked(tmp_path: Path, *files: str) -> None:
+    """A lock with everything of these project files."""
+    image, git = (
+        ImageLock("example.org/base:1", "sha256:" + "a" * 64),
+        GitLock("https://h/fi.git", "v1", "b" * 40, "tag"),
+    )
+    python, apt = dict[str, Any](), dict[str, Any]()
+    for file in files:
+        for name, profile in load_project(file=tmp_path / file, local=False).project.profiles.items():
+            python[name] = {"linux/arm64": PythonLock(python_asks(profile, image.digest), "3.12", {})}
+            apt[name] = {"linux/arm64": AptLock(apt_asks(profile, image.digest), (), ())}
+    lock = Lock(images={image.name: image}, git={"https://h/fi.git v1": git}, python=python, apt=apt)
+    model.save(tmp_path / "envgen.lock", lock)
+
+
+@pytest.fixture
+def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    def no_engine() -> Engine:
+        raise EngineError("none")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("envgen.app.lock.connect", no_engine)
+    return tmp_path
+
+
+@pytest.mark.parametrize("file", ["envgen.yaml", "second.yaml"])
+def test_two_project_files_share_a_lock(offline: Path, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither takes out what is the other's, and an entry of nobody goes."""
+    (offline / "envgen.yaml").write_text(PROJECT)
+    (offline / "second.yaml").write_text(PROJECT.replace("prod:", "other:"))
+    (offline / "third.yaml").write_text(PROJECT.replace("prod:", "gone:"))
+    locked(offline, "envgen.yaml", "second.yaml", "third.yaml")
+    (offline / "third.yaml").unlink()
+    assert main(["lock", "--offline", "--file", file]) == 0, capsys.readouterr()
+    lock = model.load(offline)
+    assert lock is not None and sorted(lock.python) == sorted(lock.apt) == ["other", "prod"]
+    assert main(["lock", "--check"]) == main(["lock", "--check", "-f", "second.yaml"]) == 0
+
+
+def test_a_file_that_cannot_be_read_loses_nothing(offline: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (offline / "envgen.yaml").write_text(PROJECT)
+    second = offline / "second.yaml"
+    second.write_text(PROJECT.replace("prod:", "other:"))
+    locked(offline, "envgen.yaml", "second.yaml")
+    second.write_text(second.read_text() + "    nonsense: 1\n")
+    assert main(["lock", "--offline"]) == 6
+    assert "nonsense" in capsys.readouterr().err
+    assert main(["lock", "--check"]) == 0
+    second.unlink()  # now they are leftovers
+    assert main(["lock", "--offline"]) == 0
+    lock = model.load(offline)
+    assert lock is not None and sorted(lock.python) == ["prod"]
+
+
+def test_a_copy_of_a_project_file(offline: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (offline / "envgen.yaml").write_text(PROJECT)
+    (offline / "copy.yaml").write_text(PROJECT)
+    locked(offline, "envgen.yaml")
+    assert main(["lock", "--offline"]) == 0
+    assert main(["lock", "--offline", "-f", "copy.yaml"]) == 6
+    assert "copy.yaml and envgen.yaml both have a profile prod" in capsys.readouterr().err
 
 
 def test_without_the_hub_all_else_is_pinned(

@@ -55,6 +55,32 @@ def test_write_then_check(root: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().out == ""
 
 
+def test_two_project_files_in_one_folder(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither removes or overwrites what is the other's."""
+    second = PROJECT.replace("prod:", "other:").replace("profile: prod", "profile: other")
+    (root / "second.yaml").write_text(second)
+    assert main(["render"]) == 6
+    assert "second.yaml in this folder renders Dockerfile, too" in (error := capsys.readouterr().err)
+    assert main(["render", "-f", "second.yaml"]) == 6
+    hint = capsys.readouterr().err.partition("write `")[2].partition("`")[0]
+    assert hint == "dockerfile: Dockerfile.second" and "dockerfile: Dockerfile.envgen" in error
+    (root / "second.yaml").write_text(second.replace("    gpu:", f"    {hint}\n    gpu:"))
+    for words in ([], ["-f", "second.yaml"], []):
+        assert main(["render", *words]) == 0
+    for words in ([], ["-f", "second.yaml"]):
+        assert main(["render", "--check", *words]) == 0, capsys.readouterr()
+    assert (root / "compose/prod.yaml").exists() and (root / "compose/other.yaml").exists()
+    # A file that can't be read loses nothing; one that is gone leaves nothing.
+    (root / "Dockerfile.second").rename(root / "Dockerfile")
+    (root / "second.yaml").write_text("version: 1\nname: demo\nprofiles:\n  other: {nonsense: 1}\n")
+    assert main(["render"]) == 6 and "nonsense" in capsys.readouterr().err
+    assert (root / "compose/other.yaml").exists()
+    assert main(["render", "-p", "prod"]) == 6 and "nonsense" in capsys.readouterr().err
+    assert b"from profile other" in (root / "Dockerfile").read_bytes()
+    (root / "second.yaml").unlink()
+    assert main(["render"]) == 0 and not (root / "compose/other.yaml").exists()
+
+
 def test_drift_is_a_diff_on_stdout_and_exit_1(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["render"])
     file = root / "Dockerfile"
