@@ -123,7 +123,10 @@ class User:
 
 @dataclass(frozen=True)
 class Cleared:
-    """The plan (``dry_run``) or result of a clear. ``restart``: services and containers that use removed libraries."""
+    """The plan (``dry_run``) or result of a clear. ``restart``: services and containers that use removed libraries.
+
+    ``guesses``: modules that are only probably stale, and stay; ``generators``: changed generators.
+    """
 
     root: str
     dry_run: bool
@@ -138,6 +141,7 @@ class Cleared:
     place: str = ""
     restart: tuple[str, ...] = ()
     guesses: tuple[str, ...] = ()
+    generators: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

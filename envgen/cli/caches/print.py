@@ -22,6 +22,8 @@ CAUSES = {
     "arch": "other GPU",
     "record": "damaged record",
     "touched": "touched files",
+    "generator": "generator changed",
+    "shadow": "new header",
     "switches": "other switches",
 }
 OUTCOMES = {
@@ -58,8 +60,11 @@ def inventory(inventory: Inventory) -> Iterator[str]:
         yield from table(rows, right=(3, 4, 5))
         total = sum(module.bytes for module in inventory.modules)
         yield f"{counted(len(inventory.modules), 'module')}, {size(total)}"
-        if any(module.guess for module in inventory.modules):
+        guesses = [module for module in inventory.modules if module.guess]
+        if any(module.baseline != "recorded" for module in guesses):
             yield "? = a guess from file times; `envgen cache baseline` makes later answers certain"
+        elif guesses:
+            yield "? = a guess; `envgen cache why MODULE` has the reason"
     for batch in inventory.building:
         yield f"a batch build runs in {_in(batch.version, batch.arch)}, {describe_holders(batch.holders)}"
     if inventory.leftovers.count:
@@ -110,7 +115,7 @@ def evidence(evidence: Inventory) -> Iterator[str]:
             if count > 10:
                 yield f"    and {count - 10} more"
         if module.state == "fresh" and module.baseline == "recorded":
-            yield f"  no file has changed since compilation ({counted(module.checked, 'file')})"
+            yield f"  no file that it was compiled from has changed ({counted(module.checked, 'file')})"
         elif module.baseline != "recorded" and module.kind == "ninja" and module.state != "partial":
             what = "the baseline is of an earlier build" if module.baseline == "outdated" else "no baseline"
             yield f"  {what}: a guess from the times of {counted(module.checked, 'file')}"
@@ -154,6 +159,8 @@ def cleared(cleared: Cleared) -> Iterator[str]:
     yield f"{'would free' if cleared.dry_run else 'freed'} {size(freed)}"
     if cleared.guesses:
         progress(f"kept, only probably stale: {_names(cleared.guesses)}; name them to clear them too")
+    for path in cleared.generators:
+        progress(f"changed, and it may concern more modules than those that it names: {visible(path)}")
     for error in cleared.errors:
         progress(f"could not remove {visible(error)}")
     # A process keeps the library that it has loaded until it is restarted.

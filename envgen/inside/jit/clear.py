@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from envgen.inside.jit import tree
+from envgen.inside.jit.generators import makes
 from envgen.inside.jit.judge import Judge, describe
 from envgen.inside.jit.layout import Cache, Choice, Shelf, asked, choose, root_of
 from envgen.inside.jit.libraries import package_of
@@ -32,6 +33,8 @@ class Causes:
         self.changed = [self.judge.files.real(str(path)) for path in given.get("changed") or ()]
         self.why: dict[str, str] = {}
         self.guesses: list[str] = []
+        # A generator is no input of a module: those that it names go, and which others it concerns is not known.
+        self.generators = [path for path in self.judge.generators() if self._is_changed(path)] if self.changed else []
 
     def narrow(self, choices: list[Choice]) -> list[Choice]:
         """The choices with only those modules to which a cause applies."""
@@ -64,12 +67,15 @@ class Causes:
         return ""
 
     def _changed(self, shelf: Shelf, name: str) -> str:
-        """The first of its inputs that has changed, or is below a changed folder (a submodule)."""
-        for path in self.judge.reader.read(shelf, name).inputs:
-            real = self.judge.files.real(path)
-            if any(real == changed or real.startswith(changed + "/") for changed in self.changed):
-                return path
-        return ""
+        """The first of its inputs that has changed, or the generator that names it."""
+        inputs = self.judge.reader.read(shelf, name).inputs
+        found = next((path for path in inputs if self._is_changed(path)), "")
+        return found or next((path for path in self.generators if makes(path, name)), "")
+
+    def _is_changed(self, path: str) -> bool:
+        """Whether a path is changed, or below a changed folder (a submodule)."""
+        real = self.judge.files.real(path)
+        return any(real == changed or real.startswith(changed + "/") for changed in self.changed)
 
 
 # A module is its folder, and the generated sources that its build.ninja compiles.
@@ -255,6 +261,7 @@ def run_clear(request: dict[str, Any]) -> dict[str, Any]:
             "problems": cache.problems,
             "errors": errors,
             "guesses": causes.guesses if causes else [],
+            "generators": causes.generators if causes else [],
         }  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Callable, Iterable
 
 from envgen.inside.jit import tree
+from envgen.inside.jit.generators import generators, makes, shadows
 from envgen.inside.jit.layout import OURS, Cache, Shelf, asked, choose, root_of
 from envgen.inside.jit.libraries import Package, package_of, runs
 from envgen.inside.jit.locks import BATCH, Held, acquire_inside, enter, holders, own_as, sweep
@@ -155,12 +156,12 @@ def read_record(cache: Cache, shelf: Shelf, name: str) -> dict[str, Any] | None:
     return found if sound and all(isinstance(one, list) and len(one) == 5 for one in found["files"].values()) else None
 
 
-def record_of(recipe: Recipe, files: tree.Files, environ: dict[str, str]) -> dict[str, object]:
-    """A record of the module's current files."""
+def record_of(recipe: Recipe, files: tree.Files, environ: dict[str, str], made_by: dict[str, str]) -> dict[str, object]:
+    """A record of the module's current files. ``made_by``: the digests of FlashInfer's generators."""
     known = {path: [files.digest(path), *(files.stamp(path) or (0, 0, 0, 0))] for path in recipe.inputs}
     return {"format": FORMAT, "module": recipe.name, "recorded": time.time(), "library": list(recipe.library or ()),
             "ninja": recipe.ninja, "root": recipe.package_root(), "cuda_home": recipe.cuda_home, "flags": recipe.flags,
-            "files": known,
+            "files": known, "generators": made_by,
             "env": {name: environ[name] for name in ENV_FLAGS if environ.get(name)}}  # fmt: skip
 
 
@@ -198,6 +199,13 @@ class Judge:
         # A temporary container lacks the mounts of services, so a missing file proves nothing.
         self.blind = bool(request.get("blind"))
         self.environ = {**(request.get("environ") or {}), **os.environ}
+        self._generators: list[str] | None = None
+
+    def generators(self) -> list[str]:
+        """The generators of the FlashInfer that Python imports."""
+        if self._generators is None:
+            self._generators = generators(self.package.root)
+        return self._generators
 
     def judge(self, shelf: Shelf, module: Module) -> None:
         """Find the state of one module, and all reasons for it."""
@@ -254,6 +262,7 @@ class Judge:
             self._cuda(recipe, module)
             self._switches(recipe, module)
             self._arch(recipe, module)
+            self._unrecorded(recipe, library[1], record if current else None, module)
 
     def _against_record(self, recipe: Recipe, linked: int, record: dict[str, Any], module: Module) -> None:
         """Compare bytes with the record. A file with an unchanged stamp (with its ctime) is only read if thorough."""
@@ -279,6 +288,29 @@ class Judge:
             then, now = record["env"].get(name, ""), self.environ.get(name, "")
             if then and then != now:
                 module.add("flags", name + " was " + repr(then) + " and is " + (repr(now) if now else "not set"))
+
+    def _unrecorded(self, recipe: Recipe, linked: int, record: dict[str, Any] | None, module: Module) -> None:
+        """What ninja's record does not have: generators, and new headers that come first. Only a guess follows."""
+        known = module.guess is False and any(reason.stale for reason in module.reasons)
+        then = (record or {}).get("generators")
+        if isinstance(then, dict):
+            changed = [path for path in self.generators() if self.files.digest(path) != then.get(path)]
+        else:
+            stamps = {path: self.files.stamp(path) for path in self.generators()}
+            changed = [path for path, stamp in stamps.items() if stamp is not None and stamp[3] >= linked]
+        own = [path for path in changed if makes(path, recipe.name)]
+        again = rewrites(recipe.shelf.version)
+        if changed:
+            message = "changed after it was compiled, and " + ("names it: " if own else "may concern it: ")
+            message += "its flags or its list of sources may differ now"
+            message += "; FlashInfer then compiles it again" if again else ", which FlashInfer does not notice"
+            module.add("generator", message, own or changed, stale=bool(own) and not again)
+        new = list(dict.fromkeys(shadows(recipe, self.files, linked)))
+        if new:
+            message = "is new, and may be found before the file of that name that it was compiled with"
+            module.add("shadow", message, new)
+        if (changed or new) and not known and module.state == "fresh":
+            module.guess = True
 
     def _guess(self, recipe: Recipe, linked: int, module: Module) -> None:
         stamps = {path: self.files.stamp(path) for path in recipe.inputs}
@@ -424,16 +456,19 @@ def run_baseline(request: dict[str, Any]) -> dict[str, Any]:
     patterns = request.get("patterns") or []
     with asked(request) as cache:
         reader, files, done = Reader(), tree.Files(), []
+        made_by = {path: files.digest(path) for path in generators(package_of().root)}
         for one in choose(cache, patterns, not patterns):
             for name in (name for name, kind in one.entries.items() if kind == "folder"):
                 recipe = reader.read(one.shelf, name)
-                why, changed = _record(cache, recipe, files, request)
+                why, changed = _record(cache, recipe, files, request, made_by)
                 count = 0 if why else len(recipe.inputs)
                 done.append(Record(one.shelf.version, one.shelf.arch, name, not why, count, why, changed[:NAMED]))
         return {"root": root_of(request), "modules": list(map(asdict, done)), "problems": cache.problems}
 
 
-def _record(cache: Cache, recipe: Recipe, files: tree.Files, request: dict[str, Any]) -> tuple[str, list[str]]:
+def _record(
+    cache: Cache, recipe: Recipe, files: tree.Files, request: dict[str, Any], made_by: dict[str, str]
+) -> tuple[str, list[str]]:
     """Record one module; returns ("", []), or the reason for none and the files that changed."""
     shelf, name = recipe.shelf, recipe.name
     changed = _changed_since(recipe, files, request)
@@ -445,7 +480,7 @@ def _record(cache: Cache, recipe: Recipe, files: tree.Files, request: dict[str, 
         return recipe.problem or "ninja's record of what it was compiled from is missing", []
     if changed:
         return "files changed after it was compiled", changed
-    text = json.dumps(record_of(recipe, files, {**(request.get("environ") or {}), **os.environ}))
+    text = json.dumps(record_of(recipe, files, {**(request.get("environ") or {}), **os.environ}, made_by))
     with tree.opened(name, shelf.fd) as fd:
         if library_of(name, fd) != recipe.library:
             return "it was built again just now", []

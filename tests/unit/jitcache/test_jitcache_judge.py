@@ -270,6 +270,52 @@ def test_changed_takes_what_includes_it(lab: Lab) -> None:
     assert cleared.modules[0].why.endswith("math.cuh")
 
 
+GENERATOR = 'def gen_page_module():\n    return gen_jit_spec("page", ["page.cu"], extra_cflags=FLAGS)\n'
+
+
+@pytest.mark.parametrize("place", ["jit/page.py", "jit/deep/page.py", "page.py"])
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_generator_that_changed(lab: Lab, place: str, recorded: bool) -> None:
+    """Neither ninja nor FlashInfer before 0.6.11 notices; what it does not name is a guess, too."""
+    generator = put(lab.package / place, GENERATOR)
+    put(lab.package / "core.py", "import torch\n")
+    for name in STEMS:
+        lab.compile(name)
+    if recorded:
+        lab.baseline()
+        assert states(lab) == {"page": ("fresh", False), "rope": ("fresh", False)}
+    forge(generator, GENERATOR.replace("FLAGS", "OTHER_FLAGS"))
+    forge(lab.package / "core.py", "import torch, os\n")
+    again = judge.rewrites(lab.version)
+    assert states(lab) == {"page": ("fresh" if again else "stale", True), "rope": ("fresh", True)}
+    why = lab.why("rope")
+    assert kinds(why)["generator"] == (str(generator),) and not any(reason.stale for reason in why.reasons)
+    assert lab.clear(stale=True).guesses == (() if again else ("page",))
+    cleared = lab.clear(changed=[str(generator)])
+    assert [(m.name, m.why) for m in cleared.modules] == [("page", f"compiled from {generator}")]
+    assert cleared.generators == (str(generator),)
+    assert lab.clear(changed=[str(lab.package / "core.py")]).generators == ()
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize("where", ["data/csrc/page.cuh", "data/first/flashinfer/page.cuh"])
+def test_a_new_header_that_comes_first(lab: Lab, where: str, recorded: bool) -> None:
+    """Beside the file that includes it, or in an earlier include folder. ninja has never heard of it."""
+    put(lab.package / "data/csrc/other.cuh")
+    old = f"-isystem {lab.package}/data/include"
+    flags(lab, "page", old, f"-I{lab.package}/data/first {old}")
+    time.sleep(0.02)
+    put(lab.shelf.ops / "page/page.so")
+    if recorded:
+        lab.baseline()
+        assert states(lab)["page"] == ("fresh", False)
+    put(lab.package / "data/csrc/unrelated.cuh")
+    assert states(lab)["page"] == ("fresh", not recorded)
+    new = put(lab.package / where)
+    assert kinds(lab.why("page"))["shadow"] == (str(new),)
+    assert states(lab) == {"page": ("stale", True), "rope": ("fresh", not recorded)}
+
+
 def test_older_than(lab: Lab) -> None:
     old = time.time() - 3 * 86400
     os.utime(lab.shelf.ops / "page/page.so", (old, old))

@@ -1,0 +1,88 @@
+"""FlashInfer's generators: the Python files that write a module's sources and build.ninja.
+
+ninja knows nothing of them, and FlashInfer up to 0.6.10 writes build.ninja only where it is missing. So a library can
+be older than a generator that would compile it with other flags or from other sources.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Iterator
+
+from envgen.inside.common import listing, read_text
+from envgen.inside.jit.ninja import Recipe
+from envgen.inside.jit.tree import Files
+
+FOLDER = "jit"  # of the package; releases up to 0.5 have some generators beside it
+_CALL = "gen_jit_spec"  # each generator calls it
+_LARGEST = 4 << 20
+_MOST = 5000  # files of a package; 0.7 has some 600
+# The beginning of a text in the file, f-strings included: f"batch_decode_with_kv_cache_{...}".
+_TEXT = re.compile(r"""["']([A-Za-z][A-Za-z0-9_]{3,})""")
+_INCLUDE = ("-I", "-isystem", "-iquote")
+
+
+def generators(root: str) -> list[str]:
+    """All generators of the package in ``root``, by path."""
+    if not root:
+        return []
+    found: list[str] = []
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(name for name in folders if name not in ("data", "__pycache__"))
+        for name in sorted(name for name in names if name.endswith(".py")):
+            path = os.path.join(folder, name)
+            inside = folder == os.path.join(root, FOLDER) or folder.startswith(os.path.join(root, FOLDER) + os.sep)
+            if inside or _CALL in read_text(path, _LARGEST):
+                found.append(path)
+            if len(found) >= _MOST:
+                return found
+    return found
+
+
+def makes(path: str, name: str) -> bool:
+    """Whether a generator names the module ``name``, or the beginning of its name."""
+    texts = set(_TEXT.findall(read_text(path, _LARGEST)))
+    heads = tuple(text if text.endswith("_") else text + "_" for text in texts)
+    return name in texts or name.startswith(heads)
+
+
+def include_folders(recipe: Recipe) -> list[str]:
+    """The folders of its flags that headers are searched in, in their order."""
+    words = recipe.words("common_cflags", "cflags", "cuda_cflags")
+    found: list[str] = []
+    for word, following in zip(words, words[1:] + [""]):
+        for flag in _INCLUDE:
+            if word.startswith(flag):
+                found.append(word[len(flag) :] or following)
+                break
+    return list(dict.fromkeys(filter(None, found)))
+
+
+def shadows(recipe: Recipe, files: Files, since: int) -> Iterator[str]:
+    """Files that are newer than ``since`` (ns) and may be included instead of one that the module was compiled with.
+
+    A header is searched in the folder of the file that includes it, then in the include folders in their order.
+    """
+    folders, known = include_folders(recipe), set(recipe.inputs)
+
+    def young(path: str) -> bool:
+        stamp = files.stamp(path)
+        return stamp is not None and stamp[3] >= since
+
+    names = {os.path.basename(path) for path in recipe.inputs}
+    for folder in sorted({os.path.dirname(path) for path in recipe.inputs}):
+        for name in listing(folder) if young(folder) else ():
+            path = os.path.join(folder, name)
+            if name in names and path not in known and young(path):
+                yield path
+    for path in recipe.inputs:
+        for at, folder in enumerate(folders):
+            if not path.startswith(folder + "/"):
+                continue
+            inner = path[len(folder) + 1 :]
+            for earlier in folders[:at]:
+                other = os.path.join(earlier, inner)
+                if other not in known and young(os.path.dirname(other)) and young(other):
+                    yield other
+            break
