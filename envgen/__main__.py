@@ -16,7 +16,7 @@ import click
 
 from envgen import files
 from envgen.cli import run
-from envgen.errors import EnvgenError, ExitCode, Output, RefusedError, as_annotations, document
+from envgen.errors import EnvgenError, ExitCode, Output, RefusedError, as_annotations, document, without_echo
 from envgen.redact import hidden_values
 from envgen.text import SafeStream, hide, reason_of
 
@@ -122,6 +122,7 @@ def _main(argv: Sequence[str] | None) -> int:
     try:
         return _run(argv, output)
     except EnvgenError as error:
+        error.problems = without_echo(error.problems, sys.argv[1:] if argv is None else argv)
         place = error.problems[0].place
         # Editors find a place only where it begins the line.
         print(error if place and place.line else f"envgen: {error}", file=sys.stderr)

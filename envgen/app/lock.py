@@ -139,7 +139,10 @@ def require_lock(here: Deployment) -> None:
         return
     if production:
         head = Problem(f"{profile.name} is a production profile, and the lock lacks some of its inputs:")
-        last = Problem("nothing was built", hint=f"{profile.lock_command} && envgen build {profile.chosen}; {unlocked}")
+        # The committed files have the lock's versions, too.
+        files = [profile.render_command] if (here.root / profile.dockerfile).exists() else []
+        chain = " && ".join([profile.lock_command, *files, f"envgen build {profile.chosen}"])
+        last = Problem("nothing was built", hint=f"{chain}; {unlocked}")
         raise RefusedError(problems=(head, *found, last))
     platform = _platform(here)
     if lock is not None and lock.python and platform not in lock.python:

@@ -140,11 +140,33 @@ def predict(profile: Profile, service: str, release: Release, gpu: Gpu, *, prete
         "words": words,
         "gpu": gpu.request(),
         "real": release.has_gpu and not pretend,
+        "variables": sorted(places_of_variables(profile, service)),
         "models": {repo: facts for repo, facts in known_models().items() if any(repo in word for word in words)},
     }
     answer = run.ask(release.execute, release.python, PROGRAM, request, timeout=TIMEOUT)
     seen = pretend or isinstance(answer, run.Failure) or (answer.get("platform") or {}).get("real", False)
     return Prediction(service, release.shown, answer, judge(answer, described), assumed=not seen)
+
+
+def places_of_variables(profile: Profile, service: str) -> dict[str, str]:
+    """The variables that a service gets from `env` -> the key of each."""
+    groups = {name: f"env.{group}.{name}" for group, names in profile.env.items() for name in names}
+    return {**groups, **{name: f"services.{service}.env.{name}" for name in profile.services[service].env}}
+
+
+def unread(found: Prediction, profile: Profile) -> dict[str, str]:
+    """Variables that the release does not read: the key of each -> why, by the release's own list and modules."""
+    if isinstance(found.answer, run.Failure):
+        return {}
+    release, places, told = found.answer.get("vllm") or {}, places_of_variables(profile, found.service), {}
+    for one in found.answer.get("unread", ()):
+        if readers := one["readers"]:
+            why = f"it was not read for this model and GPU; only {', '.join(readers)} read it"
+        else:
+            meant = f"; did you mean {one['near']}?" if one["near"] else ""
+            why = f"vLLM {release.get('version', '')} does not read {one['name']}{meant}"
+        told[places.get(one["name"], one["name"])] = why
+    return told
 
 
 # Before a service is started
@@ -181,6 +203,7 @@ def ask_release(here: Deployment, service: str) -> list[str]:
         if gpu.unified and here.engine.info().local and profile.services[service].needs_memory is None:
             free = mem_available(meminfo())
             notes += filter(None, [found.memory.short(free)] if free is not None else [])
+    notes += [f"{key} has no effect: {why}" for key, why in unread(found, profile).items()]
     notes += [f"not asked: {one}" for one in judged.unasked]
     notes += contradicted(judged)
     return notes + [one for one in judged.caveats if "cubins" in one]
@@ -222,7 +245,7 @@ def examine(here: Deployment, context: Context) -> list[Finding]:
 
 def findings(found: Prediction, context: Context) -> list[Finding]:
     """A prediction as findings of doctor."""
-    judged, name, chosen = found.judgement, found.service, found.chosen
+    judged, name, chosen, profile = found.judgement, found.service, found.chosen, context.profile
     reported = [
         error(f"{name}: this vLLM refuses its settings ({one.step})", one.message[:600],
               one.first or "kernels that the release has for this GPU", _without_backend(one.step, name, context),
@@ -241,6 +264,9 @@ def findings(found: Prediction, context: Context) -> list[Finding]:
         reported.append(ok(title, quantization=found.effective.get("quantization"), kv_cache=found.effective.get("kv")))
     elif chosen and not reported:
         reported.append(info(f"{name}: this release would choose {chosen}", "and could not be asked about the rest"))
+    for key, why in unread(found, profile).items():
+        again = _again(name, context)
+        reported.append(warning(f"{name}: {key} has no effect", why, "a variable that it reads", again, case="unread"))
     reported += [_not_asked(name, one, context) for one in judged.unasked]
     return reported + [info(f"{name}: {one}") for one in judged.caveats if "cubins" in one]
 

@@ -110,6 +110,7 @@ def document(found: Prediction, profile: Profile) -> dict[str, Any]:
         "release": answer.get("vllm"),
         "service": found.service,
         "stubs": list(answer.get("stubs", ())),
+        "unread": app.unread(found, profile),
         "variant": profile.variant,
         "verdict": judged.verdict.value,
     }
@@ -142,6 +143,7 @@ def text(found: Prediction, profile: Profile) -> list[str]:
     for line, one in zip(app.contradicted(judged), judged.contradictions, strict=True):
         lines += [line, f"  {one.first}"] if one.first else [line]
     lines += [f"not asked: {one}" for one in judged.unasked]
+    lines += [f"warning: {key} has no effect: {why}" for key, why in app.unread(found, profile).items()]
     lines += [f"note: {one}" for one in judged.caveats]
     lines.append({
         Verdict.FITS: "it fits: nothing is refused, and no ready pattern contradicts it",

@@ -20,6 +20,7 @@ from envgen.inside.predict.experts import ask_moe
 from envgen.inside.predict.layers import ask_draft, ask_layers
 from envgen.inside.predict.machine import driver, set_platform, unloadable
 from envgen.inside.predict.release import Lines, named, recording, release
+from envgen.inside.predict.variables import Variables
 
 Doc = Dict[str, Any]
 
@@ -38,6 +39,18 @@ def answer(request: Doc) -> Doc:
 
 def ask_all(request: Doc, found: Doc, lines: Lines, folder: str) -> None:
     release(found, lines)
+    variables = Variables(request.get("variables", []))
+    variables.watch()
+    try:
+        ask_release(request, found, lines, folder)
+    finally:
+        # Only what was asked to the end shows which variables the selectors read.
+        whole = found["asked"].keys() >= {"attention", "moe"}
+        package = os.path.dirname(found["vllm"]["file"])
+        found["unread"] = [one for one in variables.answer(package) if whole or not one["readers"]]
+
+
+def ask_release(request: Doc, found: Doc, lines: Lines, folder: str) -> None:
     if glob.glob(os.path.join(os.path.dirname(found["vllm"]["file"]), "_C_AVX*.so")):
         why = "a build for CPUs, which has no kernels for a GPU"
         found["unasked"].append({"step": "this vLLM", "why": why})
