@@ -1,6 +1,6 @@
 # Written by `envgen render` from profile prod. Edits here are lost: change the project file.
-# Of the lines below: e4340335b76b.
-# vLLM 0.33.0 and FlashInfer 0.7.2.post1 from wheels, on NVIDIA's CUDA image
+# Of the lines below: 73610850700c.
+# vLLM and FlashInfer from released wheels, on NVIDIA's CUDA image
 # Without envgen:  docker buildx build -f Dockerfile -t mxfp4:prod .
 #   --secret id=ca_certificates,src=FILE   a company's CA certificates, for the build's downloads; no layer keeps them
 #   --build-context wheelhouse=FOLDER      wheels of your own

@@ -40,11 +40,13 @@ QUESTIONS: dict[str, list[tuple[str, str, str]]] = {}
 for _shipped in SHIPPED:
     QUESTIONS.setdefault(_question(*_shipped), []).append(_shipped)
 # What differs from the rest: TRITON_ATTN, MARLIN, and everything fits.
-ATTENTION = dict.fromkeys((("prod", "flashinfer"), ("dev", "flashinfer")), "FLASHINFER")
+ATTENTION = {(name, variant): "FLASHINFER" for name in ("prod", "dev") for variant in ("flashinfer", "native")}
 MOE = {
     ("source", "cutlass"): "SM100_FI_MXFP4_MXFP8_CUTLASS",
     ("prod", "cutlass"): "FLASHINFER_CUTLASS_MXFP4_MXFP8",
+    ("prod", "native"): "FLASHINFER_CUTLASS_MXFP4_MXFP8",
     ("dev", "cutlass"): "FLASHINFER_CUTLASS_MXFP4_MXFP8",
+    ("dev", "native"): "FLASHINFER_CUTLASS_MXFP4_MXFP8",
 }
 SIZE = "services.serve.args.tensor-parallel-size"
 

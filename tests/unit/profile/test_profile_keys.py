@@ -31,6 +31,8 @@ REASONS: Mapping[str, str] = {
     "Health.complete": "a server that is not to be asked for tokens",
     "Health.retries": "Docker's own key",
     "Health.timeout": "Docker's own key",
+    "Profile.env_groups": "some groups of variables, and not others",
+    "Variant.env_groups": "the same for one start",
     "Memory.floor": "another share of the machine for what runs beside a service, or no guard",
     "ModelRef.ignore": "a repository that holds its weights twice",
     "ModelRef.revision": "a model at a commit",

@@ -19,6 +19,7 @@ PROJECTS = [
 ]
 PROFILES = {name: profile for project in PROJECTS for name, profile in project.profiles.items()}
 FILES = {name: project.file for project in PROJECTS for name in project.profiles}
+BACKENDS = {"flashinfer": "FLASHINFER", "native": "FLASHINFER"}
 RUNS = [(name, variant) for name, profile in PROFILES.items() for variant in ("", *profile.variants)]
 
 
@@ -53,7 +54,21 @@ def test_prod_starts_without_network() -> None:
     assert profile.services["serve"].args["attention-config"] == '{"backend":"TRITON_ATTN"}'
     names = {name for group in profile.env.values() for name in group}
     assert "VLLM_HAS_FLASHINFER_CUBIN" not in names
-    assert run("prod", "flashinfer").services["serve"].env["VLLM_HAS_FLASHINFER_CUBIN"] == "1"
+    for variant in ("flashinfer", "native"):
+        assert run("prod", variant).services["serve"].env["VLLM_HAS_FLASHINFER_CUBIN"] == "1"
+
+
+def test_no_line_of_the_moe_is_taken_for_the_attention_s() -> None:
+    """`Using 'FLASHINFER_CUTLASS_...' Mxfp4 MoE backend` says nothing about attention."""
+    for variant in ("", *PROFILES["prod"].variants):
+        ready = run("prod", variant).services["serve"].ready
+        assert ready is not None
+        line = "Using 'FLASHINFER_CUTLASS_MXFP4_MXFP8' Mxfp4 MoE backend."
+        assert not re.search(ready.expect["attention"], line)
+        assert not re.search(ready.expect["moe"], "Using AttentionBackendEnum.FLASHINFER backend.")
+        assert re.search(
+            ready.expect["attention"], f"Using AttentionBackendEnum.{BACKENDS.get(variant, 'TRITON_ATTN')} backend."
+        )
 
 
 def test_one_architecture_gets_one_nvcc_thread() -> None:
@@ -65,7 +80,7 @@ def test_one_variant_of_0_14_asks_for_cutlass_and_forbids_marlin() -> None:
     name = "source"
     for variant in PROFILES[name].variants:
         profile = run(name, variant)
-        env = {name: value for group in profile.env.values() for name, value in group.items()}
+        env = profile.services["serve"].env
         ready = profile.services["serve"].ready
         assert ready is not None
         assert (env["VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8_CUTLASS"] == "1") == (variant == "cutlass")
