@@ -25,11 +25,12 @@ from envgen.lock.model import (
     load,
     save,
 )
-from envgen.lock.resolve import Tools, Unresolved, resolve
+from envgen.lock.resolve import CA, WHEELHOUSE, Tools, Unresolved, resolve
 from envgen.lock.servers import Git
 from envgen.patches.series import load_series
 from envgen.profile.load import siblings
 from envgen.profile.model import Mode, Profile
+from envgen.serve import preflight
 from envgen.text import progress
 
 
@@ -110,12 +111,12 @@ def place_of(session: Session, profile: str, key: str) -> Place | None:
 
 
 def _tools(session: Session, offline: bool) -> Tools:
-    network = session.profile().network  # with envgen.local.yaml: a CA file belongs to this machine
-    root = session.loaded().project.root
-    ca = ""
-    if network.ca_certificates is not None:
-        ca = str((root / Path(network.ca_certificates.path).expanduser()).resolve())
-    return Tools(connect, Git(progress), progress, ca, offline)
+    profile, root = session.profile(), session.loaded().project.root  # with envgen.local.yaml: files of this machine
+    wanted = {CA: profile.network.ca_certificates, WHEELHOUSE: profile.build.wheelhouse}
+    if missing := tuple(preflight.files(profile, root)):
+        raise RefusedError(problems=missing)
+    files = {to: str((root / Path(one.path).expanduser()).resolve()) for to, one in wanted.items() if one is not None}
+    return Tools(connect, Git(progress), progress, files, offline)
 
 
 def _problems_of(session: Session, found: Sequence[Unresolved]) -> list[Problem]:

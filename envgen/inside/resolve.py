@@ -11,10 +11,14 @@ import importlib
 import importlib.metadata
 import os
 import platform
+import queue
 import re
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import zipfile
 from typing import Any, Callable, Dict, Iterator, List, Set, Tuple
 
@@ -192,6 +196,10 @@ class Python:
         outside = ("UV_CONSTRAINT", "UV_OVERRIDE", "PIP_CONSTRAINT")
         environment = {name: value for name, value in os.environ.items() if name not in outside}
         argv = [self.uv, "pip", "compile", source, "-o", target, "--python", sys.executable, "--quiet"]
+        # An option --find-links replaces the variable; for no-index uv has none.
+        for links in filter(None, environment.get("UV_FIND_LINKS", "").split(",")):
+            argv += ["--find-links", links]
+        argv += ["--no-index"] if environment.get("PIP_NO_INDEX") == "1" else []
         run([*argv, "--no-header", "--no-annotate", "--no-emit-find-links", *options], env=environment)
 
     def pins(self, path: str, wanted: Dict[str, str], sdist: bool) -> List[Doc]:
@@ -252,9 +260,39 @@ def have(package: str) -> bool:
     return state == "ii " + version if version else state.startswith("ii")
 
 
+def require_names() -> None:
+    """Failed if no archive's name can be resolved: apt-get would try each of them for minutes. Without a proxy only."""
+    if any(os.environ.get(name) for name in ("http_proxy", "https_proxy", "HTTPS_PROXY")):
+        return
+    places = run(["apt-get", "--print-uris", "update"])
+    hosts = sorted(set(re.findall(r"^'https?://(?:[^/@']*@)?([^/:']+)", places, re.M)))[:3]
+    resolved: "queue.Queue[bool]" = queue.Queue()
+
+    def ask(host: str) -> None:  # in a thread: no time-out ends a resolution
+        for _ in range(2):
+            try:
+                socket.getaddrinfo(host, 80)
+            except OSError:
+                time.sleep(1)
+            else:
+                resolved.put(True)
+                break
+
+    for host in hosts:
+        threading.Thread(target=ask, args=(host,), daemon=True).start()
+    try:
+        if hosts:
+            resolved.get(timeout=30)
+    except queue.Empty:
+        raise Failed(
+            "no name can be resolved: %s (check the network and DNS of the engine)" % ", ".join(hosts)
+        ) from None
+
+
 def apt(requests: Dict[str, Doc]) -> Doc:
     wanted = {p: {step: [w for w in words if not have(w)] for step, words in r.items()} for p, r in requests.items()}
     if any(words for request in wanted.values() for words in request.values()):
+        require_names()
         run(["apt-get", "-o", "Acquire::Retries=3", "-qq", "update"], env={**os.environ, "LC_ALL": "C"})
     found = {}
     for profile, request in wanted.items():

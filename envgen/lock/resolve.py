@@ -28,21 +28,23 @@ from envgen.profile.values import ImageRef
 from envgen.text import last_printed
 
 TIMEOUT = 900
-_CA = "/run/secrets/ca_certificates"
+# Where a build step finds files of this machine.
+CA, WHEELHOUSE = "/run/secrets/ca_certificates", "/run/envgen/lib/wheelhouse"
 PROGRAM = run.Program("resolve")
-# $1 Python, $2 with-index, $3 with-network, $4 packages; then the program, which runs as a build step would. Where the
+# $1 Python, $2 packages, $3 with-index, $4 with-network, $5 apt-install; then the program, which runs as a build step
+# would. Where the
 # base image has no Python, the script installs it, as the build's first step will, and keeps the old list of packages,
 # so that these packages are locked too.
 _START = """\
-python=$1 index=$2 network=$3 packages=$4
-shift 4
+python=$1 packages=$2 index=$3 network=$4 install=$5
+shift 5
 if [ "$packages" ] && ! command -v "$python" >/dev/null; then
   cp -a /var/lib/dpkg /tmp/envgen-dpkg
-  export ENVGEN_DPKG_BEFORE=/tmp/envgen-dpkg DEBIAN_FRONTEND=noninteractive
-  {
-    sh -c "$network" sh apt-get -q -o Acquire::Retries=3 update &&
-      sh -c "$network" sh apt-get -q -o DPkg::Use-Pty=0 install -y --no-install-recommends $packages
-  } >/tmp/envgen-apt.log 2>&1 </dev/null || { tail -n 20 /tmp/envgen-apt.log >&2; exit 100; }
+  export ENVGEN_DPKG_BEFORE=/tmp/envgen-dpkg
+  sh -c "$network" sh sh -c "$install" apt-install $packages >/tmp/envgen-apt.log 2>&1 </dev/null || {
+    tail -n 20 /tmp/envgen-apt.log >&2
+    exit 100
+  }
 fi
 command -v "$python" >/dev/null || exit 101
 folder=$(mktemp -d)
@@ -72,23 +74,26 @@ def resolve_packages(
     apt: Sequence[Profile],
     base_digest: str,
     keep: Mapping[str, Mapping[str, Mapping[str, str]]],
-    ca: str = "",
+    files: Mapping[str, str],
 ) -> Resolved:
-    """Resolve for profiles that share a base image and its Python. ``keep``: profile -> set -> package -> version."""
+    """Resolve for profiles that share a base image and its Python.
+
+    ``keep``: profile -> set -> package -> version. ``files``: path in the container -> file or folder of this machine.
+    """
     profile = [*python, *apt][0]
     request = {
         "python": {p.name: _python_request(p, keep.get(p.name, {})) for p in python},
         "apt": {p.name: {"build": list(apt_build(p)), "runtime": list(p.apt.runtime)} for p in apt},
     }
-    library = data_dir("docker") / "runtime" / "lib"
-    texts = [(library / name).read_text("utf-8") for name in ("with-index", "with-network")]
-    start = ["sh", "-c", _START, "sh", profile.base.python, *texts, " ".join(profile.base.apt)]
+    scripts = ("runtime/lib/with-index", "runtime/lib/with-network", "build/apt-install")
+    texts = [(data_dir("docker") / name).read_text("utf-8") for name in scripts]
+    start = ["sh", "-c", _START, "sh", profile.base.python, " ".join(profile.base.apt), *texts]
     proxies = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY")
     env = {n: os.environ[n] for upper in proxies for n in (upper, upper.lower()) if os.environ.get(n)}
     inside = run.in_image(
         engine,
         str(profile.base.image),
-        mounts=[Mount(ca, _CA, read_only=True)] if ca else [],
+        mounts=[Mount(path, target, read_only=True) for target, path in files.items()],
         env=env,
         user="0:0",
         network="bridge",
@@ -202,7 +207,7 @@ class Tools:
     engine: Callable[[], Engine]
     git: Git
     say: Say
-    ca: str = ""
+    files: Mapping[str, str] = field(default_factory=dict)  # as in resolve_packages
     offline: bool = False
 
 
@@ -417,7 +422,7 @@ def _ask_inside(
     tools.say(f"packages of {names}: resolving in {base.name}")
     started = time.monotonic()
     kept = {p.name: keep(lock.python.get(p.name, {}), upgrade, p) for p in pythons}
-    found = resolve_packages(engine, pythons, apts, base.digest, kept, tools.ca)
+    found = resolve_packages(engine, pythons, apts, base.digest, kept, tools.files)
     tools.say(f"packages of {names}: resolved ({time.monotonic() - started:.1f} s)")
     return found
 

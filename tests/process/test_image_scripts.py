@@ -337,23 +337,31 @@ def test_without_a_ca_nothing_is_set(tmp_path: Path, content: str | None) -> Non
     assert (code, output) == (0, "[]\n")
 
 
-def test_uv_gets_pips_configuration(tmp_path: Path) -> None:
+def test_uv_gets_pips_configuration(server: Server, tmp_path: Path) -> None:
     (tmp_path / "pip.conf").write_text(
-        "[global]\nindex-url = https://one.example/simple\nextra_index_url =\n  https://two.example\n  https://three.example\n"
+        f"[global]\nindex-url = {server.url}/simple\nextra_index_url =\n  https://two.example\n  https://three.example\n"
         "[install]\nfind-links = /wheels /more\ntrusted-host = one.example\n"
     )
-    show = 'echo "$UV_DEFAULT_INDEX|$UV_INDEX|$UV_FIND_LINKS|$UV_INSECURE_HOST|${UV_NO_INDEX:-}"'
+    show = 'echo "$UV_DEFAULT_INDEX|$UV_INDEX|$UV_FIND_LINKS|$UV_INSECURE_HOST|${PIP_NO_INDEX:-}"'
     code, output = run(
         "with-index", "sh", "-c", show, env={"PIP_CONFIG_FILE": str(tmp_path / "pip.conf"), "HOME": str(tmp_path)}
     )
     assert (code, output) == (
         0,
-        "https://one.example/simple|https://two.example https://three.example|/wheels,/more|one.example|\n",
+        f"{server.url}/simple|https://two.example https://three.example|/wheels,/more|one.example|\n",
     )
-    env = {"PIP_CONFIG_FILE": str(tmp_path / "pip.conf"), "HOME": str(tmp_path), "PIP_INDEX_URL": "https://env.example"}
-    assert run("with-index", "sh", "-c", show, env=env)[1].startswith("https://env.example|")
+    env = {"PIP_CONFIG_FILE": str(tmp_path / "pip.conf"), "HOME": str(tmp_path), "PIP_INDEX_URL": f"{server.url}/env"}
+    assert run("with-index", "sh", "-c", show, env=env)[1].startswith(f"{server.url}/env|")
     env["UV_DEFAULT_INDEX"] = "https://uv.example"
     assert run("with-index", "sh", "-c", show, env=env)[1].startswith("https://uv.example|")
+
+
+def test_where_no_index_answers_wheels_at_hand_are_enough(tmp_path: Path) -> None:
+    (tmp_path / "wheels").mkdir()
+    env = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_FIND_LINKS": str(tmp_path / "wheels")}
+    code, output = run("with-index", "sh", "-c", 'echo "no index: $PIP_NO_INDEX"', env=env)
+    assert code == 0 and output.endswith("no index: 1\n")
+    assert "no package index answers (127.0.0.1: " in output
 
 
 def test_patches_apply_exactly_or_not_at_all(tmp_path: Path) -> None:
