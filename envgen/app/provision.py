@@ -31,7 +31,7 @@ from envgen.jitcache.place import CACHE
 from envgen.jitcache.service import JitCache
 from envgen.jitcache.warm import warm_image
 from envgen.lock.servers import size_of
-from envgen.profile.model import GpuMode, Mode
+from envgen.profile.model import GpuMode, Mode, ModelRef
 from envgen.render.outputs import BASE_STAGE
 from envgen.serve.preflight import of_image
 from envgen.text import GIB, counted, progress
@@ -44,12 +44,16 @@ EVERY = 30.0  # seconds between two lines about a download that nothing else is 
 
 @dataclass(frozen=True)
 class Download:
-    """Weights of a service that are not whole. ``total``, ``present``: bytes; ``total`` is 0 where no hub answered."""
+    """A model or a draft that is not whole. ``total``, ``present``: bytes; ``total`` is 0 where no hub answered."""
 
-    service: str
-    repo: str
+    model: ModelRef
     total: int
     present: int
+
+    @property
+    def repo(self) -> str:
+        """The repository on the hub."""
+        return self.model.repo
 
     def __str__(self) -> str:
         if not self.total:
@@ -103,7 +107,7 @@ def look(session: Session, names: Sequence[str]) -> Lacking:
     chosen = tuple(name for name in names or profile.services if profile.services[name].cluster is None)
     image = next((problem.message for problem in of_image(deployment)), "")
     lock = bool(image) and profile.mode is Mode.PRODUCTION and bool(locks.problems(deployment.to_build()))
-    downloads = [one for name in chosen if (one := _download(deployment, name))]
+    downloads = [one for name in chosen for one in _downloads(deployment, name)]
     modules = _modules_to_compile(deployment, chosen) if image else ()
     return Lacking(deployment, chosen, lock, image, tuple(downloads), modules)
 
@@ -117,20 +121,18 @@ def to_build(session: Session, names: Sequence[str]) -> Lacking:
     return Lacking(deployment, chosen, image=image or "is built again where an input changed", modules=modules)
 
 
-def _download(deployment: Deployment, name: str) -> Download | None:
-    """The weights of a service that does not run, if they are not whole."""
-    profile = deployment.profile
-    model = profile.services[name].model
-    if model is None or deployment.engine.containers(profile.compose_name, name):
-        return None
-    found = weights.look(deployment, name)
-    if found.whole:
-        return None
-    try:
-        total = size_of(model)
-    except EnvgenError:
-        total = 0
-    return Download(name, model.repo, total, found.bytes)
+def _downloads(deployment: Deployment, name: str) -> Iterator[Download]:
+    """The weights of a service that does not run, as far as they are not whole."""
+    if deployment.engine.containers(deployment.profile.compose_name, name):
+        return
+    for found in weights.look(deployment, name):
+        if found.whole:
+            continue
+        try:
+            total = size_of(found.model)
+        except EnvgenError:
+            total = 0
+        yield Download(found.model, total, found.bytes)
 
 
 def _longest_build(deployment: Deployment) -> float:
@@ -206,7 +208,7 @@ class Fetching:
 
         def work() -> None:
             for one in downloads:
-                weights.fetch(deployment, one.service, image=image, say=note)
+                weights.fetch(deployment, one.model, image=image, say=note)
                 progress(f"{one.repo} is complete")
 
         self.future = in_background(work)

@@ -171,16 +171,16 @@ def _folders(service: Service, source: Deployment, target: Deployment, kinds: Co
 
 
 def _weights(end: Deployment, service: Service) -> list[Mount]:
-    """Where a machine has the weights: a whole volume, or the folder of the model in the cache or on its own."""
+    """Where a machine has the weights: a whole volume, the folders of model and draft in the cache, or one folder."""
     mounts, model = nodes.weights_of(end, service)
     if not mounts or model is None:
         return []
     [mount] = mounts
     if mount.kind != "bind":
         return [replace(mount, target=FOLDER)]
-    repo = model.get("repo", "").replace("/", "--")
-    below = f"/hub/models--{repo}" if repo else model["folder"].removeprefix(nodes.MODEL_HOME)
-    return [Mount(mount.source + below, FOLDER)]
+    if "repo" not in model:
+        return [Mount(mount.source + model["folder"].removeprefix(nodes.MODEL_HOME), FOLDER)]
+    return [Mount(f"{mount.source}/hub/models--{one.repo.replace('/', '--')}", FOLDER) for one in service.models]
 
 
 def push_folder(folder: Folder, source: Deployment, target: Deployment, dry_run: bool) -> Pushed:

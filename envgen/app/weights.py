@@ -41,7 +41,7 @@ EVERY = 5.0  # seconds between two lines of progress
 
 @dataclass(frozen=True)
 class Weights:
-    """A service's model in the cache. ``state``: absent, partial, damaged or whole; ``bytes`` on disk."""
+    """A service's model or draft in the cache. ``state``: absent, partial, damaged or whole; ``bytes`` on disk."""
 
     service: str
     model: ModelRef
@@ -57,9 +57,8 @@ class Weights:
         return self.state == "whole"
 
 
-def locked_commit(profile: Profile, root: Path, service: str) -> str:
-    """The commit of the service's model in envgen.lock; "" without one. ProjectError for a damaged lock."""
-    model = profile.services[service].model
+def locked_commit(model: ModelRef | None, root: Path) -> str:
+    """The commit of a model in envgen.lock; "" without one. ProjectError for a damaged lock."""
     lock = load(root) if model is not None else None
     return lock.models.get(model_key(model.repo, model.revision), "") if lock and model is not None else ""
 
@@ -75,17 +74,18 @@ def choose(profile: Profile, wanted: str | None) -> str:
     return the_service(profile, wanted, services_with_model(profile), "names no model", f"write `{line}`")
 
 
-def _request(verb: str, here: Deployment, service: str) -> tuple[ModelRef, dict[str, Any]]:
-    model = here.profile.services[service].model
-    assert model is not None
-    commit = locked_commit(here.profile, here.root, service)
-    return model, {"verb": verb, "repo": model.repo, "revision": model.revision, "commit": commit}
+def _request(verb: str, here: Deployment, model: ModelRef) -> dict[str, Any]:
+    commit = locked_commit(model, here.root)
+    return {"verb": verb, "repo": model.repo, "revision": model.revision, "commit": commit}
 
 
-def look(here: Deployment, service: str) -> Weights:
-    """Check the weights in the cache, offline."""
-    model, request = _request("check", here, service)
-    found = _ask(here, request, LOOK)
+def look(here: Deployment, service: str) -> list[Weights]:
+    """Check the weights of a service in the cache, offline: its model, then its draft."""
+    return [_look(here, service, model) for model in here.profile.services[service].models]
+
+
+def _look(here: Deployment, service: str, model: ModelRef) -> Weights:
+    found = _ask(here, _request("check", here, model), LOOK)
     if found is None:
         return Weights(service, model, "absent", "", 0, 0, ())
     problems = tuple(str(one) for one in _list(found.get("problems")))
@@ -102,13 +102,15 @@ def cached(here: Deployment) -> list[Mapping[str, Any]]:
     return [one for one in _list(found.get("models")) if isinstance(one, dict)] if found else []
 
 
-def fetch(here: Deployment, service: str, *, image: str = "", say: Callable[[str], None] = progress) -> tuple[str, int]:
-    """Download missing files; HF_TOKEN and HF_ENDPOINT come from this shell. Returns commit and bytes.
+def fetch(
+    here: Deployment, model: ModelRef, *, image: str = "", say: Callable[[str], None] = progress
+) -> tuple[str, int]:
+    """Download missing files of a model; HF_TOKEN and HF_ENDPOINT come from this shell. Returns commit and bytes.
 
     ``image``: one with Python and pip, which installs huggingface_hub first; "": the profile's own, which has it.
     ``say`` gets the progress. LockError with the reason if the download fails.
     """
-    model, request = _request("pull", here, service)
+    request = _request("pull", here, model)
     request |= {
         "ignore": list(model.ignore), "token": here.shell.get(TOKEN, ""), "endpoint": here.shell.get(ENDPOINT, ""),
         "ca": names.CA_FILE,
@@ -154,13 +156,13 @@ class _Progress:
 
 def preflight(here: Deployment, service: str) -> Iterator[Problem]:
     """A problem if the service can't load its weights offline."""
-    found = look(here, service)
-    state = f"{found.state}: {'; '.join(found.problems[:3]) or 'the download is unfinished'}"
-    if found.state == "absent":
-        state = "not in the Hugging Face cache"
-    if not found.whole:
-        hint = f"envgen model pull {service} {here.profile.chosen}"
-        yield Problem(f"the weights of {found.model.repo} are {state}", hint=hint)
+    for found in look(here, service):
+        state = f"{found.state}: {'; '.join(found.problems[:3]) or 'the download is unfinished'}"
+        if found.state == "absent":
+            state = "not in the Hugging Face cache"
+        if not found.whole:
+            hint = f"envgen model pull {service} {here.profile.chosen_variant}"
+            yield Problem(f"the weights of {found.model.repo} are {state}", hint=hint)
 
 
 def report(here: Deployment) -> dict[str, tuple[Problem, ...]]:

@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 
 from envgen.errors import UsageError
 from envgen.lock.model import Lock, PatchLock, ProfileLock, PythonLock, git_key, model_key
-from envgen.profile.model import ModelRef, Profile, Source
+from envgen.profile.model import ModelRef, Profile, Source, draft_of
 from envgen.profile.tree import near
 from envgen.redact import without_login
 
@@ -190,10 +190,11 @@ def stale(
         if mine.patches.get(folder) != patches.get(folder):
             message = f"patches/{folder} is not what was locked"
             found.append(Stale(f"patches.{source_name}", message, f"sources.{source_name}.patches"))
-    for name, model in models_of(profile).items() if weights else ():
-        if model_key(model.repo, model.revision) not in lock.models:
-            message = f"{model.revision} of the model {model.repo} is not in the lock"
-            found.append(Stale(name, message, f"services.{name}.model"))
+    for name, models in models_of(profile).items() if weights else ():
+        for model in models:
+            if model_key(model.repo, model.revision) not in lock.models:
+                message = f"{model.revision} of the model {model.repo} is not in the lock"
+                found.append(Stale(name, message, f"services.{name}.model"))
     if mine.base is not None:
         where = f" for {platform}" if platform else ""
         if not (platform in mine.python if platform else mine.python):
@@ -203,9 +204,19 @@ def stale(
     return found
 
 
-def models_of(profile: Profile) -> dict[str, ModelRef]:
-    """The weights that the services of a profile load, by service."""
-    return {name: service.model for name, service in profile.services.items() if service.model is not None}
+_VARIED = re.compile(r"services\.([^.]+)\.(?:model\.repo|args\.speculative-config\.model)")
+
+
+def models_of(profile: Profile) -> dict[str, tuple[ModelRef, ...]]:
+    """The weights that the services of a profile load, by service: models and drafts, those of all variants too."""
+    found = {name: list(service.models) for name, service in profile.services.items() if service.models}
+    for variant in profile.variants.values():
+        for path, value in variant.changes.items():
+            match = _VARIED.fullmatch(path)
+            one = draft_of(value, variant.changes.get(f"{path.rpartition('.')[0]}.revision")) if match else None
+            if match and one is not None and one not in found.setdefault(match[1], []):
+                found[match[1]].append(one)
+    return {name: tuple(models) for name, models in found.items()}
 
 
 FAMILY = "flashinfer"  # its packages are of one release, or they refuse each other

@@ -286,7 +286,7 @@ def _questions(
             images[name] = _Question(
                 name, profile.name, "base.image", functools.partial(_ask_image, profile, tools, engine)
             )
-        for service, model in ask.models_of(profile).items():
+        for service, model in ((name, one) for name, found in ask.models_of(profile).items() for one in found):
             key = model_key(model.repo, model.revision)
             if key not in models and (key not in old.models or upgrade.wants(service, model.repo)):
                 what, place = f"{model.repo} {model.revision}", f"services.{service}.model.repo"
@@ -454,7 +454,7 @@ def _pruned(lock: Lock, every: Sequence[Profile]) -> Lock:
         "patches": {folder for p in every for folder in ask.patched(p).values()},
         "python": names,
         "apt": names,
-        "models": {model_key(m.repo, m.revision) for p in every for m in ask.models_of(p).values()},
+        "models": {model_key(m.repo, m.revision) for p in every for found in ask.models_of(p).values() for m in found},
     }
     kept = {part: {k: v for k, v in vars(lock)[part].items() if k in keys} for part, keys in wanted.items()}
     return Lock(**kept)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 # The engine's memory besides weights and cache: CUDA's context, activations, graphs, workspaces. On a GPU with its own
@@ -144,6 +144,15 @@ def _state(text: Mapping[str, Any], ranks: int, wide: int | None) -> int | None:
     return (heads * size * state * 4 + (heads * size + 2 * groups * state) * (taps - 1) * wide) // ranks
 
 
+def _draft_beside(size: Mapping[str, Any], ranks: int) -> tuple[int | None, int]:
+    """A separate draft's bytes of cache for each token on one GPU (None: unknown), and those of its weights."""
+    config, weights = size.get("draft_config"), _number(size, "draft_weights")
+    if not isinstance(config, Mapping) or weights is None:
+        return None, 0
+    cache = cache_of(config, str(size.get("cache_dtype")), ranks=ranks, dtype=str(size.get("dtype")))
+    return (None, 0) if cache is None else (cache.each_token + cache.window_token, weights)
+
+
 @dataclass(frozen=True)
 class Estimate:
     """The memory of a server on one GPU, in bytes."""
@@ -156,7 +165,7 @@ class Estimate:
     weights: int | None
     cache: Cache | None
     fixed: int | None = None  # kv-cache-memory-bytes
-    draft: str = ""  # "own": the checkpoint's own (MTP), which is counted; other drafts are not
+    draft: str = ""  # "own" (the checkpoint's, MTP) and "counted" are in the figures; another one is not
     engine: int = UNIFIED
     published: bool = False  # ``weights`` is the published figure, not the size of files
 
@@ -198,7 +207,9 @@ class Estimate:
 
     def lines(self) -> list[str]:
         """The estimate as text."""
-        draft = {"": "", "own": ", draft included"}.get(self.draft, ", draft not counted")
+        draft = {"": "", "own": ", draft included", "counted": ", draft included"}.get(
+            self.draft, ", draft not counted"
+        )
         about = "about " if self.published and self.weights is not None else ""
         found = [f"weights {about}{_size(self.weights)}, engine about {_size(self.engine)}{draft}"]
         if (one := self.sequence) is None:
@@ -239,6 +250,9 @@ def estimate(size: object, gpu: object, *, unified: bool) -> Estimate | None:
     own = _own_draft(_text(size["config"])) if named_draft.endswith("mtp") else 0
     cache = cache_of(size["config"], str(size.get("cache_dtype")), ranks=ranks, dtype=str(size.get("dtype")), draft=own)
     weights = _number(size, "weights")
+    beside, extra = _draft_beside(size, ranks)
+    if beside is not None and cache is not None and weights is not None:
+        cache, weights, named_draft = replace(cache, each_token=cache.each_token + beside), weights + extra, "counted"
     return Estimate(
         memory, share, context, sequences, batched,
         None if weights is None else weights // ranks // stages,

@@ -7,6 +7,7 @@ reads: scalars, the value types of ``values.py``, enums, tuples, mappings from s
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Mapping
@@ -324,6 +325,13 @@ class ModelRef:
     )
 
 
+def draft_of(repo: object, revision: object = None) -> ModelRef | None:
+    """The weights that `speculative-config` names; None for a folder, or a method that has no model of its own."""
+    if not isinstance(repo, str) or not re.fullmatch(p.HUB_REPO, repo):
+        return None
+    return ModelRef(repo, revision if isinstance(revision, str) else "main", ("original/*", "metal/*"))
+
+
 @dataclass(frozen=True)
 class Cluster:
     """Several machines that serve one model together, by vLLM's own multi-node mode."""
@@ -403,6 +411,23 @@ class Service:
     )
     shm_size: ByteSize | None = key("Size of its /dev/shm; unset: as in the profile.", None)
     gpu: tuple[GpuId, ...] | None = key("Its GPUs, by number or UUID; []: none; unset: all.", None)
+
+    @property
+    def draft(self) -> ModelRef | None:
+        """The separate model that drafts tokens for `model`; None without one."""
+        value = self.args.get("speculative-config", self.args.get("speculative_config"))
+        try:
+            found = json.loads(value) if isinstance(value, str) else None
+        except ValueError:
+            found = None
+        if self.model is None or not isinstance(found, dict) or found.get("model") == self.model.repo:
+            return None
+        return draft_of(found.get("model"), found.get("revision"))
+
+    @property
+    def models(self) -> tuple[ModelRef, ...]:
+        """All weights that it loads: `model`, and its draft."""
+        return tuple(one for one in (self.model, self.draft) if one is not None)
 
     @property
     def argv(self) -> tuple[str, ...]:

@@ -42,7 +42,7 @@ def model_files(size: int = 40_000) -> dict[str, bytes]:
 class Hub:
     """What the hub has and how it behaves. ``cut``: requests for a file's bytes that break off, by name.
 
-    ``rate``: bytes per second of one download; 0: no limit.
+    ``rate``: bytes per second of one download; 0: no limit. ``others``: more repositories, at the same commit.
     """
 
     files: Mapping[str, bytes]
@@ -50,6 +50,7 @@ class Hub:
     commit: str = COMMIT
     token: str = ""
     rate: int = 0
+    others: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
     cut: dict[str, int] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     port: int = 0
@@ -88,29 +89,24 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         hub.asked.append(f"{self.command} {path}")
         if hub.token and self.headers.get("Authorization") != f"Bearer {hub.token}":
             return self._json({"error": "gated"}, 401, {"X-Error-Code": "GatedRepo", "X-Error-Message": "gated"})
-        match = re.fullmatch(rf"/api/models/{re.escape(hub.repo)}(?:/(revision|tree)/([^/]+))?(?:/.*)?", path)
-        if match:
-            if match[2] not in (None, "main", hub.commit):
+        for repo, files in {hub.repo: hub.files, **hub.others}.items():
+            match = re.fullmatch(rf"/api/models/{re.escape(repo)}(?:/(revision|tree)/([^/]+))?(?:/.*)?", path)
+            if match and match[2] not in (None, "main", hub.commit):
                 return self._json({"error": "no revision"}, 404, {"X-Error-Code": "RevisionNotFound"})
-            return self._json(self._tree() if match[1] == "tree" else self._info())
-        match = re.fullmatch(rf"/{re.escape(hub.repo)}/resolve/([^/]+)/(.+)", path)
-        if match and match[2] in hub.files:
-            return self._file(match[2], body)
+            if match:
+                return self._json(_tree(files) if match[1] == "tree" else self._info(repo, files))
+            match = re.fullmatch(rf"/{re.escape(repo)}/resolve/([^/]+)/(.+)", path)
+            if match and match[2] in files:
+                return self._file(match[2], files[match[2]], body)
         return self._json({"error": "not found"}, 404, {"X-Error-Code": "RepoNotFound"})
 
-    def _info(self) -> object:
-        files = self.hub.files.items()
-        siblings = [{"rfilename": name, "size": len(data), "blobId": _sha(data)} for name, data in files]
-        names = {"_id": "1", "id": self.hub.repo, "modelId": self.hub.repo, "sha": self.hub.commit}
+    def _info(self, repo: str, files: Mapping[str, bytes]) -> object:
+        siblings = [{"rfilename": name, "size": len(data), "blobId": _sha(data)} for name, data in files.items()]
+        names = {"_id": "1", "id": repo, "modelId": repo, "sha": self.hub.commit}
         flags = {"private": False, "disabled": False, "gated": False, "tags": [], "downloads": 0, "likes": 0}
         return {**names, **flags, "siblings": siblings}
 
-    def _tree(self) -> object:
-        files = self.hub.files.items()
-        return [{"type": "file", "path": name, "size": len(data), "oid": _sha(data)} for name, data in files]
-
-    def _file(self, name: str, body: bool) -> None:
-        data = self.hub.files[name]
+    def _file(self, name: str, data: bytes, body: bool) -> None:
         start = 0
         wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         if wanted:
@@ -150,6 +146,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(data)
+
+
+def _tree(files: Mapping[str, bytes]) -> object:
+    return [{"type": "file", "path": name, "size": len(data), "oid": _sha(data)} for name, data in files.items()]
 
 
 def _sha(data: bytes) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hub_server import COMMIT, Hub, model_files, serve
+from hub_server import COMMIT, Hub, model_files, serve, shard
 from projects import BASE, Project, docker
 
 pytestmark = pytest.mark.engine
@@ -33,6 +33,11 @@ profiles:
       web:
         command: [sh, -c, "echo offline=$HF_HUB_OFFLINE; exec sleep 1000"]
         model: {{repo: acme/tiny}}
+    variants:
+      eagle:
+        services:
+          web:
+            args: {{speculative-config: {{method: eagle3, model: acme/draft, num_speculative_tokens: 3}}}}
 """
 
 
@@ -45,7 +50,8 @@ def project(make_project: Callable[..., Project]) -> Project:
 
 @pytest.fixture(scope="module")
 def hub() -> Iterator[Hub]:
-    with serve(Hub(model_files())) as found:
+    draft = {"config.json": b'{"model_type": "llama"}', "model.safetensors": shard(5000)}
+    with serve(Hub(model_files(), others={"acme/draft": draft})) as found:
         yield found
 
 
@@ -56,7 +62,7 @@ def reach(hub: Hub) -> dict[str, str]:
     return {"HF_ENDPOINT": f"http://{gateway}:{hub.port}"}
 
 
-def shard(project: Project) -> Path:
+def last_shard(project: Project) -> Path:
     folder = project.root / "cache/hub/models--acme--tiny/snapshots" / COMMIT
     return folder / "model-00002-of-00002.safetensors"
 
@@ -71,7 +77,7 @@ def test_pull_check_up_and_a_damaged_shard(project: Project, hub: Hub, reach: di
     pulled = project.envgen("model", "pull", "web", env=reach)
     assert f"acme/tiny is complete: 0.0 GiB at {COMMIT[:12]}" in pulled.out
     assert not [one for one in hub.asked if "original" in one]
-    owner = shard(project).stat()
+    owner = last_shard(project).stat()
     assert (owner.st_uid, owner.st_gid) == (os.getuid(), os.getgid())
     found = project.envgen("model", "check", "--json").json
     assert (found["state"], found["commit"], found["files"]) == ("whole", COMMIT, 4)
@@ -83,7 +89,7 @@ def test_pull_check_up_and_a_damaged_shard(project: Project, hub: Hub, reach: di
     finally:
         project.envgen("down")
 
-    whole = shard(project).resolve()
+    whole = last_shard(project).resolve()
     data = whole.read_bytes()
     whole.write_bytes(data[:-100])
     damaged = project.envgen("up", "web", code=6)
@@ -125,6 +131,28 @@ def test_up_offers_to_fetch_the_weights_on_a_terminal(project: Project, hub: Hub
     code, shown = on_a_terminal(project, b"y\n", "up", "web", "--set", "services.web.needs_memory=64TiB",
                                 "--set", "caches.huggingface.host=third", env=reach)  # fmt: skip
     assert code == 6 and "65536.0 GiB" in shown and "Do this now" not in shown  # what it would not start anyway
+
+
+def test_a_draft_is_fetched_checked_and_locked_like_the_model(project: Project, reach: dict[str, str]) -> None:
+    """The service of a variant whose draft is a repository of its own starts offline only with both."""
+    words = ("--variant", "eagle", "--set", "caches.huggingface.host=drafted")
+    refused = project.envgen("up", "web", *words, env=reach, code=6)
+    for repo in ("acme/tiny", "acme/draft"):
+        assert f"the weights of {repo} are not in the Hugging Face cache" in refused.err
+    project.envgen("model", "pull", *words[2:], env=reach)
+    half = project.envgen("model", "check", *words, code=1)
+    assert "acme/tiny is whole" in half.out and "acme/draft is absent" in half.out
+    assert "envgen model pull web" in half.err and "--variant eagle" in half.err
+    assert "acme/draft is complete" in project.envgen("model", "pull", *words, env=reach).out
+    assert project.envgen("model", "check", *words, "--json").json["draft"]["state"] == "whole"
+    project.envgen("lock", env=reach)
+    assert "acme/draft main" in (project.root / "envgen.lock").read_text()
+    project.envgen("build")
+    project.envgen("up", "web", *words)
+    try:
+        assert project.envgen("logs", "web").out.endswith("offline=1\n")
+    finally:
+        project.envgen("down")
 
 
 def test_one_command_makes_lock_image_and_weights(project: Project, hub: Hub, reach: dict[str, str]) -> None:

@@ -11,7 +11,7 @@ from envgen.app import weights
 from envgen.app.places import at
 from envgen.app.session import Session
 from envgen.cli import FullGroup
-from envgen.cli.common import answer, reporting, wants_json
+from envgen.cli.common import answer, reporting, variant_option, wants_json
 from envgen.text import GIB, counted, progress
 
 
@@ -29,15 +29,16 @@ def command() -> None:
 @command.command("pull")
 @click.argument("service", required=False)
 @reporting
+@variant_option
 def pull(session: Session, service: str | None) -> int:
-    """Download the weights of SERVICE into the Hugging Face cache, or resume a download.
+    """Download the weights of SERVICE, and of its draft model, into the Hugging Face cache, or resume a download.
 
     The profile's image downloads them at the commit in envgen.lock. The files belong to your user. HF_TOKEN and
     HF_ENDPOINT come from this shell. After Ctrl-C, the next run continues.
 
     \b
     Example:
-      envgen model pull serve
+      envgen model pull serve --variant eagle3
     """
     return _weights(session, service, fetch=True)
 
@@ -45,8 +46,9 @@ def pull(session: Session, service: str | None) -> int:
 @command.command("check")
 @click.argument("service", required=False)
 @reporting
+@variant_option
 def check(session: Session, service: str | None) -> int:
-    """Check that the weights of SERVICE are complete, without the network.
+    """Check that the weights of SERVICE and of its draft model are complete, without the network.
 
     Exits with 1 if a file is missing or incomplete.
 
@@ -61,19 +63,32 @@ def _weights(session: Session, service: str | None, *, fetch: bool) -> int:
     here = session.deployment()
     name = weights.choose(here.profile, service)
     there = at(here, name)
-    commit, fetched = weights.fetch(there, name) if fetch else ("", 0)
+    fetched = [weights.fetch(there, model) for model in here.profile.services[name].models] if fetch else []
     found = weights.look(there, name)
-    document = {key: value for key, value in vars(found).items() if key != "model"}
-    document |= {"repo": found.model.repo, "revision": found.model.revision}
+    main, *drafts = [_document(one) for one in found]
+    main |= {"draft": drafts[0] if drafts else None}
+    whole = all(one.whole for one in found)
     if fetch:
-        line = there.named(f"{found.model.repo} is complete: {fetched / GIB:.1f} GiB at {commit[:12]}")
-        return answer(document | {"fetched": fetched}, [line], not found.whole)
-    size = f", {found.bytes / GIB:.1f} GiB in {counted(found.files, 'file')}" if found.files else ""
-    line = f"{found.model.repo} is {found.state}{size}{f' at {found.commit[:12]}' if found.commit else ''}"
-    code = answer(document, [line, *(f"  {problem}" for problem in found.problems)], not found.whole)
-    if not (found.whole or wants_json()):
-        progress(f"hint: envgen model pull {name} {here.profile.chosen}")
+        lines = [
+            there.named(f"{one.model.repo} is complete: {size / GIB:.1f} GiB at {commit[:12]}")
+            for one, (commit, size) in zip(found, fetched, strict=True)
+        ]
+        return answer(main | {"fetched": sum(size for _, size in fetched)}, lines, not whole)
+    code = answer(main, [line for one in found for line in _state(one)], not whole)
+    if not (whole or wants_json()):
+        progress(f"hint: envgen model pull {name} {here.profile.chosen_variant}")
     return code
+
+
+def _document(found: weights.Weights) -> dict[str, Any]:
+    document = {key: value for key, value in vars(found).items() if key != "model"}
+    return document | {"repo": found.model.repo, "revision": found.model.revision}
+
+
+def _state(found: weights.Weights) -> Iterator[str]:
+    size = f", {found.bytes / GIB:.1f} GiB in {counted(found.files, 'file')}" if found.files else ""
+    yield f"{found.model.repo} is {found.state}{size}{f' at {found.commit[:12]}' if found.commit else ''}"
+    yield from (f"  {problem}" for problem in found.problems)
 
 
 @command.command("list")

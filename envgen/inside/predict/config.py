@@ -151,7 +151,11 @@ def find_config(args: Any, request: Doc, found: Doc, folder: str) -> None:
         repository = str(draft["model"])
         if not os.path.isdir(repository):
             hub = importlib.import_module("huggingface_hub")
-            if not isinstance(hub.try_to_load_from_cache(repository, "config.json"), str):
+            revision = draft.get("revision")
+            place = hub.try_to_load_from_cache(repository, "config.json", revision=revision)
+            if isinstance(place, str):
+                model["draft"] = place
+            else:
                 args.speculative_config = None
                 why = "the config.json of the draft model %s is not in the Hugging Face cache" % repository
                 found["unasked"].append({"step": "speculative-config", "why": why})
@@ -247,7 +251,21 @@ def size_of(config: Any, found: Doc) -> Doc:
         # Later releases count every step that is under way: two with async scheduling.
         "batched": getattr(config, "max_in_flight_tokens", steps.max_num_batched_tokens),
         "draft": str(getattr(getattr(config, "speculative_config", None), "method", None) or ""),
+        **size_of_draft(found["model"].get("draft", "")),
     }  # fmt: skip
+
+
+def size_of_draft(place: str) -> Doc:
+    """Configuration and weights of a separate draft model, by the place of its config.json; nothing without one."""
+    if not place:
+        return {}
+    try:
+        with open(place, encoding="utf-8") as file:
+            text = text_of(json.load(file))
+    except (OSError, ValueError, RecursionError, AttributeError):
+        return {}
+    plain = {name: value for name, value in text.items() if not isinstance(value, dict)}
+    return {"draft_config": plain, "draft_weights": weights_of(os.path.dirname(place))}
 
 
 def weights_of(folder: str) -> Optional[int]:

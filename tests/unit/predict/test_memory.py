@@ -57,6 +57,17 @@ def test_a_draft_in_the_checkpoint_adds_its_attention_layers() -> None:
     assert own.lines()[0].endswith("draft included") and other.lines()[0].endswith("draft not counted")
 
 
+def test_a_separate_draft_counts_with_its_weights_and_its_cache() -> None:
+    draft = {"num_hidden_layers": 1, "num_key_value_heads": 8, "head_dim": 64, "num_attention_heads": 64}
+    size = {**SIZE, "draft": "eagle3"}
+    alone = estimate(size, 120 * GIB, unified=True)
+    known = estimate({**size, "draft_config": draft, "draft_weights": 2 * GIB}, 120 * GIB, unified=True)
+    assert alone is not None and known is not None and alone.cache is not None and known.cache is not None
+    assert known.weights == (alone.weights or 0) + 2 * GIB
+    assert known.cache.each_token - alone.cache.each_token == 2 * 8 * 64 * 2
+    assert alone.lines()[0].endswith("draft not counted") and known.lines()[0].endswith("draft included")
+
+
 def test_a_windowed_layer_keeps_its_window_and_a_step() -> None:
     found = cache_of(GPT_OSS, "auto")
     assert found is not None and found.window == 128

@@ -10,6 +10,7 @@ from bad_project_files import HEAD
 
 from envgen.__main__ import main
 from envgen.errors import ProjectError, UsageError
+from envgen.lock.ask import models_of
 from envgen.profile.load import load_project, select
 from envgen.profile.model import Profile
 from envgen.render.outputs import render_profile
@@ -124,3 +125,31 @@ def test_files_of_the_project_do_not_depend_on_its_variants(file: Path) -> None:
     before = render_profile(load(file, "")).files
     file.write_text(TEXT[: TEXT.index("    variants:")] + TEXT[TEXT.index("  prod:") :])
     assert render_profile(load(file, "")).files == before
+
+
+@pytest.mark.parametrize(
+    ("speculative", "draft"),
+    [
+        ("{method: eagle3, model: acme/draft, num_speculative_tokens: 3}", "acme/draft main"),
+        ("{method: eagle3, model: acme/draft, revision: v2}", "acme/draft v2"),
+        ("{method: eagle3, model: /models/draft}", ""),  # a folder: nothing is fetched
+        ("{method: mtp, model: acme/main}", ""),  # the checkpoint's own
+        ("{method: ngram}", ""),
+        ("not JSON", ""),
+    ],
+)
+def test_a_draft_of_a_variant_is_one_of_the_service_s_models(tmp_path: Path, speculative: str, draft: str) -> None:
+    service = """\
+    caches: {huggingface: {path: /hf, host: hf}}
+    services:
+      serve: {command: [vllm, serve], model: {repo: acme/main}}
+"""
+    variant = f"    variants: {{draft: {{services: {{serve: {{args: {{speculative-config: {speculative}}}}}}}}}}}\n"
+    (tmp_path / "envgen.yaml").write_text(HEAD + service + variant)
+    plain, drafted = (load(tmp_path / "envgen.yaml", name).services["serve"] for name in ("", "draft"))
+    assert [one.repo for one in plain.models] == ["acme/main"]
+    found = drafted.draft
+    assert (f"{found.repo} {found.revision}" if found else "") == draft
+    # The lock is for all variants, which need the same image.
+    locked = [f"{one.repo} {one.revision}" for one in models_of(load(tmp_path / "envgen.yaml", ""))["serve"]]
+    assert locked == ["acme/main main", *([draft] if draft else [])]
