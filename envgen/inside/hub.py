@@ -27,6 +27,9 @@ Doc = Dict[str, Any]
 COMMIT = re.compile(r"[0-9a-f]{40}$")
 HEADER = 100 << 20  # bytes; safetensors itself refuses longer headers
 FILES = 20000  # a snapshot with more files is not a model's
+WEIGHTS = (".safetensors", ".bin", ".gguf")
+NUMBERED = re.compile(r"(.*-)([0-9]{5})-of-([0-9]{5})(\.[a-z]+)$", re.DOTALL)
+NAMED = 50  # missing files in one answer
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 
 
@@ -85,7 +88,7 @@ def check(home: str, repo: str, revision: str, commit: str) -> Doc:
         problems.append("config.json is missing")
     shards, why = wanted_shards(snapshot, sizes)
     problems.extend(why)
-    problems.extend("%s is missing" % name for name in shards if name not in sizes)
+    problems.extend(["%s is missing" % name for name in shards if name not in sizes][:NAMED])
     for name in sorted(name for name in sizes if name.endswith(".safetensors")):
         expected = size_of_shard(os.path.join(snapshot, name))
         if expected < 0:
@@ -111,7 +114,10 @@ def incomplete(folder: str) -> int:
 
 
 def wanted_shards(snapshot: str, sizes: Dict[str, int]) -> Tuple[List[str], List[str]]:
-    """The weight files in the model's own index, and problems with it; without an index, at least one must exist."""
+    """The weight files in the model's own index, and problems with it.
+
+    Without an index, at least one must exist, and of those that count themselves (model-00001-of-00002) all.
+    """
     for index in INDEXES:
         if index not in sizes:
             continue
@@ -121,9 +127,16 @@ def wanted_shards(snapshot: str, sizes: Dict[str, int]) -> Tuple[List[str], List
             return sorted({str(name) for name in weights.values()}), []
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return [], ["%s can't be read" % index]
-    if any(name.endswith((".safetensors", ".bin", ".gguf")) for name in sizes):
-        return [], []
-    return [], ["there are no weights"]
+    weights = [name for name in sizes if name.endswith(WEIGHTS)]
+    return (sorted(set(counted_in(weights))), []) if weights else ([], ["there are no weights"])
+
+
+def counted_in(names: List[str]) -> Iterator[str]:
+    """All files of the sets of which ``names`` has one: a set's files have their number and its size in their names."""
+    sets = {(match[1], match[3], match[4]) for match in filter(None, map(NUMBERED.match, names))}
+    for head, count, tail in sets:
+        for number in range(1, min(int(count), FILES) + 1):
+            yield "%s%05d-of-%s%s" % (head, number, count, tail)
 
 
 def size_of_shard(path: str) -> int:
