@@ -1,169 +1,58 @@
-"""main(): the only place that turns errors into output and exit codes."""
+"""The entry of the program. It imports next to nothing before it can be interrupted.
+
+Before it, while Python itself starts, Ctrl-C prints Python's own traceback, as for every Python program.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import json
+import _signal as signal  # type: ignore[import-not-found]  # built in; `signal` imports enum, re and functools first
 import os
-import socket
 import sys
-import tempfile
-import traceback
-from collections.abc import Iterator, Sequence
-from typing import TextIO, cast
 
-import click
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import FrameType
 
-from envgen import files
-from envgen.cli import run
-from envgen.errors import EnvgenError, ExitCode, Output, RefusedError, as_annotations, document, without_echo
-from envgen.redact import hidden_values
-from envgen.text import SafeStream, hide, reason_of
-
-
-def _report_defect(error: BaseException) -> int:
-    """Report a bug of envgen, with the traceback in a file. Returns the exit code."""
-    if os.environ.get("ENVGEN_DEBUG"):
-        traceback.print_exception(error)
-        return ExitCode.INTERNAL
-    details = "set ENVGEN_DEBUG=1 to see where"
-    with contextlib.suppress(OSError):  # no space
-        with tempfile.NamedTemporaryFile("w", prefix="envgen-defect-", suffix=".txt", delete=False) as file:
-            traceback.print_exception(error, file=file)
-        details = file.name
-    print(f"envgen: internal error: {type(error).__name__}: {error}\n  details: {details}", file=sys.stderr)
-    return ExitCode.INTERNAL
-
-
-def _drop(stream: TextIO) -> None:
-    """Whatever is still in the stream's buffer goes nowhere: Python's flush at exit must not fail, too (code 120)."""
-    with contextlib.suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-class _Messages(SafeStream):
-    """Standard error: a full disk or a missing reader changes no result and no exit code."""
-
-    def write(self, text: str) -> int:
-        with self._losing():
-            super().write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        with self._losing():
-            self.raw.flush()
-
-    @contextlib.contextmanager
-    def _losing(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError:
-            _drop(self.raw)
-
-
-class _Results(SafeStream):
-    """Standard output: results that cannot be written are a RefusedError, not an ``OSError``."""
-
-    _lost = ""
-
-    def write(self, text: str) -> int:
-        with self._recording_loss():
-            return super().write(text)
-
-    def flush(self) -> None:
-        """Raises RefusedError, also for an earlier write that failed."""
-        with self._recording_loss():
-            self.raw.flush()
-        if self._lost:
-            raise RefusedError(self._lost)
-
-    @contextlib.contextmanager
-    def _recording_loss(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            _drop(self.raw)
-            if isinstance(error, BrokenPipeError):
-                raise
-            self._lost = f"standard output cannot be written: {reason_of(error).lower()}"
-            raise RefusedError(self._lost) from None
-
-
-@contextlib.contextmanager
-def _streams() -> Iterator[None]:
-    """Replaces the standard streams; opens closed ones (`>&-`), whose numbers a file would get."""
-    for number in (0, 1, 2):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_WRONLY if number == 2 else os.O_RDONLY)  # the lowest free number: this one
-    if sys.stdout is None:
-        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
-    if sys.stderr is None:
-        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
-    before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = cast(TextIO, _Results(sys.stdout)), cast(TextIO, _Messages(sys.stderr))
-    try:
-        yield
-    finally:
-        sys.stderr.flush()
-        sys.stdout, sys.stderr = before
+INTERRUPTED = 130  # ExitCode.INTERRUPTED, which is not imported yet
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the program and return its exit code (docs/troubleshooting.md)."""
-    with _streams():
-        hide(hidden_values(os.environ))
-        return _main(argv)
+    """Run the program and return its exit code (docs/troubleshooting.md).
 
-
-def _main(argv: Sequence[str] | None) -> int:
-    output = Output()
+    SIGTERM and SIGHUP act as Ctrl-C: clean up, one line on stderr, exit code 130. Under `nohup`, SIGHUP stays ignored.
+    """
+    before = {}
     try:
-        return _run(argv, output)
-    except EnvgenError as error:
-        error.problems = without_echo(error.problems, sys.argv[1:] if argv is None else argv)
-        place = error.problems[0].place
-        # Editors find a place only where it begins the line.
-        print(error if place and place.line else f"envgen: {error}", file=sys.stderr)
-        for line in as_annotations(error.problems):
-            print(line, file=sys.stderr)
-        return _failed(output, error, error.exit_code)
-    except KeyboardInterrupt:
-        print("envgen: interrupted", file=sys.stderr)
-        return _failed(output, "interrupted", ExitCode.INTERRUPTED)
-    except BrokenPipeError:
-        return ExitCode.OK  # `envgen ... | head`: the reader left
-    except OSError as error:
-        if isinstance(error, ConnectionError | TimeoutError | socket.gaierror):
-            return _failed(output, error, _report_defect(error))  # a bug: the raiser owes a message
-        print(f"envgen: {files.trouble(error)}", file=sys.stderr)
-        return _failed(output, files.trouble(error), ExitCode.REFUSED)
-    except Exception as error:
-        return _failed(output, f"internal error: {type(error).__name__}: {error}", _report_defect(error))
+        if sys.getfilesystemencoding() == "ascii":
+            _in_utf8()
+        for signum in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(signum) == signal.SIG_DFL:
+                try:
+                    before[signum] = signal.signal(signum, _terminate)
+                except ValueError:  # not the main thread, which alone may do so
+                    break
+        from envgen.cli import program
+
+        return program.main(argv)
+    except KeyboardInterrupt as error:
+        os.write(2, f"envgen: {str(error) or 'interrupted'}\n".encode())
+        return INTERRUPTED
+    finally:
+        for signum, old in before.items():
+            signal.signal(signum, old)
 
 
-def _failed(output: Output, error: BaseException | str, code: int) -> int:
-    """Print a failure as the JSON document with --json. Returns ``code``."""
-    if output.json and not output.printed:
-        with contextlib.suppress(OSError, RefusedError):  # standard output may have failed
-            print(json.dumps(document(error, code), indent=2, sort_keys=True), flush=True)
-    return code
+def _terminate(_signum: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt("terminated")
 
 
-def _run(argv: Sequence[str] | None, output: Output) -> int:
-    """The command line, with click's own errors printed."""
-    try:
-        code = run(argv, output)
-        sys.stdout.flush()
-        return code
-    except click.exceptions.Exit as stop:
-        return stop.exit_code
-    except click.ClickException as error:
-        error.show()
-        return _failed(output, error.format_message(), ExitCode.USAGE)
-    except click.Abort:
-        raise KeyboardInterrupt from None
+def _in_utf8() -> None:
+    """Start again with UTF-8: paths and labels of Docker are UTF-8, whatever the locale is.
+
+    Python itself does so for the locales C and POSIX, unless PYTHONUTF8=0 and PYTHONCOERCECLOCALE=0 forbid it.
+    """
+    os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
 
 
 if __name__ == "__main__":

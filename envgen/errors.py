@@ -1,6 +1,6 @@
 """The errors that a user sees: what, where, what to do; an exit code for each class.
 
-Only ``envgen.__main__`` turns them into output and an exit code.
+Only ``envgen.cli.program`` turns them into output and an exit code.
 """
 
 from __future__ import annotations

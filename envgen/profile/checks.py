@@ -33,6 +33,7 @@ DERIVED: Mapping[str, str] = {
     **dict.fromkeys(("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"), "gpu"),
     **dict.fromkeys(("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT"), "network.ca_certificates"),
 }
+OWN_BIN = "/opt/envgen/bin"  # of the image, first in its PATH
 # compile-gate's switches -> what it understands; it ignores any other value.
 GATE: Mapping[str, tuple[str, str]] = {
     "ENVGEN_GATE": ("off", "off, or leave it out"),
@@ -264,6 +265,9 @@ def _env(report: Report) -> None:
         if key:
             hint = _THREADS if name.endswith("NVCC_THREADS") else f"use the key {key}"
             report.problem((*path, name), f"envgen sets {name} itself", hint, at_key=True)
+        elif name == "PATH" and path[0] != "sources" and OWN_BIN not in value.split(":"):
+            message = f"without {OWN_BIN} no container would find envgen-install, envgen-env and compile-gate"
+            report.problem((*path, name), message, f"PATH: {OWN_BIN}:{value}")
         elif name in GATE:
             pattern, meaning = GATE[name]
             if not re.fullmatch(pattern, value):

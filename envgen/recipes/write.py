@@ -144,14 +144,16 @@ def _scalar(text: str) -> str:
 
 
 def added(text: str, lines: str) -> str:
-    """The project file with the lines of a profile after its last profile."""
+    """The project file with the lines of a profile after its last profile, and the line ends of the file."""
     place = _profiles(text)
     if place is None:
         raise RefusedError("`profiles` is not a block mapping with a profile in it", hint="write the first one by hand")
     _, end = place
     at = text.find("\n", end)
     before, after = (text, "") if at < 0 else (text[: at + 1], text[at + 1 :])
-    return f"{before}{'' if before.endswith(chr(10)) else chr(10)}\n{lines}{after}"
+    newline = "\r\n" if "\r\n" in text else "\n"
+    new = ("" if before.endswith("\n") else "\n") + "\n" + lines
+    return before + new.replace("\n", newline) + after
 
 
 def indent_of(text: str) -> int:

@@ -151,6 +151,18 @@ def test_a_volume_of_a_folder_that_moved_goes_with_it(first: Project) -> None:
     assert f"volume {volume} removed" in moved.envgen("down", "--volumes").out
 
 
+def test_a_folder_with_letters_in_a_locale_without(first: Project) -> None:
+    moved = Project(first.root.rename(first.root.with_name("\u00fc")), first.name)
+    moved.envgen("build")
+    moved.envgen("up", "web")
+    env = {**os.environ, "LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    for verb in ("ps", "stop", "down"):
+        argv = [sys.executable, "-m", "envgen", verb]
+        done = subprocess.run(argv, cwd=moved.root, env=env, capture_output=True, check=False, timeout=300)
+        assert done.returncode == 0 and b"web" in done.stdout, done
+    assert containers(first.name) == set()
+
+
 def test_a_checkout_that_moved(first: Project) -> None:
     first.envgen("build")
     first.envgen("up", "web")

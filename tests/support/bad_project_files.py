@@ -364,6 +364,11 @@ dev(
     ("envgen sets HF_HOME", "use the key caches.huggingface.path"),
 )
 dev("a reserved name of a variable", "    env: {g: {⟦ENVGEN_X: 1}}\n", ("are reserved", ""))
+dev(
+    "PATH without envgen's commands",
+    "    services: {s: {command: [x], env: {PATH: ⟦/app:/usr/bin}}}\n",
+    ("without /opt/envgen/bin", "PATH: /opt/envgen/bin:/app:/usr/bin"),
+)
 dev("derived in a service", "    services: {s: {command: [x], env: {⟦MAX_JOBS: 4}}}\n", ("envgen sets MAX_JOBS", ""))
 dev("variable name", "    env: {g: {⟦A-B: 1}}\n", ("'A-B' is not a valid name", "letters, digits and underscores"))
 dev("variable without value", "    env: {g: {A: ⟦~}}\n", ("has no value", 'write ""'))

@@ -154,6 +154,7 @@ def _import_all() -> None:
 def _main() -> None:
     sys.path.pop(0)  # this folder
     import envgen.__main__ as program
+    import envgen.cli.program  # noqa: F401 - and all that it imports
 
     _import_all()
     gc.freeze()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgen.__main__ import _streams, main
+from envgen.cli.program import _streams, main
 from envgen.errors import ProcessError
 from envgen.text import (
     KILLED,

@@ -282,8 +282,8 @@ def pull(session: Session) -> int:
 def down(session: Session, names: tuple[str, ...], volumes: bool, dry_run: bool) -> int:
     """Stop and remove the containers of each SERVICE (default: all of the profile).
 
-    Volumes stay, unless --volumes is given. A volume that another folder with this project's name created is removed
-    only after you confirm (otherwise exit code 6).
+    Without SERVICE, those that `envgen run` has started end, too. Volumes stay, unless --volumes is given. A volume
+    that another folder with this project's name created is removed only after you confirm (otherwise exit code 6).
 
     \b
     Examples:

@@ -169,6 +169,18 @@ def test_only_lines_are_added_and_nothing_without_a_yes(project: Path, capsys: p
     assert after[:start] + after[end:] == before + "# the end\n"
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("last", [True, False])
+def test_the_line_ends_of_the_file_stay(project: Path, end: str, last: bool) -> None:
+    file = project / "envgen.yaml"
+    text = file.read_text().removesuffix("\n") + "\n" * last
+    file.write_bytes(text.replace("\n", end).encode())
+    assert main(["recipe", "add", "gpt-oss-20b", "--yes", "--name", "small"]) == 0
+    after = file.read_bytes()
+    assert after.startswith(text.replace("\n", end).encode()) and b"small" in after
+    assert after.count(b"\r\n") == (after.count(b"\n") if end == "\r\n" else 0)
+
+
 def test_vllm_projects_format() -> None:
     found = read_recipe(VLLM, "models/org/Model.yaml")
     assert (found.name, found.repo, found.release) == ("model-nvfp4", "org/Model-NVFP4", "0.20.0")

@@ -1,0 +1,167 @@
+"""main(): the only place that turns errors into output and exit codes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator, Sequence
+from typing import TextIO, cast
+
+import click
+
+from envgen import files
+from envgen.cli import run
+from envgen.errors import EnvgenError, ExitCode, Output, RefusedError, as_annotations, document, without_echo
+from envgen.redact import hidden_values
+from envgen.text import SafeStream, hide, reason_of
+
+
+def _report_defect(error: BaseException) -> int:
+    """Report a bug of envgen, with the traceback in a file. Returns the exit code."""
+    if os.environ.get("ENVGEN_DEBUG"):
+        traceback.print_exception(error)
+        return ExitCode.INTERNAL
+    details = "set ENVGEN_DEBUG=1 to see where"
+    with contextlib.suppress(OSError):  # no space
+        with tempfile.NamedTemporaryFile("w", prefix="envgen-defect-", suffix=".txt", delete=False) as file:
+            traceback.print_exception(error, file=file)
+        details = file.name
+    print(f"envgen: internal error: {type(error).__name__}: {error}\n  details: {details}", file=sys.stderr)
+    return ExitCode.INTERNAL
+
+
+def _drop(stream: TextIO) -> None:
+    """Whatever is still in the stream's buffer goes nowhere: Python's flush at exit must not fail, too (code 120)."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+class _Messages(SafeStream):
+    """Standard error: a full disk or a missing reader changes no result and no exit code."""
+
+    def write(self, text: str) -> int:
+        with self._losing():
+            super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._losing():
+            self.raw.flush()
+
+    @contextlib.contextmanager
+    def _losing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            _drop(self.raw)
+
+
+class _Results(SafeStream):
+    """Standard output: results that cannot be written are a RefusedError, not an ``OSError``."""
+
+    _lost = ""
+
+    def write(self, text: str) -> int:
+        with self._recording_loss():
+            return super().write(text)
+
+    def flush(self) -> None:
+        """Raises RefusedError, also for an earlier write that failed."""
+        with self._recording_loss():
+            self.raw.flush()
+        if self._lost:
+            raise RefusedError(self._lost)
+
+    @contextlib.contextmanager
+    def _recording_loss(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            _drop(self.raw)
+            if isinstance(error, BrokenPipeError):
+                raise
+            self._lost = f"standard output cannot be written: {reason_of(error).lower()}"
+            raise RefusedError(self._lost) from None
+
+
+@contextlib.contextmanager
+def _streams() -> Iterator[None]:
+    """Replaces the standard streams; opens closed ones (`>&-`), whose numbers a file would get."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_WRONLY if number == 2 else os.O_RDONLY)  # the lowest free number: this one
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = cast(TextIO, _Results(sys.stdout)), cast(TextIO, _Messages(sys.stderr))
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        sys.stdout, sys.stderr = before
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the program and return its exit code (docs/troubleshooting.md)."""
+    with _streams():
+        hide(hidden_values(os.environ))
+        return _main(argv)
+
+
+def _main(argv: Sequence[str] | None) -> int:
+    output = Output()
+    try:
+        return _run(argv, output)
+    except EnvgenError as error:
+        error.problems = without_echo(error.problems, sys.argv[1:] if argv is None else argv)
+        place = error.problems[0].place
+        # Editors find a place only where it begins the line.
+        print(error if place and place.line else f"envgen: {error}", file=sys.stderr)
+        for line in as_annotations(error.problems):
+            print(line, file=sys.stderr)
+        return _failed(output, error, error.exit_code)
+    except KeyboardInterrupt as error:
+        reason = str(error) or "interrupted"
+        print(f"envgen: {reason}", file=sys.stderr)
+        return _failed(output, reason, ExitCode.INTERRUPTED)
+    except BrokenPipeError:
+        return ExitCode.OK  # `envgen ... | head`: the reader left
+    except OSError as error:
+        if isinstance(error, ConnectionError | TimeoutError | socket.gaierror):
+            return _failed(output, error, _report_defect(error))  # a bug: the raiser owes a message
+        print(f"envgen: {files.trouble(error)}", file=sys.stderr)
+        return _failed(output, files.trouble(error), ExitCode.REFUSED)
+    except Exception as error:
+        return _failed(output, f"internal error: {type(error).__name__}: {error}", _report_defect(error))
+
+
+def _failed(output: Output, error: BaseException | str, code: int) -> int:
+    """Print a failure as the JSON document with --json. Returns ``code``."""
+    if output.json and not output.printed:
+        with contextlib.suppress(OSError, RefusedError):  # standard output may have failed
+            print(json.dumps(document(error, code), indent=2, sort_keys=True), flush=True)
+    return code
+
+
+def _run(argv: Sequence[str] | None, output: Output) -> int:
+    """The command line, with click's own errors printed."""
+    try:
+        code = run(argv, output)
+        sys.stdout.flush()
+        return code
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.ClickException as error:
+        error.show()
+        return _failed(output, error.format_message(), ExitCode.USAGE)
+    except click.Abort:
+        raise KeyboardInterrupt from None
