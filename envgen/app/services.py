@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from envgen.app.places import place_of, places, rendered
 from envgen.app.predict import ask_release
 from envgen.app.session import Session, with_running_variant
 from envgen.deployment import Deployment, known_service
+from envgen.doctor import collect
 from envgen.engine.endpoint import require_plugin
 from envgen.engine.process import in_background
 from envgen.engine.values import Container
@@ -36,6 +38,7 @@ from envgen.patches.checkout import lacking
 from envgen.profile.model import GpuMode, Profile
 from envgen.serve import preflight
 from envgen.serve.differences import differences, keep_moment, missing_here, recreate_refused
+from envgen.serve.edits import edits_by_diff, edits_inside
 from envgen.serve.launch import Launcher, Started, what_next
 from envgen.serve.preflight import PreflightError
 from envgen.serve.readiness import Answer
@@ -72,6 +75,7 @@ def again(verb: str, session: Session, service: str, timeout: int | None) -> tup
         here = rendered(varied.deployment())
     profile = here.profile
     preflight.check_again(here, container)  # before a running one is stopped
+    _tell_edits(here, service, [container])
     progress(f"  {verb}ing {container.name}")
     done = here.compose.run(verb, service, check=False)
     if done.code:
@@ -84,7 +88,31 @@ def again(verb: str, session: Session, service: str, timeout: int | None) -> tup
             hint = f"to create the container anew: {hint}"
         raise ServiceError(f"{service} was not started: {reason}", hint=hint)
     launcher = Launcher(here, service, progress, bundle_writer((here,), service))
-    return profile, launcher.await_ready(container, timeout)
+    with _old_container(here, service, container):
+        return profile, launcher.await_ready(container, timeout)
+
+
+def _tell_edits(here: Deployment, service: str, kept: Sequence[Container]) -> None:
+    """Print which files of packages were changed in a running container that is kept."""
+    for edits in (edits_inside(here.engine, one, collect.program(here.profile)) for one in kept):
+        if edits.count:
+            anew = f"envgen up {service} {here.profile.chosen_variant} --recreate"
+            progress(f"  note: {edits.were_changed} of {service}, and stay so: {edits}; a new container: {anew}")
+
+
+@contextlib.contextmanager
+def _old_container(here: Deployment, service: str, kept: Container) -> Iterator[None]:
+    """Where an older container does not start: add what was changed in its files, and the command for a new one."""
+    try:
+        yield
+    except ServiceError as failed:
+        progress("  comparing the container's packages with its image")
+        edits = edits_by_diff(here.engine, kept)
+        if edits.count:
+            anew = f"envgen up {service} {here.profile.chosen_variant} --recreate"
+            changed = Problem(f"{edits.were_changed}: {edits}", hint=f"{anew}  (a new container, as the image has it)")
+            failed.problems = (*failed.problems, changed)
+        raise
 
 
 def _never(_question: str) -> bool:
@@ -301,17 +329,25 @@ def begin(
 
 def _begin_here(checked: Checked, wait: bool, timeout: int | None, recreate: bool) -> Starting:
     """Start it on this engine; wait in the background."""
-    keep = bundle_writer((checked.here,), checked.service)
-    launcher = Launcher(checked.here, checked.service, progress, keep, recreate=recreate)
+    here, service = checked.here, checked.service
+    if checked.found.running and not (recreate or checked.differing):
+        _tell_edits(here, service, [checked.found.running])
+    launcher = Launcher(here, service, progress, bundle_writer((here,), service), recreate=recreate)
     try:
         begun = launcher.begin()
     except KeyboardInterrupt:
         if launcher.created:
             _left(checked)
         raise
+    is_old = not begun.created
+
+    def finish() -> Started:
+        with _old_container(here, service, begun.container) if is_old else contextlib.nullcontext():
+            return launcher.finish(begun, future.result)
+
     ready = _done(Awaited(Answer(True)))
     future = in_background(lambda: launcher.wait(begun.container.id, timeout)) if wait else ready
-    return Starting(checked, future, lambda: launcher.finish(begun, future.result))
+    return Starting(checked, future, finish)
 
 
 def _done(value: T) -> Future[T]:

@@ -46,6 +46,7 @@ from envgen.patches.checkout import added, lacking
 from envgen.profile.model import Profile
 from envgen.render import environment as promised
 from envgen.render.plan import wheel_folder
+from envgen.serve.edits import Edits, edits_inside
 from envgen.serve.preflight import holders
 
 PROGRAM = run.Program("probe/facts")
@@ -289,6 +290,7 @@ def gather(subject: Subject) -> tuple[Context, list[Finding]]:
         for one in containers
         if one.state == "running" and profile.sources
     }
+    comparing = in_background(lambda: edits_inside(engine, container, python)) if container is not None else None
     facts = _look(subject, service, containers)
     is_alone = probing is None and subject.throw_away and facts["image"] is not None
     if probing is not None and container is not None:
@@ -299,9 +301,11 @@ def gather(subject: Subject) -> tuple[Context, list[Finding]]:
         probe, trouble = ask(inside, python, _request(subject, service, label, targets))
     # Where the engine went away, nothing is waited for.
     running = tuple(_in_time(looking[one.id], one) for one in containers if one.id in looking and trouble is None)
+    edits = comparing.result() if comparing and trouble is None else Edits()
     return Context(
         profile, service, project_file=subject.project_file, container=container, probe=probe, trouble=trouble,
-        is_throw_away=is_alone, asked=asked, running=running, **facts,
+        is_throw_away=is_alone, asked=asked, running=running, edits=edits,
+        **facts,
     ), []  # fmt: skip
 
 

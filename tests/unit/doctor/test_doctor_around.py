@@ -544,6 +544,9 @@ class FakeEngine:
     def volume(self, name: str) -> str | None:
         return None
 
+    def inspect(self, name: str) -> dict[str, Any]:
+        return {"Created": "2026-01-01T00:00:00.123456789Z"}
+
     def exec(self, container_id: str, argv: list[str], stdin: bytes = b"", **_given: Any) -> ExecResult:
         self.asked.append(argv)
         line = b"\nMARK " + json.dumps({"answer": recording("hook")}).encode() + b"\n"
@@ -564,7 +567,7 @@ def test_gather(make: Make, tmp_path: Path) -> None:
     assert context.host is not None
     assert context.env["CUDA_HOME"] == "/usr/local/cuda"
     assert context.digest
-    assert [argv[:2] for argv in engine.asked] == [["python3", "-c"]] * 2  # the probe, and what runs
+    assert [argv[:2] for argv in engine.asked] == [["python3", "-c"]] * 3  # the probe, what runs, what was edited
 
 
 def test_an_engine_that_goes_while_the_probe_runs(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
