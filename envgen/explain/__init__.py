@@ -26,6 +26,7 @@ from typing import Any
 
 import yaml
 
+from envgen.explain.first import First, first_exception
 from envgen.text import shorten
 
 # Prefixes of a line: `#12 34.5 ` of a build, `serve-1  | ` of Compose, `(EngineCore_DP0 pid=17) ` of vLLM (two of them
@@ -175,6 +176,10 @@ class Circumstances:
     facts: Mapping[str, str] = field(default_factory=dict)
     tags: frozenset[str] = frozenset()
 
+    def beside(self, first: First | None) -> Circumstances:
+        """The same with the package that raised the first exception, for rules that find no other."""
+        return replace(self, facts={"package": first.package, **self.facts}) if first and first.package else self
+
 
 _OPPOSITE = {"build": "server", "server": "build", "mounted": "installed", "installed": "mounted"}
 UNKNOWN = Circumstances()
@@ -277,6 +282,7 @@ def _search(
         place = -1 if any(text in line for text in never) else pattern.find(line)
         if place >= 0:
             first = max(0, min(place - 60, end - begin - SHOWN))  # of a long line, the part around the match
+            first = line.find(" ", first, place) + 1 or first if first else 0
             match = pattern.expression.search(block[begin:end]) if pattern.expression else None
             named = {name: value for name, value in match.groupdict().items() if value} if match else {}
             return begin, block[begin:end][first : first + SHOWN].strip(), named
@@ -298,7 +304,9 @@ _OF_MEMORY = {*OUT_OF_MEMORY.values(), "cuda_memory", "driver_memory", "jit_memo
 def cause_of(lines: Sequence[str], known: Circumstances = UNKNOWN, *, service: bool = False) -> Explanation | None:
     """The cause of a failure from its output; None if no rule matches. ``service``: of a service, not of a build."""
     kind = "serve" if service else "build"
-    known = replace(known, failed=True, tags=known.tags | {"server" if service else "build"})
+    known = replace(
+        known.beside(first_exception(lines)), failed=True, tags=known.tags | {"server" if service else "build"}
+    )
     return likeliest(classify(lines, kind=kind, known=known), known, kind=kind)
 
 

@@ -61,6 +61,11 @@ class First:
     component: str = ""
 
     @property
+    def package(self) -> str:
+        """``component`` without the version."""
+        return self.component.partition(" ")[0]
+
+    @property
     def is_consequence(self) -> bool:
         """Whether it only says that another process or task has failed."""
         return bool(_WRAPPER.search(self.text))

@@ -74,7 +74,7 @@ class Reader:
     def report(self, known: Circumstances = UNKNOWN) -> Report:
         """What was found. ``known``: what is known beside the log."""
         first = self._tracker.first
-        known = replace(known, failed=known.failed or self._tracker.raised)
+        known = replace(known.beside(first), failed=known.failed or self._tracker.raised)
         doing = [words for line, words in self._doing if first and line <= first.line]
         phase = doing[-1] if doing else ""
         return Report(self._lines, self._skipped, self._classifier.found(known), first, phase)

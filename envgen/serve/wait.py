@@ -132,6 +132,7 @@ def own_code(container: Container) -> int:
 
 class Phase(Enum):
     START = "start"
+    ARGUMENTS = "arguments"  # only of a program that refuses them
     WEIGHTS = "weights"
     COMPILE = "compile"
     ANSWER = "answer"
@@ -140,6 +141,7 @@ class Phase(Enum):
 # What the server is doing, as a continuation of "serve: ".
 DOING: Mapping[Phase, str] = {
     Phase.START: "starting",
+    Phase.ARGUMENTS: "reading its arguments",
     Phase.WEIGHTS: "loading weights",
     Phase.COMPILE: "compiling, capturing graphs",
     Phase.ANSWER: "waiting for its first answer",
@@ -163,6 +165,7 @@ PHASE_LINES: tuple[tuple[str, Phase | None, _Detail], ...] = (
 )
 # vLLM puts "(EngineCore pid=69) " in front of the lines of its processes.
 _SPEAKER = re.compile(r"^\(\w+ pid=\d+\) ")
+_REFUSED = re.compile(r"^[\w./ -]{1,80}: error: ")  # the last line of argparse, after the usage
 
 
 class Progress:
@@ -176,12 +179,19 @@ class Progress:
         """The program was restarted: begin again."""
         self.phase = Phase.START
         self.detail = ""
+        self._in_usage = False
         self._since = self._clock()
         self._spent: dict[Phase, float] = {}
 
     def feed(self, line: str) -> None:
         """Read one line of the log."""
         line = _SPEAKER.sub("", line.rsplit("\r", 1)[-1])
+        if line.startswith("usage: ") or (self._in_usage and line.startswith(" ")):
+            self._in_usage = True  # it lists flags: --enable-flashinfer-autotune
+            return
+        if self._in_usage and _REFUSED.match(line):
+            self._enter(Phase.ARGUMENTS)
+        self._in_usage = False
         for pattern, phase, detail in PHASE_LINES:
             if found := re.search(pattern, line[:2000]):
                 if phase is not None and self.phase is not Phase.ANSWER:
@@ -213,7 +223,7 @@ class Progress:
 
     def overdue(self) -> str:
         """A sentence if the phase exceeds its limit, else ""."""
-        limit = getattr(self._limits, self.phase.value)
+        limit = getattr(self._limits, self.phase.value, None)
         if limit is None or self.took()[self.phase.value] <= limit.seconds:
             return ""
         return f"{self.words()} for more than {limit.seconds} s (ready.phases.{self.phase.value})"

