@@ -119,9 +119,9 @@ def _log_patterns(here: Report, service: Service) -> None:
         return
     if ready.model is not None and ready.port is None:
         here.problem("ready", "model without port", "add the container's HTTP port", at_key=True, whole=True)
-    if ready.expect_text is not None and ready.model is None and not here.is_broken("ready.model"):
-        hint = "add ready.model, a name that /v1/models lists" + ("" if ready.port else ", and ready.port")
-        here.problem("ready.expect_text", "no prompt is completed: there is no ready.model", hint, at_key=True)
+    if ready.expect_text is not None and service.http_port is None and not here.is_broken("ready.port"):
+        hint = "add ready.port, the port of the container that answers HTTP"
+        here.problem("ready.expect_text", "no prompt is completed: there is no ready.port", hint, at_key=True)
     for key, patterns in (("expect", ready.expect), ("forbid", ready.forbid)):
         for name, pattern in patterns.items():
             try:

@@ -322,13 +322,10 @@ def _service(profile: Profile, service: Service) -> Iterator[Unused]:
         hint = "add ready.model: the name that /v1/models lists"
         yield Unused(("health", "complete"), "no token is asked for: there is no ready.model", hint)
     if ready is not None:
-        if ready.port is None:
-            message = "nothing is asked: there is no ready.port"
+        if service.http_port is None:
+            message = "nothing is asked: no port is known to answer HTTP (ready.port)"
             yield Unused(("ready", "phases", "answer"), message)
             yield Unused(("ready", "prompt"), message)
-        elif ready.model is None:
-            hint = "add ready.model: the name that /v1/models lists"
-            yield Unused(("ready", "prompt"), "no prompt is completed: there is no ready.model", hint)
         for phase in fields_of(Phases):
             limit = getattr(ready.phases, phase)
             if limit is not None and limit.seconds >= ready.timeout.seconds:

@@ -153,8 +153,8 @@ VALUES: dict[str, tuple[Any, Any]] = {
 }
 
 
-def _asks_a_model(service: Service) -> bool:
-    return service.ready is not None and service.ready.model is not None
+def _asks(service: Service) -> bool:
+    return service.http_port is not None
 
 
 def _always(_service: Service) -> bool:
@@ -172,11 +172,11 @@ READ_LATER: Mapping[str, tuple[str, Callable[[Service], bool]]] = {
     "services.serve.ready.phases.start": ("`up`", _always),
     "services.serve.ready.phases.weights": ("`up`", _always),
     "services.serve.ready.phases.compile": ("`up`", _always),
-    "services.serve.ready.phases.answer": ("`up`", lambda one: one.ready is not None and one.ready.port is not None),
-    "services.serve.ready.model": ("`up` asks /v1/models for it", _asks_a_model),
+    "services.serve.ready.phases.answer": ("`up`", _asks),
+    "services.serve.ready.model": ("`up` asks /v1/models for it", _asks),
     "services.serve.ready.port": ("`up` asks it", _always),
-    "services.serve.ready.prompt": ("`up` completes it", _asks_a_model),
-    "services.serve.ready.expect_text": ("`up` looks for it", _asks_a_model),
+    "services.serve.ready.prompt": ("`up` completes it", _asks),
+    "services.serve.ready.expect_text": ("`up` looks for it", _asks),
     "services.serve.ready.expect.attention": ("`up` and doctor look for it in the log", _always),
     "services.serve.ready.forbid.eager": ("`up` and doctor look for it in the log", _always),
     "services.serve.model.repo": ("`model pull`, where the command is no `vllm serve`", _always),
