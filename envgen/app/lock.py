@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
 from envgen.app.session import Session
 from envgen.deployment import Deployment
 from envgen.engine.client import connect
 from envgen.errors import LockError, Place, Problem, RefusedError
 from envgen.files import state_dir
-from envgen.lock.ask import Stale, Upgrade, checked, patched, stale
+from envgen.lock.ask import Stale, Upgrade, checked, patched, python_sets, stale
 from envgen.lock.model import (
     FILE_NAME,
     LOCAL,
@@ -51,13 +54,18 @@ def patch_locks(profiles: list[Profile], root: Path) -> dict[str, tuple[PatchLoc
 
 @dataclass(frozen=True)
 class Updated:
-    """The result of `envgen lock`. ``first``: nothing was locked before; ``left``: models that were not pinned."""
+    """The result of `envgen lock`.
+
+    ``first``: nothing was locked before. ``left``: models that were not pinned. ``named``: the packages that the
+    project file itself names; others are what these need.
+    """
 
     changes: Sequence[Change]
     notes: Sequence[str]
     written: bool
     first: bool
     left: Sequence[Problem] = ()
+    named: frozenset[str] = frozenset()
 
 
 def check(session: Session) -> dict[str, list[Stale]] | None:
@@ -91,7 +99,9 @@ def update(session: Session, names: tuple[str, ...], *, upgrade: bool, offline: 
             other.require_all()
         found = changes(facts(old), facts(outcome.lock))
         written = False if dry_run else save(root / FILE_NAME, outcome.lock)
-    return Updated(found, outcome.notes, written, not old.images, _problems_of(session, outcome.left))
+    words = (word for profile in profiles for one in python_sets(profile) for word in one.words)
+    named = frozenset(canonicalize_name(Requirement(word).name) for word in words)
+    return Updated(found, outcome.notes, written, not old.images, _problems_of(session, outcome.left), named)
 
 
 def _profiles(session: Session) -> tuple[list[Profile], list[Profile]]:

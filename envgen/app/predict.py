@@ -154,12 +154,17 @@ def places_of_variables(profile: Profile, service: str) -> dict[str, str]:
     return {**groups, **{name: f"services.{service}.env.{name}" for name in profile.services[service].env}}
 
 
-def unread(found: Prediction, profile: Profile) -> dict[str, str]:
-    """Variables that the release does not read: the key of each -> why, by the release's own list and modules."""
+def unread(found: Prediction, profile: Profile, *, known: bool = False) -> dict[str, str]:
+    """Variables that the release does not read: the key of each -> why, by the release's own list and modules.
+
+    ``known``: only those that other modules of the release read.
+    """
     if isinstance(found.answer, run.Failure):
         return {}
     release, places, told = found.answer.get("vllm") or {}, places_of_variables(profile, found.service), {}
     for one in found.answer.get("unread", ()):
+        if known and not one["readers"]:
+            continue
         if readers := one["readers"]:
             why = f"it was not read for this model and GPU; only {', '.join(readers)} read it"
         else:
@@ -264,7 +269,8 @@ def findings(found: Prediction, context: Context) -> list[Finding]:
         reported.append(ok(title, quantization=found.effective.get("quantization"), kv_cache=found.effective.get("kv")))
     elif chosen and not reported:
         reported.append(info(f"{name}: this release would choose {chosen}", "and could not be asked about the rest"))
-    for key, why in unread(found, profile).items():
+    # The check env.known has those that the release does not know at all.
+    for key, why in unread(found, profile, known=True).items():
         again = _again(name, context)
         reported.append(warning(f"{name}: {key} has no effect", why, "a variable that it reads", again, case="unread"))
     reported += [_not_asked(name, one, context) for one in judged.unasked]

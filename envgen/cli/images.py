@@ -93,8 +93,8 @@ class Display:
     def _name_of(self, step: Step) -> str:
         """What to show for a step; "" for one that is not worth a line."""
         kind, _, image = step.instruction.partition(" ")
-        if step.internal:
-            return ""
+        if step.internal:  # the last one writes gigabytes, without a word of its own
+            return "Exports the image" if step.name.startswith("exporting to ") else ""
         if kind == "FROM" and not step.failed:  # not when the image was already there
             return "" if step.ended and step.seconds < 0.1 else f"Base image {image}"
         return self._names.get(step.instruction, step.title if kind == "RUN" or step.failed else "")

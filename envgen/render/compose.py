@@ -50,6 +50,7 @@ def _head(profile: Profile) -> Iterable[str]:
         yield f"  and your own file, last:  -f {own_path(profile.compose.path)}"
     yield f"  docker compose {file} --profile '*' down"
     yield "ENVGEN_... variables hold what differs between machines; each has a default where one is possible."
+    yield "At most MAX_JOBS compilers; compile-gate starts each when a core and the memory that it needs are free."
     yield "Variables below x-env-passed come from the shell that starts a service; they are never stored."
 
 

@@ -61,7 +61,7 @@ def inputs_of(plan: Plan, files: Mapping[str, str]) -> dict[str, str]:
     if lock is not None:
         found |= {f"{LOCK}: git {name}": git.commit[:12] for name, git in lock.git.items()}
         found[LOCK] = _hidden(lock.digest)
-    found |= _grouped({path: digest for path, digest in files.items() if "/runtime/manifest.json" not in path})
+    found |= _grouped({path: digest for path, digest in files.items() if not _of_the_lock(path)})
     texts = {name: _text(value) for name, value in found.items()}
     return {name: texts[name] for name in sorted(texts) if texts[name]}
 
@@ -98,6 +98,11 @@ def _of_source(plan: Plan, name: str, source: Source) -> dict[str, object]:
     if built:
         found |= {f"install.inputs.{key}": f"{without_login(one.git)} {one.ref}" for key, one in install.inputs.items()}
     return found
+
+
+def _of_the_lock(path: str) -> bool:
+    """Whether a file only repeats the lock, which is an input of its own."""
+    return "/runtime/manifest.json" in path or "/locked/" in path
 
 
 def _grouped(files: Mapping[str, str]) -> dict[str, str]:

@@ -80,9 +80,15 @@ def _lock(session: Session, names: tuple[str, ...], how: Mapping[str, bool]) -> 
 
 
 def _changes(update: lock.Updated, dry_run: bool) -> Iterator[str]:
-    for change in update.changes:
-        if not change.name.endswith(" sha256") or change.before:
-            yield f"{change.name}: {change.after}" if update.first else str(change)
+    shown = [one for one in update.changes if not one.name.endswith(" sha256") or one.before]
+    if update.first:  # what other packages ask for is in the file, and in --json
+        named = update.named
+        indirect = [one for one in shown if " pip " in one.name and one.name.rpartition(" ")[2] not in named]
+        yield from (f"{one.name}: {one.after}" for one in shown if one not in indirect)
+        if indirect:
+            yield f"and {counted(len(indirect), 'package')} that these need"
+    else:
+        yield from map(str, shown)
     if dry_run:
         count = counted(len(update.changes), "input")
         progress(f"{count} would change" if update.changes else "nothing would change")

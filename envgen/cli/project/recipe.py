@@ -100,7 +100,11 @@ def _shown(recipe: Recipe, memory: Sequence[str]) -> Iterator[str]:
     yield from (f"  {key}: {visible(value)}" for key, value in facts.items() if value)
     yield from (f"  memory: {line}" for line in memory)
     for key, value in recipe.args.items():
-        yield f"  --{key} {visible(json.dumps(value) if isinstance(value, (dict, list)) else str(value))}"
+        if value not in (False, "false"):  # left out, as in a profile
+            shown = (
+                "" if value in (True, "true") else json.dumps(value) if isinstance(value, (dict, list)) else str(value)
+            )
+            yield f"  --{key} {visible(shown)}".rstrip()
     yield from (f"  {key}={visible(value)}" for key, value in recipe.env.items())
     yield from (f"  not placed: {visible(one)}" for one in recipe.left)
 

@@ -28,9 +28,10 @@ from envgen.text import counted, progress
 def command(session: Session, check: bool, stdout: bool, force: bool) -> int:
     """Write Dockerfiles, Compose files and .dockerignore from the project file.
 
-    Without --profile, for all profiles. envgen.local.yaml and ENVGEN_ variables are ignored, so that the files are the
-    same on every machine. Files that envgen did not write are overwritten only with --force. A rendered file that you
-    have edited is kept as FILE.orig. Files of a profile that no longer exists are removed.
+    Without --profile, for all profiles. envgen.local.yaml and ENVGEN_ variables are ignored, so that the files are
+    the same on every machine; what `up` uses with them is in .envgen/render/PROFILE. Files that envgen did not write
+    are overwritten only with --force. A rendered file that you have edited is kept as FILE.orig. Files of a profile
+    that no longer exists are removed.
 
     \b
     Examples:

@@ -59,7 +59,7 @@ def disk(_context: Context, host: Host) -> Finding | None:
     free, path = host.disk_free, host.disk_path
     if free is None:
         return None
-    cure, seen = Remedy("docker builder prune"), f"{free / GIB:.1f} GiB free below {path}"
+    cure, seen = Remedy("envgen prune, then docker builder prune"), f"{free / GIB:.1f} GiB free below {path}"
     wanted = f"{TIGHT // GIB} GiB for a build"
     if free < LITTLE:
         return error("Docker's disk is nearly full", seen, wanted, cure, case="full")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from packaging.utils import canonicalize_name, canonicalize_version
 
 from envgen.doctor import remedies
@@ -355,7 +357,11 @@ def flags(context: Context, probe: Probe) -> Judged:
     for one in flags.unknown:
         services = (name for name, each in context.profile.services.items() if one.flag in each.argv)
         service = next(services, context.service)
-        cure = remedies.line(f"services: {{{service}: {{args: {{{one.flag.lstrip('-')}: false}}}}}}")
+        old, described = one.flag.lstrip("-"), context.profile.services.get(service)
+        value = described.args.get(old) if described is not None else None
+        settings = {old: False, **({one.similar[0].lstrip("-"): value} if one.similar and value is not None else {})}
+        args = ", ".join(f"{name}: {json.dumps(each)}" for name, each in settings.items())
+        cure = remedies.line(f"services: {{{service}: {{args: {{{args}}}}}}}")
         wanted = " or ".join(one.similar) or "a flag that `vllm serve --help=all` lists"
         title = f"{one.flag} is unknown to {who}"
         yield error(title, f"services.{service}", wanted, cure, case="unknown", flag=one.flag)

@@ -70,6 +70,22 @@ def test_what_is_internal_is_shown_where_it_fails_and_a_command_without_a_name_a
     ]  # fmt: skip
 
 
+def test_the_export_of_an_image_is_shown_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It writes gigabytes, and BuildKit calls it a step of its own."""
+    now, out = [100.0], io.StringIO()
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    display = Display(NAMES, out)
+    one = step("exporting to image", status="exporting layers")
+    display.step(one)
+    now[0] += 40
+    display.tick()
+    one.ended, one.seconds = True, 41.0
+    display.step(one)
+    assert out.getvalue().splitlines() == [
+        "    … 40s  Exports the image: exporting layers", "    41.0s  Exports the image",
+    ]  # fmt: skip
+
+
 def test_a_plain_display_is_never_silent_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])

@@ -119,6 +119,15 @@ def test_a_shipped_recipe_shows_its_memory(name: str, capsys: pytest.CaptureFixt
     assert memory["room"] >= memory["sequence"] > 0 and memory["context_that_fits"] == memory["context"]
 
 
+def test_a_flag_without_a_value_is_shown_without_one(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "repo: some/model\nargs: {trust-remote-code: true, async-scheduling: false, max-num-seqs: 2}\n"
+    (project / "other.yaml").write_text(text, encoding="utf-8")
+    assert main(["recipe", "show", "other.yaml"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert "  --trust-remote-code" in shown and "  --max-num-seqs 2" in shown
+    assert not any("async-scheduling" in line for line in shown)
+
+
 def test_a_recipe_of_a_model_that_envgen_does_not_know_has_no_estimate(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests_render_make import encoding, mounted, profile, source
 
-from envgen.lock.model import EPOCH, GitLock, ImageLock, ProfileLock
+from envgen.lock.model import EPOCH, GitLock, ImageLock, Pinned, ProfileLock, PythonLock
 from envgen.profile.model import Apt, Build, Cache, DockerfileExtra, Input, Install, Origin, Pip, Profile, Service
 from envgen.profile.values import ContainerPath, CudaArchList, DockerLine, HostPath, ImageRef, WheelPin
 from envgen.render.inputs import LABEL, changed, label_of, read_label
@@ -139,6 +139,19 @@ def test_a_lock_names_the_commit_and_else_itself() -> None:
     now = locked("b" * 40, "https://two.example")
     assert list(map(str, changed(before, now))) == ["envgen.lock: git vllm: aaaaaaaaaaaa → bbbbbbbbbbbb"]
     assert list(map(str, changed(before, locked("a" * 40, "https://two.example")))) == ["envgen.lock changed"]
+
+
+def test_the_files_of_a_lock_are_no_cause_of_their_own() -> None:
+    """Nobody removed docker/profiles/...: the lock is gone."""
+    base = ImageLock("example.org/base:1", "sha256:" + "1" * 64, {}, "registry", EPOCH)
+    pins = {"uv": (Pinned("uv", "0.9.0", ("a" * 64,)),)}
+    python = {"linux/arm64": PythonLock("", "3.12.3", pins)}
+    lock = ProfileLock(base, {"vllm": GitLock(GIT.git or "", "v0.13.0", "a" * 40)}, {}, {}, python, {})
+    before = label_of(render_profile(BEFORE, lock).inputs)
+    named = [one.name for one in changed(before, render_profile(BEFORE).inputs)]
+    assert any(name.startswith("envgen.lock") for name in named) and not [
+        name for name in named if name.startswith("docker/")
+    ]
 
 
 def test_no_secret_is_in_the_label() -> None:
