@@ -19,7 +19,25 @@ from envgen.profile.checks import GATE
 from envgen.profile.load import Loaded, in_use, with_variant
 from envgen.profile.model import GpuMode, Origin, Phases, Profile, Service, Source
 from envgen.profile.shape import fields_of
-from envgen.profile.tree import DEFAULT, ENVIRONMENT, LIST, MAP, NULL, PROJECT, SET, VARIANT, Node, join_path
+from envgen.profile.tree import (
+    DEFAULT,
+    ENVIRONMENT,
+    LIST,
+    MAP,
+    NULL,
+    PROJECT,
+    SET,
+    VARIANT,
+    Node,
+    join_path,
+    label_of,
+    parse,
+    text_of,
+)
+from envgen.profile.tree import (
+    Source as Text,
+)
+from envgen.profile.values import own_path
 from envgen.text import first_of
 
 Path_ = tuple[str, ...]
@@ -72,6 +90,7 @@ def warnings(loaded: Loaded, names: Iterable[str], environ: Mapping[str, str] = 
         problems = _merged(problems)
         problems += [one for one, inside in idle[name] if not inside & lines]
         told += problems + _idle_options(loaded, actual[name], problems)
+        told += _overlay(loaded, actual[name].profile)
     return tuple(dict.fromkeys(sorted([*told, *unread(environ)], key=_rank)))
 
 
@@ -232,6 +251,29 @@ def _idle_options(loaded: Loaded, actual: _Case, told: Iterable[Problem]) -> lis
             later = [other for other in sets[sets.index(one) + 1 :] if other.path == one.path]
             why = "a later --set replaces it" if later else "the profile has this value without it"
             found.append(Problem(f"changes nothing: {why}", Place(one.node.source.label)))
+    return found
+
+
+def _overlay(loaded: Loaded, profile: Profile) -> list[Problem]:
+    """What of the user's own Compose file is merged into nothing; the file itself is valid."""
+    if profile.compose is None:
+        return []
+    path = loaded.project.root / own_path(profile.compose.path)
+    label = label_of(path)
+    top, _ = parse(Text(label, PROJECT, text_of(path, label)), foreign=True)
+    assert top is not None
+    services = top.items.get("services")
+    names = services.names if services is not None else []
+    if not names and not {one for one in top.names if not one.startswith("x-")} - {"services", "version"}:
+        return [Problem("it adds nothing to the rendered file", top.place(), "remove it, and `compose` of the profile")]
+    found = list[Problem]()
+    for name in names:
+        assert services is not None
+        near = difflib.get_close_matches(name, profile.services, 1)
+        if name not in profile.services and near:
+            place = services.items[name].key_place(f"services.{name}")
+            message = f"profile {profile.name} has no service {name}: this would be one of its own"
+            found.append(Problem(message, place, f"did you mean `{near[0]}`?"))
     return found
 
 

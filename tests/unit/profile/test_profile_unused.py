@@ -108,10 +108,27 @@ def test_an_option_that_changes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("services: {web: {mem_limit: 1g}}\n", []),
+        ("services: {sidecar: {image: a}}\n", []),
+        ("volumes: {v: {}}\n", []),
+        ("services: {}\n", ["it adds nothing to the rendered file"]),
+        ("x-note: {a: 1}\n", ["it adds nothing to the rendered file"]),
+        ("services: {wbe: {image: a}}\n", ["profile p has no service wbe: this would be one of its own"]),
+    ],
+)
+def test_a_compose_file_that_adds_nothing(tmp_path: Path, text: str, expected: list[str]) -> None:
+    (tmp_path / "over.yaml").write_text(text)
+    assert [one.partition(": ")[2] for one in told(tmp_path, HEAD + "    compose: over.yaml\n")] == expected
+
+
+@pytest.mark.parametrize(
     ("name", "hint"),
     [
         ("ENVGEN_BUILD_MAX_JOBS", "ENVGEN_BUILD__MAX_JOBS"),
         ("ENVGEN_VARIANT", "--variant"),
+        ("ENVGEN_GATE_MEMORY", "--set env.gate.ENVGEN_GATE_MEMORY="),
         ("ENVGEN_NAME", "write it into the file"),
         ("ENVGEN_PROFIL", "did you mean ENVGEN_PROFILE?"),
     ],
