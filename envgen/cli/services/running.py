@@ -414,8 +414,13 @@ def endings(rows: Sequence[dict[str, Any]], chosen: str) -> list[str]:
         if end and not end["asked"]:
             lines += ["", f"{'FAIL' if end['failed'] else 'note'}  {end['text']}"]
             lines += [f"      cause: {end['why']}"] if end["why"] else []
-            lines.append(f"      log:   envgen logs {chosen} {service}")
-            lines += [f"      fix:   envgen up {service} {chosen}"] if end["failed"] else []
+            if end["failed"]:
+                lines += [
+                    f"      more:  envgen explain {service} {chosen}",
+                    f"      fix:   envgen up {service} {chosen}",
+                ]
+            else:
+                lines.append(f"      log:   envgen logs {chosen} {service}")
     return lines
 
 

@@ -127,7 +127,7 @@ def test_a_server_that_ended_by_itself_fails(engine: StubEngine) -> None:
     assert shown.splitlines() == [
         "FAIL  web ended by itself at 2026-11-25T01:02:03Z, with exit code 0",
         "      cause: first exception: ValueError: no",
-        "      log:   envgen logs --profile prod web",
+        "      more:  envgen explain web --profile prod",
         "      fix:   envgen up web --profile prod",
     ]
     done = invoke("ps", "--json")

@@ -1,0 +1,162 @@
+"""How a real vLLM ends, and what `ps`, `status`, `doctor`, `explain` and Docker's restart make of it.
+
+The table of docs/serving.md (When a server ends), row by row, with one container. Two of its starts load the model; the
+others end while vLLM starts.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from cpu_server import CpuServer
+from projects import docker
+
+from envgen.engine.client import Engine
+from envgen.engine.values import Container
+from envgen.serve.crash import processes
+from envgen.serve.ended import STARTS
+
+pytestmark = pytest.mark.engine
+
+NAME = "ends"
+
+
+def service(port: int) -> dict[str, Any]:
+    """A server with an engine and a worker of its own, as on a GPU."""
+    return {
+        "command": ["python3", "-m", "vllm.entrypoints.openai.api_server"],
+        "args": {
+            "model": "/models/tiny", "served-model-name": "tiny", "port": 8000, "dtype": "bfloat16",
+            "max-model-len": 128, "enforce-eager": True, "kv-cache-memory-bytes": 64 << 20,
+        },
+        "env": {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"},
+        "ports": [f"127.0.0.1:{port}:8000"],
+        "ready": {"port": 8000, "timeout": "600s"},  # the model is the one that it lists
+        "restart": "on-failure:2",
+    }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Ends:
+    """The server of these tests."""
+
+    server: CpuServer
+    engine: Engine
+    port: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.server.project.name}-cpu-{NAME}-1"
+
+    @property
+    def container(self) -> Container:
+        found = self.engine.container(self.name)
+        assert found is not None
+        return found
+
+    def kill(self, title: str) -> None:
+        """SIGKILL to the process whose name contains ``title``."""
+        (pid,) = [one.pid for one in processes(self.engine, self.container.id) if title in one.name]
+        docker("exec", self.name, "sh", "-c", f"kill -KILL {pid}")
+
+    def until(self, true: Callable[[Container], bool], seconds: float = 60) -> None:
+        deadline = time.monotonic() + seconds
+        while not true(self.container):
+            assert time.monotonic() < deadline, f"{self.container.state}\n{self.log[-3000:]}"
+            time.sleep(0.2)
+
+    @property
+    def log(self) -> str:
+        return self.engine.logs(self.container.id, tail=3000)
+
+    def loads(self) -> None:
+        """Wait until vLLM of the newest start has read its arguments, and has loaded nothing yet."""
+        self.until(lambda _: "non-default args" in self.log.rpartition(STARTS)[2], 240)
+
+    def answers(self) -> None:
+        def healthy(_: Container) -> bool:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=5) as reply:
+                    return bool(reply.status == 200)
+            except OSError:
+                return False
+
+        self.until(healthy, 600)
+
+    def said(self, text: str, *, failed: bool, case: str, rule: str = "") -> None:
+        """All commands say the same of it: the exit code, the words, doctor's finding, and the rule of `explain`."""
+        project, code = self.server.project, 1 if failed else 0
+        shown = project.envgen("ps", "-p", "cpu", code=code).out
+        (line,) = [one for one in shown.splitlines() if one[:4] in ("FAIL", "note")] or [""]
+        assert text in line and line.startswith("FAIL") is failed
+        (row,) = [one for one in project.envgen("ps", "-p", "cpu", "--json", code=code).json if one["service"] == NAME]
+        assert row["ended"]["failed"] is failed and row["ended"]["rule"] == rule
+        assert line in project.envgen("status", "-p", "cpu", code=code).out
+        # The other server of the profile runs: doctor must not look at that one alone.
+        found = project.envgen("doctor", "-p", "cpu", "--json", code=code).json["findings"]
+        mine = [one for one in found if NAME in one["title"] and one["evidence"].get("case", "") == case]
+        assert mine and (mine[0]["severity"] == "error") is failed
+        if failed:
+            assert self.server.project.envgen("explain", NAME, "-p", "cpu", "--json", code=1).json
+
+
+@pytest.fixture(scope="module")
+def ends(cpu_server: CpuServer, engine: Engine) -> Iterator[Ends]:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = int(sock.getsockname()[1])
+    cpu_server.write_local({NAME: service(port)})
+    cpu_server.restore()
+    found = Ends(cpu_server, engine, port)
+    yield found
+    docker("rm", "-f", found.name, check=False)
+    cpu_server.write_local()
+
+
+def test_each_end_of_a_real_server(ends: Ends) -> None:
+    up = ends.server.project.envgen("up", NAME, "-p", "cpu").out
+    assert f"{NAME} is ready after" in up and "completed 'The capital of France is'" in up  # without ready.model
+
+    # Killed: its engine. vLLM ends with 0, and Docker starts it again.
+    ends.kill("EngineCor")
+    ends.until(lambda one: one.restarts == 1 and one.running)
+    ends.said(f"{NAME} was restarted 1 time by Docker", failed=False, case="restarted", rule="engine_dead")
+
+    # Its worker.
+    ends.answers()
+    ends.kill("Worker")
+    ends.until(lambda one: one.restarts == 2 and one.running)
+    ends.said(f"{NAME} was restarted 2 times by Docker", failed=False, case="restarted", rule="engine_dead")
+
+    # Its API server, and Docker has started it often enough.
+    ends.loads()
+    (server,) = [one for one in processes(ends.engine, ends.container.id) if one.parent == 1]
+    children = [one for one in processes(ends.engine, ends.container.id) if one.parent == server.pid]
+    docker("exec", ends.name, "sh", "-c", f"kill -KILL {children[0].pid}")
+    ends.until(lambda one: one.state == "exited")
+    assert ends.container.exit_code == 137
+    ends.said("(SIGKILL, not for its memory limit)", failed=True, case="died", rule="killed")
+
+    # `docker stop`, and `docker kill`: neither is started again.
+    docker("start", ends.name)
+    ends.loads()
+    docker("stop", ends.name)
+    ends.said("", failed=False, case="")
+    docker("start", ends.name)
+    ends.loads()
+    docker("kill", ends.name)
+    ends.said("(SIGKILL, not for its memory limit)", failed=True, case="died", rule="killed")
+
+    # Its memory limit.
+    docker("update", "--restart", "no", "--memory", "300m", "--memory-swap", "300m", ends.name)
+    docker("start", ends.name)
+    ends.until(lambda one: one.state == "exited", 240)
+    assert ends.container.oom_killed
+    ends.said(f"{NAME} was killed at", failed=True, case="died", rule="out_of_memory")
+    assert "because memory ran out" in ends.server.project.envgen("ps", "-p", "cpu", code=1).out
