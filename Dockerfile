@@ -1,5 +1,5 @@
 # Written by `envgen render` from profile prod. Edits here are lost: change the project file.
-# Of the lines below: 753ecebdfcd9.
+# Of the lines below: 676f08d72e10.
 # vLLM and FlashInfer from released wheels, on NVIDIA's CUDA image
 # Without envgen:  docker buildx build -f Dockerfile -t mxfp4:prod .
 #   --secret id=ca_certificates,src=FILE   a company's CA certificates, for the build's downloads; no layer keeps them
@@ -92,8 +92,8 @@ LABEL dev.envgen.project="mxfp4" \
     dev.envgen.profile="prod" \
     dev.envgen.lock="" \
     org.opencontainers.image.base.name="nvcr.io/nvidia/cuda:13.0.2-devel-ubuntu24.04" \
-    dev.envgen.inputs="apt.runtime=curl%20ninja-build base.apt=python3%20python3-dev%20python3-pip base.image=nvcr.io/nvidia/cuda:13.0.2-devel-ubuntu24.04 base.python=python3 cuda.arch_list=12.1a cuda.home=/usr/local/cuda docker/build/apt-install=#a074dfbc docker/build/bootstrap=#cf21d299 docker/build/fetch=#b15e6f59 docker/build/protect=#a4e9864c docker/runtime/bin/compile-gate=#fb9fd50d docker/runtime/bin/entrypoint=#7339c0f9 docker/runtime/bin/envgen-env=#48dc745e docker/runtime/bin/envgen-health=#773339f4 docker/runtime/bin/envgen-install=#f534796c docker/runtime/lib/memory-guard=#283750a3 docker/runtime/lib/pip-install=#d348c9c9 docker/runtime/lib/record-env=#9e421dce docker/runtime/lib/server=#3995d4f2 docker/runtime/lib/with-index=#b1cf40b6 docker/runtime/lib/with-network=#cdeaccbe pip.deps=cuda-python>%3D13,<14 pip.protect=torch%20torchvision%20torchaudio%20triton%20flash-attn pip.tools=llama-benchy%3D%3D0.4.0 sources.flashinfer.distribution=flashinfer-python sources.flashinfer.install.dependencies=true sources.flashinfer.origin.wheel=flashinfer-python sources.vllm.distribution=vllm sources.vllm.install.dependencies=true sources.vllm.origin.wheel=vllm%3D%3D0.33.0 tiktoken.directory=/workspace/tiktoken_encodings tiktoken.encodings.cl100k_base=#77ac79ed tiktoken.encodings.o200k_base=#e3b72022 working_dir=/workspace" \
-    dev.envgen.render="a81ba8a72d7ffefd216798b4f4f2a1c150d11585ff8b9eefce1e46f83ba15f21"
+    dev.envgen.inputs="apt.runtime=curl%20ninja-build base.apt=python3%20python3-dev%20python3-pip base.image=nvcr.io/nvidia/cuda:13.0.2-devel-ubuntu24.04 base.python=python3 cuda.arch_list=12.1a cuda.home=/usr/local/cuda docker/build/apt-install=#a074dfbc docker/build/bootstrap=#cf21d299 docker/build/fetch=#b15e6f59 docker/build/protect=#a4e9864c docker/runtime/bin/compile-gate=#fb9fd50d docker/runtime/bin/entrypoint=#7339c0f9 docker/runtime/bin/envgen-env=#48dc745e docker/runtime/bin/envgen-health=#773339f4 docker/runtime/bin/envgen-install=#f534796c docker/runtime/lib/memory-guard=#46e6ea11 docker/runtime/lib/pip-install=#d348c9c9 docker/runtime/lib/record-env=#9e421dce docker/runtime/lib/server=#3995d4f2 docker/runtime/lib/with-index=#b1cf40b6 docker/runtime/lib/with-network=#cdeaccbe pip.deps=cuda-python>%3D13,<14 pip.protect=torch%20torchvision%20torchaudio%20triton%20flash-attn pip.tools=llama-benchy%3D%3D0.4.0 sources.flashinfer.distribution=flashinfer-python sources.flashinfer.install.dependencies=true sources.flashinfer.origin.wheel=flashinfer-python sources.vllm.distribution=vllm sources.vllm.install.dependencies=true sources.vllm.origin.wheel=vllm%3D%3D0.33.0 tiktoken.directory=/workspace/tiktoken_encodings tiktoken.encodings.cl100k_base=#77ac79ed tiktoken.encodings.o200k_base=#e3b72022 working_dir=/workspace" \
+    dev.envgen.render="af89dc0fa7bc3f4809958ebb6c77810b7999987611ba2e0445f9e8381237ee11"
 
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

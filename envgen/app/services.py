@@ -381,7 +381,20 @@ def check_all(here: Deployment, names: Sequence[str], *, predict: bool = True) -
     for name in names:  # before any is looked at
         known_service(here.profile, name)
     passed = _all_of({name: partial(check, here, name) for name in names})
+    _check_memory(here, passed)
     return _all_of({one.service: partial(predicted, one) for one in passed}) if predict else passed
+
+
+def _check_memory(here: Deployment, passed: Sequence[Checked]) -> None:
+    """PreflightError if each of the services that start would fit into the memory, but not all of them."""
+    starting = [one for one in passed if not one.found.running and not one.ranks]
+    needs = {one.service: need.bytes for one in starting if (need := here.profile.services[one.service].needs_memory)}
+    if len(needs) < 2 or not here.engine.info().local:
+        return
+    problems, _ = preflight.check_memory(sum(needs.values()), unified=False)
+    if problems:
+        names = ", ".join(needs)
+        raise PreflightError(names, (replace(problems[0], message=f"together, {problems[0].message}"),))
 
 
 def predicted(checked: Checked) -> Checked:

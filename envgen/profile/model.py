@@ -154,9 +154,29 @@ class Memory:
     floor: ByteSize | None = key(
         "Memory of the machine that a service must leave free. Below it the guard in its container ends the service,"
         " before the machine thrashes. 0: no guard; unset: 5 % of the memory, at most 6 GiB, where cuda.arch_list names"
-        " a GPU that shares it (8.7, 11.0, 12.1).",
+        " a GPU that shares it (8.7, 11.0, 12.1), and never more than a quarter of what gpu-memory-utilization leaves.",
         None,
     )
+    limit: ByteSize | None = key(
+        "The most memory that each service gets, without swap. Docker ends one that takes more. What a GPU driver"
+        " allocates does not count.",
+        None,
+    )
+
+
+@dataclass(frozen=True)
+class Logging:
+    """Where Docker keeps what services print."""
+
+    driver: str = key(
+        "json-file or local: files of the engine; journald: the journal; engine: as the engine is configured.",
+        "json-file", item=p.LOG_DRIVER,
+    )  # fmt: skip
+    max_size: ByteSize = key(
+        "Of json-file and local: at this size Docker begins a new file. 100 MiB hold a week of a request each second.",
+        ByteSize.parse("100MiB"),
+    )
+    max_files: int = key("Of json-file and local: the files that it keeps of a container.", 3, low=1)
 
 
 @dataclass(frozen=True)
@@ -599,6 +619,7 @@ class Profile:
     )
     ipc: str = key("The IPC namespace.", "private", item=p.IPC)
     shm_size: ByteSize | None = key("Size of /dev/shm, where ipc is not host.", None)
+    logging: Logging = key("What Docker keeps of the output of services.", Logging())
     memory: Memory = key("Ends a service before it takes the machine down.", Memory())
     ulimits: Mapping[str, Ulimit] = key("Limits of the container: a number, or soft and hard.", {}, names=p.ULIMIT)
     working_dir: ContainerPath = key("The folder that services start in.", ContainerPath("/workspace"))

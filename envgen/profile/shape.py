@@ -86,6 +86,7 @@ HTTP_URL = Pattern(r"https?://[^\s]+", "an address such as https://host/path")
 INNER_PATH = Pattern(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*", "a folder such as 3rdparty/cutlass")
 USER = Pattern(r"host|root|[0-9]{1,9}(:[0-9]{1,9})?", "host, root, or numbers: UID or UID:GID")
 RESTART = Pattern(r"no|always|unless-stopped|on-failure:[1-9][0-9]?", "no, on-failure:N, unless-stopped or always")
+LOG_DRIVER = Pattern(r"json-file|local|journald|engine", "json-file, local, journald or engine")
 IPC = Pattern(r"private|host|shareable", "private, host or shareable")
 CONTEXT = Pattern(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", "the name of a Docker context, as `docker context ls` lists it")
 _BYTE = "(25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])"

@@ -384,6 +384,9 @@ def _machine(profile: Profile) -> Iterator[Unused]:
         yield Unused(("shm_size",), "with ipc: host, /dev/shm is the machine's", "leave one of the two out")
     elif profile.services and all(service.shm_size is not None for service in profile.services.values()):
         yield Unused(("shm_size",), "each service has a shm_size of its own")
+    if profile.logging.driver in ("journald", "engine"):
+        for one in ("max_size", "max_files"):
+            yield Unused(("logging", one), f"logging.driver is {profile.logging.driver}, which has its own limits")
     for name in profile.caches:
         if name != "flashinfer":
             yield Unused(("caches", name, "namespace"), "only the cache `flashinfer` has namespaces")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from envgen.engine.values import SERVER
-from envgen.profile.model import Cluster, GpuMode, Health, Profile, Ready, Service
+from envgen.profile.model import Cluster, GpuMode, Health, Logging, Profile, Ready, Service
 from envgen.profile.values import ContainerPath, HostPath, own_path
 from envgen.render import environment as names
 from envgen.render.locking import folder_of, volume_of
@@ -136,6 +136,7 @@ def _common(profile: Profile, key: str) -> Block:
     """The settings of all services."""
     platform = profile.base.platform.value if profile.base.platform else None
     shm = profile.shm_size if profile.ipc != "host" else None
+    limit = str(profile.memory.limit.bytes) if profile.memory.limit else None
     wheels = profile.build.wheelhouse
     wheelhouse = {"wheelhouse": _host(names.WHEELHOUSE_VARIABLE, wheels, "your folder of wheels")} if wheels else None
     return _filled({
@@ -155,9 +156,22 @@ def _common(profile: Profile, key: str) -> Block:
         "ulimits": {name: {"soft": one.soft, "hard": one.hard} for name, one in profile.ulimits.items()} or None,
         "working_dir": profile.working_dir.path,
         "stop_grace_period": STOP_GRACE,
+        "logging": _logging(profile.logging),
+        "mem_limit": limit,
+        "memswap_limit": limit,
         "deploy": _GPUS.get(written_mode(profile)),
         "volumes": _volumes(profile, key),
     })  # fmt: skip
+
+
+def _logging(logging: Logging) -> Block | None:
+    if logging.driver == "engine":
+        return None
+    if logging.driver == "journald":
+        return {"driver": logging.driver}
+    kib = max(1, logging.max_size.bytes >> 10)
+    size = f"{kib >> 10}m" if kib % 1024 == 0 else f"{kib}k"
+    return {"driver": logging.driver, "options": {"max-size": size, "max-file": str(logging.max_files)}}
 
 
 def _devices(**device: Any) -> Block:
@@ -245,6 +259,7 @@ def _service(profile: Profile, name: str, number: int, key: str, blocks: Mapping
     merged = [*(f"env-{group}" for group in reversed(list(profile.env))), *user, "env-derived", "env-passed"]
     # `up` starts it only with all weights, and then without the hub.
     offline = service.model is not None and OFFLINE not in service.env
+    floor = names.memory_floor(profile, name)
     return _filled({
         MERGE: blocks["service"],
         # Only the first service starts when none is named; `up NAME` starts exactly that one.
@@ -253,6 +268,7 @@ def _service(profile: Profile, name: str, number: int, key: str, blocks: Mapping
         "environment": {
             MERGE: [blocks[block] for block in merged],
             **({OFFLINE: compose_variable(names.OFFLINE_VARIABLE, "0")} if offline else {}),
+            **({names.FLOOR_VARIABLE: compose_variable(names.FLOOR_VARIABLE, floor)} if ":" in floor else {}),
             **service.env,
         },
         "working_dir": service.working_dir and service.working_dir.path,

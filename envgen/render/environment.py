@@ -86,11 +86,20 @@ def derived_env(profile: Profile) -> dict[str, str]:
     return {**{pair.name: pair.value for pair in image_env(profile)}, **service_env(profile)}
 
 
-def memory_floor(profile: Profile) -> str:
-    """The memory that memory-guard keeps free: bytes, or auto, a share of the machine's; "": no guard."""
+def memory_floor(profile: Profile, service: str = "") -> str:
+    """The memory that memory-guard keeps free, as ENVGEN_MEMORY_FLOOR has it; "": no guard.
+
+    Bytes, or auto: a share of the machine's. auto:0.30, for a ``service`` that leaves this part of it to others.
+    """
     if profile.memory.floor is not None:
         return str(profile.memory.floor.bytes or "")
-    return "auto" if profile.gpu is not GpuMode.NONE and profile.cuda.arch_list.shares_memory else ""
+    if profile.gpu is GpuMode.NONE or not profile.cuda.arch_list.shares_memory:
+        return ""
+    try:
+        left = 1 - float(str(profile.services[service].args["gpu-memory-utilization"]))
+    except (KeyError, ValueError):
+        return "auto"
+    return f"auto:{left:.2f}" if 0 < left < 1 else "auto"
 
 
 def user_env(profile: Profile, service: str) -> dict[str, str]:

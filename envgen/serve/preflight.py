@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -122,8 +123,10 @@ def refusals(here: Deployment, name: str, *, running: bool, notes: list[str] | N
             problems += short
             notes = [] if notes is None else notes
             notes += memory_notes
-        if floor := names.memory_floor(profile) if not running else "":
+        if floor := names.memory_floor(profile, name) if not running else "":
             problems += check_floor(here.shell.get(names.FLOOR_VARIABLE) or floor)
+        if notes is not None and not running:
+            notes += memory_plan(profile, name, here.shell.get(names.FLOOR_VARIABLE) or floor)
     return (*problems, *([here.lacks_gpu] if here.lacks_gpu else []))
 
 
@@ -328,12 +331,28 @@ def check_memory(needed: int, *, unified: bool, root: Path = Path("/")) -> tuple
     return [], [note + "/proc/sys/vm/drop_caches"]
 
 
+def memory_plan(profile: Profile, name: str, floor: str, root: Path = Path("/")) -> list[str]:
+    """Notes: how much memory the guard keeps free, and limits that contradict the profile."""
+    service, notes = profile.services[name], list[str]()
+    with contextlib.suppress(OSError, AttributeError):
+        meminfo = (root / "proc/meminfo").read_text(encoding="utf-8")
+        total = int(re.search(r"^MemTotal:\s+(\d+) kB$", meminfo, re.MULTILINE)[1]) << 10  # type: ignore[index]
+        plan = re.fullmatch(r"auto(?::(0?\.\d+))?", floor)
+        if plan:  # as docker/runtime/lib/memory-guard
+            kept = min(6 << 30, total // 20, int(total * float(plan[1] or 1) / 4))
+            notes.append(f"memory-guard ends {name} when less than {kept / GIB:.1f} GiB of the machine are available")
+    limit, needed = profile.memory.limit, service.needs_memory
+    if limit is not None and needed is not None and limit.bytes < needed.bytes and profile.gpu is GpuMode.NONE:
+        notes.append(f"memory.limit is {limit}, and needs_memory of {name} is {needed}: Docker would end it")
+    return notes
+
+
 def check_floor(floor: str, root: Path = Path("/")) -> list[Problem]:
     """A problem if the machine has no more memory than ``floor``: memory-guard would end the service at once.
 
     ``floor``: a size from the profile or ENVGEN_MEMORY_FLOOR; `auto` fits every machine.
     """
-    if floor in ("auto", "off"):
+    if floor == "off" or floor.startswith("auto"):
         return []
     try:
         wanted = ByteSize.parse(floor).bytes

@@ -113,6 +113,9 @@ def test_a_floor_as_it_is_written(guard: Any, text: str, floor: int) -> None:
 
 def test_of_a_small_machine_it_is_a_share(guard: Any) -> None:
     assert guard.floor_of("auto", 20 * GIB) == GIB
+    # A GB10, by what the service leaves of it: never more than a quarter, for that is what is there at rest.
+    for left, floor in (("0.30", 6.0), ("0.15", 4.5), ("0.10", 3.0), ("0.05", 1.5)):
+        assert guard.floor_of(f"auto:{left}", 120 * GIB) == pytest.approx(floor * GIB, abs=2)
     with pytest.raises(ValueError, match="write it like 6GiB, or off"):
         guard.floor_of("six", GIB)
 

@@ -266,7 +266,7 @@ def test_up_without_a_service_is_for_all_and_names_what_failed(
     begun: list[str] = []
 
     class Passed:
-        ranks = ()
+        ranks, found = (), Preflight(GpuMode.NONE, None)
 
         def __init__(self, name: str) -> None:
             self.service, self.here = name, type("Here", (), {"compose": None, "profile": None})()

@@ -182,13 +182,10 @@ def test_variables_without_a_group(tmp_path: Path, written: str) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        "mem_limit: 1g",
-        "logging: {driver: json-file, options: {max-size: 10m}}",
         "labels: [a=b]",
         "container_name: vllm-dev",
         "cpus: 2",
         "extra_hosts: ['db:10.0.0.1']",
-        "memory: 8g",
         "tmpfs: /run/x",
     ],
 )

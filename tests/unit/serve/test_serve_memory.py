@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests_render_make import profile
 
-from envgen.serve.preflight import check_memory
+from envgen.serve.preflight import check_memory, memory_plan
 
 GIB = 1 << 30
 
@@ -39,3 +40,14 @@ def test_a_machine_that_does_not_tell(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/meminfo").write_text("nothing\n")
     assert "is unknown" in check_memory(1, unified=True, root=tmp_path)[1][0]
+
+
+@pytest.mark.parametrize(
+    ("floor", "kept"), [("auto", "6.0 GiB"), ("auto:0.30", "6.0 GiB"), ("auto:0.10", "3.0 GiB"), ("9GiB", ""), ("", "")]
+)
+def test_up_says_what_the_guard_keeps_free(tmp_path: Path, floor: str, kept: str) -> None:
+    """As the guard itself computes it (tests/process/test_memory_guard.py), for the 121.7 GiB of a GB10."""
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 127611904 kB\n")
+    notes = memory_plan(profile(), "serve", floor, root=tmp_path)
+    assert notes == ([f"memory-guard ends serve when less than {kept} of the machine are available"] if kept else [])
