@@ -10,6 +10,7 @@ import pytest
 from envgen.lock.ask import repositories
 from envgen.profile.load import load_project
 from envgen.profile.model import Profile
+from envgen.profile.unused import warnings
 from envgen.render.environment import nvcc_threads
 from envgen.render.outputs import render_profile
 
@@ -25,6 +26,12 @@ RUNS = [(name, variant) for name, profile in PROFILES.items() for variant in (""
 
 def run(name: str, variant: str) -> Profile:
     return load_project(file=FILES[name], local=False, profile=name, variant=variant).project.profiles[name]
+
+
+@pytest.mark.parametrize("file", ["envgen.yaml", "examples/from-source/envgen.yaml", "examples/quickstart/envgen.yaml"])
+def test_no_setting_reaches_nobody(file: str) -> None:
+    loaded = load_project(file=TOP / file, local=False)
+    assert warnings(loaded, loaded.trees) == ()
 
 
 @pytest.mark.parametrize(("name", "variant"), RUNS)
