@@ -27,6 +27,7 @@ from envgen.serve.preflight import PreflightError
 PROGRAM = run.Program("predict/main")
 TIMEOUT = 300.0  # seconds; two idle cores need 15 to 40
 SERVER = "vllm.entrypoints.openai.api_server"
+OFF = ("0", "false", "False", "")
 CONTRADICTED = {"expect": "is never logged", "forbid": "is logged"}
 
 
@@ -161,10 +162,13 @@ def unread(found: Prediction, profile: Profile, *, known: bool = False) -> dict[
     """
     if isinstance(found.answer, run.Failure):
         return {}
+    values = compose_env(profile, found.service)
     release, places, told = found.answer.get("vllm") or {}, places_of_variables(profile, found.service), {}
     for one in found.answer.get("unread", ()):
         if known and not one["readers"]:
             continue
+        if one["readers"] and values.get(one["name"], "") in OFF:
+            continue  # it switches off what isn't on
         if readers := one["readers"]:
             why = f"it was not read for this model and GPU; only {', '.join(readers)} read it"
         else:
