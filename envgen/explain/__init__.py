@@ -34,6 +34,8 @@ from envgen.text import shorten
 _BEGIN = (
     r"^(?:#\d{1,5} (?:\d{1,7}\.\d{1,4} )?)?(?:[\w.-]{1,80} {1,40}\| )?(?:\([\w ]{1,60}pid=\d{1,9}\) ){0,2}(?:error: )?"
 )
+# Source code in a traceback: the line below it has the exception with its message. (in lower case)
+_SOURCE = re.compile(r"(?:^|[\])|] ) {2,40}raise [\w.]{1,120}(?:\(|$| from )")
 _FACT = re.compile(r"\{([a-z_]+)\}")
 _OPTIONAL = re.compile(r"\[\[(.*?)\]\]", re.DOTALL)
 
@@ -279,7 +281,8 @@ def _search(
         begin, end = low.rfind("\n", 0, at) + 1, low.find("\n", at)
         end = len(low) if end < 0 else end
         line = low[begin:end]
-        place = -1 if any(text in line for text in never) else pattern.find(line)
+        skipped = any(text in line for text in never) or ("raise " in line and _SOURCE.search(line))
+        place = -1 if skipped else pattern.find(line)
         if place >= 0:
             first = max(0, min(place - 60, end - begin - SHOWN))  # of a long line, the part around the match
             first = line.find(" ", first, place) + 1 or first if first else 0

@@ -17,7 +17,7 @@ _LOGGED = re.compile(
     r"^(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) +\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,6})? \[?[^\]\s]{1,120}\] ?"
 )
 _BEGIN = "Traceback (most recent call last):"
-_FRAME = re.compile(r'^ {1,8}File "(?P<path>[^"]{1,400})", line \d{1,9}')
+_FRAME = re.compile(r'^ {0,8}File "(?P<path>[^"]{1,400})", line \d{1,9}')
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _NAME = r"(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Za-z_]\w{0,80}"
 _RAISED = re.compile(rf"^(?!(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):){_NAME}(?:: |:?$)")  # names the exception
@@ -32,7 +32,13 @@ _WRAPPER = re.compile(
 )
 _VALIDATION = re.compile(r"\d+ validation errors? for ")
 _USAGE = re.compile(r"^[\w./ -]{1,80}: error: \S")
-_ERROR = re.compile(r"^\W{0,8}(?:[\w.-]{1,40}: )?(?:fatal|error)\b(?! [ijr]n?\b)[\w ]{0,40}: ?\S", re.IGNORECASE)
+# A line that names an error: `error: ...`, `docker: Error response from daemon: ...`, `0.243 error: ...` of a build,
+# `nvcc fatal : ...`, or an exception without its traceback.
+_ERROR = re.compile(
+    r"^(?:[\W\d]{0,16}(?:[\w.-]{1,40}:? )?(?:fatal|error)\b(?! [ijr]n?\b)[\w ]{0,40} {0,4}: ?\S|"
+    r"(?:[A-Za-z_][\w.]{0,80}\.)?[A-Z]\w{1,60}(?:Error|Exception): \S)",
+    re.IGNORECASE,
+)
 # The package of a file: below site-packages, or a checkout of one of these.
 _PACKAGE = re.compile(r"(?:site|dist)-packages/([A-Za-z_]\w{0,60})/")
 _CHECKOUT = re.compile(r"/(vllm|flashinfer|sglang|transformers|triton|torch|ray|huggingface_hub)/")
@@ -114,7 +120,7 @@ class Tracker:
             process = self._processes[name] = _Process()
         if process.state or "File" in text or _BEGIN in text:
             self._found += _follow(process, name, text, number)
-        if not process.state and "rror" in text + level.lower():
+        if not process.state and (level or "rror" in text or "fatal" in text.lower()):
             if _USAGE.match(text):
                 self._usage.append(First(name, text.strip()[:SHOWN], number))
             elif len(self._errors) < 20 and (level in ("ERROR", "CRITICAL") or _ERROR.match(text)) and text.strip():

@@ -107,7 +107,7 @@ SERVICE_LOGS = [
     ("fp4_arch", "ptxas error: Instruction 'cvt.e2m1x2' not supported on .target 'sm_121'"),
     ("cuda_arch", "RuntimeError: CUDA error: no kernel image is available for execution on the device"),
     ("model_access", "huggingface_hub.errors.GatedRepoError: 401 Client Error."),
-    ("model_missing", "OSError: /models/tiny is not a local folder and is not a valid model identifier listed on"),
+    ("model_missing", "OSError: acme/tiny is not a local folder and is not a valid model identifier listed on"),
     ("vocabulary", "openai_harmony.HarmonyError: error downloading or loading vocab file: failed to download"),
     ("shared_memory", "OSError: [Errno 28] No space left on device: '/dev/shm/psm_1'"),
     ("module_missing", "ModuleNotFoundError: No module named 'vllm'"),

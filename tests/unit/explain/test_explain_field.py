@@ -136,3 +136,28 @@ def test_an_error_without_a_traceback_is_better_than_nothing() -> None:
         "docker: Error response from daemon: no such runtime: x",
     )
     assert first_exception(["INFO 04-05 08:59:13 [a.py:1] 0 errors", "all is well"]) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("0.243 error: Requirements contain", "0.243 error: Requirements contain"),
+        ("nvcc fatal   : A single input file is required", "nvcc fatal   : A single input file is required"),
+        ("ValueError: There is no such thing", "ValueError: There is no such thing"),
+        ("(Worker pid=9) ERROR 04-05 08:59:13 [a.py:1] it is broken", "it is broken"),
+    ],
+)
+def test_a_line_that_names_an_error(line: str, text: str) -> None:
+    first = first_exception(["starting", line, "bye"])
+    assert first is not None and first.text == text
+
+
+def test_the_source_line_of_an_exception_is_no_evidence() -> None:
+    """A traceback has `raise PackageNotFoundError(name)` above the exception, which names the package."""
+    trace = ['  File "/usr/lib/python3.12/importlib/metadata/__init__.py", line 889, in from_name',
+             "    raise PackageNotFoundError(name)",
+             "importlib.metadata.PackageNotFoundError: No package metadata was found for vllm"]  # fmt: skip
+    prefix = "(APIServer pid=1) ERROR 01-08 12:21:38 [a.py:218] "
+    for log in (trace, [prefix + line for line in trace]):
+        (found,) = classify(log, known=Circumstances(tags=frozenset({"installed"})))
+        assert found.line == 3 and "'vllm'" in found.cause
