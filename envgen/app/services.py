@@ -67,6 +67,8 @@ def again(verb: str, session: Session, service: str, timeout: int | None) -> tup
     """
     here = place_of(session.deployment(), service, None)
     container = _there(here, service)
+    if verb == "start":
+        _not_paused(container)
     varied = with_running_variant(session, service, lambda: here.engine, stopped=True)
     if here.node:  # `up` keeps existing containers and starts them
         checked = predicted(check(varied.deployment(), service))
@@ -113,6 +115,12 @@ def _old_container(here: Deployment, service: str, kept: Container) -> Iterator[
             changed = Problem(f"{edits.were_changed}: {edits}", hint=f"{anew}  (a new container, as the image has it)")
             failed.problems = (*failed.problems, changed)
         raise
+
+
+def _not_paused(container: Container) -> None:
+    """RefusedError for a paused container, which can't be started."""
+    if container.state == "paused":
+        raise RefusedError(f"{container.service} is paused", hint=f"docker unpause {container.name}")
 
 
 def _never(_question: str) -> bool:
@@ -232,6 +240,7 @@ def check(here: Deployment, service: str) -> Checked:
     found = preflight.check(here, service, partial(weights.preflight, here, service))
     if not found.running:
         return Checked(here, service, found, notes=notes_on(here, service, found))
+    _not_paused(found.running)
     for name in missing_here(here, found.running):
         progress(f"  note: {name} is not set in this terminal; {service} keeps the value it was started with")
     kept = keep_moment(here, found.running)

@@ -64,6 +64,11 @@ def test_a_project_is_built_and_started_stopped_and_started_again(project: Proje
     project.envgen("stop", "two")
     assert "two is running" in project.envgen("restart", "two").out
     assert states() == {"one": "running", "two": "running"}
+    docker("pause", f"{NAME}-dev-two-1")
+    for verb in ("up", "start"):
+        assert f"two is paused\n    hint: docker unpause {NAME}-dev-two-1\n" in project.envgen(verb, "two", code=6).err
+    docker("unpause", f"{NAME}-dev-two-1")
+    assert project.envgen("up", "two", "--json").json["already_running"] is True
     failed = project.envgen("start", "one", "--json", "-p", "nope", code=2).json
     assert "'nope'" in failed["error"] and failed["code"] == 2
     project.envgen("down", "one")
