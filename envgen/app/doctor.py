@@ -7,16 +7,21 @@ from dataclasses import dataclass, replace
 
 from envgen.app import nodes, predict, weights
 from envgen.app.places import all_at
+from envgen.app.session import Session
 from envgen.deployment import Deployment
 from envgen.doctor import report, scripts
-from envgen.doctor.collect import attempt, gather
+from envgen.doctor.checks import BOX
+from envgen.doctor.collect import attempt, choose_service, gather
 from envgen.doctor.deep import examine
 from envgen.doctor.model import Context, Finding, Severity, Subject, Where
 from envgen.doctor.nodes import completed, finding
 from envgen.doctor.report import Report
+from envgen.engine import box
 from envgen.engine.session import hurried
 from envgen.engine.values import Container
-from envgen.errors import EnvgenError
+from envgen.errors import EnvgenError, UsageError
+from envgen.profile.model import Base, Mode, Profile
+from envgen.profile.values import ImageRef
 from envgen.serve import preflight
 from envgen.serve.ended import last_ends
 from envgen.text import progress
@@ -42,6 +47,16 @@ def diagnose(subject: Subject, *, deep: bool) -> list[Diagnosis]:
     first, *others = [Diagnosis(one, _diagnose(one, deep)) for one in subjects]
     between = _machines(subject)
     return [replace(first, report=report.with_more(first.report, Where.NODES, between)), *others]
+
+
+def this_machine(session: Session) -> Report:
+    """What is wrong with the machine itself. Needs no engine and no project; a profile's share of the memory counts."""
+    try:
+        profile = session.profile()
+    except UsageError:  # no project here
+        profile = Profile("", "", Mode.PRODUCTION, Base(ImageRef.parse("none:1")))
+    context = Context(profile, choose_service(profile, None), box=box.look())
+    return report.examine(context, checks=BOX)
 
 
 def joined(diagnoses: Sequence[Diagnosis]) -> Report:

@@ -33,6 +33,7 @@ from envgen.doctor.model import (
     error,
     from_json,
 )
+from envgen.engine import box
 from envgen.engine.client import Engine
 from envgen.engine.endpoint import plugin_version
 from envgen.engine.host import killers, memory_limits, swap_total
@@ -350,7 +351,7 @@ def _without_engine(subject: Subject, problem: EngineError) -> tuple[Context, li
     profile, seen = subject.here.profile, problem.problems[0].message
     finding = error("no Docker Engine", seen, "a running Docker Engine", Remedy(problem.command), case="absent")
     service, host = choose_service(profile, subject.service), _host_facts(None)
-    context = Context(profile, service, project_file=subject.project_file, host=host)
+    context = Context(profile, service, project_file=subject.project_file, host=host, box=attempt(box.look))
     return context, [replace(finding, check="host.docker")]
 
 
@@ -369,6 +370,7 @@ def _look(subject: Subject, service: str, containers: Sequence[Container]) -> di
         "engine": info,
         "image": image,
         "host": _host_facts(info, _busy_ports(profile, containers, engine) if local else ()),
+        "box": attempt(box.look) if local else None,
         "env": service_env(profile, service),
         "others": tuple(one for one in containers if one.service != service),
         "checkouts": folders,

@@ -9,6 +9,7 @@ from typing import Any
 
 from envgen.binding import ShapeError, bind
 from envgen.deployment import Deployment
+from envgen.engine.box import Box
 from envgen.engine.values import Container, EngineInfo, Image
 from envgen.errors import Problem
 from envgen.profile.model import Profile
@@ -135,6 +136,7 @@ class Context:
     project_file: str = "envgen.yaml"
     engine: EngineInfo | None = None
     host: Host | None = None
+    box: Box | None = None  # of this machine; None: the engine is on another one
     image: Image | None = None
     container: Container | None = None
     probe: Probe | None = None

@@ -13,6 +13,13 @@ RECORDED = {
     ("packages.binaries", "others"): "the same",
     ("packages.binaries", "release"): "the same",
     ("packages.binaries", "csrc"): "the same",
+    ("host.kernel", "kho"): "a DGX Spark after an update of its kernel",
+    ("host.clocks", "latched"): "a GPU that is stuck",
+    ("host.clocks", "throttled"): "a GPU that is hot or short of power",
+    ("host.clocks", "hot"): "the same",
+    ("host.events", "faults"): "a machine with a fault",
+    ("host.holders", "orphan"): "a GPU",
+    ("host.blocks", "killer"): "a machine with earlyoom, and one memory for all",
     ("host.plugins", "missing"): "a machine without the plug-ins, which lie in folders of the whole machine",
     ("host.plugins", "old"): "plug-ins from before 2024",
     ("host.disk", "full"): "a full disk",
@@ -28,7 +35,8 @@ RECORDED = {
 }
 
 # The same for checks that only such a machine can show silent.
-RECORDED_SILENT = {"host.disk": "a disk with 30 GiB free", "gpu.arch": "a GPU; the document was recorded on one",
+RECORDED_SILENT = {"host.kernel": "any kernel but that one", "host.clocks": "a GPU",
+                   "host.disk": "a disk with 30 GiB free", "gpu.arch": "a GPU; the document was recorded on one",
                    "cuda.driver": "a GPU",
                    "packages.binaries": "a wheel of many megabytes: scripts/build-prod --dev"}  # fmt: skip
 
@@ -116,6 +124,7 @@ SILENT: dict[str, str] = {
 
 # Checks that have nothing to say where nothing is wrong: in this scenario they make no finding at all.
 MUTE: dict[str, str] = {
+    **dict.fromkeys(("host.events", "host.holders", "host.blocks"), "good"),
     "host.gpu": "good",  # gpu: none
     "host.memory": "good",  # the same
     "host.owners": "good",  # as root

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from envgen.app.crash import write_report
-from envgen.app.doctor import diagnose, joined
+from envgen.app.doctor import diagnose, joined, this_machine
 from envgen.app.places import at
 from envgen.app.session import Session, with_running_variant
 from envgen.cli.common import print_json, reporting, wants_json
@@ -17,7 +17,7 @@ from envgen.deployment import known_service
 from envgen.doctor import report
 from envgen.doctor.model import Severity, Subject
 from envgen.engine.session import DOCTOR, hurried
-from envgen.errors import ExitCode
+from envgen.errors import ExitCode, UsageError
 from envgen.text import wants_colour
 
 
@@ -32,11 +32,13 @@ from envgen.text import wants_colour
 )
 @click.option("--bundle", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
               help="Write findings, versions, files and logs to FILE (.tar.gz), with secrets removed.")  # fmt: skip
+@click.option("--host", "only_host", is_flag=True, help="Only this machine itself: no engine and no project is needed.")
 @click.option("--strict", is_flag=True, help="Exit with 1 if there are warnings, too.")
 @hurried(DOCTOR)
 def command(
-    session: Session, service: str | None, throw_away: bool, deep: bool, bundle: Path | None, strict: bool
-) -> int:
+    session: Session, service: str | None, throw_away: bool, deep: bool, bundle: Path | None, only_host: bool,
+    strict: bool,
+) -> int:  # fmt: skip
     """Check host, image and container, and prove which vLLM and FlashInfer are imported.
 
     A probe in the container of SERVICE (default: dev, or a running one) reports the folder from which `python -c`,
@@ -46,8 +48,13 @@ def command(
     \b
     Examples:
       envgen doctor -p prod --run --json
+      envgen doctor --host
       envgen doctor --bundle diagnosis.tar.gz
     """
+    if only_host:
+        if service is not None or throw_away or deep or bundle is not None:
+            raise UsageError("--host looks at this machine alone", hint="envgen doctor --host")
+        return _print(this_machine(session), strict)
     if service is not None:
         known_service(session.profile(), service)
     plain = session.deployment()
@@ -56,7 +63,10 @@ def command(
     diagnoses = diagnose(subject, deep=deep)
     if bundle is not None:
         write_report(bundle, diagnoses)
-    found = joined(diagnoses)
+    return _print(joined(diagnoses), strict)
+
+
+def _print(found: report.Report, strict: bool) -> int:
     if wants_json():
         print_json(report.as_data(found))
     else:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from envgen.doctor.checks import imports, machine, outside, packages, running, versions
+from envgen.doctor.checks import box, imports, machine, outside, packages, running, versions
 from envgen.doctor.model import Check
 
+BOX: tuple[Check, ...] = (box.kernel, box.clocks, box.events, box.holders, box.blocks)
 CHECKS: tuple[Check, ...] = (
     # Host
+    *BOX,
     outside.docker, outside.plugins, outside.disk, outside.gpu_runtime, outside.memory, outside.ports, outside.refused,
     outside.weights, outside.exposure, outside.owners, outside.clock,
     # Image

@@ -32,6 +32,7 @@ from envgen.doctor.model import (
     ok,
 )
 from envgen.doctor.report import Report
+from envgen.engine import box
 from envgen.engine.host import memory_limits
 from envgen.engine.values import Container, EngineInfo, ExecResult, Image, Mount, Port
 from envgen.errors import EngineError
@@ -607,6 +608,8 @@ def test_gather_without_a_container(make: Make, tmp_path: Path) -> None:
 def test_gather_without_an_engine(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def connect(_environ: object) -> Any:
         raise EngineError("Docker is stopped", command="sudo systemctl start docker")
+
+    monkeypatch.setattr(box, "look", lambda: None)  # it starts nvidia-smi
 
     monkeypatch.setattr("envgen.deployment.connect", connect)
     context, (found,) = gather(Subject(Deployment(make().profile, tmp_path)))

@@ -236,7 +236,7 @@ def test_what_put_an_entry_on_sys_path_is_named(make: Make) -> None:
     document["environment"]["values"]["PYTHONPATH"] = "/evil"
     document["python"]["path"].insert(0, "/evil")
     document["starters"]["wrapper"] = "/other/python3"
-    env = "services.dev.env={PATH: /other:/bin, A: b}"
+    env = "services.dev.env={PATH: /other:/opt/envgen/bin:/bin, A: b}"
     seen, cure = found(document, sets=[env])
     assert "the entry /evil of PYTHONPATH, which /other/python3 sets" in seen
     assert cure == "services: {dev: {env: {A: 'b'}}}"

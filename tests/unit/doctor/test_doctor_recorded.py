@@ -18,6 +18,7 @@ from doctor_page import DESCRIBED
 
 from envgen.doctor.checks import CHECKS
 from envgen.doctor.model import Context, Finding, Foreign, Host, Severity
+from envgen.engine.box import Box, BoxGpu, GpuProcess
 
 sys.path.append(str(Path(__file__).parents[2] / "engine"))
 from doctor_cases import (  # type: ignore[import-not-found,unused-ignore]
@@ -104,6 +105,28 @@ def with_binaries(**facts: object) -> dict[str, Any]:
     return {**recording("hook"), "binaries": [{**one, **facts}]}
 
 
+# A DGX Spark as public dumps show it; no GB10 was at hand. Bytes, watts, MHz.
+SPARK = Box(
+    kernel="6.17.0-1032-nvidia",
+    memory={"MemTotal": 127611904 << 10, "MemFree": 100 * GIB, "CmaFree": 0},
+    large=0.97,
+    gpus=(BoxGpu("NVIDIA GB10", 4.4, 208, 3003, 38, 0),),
+)
+KHO = replace(SPARK, kernel="7.0.0-1019-nvidia", memory={**SPARK.memory, "CmaFree": 10171187200})
+UNIFIED = ("gpu=required", "cuda.arch_list=12.1a", "services.dev.args.gpu-memory-utilization=0.90")
+CASES[("host.kernel", "kho")] = lambda make: make(box=KHO)
+CASES[("host.clocks", "latched")] = lambda make: make(
+    box=replace(SPARK, gpus=(BoxGpu("NVIDIA GB10", 16.2, 806, 3003, 45, 96),))
+)
+CASES[("host.clocks", "throttled")] = lambda make: make(
+    box=replace(SPARK, gpus=(BoxGpu("NVIDIA GB10", 80.0, 1800, 3003, 84, 97, ("software thermal",)),))
+)
+CASES[("host.clocks", "hot")] = lambda make: make(box=replace(SPARK, gpus=(BoxGpu("NVIDIA GB10", temperature=91),)))
+CASES[("host.events", "faults")] = lambda make: make(box=replace(SPARK, events=("NVRM: Xid (PCI:000f:01:00): 79, x",)))
+CASES[("host.holders", "orphan")] = lambda make: make(
+    box=replace(SPARK, processes=(GpuProcess(4711, "VLLM::EngineCore", False),))
+)
+CASES[("host.blocks", "killer")] = lambda make: make(box=replace(SPARK, killers={"earlyoom": 13 * GIB}), sets=UNIFIED)
 NEEDY = ("services.dev.needs_memory=40GiB",)
 CASES[("host.memory", "limit")] = lambda make: make(
     host=Host(), container=replace(CONTAINER, memory=16 * GIB), sets=NEEDY
@@ -117,6 +140,8 @@ CASES[("packages.binaries", "others")] = lambda make: make(with_binaries(others=
 CASES[("packages.binaries", "release")] = lambda make: make(with_binaries(tag="v0.7.2"))
 CASES[("packages.binaries", "csrc")] = lambda make: make(with_binaries(compiled="differs"))
 SILENT_CASES: dict[str, Callable[[Make], Context]] = {
+    "host.kernel": lambda make: make(box=replace(KHO, options=("quiet", "kho=off"))),
+    "host.clocks": lambda make: make(box=SPARK),
     "host.disk": lambda make: make(host=Host(disk_path="/d", disk_free=99 * GIB)),
     "gpu.arch": lambda make: make(H100, sets=("cuda.arch_list=9.0a",)),
     "cuda.driver": lambda make: make(with_driver("580.95.05", "13.0.2")),

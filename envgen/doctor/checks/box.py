@@ -1,0 +1,116 @@
+"""Checks of the machine itself: what makes a healthy server slow, or ends it, before any software is to blame.
+
+The figures and cures are those of public threads of DGX Spark owners (docs/doctor.md names them); no GB10 was at hand.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+
+from envgen.doctor import remedies
+from envgen.doctor.model import Context, Finding, Judged, Remedy, Where, check, error, info, ok, warning
+from envgen.engine.box import Box, BoxGpu
+from envgen.profile.model import GpuMode
+from envgen.text import GIB, counted
+
+CMA = GIB  # bytes of CmaFree; with Kexec HandOver a Spark has 9.3 GiB
+LATCHED_WATTS, LATCHED_MHZ, BUSY = 25.0, 1000, 50  # a Spark that is stuck: 14 to 20 W and 800 MHz under load
+HOT = 88  # degrees Celsius
+MUCH, SPLIT = 16 * GIB, 0.5  # free memory, and the part of it in large blocks below which it counts as fragmented
+
+
+@check("host.kernel", Where.HOST, needs="box")
+def kernel(_context: Context, box: Box) -> Finding | None:
+    """The kernel keeps no memory back that a GPU or a network card needs."""
+    match = re.match(r"(\d+)\.(\d+)", box.kernel)
+    if not match:
+        return None
+    held = box.memory.get("CmaFree", 0)
+    if int(match[1]) >= 7 and "kho=off" not in box.options and held > CMA:
+        cure = Remedy("sudo apt-get install nvidia-spark-grub-kho && sudo reboot")
+        seen = f"kernel {box.kernel} without kho=off; {held / GIB:.1f} GiB are CMA pages (CmaFree)"
+        title = "Kexec HandOver holds memory that can't be pinned"
+        return error(title, seen, "kho=off on the kernel's command line, or kernel 6.17", cure, case="kho")
+    return ok(f"kernel {box.kernel}")
+
+
+@check("host.clocks", Where.HOST, needs="box")
+def clocks(_context: Context, box: Box) -> Judged:
+    """The GPU is not slowed down."""
+    for number, gpu in enumerate(box.gpus):
+        state = _state(gpu)
+        if (gpu.load or 0) >= BUSY and (gpu.power or 99) < LATCHED_WATTS and (gpu.clock or 9999) < LATCHED_MHZ:
+            cure = Remedy("sudo poweroff   # then pull the power plug for five minutes")
+            title = f"GPU {number} is stuck at a low clock under load"
+            yield error(title, state, "its clock rises with the load", cure, case="latched", gpu=number)
+        elif any(one != "power cap" for one in gpu.limits):
+            cure = Remedy(f"nvidia-smi -q -d PERFORMANCE,TEMPERATURE -i {number}")
+            title = f"GPU {number} is slowed down: {', '.join(gpu.limits)}"
+            yield warning(title, state, "no limit is active", cure, case="throttled", gpu=number)
+        elif (gpu.temperature or 0) >= HOT:
+            cure = Remedy(f"nvidia-smi -q -d TEMPERATURE -i {number}")
+            yield warning(f"GPU {number} is hot", state, f"below {HOT} C", cure, case="hot", gpu=number)
+    if not box.gpus:
+        return None
+    return ok("; ".join(_state(gpu) for gpu in box.gpus))
+
+
+def _state(gpu: BoxGpu) -> str:
+    figures = (
+        (gpu.power, "{:.0f} W"), (gpu.clock, "{} MHz"), (gpu.fastest, "of {} MHz"), (gpu.temperature, "{} C"),
+        (gpu.load, "{} % busy"),
+    )  # fmt: skip
+    return f"{gpu.name}: " + (", ".join(text.format(one) for one, text in figures if one is not None) or "no figures")
+
+
+@check("host.events", Where.HOST, needs="box")
+def events(_context: Context, box: Box) -> Finding | None:
+    """The kernel's log has no fault of a GPU or of PCIe since the start of the machine."""
+    if not box.events:
+        return None
+    cure = Remedy("sudo dmesg --ctime | grep -E 'Xid|AER|PCIe Bus Error'")
+    title = f"the kernel's log has {counted(len(box.events), 'fault')} of a GPU or of PCIe"
+    return warning(title, box.events[-1], "none since the machine was started", cure, case="faults")
+
+
+@check("host.holders", Where.HOST, needs="box")
+def holders(_context: Context, box: Box) -> Finding | None:
+    """No program outside of containers holds a GPU, such as an engine that a killed server left."""
+    left = [one for one in box.processes if not one.contained]
+    if not left:
+        return None
+    engines = [one for one in left if "EngineCore" in one.name or "VLLM" in one.name]
+    seen = ", ".join(f"{one.name} (process {one.pid})" for one in left[:4])
+    if engines:
+        cure = Remedy(f"kill {' '.join(str(one.pid) for one in engines)}")
+        return warning("an engine without a container holds a GPU", seen, "no engine is left", cure, case="orphan")
+    return info("programs outside of containers use a GPU", seen)
+
+
+@check("host.blocks", Where.HOST, needs="box")
+def blocks(context: Context, box: Box) -> Finding | None:
+    """On unified memory, free memory is in large blocks, and no program acts before the profile's own guard."""
+    if context.profile.gpu is GpuMode.NONE or not context.profile.cuda.arch_list.shares_memory:
+        return None
+    total, free = box.memory.get("MemTotal", 0), box.memory.get("MemFree", 0)
+    rest = _rest(context, total)
+    for name, below in box.killers.items():
+        if rest is not None and below >= rest:
+            seen = f"{name} acts below {below / GIB:.1f} GiB; the profile leaves {rest / GIB:.1f} GiB"
+            cure = remedies.line("memory: {floor: 0}   # or lower the threshold of the other program")
+            expected = "a threshold below what the profile leaves at rest"
+            return warning(f"{name} would end the server at rest", seen, expected, cure, case="killer")
+    if box.large is not None and free > MUCH and box.large < SPLIT:
+        seen = f"{box.large:.0%} of {free / GIB:.0f} GiB are in blocks of 2 MiB and more"
+        return info("free memory is fragmented, which makes a GPU slower; a restart of the machine helps", seen)
+    return None
+
+
+def _rest(context: Context, total: int) -> int | None:
+    """Bytes that the profile's largest server leaves of the machine's memory; None if no share is written."""
+    shares = [0.0]
+    for service in context.profile.services.values():
+        with contextlib.suppress(KeyError, ValueError):
+            shares.append(float(str(service.args["gpu-memory-utilization"])))
+    return int(total * (1 - max(shares))) if total and 0 < max(shares) < 1 else None

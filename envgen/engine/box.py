@@ -1,0 +1,170 @@
+"""Facts about this machine that decide how a GPU server runs on it: kernel, memory, GPUs, and what holds them.
+
+Read-only: /proc, the kernel's log where it may be read, and nvidia-smi where it is installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from envgen.engine import process
+from envgen.errors import EnvgenError
+
+PATIENCE = 5.0  # seconds for a program
+LOG = 2 << 20  # bytes of the kernel's log that are read
+LARGE = 9  # order of a block of memory: 2^9 pages of 4 KiB are 2 MiB, the size of a huge page
+_FIELDS = (
+    "name", "power.draw", "clocks.sm", "clocks.max.sm", "temperature.gpu", "utilization.gpu",
+    "clocks_event_reasons.active",
+)  # fmt: skip
+# Bits of nvidia-smi's reasons (NVML: nvmlClocksEventReasons) that are limits, not idleness or a setting.
+LIMITS = {
+    0x8: "hardware slowdown", 0x20: "software thermal", 0x40: "hardware thermal", 0x80: "power brake", 0x4: "power cap",
+}  # fmt: skip
+_EVENT = re.compile(
+    r"NVRM: Xid \(|PCIe Bus Error: severity=(?:Uncorrect|Fatal)|AER: .*(?:Uncorrected|fatal) error", re.I
+)
+_THRESHOLD = re.compile(r"(?:^|\0)(-m|-M)\0?(\d+)")
+
+
+@dataclass(frozen=True)
+class BoxGpu:
+    """A GPU as nvidia-smi sees it. Watts, MHz, degrees Celsius, per cent; None: not reported."""
+
+    name: str
+    power: float | None = None
+    clock: int | None = None
+    fastest: int | None = None
+    temperature: int | None = None
+    load: int | None = None
+    limits: tuple[str, ...] = ()  # what slows it down now
+
+
+@dataclass(frozen=True)
+class GpuProcess:
+    """A process of this machine that uses a GPU. ``contained``: it runs in a container."""
+
+    pid: int
+    name: str
+    contained: bool
+
+
+@dataclass(frozen=True)
+class Box:
+    """This machine. ``memory``: /proc/meminfo in bytes."""
+
+    kernel: str = ""
+    options: tuple[str, ...] = ()  # the kernel's command line
+    memory: Mapping[str, int] = field(default_factory=dict)
+    large: float | None = None  # the part of the free memory that is in blocks of 2 MiB and more
+    gpus: tuple[BoxGpu, ...] = ()
+    processes: tuple[GpuProcess, ...] = ()
+    events: tuple[str, ...] = ()  # faults of GPUs and PCIe in the kernel's log, the newest last
+    killers: Mapping[str, int] = field(default_factory=dict)  # program -> bytes below which it acts; 0: unknown
+
+
+def look(root: Path = Path("/")) -> Box:
+    """The facts. What can't be read is left out."""
+    memory = {
+        name: int(count) << 10
+        for name, count in re.findall(r"^(\w+):\s+(\d+) kB$", _read(root / "proc/meminfo"), re.MULTILINE)
+    }
+    return Box(
+        kernel=_read(root / "proc/sys/kernel/osrelease").strip(),
+        options=tuple(_read(root / "proc/cmdline").split()),
+        memory=memory,
+        large=large_blocks(_read(root / "proc/buddyinfo")),
+        gpus=parse_gpus(_ask("nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits")),
+        processes=_processes(
+            root, _ask("nvidia-smi", "--query-compute-apps=pid,process_name", "--format=csv,noheader")
+        ),
+        events=parse_events(_ask("dmesg", "--color=never") or _ask("journalctl", "-k", "-b", "-q", "--no-pager")),
+        killers=_killers(root, memory.get("MemTotal", 0)),
+    )
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(LOG).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _ask(*argv: str) -> str:
+    """What a program prints; "" where it is missing, fails or takes too long."""
+    with contextlib.suppress(EnvgenError, OSError):
+        done = process.run(list(argv), timeout=PATIENCE, check=False)
+        return "" if done.code else done.stdout[-LOG:].decode("utf-8", "replace")
+    return ""
+
+
+def parse_gpus(text: str) -> tuple[BoxGpu, ...]:
+    """The GPUs in nvidia-smi's table. A figure that it does not know (a GB10 has no memory) is None."""
+    found = []
+    for line in text.splitlines():
+        words = [word.strip() for word in line.split(",")]
+        if len(words) != len(_FIELDS):
+            continue
+        power, clock, fastest, temperature, load = (_number(word) for word in words[1:6])
+        with contextlib.suppress(ValueError):
+            bits = int(words[6], 16)
+            limits = tuple(name for bit, name in LIMITS.items() if bits & bit)
+            found.append(BoxGpu(words[0], power, _int(clock), _int(fastest), _int(temperature), _int(load), limits))
+    return tuple(found)
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:  # [N/A]
+        return None
+
+
+def _int(number: float | None) -> int | None:
+    return None if number is None else int(number)
+
+
+def large_blocks(text: str) -> float | None:
+    """The part of the free memory in blocks of at least 2 MiB, by /proc/buddyinfo; None without one."""
+    free = large = 0
+    for line in text.splitlines():
+        match = re.fullmatch(r"Node \d+, zone\s+\S+\s+([\d ]+)", line.strip())
+        for order, count in enumerate(match[1].split() if match else ()):
+            free += int(count) << order
+            large += int(count) << order if order >= LARGE else 0
+    return large / free if free else None
+
+
+def parse_events(text: str) -> tuple[str, ...]:
+    """The last lines of the kernel's log about faults that end servers. A *corrected* PCIe error is none."""
+    return tuple(line.strip()[:300] for line in text.splitlines() if _EVENT.search(line))[-5:]
+
+
+def _processes(root: Path, text: str) -> tuple[GpuProcess, ...]:
+    found = []
+    for line in text.splitlines():
+        pid, comma, name = line.partition(",")
+        if comma and pid.strip().isdigit():
+            groups = _read(root / "proc" / pid.strip() / "cgroup")
+            contained = bool(re.search(r"docker|containerd|libpod|kubepods", groups))
+            found.append(GpuProcess(int(pid), name.strip()[:200], contained))
+    return tuple(found)
+
+
+def _killers(root: Path, total: int) -> dict[str, int]:
+    """earlyoom, nohang and systemd-oomd, with the free memory at which they act, where it is on their command line."""
+    found = {}
+    for folder in (root / "proc").glob("[0-9]*"):
+        name = _read(folder / "comm").strip()
+        if name in ("earlyoom", "nohang", "systemd-oomd"):
+            match = _THRESHOLD.search(_read(folder / "cmdline"))
+            default = total // 10 if name == "earlyoom" else 0  # its own default: 10 %
+            found[name] = (
+                default if not match else int(match[2]) << 10 if match[1] == "-M" else total * int(match[2]) // 100
+            )
+    return found
