@@ -30,6 +30,7 @@ from envgen.lock.model import changes, facts, read_lock
 from envgen.profile.model import Platform
 from envgen.render.inputs import LABEL as INPUTS_LABEL
 from envgen.render.inputs import read_label
+from envgen.serve.launch import in_profile
 from envgen.text import Loudness, counted, progress, short_id, shorten
 
 HEARTBEAT = 30.0  # seconds without output after which a pipe or a log gets a line for each running step
@@ -220,7 +221,7 @@ def _failure(outcome: BuildOutcome, result: BuildResult, quiet: bool) -> BuildEr
         what += f"\n    {cause.cause}:\n    > {shorten(cause.evidence.strip(), 300)}"
     elif step and step.exit_code is None:
         what += f"\n    {shorten(step.error, 500)}"
-    hints = [cause.cure] if cause else []
+    hints = [in_profile(cause.cure, outcome.job.here.profile, "SERVICE")] if cause else []
     error = BuildError(what, hint="; ".join([*hints, f"the whole output is in {outcome.log}"]))
     error.details = _document(outcome)
     return error

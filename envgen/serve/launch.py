@@ -307,8 +307,17 @@ def explained(
 
 def in_profile(cure: str, profile: Profile, service: str) -> str:
     """``cure`` with the service and the profile in its commands."""
-    named = re.sub(r"(`envgen \w+)(?= SERVICE)", lambda match: f"{match[1]} {profile.chosen}", cure)
-    return named.replace("SERVICE", service)
+
+    def named(found: re.Match[str]) -> str:
+        verb, _, rest = found[1].partition(" ")
+        plain = {"lock": profile.lock_command, "render": profile.render_command}.get(verb)
+        if plain:
+            return f"`{plain} {rest}".rstrip() + "`"
+        chosen = profile.chosen_variant if verb == "up" else profile.chosen
+        before, service_word, after = f" {rest}".partition(" SERVICE")
+        return f"`envgen {verb}{before.rstrip()} {chosen}{service_word}{after}`"
+
+    return re.sub(r"`envgen ([^`]*)`", named, cure).replace("SERVICE", service)
 
 
 def what_next(profile: Profile, service: str) -> str:

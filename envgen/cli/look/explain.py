@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from envgen.errors import EnvgenError, ExitCode, UsageError
 from envgen.explain import Explanation, likeliest
 from envgen.explain.read import Reader, Report
 from envgen.profile.model import Phases
+from envgen.serve.launch import in_profile
 from envgen.serve.wait import Phase, Progress
 from envgen.text import counted, shorten, visible
 
@@ -48,7 +50,7 @@ def command(session: Session, what: str | None) -> int:
         reader = Reader(log.kind, Starting())
         reader.read(file)
     report = reader.report(log.known)
-    found = _with_proof(report, log)
+    found = _fitted(session, failure, log, _with_proof(report, log))
     failed = any(one.failure for one in found) or failure is not None
     document = {
         "log": name, "lines": report.lines, "skipped_bytes": report.skipped,
@@ -146,6 +148,20 @@ def _with_proof(report: Report, log: Log) -> tuple[Explanation, ...]:
     if best is None or best in report.explanations:
         return report.explanations
     return (best, *report.explanations)
+
+
+def _fitted(
+    session: Session, failure: Failure | None, log: Log, found: Sequence[Explanation]
+) -> tuple[Explanation, ...]:
+    """With the profile and the service in the commands of the fixes, for a failure of this project."""
+    service = log.about.get("service") or (failure.service if failure else "")
+    if failure is None or not isinstance(service, str) or not _has_project(session):
+        return tuple(found)
+    name = log.about.get("profile")
+    if isinstance(name, str) and name in session.loaded().project.profiles:
+        session = session.with_(profile_name=name)
+    profile = session.profile()
+    return tuple(replace(one, cure=in_profile(one.cure, profile, service or "SERVICE")) for one in found)
 
 
 def _text(found: Sequence[Explanation], name: str, report: Report) -> list[str]:

@@ -226,6 +226,7 @@ def test_cures_name_commands_that_there_are() -> None:
                 assert found is not None, f"{rule.rule}: envgen {words}"
             if verb not in ("exec", "run"):
                 options = {name for one in found.params for name in (*one.opts, *one.secondary_opts)}
+                assert verb == "render" or "--profile" in options, f"{rule.rule}: envgen {words}"
                 assert {word for word in shlex.split(words) if word.startswith("-")} <= options, (
                     f"{rule.rule}: envgen {words}"
                 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -56,6 +57,19 @@ def test_the_commands_of_a_cure_name_the_profile() -> None:
     cure = "`envgen exec SERVICE -- ps`, services.SERVICE.args, or `envgen predict SERVICE`"
     expected = "`envgen exec --profile prod web -- ps`, services.web.args, or `envgen predict --profile prod web`"
     assert in_profile(cure, profile(name="prod"), "web") == expected
+    cure = "`envgen doctor`, `envgen cache clear NAME`, `envgen lock --upgrade vllm`, `envgen render`; `nvidia-smi`"
+    expected = (
+        "`envgen doctor --profile prod`, `envgen cache clear NAME --profile prod`, "
+        "`envgen lock --profile prod --upgrade vllm`, `envgen render`; `nvidia-smi`"
+    )
+    assert in_profile(cure, profile(name="prod"), "web") == expected
+
+
+def test_an_up_in_a_cure_keeps_the_variant() -> None:
+    chosen = replace(profile(name="prod"), variant="big")
+    cure = "`envgen up SERVICE --set services.SERVICE.args.dtype=null`"
+    expected = "`envgen up --profile prod --variant big web --set services.web.args.dtype=null`"
+    assert in_profile(cure, chosen, "web") == expected
 
 
 class Engine:
