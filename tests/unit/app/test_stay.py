@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -48,6 +49,9 @@ class StubEngine:
         others, self.others = self.others, ()
         return others
 
+    def info(self) -> Any:
+        return SimpleNamespace(local=False, memory=1 << 30)
+
     def logs(self, *_: object, **__: object) -> str:
         return "ValueError: no\n"
 
@@ -61,7 +65,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session
 
 def watch(session: Session, engine: StubEngine, policy: str = "") -> None:
     clock = iter(range(10_000))
-    here: Any = session.deployment().knowing(engine=engine)
+    here: Any = session.deployment().knowing(engine=engine, compose=SimpleNamespace(files=()))
     Stay(
         here, "web", replace(RUNS, restart_policy=policy), connect=lambda: engine,  # type: ignore[arg-type, return-value]
         now=lambda: float(next(clock)), sleep=lambda _seconds: None,
