@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from envgen.doctor import collect
+from envgen.doctor.checks.imports import NAMES, wanted
 from envgen.doctor.model import Context, Finding, Remedy, Subject, error, info, ok, warning
 from envgen.doctor.remedies import envgen, line
 from envgen.engine.values import MISSHAPEN, ExecResult
@@ -17,9 +18,9 @@ from envgen.inside import run
 from envgen.render.environment import with_start_up
 
 Reply = Mapping[str, Any]
-# Limit in seconds, title, packages (it needs one of them). Importing vLLM takes 2 to 20 s, compiling a kernel 6 to 60.
+IMPORT = 120  # seconds; importing vLLM takes 2 to 20
+# Limit in seconds, title, packages (it needs one of them). Compiling a kernel takes 6 to 60.
 QUESTIONS = {
-    "vllm": (120, "import vllm", {"vllm"}), "flashinfer": (120, "import flashinfer", {"flashinfer"}),
     "fused_moe": (120, "FlashInfer's fused MoE", {"vllm"}), "gpu": (60, "the GPU", set()),
     "kernel": (300, "a kernel", {"flashinfer"}),
 }  # fmt: skip
@@ -27,8 +28,10 @@ PROGRAM = run.Program("deep", flags=("-X", "faulthandler"))
 
 
 def questions(packages: set[str]) -> dict[str, int]:
-    """The questions for a profile with these packages, with their limits in seconds."""
-    return {name: limit for name, (limit, _, needs) in QUESTIONS.items() if not needs or needs & packages}
+    """The questions for a profile with these packages, with their limits in seconds: each import, then what is asked
+    of the packages."""
+    more = {name: limit for name, (limit, _, needs) in QUESTIONS.items() if not needs or needs & packages}
+    return {**dict.fromkeys(sorted(packages, reverse=True), IMPORT), **more}
 
 
 def examine(context: Context, subject: Subject) -> list[Finding]:
@@ -49,13 +52,17 @@ def examine(context: Context, subject: Subject) -> list[Finding]:
     asked, python = questions({source.package for source in profile.sources.values()}), collect.program(profile)
     try:
         answers = {
-            name: run.ask(started, python, PROGRAM, {"question": name}, timeout=limit) for name, limit in asked.items()
+            name: run.ask(started, python, PROGRAM, _request(name), timeout=limit) for name, limit in asked.items()
         }
         return judge(answers, context)
     except EnvgenError as problem:
         title, seen = "the deep checks could not run", str(problem).splitlines()[0][:300]
         again = envgen(context, "doctor", "--deep")
         return [replace(warning(title, seen, "answers", again, case="not-asked"), check="deep")]
+
+
+def _request(name: str) -> dict[str, Any]:
+    return {"question": name} if name in QUESTIONS else {"package": name, "names": list(NAMES.get(name, ()))}
 
 
 def judge(answers: Mapping[str, Reply | run.Failure], context: Context) -> list[Finding]:
@@ -66,12 +73,12 @@ def judge(answers: Mapping[str, Reply | run.Failure], context: Context) -> list[
     has_gpu = isinstance(gpu_answer, dict) and bool(gpu_answer.get("available"))
     again = envgen(context, "doctor", "--deep", "--json")
     for name, reply in answers.items():
-        limit, title, _ = QUESTIONS[name]
+        limit, title, _ = QUESTIONS.get(name, (IMPORT, f"import {name}", set()))
         try:
             if isinstance(reply, run.Failure):
                 finding = _failed(title, reply, limit, again)
             else:
-                finding = JUDGES[name](reply["answer"], reply, context, has_gpu)
+                finding = JUDGES.get(name, partial(_import, name))(reply["answer"], reply, context, has_gpu)
         except MISSHAPEN as problem:
             seen = f"{type(problem).__name__} in {_shown(reply)}"
             finding = warning(f"{title}: unexpected answer", seen, "an answer", again, case="form")
@@ -107,10 +114,18 @@ Judge = Callable[[Any, Reply, Context, bool], Finding]
 
 
 def _import(package: str, answer: Any, reply: Reply, context: Context, _gpu: bool) -> Finding:
-    title = f"import {package}"
+    title, cure = f"import {package}", envgen(context, "doctor")
+    source = next((one for one in context.profile.sources.values() if one.package == package), None)
+    file = wanted(source, context.probe) if source and context.probe else ""
     if answer["file"] is None:
-        seen, cure = f"its path is {answer['path']}", envgen(context, "doctor")
+        seen = f"its path is {answer['path']}"
         return error(f"{title} gives an empty namespace", seen, "a real package", cure, case="namespace")
+    if file and answer["file"] != file:
+        return error(f"{title} gives another file", str(answer["file"]), file, cure, case="other-file")
+    lacks = answer.get("lacks", ())
+    if NAMES.get(package) and len(lacks) == len(NAMES[package]):
+        seen = f"{answer['file']} has no {' and no '.join(NAMES[package])}"
+        return error(f"{title} gives no release of it", seen, "what every release has", cure, case="incomplete")
     return ok(f"{title}: {answer['version']} from {answer['file']}, {reply['seconds']} s", **answer)
 
 
@@ -156,6 +171,5 @@ def _kernel(answer: Any, _reply: Reply, context: Context, _gpu: bool) -> Finding
 
 
 JUDGES: dict[str, Judge] = {
-    "vllm": partial(_import, "vllm"), "flashinfer": partial(_import, "flashinfer"), "fused_moe": _fused_moe,
-    "gpu": _gpu, "kernel": _kernel,
+    "fused_moe": _fused_moe, "gpu": _gpu, "kernel": _kernel,
 }  # fmt: skip

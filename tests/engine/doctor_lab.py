@@ -144,7 +144,7 @@ def shared(engine: Engine, image: str) -> Iterator[str]:
 
 
 def path_of(variant: str) -> str:
-    return f"/venv/{variant}/bin:{SYSTEM_PATH}"
+    return f"/venv/{variant}/bin:/opt/envgen/bin:{SYSTEM_PATH}"  # a profile's PATH without envgen's is refused
 
 
 def project(folder: Path, variant: str = "hook", mount: str = PP, python_path: str = PP) -> Path:

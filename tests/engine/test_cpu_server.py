@@ -67,6 +67,9 @@ def test_deep_asks_the_real_vllm(cpu_server: CpuServer) -> None:
     done = cpu_server.project.envgen("doctor", "serve", "-p", "cpu", "--deep", "--json", code=None)
     found = {one["check"]: one for one in done.json["findings"]}
     assert "0.30.0" in found["deep.vllm"]["title"]
+    truth, running = found["import.truth"], found["import.running"]
+    assert (truth["severity"], running["severity"]) == ("ok", "ok"), running
+    assert "what a new one would import (vllm)" in running["title"]
     assert found["deep.fused_moe"]["evidence"]["has_flashinfer_cutlass_fused_moe"] is False
     assert "deep.predict" not in found  # gpu: none
 

@@ -25,7 +25,7 @@ def judged(make: Make, **answers: Any) -> dict[str, Finding]:
     return {one.check: one for one in deep.judge(answers, make())}
 
 
-@pytest.mark.parametrize("name", sorted(deep.QUESTIONS))
+@pytest.mark.parametrize("name", [*sorted(deep.QUESTIONS), "vllm", "mine"])
 @pytest.mark.parametrize(
     ("reply", "case", "seen"),
     [(Failure("ImportError", "libcuda.so.1"), "raises", "libcuda.so.1"),
@@ -46,6 +46,23 @@ def test_imports_say_where_from(make: Make) -> None:
     found = judged(make, vllm=good, flashinfer=bad)
     assert "/a/vllm/__init__.py" in found["deep.vllm"].title and found["deep.vllm"].severity is Severity.OK
     assert found["deep.flashinfer"].case == "namespace" and "/w/flashinfer" in found["deep.flashinfer"].seen
+
+
+def test_an_import_gives_the_right_file_of_a_release(make: Make) -> None:
+    """As `import.truth` has it, which looks without importing."""
+    home = "/workspace/flashinfer/flashinfer/__init__.py"
+    good = {"answer": {"version": "0.5.3", "file": home, "path": [], "lacks": []}, "seconds": 2}
+
+    def found(**answer: Any) -> str:
+        reply = {**good, "answer": {**good["answer"], **answer}}  # type: ignore[dict-item]
+        (one,) = deep.judge({"flashinfer": reply}, make("hook-pythonpath"))
+        return one.case or one.severity.word
+
+    assert found() == "ok"
+    assert found(file="/workspace/flashinfer/__init__.py") == "other-file"
+    names = ["single_prefill_with_kv_cache", "BatchDecodeWithPagedKVCacheWrapper"]
+    assert found(lacks=names[:1]) == "ok"
+    assert found(lacks=names) == "incomplete"
 
 
 def test_fused_moe(make: Make) -> None:
@@ -86,7 +103,7 @@ def test_what_a_real_gpu_answered(make: Make) -> None:
 def test_only_questions_that_the_profile_has_are_asked() -> None:
     assert set(deep.questions(set())) == {"gpu"}
     assert set(deep.questions({"vllm"})) == {"gpu", "vllm", "fused_moe"}
-    assert deep.questions({"vllm", "flashinfer"}).keys() == deep.QUESTIONS.keys()
+    assert list(deep.questions({"vllm", "flashinfer", "mine"})) == ["vllm", "mine", "flashinfer", *deep.QUESTIONS]
 
 
 @pytest.mark.parametrize(
@@ -104,6 +121,6 @@ FIELDS = st.sampled_from(["answer", "error", "seconds"])
 VALUES = st.none() | st.integers() | st.text() | st.dictionaries(st.text(), st.integers()) | st.lists(st.text())
 
 
-@given(st.dictionaries(st.sampled_from(sorted(deep.QUESTIONS)), st.dictionaries(FIELDS, VALUES)))
+@given(st.dictionaries(st.sampled_from([*sorted(deep.QUESTIONS), "vllm", "mine"]), st.dictionaries(FIELDS, VALUES)))
 def test_any_answers_are_judged(make: Make, answers: Any) -> None:
     assert len(deep.judge(answers, make())) == len(answers)
