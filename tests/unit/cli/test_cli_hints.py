@@ -22,6 +22,7 @@ import yaml
 from envgen.app.session import Session
 from envgen.cli import main
 from envgen.profile.load import load_project
+from envgen.profile.unused import warnings
 from envgen.render.outputs import render_profile
 
 ROOT = Path(__file__).parents[3]
@@ -200,7 +201,9 @@ def test_every_project_file_that_is_shown_loads_and_renders(name: str, text: str
     file = tmp_path / "envgen.yaml"
     file.write_text(yaml.safe_dump(whole), encoding="utf-8")
     (tmp_path / name).write_text(text if "local" in name else file.read_text("utf-8"), encoding="utf-8")
-    profiles = load_project(file=file).project.profiles
+    loaded = load_project(file=file)
+    profiles = loaded.project.profiles
+    assert "version" not in found or warnings(loaded, profiles) == ()
     for variant in {"", *(name for profile in profiles.values() for name in profile.variants)}:
         project = load_project(file=file, variant=variant).project
         assert all(render_profile(profile, root=tmp_path).files for profile in project.profiles.values())
