@@ -144,9 +144,11 @@ def small_image(source: str, name: str, target: Path, server: str = "", project:
     with target.open("wb") as file:
         subprocess.run(["docker", "run", "--rm", "--entrypoint", "sh", source, "-c", SMALL], stdout=file, check=True)
     with tarfile.open(target, "a") as archive:
-        member = tarfile.TarInfo("usr/local/bin/vllm")
-        member.size, member.mode = len(server.encode()), 0o755
-        archive.addfile(member, io.BytesIO(server.encode()))
+        runner = (ROOT / "docker/runtime/lib/server").read_bytes()  # before each server's command
+        for path, program in (("usr/local/bin/vllm", server.encode()), ("opt/envgen/lib/server", runner)):
+            member = tarfile.TarInfo(path)
+            member.size, member.mode = len(program), 0o755
+            archive.addfile(member, io.BytesIO(program))
     changes = [" ".join(("ENV PATH=/usr/local/bin:/usr/bin:/bin", *env)), f"LABEL dev.envgen.render={digest}"]
     docker("import", *(f"--change={one}" for one in changes), str(target), name)
     docker("save", "-o", str(target), name)
