@@ -42,8 +42,10 @@ from envgen.text import first_of
 
 Path_ = tuple[str, ...]
 NONE: Mapping[str, str] = MappingProxyType({})
-# Variables of envgen's entry point and of plain `docker compose`, besides those of `layers.RESERVED`.
-ELSEWHERE = re.compile(r"ENVGEN_(HF_OFFLINE|NODE_[A-Z]+|HEAD_ADDRESS|EXEC|CA|EXAMPLES|DEBIAN_MIRROR|(TEST|ENGINE)_.*)")
+# Variables of plain `docker compose`, and of scripts/ and tests/ of this repository, besides `layers.RESERVED`.
+ELSEWHERE = re.compile(
+    r"ENVGEN_(HF_OFFLINE|NODE_[A-Z]+|HEAD_ADDRESS|CA|EXAMPLES|RECORD|DEBIAN_MIRROR|(TEST|ENGINE|PROOF)_.*)"
+)
 _PROXY = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 _MOST = 4  # names in one line
 

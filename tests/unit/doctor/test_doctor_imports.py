@@ -9,7 +9,7 @@ import pytest
 from doctor_facts import CONTAINER, IMAGE, Make, recording
 
 from envgen.doctor.checks import imports, packages, versions
-from envgen.doctor.model import Finding, Severity
+from envgen.doctor.model import Finding, Flags, Remedy, Severity, UnknownFlag
 
 PP = "/workspace/flashinfer"
 
@@ -347,3 +347,15 @@ def test_another_name_that_the_profile_gives_itself_is_no_error(make: Make) -> N
     assert quiet.severity is Severity.INFO
     (loud,) = packages.metadata(make("prod-vllm-cpu", profile="prod", sets=[named]))
     assert loud.severity is Severity.ERROR  # the service still starts the script that crashes
+
+
+def test_a_misspelt_flag_is_fixed_by_its_name_and_value(make: Make) -> None:
+    """Not by taking away what was asked for; a flag like no other is left out."""
+    args = ("services.serve.args.max-nm-seqs=2", "services.serve.args.frobnicate=1")
+    unknown = (UnknownFlag("--max-nm-seqs", ("--max-num-seqs",)), UnknownFlag("--frobnicate"))
+    context = make("prod-wheel", profile="prod", sets=args)
+    assert context.probe is not None
+    probe = replace(context.probe, flags=Flags("cli", ("arg_utils.py",), 200, 2, unknown))
+    renamed, left_out = packages.flags(replace(context, probe=probe))
+    assert renamed.remedy == Remedy('services: {serve: {args: {max-nm-seqs: false, max-num-seqs: "2"}}}', is_line=True)
+    assert left_out.remedy == Remedy("services: {serve: {args: {frobnicate: false}}}", is_line=True)
