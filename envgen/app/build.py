@@ -34,6 +34,8 @@ from envgen.lock.image import Difference, compare
 from envgen.lock.model import LOCAL, Change
 from envgen.lock.servers import registry_error
 from envgen.render.environment import CA_VARIABLE, WHEELHOUSE_VARIABLE, compose_environment
+from envgen.render.inputs import LABEL as INPUTS_LABEL
+from envgen.render.inputs import label_of
 from envgen.render.locking import base_image, lock_of
 from envgen.serve import preflight
 from envgen.text import first_of, progress
@@ -110,6 +112,7 @@ def request_of(job: Job, options: Options) -> BuildRequest:
         contexts={"wheelhouse": Path(wheelhouse)} if wheelhouse else {},
         target=job.target,
         platform=profile.base.platform.value if profile.base.platform else "",
+        labels={INPUTS_LABEL: label_of(job.here.rendered.inputs)} if not job.target else {},
     )
 
 
@@ -126,7 +129,7 @@ def up_to_date(job: Job, options: Options, engine: Engine) -> str:
     """The image's ID if a build would change nothing; "" if only BuildKit can tell.
 
     A label says which files the image was built from. They do not identify an unlocked base image: the image must have
-    its layers, and its variables and labels except those that the Dockerfile sets. A wheelhouse is left to BuildKit.
+    its layers, and its variables and labels except those that a build sets. A wheelhouse is left to BuildKit.
     """
     known = options.plain and not job.target and not job.here.profile.build.wheelhouse
     image = engine.image(job.image) if known else None
@@ -135,7 +138,9 @@ def up_to_date(job: Job, options: Options, engine: Engine) -> str:
     base = None if job.here.lock and job.here.lock.base else engine.image(str(job.here.profile.base.image))
     if base is not None:
         changed = (base.env.items() ^ image.env.items()) | (base.labels.items() ^ image.labels.items())
-        if image.layers[: len(base.layers)] != base.layers or any(f" {name}=" not in job.text for name, _ in changed):
+        if image.layers[: len(base.layers)] != base.layers or any(
+            name != INPUTS_LABEL and f" {name}=" not in job.text for name, _ in changed
+        ):
             return ""
     return image.id
 

@@ -62,6 +62,7 @@ class BuildRequest:
     contexts: Mapping[str, Path] = field(default_factory=dict)
     target: str = ""
     platform: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     def words(self) -> list[str]:
         """The arguments of ``buildx build``."""
@@ -71,6 +72,7 @@ class BuildRequest:
         words += [f"--tag={tag}" for tag in self.tags]
         words += [f"--build-arg={name}={value}" for name, value in self.args.items()]
         words += [f"--build-arg={name}" for name in self.pass_args]
+        words += [f"--label={name}={value}" for name, value in self.labels.items()]
         for name, value in self.secrets.items():
             source = f"src={value}" if isinstance(value, Path) else f"env={_variable(name)}"
             words.append(f"--secret={_csv(f'id={name}', source)}")

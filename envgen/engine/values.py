@@ -177,7 +177,7 @@ def device_request(device: Mapping[str, Any]) -> dict[str, Any]:
 
 # From the engine's JSON. Only the functions below know the API's field names.
 
-MINIMUM_ENGINE = 23
+MINIMUM_ENGINE = 25  # its BuildKit (0.12) is the first with ADD --checksum
 MINIMUM_PODMAN = 5  # of 4.3, `docker compose run` never ends
 # The kernel's name of an architecture -> Go's, which images use.
 _GO_ARCH = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -282,11 +282,11 @@ def too_old(version: Mapping[str, Any]) -> str:
         old = not major.isdigit() or int(major) < MINIMUM_PODMAN
         return f"this is Podman {release}; envgen needs Podman {MINIMUM_PODMAN} or newer, or Docker" if old else ""
     if not major.isdigit():
-        # Builds from source have the version "dev" or a branch; Docker 23.0 has API 1.42.
+        # Builds from source have the version "dev" or a branch; Docker 25.0 has API 1.44.
         api = str(version.get("ApiVersion", "")).split(".")
-        if len(api) == 2 and all(part.isdigit() for part in api) and (int(api[0]), int(api[1])) >= (1, 42):
+        if len(api) == 2 and all(part.isdigit() for part in api) and (int(api[0]), int(api[1])) >= (1, 44):
             return ""
-        return "no Docker Engine version in the answer; envgen needs Docker Engine 23 or newer"
+        return "no Docker Engine version in the answer; envgen needs Docker Engine 25 or newer"
     if int(major) < MINIMUM_ENGINE:
         return f"this Docker Engine is {release}; envgen needs version {MINIMUM_ENGINE} or newer"
     return ""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from envgen.engine.values import SERVER
-from envgen.profile.model import Cluster, GpuMode, Health, Logging, Profile, Ready, Service
+from envgen.profile.model import Cluster, GpuMode, Health, Logging, Mode, Profile, Ready, Service
 from envgen.profile.values import ContainerPath, HostPath, own_path
 from envgen.render import environment as names
 from envgen.render.locking import folder_of, volume_of
@@ -24,12 +24,12 @@ VARIANT = "dev.envgen.variant"
 Block = dict[str, Any]
 
 
-def compose_files(profile: Profile, key: str = "") -> dict[str, str]:
+def compose_files(profile: Profile, key: str = "", *, is_locked: bool = True) -> dict[str, str]:
     """Path relative to the project -> text: the file, and the additional files for machines of a cluster.
 
     ``key``: the namespace of FlashInfer's cache.
     """
-    files = {profile.compose_file: compose_text(_head(profile), _document(profile, key))}
+    files = {profile.compose_file: compose_text(_head(profile, is_locked), _document(profile, key))}
     for name, service in profile.services.items():
         if service.cluster is not None:
             head = [f"{names.WRITTEN}: additions to {profile.compose_file} on a machine of a cluster.", *_PARTS]
@@ -39,19 +39,31 @@ def compose_files(profile: Profile, key: str = "") -> dict[str, str]:
     return files
 
 
-def _head(profile: Profile) -> Iterable[str]:
+def _head(profile: Profile, is_locked: bool) -> Iterable[str]:
     file = f"-f {profile.compose_file}"
     yield f"{names.WRITTEN} from profile {profile.name}. Edits here are lost: change the project file."
+    if not is_locked:
+        yield names.NOT_LOCKED
     yield ""
     yield "Without envgen, in the project folder:"
     yield f"  docker compose {file} build"
-    yield f"  docker compose {file} up SERVICE"
+    started, others = _started(profile), [name for name in profile.services if name != _started(profile)]
+    if profile.mounted_sources:
+        yield f"  docker compose {file} run --rm {started} envgen-install   # once: installs the checkouts"
+    yield f"  docker compose {file} up -d".ljust(60) + f"# {started}"
+    yield from (f"  docker compose {file} up -d {name}" for name in others[:1])
     if profile.compose is not None:
         yield f"  and your own file, last:  -f {own_path(profile.compose.path)}"
     yield f"  docker compose {file} --profile '*' down"
     yield "ENVGEN_... variables hold what differs between machines; each has a default where one is possible."
     yield "At most MAX_JOBS compilers; compile-gate starts each when a core and the memory that it needs are free."
     yield "Variables below x-env-passed come from the shell that starts a service; they are never stored."
+
+
+def _started(profile: Profile) -> str:
+    """The service that starts when none is named: in development a shell where there is one, else the first."""
+    shells = [name for name, service in profile.services.items() if service.interactive]
+    return next(iter([*shells, *profile.services] if profile.mode is Mode.DEVELOPMENT else profile.services), "")
 
 
 def cluster_file(profile: Profile, service: str, part: str) -> str:
@@ -125,10 +137,10 @@ def _document(profile: Profile, key: str) -> Block:
         "name": profile.compose_name,
         **{f"x-{name}": block for name, block in blocks.items()},
         "services": {
-            name: _service(profile, name, number, key, blocks) for number, name in enumerate(profile.services)
+            name: _service(profile, name, key, blocks) for name in profile.services
         },
         "volumes": volumes or None,
-        "secrets": {"jobs": {"environment": names.JOBS_VARIABLE}, "ca_certificates": {"file": _ca(profile)}},
+        "secrets": _secrets(profile) or None,
     })  # fmt: skip
 
 
@@ -146,9 +158,9 @@ def _common(profile: Profile, key: str) -> Block:
             "context": "..",
             "dockerfile": profile.dockerfile,
             "platforms": [platform] if platform else None,
-            "args": dict.fromkeys(PROXY),
+            "args": list(PROXY),
             "additional_contexts": wheelhouse,
-            "secrets": ["jobs", "ca_certificates"],
+            "secrets": list(_secrets(profile)),
         }),
         "init": True,
         "ipc": profile.ipc,
@@ -201,10 +213,16 @@ def _host(variable: str, path: HostPath, reason: str, after: str = "") -> Interp
     return compose_variable(variable, names.compose_path(path), reason=reason, after=after)
 
 
-def _ca(profile: Profile) -> Interpolated:
-    path = profile.network.ca_certificates
-    if path is None:
-        return compose_variable(names.CA_VARIABLE, "/dev/null")
+def _secrets(profile: Profile) -> Block:
+    """What a build reads and no layer keeps: the number of compilers, and this machine's CA."""
+    ca, builds = profile.network.ca_certificates, any(s.origin.is_built for s in profile.sources.values())
+    return {
+        **({"jobs": {"environment": names.JOBS_VARIABLE}} if builds else {}),
+        **({"ca_certificates": {"file": _ca(ca)}} if ca is not None else {}),
+    }
+
+
+def _ca(path: HostPath) -> Interpolated:
     return _host(names.CA_VARIABLE, path, "the PEM file of your CA certificates")
 
 
@@ -233,7 +251,9 @@ def _volumes(profile: Profile, key: str) -> list[Block]:
             variable, below = names.cache_variable(name), folder_of(name, key)
             text = _host(variable, cache.host, f"a folder for the cache {name}", below)
             found.append(_bind(text, cache.path, create=True))
-    return [*found, _bind(_ca(profile), ContainerPath(names.CA_FILE), read_only=True)]
+    if profile.network.ca_certificates is not None:
+        found.append(_bind(_ca(profile.network.ca_certificates), ContainerPath(names.CA_FILE), read_only=True))
+    return found
 
 
 def _mounts(service: str, described: Service) -> list[Block]:
@@ -252,7 +272,7 @@ def _deploy(service: Service, mode: GpuMode) -> Block | None:
     return _devices(driver=driver, device_ids=[f"{prefix}{one}" for one in service.gpu]) if service.gpu else {}
 
 
-def _service(profile: Profile, name: str, number: int, key: str, blocks: Mapping[str, Block]) -> Block:
+def _service(profile: Profile, name: str, key: str, blocks: Mapping[str, Block]) -> Block:
     service = profile.services[name]
     # In a YAML merge the first of a list wins, so the strongest group comes first.
     user = ["user"] if names.user_env(profile, name) else []
@@ -262,8 +282,8 @@ def _service(profile: Profile, name: str, number: int, key: str, blocks: Mapping
     floor = names.memory_floor(profile, name)
     return _filled({
         MERGE: blocks["service"],
-        # Only the first service starts when none is named; `up NAME` starts exactly that one.
-        "profiles": [name] if number else None,
+        # One service starts when none is named; `up NAME` starts exactly that one.
+        "profiles": [name] if name != _started(profile) else None,
         "command": [*([SERVER] if service.serves else []), *service.argv],
         "environment": {
             MERGE: [blocks[block] for block in merged],
@@ -277,7 +297,7 @@ def _service(profile: Profile, name: str, number: int, key: str, blocks: Mapping
         "stdin_open": service.interactive or None,
         "tty": service.interactive or None,
         "ports": [str(port) for port in service.ports],
-        "restart": service.restart,
+        "restart": service.restart if service.restart != "no" else None,
         "labels": {VARIANT: profile.variant} if profile.variant else None,
         "network_mode": service.network,
         "shm_size": service.shm_size and str(service.shm_size.bytes),

@@ -10,7 +10,7 @@ import os
 import re
 import stat
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from pathlib import Path, PurePosixPath
 
@@ -20,12 +20,11 @@ from envgen.errors import EnvgenError, Problem, ProjectError, RefusedError
 from envgen.files import data_dir, state_dir
 from envgen.lock.ask import locked
 from envgen.lock.model import ProfileLock, load
-from envgen.profile.model import Profile, Project
+from envgen.profile.model import Network, Profile, Project
 from envgen.profile.values import own_path
 from envgen.render.compose import compose_files
-from envgen.render.environment import WRITTEN
-from envgen.render.inputs import LABEL as INPUTS_LABEL
-from envgen.render.inputs import inputs_of, label_of
+from envgen.render.environment import NOT_LOCKED, WRITTEN
+from envgen.render.inputs import inputs_of
 from envgen.render.locking import namespace, series_of
 from envgen.render.plan import Plan
 from envgen.render.quote import Pair, Quoted, docker_pairs, render
@@ -35,7 +34,7 @@ FOLDER = "docker"  # of the project: the content of the stage `scripts`
 IGNORE_FILE = ".dockerignore"
 # Replaced by the labels, which contain the digest. No quoted text can contain NUL.
 LABELS_HERE = Quoted("\0")
-_MOUNT = re.compile(r"--mount=from=scripts,source=/(\S+?),target=")
+_MOUNT = re.compile(r"--mount=from=(?:scripts|index),source=/(\S+?),target=|COPY --from=scripts /(\S+) ")
 LEFT_OUT = (".git", ".envgen", "__pycache__")
 MOST, LARGEST, DEEPEST = 20_000, 256 << 20, 40
 _NAME = re.compile(r"[A-Za-z0-9._@+ -]+")
@@ -61,15 +60,17 @@ def render_profile(profile: Profile, lock: ProfileLock | None = None, *, root: P
         own = files_of(profile, root)
         text = dockerfile(plan)
         programs = used(text, docker_files(plan))
-        read_files = _files(plan, programs, root, own)
-        digest, inputs = _digest(text, plan, read_files), inputs_of(plan, read_files)
-        labels = docker_pairs(
-            (*plan.labels, Pair(INPUTS_LABEL, label_of(inputs)), Pair("dev.envgen.render", digest)),
-        )
+        # This machine's CA is no input of an image.
+        shared = Plan(replace(profile, network=Network()), lock, series) if plan.ca else plan
+        shared_text = dockerfile(shared)
+        read_files = _files(shared, used(shared_text, docker_files(shared)), root, own)
+        digest, inputs = _digest(shared_text, shared, read_files), inputs_of(shared, read_files)
+        labels = docker_pairs((*plan.labels, Pair("dev.envgen.render", digest)))
+        composed = compose_files(profile, namespace(profile, lock, series), is_locked=lock is not None)
         files = {
             **programs,
             profile.dockerfile: sealed(text.replace(LABELS_HERE, labels)),
-            **{path: sealed(one) for path, one in compose_files(profile, namespace(profile, lock, series)).items()},
+            **{path: sealed(one) for path, one in composed.items()},
         }
     except ValueError as error:  # a value that one of the languages cannot carry
         raise ProjectError([Problem(f"profile {profile.name}: {error}")]) from error
@@ -102,7 +103,7 @@ def docker_files(plan: Plan) -> dict[str, str]:
 
 def used(text: str, files: dict[str, str]) -> dict[str, str]:
     """The ``files`` that the steps of a Dockerfile mount."""
-    tops = [f"{FOLDER}/{source}" for source in _MOUNT.findall(text)]
+    tops = [f"{FOLDER}/{mounted or copied}" for mounted, copied in _MOUNT.findall(text)]
     return {path: file for path, file in files.items() if any(path == t or path.startswith(f"{t}/") for t in tops)}
 
 
@@ -228,13 +229,16 @@ def foreign(root: Path, files: Mapping[str, bytes]) -> list[str]:
     return [path for path, old in current.items() if old is not None and old != files[path] and mark not in old]
 
 
-_SEAL = re.compile(rb"\n# (?:Of the lines below: )([0-9a-f]{12})\.\n")
+_SEAL = re.compile(rb"\n# (?:Of|SHA-256 of) the lines below: ([0-9a-f]{12})\.\n")
 
 
 def sealed(text: str) -> str:
-    """A file with a digest of the rest on its second line, which shows edits."""
+    """A file with a digest of the rest below its first line (and the one about the lock), which shows edits."""
     head, _, rest = text.partition("\n")
-    return f"{head}\n# Of the lines below: {hashlib.sha256(rest.encode()).hexdigest()[:12]}.\n{rest}"
+    if rest.startswith(f"# {NOT_LOCKED}\n"):
+        line, _, rest = rest.partition("\n")
+        head = f"{head}\n{line}"
+    return f"{head}\n# SHA-256 of the lines below: {hashlib.sha256(rest.encode()).hexdigest()[:12]}.\n{rest}"
 
 
 def edited(root: Path, files: Mapping[str, bytes]) -> list[str]:

@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 from envgen.lock.ask import apt_build
 from envgen.lock.model import LOCAL, ProfileLock
 from envgen.patches.series import Patch, Series
-from envgen.profile.model import Encoding, Profile, Source
+from envgen.profile.model import Encoding, Pip, Profile, Source
 from envgen.profile.values import own_path
 from envgen.render import environment, locking
 from envgen.render.environment import RUN, WRITTEN
@@ -52,21 +52,41 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Fetched:
+    """A repository in a stage of its own, so that another ref of it fetches nothing else."""
+
+    stage: str
+    label: str
+    folder: str
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """A file that is added under ``path`` where its SHA-256 is right."""
+
+    path: str
+    sha256: str
+    url: str
+    words: tuple[str, ...]  # the arguments of `fetch file`
+
+
+@dataclass(frozen=True)
 class BuiltSource:
     """A source that is fetched (by git or as a source distribution) or copied, patched and built.
 
-    ``inputs``: the folder of the repositories that its build would fetch itself; "" without any.
+    ``inputs``: the repositories that its build would fetch itself.
     """
 
     name: str
     label: str
     folder: str
     copy: str  # the folder of the project to copy
-    fetch_git: tuple[tuple[str, ...], ...]
+    fetch_git: tuple[tuple[str, ...], ...]  # a step for each
     fetch_sdist: tuple[str, ...]
     patch_source: PatchStep | None
     requires: Step | None
-    inputs: str
+    inputs: tuple[Fetched, ...]
     env: tuple[Pair, ...]
     build_words: tuple[str, ...]
 
@@ -88,14 +108,16 @@ class Plan:
     ) -> None:
         self.profile = profile
         self.lock = lock
+        self.not_locked = environment.NOT_LOCKED
         self.patches = patches or {}
         # The lock's list for each step; "": nothing to install.
         self._lists = locking.requirements(profile, lock)
         self.base_image = locking.base_image(profile.base.image, lock)
-        # The first stage with the interpreter.
-        self.first_python = "base" if profile.base.apt else "origin"
         self.epoch = str(lock.epoch) if lock else ""  # the time of all new files
+        self.ca = profile.network.ca_certificates is not None
         pip, python = profile.pip, profile.base.python
+        # A base image without Python has no package to keep.
+        self.protects = not profile.base.apt or pip.protect != Pip().protect or bool(pip.override or pip.remove)
         self.pip_install = (python, f"{RUN}/lib/with-index", python, f"{RUN}/lib/pip-install")
         removed = ("--remove", *pip.remove) if pip.remove else ()
         self.protect_words = ("record", *pip.protect, "--off", *pip.override, *removed)
@@ -112,7 +134,8 @@ class Plan:
         self.compiler = "cuda" if self.cuda_env else "base"
         self.image_env = [pair for pair in environment.image_env(profile) if pair not in self.cuda_env]
         self.opened = environment.opened_folders(profile)  # writable by every user
-        self.encodings = tuple(_encoding(name, encoding) for name, encoding in profile.tiktoken.encodings.items())
+        folder = profile.tiktoken.directory.path
+        self.encodings = tuple(_encoding(folder, *one) for one in profile.tiktoken.encodings.items())
         # The files of the project that the build reads.
         steps = [self.patch_installed, *(source.patch_source for source in self.built)]
         read = {patch.path for step in steps if step for patch in step.patches}
@@ -202,7 +225,8 @@ class Plan:
 
     def _built(self, name: str, source: Source) -> BuiltSource:
         origin, install = source.origin, source.install
-        folder, inputs = f"/src/{name}", f"/src/inputs/{name}"
+        folder = f"/src/{name}"
+        inputs: list[Fetched] = []
         git: list[tuple[str, ...]] = []
         sdist: tuple[str, ...] = ()
         copy = own_path(origin.folder.path) if origin.folder is not None else ""
@@ -219,14 +243,17 @@ class Plan:
             label = f"{name}: {origin.git_ref} of {origin.git}."
         env = [Pair(key, value) for key, value in install.env.items()]
         for key, one in install.inputs.items():
-            git.append(self._fetch(f"{name}.{key}", one.git, one.ref, f"{inputs}/{key}"))
-            env.append(Pair(one.variable, f"{inputs}/{key}{'/' + one.folder if one.folder else ''}"))
+            place = f"/src/inputs/{name}/{key}"
+            words = self._fetch(f"{name}.{key}", one.git, one.ref, place)
+            shown = f"{key}, which the build of {name} would fetch itself: {one.ref} of {one.git}."
+            inputs.append(Fetched(f"input-{name}-{key}", shown, place, words))
+            env.append(Pair(one.variable, f"{place}{'/' + one.folder if one.folder else ''}"))
         early = self.patches[name].split(source.package)[0] if name in self.patches else ()
         patch_source = PatchStep(early, ((folder, *_mounted(early)),)) if early else None
         return BuiltSource(
             name, label, folder, copy, tuple(git), sdist, patch_source,
             requires=self._pip(f"requires.{name}", install.requires, ()),
-            inputs=inputs if install.inputs else "",
+            inputs=tuple(inputs),
             env=tuple(env),
             build_words=(folder, "/wheels", *install.prepare),
         )  # fmt: skip
@@ -251,6 +278,11 @@ class Plan:
                 patches += late
                 commands.append((source.package, *_mounted(late)))
         return PatchStep(tuple(patches), tuple(commands)) if patches else None
+
+    @property
+    def data_runtime(self) -> bool:
+        """Whether the image gets files of this profile alone."""
+        return any("/runtime/" in path for path in self.data)
 
     @property
     def data(self) -> dict[str, str]:
@@ -310,8 +342,10 @@ def wheel_folder(source: Source) -> str:
     return f"{WHEELS}/{canonicalize_name(source.distribution)}" if source.binaries is not None else ""
 
 
-def _encoding(name: str, encoding: Encoding) -> tuple[str, ...]:
-    return (f"/encodings/{name}.tiktoken", encoding.sha256, encoding.url)
+def _encoding(folder: str, name: str, encoding: Encoding) -> Vocabulary:
+    file = f"{name}.tiktoken"
+    words = (f"/encodings/{file}", encoding.sha256, encoding.url)
+    return Vocabulary(f"{folder}/{file}", encoding.sha256, encoding.url, words)
 
 
 def _mounted(patches: Iterable[Patch]) -> list[str]:

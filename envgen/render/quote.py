@@ -6,6 +6,7 @@ Every value of a profile goes through one of these functions into a rendered fil
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
@@ -82,6 +83,24 @@ def mount_each(paths: Iterable[str]) -> Quoted:
     return Quoted("".join(f"--mount=source={mount_path(path)},target=/run/envgen/{path} \\\n    " for path in paths))
 
 
+_PLAIN = re.compile(r"[A-Za-z0-9:/._%~@+,=?&-]+")
+
+
+def docker_copy(source: str, target: str) -> Quoted:
+    """The two places of an ADD or COPY: as they are, or as JSON with escapes where Docker would read more in them."""
+    if all(_PLAIN.fullmatch(one) for one in (source, target)):
+        return Quoted(f"{source} {target}")
+    words = [re.sub(r"([\\$])", r"\\\1", _one_line(one, "a Dockerfile")) for one in (source, target)]
+    return Quoted(json.dumps(words))
+
+
+def checksum(sha256: str) -> Quoted:
+    """A SHA-256 in hexadecimal digits."""
+    if not re.fullmatch(r"[0-9a-f]{64}", sha256):
+        raise ValueError(f"{sha256!r} is not a SHA-256")
+    return Quoted(sha256)
+
+
 def docker_line(text: str) -> Quoted:
     """An instruction of the user's own, which ``DockerLine`` has checked; ValueError where it is not one line."""
     _one_line(text, "a Dockerfile")
@@ -152,13 +171,38 @@ class _Composing(Quoting):
 
     def serialize(self, node: Any) -> None:
         self.names = {id(value): key.value.removeprefix("x-") for key, value in node.value}
+        for _, value in node.value:
+            for child in _children(value):
+                self._on_one_line(child)
         super().serialize(node)
+
+    def _on_one_line(self, node: Any) -> int:
+        """Write short lists and mappings on one line. Returns the length of a node, LONG where it has several lines."""
+        if isinstance(node, yaml.ScalarNode):
+            return len(node.value) + (2 if node.style else 0)
+        if id(node) in self.names:
+            return len(self.names[id(node)]) + 1
+        sizes = [self._on_one_line(child) + 2 for child in _children(node)]
+        keys = [key.value for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
+        length = sum(sizes) + sum(len(key) + 2 for key in keys)
+        node.flow_style = length < LONG and not {"environment", "<<"}.intersection(keys)
+        return length if node.flow_style else LONG
 
     def generate_anchor(self, node: Any) -> str:
         return str(self.names[id(node)])
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, False)
+
+
+LONG = 90  # characters
+
+
+def _children(node: Any) -> list[Any]:
+    """The values of a mapping or list."""
+    if isinstance(node, yaml.MappingNode):
+        return [value for _, value in node.value]
+    return list(node.value) if isinstance(node, yaml.SequenceNode) else []
 
 
 _Composing.add_representer(str, lambda self, text: self.text(_text(text, "a Compose file").replace("$", "$$")))
@@ -171,6 +215,9 @@ def compose_text(head: Iterable[str], document: Mapping[str, Any]) -> str:
     """A Compose file, ASCII only, with the lines ``head`` as a comment; a blank line before each part."""
     written = yaml.dump(document, Dumper=_Composing, sort_keys=False, allow_unicode=False, width=10**6)
     lines = "".join(f"# {comment(line)}".rstrip() + "\n" for line in head)
+    written = re.sub(
+        r"(?m)^(?=  MAX_JOBS: )", "  # So many may wait: compile-gate starts each when it fits.\n", written
+    )
     return lines + re.sub(r"(?m)^(?=(x-[^ ]*|services|volumes|secrets):)", "\n", written)
 
 
@@ -221,6 +268,8 @@ FILTERS: dict[str, Callable[..., Quoted]] = {
     "mount": mount_path,
     "mount_each": mount_each,
     "docker_line": docker_line,
+    "docker_copy": docker_copy,
+    "checksum": checksum,
     "image": image_ref,
     "name": identifier,
     "comment": comment,

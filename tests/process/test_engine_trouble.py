@@ -261,7 +261,7 @@ def test_no_permission(tmp_path: Path) -> None:
 
 def test_an_old_engine(tmp_path: Path) -> None:
     with stand_in(tmp_path, http({"Version": "20.10.24+dfsg1", "ApiVersion": "1.41"})) as host:
-        assert "this Docker Engine is 20.10.24+dfsg1; envgen needs version 23 or newer" in str(refusal(host))
+        assert "this Docker Engine is 20.10.24+dfsg1; envgen needs version 25 or newer" in str(refusal(host))
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ _NAME_MARK = "starter-project"  # the name in templates/init/envgen.yaml
 @click.option("--name", metavar="NAME", help="The project's name (default: the name of DIR).")
 @json_option
 def command(folder: Path, name: str | None) -> int:
-    """Write a commented starter project into DIR.
+    """Write a commented starter project into DIR: a model that is served, and checkouts on the same stack.
 
     Existing files are kept. Missing lines are appended to an existing .gitignore.
 
@@ -48,8 +48,7 @@ def command(folder: Path, name: str | None) -> int:
     written = _starter(folder, chosen)
     go = "" if folder.resolve() == Path.cwd() else f"cd {shlex.quote(str(folder))} && "
     answer({"written": written, "folder": str(folder)}, ())
-    steps = "envgen use prod && envgen pull && envgen lock && envgen build && envgen up serve"
-    click.echo(f"next: {go}{steps}", err=True)
+    click.echo(f"next: {go}envgen up serve", err=True)
     return ExitCode.OK
 
 

@@ -95,23 +95,33 @@ def test_init_writes_a_project_that_loads(tmp_path: Path, capsys: pytest.Capture
     assert sorted(path.name for path in folder.iterdir()) == [".gitignore", "envgen.schema.json", "envgen.yaml"]
     loaded = load_project(file=folder / "envgen.yaml")
     assert loaded.project.name == "my-new-project"
-    assert list(loaded.project.profiles) == ["prod", "dev", "source"]
+    assert list(loaded.project.profiles) == ["prod", "dev"]
     assert "envgen.local.yaml" in (folder / ".gitignore").read_text()
     umask = os.umask(0)
     os.umask(umask)
     assert (folder / "envgen.yaml").stat().st_mode & 0o777 == 0o666 & ~umask
-    assert f"next: cd '{folder}' && " in capsys.readouterr().err
+    assert loaded.project.default_profile == "prod"
+    assert f"next: cd '{folder}' && envgen up serve\n" in capsys.readouterr().err
+
+
+def test_the_starter_is_short_and_has_what_gpt_oss_needs(tmp_path: Path) -> None:
+    assert main(["init", str(tmp_path / "new")]) == 0
+    file = tmp_path / "new" / "envgen.yaml"
+    assert len(file.read_text().splitlines()) <= 70
+    profiles = load_project(file=file).project.profiles
+    assert profiles["prod"].tiktoken == shipped("prod").tiktoken and profiles["prod"].tiktoken.encodings
+    assert profiles["prod"].sources["vllm"].origin == shipped("prod").sources["vllm"].origin
 
 
 def test_the_starters_checkouts_run_on_the_wheels_of_its_prod(tmp_path: Path) -> None:
-    """One release in both, and nothing of what the older one in `source` needs for its build."""
+    """One release in both, and nothing that a build would need."""
     assert main(["init", str(tmp_path / "new")]) == 0
     profiles = load_project(file=tmp_path / "new" / "envgen.yaml").project.profiles
     prod, dev = profiles["prod"].sources, profiles["dev"].sources
     for name in ("flashinfer", "vllm"):
         assert dev[name].binaries == prod[name].origin.wheel is not None
         assert dev[name].origin.kind == "checkout" and not dev[name].install.requires and not dev[name].install.env
-    assert profiles["dev"].base == profiles["prod"].base != profiles["source"].base
+    assert profiles["dev"].base == profiles["prod"].base
 
 
 def test_init_here_needs_no_cd(
@@ -119,7 +129,7 @@ def test_init_here_needs_no_cd(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["init", "."]) == 0
-    assert "next: envgen use prod && envgen pull && envgen lock && envgen build" in capsys.readouterr().err
+    assert "next: envgen up serve\n" in capsys.readouterr().err
 
 
 def test_init_makes_a_name_of_letters_with_accents(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ REASONS: Mapping[str, str] = {
     "Health.complete": "a server that is not to be asked for tokens",
     "Health.retries": "Docker's own key",
     "Health.timeout": "Docker's own key",
+    "Source.binaries": "another release than the wheel of the extended profile",
     "Profile.env_groups": "some groups of variables, and not others",
     "Variant.env_groups": "the same for one start",
     "Logging.driver": "an engine with a driver of its own, or the journal",

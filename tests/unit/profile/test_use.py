@@ -87,7 +87,7 @@ VALUES = st.one_of(
 
 @given(st.dictionaries(KEYS, VALUES))
 def test_only_the_default_changes(document: dict[str, object]) -> None:
-    text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+    text = yaml.safe_dump(document, sort_keys=False)
     after = with_default(text, "prod")
     if after is not None:
         assert yaml.safe_load(after) == {**document, "default_profile": "prod"}

@@ -116,7 +116,7 @@ def test_gpu_modes() -> None:
     for mode in GpuMode:  # one file: plain `docker compose up` needs no other
         assert set(files(mode)) == {"compose/prod.yaml"}
     assert files(GpuMode.REQUIRED) == files(GpuMode.AUTO) == files(GpuMode.ALL)
-    assert b"driver: nvidia\n            count: all" in files(GpuMode.ALL)["compose/prod.yaml"]
+    assert b"{driver: nvidia, count: all, capabilities: [gpu]}" in files(GpuMode.ALL)["compose/prod.yaml"]
     assert b"nvidia.com/gpu=all" in files(GpuMode.CDI)["compose/prod.yaml"]
     assert b"devices:" not in files(GpuMode.NONE)["compose/prod.yaml"]
 

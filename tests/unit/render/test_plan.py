@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,7 +38,7 @@ from envgen.render.environment import (
     overlay_volume,
     service_env,
 )
-from envgen.render.outputs import dockerfile, scripts, used
+from envgen.render.outputs import dockerfile, render_profile, scripts, used
 from envgen.render.plan import Plan, Step
 
 
@@ -66,12 +67,43 @@ def test_build_packages_are_those_that_the_steps_need(changes: dict[str, Any], e
 
 
 def test_python_from_apt_comes_before_all_that_runs_it() -> None:
-    """A base image without Python: the first step brings it, and no later stage starts from the bare base image."""
+    """A base image without Python: the first step brings it, and it has no package to keep."""
     base = Base(ImageRef.parse("example.org/cuda:1"), apt=("python3", "python3-pip"))
     found = Plan(profile(tiktoken=encoding(), base=base, apt=Apt(build=("gcc",))))
     assert _words(found.apt_build) == ("ca-certificates", "python3", "python3-pip", "gcc")
-    assert "FROM base AS encodings" in dockerfile(found)
-    assert "FROM origin AS encodings" in dockerfile(Plan(profile(tiktoken=encoding())))
+    assert "protect" not in dockerfile(found) and "PIP_CONSTRAINT" not in dockerfile(found)
+    mine = replace(found.profile, pip=Pip(protect=("torch",)))
+    assert "protect record torch --off" in dockerfile(Plan(mine))
+    assert "protect verify" in dockerfile(Plan(profile(tiktoken=encoding())))
+
+
+def test_a_company_s_ca_is_in_a_build_that_has_one_and_changes_no_digest() -> None:
+    """Nobody else reads of it; the vocabulary is then fetched by a program that knows the CA."""
+    found = profile(tiktoken=encoding(), apt=Apt(runtime=("curl",)))
+    plain, text = render_profile(found), dockerfile(Plan(found))
+    assert "with-network" not in text.replace("with-index", "") and "ca_certificates" not in text
+    assert re.search(r"^ADD --checksum=sha256:[0-9a-f]{64} --chmod=0644 https://\S+ /\S+$", text, re.M)
+    theirs = replace(found, network=Network(HostPath("~/ca.pem")))
+    behind, text = render_profile(theirs), dockerfile(Plan(theirs))
+    assert plain.digest == behind.digest and plain.inputs == behind.inputs
+    assert "\nADD " not in text and "/run/envgen/lib/with-network python3 /run/envgen/fetch file" in text
+    runs = re.findall(r"^RUN .*(?:\n    .*)*", text, re.M)
+    assert all("id=ca_certificates" in run for run in runs if "apt-install" in run or "with-index" in run)
+
+
+def test_each_repository_is_a_step_of_its_own() -> None:
+    """Another commit of one fetches nothing else; what a build would fetch has a stage each, side by side."""
+    url, fork = "https://example.org/f.git", "https://example.org/cutlass.git"
+    install = Install(inputs={"one": Input(url, "v1", "ONE"), "two": Input(url, "v2", "TWO")})
+    one = source(
+        "fi", origin=Origin(git=url, ref="v1"), submodule_origins={"3rd": Repository(fork, "x")}, install=install
+    )
+    text = dockerfile(Plan(profile(sources={"fi": one})))
+    runs = [run for run in re.findall(r"^RUN .*(?:\n    .*)*", text, re.M) if "/build/fetch-git" in run]
+    assert len(runs) == 4 and all(
+        run.count("/run/envgen/fetch-git https:") + run.count("/run/envgen/fetch-git --without") == 1 for run in runs
+    )
+    assert {"input-fi-one", "input-fi-two"} <= set(re.findall(r"^FROM base AS (\S+)", text, re.M))
 
 
 def test_git_sources_name_the_ref_and_pull_requests_their_head() -> None:
@@ -98,16 +130,18 @@ def test_what_a_build_would_fetch_is_fetched_before_and_named_to_it() -> None:
     inputs = {"triton": Input(triton, "v3.5.0", "TRITON_DIR", "python/kernels"), "cutlass": Input(url, "v4", "C_DIR")}
     install = Install(env={"A": "1"}, inputs=inputs)
     found = Plan(profile(sources={"vllm": source(origin=Origin(git=url, ref="v1"), install=install)}))
-    assert found.built[0].fetch_git[1:] == (
+    assert found.built[0].fetch_git == ((url, "v1", "/src/vllm"),)
+    assert [one.words for one in found.built[0].inputs] == [
         (triton, "v3.5.0", "/src/inputs/vllm/triton"),
         (url, "v4", "/src/inputs/vllm/cutlass"),
-    )
+    ]
     assert [(pair.name, pair.value) for pair in found.built[0].env] == [
         ("A", "1"),
         ("TRITON_DIR", "/src/inputs/vllm/triton/python/kernels"),
         ("C_DIR", "/src/inputs/vllm/cutlass"),
     ]
-    assert "source=/src/inputs/vllm,target=/src/inputs/vllm,rw" in dockerfile(found)
+    mounts = "from=input-vllm-triton,source=/src/inputs/vllm/triton,target=/src/inputs/vllm/triton,rw"
+    assert mounts in dockerfile(found)
 
 
 def test_torch_gets_a_list_that_it_accepts() -> None:
@@ -164,10 +198,10 @@ def test_every_program_that_a_step_mounts_is_there() -> None:
     series = Series("patches/vllm", (patch("a", "csrc/a.cu"), patch("b", "vllm/b.py")))
     found = profile(sources=sources, tiktoken=encoding(), pip=Pip(deps=("x",)))
     text = dockerfile(Plan(found, patches={"vllm": series}))
-    mounted = set(re.findall(r"from=scripts,source=(/\S+?),", text))
+    mounted = set(re.findall(r"from=(?:scripts|index),source=(/\S+?),", text))
     assert "/build/apply-patches" in mounted and "/build/fetch" in mounted
-    assert "COPY --chmod=0755 docker/runtime/lib/ /lib/\n" in text
-    for path in mounted - {"/lib"}:
+    assert text.count("COPY --chmod=0755 docker/ /\n") == 1
+    for path in mounted:
         assert used(f"--mount=from=scripts,source={path},target=", scripts()), path
 
 
