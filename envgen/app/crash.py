@@ -18,7 +18,7 @@ from envgen.doctor.collect import attempt, gather
 from envgen.doctor.model import Subject
 from envgen.engine.session import hurried
 from envgen.errors import EnvgenError
-from envgen.explain import classify
+from envgen.explain import Circumstances, classify
 from envgen.files import state_dir
 from envgen.redact import secret_values
 from envgen.serve import crash
@@ -166,7 +166,9 @@ def _members(
     facts = {"profile": profile.name, "variant": profile.variant, "image": profile.image_name, **findings}
     found = collect(engine, container_id, service, compose_files=compose_files, secrets=profile.secrets, findings=facts)
     # Every cause that the rules find in the log, best first.
-    known = classify(found["server.log"].decode("utf-8", "replace").splitlines(), kind="serve")
+    known = classify(
+        found["server.log"].decode("utf-8", "replace").splitlines(), kind="serve", known=Circumstances(failed=True)
+    )
     members = {**found, "explanations.json": as_json([one.data() for one in known]).encode()}
     return members | ({"doctor.json": _doctor(here, service)} if examine else {})
 

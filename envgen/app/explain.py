@@ -143,7 +143,7 @@ def opened(failure: Failure, here: Deployment | None = None) -> Log:
 def of_container(here: Deployment, container: Container) -> Log:
     """The log of a container, and how it ended."""
     text = here.engine.logs(container.id)
-    about = look(here.engine, container, here.profile, here.compose.files)
+    about = look(here.engine, container, here.profile, here.compose.files, here.lock)
     return Log(io.BytesIO(text.encode("utf-8", "replace")), about, "serve")
 
 

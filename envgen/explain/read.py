@@ -23,7 +23,7 @@ ERRORS = 24  # of which as many are read
 START = 20_000  # lines, in which a server has started
 _MARKS = (b"Traceback (most recent call last)", b"ERROR", b"FATAL", b"fatal error", b"error: ", b"Killed")
 # Most lines of a server: a request that was answered, and the state every ten seconds. They have no cause.
-_ALL_IS_WELL = (b' HTTP/1.1" 200', b" [loggers.py:")
+ALL_IS_WELL = (b' HTTP/1.1" 200', b" [loggers.py:")
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def text_lines(data: bytes) -> list[str]:
     if not lines[-1]:
         lines.pop()
     return [
-        "" if any(words in line for words in _ALL_IS_WELL) else _plain(line[:LONGEST].decode("utf-8", "replace"))
+        "" if any(words in line for words in ALL_IS_WELL) else _plain(line[:LONGEST].decode("utf-8", "replace"))
         for line in lines
     ]
 

@@ -16,10 +16,13 @@ from envgen.engine.client import Engine
 from envgen.engine.values import MISSHAPEN, Container
 from envgen.errors import EngineError, EnvgenError, ProcessError
 from envgen.explain import Circumstances
+from envgen.lock.model import ProfileLock
 from envgen.profile.model import Profile
 from envgen.serve.wait import own_code
 from envgen.text import GIB
 
+# Fact -> the package whose locked version it is.
+LOCKED = {"cutlass_dsl": "nvidia-cutlass-dsl", "cudnn": "nvidia-cudnn-cu13", "torch": "torch"}
 _LARGEST = 1 << 20  # bytes of a Compose file
 # The kernel's summary of one OOM kill: whose limit it was (constraint, oom_memcg), and who was killed (task_memcg).
 _KILL = re.compile(
@@ -35,13 +38,15 @@ def circumstances(
     machine: int = 0,
     profile: Profile | None = None,
     compose_files: Sequence[Path] = (),
+    lock: ProfileLock | None = None,
 ) -> Circumstances:
     """From the engine's record of a container that has ended, or that runs and does not answer.
 
-    ``kernel``: the kernel's messages, as far as they are known. ``machine``: its memory in bytes. ``profile`` and
-    ``compose_files``: of the service; without them its settings are unknown.
+    ``kernel``: the kernel's messages, as far as they are known. ``machine``: its memory in bytes. ``profile``,
+    ``compose_files`` and ``lock``: of the service; without them its settings and packages are unknown.
     """
-    facts, tags = dict[str, str](), frozenset({"server"})
+    locked = {name: lock.version(package) for name, package in LOCKED.items()} if lock else {}
+    facts, tags = {name: version for name, version in locked.items() if version}, frozenset({"server"})
     if profile is not None:
         tags |= {"mounted" if profile.mounted_sources else "installed"}
     if container is None:
@@ -56,7 +61,11 @@ def circumstances(
 
 
 def look(
-    engine: Engine, container: Container | None, profile: Profile | None = None, compose_files: Sequence[Path] = ()
+    engine: Engine,
+    container: Container | None,
+    profile: Profile | None = None,
+    compose_files: Sequence[Path] = (),
+    lock: ProfileLock | None = None,
 ) -> Circumstances:
     """``circumstances``, with what the engine and this machine's kernel say. What they don't say is left out."""
     kernel, machine = "", 0
@@ -67,7 +76,9 @@ def look(
             kernel = kernel_messages() if info.local else ""
         except EngineError:
             pass
-    return circumstances(container, kernel=kernel, machine=machine, profile=profile, compose_files=compose_files)
+    return circumstances(
+        container, kernel=kernel, machine=machine, profile=profile, compose_files=compose_files, lock=lock
+    )
 
 
 def kernel_messages() -> str:

@@ -249,7 +249,7 @@ class Launcher:
         fitting = partial(in_profile, profile=self.here.profile, service=self.name)
 
         def about(container: Container | None) -> Circumstances:
-            return look(self.here.engine, container, self.here.profile, self.here.compose.files)
+            return look(self.here.engine, container, self.here.profile, self.here.compose.files, self.here.lock)
 
         what = f"{self.name} {self.verdict}"
         return explained(self.here.engine, what, failure, self.keep, self.default_hint or again, fitting, about)

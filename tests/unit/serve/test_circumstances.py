@@ -9,6 +9,7 @@ import pytest
 
 from envgen.engine.values import Container, container_of
 from envgen.explain import cause_of
+from envgen.lock.model import Pinned, ProfileLock, PythonLock
 from envgen.serve.circumstances import circumstances, setter_of
 
 IDENTITY = "3f" * 32
@@ -70,3 +71,14 @@ def test_a_container_that_runs_has_no_exit_code() -> None:
     running = replace(killed(), state="running", oom_killed=False, exit_code=0)
     assert circumstances(running).exit_code is None and not circumstances(running).failed
     assert circumstances(None).failed
+
+
+def test_the_installed_version_is_the_locked_one() -> None:
+    pins = (Pinned("nvidia-cutlass-dsl", "4.5.0", ()), Pinned("nvidia-cudnn-cu13", "9.19.0.56", ()))
+    lock = ProfileLock(None, {}, {}, {}, {"linux/arm64": PythonLock("x", "3.12", {"all": pins})}, {})
+    about = circumstances(replace(killed(), oom_killed=False), lock=lock)
+    lines = ["AttributeError: module 'cutlass.cute.arch' has no attribute 'fmin'"]
+    cause = cause_of(lines, about, service=True)
+    assert cause is not None and cause.cause.endswith("is missing in it (installed: 4.5.0)")
+    cause = cause_of(["Kernel: cudnn_generated_fort_native_sm120_x"], about, service=True)
+    assert cause is not None and "the installed cuDNN (9.19.0.56) reads" in cause.cause

@@ -99,7 +99,7 @@ def launcher(monkeypatch: pytest.MonkeyPatch) -> Launcher:
     values = {"compose_name": "unit-dev", "services": services, "chosen": "--profile dev", "chosen_variant": "",
               "mounted_sources": {}}  # fmt: skip
     here = Deployment(cast(Profile, SimpleNamespace(**values)), Path()).knowing(
-        engine=Engine(), compose=SimpleNamespace(endpoint=SimpleNamespace(host="unix:///x"), files=())
+        engine=Engine(), lock=None, compose=SimpleNamespace(endpoint=SimpleNamespace(host="unix:///x"), files=())
     )
     monkeypatch.setattr("envgen.serve.launch.preflight.is_development", lambda _profile: True)
     monkeypatch.setattr(Launcher, "_alone", lambda _self: nullcontext())
