@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from doctor_facts import DATA, Make, recording
+from doctor_facts import CONTAINER, DATA, Make, recording
 from doctor_page import DESCRIBED
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,6 +41,8 @@ def survives(document: dict[str, Any], context: Context, text: str = "") -> bool
     for check in CHECKS:
         for finding in check(replace(context, probe=probe)):
             assert finding.title
+            # Hours of compiled kernels: no fix may cost them.
+            assert finding.remedy is None or "--volumes" not in finding.remedy.text
             described = DESCRIBED.get((check.id, finding.case))
             assert finding.severity <= Severity.INFO or described == finding.severity.word, check.id
     return True
@@ -70,6 +72,32 @@ def test_parts_that_were_not_looked_at(make: Make, part: dict[str, Any]) -> None
 def test_a_document_nested_without_end(make: Make) -> None:
     nested = "[" * 200_000 + "]" * 200_000
     assert not survives({}, make(), f'{{"answer": {{"python": {nested}}}}}')
+
+
+CELL = {"package": "flashinfer", "how": "-c", "folder": "/", "kind": "regular", "origin": "/e/flashinfer/__init__.py",
+        "entry": "/e", "finder": "PathFinder", "portions": ["/e"], "entries": ["/e"]}  # fmt: skip
+PROGRAM = {"pid": 7, "top": 1, "started": 5.0, "title": "python3 -c ...", "how": "-c", "folder": "/", "cells": [CELL],
+           "variables": {"PYTHONPATH": "/e"}, "named": ["flashinfer"],
+           "mapped": [{"package": "flashinfer", "folder": "/x", "file": "/x/a.so", "gone": True}],
+           "changes": [{"what": "first", "entry": "/e", "file": "/a.py", "line": 3}]}  # fmt: skip
+RUNNING: dict[str, Any] = {
+    "processes": [PROGRAM], "hidden": 1, "homes": [{"package": "flashinfer", "file": "/w/flashinfer/__init__.py"}],
+    "ages": [{"package": "flashinfer", "folder": "/w/flashinfer", "file": "/w/flashinfer/a.py", "changed": 9.0}],
+}  # fmt: skip
+
+
+@given(changes=CHANGES)
+def test_any_document_of_the_programs_that_run(make: Make, changes: Changes) -> None:
+    document = mutated(RUNNING, changes)
+
+    def execute(_argv: Sequence[str], stdin: bytes, _timeout: float) -> ExecResult:
+        return ExecResult(0, f"\n{json.loads(stdin)['mark']} {json.dumps({'answer': document})}\n".encode(), b"")
+
+    running = collect.ask_running(execute, "python3", {}, CONTAINER)
+    (check,) = (one for one in CHECKS if one.id == "import.running")
+    for finding in check(replace(make(), running=(running,))):
+        described = DESCRIBED.get((check.id, finding.case))
+        assert finding.severity <= Severity.INFO or described == finding.severity.word
 
 
 @given(changes=CHANGES)
