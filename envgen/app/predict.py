@@ -107,10 +107,10 @@ def choose_service(profile: Profile, wanted: str | None) -> str:
     return the_service(profile, wanted, found, "starts no `vllm serve`: there is no vLLM to ask", hint)
 
 
-def release_in_engine(here: Deployment, service: str) -> Release:
-    """The running container of the service, else a throw-away container of the image."""
+def release_in_engine(here: Deployment, service: str, *, fresh: bool = False) -> Release:
+    """The running container of the service, else a throw-away container of the image. ``fresh``: always the latter."""
     profile, python = here.profile, collect.program(here.profile)
-    for one in here.containers(all=False):
+    for one in () if fresh else here.containers(all=False):
         if one.state == "running" and one.service == service:
             execute = run.in_container(here.engine, one.id, workdir=str(profile.working_dir))
             return Release(execute, python, f"container {one.name}", profile.gpu is not GpuMode.NONE)
@@ -187,7 +187,8 @@ def ask_release(here: Deployment, service: str) -> list[str]:
     if profile.gpu is GpuMode.NONE or service not in servers(profile):
         return []
     try:
-        found = predict(profile, service, release_in_engine(here, service), target(profile), pretend=False)
+        release = release_in_engine(here, service, fresh=True)
+        found = predict(profile, service, release, target(profile), pretend=False)
     except EnvgenError as problem:
         return [f"the release could not be asked what it would choose: {str(problem).splitlines()[0]}"]
     judged = found.judgement

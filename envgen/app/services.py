@@ -408,7 +408,7 @@ def _check_memory(here: Deployment, passed: Sequence[Checked]) -> None:
 
 def predicted(checked: Checked) -> Checked:
     """``checked`` with notes on what its vLLM would choose. PreflightError if vLLM refuses the settings."""
-    if checked.found.running:
+    if checked.found.running and not checked.differing:
         return checked
     return replace(checked, notes=(*checked.notes, *ask_release(checked.here, checked.service)))
 

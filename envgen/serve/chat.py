@@ -120,7 +120,7 @@ def judge_call(reply: Completion, flags: ChatFlags) -> Verdict:
             return False, f"{parser} left a call in the text: {leak[0]} in {shorten(reply.text, 80)!r}"
         if not reply.text.strip():
             return _empty(reply, flags)
-        return None, f"answered without a call: {shorten(reply.text, 60)!r}"
+        return None, f"the model made none, and answered {shorten(reply.text, 60)!r}"
     called, arguments = next(iter(reply.tools.values()))
     good: bool | None = False
     try:

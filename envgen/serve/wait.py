@@ -143,7 +143,7 @@ DOING: Mapping[Phase, str] = {
     Phase.START: "starting",
     Phase.ARGUMENTS: "reading its arguments",
     Phase.WEIGHTS: "loading weights",
-    Phase.COMPILE: "compiling, capturing graphs",
+    Phase.COMPILE: "compiling",
     Phase.ANSWER: "waiting for its first answer",
 }
 
@@ -157,7 +157,10 @@ PHASE_LINES: tuple[tuple[str, Phase | None, _Detail], ...] = (
     (r"Capturing CUDA graphs.*?(\d+)%", Phase.COMPILE, lambda found: f"CUDA graphs {found[1]} %"),
     (r"Graph capturing finished", Phase.COMPILE, lambda _: "CUDA graphs are captured"),
     (r"Dynamo bytecode transform|Compiling a graph|torch\.compile takes", Phase.COMPILE, lambda _: "torch.compile"),
+    # What follows this line is logged only when it has ended.
+    (r"Initial profiling/warmup run took", Phase.COMPILE, lambda _: "capturing CUDA graphs; compiles Triton kernels"),
     (r"Warming up (FlashInfer|model|kernel)|[Aa]utotun", Phase.COMPILE, lambda _: "warming up"),
+    (r"flashinfer\.jit: Building JIT module (\w{1,80})", None, lambda found: f"nvcc compiles FlashInfer's {found[1]}"),
     (r"init engine \(.*took ([\d.]+) s", Phase.COMPILE, lambda found: f"the engine is ready after {found[1]} s"),
     # ninja's own lines, with FLASHINFER_JIT_VERBOSE=1; a JIT build may come in any phase.
     (r"^\[(\d+)/(\d+)\] .*(nvcc|c\+\+|g\+\+|cuda)", None, lambda found: f"JIT: {found[1]} of {found[2]} files"),
@@ -180,7 +183,7 @@ class Progress:
         self.phase = Phase.START
         self.detail = ""
         self._in_usage = False
-        self._since = self._clock()
+        self._since = self._detail_since = self._clock()
         self._spent: dict[Phase, float] = {}
 
     def feed(self, line: str) -> None:
@@ -196,7 +199,7 @@ class Progress:
             if found := re.search(pattern, line[:2000]):
                 if phase is not None and self.phase is not Phase.ANSWER:
                     self._enter(phase)
-                self.detail = detail(found) or self.detail
+                self._note(detail(found) or self.detail)
                 return
 
     def answering(self) -> None:
@@ -206,7 +209,12 @@ class Progress:
     def _enter(self, phase: Phase) -> None:
         if phase is not self.phase:
             self._spent = self._so_far()
-            self.phase, self._since, self.detail = phase, self._clock(), ""
+            self.phase, self._since = phase, self._clock()
+            self.detail, self._detail_since = "", self._since
+
+    def _note(self, detail: str) -> None:
+        if detail != self.detail:
+            self.detail, self._detail_since = detail, self._clock()
 
     def _so_far(self) -> dict[Phase, float]:
         spent = self._spent.get(self.phase, 0.0) + self._clock() - self._since
@@ -220,6 +228,11 @@ class Progress:
     def words(self) -> str:
         """What the server is doing."""
         return DOING[self.phase] + (f", {self.detail}" if self.detail else "")
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since ``words`` last changed."""
+        return self._clock() - self._detail_since
 
     def overdue(self) -> str:
         """A sentence if the phase exceeds its limit, else ""."""
@@ -298,6 +311,7 @@ class Waiter:
         self._why = ""
         self._step = _MODELS  # of the question
         self._last_shown = ("", 0.0)
+        self._last_line = ""
         self._began = time.monotonic()
 
     def wait(self, container_id: str, deadline: float) -> Awaited:
@@ -457,5 +471,8 @@ class Waiter:
         if state == self._last_shown[0] and now - self._last_shown[1] < REPEAT:
             return
         self._last_shown = (state, now)
-        last_line = log_text(self._engine.logs(container.id, tail=1).strip())[:100]
-        self._say(f"  {self._name}: {state}, {now - self._began:.0f} s" + (f" | {last_line}" if last_line else ""))
+        spent = "" if started or self.progress.seconds < 1 else f" for {self.progress.seconds:.0f} s"
+        line = log_text(self._engine.logs(container.id, tail=1).strip())[:100]
+        shown = f" | {line}" if line and line != self._last_line else ""
+        self._last_line = line
+        self._say(f"  {self._name}: {state}{spent}, {now - self._began:.0f} s{shown}")

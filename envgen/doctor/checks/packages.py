@@ -131,6 +131,8 @@ def _is(pin: Pin, one: Distribution) -> bool:
     """Whether a distribution is the pinned one. A build may add a local version (`+cu130`)."""
     if canonicalize_name(pin.name) != canonicalize_name(one.name):
         return True  # a profile may call a source by another name; its metadata is judged by that
+    if not pin.version:
+        return True  # the lock has the version
     installed = one.version if "+" in pin.version else one.version.partition("+")[0]
     return canonicalize_version(pin.version) == canonicalize_version(installed)
 

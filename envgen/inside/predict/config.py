@@ -186,7 +186,7 @@ def configured(args: Any, found: Doc, lines: Optional[Lines] = None) -> Any:
     config, odd = None, None
     if has_tokenizer(args):
         try:
-            config = engine.from_cli_args(args).create_engine_config()
+            config = engine.from_cli_args(args).create_engine_config(usage_context=as_served())
         except Exception as problem:
             odd = problem
             if is_refusal(problem):
@@ -195,7 +195,7 @@ def configured(args: Any, found: Doc, lines: Optional[Lines] = None) -> Any:
         lacking = "%s: %s" % (type(odd).__name__, str(odd)[:300]) if odd else "the tokenizer is not in the cache"
         without_tokenizer(args, found, lacking)
         try:
-            config = engine.from_cli_args(args).create_engine_config()
+            config = engine.from_cli_args(args).create_engine_config(usage_context=as_served())
         except Exception as problem:
             raise error_for(problem, lines) from None
     describe(config, found)
@@ -222,6 +222,11 @@ def describe(config: Any, found: Doc) -> None:
     found["config_line"] = config_line(config)
     with contextlib.suppress(Exception):  # another release: memory is not estimated then
         found["size"] = size_of(config, found)
+
+
+def as_served() -> Any:
+    """vLLM's defaults, such as the tokens of a step, depend on how it is used: here by `vllm serve`."""
+    return importlib.import_module("vllm.usage.usage_lib").UsageContext.OPENAI_API_SERVER
 
 
 def text_of(config: Doc) -> Doc:

@@ -145,6 +145,12 @@ def test_a_gpu_that_the_engine_can_not_give_is_assumed(tmp_path: Path) -> None:
     assert len(engine.gpus) == 2 and not engine.gpus[1]
 
 
+def test_before_a_start_the_image_is_asked_not_the_container_that_it_replaces(tmp_path: Path) -> None:
+    engine = Recorded(recorded("0.32.0-two-gpus"))
+    setattr(engine, "containers", lambda *_, **__: pytest.fail("the old container was looked for"))  # noqa: B010
+    assert ask(tmp_path, engine)
+
+
 def test_memory_is_a_note_and_so_is_too_little_of_it_where_none_is_asked_for(tmp_path: Path) -> None:
     answer = recorded("0.32.0-two-gpus")
     config = {"num_hidden_layers": 4, "num_key_value_heads": 2, "head_dim": 64}

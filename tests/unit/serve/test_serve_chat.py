@@ -58,7 +58,7 @@ def test_a_chat(reply: Completion, good: bool | None, words: str) -> None:
     ("reply", "good", "words"),
     [
         (Completion(tools=CALL, finish="tool_calls"), True, "get_weather("),
-        (Completion("It rains."), None, "answered without a call: 'It rains.'"),
+        (Completion("It rains."), None, "the model made none, and answered 'It rains.'"),
         (Completion(finish="stop"), False, "no content"),
         (Completion('<tool_call>{"name": 1}'), False, "'openai' left a call in the text"),
         (Completion("<｜tool▁calls▁begin｜>x"), False, "left a call in the text"),  # noqa: RUF001

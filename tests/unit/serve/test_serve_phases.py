@@ -170,3 +170,16 @@ def test_evidence() -> None:
     assert evidence.forbidden == ("eager", "enforce-eager")
     evidence.restart()
     assert list(evidence.missing) == ["attention", "moe"] and evidence.forbidden is None
+
+
+def test_the_progress_is_what_happens_now_with_its_own_seconds() -> None:
+    clock = iter(range(0, 1000, 10))
+    progress = Progress(Phases(), lambda: float(next(clock)))
+    progress.feed("(EngineCore pid=1) INFO [x.py:1] Model loading took 61.43 GiB memory")
+    progress.feed("(EngineCore pid=1) INFO [monitor.py:91] [backbone] Initial profiling/warmup run took 0.17 s")
+    assert progress.words() == "compiling, capturing CUDA graphs; compiles Triton kernels"
+    assert 0 < progress.seconds < progress.seconds
+    progress.feed(
+        "2026 - INFO - core.py:594 - flashinfer.jit: Building JIT module fused_moe_90; this can take minutes."
+    )
+    assert progress.words() == "compiling, nvcc compiles FlashInfer's fused_moe_90"
