@@ -151,13 +151,14 @@ def build(
       envgen build --set cuda.arch_list=12.1a --dry-run
       envgen build -p prod --push --tag registry.example/vllm:1 --cache-to type=registry,ref=registry.example/cache
     """
+    typed = session  # --platform may name what the profile has
     if platform:
         session = session.with_(sets=(*session.sets, f"base.platform={platform}"))
     options = Options(**chosen, builder=_builder())
     if options.push and not options.tags:
         raise UsageError("--push needs a --tag that names a registry", hint="add --tag registry.example/name:tag")
     job = _job(session, target, unlocked=unlocked)
-    warn_of_unused(session)
+    warn_of_unused(typed)
     if dry_run:
         return _dry_run(job, options)
     with closing(Display(job.steps, live=not wants_json())) as display:

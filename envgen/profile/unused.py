@@ -84,10 +84,11 @@ def warnings(loaded: Loaded, names: Iterable[str], environ: Mapping[str, str] = 
     cases = {name: list(_cases(loaded, actual[name])) for name in actual}
     users = [*actual.values(), *(case for some in cases.values() for case in some)]
     idle = _idle_variants(cases)
+    used: dict[object, bool] = {}
     told = list[Problem]()
     for name in names:
         own = [actual[name]] if actual[name].variant else [actual[name], *cases[name]]
-        problems = [problem for case in own for problem in _unused(case, users, is_actual=case is actual[name])]
+        problems = [problem for case in own for problem in _unused(case, users, used, is_actual=case is actual[name])]
         lines = {(one.place.file, one.place.line) for one in problems if one.place}
         problems = _merged(problems)
         problems += [one for one, inside in idle[name] if not inside & lines]
@@ -96,13 +97,19 @@ def warnings(loaded: Loaded, names: Iterable[str], environ: Mapping[str, str] = 
     return tuple(dict.fromkeys(sorted([*told, *unread(environ)], key=_rank)))
 
 
-def _unused(case: _Case, users: Iterable[_Case], *, is_actual: bool) -> Iterator[Problem]:
-    """The values of ``case`` that no case of ``users`` uses; those of options only of the profile in use."""
+def _unused(case: _Case, users: Iterable[_Case], used: dict[object, bool], *, is_actual: bool) -> Iterator[Problem]:
+    """The values of ``case`` that no case of ``users`` uses; those of options only of the profile in use.
+
+    ``used``: what is known already.
+    """
     for found in case.found.values():
         node = case.tree.at(found.path)
         if node is None or node.source.layer == DEFAULT or (_of_option(node) and not is_actual):
             continue
-        if _of_option(node) or not any(one.uses(found.path, node) for one in users):
+        where = (node.source.label, node.line, node.column, found.path)
+        if where not in used:  # many profiles share a line of the file
+            used[where] = not _of_option(node) and any(one.uses(found.path, node) for one in users)
+        if _of_option(node) or not used[where]:
             above = ("variants", case.variant) if node.source.layer == VARIANT else ()
             key = re.sub(r"^secrets\.(\d+)$", r"secrets[\1]", join_path((*above, *found.path)))
             yield Problem(found.message, node.key_place(key), found.hint)
