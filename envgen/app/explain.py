@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 
 from envgen.app.session import Session
 from envgen.deployment import Deployment, known_service
+from envgen.engine.session import hurried
 from envgen.engine.values import MISSHAPEN, Container, container_of
 from envgen.errors import EngineError, UsageError
 from envgen.explain import UNKNOWN, Circumstances
@@ -26,6 +27,7 @@ from envgen.serve.circumstances import circumstances, look
 from envgen.serve.ended import last_end
 from envgen.text import instant, reason_of
 
+PATIENCE = 20.0  # seconds for all questions to the engine: a frozen one must not hide what the files say
 LARGEST = 256 << 20  # bytes of a bundle's log
 _SMALL = 4 << 20  # bytes of its other files
 _TAIL = 4096  # bytes at the end of a build log, where its result is
@@ -72,7 +74,8 @@ def newest(session: Session, service: str | None = None) -> Failure | None:
     here = session.deployment()
     if service is not None:
         known_service(here.profile, service)
-    found = [*starts(here.root, service), *ended(here, service)]
+    with hurried(PATIENCE):
+        found = [*starts(here.root, service), *ended(here, service)]
     if service is None:
         found += builds(here.root)
     return max(found, key=lambda one: one.when, default=None)

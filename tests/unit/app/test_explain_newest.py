@@ -1,0 +1,73 @@
+"""The newest failure: of a build, of a start, or of a service that ended by itself."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from envgen.app import explain
+from envgen.deployment import Deployment
+from envgen.engine.values import SERVER, container_of
+from envgen.errors import EngineError
+
+LOG = "envgen: starting the server\nvllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.\n"
+
+
+def here(root: Path, log: str = LOG, **state: Any) -> Deployment:
+    """A deployment with one container of `serve`, which ended at second 2000."""
+    document = {
+        "Id": "3f" * 32, "Name": "/lab-cpu-serve-1",
+        "Config": {"Cmd": [SERVER, "vllm"], "Labels": {"com.docker.compose.service": "serve"}},
+        "State": {"Status": "exited", "ExitCode": 75, "StartedAt": "1970-01-01T00:30:00Z",
+                  "FinishedAt": "1970-01-01T00:33:20Z", **state},
+    }  # fmt: skip
+    engine = SimpleNamespace(logs=lambda *_words, **_how: log)
+    profile = SimpleNamespace(services={"serve": None}, name="cpu")
+    found = SimpleNamespace(
+        root=root, engine=engine, profile=profile, containers=lambda *_, **__: [container_of(document)]
+    )
+    return cast(Deployment, found)
+
+
+def write(path: Path, text: str, when: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    os.utime(path, (when, when))
+
+
+def newest(deployment: Deployment, service: str | None = None) -> explain.Failure | None:
+    return explain.newest(cast(Any, SimpleNamespace(deployment=lambda: deployment)), service)
+
+
+def test_a_service_that_ended_by_itself_is_the_newest_failure(tmp_path: Path) -> None:
+    write(tmp_path / ".envgen/logs/build-cpu.log", "ended with 1 after 3.0 s \n", 1990)
+    write(tmp_path / ".envgen/crash/19700101T003300Z-serve.tar.gz", "", 1980)
+    for service in (None, "serve"):
+        found = newest(here(tmp_path), service)
+        assert found is not None and (found.kind, found.service) == ("service", "serve")
+        assert found.text.startswith("serve ended by itself at 1970-01-01T00:33:20Z")
+    write(tmp_path / ".envgen/logs/build-cpu.log", "ended with 1 after 3.0 s \n", 2010)
+    found = newest(here(tmp_path))
+    assert found is not None and found.kind == "build"
+    found = newest(here(tmp_path), "serve")
+    assert found is not None and found.kind == "service"
+
+
+@pytest.mark.parametrize("state", [{"ExitCode": 0}, {"Status": "running"}, {"Status": "created", "FinishedAt": ""}])
+def test_what_was_stopped_or_runs_is_no_failure(tmp_path: Path, state: dict[str, Any]) -> None:
+    assert newest(here(tmp_path, **state)) is None
+
+
+def test_without_an_engine_the_files_are_looked_at(tmp_path: Path) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise EngineError("it is not running")
+
+    write(tmp_path / ".envgen/crash/19700101T003300Z-serve.tar.gz", "", 1980)
+    deployment = cast(Any, here(tmp_path))
+    deployment.containers = refuse
+    found = newest(deployment)
+    assert found is not None and found.kind == "start" and newest(deployment, "serve") == found
