@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 # The engine's memory besides weights and cache: CUDA's context, activations, graphs, workspaces. On a GPU with its own
-# memory 1.7 to 2.1 GiB were seen; on unified memory public measurements are 5.4 to 6.7 GiB, and loaders that keep
+# memory 1.5 to 2.1 GiB were seen; on unified memory public measurements are 5.4 to 6.7 GiB, and loaders that keep
 # buffers take 4.4 GiB more (docs/seen.md).
 DISCRETE, UNIFIED = 2 << 30, 6 << 30
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "half": 2, "float": 4, "int8": 1}
