@@ -2,6 +2,9 @@
 double precision. Runs in the container of a service (`envgen doctor --deep`, `envgen bench --checks`). Prints findings,
 and a row for each kernel and number of tokens. Without a GPU it compiles for FLASHINFER_CUDA_ARCH_LIST.
 
+ENVGEN_CHECK_KERNEL (a part of kernels' names), ENVGEN_CHECK_TOKENS (such as 1,16) and ENVGEN_CHECK_QUICK (1) choose
+what runs: `envgen bench --checks --kernel decode --tokens 1`.
+
 FlashInfer compiles what is not in its cache: `envgen cache warm` before shows the compiler's first error.
 """
 
@@ -22,7 +25,14 @@ from typing import Any
 
 Doc = dict[str, Any]
 DEVICE = "cuda"
-TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 320)
+QUICK = os.environ.get("ENVGEN_CHECK_QUICK") == "1"
+KERNEL = os.environ.get("ENVGEN_CHECK_KERNEL", "").lower()
+ALL_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 320)
+_ASKED = tuple(int(one) for one in os.environ.get("ENVGEN_CHECK_TOKENS", "").split(",") if one)
+TOKENS = _ASKED or ((1, 64) if QUICK else ALL_TOKENS)
+KINDS = ("decode", "decode, window 128", "prefill", "prefill, window 128")
+SINKS = tuple(f"attention with sinks, {kind}" for kind in KINDS)
+MOE = ("cutlass_fused_moe MXFP4 x FP8", "cutlass_fused_moe MXFP4 x BF16")
 HEADS, KV_HEADS, HEAD, WINDOW = 64, 8, 64, 128
 CONTEXT, PAGE, POOL = 1024, 16, 512  # tokens before, tokens of a page, pages that the sequences share
 EXPERTS, TOP, HIDDEN, PADDED, ALPHA, LIMIT = 128, 4, 2880, 2944, 1.702, 7.0  # padded to a multiple of 128, as vLLM does
@@ -31,11 +41,16 @@ FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.
 # The largest difference as a part of the largest value. BF16 stays below 0.01 (seen on an H100). FP8 rounds what is
 # between the two layers, too; one wrong scale gives more than 0.1.
 BF16_TOLERANCE, FP8_TOLERANCE = 0.02, 0.05
-REPEATS = 20
+REPEATS = 5 if QUICK else 20
 
 
 class NotHere(Exception):
     """This kernel can't run here, and why."""
+
+
+def is_wanted(*names: str) -> bool:
+    """Whether one of these kernels is asked for."""
+    return any(KERNEL in name.lower() for name in names)
 
 
 def say(text: str) -> None:
@@ -70,6 +85,8 @@ class Found:
         self, torch: Any, name: str, tolerance: float, prepare: Callable[[int], Any], want: Callable[[int, Any], Any]
     ) -> None:
         """``prepare`` gives a case and what runs it; ``want`` the right result of the case."""
+        if not is_wanted(name):
+            return
         wrong = []
         for count in TOKENS:
             case, run = prepare(count)
@@ -357,14 +374,19 @@ def main() -> Doc:
     except ImportError as error:
         found.tell("info", "gpt-oss's kernels: not run", str(error))
         return vars(found)
+    if not is_wanted(*SINKS, *MOE):
+        found.tell("info", f"no kernel has {KERNEL!r} in its name", ", ".join((*SINKS, *MOE)))
+        return vars(found)
     say(f"FlashInfer {version}, torch {torch.__version__}")
     if not torch.cuda.is_available():
         compile_only(torch, found)
         return vars(found)
     torch.manual_seed(0)
     with torch.no_grad():
-        found.attempt("attention with sinks", lambda: attention(torch, found))
-        found.attempt("cutlass_fused_moe", lambda: moe(torch, found))
+        if is_wanted(*SINKS):
+            found.attempt("attention with sinks", lambda: attention(torch, found))
+        if is_wanted(*MOE):
+            found.attempt("cutlass_fused_moe", lambda: moe(torch, found))
     return vars(found)
 
 

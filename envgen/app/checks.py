@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from envgen.bench import facts
@@ -30,11 +30,13 @@ def place(subject: Subject) -> tuple[Context, dict[str, Any]]:
     return context, facts.collect(here.engine, container, here.profile, here.root, context.service)
 
 
-def measure(subject: Subject, context: Context, keep: Callable[[Mapping[str, Any]], None]) -> Outcome:
-    """Run all scripts; ``keep`` gets a script's samples as soon as it has ended."""
+def measure(
+    subject: Subject, context: Context, keep: Callable[[Mapping[str, Any]], None], chosen: Mapping[str, str]
+) -> Outcome:
+    """Run all scripts; ``keep`` gets a script's samples as soon as it has ended. ``chosen``: see ``chosen_by``."""
     findings: list[Finding] = []
     samples: list[dict[str, Any]] = []
-    for some, rows in scripts.from_deep_folder(context, subject.here.root, subject.here.engine, progress):
+    for some, rows in scripts.from_deep_folder(context, subject.here.root, subject.here.engine, progress, chosen):
         findings += some
         for sample in (sample for row in rows for sample in samples_of(row)):
             keep(sample)
@@ -49,6 +51,12 @@ def measure(subject: Subject, context: Context, keep: Callable[[Mapping[str, Any
             by_cell.setdefault(str(cell), {"test": str(cell), "remarks": []})[metric] = vars(series)
     word, summary = outcome(criteria, cells=list(by_cell.values()))
     return (UNKNOWN if word == PASSED and not any(one.verdict == PASSED for one in criteria) else word), summary
+
+
+def chosen_by(kernel: str | None, tokens: Sequence[int] | None, quick: bool) -> dict[str, str]:
+    """The variables that tell scripts what to run: a part of kernels' names, numbers of tokens, and less of both."""
+    found = {"ENVGEN_CHECK_KERNEL": kernel, "ENVGEN_CHECK_TOKENS": ",".join(map(str, tokens or ()))}
+    return {name: value for name, value in {**found, "ENVGEN_CHECK_QUICK": "1" if quick else ""}.items() if value}
 
 
 def samples_of(row: scripts.Row) -> Iterator[dict[str, Any]]:

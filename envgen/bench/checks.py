@@ -255,7 +255,7 @@ def throughput(cells: Sequence[Measured], required: Requirements) -> list[Criter
         found += own or [criterion(f"throughput against {name}", None, missing, "a figure of the same test")]
     if not found:
         seen = ", ".join(f"{cell.cell}: {cell.figures.get('decode_tps', '-')}" for cell in cells)
-        hint = "add --reference llama.cpp, or --reference RUN"
+        hint = "add --reference RUN, or a figure: --reference tg32=57.85"
         return [criterion("throughput", None, seen, "comparable with a reference", hint)]
     return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import random
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -13,7 +14,7 @@ from typing import Any
 
 from envgen.bench.client import COMPLETIONS, WORDS, Target, draft_rates
 from envgen.bench.compare import Cell, Series, Table, number, table
-from envgen.bench.record import resolve
+from envgen.bench.record import METRICS, resolve
 from envgen.engine.values import MISSHAPEN, read_json
 from envgen.errors import ServiceError, UsageError
 from envgen.inside import run
@@ -316,7 +317,29 @@ def figures(found: Table, asked: Cell) -> dict[str, float]:
     return known
 
 
-def references(names: Sequence[str], folder: Path) -> dict[str, Table]:
-    """The figures of recorded runs, by title. UsageError for unknown ones."""
-    records = [resolve(folder, name) for name in names]
-    return {f"{record.title} ({record.id})": table(record.samples) for record in records}
+_FIGURE = re.compile(r"(pp|tg)([1-9]\d{0,6})(?:@d(\d{1,7}))?=(\d+(?:\.\d+)?)")
+
+
+def references(names: Sequence[str], folder: Path, plan: Plan) -> dict[str, Table]:
+    """The figures of recorded runs, by title, and those of words such as ``tg32@d4096=52.4``: tokens per second of one
+    request. UsageError for unknown runs, and for a figure of a test that ``plan`` does not have."""
+    found: dict[str, Table] = {}
+    for name in names:
+        if figure := _FIGURE.fullmatch(name.replace(" ", "")):
+            found[name] = _given(name, figure, plan)
+        else:
+            record = resolve(folder, name)
+            found[f"{record.title} ({record.id})"] = table(record.samples)
+    return found
+
+
+def _given(name: str, figure: re.Match[str], plan: Plan) -> Table:
+    kind, tokens, depth, speed = figure[1], int(figure[2]), int(figure[3] or 0), float(figure[4])
+    name_of = "decode_tps" if kind == "tg" else "prefill_tps"
+    series = Series(speed, 0.0, 1, (speed,), METRICS[name_of].unit)
+    cells = [cell for cell in plan.cells() if cell.context == depth and cell.concurrency == 1
+             and (cell.output if kind == "tg" else cell.prompt) == tokens]  # fmt: skip
+    if not cells:
+        more = f" --depth {depth}" if depth else ""
+        raise UsageError(f"--reference {name}: no test of this run measures it", hint=f"add --{kind} {tokens}{more}")
+    return {name_of: dict.fromkeys(cells, series)}

@@ -54,9 +54,12 @@ def from_folder(context: Context, root: Path, engine: Engine) -> list[Finding]:
 
 
 def from_deep_folder(
-    context: Context, root: Path, engine: Engine, show: Callable[[str], None]
+    context: Context, root: Path, engine: Engine, show: Callable[[str], None], chosen: Mapping[str, str] | None = None
 ) -> Iterator[tuple[list[Finding], list[Row]]]:
-    """Findings and rows of each script of ``checks/deep/``, run as the service runs programs; ``show`` gets output."""
+    """Findings and rows of each script of ``checks/deep/``, run as the service runs programs; ``show`` gets output.
+
+    ``chosen``: variables that tell a script what to run.
+    """
     container = context.container
     if container is None or container.state != "running":
         return
@@ -66,7 +69,9 @@ def from_deep_folder(
             show(shorten(visible(line), 150))
 
     def ask(argv: list[str], stdin: bytes) -> ExecResult:
-        words = with_start_up(argv)
+        words = with_start_up(
+            [*(["env", *(f"{name}={value}" for name, value in chosen.items())] if chosen else []), *argv]
+        )
         return engine.exec(container.id, words, stdin=stdin, timeout=DEEP_LIMIT, on_line=on_line)
 
     for script in scripts_in(root / DEEP):

@@ -50,6 +50,21 @@ def test_a_good_server_passes(tmp_path: Path) -> None:
     assert [lines[-1]["outcome"] for lines in records(tmp_path)] == ["passed"]
 
 
+def test_accept_may_run_its_load_alone(tmp_path: Path) -> None:
+    with fault_server() as server:
+        words = ("--only", "load", "-n", "8", "-c", "2", "--json")
+        done = json.loads(ask(tmp_path, "accept", server.url, *words, code=1)[0])
+    assert {one["part"] for one in done["criteria"]} == {"load"} and done["load"]["requests"] == 8
+    # Its container is not known, and what was not checked is not accepted.
+    assert {one["verdict"] for one in done["criteria"]} == {"passed", "not checked"}
+
+
+def test_accept_refuses_what_its_part_does_not_judge(tmp_path: Path) -> None:
+    with fault_server() as server:
+        _, err = ask(tmp_path, "accept", server.url, "--only", "load", "--reference", "tg32=57.85", code=2)
+    assert "the part bench judges --reference" in err
+
+
 @pytest.mark.parametrize(
     ("fault", "sentence"),
     [

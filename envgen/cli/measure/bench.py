@@ -19,7 +19,7 @@ from envgen.app.places import at
 from envgen.app.session import Session, with_running_variant
 from envgen.bench import checks, record
 from envgen.bench.checks import Trial
-from envgen.bench.client import draft_counts
+from envgen.bench.client import Reply, draft_counts
 from envgen.bench.compare import Series
 from envgen.bench.record import METRICS, Run
 from envgen.bench.tools import TOOLS, Measured, Plan, ToolHost, find_tool, measure_all, references
@@ -31,6 +31,7 @@ from envgen.errors import ExitCode, UsageError
 from envgen.live import moving
 from envgen.text import progress, shorten, table, visible
 
+PARTS = ("smoke", "load", "bench", "log")  # of accept
 MARKS = {"passed": "ok  ", "failed": "FAIL", "not checked": "?   "}
 
 
@@ -172,8 +173,12 @@ def smoke(asked: Asked) -> int:
     is_flag=True,
     help="Run the kernel checks in checks/deep/ instead. Needs no server; SERVICE defaults to dev.",
 )
+@click.option("--kernel", metavar="TEXT", help="With --checks: only kernels with this text in their name.")
+@click.option("--tokens", type=Numbers(1), help="With --checks: only these numbers of tokens (M).")
+@click.option("--quick", is_flag=True, help="With --checks: two numbers of tokens, and fewer repetitions.")
 def bench(
-    asked: Asked, tokenizer: str | None, throwaway: bool, image: str | None, kernels: bool, **given: Any,
+    asked: Asked, tokenizer: str | None, throwaway: bool, image: str | None, kernels: bool, kernel: str | None,
+    tokens: tuple[int, ...] | None, quick: bool, **given: Any,
 ) -> int:  # fmt: skip
     """Benchmark SERVICE, or the server at --url, with llama-benchy or `vllm bench serve`.
 
@@ -186,12 +191,16 @@ def bench(
       envgen bench --depth 0,4096,8192,16384,32768
       envgen bench --tool vllm --concurrency 1,8 --runs 10
       envgen bench --checks
+      envgen bench --checks --kernel decode --tokens 1
     """
+    chosen_kernels = kernel_checks.chosen_by(kernel, tokens, quick)
+    if chosen_kernels and not kernels:
+        raise UsageError("--kernel, --tokens and --quick choose what --checks runs", hint="add --checks")
     if kernels:
         others = (asked.url, asked.model, asked.container, asked.key_variable, tokenizer, throwaway, image)
         if any(others) or any(value is not None for value in given.values()):
-            raise UsageError("--checks goes with SERVICE, --profile, --variant and --results alone")
-        return _bench_checks(asked)
+            raise UsageError("--checks goes with SERVICE and its own options, --profile, --variant and --results alone")
+        return _bench_checks(asked, chosen_kernels)
     chosen = _plan(given)
 
     def work(server: Server, trial: Trial, run: Run) -> checks.Outcome:
@@ -201,7 +210,7 @@ def bench(
     return report(asked, "bench", asdict(chosen), work)
 
 
-def _bench_checks(asked: Asked) -> int:
+def _bench_checks(asked: Asked, chosen: Mapping[str, str]) -> int:
     session = asked.session
     if asked.service is not None:
         known_service(session.profile(), asked.service)
@@ -209,10 +218,13 @@ def _bench_checks(asked: Asked) -> int:
     session = with_running_variant(session, asked.service, lambda: at(plain, asked.service).engine)
     subject = Subject(session.deployment(), asked.service)
     context, environment = kernel_checks.place(subject)
-    with terminable(), record.start(asked.results or subject.here.root / "results", "checks", environment, {}) as run:
+    with (
+        terminable(),
+        record.start(asked.results or subject.here.root / "results", "checks", environment, dict(chosen)) as run,
+    ):
         try:
             with moving("checks"):
-                outcome, summary = kernel_checks.measure(subject, context, run.sample)
+                outcome, summary = kernel_checks.measure(subject, context, run.sample, chosen)
         except KeyboardInterrupt:
             progress(f"\ninterrupted; the results so far are in {run.path}")
             raise
@@ -277,14 +289,21 @@ def _document(tool: str, cells: list[Measured]) -> dict[str, Any]:
               help="Requests at once in the load test.")  # fmt: skip
 @tool_options
 @click.option(
-    "--reference", "-R", multiple=True, metavar="RUN", help="Compare speed with this recorded run (repeatable)."
+    "--reference",
+    "-R",
+    multiple=True,
+    metavar="RUN|TEST=T/S",
+    help="Compare speed with a recorded run, or with a figure such as tg32=57.85, tg32@d4096=52.4 or pp2048=1700"
+    " tokens/s (repeatable).",
 )
+@click.option("--only", multiple=True, type=click.Choice(list(PARTS)), help="Run only this part (repeatable).")
 @click.option("--max-ttft", type=Figure(0, min_open=True), metavar="MS",
               help="Limit for the time to the first token of a short prompt.")  # fmt: skip
 @click.option("--max-per-token", type=Figure(0, min_open=True), metavar="MS", help="Limit for each token.")
 def accept(
     asked: Asked, requests: int, concurrency: int, tokenizer: str | None, throwaway: bool, image: str | None,
-    reference: tuple[str, ...], max_ttft: float | None, max_per_token: float | None, **given: Any,
+    reference: tuple[str, ...], only: tuple[str, ...], max_ttft: float | None, max_per_token: float | None,
+    **given: Any,
 ) -> int:  # fmt: skip
     """Run the full acceptance test against SERVICE, or the server at --url.
 
@@ -297,27 +316,43 @@ def accept(
     Examples:
       envgen accept --max-ttft 100 --max-per-token 20
       envgen accept --reference latest --pp 2048 --depth 0,4096
+      envgen accept --reference tg32=57.85
+      envgen accept --only load --requests 200 --concurrency 8
     """
     chosen = _plan(given)
-    required = checks.Requirements(references(reference, asked.folder()), max_ttft, max_per_token)
+    if only and "bench" not in only and (reference or max_ttft or max_per_token):
+        raise UsageError("the part bench judges --reference, --max-ttft and --max-per-token", hint="--only bench")
+    if only and "smoke" not in only and max_ttft:
+        raise UsageError("the part smoke measures --max-ttft", hint="--only smoke --only bench")
+    required = checks.Requirements(references(reference, asked.folder(), chosen), max_ttft, max_per_token)
+    parts_run = only or PARTS
 
     def work(server: Server, trial: Trial, run: Run) -> checks.Outcome:
-        place = server.place(trial.target.root, tokenizer, image, throwaway)
+        place = server.place(trial.target.root, tokenizer, image, throwaway) if "bench" in parts_run else None
         ready = server.profile.services[server.service].ready if server.profile else None
         wanted = replace(required, expect=ready.expect, forbid=ready.forbid) if ready else required
-        progress("smoke")
-        parts = {"smoke": checks.smoke(trial)}
-        shorts = trial.replies[-checks.REPEATS :]
-        progress("load")
-        parts["load"], load = checks.put_under_load(trial, requests, concurrency)
-        progress("bench")
-        tool, cells = _run_tool(trial, run, chosen, place)
-        parts["bench"] = [*checks.throughput(cells, wanted), *checks.latency(cells, shorts, wanted)]
-        log = server.engine.logs(server.container.id, tail=None) if server.engine and server.container else None
-        parts["log"] = checks.log_shows(wanted, log, trial.environment.get("flags"), "gpu" in trial.environment)
+        parts: dict[str, list[checks.Criterion]] = {}
+        shorts: list[Reply] = []
+        more: dict[str, Any] = {}
+        if "smoke" in parts_run:
+            progress("smoke")
+            parts["smoke"] = checks.smoke(trial)
+            shorts = trial.replies[-checks.REPEATS :]
+        if "load" in parts_run:
+            progress("load")
+            parts["load"], more["load"] = checks.put_under_load(trial, requests, concurrency)
+        if place is not None:
+            progress("bench")
+            tool, cells = _run_tool(trial, run, chosen, place)
+            parts["bench"] = [*checks.throughput(cells, wanted), *checks.latency(cells, shorts, wanted)]
+            more |= _document(tool, cells)
+        if "log" in parts_run:
+            log = server.engine.logs(server.container.id, tail=None) if server.engine and server.container else None
+            parts["log"] = checks.log_shows(wanted, log, trial.environment.get("flags"), "gpu" in trial.environment)
         parts["end"] = [checks.zombies(after)] if (after := trial.look()) else []
         found = [replace(one, part=part) for part, criteria in parts.items() for one in criteria]
-        return checks.outcome(found, strict=True, load=load, **_document(tool, cells))
+        return checks.outcome(found, strict=True, **more)
 
     parameters = {"requests": requests, "concurrency": concurrency, **asdict(chosen), "references": list(reference)}
+    parameters |= {"only": list(only)} if only else {}
     return report(asked, "accept", parameters, work)

@@ -194,10 +194,35 @@ def test_references(tmp_path: Path) -> None:
         run.sample({**cell, "decode_tps": 57.0, "prefill_tps": 2449.0})
         run.sample({**cell, "decode_tps": 59.0})
         run.end("passed", {})
-    ((name, found),) = references(["latest"], tmp_path).items()
+    ((name, found),) = references(["latest"], tmp_path, Plan()).items()
     assert name == f"m ({run.id})"
     assert figures(found, Cell(32, 2048)) == {"prefill_tps": 2449.0, "decode_tps": 58.0}
     assert figures(found, Cell(64, 2048)) == {"prefill_tps": 2449.0}
     assert not figures(found, Cell(32, 2048, 4096)) and not figures(found, Cell(32, 512))
     with pytest.raises(UsageError, match="no run 'x'"):
-        references(["x"], tmp_path)
+        references(["x"], tmp_path, Plan())
+
+
+@pytest.mark.parametrize(
+    ("word", "plan", "metric", "cell"),
+    [
+        ("tg32=57.85", Plan(), "decode_tps", "pp2048 tg32"),
+        ("pp2048=1700", Plan(), "prefill_tps", "pp2048 tg32"),
+        ("tg32@d4096=52.37", Plan(depth=(0, 4096)), "decode_tps", "pp2048 tg32 @ d4096"),
+        ("tg32 @ d4096=52.37", Plan(depth=(4096,)), "decode_tps", "pp2048 tg32 @ d4096"),
+    ],
+)
+def test_a_reference_may_be_a_figure(tmp_path: Path, word: str, plan: Plan, metric: str, cell: str) -> None:
+    (found,) = references([word], tmp_path, plan).values()
+    ((asked, series),) = found[metric].items()
+    assert str(asked) == cell and series.mean == float(word.partition("=")[2]) and list(found) == [metric]
+    assert figures(found, asked) == {metric: series.mean}
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"), [("tg64=50", "add --tg 64"), ("tg32@d512=50", "add --tg 32 --depth 512"), ("pp1=9", "add --pp 1")]
+)
+def test_a_figure_of_a_test_that_is_not_run_is_refused(tmp_path: Path, word: str, hint: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        references([word], tmp_path, Plan())
+    assert hint in str(refused.value)
