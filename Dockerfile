@@ -1,6 +1,6 @@
 # Written by `envgen render` from profile prod. Edits here are lost: change the project file.
 # NOT LOCKED: a build installs the versions of its day. To pin them: `envgen lock`, then `envgen render`.
-# SHA-256 of the lines below: 48fa31ab3a06.
+# SHA-256 of the lines below: e61ef968e616.
 # vLLM and FlashInfer from released wheels, on NVIDIA's CUDA image
 # Without envgen:  docker buildx build -f Dockerfile -t mxfp4:prod .
 #   --build-context wheelhouse=FOLDER      wheels of your own
@@ -68,6 +68,6 @@ LABEL dev.envgen.project="mxfp4" \
     dev.envgen.profile="prod" \
     dev.envgen.lock="" \
     org.opencontainers.image.base.name="nvcr.io/nvidia/cuda:13.0.2-devel-ubuntu24.04" \
-    dev.envgen.render="1ab9ae317d71a889da25ea81b577870e3bfed859c149ee3a63e48db917c471ab"
+    dev.envgen.render="fc89aed5f516e1ca36ceeda83be53f184aa7674c1c55d8238171451dee7e760f"
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

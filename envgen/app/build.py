@@ -33,7 +33,7 @@ from envgen.files import state_dir
 from envgen.lock.image import Difference, compare
 from envgen.lock.model import LOCAL, Change
 from envgen.lock.servers import registry_error
-from envgen.render.environment import CA_VARIABLE, WHEELHOUSE_VARIABLE, compose_environment
+from envgen.render.environment import CA_VARIABLE, NETRC_VARIABLE, WHEELHOUSE_VARIABLE, compose_environment
 from envgen.render.inputs import LABEL as INPUTS_LABEL
 from envgen.render.inputs import label_of
 from envgen.render.locking import base_image, lock_of
@@ -99,6 +99,8 @@ def request_of(job: Job, options: Options) -> BuildRequest:
     secrets: dict[str, Path | str] = {} if most is None else {"jobs": str(most)}
     if ca := paths.get(CA_VARIABLE):
         secrets["ca_certificates"] = Path(ca)
+    if logins := paths.get(NETRC_VARIABLE):
+        secrets["netrc"] = Path(logins)
     wheelhouse = paths.get(WHEELHOUSE_VARIABLE)
     return BuildRequest(
         job.folder / job.here.rendered.dockerfile,

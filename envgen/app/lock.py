@@ -28,7 +28,7 @@ from envgen.lock.model import (
     load,
     save,
 )
-from envgen.lock.resolve import CA, WHEELHOUSE, Tools, Unresolved, resolve
+from envgen.lock.resolve import CA, NETRC, WHEELHOUSE, Tools, Unresolved, resolve
 from envgen.lock.servers import Git
 from envgen.patches.series import load_series
 from envgen.profile.load import siblings
@@ -122,7 +122,7 @@ def place_of(session: Session, profile: str, key: str) -> Place | None:
 
 def _tools(session: Session, offline: bool) -> Tools:
     profile, root = session.profile(), session.loaded().project.root  # with envgen.local.yaml: files of this machine
-    wanted = {CA: profile.network.ca_certificates, WHEELHOUSE: profile.build.wheelhouse}
+    wanted = {CA: profile.network.ca_certificates, WHEELHOUSE: profile.build.wheelhouse, NETRC: profile.pip.netrc}
     if missing := tuple(preflight.files(profile, root)):
         raise RefusedError(problems=missing)
     files = {to: str((root / Path(one.path).expanduser()).resolve()) for to, one in wanted.items() if one is not None}

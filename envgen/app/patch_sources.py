@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -130,8 +131,14 @@ def new_target(session: Session, name: str | None, title: str) -> tuple[Target, 
 class Sources:
     """Finds unpatched sources: in the cache, else at the package index or the git server."""
 
-    def __init__(self, *, seconds: float = 300, say: Callable[[str], None] = lambda _line: None) -> None:
-        self.index = PackageIndex(seconds=seconds, say=say)
+    def __init__(
+        self, profile: Profile, root: Path, *, seconds: float = 300, say: Callable[[str], None] = lambda _line: None
+    ) -> None:
+        """``profile``: its package indexes and logins are used; ``root``: the folder of the project."""
+        environ = {**os.environ, **profile.pip.index_variables}
+        if profile.pip.netrc is not None:
+            environ["NETRC"] = str(root / Path(profile.pip.netrc.path).expanduser())
+        self.index = PackageIndex(environ, seconds=seconds, say=say)
         self._seconds = seconds
         self._say = say
 
@@ -266,7 +273,7 @@ def try_patches(here: Deployment) -> None:
         for warning in files.read(record).decode("utf-8", "replace").splitlines():
             progress(warning)
         return
-    started, found, sources = time.monotonic(), _Tried(), Sources(seconds=SECONDS, say=progress)
+    started, found, sources = time.monotonic(), _Tried(), Sources(profile, here.root, seconds=SECONDS, say=progress)
     for target in targets_of(here):
         _try(target, profile, sources, found)
     _refuse(found)

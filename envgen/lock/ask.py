@@ -132,7 +132,7 @@ def python_asks(profile: Profile, base_digest: str) -> str:
     """A digest of everything that determines the Python packages of a profile."""
     sets = [[s.name, s.words, s.own, s.never, s.dependencies] for s in python_sets(profile)]
     asked = ["python", sets, profile.pip.override, profile.pip.protect, profile.base.python, base_digest]
-    more = [extra for extra in (profile.base.apt, profile.pip.remove) if extra]
+    more = [extra for extra in (profile.base.apt, profile.pip.remove, profile.pip.index_variables) if extra]
     return _digest([*asked, *more])
 
 

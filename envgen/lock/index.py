@@ -9,6 +9,7 @@ import configparser
 import contextlib
 import hashlib
 import html.parser
+import netrc
 import os
 import re
 import ssl
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, Full, Queue
 from threading import Event
-from urllib.parse import unquote, urljoin
+from urllib.parse import unquote, urljoin, urlsplit
 
 import requests
 from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
@@ -77,6 +78,7 @@ class PackageIndex:
     ) -> None:
         environ = os.environ if environ is None else environ
         self._settings = pip_settings(environ)
+        self._logins = environ.get("NETRC", "")
         self.cache = files.cache_dir(environ) / "sdists"
         self._seconds = seconds
         self._say = say
@@ -195,11 +197,22 @@ class PackageIndex:
             ended.set()
             in_background(answer.close)  # waits for a read in progress
 
+    def _login(self, url: str) -> tuple[str, str] | None:
+        """The login of the netrc file for an address; None leaves it to requests, which reads ~/.netrc."""
+        try:
+            found = netrc.netrc(self._logins).authenticators(urlsplit(url).hostname or "") if self._logins else None
+        except (OSError, netrc.NetrcParseError):
+            raise EnvgenError(
+                f"{self._logins} is not a netrc file", hint="machine HOST login NAME password SECRET"
+            ) from None
+        return (found[0], found[2]) if found and found[2] else None
+
     def _get(self, url: str, accept: str) -> requests.Response:
         headers = {"Accept": accept, "User-Agent": "envgen"}
         verify = self._settings.get("cert") or certificates()
         timeout = min(60.0, self._seconds)
-        answer = self._session.get(url, headers=headers, timeout=timeout, stream=True, verify=verify)
+        auth = self._login(url)
+        answer = self._session.get(url, headers=headers, timeout=timeout, stream=True, verify=verify, auth=auth)
         answer.raise_for_status()
         return answer
 

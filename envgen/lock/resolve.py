@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -29,7 +30,7 @@ from envgen.text import last_printed
 
 TIMEOUT = 900
 # Where a build step finds files of this machine.
-CA, WHEELHOUSE = "/run/secrets/ca_certificates", "/run/envgen/lib/wheelhouse"
+CA, NETRC, WHEELHOUSE = "/run/secrets/ca_certificates", "/run/secrets/netrc", "/run/envgen/lib/wheelhouse"
 PROGRAM = run.Program("resolve")
 # $1 Python, $2 packages, $3 with-index, $4 with-network, $5 apt-install; then the program, which runs as a build step
 # would. Where the
@@ -76,7 +77,7 @@ def resolve_packages(
     keep: Mapping[str, Mapping[str, Mapping[str, str]]],
     files: Mapping[str, str],
 ) -> Resolved:
-    """Resolve for profiles that share a base image and its Python.
+    """Resolve for profiles that share a base image, its Python and the package indexes.
 
     ``keep``: profile -> set -> package -> version. ``files``: path in the container -> file or folder of this machine.
     """
@@ -90,6 +91,7 @@ def resolve_packages(
     start = ["sh", "-c", _START, "sh", profile.base.python, " ".join(profile.base.apt), *texts]
     proxies = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY")
     env = {n: os.environ[n] for upper in proxies for n in (upper, upper.lower()) if os.environ.get(n)}
+    env |= profile.pip.index_variables
     inside = run.in_image(
         engine,
         str(profile.base.image),
@@ -138,7 +140,7 @@ def _python_request(profile: Profile, keep: Mapping[str, Mapping[str, str]]) -> 
 def _python_answer(profile: Profile, base_digest: str, answer: Mapping[str, Any]) -> PythonLock | LockError:
     if "failed" in answer:
         return LockError(
-            f"the Python packages of profile {profile.name}: {answer['failed']}", hint=_hint(answer["failed"])
+            f"the Python packages of profile {profile.name}: {answer['failed']}", hint=_hint(answer["failed"], profile)
         )
     found = answer["ok"]
     sets = {
@@ -163,15 +165,19 @@ def _mismatch(sets: Mapping[str, Sequence[Pinned]]) -> str:
 def _apt_answer(profile: Profile, base_digest: str, answer: Mapping[str, Any]) -> AptLock | LockError:
     if "failed" in answer:
         return LockError(
-            f"the Debian packages of profile {profile.name}: {answer['failed']}", hint=_hint(answer["failed"])
+            f"the Debian packages of profile {profile.name}: {answer['failed']}", hint=_hint(answer["failed"], profile)
         )
     found = answer["ok"][profile.name]
     return AptLock(apt_asks(profile, base_digest), *(tuple(map(str, found[name])) for name in ("build", "runtime")))
 
 
-def _hint(text: str) -> str:
-    authority = "write your company's certificate authority in network.ca_certificates"
-    return authority if "certificate" in text.lower() else ""
+def _hint(text: str, profile: Profile) -> str:
+    if "certificate" in text.lower():
+        return "write your company's certificate authority in network.ca_certificates"
+    unanswered = re.search(r"\b40[13]\b|[Uu]nauthorized|No matching distribution found", text)
+    if profile.pip.index_variables and profile.pip.netrc is None and unanswered:
+        return "does the index ask for a login? write it in a netrc file, and that file's path in pip.netrc"
+    return ""
 
 
 Say = Callable[[str], None]
@@ -355,15 +361,16 @@ def _engine(tools: Tools, out: ResolveResult) -> Engine | None:
 def _packages(
     profiles: Sequence[Profile], lock: Lock, upgrade: Upgrade, tools: Tools, engine: Engine | None, out: ResolveResult
 ) -> tuple[dict[str, Mapping[str, PythonLock]], dict[str, Mapping[str, AptLock]]]:
-    """One container per base image and interpreter, in this thread, which always removes it."""
+    """One container per base image, interpreter and package indexes, in this thread, which always removes it."""
     python: dict[str, Mapping[str, PythonLock]] = {}
     apt: dict[str, Mapping[str, AptLock]] = {}
-    groups: dict[tuple[str, str, tuple[str, ...]], tuple[list[Profile], list[Profile]]] = {}
+    groups: dict[tuple[str, ...], tuple[list[Profile], list[Profile]]] = {}
     for profile in profiles:
         mine = ask.locked(profile, lock)
         if mine.base is None:
             continue  # already a problem
-        wanted = groups.setdefault((str(profile.base.image), profile.base.python, profile.base.apt), ([], []))
+        key = (str(profile.base.image), profile.base.python, repr(profile.base.apt), repr(profile.pip.index_variables))
+        wanted = groups.setdefault(key, ([], []))
         image = engine.image(str(profile.base.image)) if engine else None
         here = profile.base.platform.value if profile.base.platform else f"linux/{image.architecture}" if image else ""
         if (here not in mine.python if here else not mine.python) or upgrade.wants_python(profile, lock):

@@ -31,6 +31,8 @@ DERIVED: Mapping[str, str] = {
     "TRITON_PTXAS_PATH": "cuda.home",
     "TIKTOKEN_ENCODINGS_BASE": "tiktoken.directory",
     **dict.fromkeys(("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"), "gpu"),
+    **dict.fromkeys(("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL"), "pip.index"),
+    **dict.fromkeys(("PIP_EXTRA_INDEX_URL", "UV_INDEX", "UV_EXTRA_INDEX_URL"), "pip.extra_indexes"),
     **dict.fromkeys(("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT"), "network.ca_certificates"),
 }
 OWN_BIN = "/opt/envgen/bin"  # of the image, first in its PATH
@@ -350,7 +352,7 @@ def _subject(path: tuple[str, ...]) -> str:
 def _instead(path: tuple[str, ...]) -> str:
     """The hint: where to put this secret."""
     if path[0] == "sources":
-        return "builds get no secrets: use ssh, git's credential helper, or the base image's pip configuration"
+        return "builds get no secrets: use ssh, git's credential helper, or for package indexes pip.netrc"
     if path[0] == "env" or path[-2:-1] == ("env",):
         return f"write `secrets: [{path[-1]}]` and export it in your shell"
     if "args" in path or "command" in path:
@@ -365,6 +367,8 @@ def _own(report: Report) -> None:
     profile = report.profile
     if profile.build.wheelhouse is not None:
         report.host_path("build.wheelhouse", profile.build.wheelhouse)
+    if profile.pip.netrc is not None:
+        report.host_path("pip.netrc", profile.pip.netrc)
     if profile.network.ca_certificates is not None:
         report.host_path("network.ca_certificates", profile.network.ca_certificates)
     for place, lines in (("base", profile.dockerfile_extra.base), ("end", profile.dockerfile_extra.end)):

@@ -111,6 +111,19 @@ class Apt:
 
 @dataclass(frozen=True)
 class Pip:
+    index: str | None = key(
+        "The package index instead of pypi.org, for lock, builds and installations in containers. Logins: pip.netrc.",
+        None,
+        item=p.INDEX_URL,
+    )
+    extra_indexes: tuple[str, ...] = key(
+        "Package indexes beside it. uv takes a package from the first of them that has it.", (), item=p.INDEX_URL
+    )
+    netrc: HostPath | None = key(
+        "A netrc file on this machine with the logins of package indexes: a secret in builds, a mount where sources are"
+        " installed; never stored (set it in envgen.local.yaml).",
+        None,
+    )
     tools: tuple[str, ...] = key("Python packages for the image, such as fastsafetensors.", (), item=p.REQUIREMENT)
     deps: tuple[str, ...] = key(
         "Packages installed before the sources (their run-time dependencies).", (), item=p.REQUIREMENT
@@ -128,6 +141,13 @@ class Pip:
         ("torch", "torchvision", "torchaudio", "triton", "flash-attn"),
         item=p.DISTRIBUTION,
     )
+
+    @property
+    def index_variables(self) -> dict[str, str]:
+        """The package indexes as variables for pip and for uv, which reads none of pip's; {} for pip's own index."""
+        extra = " ".join(self.extra_indexes)
+        found = {"PIP_INDEX_URL": self.index, "UV_DEFAULT_INDEX": self.index}
+        return {name: url for name, url in {**found, "PIP_EXTRA_INDEX_URL": extra, "UV_INDEX": extra}.items() if url}
 
 
 @dataclass(frozen=True)

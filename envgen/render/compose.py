@@ -214,16 +214,24 @@ def _host(variable: str, path: HostPath, reason: str, after: str = "") -> Interp
 
 
 def _secrets(profile: Profile) -> Block:
-    """What a build reads and no layer keeps: the number of compilers, and this machine's CA."""
+    """What a build reads and no layer keeps: the number of compilers, this machine's CA and logins."""
     ca, builds = profile.network.ca_certificates, any(s.origin.is_built for s in profile.sources.values())
     return {
         **({"jobs": {"environment": names.JOBS_VARIABLE}} if builds else {}),
         **({"ca_certificates": {"file": _ca(ca)}} if ca is not None else {}),
+        **({"netrc": {"file": _netrc(profile)}} if names.asks_logins(profile) else {}),
     }
 
 
 def _ca(path: HostPath) -> Interpolated:
     return _host(names.CA_VARIABLE, path, "the PEM file of your CA certificates")
+
+
+def _netrc(profile: Profile) -> Interpolated:
+    path = profile.pip.netrc
+    if path is None:
+        return compose_variable(names.NETRC_VARIABLE, "/dev/null")
+    return _host(names.NETRC_VARIABLE, path, "the netrc file with logins of package indexes")
 
 
 def _bind(source: str, target: ContainerPath, *, read_only: bool = False, create: bool = False) -> Block:
@@ -251,6 +259,8 @@ def _volumes(profile: Profile, key: str) -> list[Block]:
             variable, below = names.cache_variable(name), folder_of(name, key)
             text = _host(variable, cache.host, f"a folder for the cache {name}", below)
             found.append(_bind(text, cache.path, create=True))
+    if profile.mounted_sources and names.asks_logins(profile):
+        found.append(_bind(_netrc(profile), ContainerPath(names.NETRC_FILE), read_only=True))
     if profile.network.ca_certificates is not None:
         found.append(_bind(_ca(profile.network.ca_certificates), ContainerPath(names.CA_FILE), read_only=True))
     return found

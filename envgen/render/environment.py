@@ -22,6 +22,7 @@ GATE = f"{HOME}/bin/compile-gate"  # starts every compiler
 WITH_START_UP = f"{HOME}/bin/envgen-env"  # runs a command with the variables of the base image's start-up
 USER_HOME = "/root"  # of every user: caches lie below it
 RUN = "/run/envgen"  # for mounts of build steps
+NETRC_FILE = "/etc/envgen/netrc"  # where logins of package indexes are mounted at run time
 CA_FILE = "/etc/envgen/ca.crt"  # where a company's CA certificates are mounted at run time
 CCACHE_MAXSIZE = "50Gi"
 CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
@@ -46,6 +47,16 @@ def cuda_env(profile: Profile) -> list[Pair]:
         Pair("FLASHINFER_NVCC_THREADS", threads),
         Pair("NVCC_THREADS", threads),
     ]
+
+
+def index_env(profile: Profile) -> list[Pair]:
+    """The package indexes, in builds and at run time."""
+    return [Pair(name, value) for name, value in profile.pip.index_variables.items()]
+
+
+def asks_logins(profile: Profile) -> bool:
+    """Whether builds get the secret with logins of package indexes."""
+    return bool(profile.pip.netrc or profile.pip.index_variables)
 
 
 def image_env(profile: Profile) -> list[Pair]:
@@ -146,6 +157,7 @@ def mount_variable(service: str, mount: str) -> str:
 JOBS_VARIABLE = "ENVGEN_BUILD__MAX_JOBS"
 ALL_JOBS = 128  # above any usual number of cores; the entry point sets 4 without compile-gate
 FLOOR_VARIABLE = "ENVGEN_MEMORY_FLOOR"  # of memory-guard
+NETRC_VARIABLE = "ENVGEN_PIP__NETRC"
 CA_VARIABLE = "ENVGEN_NETWORK__CA_CERTIFICATES"
 UID_VARIABLE, GID_VARIABLE = "ENVGEN_UID", "ENVGEN_GID"  # of the user who starts a service with `user: host`
 OFFLINE_VARIABLE = "ENVGEN_HF_OFFLINE"  # 1 where `up` has found a service's weights
@@ -192,6 +204,7 @@ def compose_environment(profile: Profile, root: Path) -> dict[str, str]:
     for name, service in profile.services.items():
         paths |= {mount_variable(name, key): one.host for key, one in service.mounts.items()}
     paths |= {CA_VARIABLE: profile.network.ca_certificates, WHEELHOUSE_VARIABLE: profile.build.wheelhouse}
+    paths |= {NETRC_VARIABLE: profile.pip.netrc}
     env |= {variable: absolute(path) for variable, path in paths.items() if path is not None}
     if any(service.model is not None for service in profile.services.values()):
         env[OFFLINE_VARIABLE] = "1"

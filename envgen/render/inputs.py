@@ -38,6 +38,8 @@ def inputs_of(plan: Plan, files: Mapping[str, str]) -> dict[str, str]:
         "base.apt": profile.base.apt,
         "apt.build": profile.apt.build,
         "apt.runtime": profile.apt.runtime,
+        "pip.index": profile.pip.index or "",
+        "pip.extra_indexes": profile.pip.extra_indexes,
         **{f"pip.{name}": getattr(profile.pip, name) for name in ("tools", "deps", "override", "remove", "protect")},
         "python_path": [path.path for path in profile.python_path],
         "working_dir": profile.working_dir.path,

@@ -123,6 +123,8 @@ class Plan:
         self.protect_words = ("record", *pip.protect, "--off", *pip.override, *removed)
         self.apt_build = self._apt("build", apt_build(profile))
         self.apt_runtime = self._apt("runtime", profile.apt.runtime)
+        self.index_env = environment.index_env(profile)  # first of all: uv is installed from that index
+        self.logins = environment.asks_logins(profile)
         self.uv_locked = self._list("uv")
         self.built = tuple(self._built(name, one) for name, one in profile.sources.items() if one.origin.is_built)
         deps = self._pip("deps", (*pip.tools, *pip.deps), self._install_options())

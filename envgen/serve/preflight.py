@@ -218,8 +218,9 @@ def _has_package(folder: Path, package: str) -> bool:
 
 
 def files(profile: Profile, root: Path) -> Iterator[Problem]:
-    """Missing files of this machine that the profile names: the CA file, the wheelhouse."""
+    """Missing files of this machine that the profile names: the CA file, the netrc file, the wheelhouse."""
     for key, found, kind, there in (
+        ("pip.netrc", profile.pip.netrc, "file", Path.is_file),
         ("network.ca_certificates", profile.network.ca_certificates, "file", Path.is_file),
         ("build.wheelhouse", profile.build.wheelhouse, "folder", Path.is_dir),
     ):

@@ -1,20 +1,24 @@
 """Builds without any network (`--network=none`), from a folder of wheels: complete, and with one missing.
 
 Also the lock of such a profile: it reads the wheelhouse, and the wheel folders of the base image's pip configuration.
+And a company's index that asks for a login, for lock, build, plain Docker and a mounted source.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import shutil
 import subprocess
+import threading
 import zipfile
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from projects import BASE, Project, lean_base
-from rendering import docker
+from rendering import docker, package
 
 PROFILE = """\
 profiles:
@@ -127,3 +131,112 @@ def test_no_index_and_the_wheel_folders_of_the_base_image_are_obeyed(
         assert refused.code and "six was not found in the provided package locations" in refused.err + refused.out
     finally:
         docker("image", "rm", "-f", "envgentest-airbase:own", "envgentest-airbase:lean", check=False)
+
+
+# --- a company's index ------------------------------------------------------------------------------------------------
+
+PASSWORD = "hunter2-never-shown"
+COMPANY = """\
+defaults:
+  base: {image: "envgentest-companybase:lean"}
+  gpu: none
+  build: {ccache: false}
+  pip: {index: "INDEX/simple"}
+profiles:
+  prod:
+    mode: production
+    pip: {tools: [airtool]}
+    services: {web: {command: [sleep, infinity]}}
+  dev:
+    mode: development
+    python_path: [/workspace/demo]
+    sources:
+      demo:
+        origin: {checkout: demo}
+        package: demo
+        distribution: demo
+        mount: /workspace/demo
+        install: {dependencies: true, requires: [setuptools]}
+    services: {dev: {command: [sleep, infinity]}}
+"""
+
+
+@pytest.fixture(scope="module")
+def index(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The wheels as an index that asks for a login; its address, as containers reach it."""
+    docker(
+        "run",
+        "--rm",
+        "-v",
+        f"{wheels}:/wheels",
+        BASE,
+        "pip",
+        "download",
+        "-q",
+        "--no-deps",
+        "--dest",
+        "/wheels",
+        "setuptools<81",
+    )
+    login = "Basic " + base64.b64encode(f"somebody:{PASSWORD}".encode()).decode()
+
+    class Index(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.headers.get("Authorization") != login:
+                self.send_response(401)
+                self.send_header("WWW-Authenticate", "Basic")
+                self.end_headers()
+                return
+            parts = self.path.strip("/").split("/")
+            files = [one for one in wheels.glob("*.whl") if one.name.split("-")[0] == parts[1]]
+            links = "".join(f"<a href='/files/{one.name}'>{one.name}</a>" for one in files)
+            body = (wheels / parts[1]).read_bytes() if parts[0] == "files" else links.encode()
+            self.send_response(200 if body else 404)
+            self.send_header("Content-Type", "application/octet-stream" if parts[0] == "files" else "text/html")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(body)
+
+        do_HEAD = do_GET
+
+        def log_message(self, *_: object) -> None: ...
+
+    host = docker("network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Gateway}}").stdout.strip()
+    with ThreadingHTTPServer(("0.0.0.0", 0), Index) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://{host}:{server.server_port}"
+        server.shutdown()
+
+
+def test_a_company_s_index_with_a_login(make_project: Callable[..., Project], index: str, tmp_path: Path) -> None:
+    host = index.split("/")[2].split(":")[0]
+    # pip takes an index without TLS only from a host that it trusts.
+    lines = f"FROM {BASE}\nENV PIP_TRUSTED_HOST={host}\n"
+    (tmp_path / "Dockerfile").write_text(lines)
+    docker("build", "-q", "-t", "envgentest-companybase:lean", str(tmp_path))
+    found = make_project("envgentest-company", COMPANY.replace("INDEX", index))
+    package(found.root / "demo", "demo", requires='"airneed"')
+    logins = tmp_path / "logins"
+    try:
+        refused = found.envgen("lock", "-p", "prod", code=None)
+        assert refused.code and "that file's path in pip.netrc" in refused.err
+        logins.write_text(f"machine {host} login somebody password {PASSWORD}\n")
+        (found.root / "envgen.local.yaml").write_text(f"defaults:\n  pip: {{netrc: {logins}}}\n")
+        found.envgen("lock", "-p", "prod")
+        found.envgen("render")
+        assert "built envgentest-company:prod" in found.envgen("build", "-p", "prod").out
+        plain = ["-f", str(found.root / "Dockerfile"), "--secret", f"id=netrc,src={logins}", str(found.root)]
+        docker("buildx", "build", "--no-cache", "--load", "-t", "envgentest-company:plain", *plain)
+        docker("run", "--rm", "--entrypoint", "python3", "envgentest-company:plain", "-c", "import airneed, airtool")
+        # A mounted source is installed with what it depends on, from the same index.
+        found.envgen("build", "-p", "dev")
+        found.envgen("up", "dev", "-p", "dev")
+        found.envgen("exec", "-p", "dev", "dev", "--", "python3", "-c", "import airneed, demo")
+        kept = docker("history", "--no-trunc", "envgentest-company:prod").stdout
+        kept += docker("image", "inspect", "envgentest-company:prod").stdout
+        kept += "".join(path.read_text(errors="replace") for path in found.root.rglob("*") if path.is_file())
+        assert PASSWORD not in kept and index in kept
+    finally:
+        found.envgen("down", "-p", "dev", "--volumes", code=None)
+        docker("image", "rm", "-f", "envgentest-company:plain", "envgentest-companybase:lean", check=False)

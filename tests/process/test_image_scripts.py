@@ -360,7 +360,7 @@ def test_where_no_index_answers_wheels_at_hand_are_enough(tmp_path: Path) -> Non
     (tmp_path / "wheels").mkdir()
     env = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_FIND_LINKS": str(tmp_path / "wheels")}
     code, output = run("with-index", "sh", "-c", 'echo "no index: $PIP_NO_INDEX"', env=env)
-    assert code == 0 and output.endswith("no index: 1\n")
+    assert code == 0 and "no index: 1\n" in output
     assert "no package index answers (127.0.0.1: " in output
 
 

@@ -161,7 +161,7 @@ dev("dashes for underscores", "    build: {⟦max-jobs: 4}\n", ("unknown key", "
 dev(
     "unknown key without a neighbour",
     "    pip: {⟦zzz: 4}\n",
-    ("unknown key", "known: tools, deps, override, remove, protect"),
+    ("unknown key", "known: index, extra_indexes, netrc, tools, deps, override, remove, protect"),
 )
 dev("mapping expected", "    build: ⟦[4]\n", ("expected a mapping, found a list", ""))
 dev("list expected", "    secrets: ⟦HF_TOKEN\n", ("expected a list, found the text 'HF_TOKEN'", "[HF_TOKEN]"))
@@ -602,10 +602,10 @@ dev("token in a query", GIT % "⟦https://h/x?private_token=abcd", ("looks like 
 dev("login of an encoding", ENCODING % ("⟦https://u:p@h/o", "a" * 64), ("a login in an address", "file"))
 dev(
     "index with a login",
-    "    env: {g: {UV_INDEX_URL: ⟦https://u:p@h/simple}}\n",
-    ("a login in an address", "secrets: [UV_INDEX_URL]"),
+    "    env: {g: {MY_INDEX: ⟦https://u:p@h/simple}}\n",
+    ("a login in an address", "secrets: [MY_INDEX]"),
 )
-dev("index of a build", "    sources: {vllm: " + SOURCE % "origin: {git: https://h/x, ref: main}, install: {env: {PIP_INDEX_URL: ⟦'https://u:p@h'}}" + "}\n",
+dev("index of a build", "    sources: {vllm: " + SOURCE % "origin: {git: https://h/x, ref: main}, install: {env: {MY_INDEX: ⟦'https://u:p@h'}}" + "}\n",
     ("a login in an address", "builds get no secrets"))  # fmt: skip
 dev("secret of prepare", "    sources: {vllm: " + SOURCE % "origin: {git: https://h/x, ref: main}, install: {prepare: [sh, -c, ⟦'export FOO_TOKEN=abcdef; make']}" + "}\n",
     ("looks like a secret", "builds get no secrets"))  # fmt: skip

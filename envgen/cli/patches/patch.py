@@ -100,6 +100,7 @@ def check(
         raise UsageError("--release, --range and --ref exclude each other")
     targets = find_targets(session, sources)
     found: list[tuple[Target, list[DryRun]]] = []
+    profile, root = session.profile(), session.loaded().project.root
     untried: dict[str, list[str]] = {}  # releases of a range that can't be read
     empty = False
     for target in targets:
@@ -108,7 +109,9 @@ def check(
             empty = True
             progress(f"{target.folder} has no patches yet; create one with: envgen patch new NAME {target.name}")
             continue
-        trees = _trees(Sources(say=progress), target, releases, span, ref, untried, alone=len(targets) == 1)
+        trees = _trees(
+            Sources(profile, root, say=progress), target, releases, span, ref, untried, alone=len(targets) == 1
+        )
         beyond = bool(span) or len(releases) > 1
         if trees:
             found.append((target, [dry_run(tree, series, beyond_range=beyond) for tree in trees]))

@@ -46,6 +46,7 @@ REASONS: Mapping[str, str] = {
     "Origin.folder": "code of one's own",
     "Origin.pull": "a pull request, tried",
     "Origin.pypi": "a release that is built, with patches",
+    **dict.fromkeys(("Pip.index", "Pip.extra_indexes", "Pip.netrc"), "a company's package index"),
     "Profile.compose": "what no key says",
     "Profile.dockerfile_extra": "what no key says",
     "Profile.image": "a name that leads to a registry",
