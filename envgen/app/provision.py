@@ -27,7 +27,7 @@ from envgen.engine.buildx import Options, Step
 from envgen.engine.process import in_background
 from envgen.errors import EngineError, EnvgenError, NotFoundError
 from envgen.files import state_dir
-from envgen.jitcache.place import CACHE
+from envgen.jitcache.place import CACHE, make_query
 from envgen.jitcache.service import JitCache
 from envgen.jitcache.warm import warm_image
 from envgen.lock.servers import size_of
@@ -158,11 +158,20 @@ def _memory(deployment: Deployment) -> Path:
 
 
 def remember_modules(deployment: Deployment) -> None:
-    """Record which modules the profile's cache has, for the next image, whose cache begins empty."""
+    """Record which modules the profile's cache has, for the next image, whose cache begins empty.
+
+    A start that ended well has just compiled or loaded them: what they were compiled from is recorded, too, so that
+    later answers of `envgen cache` are certain.
+    """
     if deployment.gpu is GpuMode.NONE or CACHE not in deployment.profile.caches:
         return
     try:
-        found = JitCache(deployment).inventory()
+        cache = JitCache(deployment)
+        found = cache.inventory()
+        new = tuple(module.name for module in found.modules if module.state == "fresh" and module.guess)
+        if new:
+            with suppress(EnvgenError):
+                cache.baseline(make_query(new))
     except (EnvgenError, OSError):
         return  # only saves time
     names = sorted({module.name for module in found.modules if module.state not in ("partial", "stale")})

@@ -1,0 +1,71 @@
+"""scripts/gpu-day on a machine without a GPU, and what it reads from logs. Its steps need a GPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import gpu_day
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "scripts/gpu-day"
+LOG = """\
+(EngineCore pid=1) INFO [mxfp4.py:730] Using 'TRITON' Mxfp4 MoE backend.
+(EngineCore pid=1) INFO [cuda.py:448] Using AttentionBackendEnum.TRITON_ATTN backend.
+(EngineCore pid=1) INFO [fp8.py:1] Selected CutlassFP8ScaledMMLinearKernel for Fp8LinearMethod
+(EngineCore pid=1) INFO [model_runner.py:428] Model loading took 61.43 GiB memory and 6.118112 seconds
+(EngineCore pid=1) INFO [gpu_worker.py:772] Available KV cache memory: 7.92 GiB
+(EngineCore pid=1) INFO [kv_cache_utils.py:1147] GPU KV cache size: 204,827 tokens, Maximum concurrency for 131,072 \
+tokens per request: 1.56x
+"""
+
+
+def run(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "GPU_DAY_PYTHON": sys.executable, "PATH": f"{tmp_path}:/usr/bin:/bin"}
+    return subprocess.run([SCRIPT, *words], env=env, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_without_a_gpu_it_says_in_one_sentence_what_it_needs(tmp_path: Path) -> None:
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nexit 9\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    done = run(tmp_path, "--work", str(tmp_path / "work"), "facts")
+    assert done.returncode == 1 and done.stdout == ""
+    assert (
+        done.stderr.startswith("gpu-day: needs an NVIDIA GPU (nvidia-smi finds none)") and done.stderr.count("\n") == 1
+    )
+    assert not (tmp_path / "work").exists()
+
+
+def test_help_names_each_step(tmp_path: Path) -> None:
+    done = run(tmp_path, "--help")
+    assert done.returncode == 0 and all(f"\n  {name} " in done.stdout for name in gpu_day.STEPS)
+
+
+def test_an_unknown_step_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+    done = run(tmp_path, "--work", str(tmp_path / "work"), "upp")
+    assert done.returncode == 2 and "no step upp; steps: facts, image" in done.stderr
+
+
+def test_a_log_s_choices_and_figures() -> None:
+    found = gpu_day.logged(LOG)
+    assert found["attention"] == ["TRITON_ATTN"] and found["moe"] == ["TRITON"]
+    assert found["linear"] == ["CutlassFP8ScaledMMLinearKernel"]
+    assert (found["model_gib"], found["available_gib"], found["tokens"]) == (61.43, 7.92, 204827)
+    assert (found["length"], found["sequences"]) == (131072, 1.56)
+
+
+@pytest.mark.parametrize(("chosen", "held"), [("TRITON", [True]), ("MARLIN", [False])])
+def test_a_prediction_is_held_against_the_log(chosen: str, held: list[bool]) -> None:
+    rows = gpu_day.Rows()
+    text = "Using 'TRITON' Mxfp4 MoE backend."
+    gpu_day.compare(rows, "x", {"moe": {"backend": chosen}}, gpu_day.logged(text), text)
+    assert [row["held"] for row in rows.rows] == held
+
+
+def test_each_model_that_is_compared_has_a_shape_with_layers() -> None:
+    for name in gpu_day.MODELS:
+        config = gpu_day.shape(name)
+        text = config.get("text_config") or config
+        assert config["architectures"] and 0 < text["num_hidden_layers"] <= (36 if name == gpu_day.WHOLE else 8)
