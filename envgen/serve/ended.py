@@ -7,7 +7,7 @@ writes into its log; of other programs it is taken from the exit code.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -118,12 +118,15 @@ def last_ends(engine: Engine, containers: Iterable[Container]) -> Mapping[str, E
     return {name: end for name, end in found.items() if end is not None}
 
 
-def _asked(container: Container, lines: Iterable[str]) -> bool:
+def _asked(container: Container, lines: Sequence[str]) -> bool:
     if container.oom_killed or container.error:
         return False
     if not container.server:
         return container.exit_code in ON_PURPOSE
-    return container.exit_code == 0 or any(ASKED in line for line in lines)
+    if container.exit_code == 0 or any(ASKED in line for line in lines):
+        return True
+    # Stopped before the server had begun, such as while mounted sources were installed.
+    return container.exit_code in (130, 143) and STARTS not in lines and len(lines) < LINES
 
 
 def _with_cause(end: Ended, container: Container, lines: list[str], about: Circumstances) -> Ended:

@@ -20,7 +20,7 @@ from projects import docker
 from envgen.engine.client import Engine
 from envgen.engine.values import Container
 from envgen.serve.crash import processes
-from envgen.serve.ended import STARTS
+from envgen.text import instant
 
 pytestmark = pytest.mark.engine
 
@@ -73,11 +73,12 @@ class Ends:
 
     @property
     def log(self) -> str:
-        return self.engine.logs(self.container.id, tail=3000)
+        """The log of its newest start."""
+        return self.engine.logs(self.container.id, tail=3000, since=instant(self.container.started_at))
 
     def loads(self) -> None:
         """Wait until vLLM of the newest start has read its arguments, and has loaded nothing yet."""
-        self.until(lambda _: "non-default args" in self.log.rpartition(STARTS)[2], 240)
+        self.until(lambda _: "non-default args" in self.log, 240)
 
     def answers(self) -> None:
         def healthy(_: Container) -> bool:

@@ -65,7 +65,9 @@ def container(server: bool = True, **state: Any) -> Container:
         (container(ExitCode=0), ASKED, False),
         (container(ExitCode=0), "", False),  # only one that was asked ends with 0
         (container(ExitCode=143), ASKED, False),
-        (container(ExitCode=143), "", True),  # killed inside
+        (container(ExitCode=143), "envgen: starting the server\n", True),  # killed inside
+        (container(ExitCode=143), "x\n" * 5000, True),  # the same, after a long time
+        (container(ExitCode=143), "envgen: installing flashinfer\n", False),  # it had not begun
         (container(ExitCode=137), "", True),  # docker kill
         (container(ExitCode=137), ASKED, False),  # docker stop, after its patience
         (container(ExitCode=137, OOMKilled=True), ASKED, True),
