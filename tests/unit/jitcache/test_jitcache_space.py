@@ -51,7 +51,7 @@ def test_the_current_volume_is_the_rendered_one(tmp_path: Path) -> None:
     jit = cache(tmp_path, engine, VOLUMES)
     mount = here(jit)
     files = render_profile(jit.here.profile, None, root=jit.here.root).files
-    assert f"name: {mount.source}\n".encode() in files["compose/dev.yaml"]
+    assert f"name: {mount.source}".encode() in files["compose/dev.yaml"]
     engine.volumes_ = {mount.source}
     release(tmp_path / "cache", "0.5.3")
     assert jit.inventory(make_query()).exists
