@@ -49,6 +49,9 @@ class StubEngine:
         others, self.others = self.others, ()
         return others
 
+    def image(self, _name: str) -> None:
+        return None
+
     def info(self) -> Any:
         return SimpleNamespace(local=False, memory=1 << 30)
 
