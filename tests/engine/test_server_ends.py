@@ -159,5 +159,5 @@ def test_each_end_of_a_real_server(ends: Ends) -> None:
     docker("start", ends.name)
     ends.until(lambda one: one.state == "exited", 240)
     assert ends.container.oom_killed
-    ends.said(f"{NAME} was killed at", failed=True, case="died", rule="out_of_memory")
+    ends.said(f"{NAME} was killed at", failed=True, case="died", rule="server_memory")
     assert "because memory ran out" in ends.server.project.envgen("ps", "-p", "cpu", code=1).out
