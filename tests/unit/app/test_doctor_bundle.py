@@ -43,6 +43,7 @@ def test_without_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         (logs / f"build-{number}.log").write_text(f"log {number}")
     profile = load_project(tmp_path / "envgen.yaml").project.profiles["dev"]
     monkeypatch.setattr("envgen.deployment.connect", no_engine)
+    monkeypatch.setattr("envgen.engine.box.look", lambda: None)  # it starts nvidia-smi
     subject = Subject(Deployment(profile, tmp_path))
     found = collect_report([Diagnosis(subject, examine(*gather(subject)))])
     assert "no Docker Engine" in str(found["README.txt"])
