@@ -16,6 +16,9 @@ from envgen.profile.model import Profile
 from envgen.serve.edits import Edits
 from envgen.serve.ended import Ended
 
+CMA = 1 << 30  # bytes of CmaFree; a Spark whose kernel has Kexec HandOver on has 9.3 GiB (NVIDIA/NV-Kernels#591)
+HANDOVER_CURE = "sudo apt-get install nvidia-spark-grub-kho && sudo reboot"
+
 
 class Word(IntEnum):
     """An ordered value; ``word`` is its name in output and JSON."""

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from envgen.binding import digest_of
-from envgen.doctor.model import Finding, Remedy, Severity, Where
+from envgen.doctor.model import CMA, HANDOVER_CURE, Finding, Remedy, Severity, Where
 from envgen.engine.client import Engine
 from envgen.engine.values import MISSHAPEN, Container, Image, Mount
 from envgen.errors import Problem
@@ -175,6 +175,12 @@ def _rdma(node: Node, profile: Profile, service: Service) -> Iterator[Finding]:
         else:
             gids = ", ".join(f"GID {number} is {address}" for number, address, _ in port["gids"])
             yield node.ok(f"{device} is active, {port['rate']}, {gids}")
+    held = facts["handover"] if re.match(r"([7-9]|\d\d)\.", facts["kernel"]) else 0
+    if machine.rdma and held > CMA:
+        message = (
+            f"Kexec HandOver of kernel {facts['kernel']} holds {size(held)} that RDMA can't pin: NCCL ends with ENOMEM"
+        )
+        yield node.fail(message, "kho=off on the kernel's command line", HANDOVER_CURE)
     if node.refused or (machine.rdma and facts["memlock"] != -1):
         message = f"a container may lock {size(facts['memlock'])} of memory there, and RDMA locks all that it sends"
         message = (
@@ -255,6 +261,7 @@ def _compared(nodes: Sequence[Node], who: tuple[str, ...], service: Service) -> 
         ),
         same("the machine's architecture", lambda node: node.arch),
         same("the GPU's driver", lambda node: node.facts["driver"]),
+        same("the kernel", lambda node: node.facts["kernel"]),
         same("the interface's MTU", _mtu, "set the same MTU at both ends"),
         same("the number of RDMA devices", lambda node: len(node.machine.rdma), "NCCL pairs them by position"),
     ]

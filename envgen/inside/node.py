@@ -49,8 +49,10 @@ def answer(request: Doc) -> Doc:
 
 
 def facts(request: Doc) -> Doc:
-    """Interfaces, RDMA ports, GPUs, memory, disk, clock, versions, which of ``ports`` are taken, and the content of the
-    model and of ``checkouts``."""
+    """Interfaces, RDMA ports, GPUs, kernel, memory, disk, clock, versions, which of ``ports`` are taken.
+
+    Also the content of the model and of ``checkouts``.
+    """
     return {
         "versions": {name: version for name in request["packages"] for version in versions(name)},
         "interfaces": {name: interface(name) for name in listing(NET)},
@@ -59,6 +61,8 @@ def facts(request: Doc) -> Doc:
         "memlock": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
         "now": time.time(),
         "driver": driver(),
+        "kernel": os.uname().release,
+        "handover": handover(),
         "gpus": len(listing("/proc/driver/nvidia/gpus")),
         "taken": [port for port in request["ports"] if is_taken(port)],
         "disk_free": shutil.disk_usage("/").free,
@@ -127,6 +131,12 @@ def is_taken(port: int) -> bool:
         except OSError:
             return True
     return False
+
+
+def handover() -> int:
+    """Bytes that the kernel's Kexec HandOver keeps from being pinned; 0 where it is off."""
+    found = re.search(r"^CmaFree:\s+(\d+) kB$", read("/proc/meminfo"), re.M)
+    return 0 if not found or "kho=off" in read("/proc/cmdline").split() else int(found.group(1)) << 10
 
 
 def driver() -> str:

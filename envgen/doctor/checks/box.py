@@ -9,12 +9,24 @@ import contextlib
 import re
 
 from envgen.doctor import remedies
-from envgen.doctor.model import Context, Finding, Judged, Remedy, Where, check, error, info, ok, warning
+from envgen.doctor.model import (
+    CMA,
+    HANDOVER_CURE,
+    Context,
+    Finding,
+    Judged,
+    Remedy,
+    Where,
+    check,
+    error,
+    info,
+    ok,
+    warning,
+)
 from envgen.engine.box import Box, BoxGpu
 from envgen.profile.model import GpuMode
 from envgen.text import GIB, counted
 
-CMA = GIB  # bytes of CmaFree; with Kexec HandOver a Spark has 9.3 GiB
 LATCHED_WATTS, LATCHED_MHZ, BUSY = 25.0, 1000, 50  # a Spark that is stuck: 14 to 20 W and 800 MHz under load
 HOT = 88  # degrees Celsius
 MUCH, SPLIT = 16 * GIB, 0.5  # free memory, and the part of it in large blocks below which it counts as fragmented
@@ -28,7 +40,7 @@ def kernel(_context: Context, box: Box) -> Finding | None:
         return None
     held = box.memory.get("CmaFree", 0)
     if int(match[1]) >= 7 and "kho=off" not in box.options and held > CMA:
-        cure = Remedy("sudo apt-get install nvidia-spark-grub-kho && sudo reboot")
+        cure = Remedy(HANDOVER_CURE)
         seen = f"kernel {box.kernel} without kho=off; {held / GIB:.1f} GiB are CMA pages (CmaFree)"
         title = "Kexec HandOver holds memory that can't be pinned"
         return error(title, seen, "kho=off on the kernel's command line, or kernel 6.17", cure, case="kho")

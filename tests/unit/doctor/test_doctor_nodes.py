@@ -33,6 +33,8 @@ def facts(**changes: Any) -> dict[str, Any]:
         "disk_free": 1 << 40,
         "now": 0.0,
         "driver": "580.95.05",
+        "kernel": "6.17.0-1032-nvidia",
+        "handover": 0,
         "gpus": 1,
         "taken": [],
         "checkouts": {},
@@ -67,6 +69,7 @@ def test_machines_that_are_the_same() -> None:
     ("changes", "message"),
     [
         ({"versions": {"vllm": "0.31.0", "torch": "2.13.0"}}, "vllm differs: one: 0.32.0; two: 0.31.0"),
+        ({"kernel": "7.0.0-1019-nvidia"}, "the kernel differs: one: 6.17.0-1032-nvidia; two: 7.0.0-1019-nvidia"),
         ({"driver": "575.1"}, "the GPU's driver differs: one: 580.95.05; two: 575.1"),
         ({"interfaces": {"eth1": {"mtu": 1500}}}, "the interface's MTU differs: one: 9000; two: 1500"),
         ({"model": {"files": {"a": [1, "y"]}}}, "the model differs in a"),
@@ -88,6 +91,19 @@ def test_a_folder_of_the_service_that_a_machine_lacks() -> None:
     one = seen("two", 1)
     one.absent = [Mount("/src/vllm", "/workspace/vllm")]
     assert failed(facts_of(one)) == ["there is no /src/vllm, which is mounted at /workspace/vllm"]
+
+
+def test_a_kernel_that_keeps_memory_from_rdma() -> None:
+    """As two Sparks had it after an update; without RDMA nothing is pinned."""
+    after = {"kernel": "7.0.0-1019-nvidia", "handover": 10171187200}
+    port = {"state": "4: ACTIVE", "rate": "200 Gb/sec", "gids": [[3, "10.0.0.1", "10.0.0.0"]]}
+    one = replace(
+        seen("one", 0, rdma={"rocep1s0f0": port}, **after), machine=Machine("10.0.0.1", "eth1", rdma=("rocep1s0f0",))
+    )
+    assert [line for line in failed(facts_of(one)) if "Kexec HandOver" in line and "9.5GiB" in line], failed(
+        facts_of(one)
+    )
+    assert failed(facts_of(seen("one", 0, **after))) == []
 
 
 def test_images_are_compared_by_what_they_hold() -> None:
