@@ -27,7 +27,7 @@ def as_json(document: Doc) -> str:
     return json.dumps(document, indent=2) + "\n"
 
 
-DEVCONTAINER_HEAD = "// Written by `envgen export devcontainer`. docs/exports.md has what an editor does with it.\n"
+DEVCONTAINER_HEAD = "// Written by `envgen export devcontainer`. docs/recipes.md has what an editor does with it.\n"
 EXTENSIONS = ("ms-python.python",)
 _FOUND = "import importlib.util as u; [print(name, u.find_spec(name).origin) for name in {names}]"
 
@@ -116,7 +116,7 @@ def kubernetes(profile: Profile, name: str, image: str, commit: str = "") -> lis
 
 def kubernetes_text(found: list[Doc]) -> str:
     """The objects as YAML, the same for YAML 1.1 and 1.2."""
-    head = "# Written by `envgen export kubernetes`. docs/exports.md has what must be in the cluster first.\n"
+    head = "# Written by `envgen export kubernetes`. docs/recipes.md has what must be in the cluster first.\n"
     return head + yaml.dump_all(found, Dumper=Quoting, sort_keys=False, allow_unicode=False, width=120)
 
 
@@ -268,7 +268,7 @@ def _volumes(profile: Profile, service: Service) -> tuple[list[Doc], list[Doc]]:
 # --- systemd ----------------------------------------------------------------------------------------------------------
 
 _UNIT = """\
-# Written by `envgen export systemd` for this machine. docs/exports.md has its installation.
+# Written by `envgen export systemd` for this machine. docs/recipes.md has its installation.
 
 [Unit]
 Description={title}

@@ -77,7 +77,7 @@ def kubernetes(session: Session, service: str | None, image: str, output: Path |
     """Write a LeaderWorkerSet and a Service of Kubernetes for SERVICE.
 
     SERVICE defaults to the first one. `docker push` prints the digest for --image. A service that needs parts of this
-    machine (mounted checkouts, mounts, devices) is refused with exit code 6. docs/exports.md lists what the cluster
+    machine (mounted checkouts, mounts, devices) is refused with exit code 6. docs/recipes.md lists what the cluster
     needs.
 
     \b
