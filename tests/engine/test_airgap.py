@@ -86,7 +86,7 @@ def build(project: Project, *words: str) -> subprocess.CompletedProcess[str]:
 def test_a_complete_wheelhouse_is_enough(project: Project, wheels: Path) -> None:
     done = build(project, "--build-context", f"wheelhouse={wheels}")
     assert done.returncode == 0, done.stderr
-    assert "no package index answers (pypi.org: " in done.stderr
+    assert "no package index answers (" in done.stderr
     found = docker("run", "--rm", "--entrypoint", "python3", f"{project.name}:prod", "-c", "import airneed, airtool")
     assert found.returncode == 0
 

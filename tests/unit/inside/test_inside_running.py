@@ -41,13 +41,13 @@ def test_any_command_line(words: list[str]) -> None:
 
 
 def changes(code: str, file: str = "/app/sub/run.py") -> list[tuple[str, str]]:
-    found = running.changes(code.encode(), file, "/work")
+    found = running.changes(code.encode(), file, "/srv")
     return [(one["what"], one["entry"]) for one in found if one["what"] != "import"]
 
 
 CHANGES: list[tuple[str, list[tuple[str, str]]]] = [
     ("import sys; sys.path.insert(0, '/evil')", [("first", "/evil")]),
-    ("sys.path.append('lib')", [("last", "/work/lib")]),
+    ("sys.path.append('lib')", [("last", "/srv/lib")]),
     ("sys.path[:0] = ['/a', '/b']", [("first", "/b"), ("first", "/a")]),
     ("sys.path = ['/a'] + sys.path", [("first", "/a")]),
     ("sys.path += ['/a']", [("last", "/a")]),
