@@ -112,7 +112,7 @@ class Apt:
 @dataclass(frozen=True)
 class Pip:
     index: str | None = key(
-        "The package index instead of the public one, for lock, builds and installations in containers. Logins: pip.netrc.",
+        "The package index of lock, builds and installations in containers; unset: the public one. Logins: pip.netrc.",
         None,
         item=p.INDEX_URL,
     )

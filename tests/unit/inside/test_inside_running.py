@@ -56,7 +56,7 @@ CHANGES: list[tuple[str, list[tuple[str, str]]]] = [
     ("import os\nsys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))", [("first", "/app/sub")]),
     ("HERE = Path(__file__).resolve().parent\nsys.path.insert(0, str(HERE / 'x'))", [("first", "/app/sub/x")]),
     ("sys.path.insert(0, str(Path(__file__).parents[1]))", [("first", "/app")]),
-    ("sys.path.insert(0, os.path.join(os.getcwd(), 'x'))", [("first", "/work/x")]),
+    ("sys.path.insert(0, os.path.join(os.getcwd(), 'x'))", [("first", "/srv/x")]),
     ("for one in found():\n    sys.path.insert(0, one)", [("unknown", "")]),
     ("sys.path = make()", [("unknown", "")]),
     ("path.insert(0, '/a'); other.path.append(1)", []),
