@@ -74,7 +74,7 @@ def test_other_weights_on_one_machine(ready: Pair) -> None:
     findings = json.loads(ready.envgen("doctor", "--json", code=1).stdout)["findings"]
     [one] = [one for one in findings if (one["where"], one["severity"]) == ("nodes", "error")]
     assert one["seen"] == "the model differs in model.safetensors"
-    assert one["remedy"] == {"kind": "command", "text": "envgen nodes push --model"}
+    assert one["remedy"] == {"kind": "command", "text": "envgen nodes push --model --profile cpu"}
     assert [one["node"] for one in findings if one["title"] == "the image is for amd64"] == [*NUMBERS]
 
 
@@ -377,7 +377,7 @@ def test_weights_go_by_rsync_and_go_on_where_they_were_cut_off(pair: Pair) -> No
     assert there.read_bytes() == weights.read_bytes()
     pair.write()  # the first machine is reached by ssh, too
     row = json.loads(pair.envgen("nodes", "push", "--model", "--json", code=6).stdout)["pushed"][0]
-    assert row["hint"] == "run `envgen nodes push` on spark-1"
+    assert row["hint"] == "run `envgen nodes push --profile cpu` on spark-1"
     pair.write(spark_1={"context": "here"})
 
 

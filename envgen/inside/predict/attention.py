@@ -16,7 +16,8 @@ def ask_attention(config: Any, found: Doc) -> Doc:
     where, select = named("attention")
     model, cache = config.model_config, config.cache_config
     text = getattr(model, "hf_text_config", model.hf_config)
-    if getattr(text, "compress_ratios", None):
+    # DeepSeek V4. The release's Transformers may keep the file's compress_ratios as compress_rates (from 5.19 on).
+    if getattr(text, "compress_ratios", None) or getattr(text, "compress_rates", None):
         raise NotAskable("attention layers of %s choose their kernels themselves, without the selector"
                          % found["model"]["type"])  # fmt: skip
     parallel = config.parallel_config
