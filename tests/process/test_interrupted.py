@@ -37,7 +37,10 @@ def test_a_signal_while_it_starts(tmp_path: Path, number: int, ignored: bool, co
     argv = [sys.executable, "-c", "import sys; from envgen.__main__ import main; sys.exit(main(['--version']))"]
     trap = ["sh", "-c", "trap '' HUP; exec \"$@\"", "sh"] if ignored else []
     env = {**os.environ, "PYTHONPATH": str(tmp_path), "SIGNAL": str(int(number))}
-    done = subprocess.run([*trap, *argv], env=env, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        [*trap, *argv], env=env, capture_output=True, text=True, check=False, timeout=60,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # the tests may run below nohup
+    )  # fmt: skip
     assert (done.returncode, done.stderr) == (code, text)
 
 

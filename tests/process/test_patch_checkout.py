@@ -53,7 +53,8 @@ def test_apply_and_take_back(made: Project, source: Path) -> None:
 
 def test_what_a_mounted_checkout_lacks(made: Project, source: Path, tmp_path: Path) -> None:
     """A checkout of a stock 0.14.0: named until they are applied. A release that they are not for lacks none."""
-    sets = [f"sources.vllm.origin.checkout={source}", f"sources.flashinfer.origin.checkout={tmp_path}/none"]
+    checkouts = (f"sources.vllm.origin.checkout={source}", f"sources.flashinfer.origin.checkout={tmp_path}/none")
+    sets = ["mode=development", *checkouts]
     profile = load_project(file=TOP / "envgen.yaml", profile="source", sets=sets, local=False).project.profiles[
         "source"
     ]
