@@ -152,7 +152,9 @@ def require_lock(here: Deployment) -> None:
         head = Problem(f"{profile.name} is a production profile, and the lock lacks some of its inputs:")
         # The committed files have the lock's versions, too.
         files = [profile.render_command] if (here.root / profile.dockerfile).exists() else []
-        chain = " && ".join([profile.lock_command, *files, f"envgen build {profile.chosen}"])
+        # Without it, a lock keeps the base that it has.
+        lock_again = f"{profile.lock_command} --upgrade base" if _has_moved(here) else profile.lock_command
+        chain = " && ".join([lock_again, *files, f"envgen build {profile.chosen}"])
         last = Problem("nothing was built", hint=f"{chain}; {unlocked}")
         raise RefusedError(problems=(head, *found, last))
     platform = _platform(here)
@@ -180,10 +182,17 @@ def problems(here: Deployment) -> list[Problem]:
         return [Problem("no envgen.lock")]
     outdated = stale(profile, whole, patch_locks([profile], root), _platform(here), weights=False)
     found = [Problem(str(item)) for item in outdated]
-    if lock.base and lock.base.resolved == LOCAL:
-        image = here.engine.image(lock.base.name)
-        if image is None or image.id != lock.base.digest:
-            seen = "is missing" if image is None else "has another ID"
-            message = f"base: {lock.base.name} was built locally, and here it {seen}"
-            found.append(Problem(message, hint=f"`{profile.lock_command} --upgrade base` locks the one on this engine"))
+    if lock.base and _has_moved(here):
+        seen = "is missing" if here.engine.image(lock.base.name) is None else "has another ID"
+        message = f"base: {lock.base.name} was built locally, and here it {seen}"
+        found.append(Problem(message, hint=f"`{profile.lock_command} --upgrade base` locks the one on this engine"))
     return found
+
+
+def _has_moved(here: Deployment) -> bool:
+    """Whether the lock names a base image that was built on an engine, and this engine has another one."""
+    base = here.lock.base if here.lock else None
+    if base is None or base.resolved != LOCAL:
+        return False
+    image = here.engine.image(base.name)
+    return image is None or image.id != base.digest

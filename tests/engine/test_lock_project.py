@@ -172,7 +172,7 @@ def test_a_moved_base_is_refused_until_it_is_upgraded(project: Project) -> None:
     make_base("two")
     done = project.envgen("build", code=6)
     assert f"{MY_BASE} was built locally, and here it has another ID" in done.err
-    assert "envgen lock --upgrade base" in done.err
+    assert "envgen lock --profile prod --upgrade base && " in done.err
     changed = project.envgen("lock", "--upgrade", "base").out.splitlines()
     assert [line.split(": ")[0] for line in changed] == [f"image {MY_BASE}"]
     assert (project.root / "envgen.lock").read_text() != before

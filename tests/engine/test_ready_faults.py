@@ -96,7 +96,8 @@ class Faults:
     server: CpuServer
 
     def up(self, service: str, *words: str, code: int = 0, env: dict[str, str] | None = None) -> Finished:
-        return self.server.project.envgen("up", service, "--recreate", "-p", "cpu", *words, code=code, env=env)
+        anew = () if service == "serve" else ("--recreate",)  # the real server goes on running
+        return self.server.project.envgen("up", service, *anew, "-p", "cpu", *words, code=code, env=env)
 
     def fails(self, service: str, *words: str, env: dict[str, str] | None = None) -> tuple[str, dict[str, str]]:
         """The sentence that an `up` ends with, and what lies in the bundle that it names."""

@@ -15,7 +15,10 @@ WAITS = "echo ready; while :; do sleep 0.05; done"
 
 
 def start(*command: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([*SERVER, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [*SERVER, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # the tests may run below nohup
+    )  # fmt: skip
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
