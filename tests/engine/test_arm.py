@@ -124,7 +124,7 @@ def test_a_lock_of_one_platform_is_not_used_for_another(project: Project, make_p
     (other.root / "envgen.lock").write_text(text.replace(":1:\n", f":{BASE.rpartition(':')[2]}:\n"))
     done = other.envgen("build", code=6)
     assert "for linux/arm64, but this image is for linux/amd64" in done.err
-    assert "envgen lock -p dev" in done.err
+    assert "envgen lock --profile dev" in done.err
 
 
 def test_an_image_of_the_wrong_architecture(project: Project) -> None:
@@ -135,7 +135,7 @@ def test_an_image_of_the_wrong_architecture(project: Project) -> None:
     docker("build", "-q", "--platform", "linux/amd64", "-t", image, "-", stdin=f"FROM {BASE}\nLABEL x=y\n")
     try:
         done = project.envgen("up", "dev", "--recreate", code=6)
-        assert "was not built by envgen" in done.err and "envgen build" in done.err
+        assert "was not built by envgen" in done.err and "envgen up dev --yes" in done.err
         found = {one["check"]: one for one in project.envgen("doctor", "--json", code=1).json["findings"]}
         assert found["image.platform"]["severity"] == "error"
     finally:
