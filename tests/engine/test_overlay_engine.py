@@ -216,9 +216,9 @@ def test_git_refs_are_shown_and_never_moved(dev: Dev, tmp_path: Path) -> None:
 def test_a_company_ca_reaches_every_process_of_the_container(dev: Dev, tmp_path: Path) -> None:
     mark = "-----BEGIN CERTIFICATE-----\nbm90IGEgcmVhbCBvbmU=\n-----END CERTIFICATE-----\n"
     (tmp_path / "ca.pem").write_text(mark)
-    other = Dev(dev.root, dev.name)
-    other.env = {"ENVGEN_NETWORK__CA_CERTIFICATES": str(tmp_path / "ca.pem")}
-    done = other.compose(
-        "run", "--rm", "-T", "dev", "sh", "-c", 'tail -n 3 "$SSL_CERT_FILE"; echo "$REQUESTS_CA_BUNDLE"'
+    # The mount that a profile with network.ca_certificates renders.
+    mount = f"{tmp_path / 'ca.pem'}:/etc/envgen/ca.crt:ro"
+    done = dev.compose(
+        "run", "--rm", "-T", "-v", mount, "dev", "sh", "-c", 'tail -n 3 "$SSL_CERT_FILE"; echo "$REQUESTS_CA_BUNDLE"'
     )
     assert done.stdout == mark + "/etc/ssl/certs/ca-certificates.crt\n"
