@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 from statistics import median
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests/engine"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/engine"))
 from start_lab import Lab, lab
 
 RATE = 4 << 20  # bytes per second

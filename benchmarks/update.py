@@ -16,7 +16,8 @@ import urllib.request
 from pathlib import Path
 from statistics import median
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests/engine"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/engine"))
 from start_lab import PORT, Lab, lab
 
 SHIPPED = "llama-benchy==0.4.0"
