@@ -313,6 +313,8 @@ def _rules(profile: Profile, tree: Node) -> Iterator[Unused]:
 def _nulls(node: Node, path: Path_) -> Iterator[Unused]:
     """A null that removes nothing, in the shared file: below it, each profile is merged once."""
     for name, child in node.items.items() if node.kind == MAP else ():
+        if name == "binaries" and path[:1] == ("sources",):  # it has a default: the wheel of the extended profile
+            continue
         if child.kind == NULL and child.source.layer in (PROJECT, SET) and path[:1] != ("variants",):
             yield Unused((*path, name), "null removes nothing: no weaker layer sets it", "remove this line")
         yield from _nulls(child, (*path, name))

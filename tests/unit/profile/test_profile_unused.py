@@ -184,3 +184,24 @@ def test_a_profile_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixtu
     (tmp_path / "envgen.yaml").write_text(HEAD)
     assert main([*words, "-f", str(tmp_path / "envgen.yaml"), "-p", "nope"]) == 2
     assert "there is no profile 'nope'" in capsys.readouterr().err
+
+
+def test_binaries_null_takes_its_default_away(tmp_path: Path) -> None:
+    """The wheel of the extended profile is no value of the file, so a null there is not one that removes nothing."""
+    text = """\
+version: 1
+name: demo
+defaults:
+  base: {image: debian:12}
+  gpu: none
+  sources: {vllm: {package: vllm, distribution: vllm, install: {dependencies: true}}}
+profiles:
+  prod: {mode: production, sources: {vllm: {origin: {wheel: vllm==0.33.0}}}}
+  dev:
+    extends: prod
+    mode: development
+    sources: {vllm: {origin: {checkout: ../vllm}, binaries: null}}
+"""
+    (tmp_path / "envgen.yaml").write_text(text)
+    found = warnings(load_project(file=tmp_path / "envgen.yaml"), ["dev"])
+    assert not [one for one in found if "null removes nothing" in one.message]
