@@ -7,7 +7,6 @@ asked where a start has failed.
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -17,7 +16,7 @@ from envgen.engine.values import Change, Container
 from envgen.errors import EngineError
 from envgen.inside import run
 from envgen.inside.edits import CODE
-from envgen.text import counted
+from envgen.text import counted, instant
 
 PROGRAM = run.Program("edits")
 TIMEOUT = 10  # seconds
@@ -50,8 +49,8 @@ def edits_inside(engine: Engine, container: Container, python: str) -> Edits:
     if container.state != "running":
         return Edits()
     try:
-        made = str((engine.inspect(container.id) or {}).get("Created", ""))
-        since = datetime.datetime.fromisoformat(made[:19] + "+00:00").timestamp() + 1  # with parts of a second
+        # To the part of a second: an edit may follow at once. Files of the image are older, its layers come first.
+        since = float(instant(str((engine.inspect(container.id) or {}).get("Created", ""))))
         execute = run.in_container(engine, container.id)
         answer = run.ask(execute, python, PROGRAM, {"since": since}, timeout=TIMEOUT)
         return Edits() if isinstance(answer, run.Failure) else bind(Edits, answer)

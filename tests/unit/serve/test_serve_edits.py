@@ -14,6 +14,7 @@ import pytest
 from envgen.engine.values import Change
 from envgen.errors import EngineError
 from envgen.inside import edits as inside
+from envgen.inside import run
 from envgen.serve.edits import Edits, edits_by_diff, edits_inside, edits_of
 
 SITE = "/usr/local/lib/python3.12/dist-packages"
@@ -70,3 +71,18 @@ def test_an_engine_without_an_answer() -> None:
     engine: Any = SimpleNamespace(changes=fails, inspect=fails)
     container: Any = SimpleNamespace(id="1", state="running")
     assert edits_by_diff(engine, container) == Edits() == edits_inside(engine, container, "python3")
+
+
+def test_an_edit_in_the_first_second_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The container was made late in a second, and the edit came in the same one."""
+    asked: list[Any] = []
+    monkeypatch.setattr(run, "in_container", lambda *_: None)
+
+    def ask(_execute: Any, _python: str, _program: run.Program, request: Any, **_: Any) -> Any:
+        asked.append(request)
+        return {"count": 0, "files": []}
+
+    monkeypatch.setattr(run, "ask", ask)
+    engine: Any = SimpleNamespace(inspect=lambda _id: {"Created": "2026-11-26T02:45:31.71506081Z"})
+    edits_inside(engine, SimpleNamespace(id="1", state="running"), "python3")  # type: ignore[arg-type]
+    assert asked == [{"since": 1795661131.71506081}]
