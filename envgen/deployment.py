@@ -19,10 +19,10 @@ from envgen.engine.compose import Compose
 from envgen.engine.endpoint import Endpoint, find_endpoint
 from envgen.engine.gpu import gpu_offered
 from envgen.engine.owner import FOLDER, ROOT, elsewhere, host_user, ours, run_as, same
-from envgen.engine.values import COMPOSE_PROJECT, COMPOSE_VOLUME, Container, Image, Mount
+from envgen.engine.values import COMPOSE_PROJECT, COMPOSE_VOLUME, Container, ContainerMount, Image
 from envgen.errors import EngineError, NotFoundError, Problem, RefusedError, UsageError, named
 from envgen.inside import run
-from envgen.lock.model import Change, ProfileLock
+from envgen.lock.model import InputChange, ProfileLock
 from envgen.profile.model import Cluster, GpuMode, Machine, Profile
 from envgen.profile.values import own_path
 from envgen.render import environment as names
@@ -144,7 +144,7 @@ class Deployment:
         return self.rendered.digest
 
     @property
-    def outdated(self) -> list[Change]:
+    def outdated(self) -> list[InputChange]:
         """What has changed since the image was built, as far as its labels tell."""
         if self.image is None or self.image.labels.get("dev.envgen.render") == self.digest:
             return []
@@ -217,23 +217,23 @@ class Deployment:
         return namespace(self.profile, self.lock, series_of(self.profile, self.root))
 
     @cached_property
-    def caches(self) -> dict[str, Mount]:
+    def caches(self) -> dict[str, ContainerMount]:
         """The caches by name, as `envgen up` mounts them. They may not exist yet."""
         places = places_of(self.profile, self.root, self.cache_key)
-        return {name: Mount(*place) for name, place in zip(self.profile.caches, places, strict=True)}
+        return {name: ContainerMount(*place) for name, place in zip(self.profile.caches, places, strict=True)}
 
-    def mounts(self, service: str) -> list[Mount]:
+    def mounts(self, service: str) -> list[ContainerMount]:
         """What Compose would mount, without volumes that do not exist: a throw-away container must not create them."""
         profile, machine = self.profile, names.compose_environment(self.profile, self.root)
         found = []
         for name, source in profile.mounted_sources.items():
-            found.append(Mount(machine[names.checkout_variable(name)], str(source.mount)))
+            found.append(ContainerMount(machine[names.checkout_variable(name)], str(source.mount)))
         for name, one in profile.services[service].mounts.items() if service in profile.services else ():
             place = machine[names.mount_variable(service, name)]
-            found.append(Mount(place, str(one.path), read_only=one.read_only))
+            found.append(ContainerMount(place, str(one.path), read_only=one.read_only))
         found += self.caches.values()
         if profile.mounted_sources:
-            found.append(Mount(names.overlay_volume(profile), names.OVERLAY, "volume"))
+            found.append(ContainerMount(names.overlay_volume(profile), names.OVERLAY, "volume"))
         return [one for one in found if one.kind != "volume" or self.engine.volume(one.source) is not None]
 
     def gpus_of(self, service: str) -> Sequence[Mapping[str, Any]]:
@@ -244,7 +244,7 @@ class Deployment:
 
     def throw_away(
         self, service: str, memory: int = run.MEMORY, *, gpu: bool = False
-    ) -> tuple[run.Execute, list[Mount]]:
+    ) -> tuple[run.Execute, list[ContainerMount]]:
         """A throw-away container with the mounts and variables of the service. Returns its runner and the mounts.
 
         Mounts that do not exist are left out. ``gpu``: with the service's GPUs, too.

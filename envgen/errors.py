@@ -221,7 +221,7 @@ class ProcessError(EngineError):
 
 
 @dataclass
-class Output:
+class OutputMode:
     """``json``: `--json` was given. ``printed``: the document is already on stdout."""
 
     json: bool = False

@@ -70,7 +70,7 @@ class Found:
         one: Doc = {"severity": severity, "title": title, "seen": seen[:1500], "expected": expected}
         self.findings.append(dict(one, remedy=remedy) if remedy else one)
 
-    def attempt(self, name: str, work: Callable[[], None]) -> None:
+    def or_none(self, name: str, work: Callable[[], None]) -> None:
         """A kernel that raises is a finding, and the next one is asked."""
         say(name)
         try:
@@ -358,7 +358,7 @@ def compile_only(torch: Any, found: Found) -> None:
             seconds = time.time() - began
             found.tell("info", f"{name}: compiled for {archs} in {seconds:.0f} s, not run", why)
 
-        found.attempt(name, build)
+        found.or_none(name, build)
 
 
 def main() -> Doc:
@@ -384,9 +384,9 @@ def main() -> Doc:
     torch.manual_seed(0)
     with torch.no_grad():
         if is_wanted(*SINKS):
-            found.attempt("attention with sinks", lambda: attention(torch, found))
+            found.or_none("attention with sinks", lambda: attention(torch, found))
         if is_wanted(*MOE):
-            found.attempt("cutlass_fused_moe", lambda: moe(torch, found))
+            found.or_none("cutlass_fused_moe", lambda: moe(torch, found))
     return vars(found)
 
 

@@ -18,8 +18,8 @@ from envgen.engine.buildx import (
     BuildLog,
     BuildRequest,
     BuildResult,
+    BuildStep,
     Options,
-    Step,
     names_in,
     proxy_arguments,
     stages_in,
@@ -31,7 +31,7 @@ from envgen.errors import BuildError, LockError, RefusedError, UsageError, named
 from envgen.explain import Circumstances, Explanation, cause_of
 from envgen.files import state_dir
 from envgen.lock.image import Difference, compare
-from envgen.lock.model import LOCAL, Change
+from envgen.lock.model import LOCAL, InputChange
 from envgen.lock.servers import registry_error
 from envgen.render.environment import CA_VARIABLE, NETRC_VARIABLE, WHEELHOUSE_VARIABLE, compose_environment
 from envgen.render.inputs import LABEL as INPUTS_LABEL
@@ -43,24 +43,26 @@ from envgen.text import first_of, progress
 
 @dataclass(frozen=True)
 class Job:
-    """One build. ``here`` has the lock that the build follows."""
+    """One build. ``deployment`` has the lock that the build follows."""
 
-    here: Deployment
+    deployment: Deployment
     target: str = ""  # the stage to stop after; its image has a name of its own
 
     @property
     def image(self) -> str:
-        return f"{self.here.profile.image_name}-{self.target}" if self.target else self.here.profile.image_name
+        return (
+            f"{self.deployment.profile.image_name}-{self.target}" if self.target else self.deployment.profile.image_name
+        )
 
     @property
     def folder(self) -> Path:
         """The folder of the files that are used: rendered with all layers, unlike the committed ones."""
-        return state_dir(self.here.root, "render") / self.here.profile.name
+        return state_dir(self.deployment.root, "render") / self.deployment.profile.name
 
     @property
     def text(self) -> str:
         """The Dockerfile itself."""
-        return self.here.rendered.files[self.here.rendered.dockerfile].decode()
+        return self.deployment.rendered.files[self.deployment.rendered.dockerfile].decode()
 
     @property
     def steps(self) -> dict[str, str]:
@@ -72,28 +74,30 @@ class Job:
         return host.compilers(self.max_jobs(options), engine.info() if engine else None)
 
     def max_jobs(self, options: Options) -> int | None:
-        return self.here.profile.build.max_jobs.count if options.max_jobs is None else options.max_jobs
+        return self.deployment.profile.build.max_jobs.count if options.max_jobs is None else options.max_jobs
 
     def shown(self, path: Path) -> str:
         """``path``, relative to the project where it is inside."""
-        root = self.here.root
+        root = self.deployment.root
         return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
 
 
-def job_of(here: Deployment, target: str = "", *, unlocked: bool = False) -> Job:
+def job_of(deployment: Deployment, target: str = "", *, unlocked: bool = False) -> Job:
     """Render the build in memory. UsageError if ``target`` is not a stage of the Dockerfile."""
-    job = Job(here.to_build(unlocked=unlocked), target)
+    job = Job(deployment.to_build(unlocked=unlocked), target)
     stages = stages_in(job.text)
     if target and target not in stages:
-        raise UsageError(f"{job.here.rendered.dockerfile} has no stage {target!r}", hint=f"it has: {', '.join(stages)}")
+        raise UsageError(
+            f"{job.deployment.rendered.dockerfile} has no stage {target!r}", hint=f"it has: {', '.join(stages)}"
+        )
     return job
 
 
 def request_of(job: Job, options: Options) -> BuildRequest:
     """The request for buildx. RefusedError if a file that the profile names does not exist."""
-    profile = job.here.profile
-    paths = compose_environment(profile, job.here.root)
-    if problems := tuple(preflight.files(profile, job.here.root)):
+    profile = job.deployment.profile
+    paths = compose_environment(profile, job.deployment.root)
+    if problems := tuple(preflight.files(profile, job.deployment.root)):
         raise RefusedError(problems=problems)
     most = job.max_jobs(options)
     secrets: dict[str, Path | str] = {} if most is None else {"jobs": str(most)}
@@ -103,18 +107,18 @@ def request_of(job: Job, options: Options) -> BuildRequest:
         secrets["netrc"] = Path(logins)
     wheelhouse = paths.get(WHEELHOUSE_VARIABLE)
     return BuildRequest(
-        job.folder / job.here.rendered.dockerfile,
+        job.folder / job.deployment.rendered.dockerfile,
         job.folder,
         options,
         tags=options.tags if options.push else (job.image, *options.tags),
         # Files in layers have this time anyway; the argument also sets `created` in the image's metadata.
-        args={"SOURCE_DATE_EPOCH": str(job.here.lock.epoch)} if job.here.lock else {},
+        args={"SOURCE_DATE_EPOCH": str(job.deployment.lock.epoch)} if job.deployment.lock else {},
         pass_args=proxy_arguments(),
         secrets=secrets,
         contexts={"wheelhouse": Path(wheelhouse)} if wheelhouse else {},
         target=job.target,
         platform=profile.base.platform.value if profile.base.platform else "",
-        labels={INPUTS_LABEL: label_of(job.here.rendered.inputs)} if not job.target else {},
+        labels={INPUTS_LABEL: label_of(job.deployment.rendered.inputs)} if not job.target else {},
     )
 
 
@@ -133,11 +137,15 @@ def up_to_date(job: Job, options: Options, engine: Engine) -> str:
     A label says which files the image was built from. They do not identify an unlocked base image: the image must have
     its layers, and its variables and labels except those that a build sets. A wheelhouse is left to BuildKit.
     """
-    known = options.plain and not job.target and not job.here.profile.build.wheelhouse
+    known = options.plain and not job.target and not job.deployment.profile.build.wheelhouse
     image = engine.image(job.image) if known else None
-    if image is None or image.labels.get(preflight.RENDER_LABEL) != job.here.rendered.digest:
+    if image is None or image.labels.get(preflight.RENDER_LABEL) != job.deployment.rendered.digest:
         return ""
-    base = None if job.here.lock and job.here.lock.base else engine.image(str(job.here.profile.base.image))
+    base = (
+        None
+        if job.deployment.lock and job.deployment.lock.base
+        else engine.image(str(job.deployment.profile.base.image))
+    )
     if base is not None:
         changed = (base.env.items() ^ image.env.items()) | (base.labels.items() ^ image.labels.items())
         if image.layers[: len(base.layers)] != base.layers or any(
@@ -158,34 +166,39 @@ class BuildOutcome:
     cause: Explanation | None = None  # of a failure
     log: str = ""
     pushed: tuple[str, ...] = ()
-    changed: tuple[Change, ...] = ()  # since the existing image was built
+    changed: tuple[InputChange, ...] = ()  # since the existing image was built
 
 
 def build(
     job: Job,
     *,
-    on_step: Callable[[Step], None],
+    on_step: Callable[[BuildStep], None],
     on_tick: Callable[[], None],
     options: Options,
     unlocked: bool = False,
 ) -> BuildOutcome:
     """Try the patches, check the lock, and build the image unless it is up to date."""
-    here = job.here
-    try_patches(here)  # before Docker is asked for anything
+    deployment = job.deployment
+    try_patches(deployment)  # before Docker is asked for anything
     if not unlocked:
-        require_lock(here)
-    here.require_name()
-    if image_id := up_to_date(job, options, here.engine):
+        require_lock(deployment)
+    deployment.require_name()
+    if image_id := up_to_date(job, options, deployment.engine):
         return BuildOutcome(job, image_id)
     changed = _changed(job)
     request = request_of(job, options)
     require_plugin("buildx")
-    require_builder(options.builder, here.engine)
-    before = here.engine.image(job.image)
-    how = job.compilers(here.engine, options)
+    require_builder(options.builder, deployment.engine)
+    before = deployment.engine.image(job.image)
+    how = job.compilers(deployment.engine, options)
     progress(how)
     result, cause, log = _run(job, request, how, on_step, on_tick)
-    if result.ok and options.builder != buildx.OWN and not options.push and (image := here.engine.image(job.image)):
+    if (
+        result.ok
+        and options.builder != buildx.OWN
+        and not options.push
+        and (image := deployment.engine.image(job.image))
+    ):
         result = replace(result, image_id=image.id)  # another builder reports only the manifest's digest
     if options.plain and before and before.id == result.image_id:
         return BuildOutcome(job, before.id, changed=changed)
@@ -193,20 +206,20 @@ def build(
     return BuildOutcome(job, result.image_id, how, result, cause, log, pushed, changed)
 
 
-def _changed(job: Job) -> tuple[Change, ...]:
+def _changed(job: Job) -> tuple[InputChange, ...]:
     """Print and return what has changed since the existing image was built."""
-    changed = () if job.target else tuple(job.here.outdated)
+    changed = () if job.target else tuple(job.deployment.outdated)
     if lines := first_of([str(one) for one in changed], 12):
         progress(f"{job.image} is older: {'; '.join(lines)}")
     return changed
 
 
 def _run(
-    job: Job, request: BuildRequest, how: str, on_step: Callable[[Step], None], on_tick: Callable[[], None]
+    job: Job, request: BuildRequest, how: str, on_step: Callable[[BuildStep], None], on_tick: Callable[[], None]
 ) -> tuple[BuildResult, Explanation | None, str]:
     """Run buildx and log all of its output. Returns its result, the cause of a failure, and the log's path."""
-    _ = job.here.workspace
-    with BuildLog(state_dir(job.here.root, "logs"), job.here.profile.name) as log:
+    _ = job.deployment.workspace
+    with BuildLog(state_dir(job.deployment.root, "logs"), job.deployment.profile.name) as log:
         log.say(f"$ {shlex.join(buildx.argv_of(request))}")
         log.say(how)
         result = buildx.build(request, on_line=log.say, on_step=on_step, on_tick=on_tick)
@@ -261,12 +274,12 @@ class Verified:
 def verify(session: Session) -> Verified:
     """Build without cache from two folders, and compare. Both images are removed afterwards."""
     job = job_of(session.deployment())
-    here, engine = job.here, job.here.engine
-    if here.lock is None:
-        raise UsageError("without an envgen.lock, two builds may differ", hint=here.profile.lock_command)
-    require_lock(here)
-    _ = here.workspace
-    names = [f"envgen-verify-{here.profile.compose_name}:{number}" for number in (1, 2)]
+    deployment, engine = job.deployment, job.deployment.engine
+    if deployment.lock is None:
+        raise UsageError("without an envgen.lock, two builds may differ", hint=deployment.profile.lock_command)
+    require_lock(deployment)
+    _ = deployment.workspace
+    names = [f"envgen-verify-{deployment.profile.compose_name}:{number}" for number in (1, 2)]
     try:
         results = _twice(job, request_of(job, Options(no_cache=True)), names)
         ids = tuple(result.image_id for result in results)
@@ -285,7 +298,7 @@ def _twice(job: Job, request: BuildRequest, names: Sequence[str]) -> list[BuildR
         shutil.copytree(job.folder, copy)
         for name, context in zip(names, (job.folder, copy), strict=True):
             progress(f"building {name} from {context}")
-            dockerfile = context / job.here.rendered.dockerfile
+            dockerfile = context / job.deployment.rendered.dockerfile
             result = buildx.build(replace(request, tags=(name,), context=context, dockerfile=dockerfile))
             if not result.ok:
                 step = result.failed.title if result.failed else "buildx"

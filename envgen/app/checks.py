@@ -19,15 +19,15 @@ VERDICTS = {Severity.OK: PASSED, Severity.INFO: UNKNOWN, Severity.WARNING: FAILE
 
 def place(subject: Subject) -> tuple[Context, dict[str, Any]]:
     """The context of the running container, and its environment for the record."""
-    here, folder = subject.here, subject.here.root / scripts.DEEP
+    deployment, folder = subject.deployment, subject.deployment.root / scripts.DEEP
     if not scripts.scripts_in(folder):
         raise UsageError(f"no checks in {folder}", hint="docs/doctor.md shows one")
     context, _ = gather(subject)
     container = context.container
     if container is None or container.state != "running":
-        start = f"envgen up {context.service} {here.profile.chosen_variant}"
-        raise NotFoundError(f"{context.service} of profile {here.profile.name} is not running", hint=start)
-    return context, facts.collect(here.engine, container, here.profile, here.root, context.service)
+        start = f"envgen up {context.service} {deployment.profile.chosen_variant}"
+        raise NotFoundError(f"{context.service} of profile {deployment.profile.name} is not running", hint=start)
+    return context, facts.collect(deployment.engine, container, deployment.profile, deployment.root, context.service)
 
 
 def measure(
@@ -36,7 +36,9 @@ def measure(
     """Run all scripts; ``keep`` gets a script's samples as soon as it has ended. ``chosen``: see ``chosen_by``."""
     findings: list[Finding] = []
     samples: list[dict[str, Any]] = []
-    for some, rows in scripts.from_deep_folder(context, subject.here.root, subject.here.engine, progress, chosen):
+    for some, rows in scripts.from_deep_folder(
+        context, subject.deployment.root, subject.deployment.engine, progress, chosen
+    ):
         findings += some
         for sample in (sample for row in rows for sample in samples_of(row)):
             keep(sample)
@@ -59,7 +61,7 @@ def chosen_by(kernel: str | None, tokens: Sequence[int] | None, quick: bool) -> 
     return {name: value for name, value in {**found, "ENVGEN_CHECK_QUICK": "1" if quick else ""}.items() if value}
 
 
-def samples_of(row: scripts.Row) -> Iterator[dict[str, Any]]:
+def samples_of(row: scripts.KernelRow) -> Iterator[dict[str, Any]]:
     """A row as samples: one for the error, one for each time."""
     cell = {"unit": "repeat", "kernel": row.kernel, "prompt_tokens": row.tokens}
     yield {**cell, "error": "NaN or infinity"} if row.error is None else {**cell, "kernel_error": 100 * row.error}

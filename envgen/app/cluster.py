@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from envgen.app.crash import bundle_writer
-from envgen.app.places import by_hand
+from envgen.app.places import cleanup_hint
 from envgen.app.watch import Watch
 from envgen.deployment import Deployment
 from envgen.engine.process import in_background
@@ -40,14 +40,14 @@ class Group:
         watch, at, began = Watch(progress, SICKNESS), "", time.monotonic()
         mine = dict[str, str]()  # node -> the rank's container; "" until it has one
         try:
-            for here in (*workers, head):
-                at = here.node
+            for deployment in (*workers, head):
+                at = deployment.node
                 mine[at] = ""
-                started = self._launcher(here, watch).start(wait=False, timeout=None)
+                started = self._launcher(deployment, watch).start(wait=False, timeout=None)
                 mine[at] = started.container.id
                 ready = None if started.already else head.profile.services[self.service].ready or Ready()
-                watch.add(here, started.container, ready)
-                progress(f"  {at}: rank {self.ranks.index(here)} is started")
+                watch.add(deployment, started.container, ready)
+                progress(f"  {at}: rank {self.ranks.index(deployment)} is started")
         except BaseException as error:
             watch.over.set()
             if isinstance(error, EnvgenError):
@@ -70,14 +70,14 @@ class Group:
     def _awaited(self, watch: Watch, started: Started, timeout: float | None) -> Awaited:
         """How the head became ready. ServiceError if any rank ends before that."""
         head = watch.ranks[-1]
-        launcher = self._launcher(head.here, watch)
+        launcher = self._launcher(head.deployment, watch)
         ready = in_background(lambda: launcher.wait(started.container.id, timeout))
         either: list[Future[Any]] = [ready, watch.first]
         wait(either, return_when=FIRST_COMPLETED)
         if not watch.first.done():
             try:
                 awaited = ready.result()
-                unshown = [(one.here.node, name) for one in watch.ranks for name in watch.read(one)]
+                unshown = [(one.deployment.node, name) for one in watch.ranks for name in watch.read(one)]
                 if not watch.first.done():
                     for node, name in unshown:
                         progress(f"  note: {node}: its log does not show ready.expect.{name}; the head's does")
@@ -94,8 +94,8 @@ class Group:
         """Watch a running service until a rank ends; then stop all and raise ServiceError. Ctrl-C leaves it running."""
         watch = Watch(progress)
         try:
-            for here in self.ranks:
-                watch.add(here, here.running(self.service))
+            for deployment in self.ranks:
+                watch.add(deployment, deployment.running(self.service))
             progress(
                 f"watching {self.service} on {', '.join(one.node for one in self.ranks)}; Ctrl-C ends only the watching"
             )
@@ -104,13 +104,13 @@ class Group:
             watch.over.set()
         raise self._failed(watch, "has failed")
 
-    def _launcher(self, here: Deployment, watch: Watch) -> Launcher:
+    def _launcher(self, deployment: Deployment, watch: Watch) -> Launcher:
         def say(line: str) -> None:
-            if not watch.over.is_set() or here.node == watch.culprit:
-                progress(f"  {here.node}: {line.strip()}")
+            if not watch.over.is_set() or deployment.node == watch.culprit:
+                progress(f"  {deployment.node}: {line.strip()}")
 
-        keep = bundle_writer(self.ranks, self.service, here.node)
-        launcher = Launcher(here, self.service, say, keep)
+        keep = bundle_writer(self.ranks, self.service, deployment.node)
+        launcher = Launcher(deployment, self.service, say, keep)
         launcher.default_hint = "`envgen nodes check` compares the machines; the crash bundle has the logs of all"
         return launcher
 
@@ -118,13 +118,13 @@ class Group:
         """Stop all ranks. Returns the error, which names the first rank that ended as the cause."""
         rank, failure = watch.first.result()
         watch.over.set()
-        engines = {one.here.node: one.engine for one in watch.ranks}  # reconnected where necessary
+        engines = {one.deployment.node: one.engine for one in watch.ranks}  # reconnected where necessary
         now = Group(tuple(one.knowing(engine=engines.get(one.node, one.engine)) for one in self.ranks), self.service)
-        at, here = next((at, one) for at, one in enumerate(now.ranks) if one.node == rank.here.node)
-        launcher = now._launcher(here, watch)
+        at, deployment = next((at, one) for at, one in enumerate(now.ranks) if one.node == rank.deployment.node)
+        launcher = now._launcher(deployment, watch)
         launcher.verdict = verdict
-        mine = {one.here.node: one.container.id for one in watch.ranks}
-        return now._down(named(f"{here.node} (rank {at})", launcher.failed(failure)), mine)
+        mine = {one.deployment.node: one.container.id for one in watch.ranks}
+        return now._down(named(f"{deployment.node} (rank {at})", launcher.failed(failure)), mine)
 
     def _down(self, error: EnvgenError, mine: Mapping[str, str]) -> EnvgenError:
         error.problems = (*error.problems, *(Problem(line) for line in self.take_down(mine)))
@@ -137,16 +137,16 @@ class Group:
         that machine.
         """
 
-        def one(here: Deployment) -> str:
+        def one(deployment: Deployment) -> str:
             try:
-                found = here.engine.containers(here.profile.compose_name, self.service, all=True)
+                found = deployment.engine.containers(deployment.profile.compose_name, self.service, all=True)
                 for container in found:
-                    if mine is None or container.id == mine[here.node]:
-                        here.engine.stop_and_remove(container.id)
+                    if mine is None or container.id == mine[deployment.node]:
+                        deployment.engine.stop_and_remove(container.id)
             except EnvgenError as error:
-                return by_hand(here.node, here.profile, reason_of(error))
+                return cleanup_hint(deployment.node, deployment.profile, reason_of(error))
             return ""
 
-        begun = [here for here in self.ranks if mine is None or here.node in mine]
+        begun = [deployment for deployment in self.ranks if mine is None or deployment.node in mine]
         with ThreadPoolExecutor(len(self.ranks)) as pool:
             return [line for line in pool.map(one, begun) if line]

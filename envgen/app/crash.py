@@ -14,9 +14,9 @@ from envgen import __version__, files
 from envgen.app.doctor import Diagnosis, joined
 from envgen.deployment import Deployment
 from envgen.doctor import report
-from envgen.doctor.collect import attempt, gather
+from envgen.doctor.collect import gather, or_none
 from envgen.doctor.model import Subject
-from envgen.engine.session import hurried
+from envgen.engine.session import time_budget
 from envgen.errors import EnvgenError
 from envgen.explain import Circumstances, classify
 from envgen.files import state_dir
@@ -31,7 +31,7 @@ LOG_BYTES = 4 << 20  # of each build log: its end
 LOGS = 3  # newest build logs
 
 
-@hurried(PATIENCE)
+@time_budget(PATIENCE)
 def write_report(target: Path, diagnoses: Sequence[Diagnosis]) -> None:
     """Write the bundle of `doctor --bundle`; each of several machines has a folder. What is not available is named."""
     members = collect_report(diagnoses)
@@ -50,11 +50,11 @@ def collect_report(diagnoses: Sequence[Diagnosis]) -> dict[str, bytes | str]:
         **_files(diagnoses[0].subject),
     }
     for one in diagnoses:
-        folder = f"{one.here.node}/" if len(diagnoses) > 1 else ""
-        context, profile = one.report.context, one.subject.here.profile
-        engine = attempt(one.here.connect) if context.engine is not None else None
+        folder = f"{one.deployment.node}/" if len(diagnoses) > 1 else ""
+        context, profile = one.report.context, one.subject.deployment.profile
+        engine = or_none(one.deployment.connect) if context.engine is not None else None
         if engine is None:
-            about += f"There was no Docker Engine to ask{f' on {one.here.node}' if folder else ''}.\n"
+            about += f"There was no Docker Engine to ask{f' on {one.deployment.node}' if folder else ''}.\n"
         else:
             identity = context.container.id if context.container else ""
             seen = crash.collect(engine, identity, context.service, secrets=profile.secrets)
@@ -74,18 +74,20 @@ def collect_report(diagnoses: Sequence[Diagnosis]) -> dict[str, bytes | str]:
 
 def secrets_of(one: Diagnosis) -> set[str]:
     """Values to remove everywhere: of the shell, of the profile's secrets, of the container."""
-    container, named = one.report.context.container, one.subject.here.profile.secrets
+    container, named = one.report.context.container, one.subject.deployment.profile.secrets
     inside = dict(container.env) if container else {}
     known = {*secret_values(os.environ), *secret_values(inside)}
-    return known | {value for name in named for place in (one.here.shell, inside) if (value := place.get(name, ""))}
+    return known | {
+        value for name in named for place in (one.deployment.shell, inside) if (value := place.get(name, ""))
+    }
 
 
 def _files(subject: Subject) -> dict[str, bytes | str]:
     """The project file, the local one, the lock, the rendered files, the newest build logs."""
-    profile = subject.here.profile
+    profile = subject.deployment.profile
     names = (subject.project_file, "envgen.local.yaml", "envgen.lock", profile.dockerfile, profile.compose_file)
-    there = {f"project/{name}": subject.here.root / str(name) for name in names}
-    logs = [path for path in state_dir(subject.here.root, "logs").glob("*.log") if not path.is_symlink()]
+    there = {f"project/{name}": subject.deployment.root / str(name) for name in names}
+    logs = [path for path in state_dir(subject.deployment.root, "logs").glob("*.log") if not path.is_symlink()]
     newest = sorted(logs, key=lambda one: one.lstat().st_mtime)[-LOGS:]
     there |= {f"logs/{path.name}": path for path in newest}
     return {name: _end(path) for name, path in there.items() if os.path.lexists(path)}
@@ -104,14 +106,17 @@ def _end(path: Path) -> bytes | str:
 FOLDER = "crash"  # below the state folder, which git ignores
 
 
-def write(here: Deployment, service: str, failure: StartFailure, cause: str) -> str:
+def write(deployment: Deployment, service: str, failure: StartFailure, cause: str) -> str:
     """Write what ``service`` left behind, the log's cause and doctor's report to .envgen/crash/. Returns the path.
 
     If the bundle can't be written, that is printed and the path is "": the failure itself matters more.
     """
-    identity, files = failure.container.id if failure.container else "", [here.root / here.profile.compose_file]
+    identity, files = (
+        failure.container.id if failure.container else "",
+        [deployment.root / deployment.profile.compose_file],
+    )
     findings = _findings(failure, cause)
-    return _written(here, service, lambda: _members(here, service, identity, findings, files))
+    return _written(deployment, service, lambda: _members(deployment, service, identity, findings, files))
 
 
 def _findings(failure: StartFailure, cause: str) -> dict[str, Any]:
@@ -125,22 +130,22 @@ def bundle_writer(places: Sequence[Deployment], service: str, culprit: str = "")
     def keep(failure: StartFailure, cause: str) -> str:
         findings, head = _findings(failure, cause), places[0]
 
-        def of(here: Deployment) -> dict[str, bytes]:
-            mine = here.node == culprit
+        def of(deployment: Deployment) -> dict[str, bytes]:
+            mine = deployment.node == culprit
             container = failure.container if mine else None
-            if container is None and here.node:  # raises if the machine can't be reached
-                found = here.engine.containers(here.profile.compose_name, service, all=True)
+            if container is None and deployment.node:  # raises if the machine can't be reached
+                found = deployment.engine.containers(deployment.profile.compose_name, service, all=True)
                 container = found[0] if found else None
             facts = findings if mine else {"reason": f"{culprit} failed first"}
-            facts = {**facts, "node": here.node} if here.node else facts
+            facts = {**facts, "node": deployment.node} if deployment.node else facts
             identity = container.id if container else ""
-            return _members(here, service, identity, facts, here.compose.files, examine=mine)
+            return _members(deployment, service, identity, facts, deployment.compose.files, examine=mine)
 
         def collect_all() -> dict[str, bytes]:
             if len(places) == 1:
                 return of(head)
             with ThreadPoolExecutor(len(places)) as pool:
-                asked = {here.node: pool.submit(of, here) for here in places}
+                asked = {deployment.node: pool.submit(of, deployment) for deployment in places}
             members = {
                 "README.txt": f"{culprit} failed first: {failure.reason}\nEach machine has a folder.\n".encode(),
                 "findings.json": as_json({"culprit": culprit, "service": service, **findings}).encode(),
@@ -159,10 +164,10 @@ def bundle_writer(places: Sequence[Deployment], service: str, culprit: str = "")
 
 
 def _members(
-    here: Deployment, service: str, container_id: str, findings: Mapping[str, Any],
+    deployment: Deployment, service: str, container_id: str, findings: Mapping[str, Any],
     compose_files: Sequence[Path] = (), *, examine: bool = True,
 ) -> dict[str, bytes]:  # fmt: skip
-    engine, profile = here.engine, here.profile
+    engine, profile = deployment.engine, deployment.profile
     facts = {"profile": profile.name, "variant": profile.variant, "image": profile.image_name, **findings}
     found = collect(engine, container_id, service, compose_files=compose_files, secrets=profile.secrets, findings=facts)
     # Every cause that the rules find in the log, best first.
@@ -170,12 +175,12 @@ def _members(
         found["server.log"].decode("utf-8", "replace").splitlines(), kind="serve", known=Circumstances(failed=True)
     )
     members = {**found, "explanations.json": as_json([one.data() for one in known]).encode()}
-    return members | ({"doctor.json": _doctor(here, service)} if examine else {})
+    return members | ({"doctor.json": _doctor(deployment, service)} if examine else {})
 
 
-def _written(here: Deployment, service: str, collected: Callable[[], Mapping[str, bytes]]) -> str:
-    root = here.root
-    known = [value for name in here.profile.secrets if (value := here.shell.get(name, ""))]
+def _written(deployment: Deployment, service: str, collected: Callable[[], Mapping[str, bytes]]) -> str:
+    root = deployment.root
+    known = [value for name in deployment.profile.secrets if (value := deployment.shell.get(name, ""))]
     try:
         members = collected()
         stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
@@ -191,10 +196,10 @@ def _written(here: Deployment, service: str, collected: Callable[[], Mapping[str
         return str(target)
 
 
-def _doctor(here: Deployment, service: str) -> bytes:
+def _doctor(deployment: Deployment, service: str) -> bytes:
     """What `envgen doctor` finds now, in the container if it still runs."""
     try:
-        context, extra = gather(Subject(here, service))
+        context, extra = gather(Subject(deployment, service))
         document: Any = report.as_data(report.examine(context, extra))
     except (EnvgenError, OSError) as error:
         document = {"not available": reason_of(error)}

@@ -11,13 +11,13 @@ from envgen.app.session import Session
 from envgen.deployment import Deployment
 from envgen.doctor import report, scripts
 from envgen.doctor.checks import BOX
-from envgen.doctor.collect import attempt, choose_service, gather
+from envgen.doctor.collect import choose_service, gather, or_none
 from envgen.doctor.deep import examine
 from envgen.doctor.model import Context, Finding, Severity, Subject, Where
 from envgen.doctor.nodes import completed, finding
 from envgen.doctor.report import Report
 from envgen.engine import box
-from envgen.engine.session import hurried
+from envgen.engine.session import time_budget
 from envgen.engine.values import Container
 from envgen.errors import EnvgenError, UsageError
 from envgen.profile.model import Base, Mode, Profile
@@ -37,13 +37,13 @@ class Diagnosis:
     report: Report
 
     @property
-    def here(self) -> Deployment:
-        return self.subject.here
+    def deployment(self) -> Deployment:
+        return self.subject.deployment
 
 
 def diagnose(subject: Subject, *, deep: bool) -> list[Diagnosis]:
     """A diagnosis of each machine of the service, the head's first, which also has the comparison of the machines."""
-    subjects = [replace(subject, here=here) for here in all_at(subject.here, subject.service)]
+    subjects = [replace(subject, deployment=deployment) for deployment in all_at(subject.deployment, subject.service)]
     first, *others = [Diagnosis(one, _diagnose(one, deep)) for one in subjects]
     between = _machines(subject)
     return [replace(first, report=report.with_more(first.report, Where.NODES, between)), *others]
@@ -61,7 +61,7 @@ def this_machine(session: Session) -> Report:
 
 def joined(diagnoses: Sequence[Diagnosis]) -> Report:
     """All diagnoses in one report."""
-    return report.joined({one.here.node: one.report for one in diagnoses})
+    return report.joined({one.deployment.node: one.report for one in diagnoses})
 
 
 def _diagnose(subject: Subject, deep: bool) -> Report:
@@ -69,20 +69,20 @@ def _diagnose(subject: Subject, deep: bool) -> Report:
     context, extra = gather(subject)
     if context.engine is None:
         return report.examine(context, extra)
-    here, service = subject.here, context.service
-    if service in here.profile.services:
+    deployment, service = subject.deployment, context.service
+    if service in deployment.profile.services:
         running = context.container is not None and context.container.running and not context.is_throw_away
-        refused = attempt(lambda: preflight.refusals(here, service, running=running))
-        lacking = attempt(lambda: weights.report(here))
+        refused = or_none(lambda: preflight.refusals(deployment, service, running=running))
+        lacking = or_none(lambda: weights.report(deployment))
         context = replace(context, refused=refused or (), weights=lacking or {})
-    ended = attempt(lambda: last_ends(here.engine, _described(context)))
+    ended = or_none(lambda: last_ends(deployment.engine, _described(context)))
     context = replace(context, ended=ended or {})
     found = report.examine(context, extra)
-    found = report.with_more(found, Where.INSIDE, scripts.from_folder(context, here.root, here.engine))
+    found = report.with_more(found, Where.INSIDE, scripts.from_folder(context, deployment.root, deployment.engine))
     if deep:
-        progress(f"  {here.named('deep checks: imports take seconds, a kernel up to minutes')}")
-        answers = [*examine(context, subject), *predict.examine(here, context)]
-        for findings, _ in scripts.from_deep_folder(context, here.root, here.engine, progress):
+        progress(f"  {deployment.named('deep checks: imports take seconds, a kernel up to minutes')}")
+        answers = [*examine(context, subject), *predict.examine(deployment, context)]
+        for findings, _ in scripts.from_deep_folder(context, deployment.root, deployment.engine, progress):
             answers += findings
         found = report.with_more(found, Where.INSIDE, answers)
     return found
@@ -91,16 +91,16 @@ def _diagnose(subject: Subject, deep: bool) -> Report:
 def _machines(subject: Subject) -> list[Finding]:
     """The findings of `envgen nodes check` for the wanted service, or for all with `cluster`."""
     found = []
-    for name, service in subject.here.profile.services.items():
+    for name, service in subject.deployment.profile.services.items():
         if service.cluster is None or subject.service not in (None, name):
             continue
         try:
-            with hurried(BETWEEN):
-                answers = nodes.check(subject.here, name)
+            with time_budget(BETWEEN):
+                answers = nodes.check(subject.deployment, name)
         except EnvgenError as problem:
             first = problem.problems[0]
             failed = finding(Severity.ERROR, (), first.message, first.hint)
-            answers = [completed(failed, subject.here.profile, name)]
+            answers = [completed(failed, subject.deployment.profile, name)]
         found += answers
     return found
 

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 from envgen.app.session import Session
 from envgen.deployment import Deployment, known_service
-from envgen.engine.session import hurried
+from envgen.engine.session import time_budget
 from envgen.engine.values import MISSHAPEN, Container, container_of
 from envgen.errors import EngineError, UsageError
 from envgen.explain import UNKNOWN, Circumstances
@@ -36,7 +36,7 @@ _ENDED = re.compile(rb"^ended with (-?\d{1,10}) after ", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Failure:
+class PastFailure:
     """A failure that is over. ``kind``: build, start or service; ``when``: seconds; ``text``: a sentence about it.
 
     ``path``: its build log or crash bundle; None for a container's log.
@@ -66,27 +66,27 @@ class Log:
     about: Mapping[str, Any] = field(default_factory=dict)
 
 
-def newest(session: Session, service: str | None = None) -> Failure | None:
+def newest(session: Session, service: str | None = None) -> PastFailure | None:
     """The newest failure of the session's project and profile, or of one service; None for none.
 
     Without an engine, only files are looked at.
     """
-    here = session.deployment()
+    deployment = session.deployment()
     if service is not None:
-        known_service(here.profile, service)
-    with hurried(PATIENCE):
-        found = [*starts(here.root, service), *ended(here, service)]
+        known_service(deployment.profile, service)
+    with time_budget(PATIENCE):
+        found = [*starts(deployment.root, service), *ended(deployment, service)]
     if service is None:
-        found += builds(here.root)
+        found += builds(deployment.root)
     return max(found, key=lambda one: one.when, default=None)
 
 
-def of_files(root: Path) -> Failure | None:
+def of_files(root: Path) -> PastFailure | None:
     """The newest failure in a project's state folder; None for none."""
     return max((*builds(root), *starts(root)), key=lambda one: one.when, default=None)
 
 
-def builds(root: Path) -> Iterator[Failure]:
+def builds(root: Path) -> Iterator[PastFailure]:
     """Builds that failed or were cut off."""
     for path, seen in _files(root, "logs", "*.log"):
         with contextlib.suppress(OSError, UsageError), open_file(path) as file:
@@ -94,16 +94,16 @@ def builds(root: Path) -> Iterator[Failure]:
             codes = _ENDED.findall(file.read(_TAIL))
             if not codes or int(codes[-1]):
                 how = f"failed with {int(codes[-1])}" if codes else "has not ended"
-                yield Failure("build", seen.st_mtime, f"the build {how}", path)
+                yield PastFailure("build", seen.st_mtime, f"the build {how}", path)
 
 
-def starts(root: Path, service: str | None = None) -> Iterator[Failure]:
+def starts(root: Path, service: str | None = None) -> Iterator[PastFailure]:
     """Starts that failed: their crash bundles."""
     for path, seen in _files(root, "crash", "*.tar.gz"):
         named = _BUNDLE.match(path.name)
         # Of two in one second, the later one ends with -2: then its content has the name of the service.
         if named and service in (None, named["service"], re.sub(r"-\d{1,3}$", "", named["service"])):
-            yield Failure("start", seen.st_mtime, f"{named['service']} failed", path, service=named["service"])
+            yield PastFailure("start", seen.st_mtime, f"{named['service']} failed", path, service=named["service"])
 
 
 def _files(root: Path, folder: str, pattern: str) -> Iterator[tuple[Path, os.stat_result]]:
@@ -114,39 +114,39 @@ def _files(root: Path, folder: str, pattern: str) -> Iterator[tuple[Path, os.sta
                 yield path, seen
 
 
-def ended(here: Deployment, service: str | None = None) -> Iterator[Failure]:
+def ended(deployment: Deployment, service: str | None = None) -> Iterator[PastFailure]:
     """Services of the profile that ended by themselves, those that Docker restarted included."""
     try:
-        found = here.containers((service,) if service else (), all=True)
+        found = deployment.containers((service,) if service else (), all=True)
     except EngineError:
         return
     for one in found:
-        end = last_end(here.engine, one)
+        end = last_end(deployment.engine, one)
         if end is not None and not end.asked:
-            yield Failure("service", float(instant(end.at) or 0), str(end), container=one, service=one.service)
+            yield PastFailure("service", float(instant(end.at) or 0), str(end), container=one, service=one.service)
 
 
-def container_of_service(here: Deployment, service: str) -> Container | None:
+def container_of_service(deployment: Deployment, service: str) -> Container | None:
     """The container of a service, if there is one."""
     with contextlib.suppress(EngineError):
-        return next((one for one in here.containers((service,), all=True) if not one.one_off), None)
+        return next((one for one in deployment.containers((service,), all=True) if not one.one_off), None)
     return None
 
 
-def opened(failure: Failure, here: Deployment | None = None) -> Log:
-    """Open a failure's log. ``here``: the deployment of its container."""
+def opened(failure: PastFailure, deployment: Deployment | None = None) -> Log:
+    """Open a failure's log. ``deployment``: the deployment of its container."""
     if failure.path is not None:
         log = open_log(failure.path)
         return Log(log.file, log.known, "build" if failure.kind == "build" else log.kind, log.reason, log.about)
-    if here is None or failure.container is None:
+    if deployment is None or failure.container is None:
         raise ValueError("a container's log needs its deployment")
-    return of_container(here, failure.container)
+    return of_container(deployment, failure.container)
 
 
-def of_container(here: Deployment, container: Container) -> Log:
+def of_container(deployment: Deployment, container: Container) -> Log:
     """The log of a container, and how it ended."""
-    text = here.engine.logs(container.id)
-    about = look(here.engine, container, here.profile, here.compose.files, here.lock)
+    text = deployment.engine.logs(container.id)
+    about = look(deployment.engine, container, deployment.profile, deployment.compose.files, deployment.lock)
     return Log(io.BytesIO(text.encode("utf-8", "replace")), about, "serve")
 
 
@@ -212,6 +212,6 @@ def project_of(folder: Path) -> Path | None:
     return next((one for one in (folder, *folder.parents) if state_dir(one).is_dir()), None)
 
 
-def when_of(failure: Failure) -> str:
+def when_of(failure: PastFailure) -> str:
     """The time of a failure, in this machine's zone."""
     return datetime.fromtimestamp(failure.when).astimezone().strftime("%Y-%m-%d %H:%M:%S")

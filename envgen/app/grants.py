@@ -42,17 +42,17 @@ def granted(profile: Profile, service: str) -> Iterator[str]:
         yield "the host's IPC"
 
 
-def note(here: Deployment, service: str) -> str:
+def note(deployment: Deployment, service: str) -> str:
     """The line to print before a service's first start, and when what it gets has changed; else "".
 
     What was printed is kept in .envgen; if that is not writable, it is printed at every start.
     """
-    words, sets, digest = list(granted(here.profile, service)), list[str](), ""
-    if here.profile.compose is not None:
-        added = _Added(here, service)
+    words, sets, digest = list(granted(deployment.profile, service)), list[str](), ""
+    if deployment.profile.compose is not None:
+        added = _Added(deployment, service)
         words, sets, digest = [*words, *added.access], added.sets, added.digest
     words = list(dict.fromkeys(words))
-    record, name = state_dir(here.root) / "granted.json", f"{here.profile.name}/{service}"
+    record, name = state_dir(deployment.root) / "granted.json", f"{deployment.profile.name}/{service}"
     printed, now = dict[str, Any](), [*words, *([digest] if digest else [])]
     with contextlib.suppress(OSError, ValueError, AttributeError):
         printed = dict(json.loads(files.read(record, limit=LIMIT)).items())
@@ -60,13 +60,13 @@ def note(here: Deployment, service: str) -> str:
         return ""
     with contextlib.suppress(OSError):
         text = json.dumps({**printed, name: now}, indent=1, sort_keys=True) + "\n"
-        files.write(record, text.encode(), within=here.root)
+        files.write(record, text.encode(), within=deployment.root)
     sentences = [f"{service} has access to {', '.join(words)}"] if words else []
     before = printed.get(name)
     if isinstance(before, list) and (new := [word for word in words if word not in before]):
         sentences.append(f"new since its last start: {', '.join(new)}")
-    if here.profile.compose is not None:
-        file = str(here.profile.compose)
+    if deployment.profile.compose is not None:
+        file = str(deployment.profile.compose)
         sentences.append(f"{file} sets its {', '.join(sets)}" if sets else "")
         if not sets and not added.access:
             sentences.append(f"{file} changes nothing of {service}")
@@ -97,11 +97,11 @@ class _Added:
     unresolved: none of their values is read.
     """
 
-    def __init__(self, here: Deployment, service: str) -> None:
-        assert here.profile.compose is not None
-        file = here.root / own_path(here.profile.compose.path)
-        alone = replace(here.compose, files=[one for one in here.compose.files if one != file])
-        self._before, self._now = (one.config(interpolate=False) for one in (alone, here.compose))
+    def __init__(self, deployment: Deployment, service: str) -> None:
+        assert deployment.profile.compose is not None
+        file = deployment.root / own_path(deployment.profile.compose.path)
+        alone = replace(deployment.compose, files=[one for one in deployment.compose.files if one != file])
+        self._before, self._now = (one.config(interpolate=False) for one in (alone, deployment.compose))
         self.access, self.sets, self.digest = list[str](), list[str](), ""
         started, queue = list[str](), [service]
         while queue:
@@ -109,7 +109,7 @@ class _Added:
                 started.append(name)
                 queue += _mapping(_mapping(_mapping(self._now.get("services")).get(name)).get("depends_on"))
         found = {name: self._service(name, "" if name == service else f"{name}: ") for name in started}
-        read = {one.name: files.read(one).decode(errors="replace") for one in all_files(file, here.root)}
+        read = {one.name: files.read(one).decode(errors="replace") for one in all_files(file, deployment.root)}
         top = [self._now.get(key) for key in ("volumes", "networks", "secrets", "configs")]
         known = {*_variables(self._before), *_bare(self._before)}
         env_files = [text for name, text in read.items() if not name.endswith((".yaml", ".yml"))]

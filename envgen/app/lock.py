@@ -19,7 +19,7 @@ from envgen.lock.ask import Stale, Upgrade, checked, patched, python_sets, stale
 from envgen.lock.model import (
     FILE_NAME,
     LOCAL,
-    Change,
+    InputChange,
     Lock,
     PatchLock,
     changes,
@@ -60,7 +60,7 @@ class Updated:
     project file itself names; others are what these need.
     """
 
-    changes: Sequence[Change]
+    changes: Sequence[InputChange]
     notes: Sequence[str]
     written: bool
     first: bool
@@ -141,23 +141,23 @@ def _problems_of(session: Session, found: Sequence[Unresolved]) -> list[Problem]
 # --- before a build ---------------------------------------------------------------------------------------------------
 
 
-def require_lock(here: Deployment) -> None:
+def require_lock(deployment: Deployment) -> None:
     """RefusedError when a production build would differ from the lock; a development build prints warnings."""
-    profile, lock = here.profile, here.lock
+    profile, lock = deployment.profile, deployment.lock
     production, unlocked = profile.mode is Mode.PRODUCTION, f"`envgen build {profile.chosen} --unlocked` takes none"
-    found = problems(here)
+    found = problems(deployment)
     if not found:
         return
     if production:
         head = Problem(f"{profile.name} is a production profile, and the lock lacks some of its inputs:")
         # The committed files have the lock's versions, too.
-        files = [profile.render_command] if (here.root / profile.dockerfile).exists() else []
+        files = [profile.render_command] if (deployment.root / profile.dockerfile).exists() else []
         # Without it, a lock keeps the base that it has.
-        lock_again = f"{profile.lock_command} --upgrade base" if _has_moved(here) else profile.lock_command
+        lock_again = f"{profile.lock_command} --upgrade base" if _has_moved(deployment) else profile.lock_command
         chain = " && ".join([lock_again, *files, f"envgen build {profile.chosen}"])
         last = Problem("nothing was built", hint=f"{chain}; {unlocked}")
         raise RefusedError(problems=(head, *found, last))
-    platform = _platform(here)
+    platform = _platform(deployment)
     if lock is not None and lock.python and platform not in lock.python:
         others = ", ".join(sorted(lock.python))
         message = f"envgen.lock has the packages of {profile.name} for {others}, but this image is for {platform}"
@@ -169,30 +169,30 @@ def require_lock(here: Deployment) -> None:
         progress(f"warning: envgen.lock: {problem.message}")
 
 
-def _platform(here: Deployment) -> str:
-    chosen = here.profile.base.platform
-    return chosen.value if chosen else f"linux/{here.engine.info().arch}"
+def _platform(deployment: Deployment) -> str:
+    chosen = deployment.profile.base.platform
+    return chosen.value if chosen else f"linux/{deployment.engine.info().arch}"
 
 
-def problems(here: Deployment) -> list[Problem]:
+def problems(deployment: Deployment) -> list[Problem]:
     """What a build would need and the lock file lacks."""
-    profile, root, lock = here.profile, here.root, here.lock
+    profile, root, lock = deployment.profile, deployment.root, deployment.lock
     whole = load(root)
     if whole is None or lock is None:
         return [Problem("no envgen.lock")]
-    outdated = stale(profile, whole, patch_locks([profile], root), _platform(here), weights=False)
+    outdated = stale(profile, whole, patch_locks([profile], root), _platform(deployment), weights=False)
     found = [Problem(str(item)) for item in outdated]
-    if lock.base and _has_moved(here):
-        seen = "is missing" if here.engine.image(lock.base.name) is None else "has another ID"
+    if lock.base and _has_moved(deployment):
+        seen = "is missing" if deployment.engine.image(lock.base.name) is None else "has another ID"
         message = f"base: {lock.base.name} was built locally, and here it {seen}"
         found.append(Problem(message, hint=f"`{profile.lock_command} --upgrade base` locks the one on this engine"))
     return found
 
 
-def _has_moved(here: Deployment) -> bool:
+def _has_moved(deployment: Deployment) -> bool:
     """Whether the lock names a base image that was built on an engine, and this engine has another one."""
-    base = here.lock.base if here.lock else None
+    base = deployment.lock.base if deployment.lock else None
     if base is None or base.resolved != LOCAL:
         return False
-    image = here.engine.image(base.name)
+    image = deployment.engine.image(base.name)
     return image is None or image.id != base.digest

@@ -59,22 +59,22 @@ class Asked:
 
 @dataclass(frozen=True)
 class Server:
-    """A server to measure; with --url, its profile (``here``) and perhaps its container are unknown."""
+    """A server to measure; with --url, its profile (``deployment``) and perhaps its container are unknown."""
 
     url: str
     model: str | None
-    here: Deployment | None = None
+    deployment: Deployment | None = None
     service: str = ""
     engine: Engine | None = None
     container: Container | None = None
 
     @property
     def profile(self) -> Profile | None:
-        return self.here.profile if self.here else None
+        return self.deployment.profile if self.deployment else None
 
     @property
     def root(self) -> Path | None:
-        return self.here.root if self.here else None
+        return self.deployment.root if self.deployment else None
 
     @property
     def environment(self) -> dict[str, Any]:
@@ -132,8 +132,8 @@ def server_of(asked: Asked) -> Server:
 
 
 def _own_service(asked: Asked) -> Server:
-    here = asked.session.deployment()
-    root, profile = here.root, here.profile
+    deployment = asked.session.deployment()
+    root, profile = deployment.root, deployment.profile
     if asked.service:
         known_service(profile, asked.service)
     names = [asked.service] if asked.service else dict.fromkeys([*LIKELY, *profile.services])
@@ -144,7 +144,7 @@ def _own_service(asked: Asked) -> Server:
         raise UsageError(f"{what} publishes {'no' if asked.service else 'a'} port",
                          hint="add one to its `ports`, or name a server: --url URL")  # fmt: skip
     for name in likely:
-        there = at(here, name)
+        there = at(deployment, name)
         engine = there.engine
         if found := ours(engine.containers(profile.compose_name, name), root):
             service = there.profile.services[name]
@@ -203,7 +203,7 @@ def default_folder() -> Path:
 
 
 def _key(asked: Asked, server: Server) -> str:
-    shell = server.here.shell if server.here else os.environ
+    shell = server.deployment.shell if server.deployment else os.environ
     key = shell.get(asked.key_variable or "", "")
     if asked.key_variable and not key:
         raise UsageError(f"--api-key-env: the variable {asked.key_variable} is not set, or empty")
@@ -212,11 +212,11 @@ def _key(asked: Asked, server: Server) -> str:
 
 def _stop_error(reason: str, server: Server, kept: str) -> EnvgenError:
     """The error for a server that stopped answering, with the end of its container, for which it waits some seconds."""
-    engine, container, here = server.engine, server.container, server.here
+    engine, container, deployment = server.engine, server.container, server.deployment
     if engine is None or container is None:
         return ServiceError(f"{reason}; {kept}")
-    keep = functools.partial(crash.write, here, server.service) if here else lambda *_: ""
-    chosen = f" {here.profile.chosen_variant}" if here else ""
+    keep = functools.partial(crash.write, deployment, server.service) if deployment else lambda *_: ""
+    chosen = f" {deployment.profile.chosen_variant}" if deployment else ""
     again = f"envgen up {server.service or 'SERVICE'}{chosen} starts it again"
     try:
         deadline = time.monotonic() + ENDING

@@ -17,7 +17,7 @@ from envgen.doctor.model import Finding, Severity
 from envgen.doctor.nodes import (
     COMPARED,
     LINK_BYTES,
-    Node,
+    NodeFacts,
     about,
     between,
     completed,
@@ -26,7 +26,7 @@ from envgen.doctor.nodes import (
     link,
 )
 from envgen.engine.client import connect
-from envgen.engine.values import COMPOSE_PROJECT, Mount
+from envgen.engine.values import COMPOSE_PROJECT, ContainerMount
 from envgen.errors import EngineError, Problem
 from envgen.inside import run
 from envgen.profile.model import Cluster, Profile, Service
@@ -53,12 +53,12 @@ def choose(profile: Profile, wanted: str | None) -> tuple[str, Service, Cluster]
     return name, service, service.cluster
 
 
-def write_variables(here: Deployment, cluster: Cluster) -> list[str]:
+def write_variables(deployment: Deployment, cluster: Cluster) -> list[str]:
     """Write a file for each machine, for `docker compose --env-file`. Returns paths relative to the project."""
-    root, written = here.root, []
+    root, written = deployment.root, []
     for name in cluster.nodes:
         lines = ["# Written by `envgen nodes check`: facts about one machine, for docker compose --env-file."]
-        for key, value in sorted(rank_environment(here.profile, root, cluster, name).items()):
+        for key, value in sorted(rank_environment(deployment.profile, root, cluster, name).items()):
             # In single quotes Compose takes everything literally, but there is no way to write a single quote.
             lines.append(f"# {key} has a quote in it: set it in your shell" if "'" in value else f"{key}='{value}'")
         path = f"{FOLDER}/{name}.env"
@@ -67,34 +67,34 @@ def write_variables(here: Deployment, cluster: Cluster) -> list[str]:
     return written
 
 
-def look(here: Deployment, service: str, *, deep: bool = False) -> list[Node]:
+def look(deployment: Deployment, service: str, *, deep: bool = False) -> list[NodeFacts]:
     """Ask all machines of ``service`` in parallel. ``deep``: read all bytes of the weights."""
-    _, _, cluster = choose(here.profile, service)
-    nodes = [Node(name, here.profile.nodes[name], rank) for rank, name in enumerate(cluster.nodes)]
+    _, _, cluster = choose(deployment.profile, service)
+    nodes = [NodeFacts(name, deployment.profile.nodes[name], rank) for rank, name in enumerate(cluster.nodes)]
     with ThreadPoolExecutor(len(nodes)) as pool:
-        list(pool.map(lambda node: _look_at(node, here, service, cluster, deep), nodes))
+        list(pool.map(lambda node: _look_at(node, deployment, service, cluster, deep), nodes))
     return nodes
 
 
-def _look_at(node: Node, here: Deployment, name: str, cluster: Cluster, deep: bool) -> None:
+def _look_at(node: NodeFacts, deployment: Deployment, name: str, cluster: Cluster, deep: bool) -> None:
     try:
         node.engine = connect(docker_environment(node.machine))
         info = node.engine.info()
         node.version, node.arch = info.version, info.arch
-        here = here.on(node.name).knowing(engine=node.engine)
-        node.image = here.image
+        deployment = deployment.on(node.name).knowing(engine=node.engine)
+        node.image = deployment.image
         if node.rank == 0:
-            node.stale = tuple(of_image(here))
+            node.stale = tuple(of_image(deployment))
         if node.image is None:
             return
-        profile, service = here.profile, here.profile.services[name]
+        profile, service = deployment.profile, deployment.profile.services[name]
         running = node.engine.containers()
         mine = [one for one in running if one.labels.get(COMPOSE_PROJECT) == profile.compose_name and not one.one_off]
         node.runs = any(one.service == name for one in mine)
         node.gpus = tuple(one for one in running if one.gpu and not (one in mine and one.service == name))
-        mounts = [replace(mount, read_only=True) for mount in here.mounts(name)]
-        if certificates := names.compose_environment(profile, here.root).get(names.CA_VARIABLE):
-            mounts.append(Mount(certificates, names.CA_FILE, read_only=True))
+        mounts = [replace(mount, read_only=True) for mount in deployment.mounts(name)]
+        if certificates := names.compose_environment(profile, deployment.root).get(names.CA_VARIABLE):
+            mounts.append(ContainerMount(certificates, names.CA_FILE, read_only=True))
         wanted = [cluster.port, *(port.container for port in service.ports)]
         limits = {key: (limit.soft, limit.hard) for key, limit in profile.ulimits.items()}
         limits |= {"memlock": (-1, -1)} if node.machine.rdma else {}
@@ -111,7 +111,7 @@ def _look_at(node: Node, here: Deployment, name: str, cluster: Cluster, deep: bo
                 raise
             node.refused = message.rpartition("error setting rlimit")[2]
             answer = _ask(node, profile, request, seconds, mounts=mounts, absent=node.absent)
-        if isinstance(answer, run.Failure):
+        if isinstance(answer, run.NoAnswer):
             last = f" ({answer.stack[-1].strip()})" if answer.stack else ""
             node.trouble = f"its container could not be asked: {answer}{last}"
             return
@@ -126,8 +126,8 @@ def _look_at(node: Node, here: Deployment, name: str, cluster: Cluster, deep: bo
         node.trouble, node.hint = problem.message, problem.hint
 
 
-def _ask(node: Node, profile: Profile, request: Mapping[str, Any], seconds: float, **more: Any) -> Any:
-    """The answer of PROGRAM in a container of the image (a dict), or a ``run.Failure``."""
+def _ask(node: NodeFacts, profile: Profile, request: Mapping[str, Any], seconds: float, **more: Any) -> Any:
+    """The answer of PROGRAM in a container of the image (a dict), or a ``run.NoAnswer``."""
     assert node.engine is not None
     execute = run.in_image(node.engine, profile.image_name, network="host", **more)
     return run.ask(execute, profile.base.python, PROGRAM, request, timeout=seconds)
@@ -142,9 +142,9 @@ def model_of(profile: Profile, service: Service) -> dict[str, str] | None:
     return {"folder": path} if path.startswith("/") else None
 
 
-def weights_of(here: Deployment, service: Service) -> tuple[list[Mount], dict[str, str] | None]:
+def weights_of(deployment: Deployment, service: Service) -> tuple[list[ContainerMount], dict[str, str] | None]:
     """The cache with the weights, mounted at MODEL_HOME, and their place in it."""
-    profile, root = here.profile, here.root
+    profile, root = deployment.profile, deployment.root
     model = model_of(profile, service) or {}
     place = model.get("home") or model.get("folder", "")
     for name, cache in profile.caches.items():
@@ -154,22 +154,22 @@ def weights_of(here: Deployment, service: Service) -> tuple[list[Mount], dict[st
         key = "home" if "home" in model else "folder"
         found = {**model, key: MODEL_HOME + place.removeprefix(below)}
         if cache.host is None:
-            return [Mount(names.cache_volume(profile, name), MODEL_HOME, "volume", read_only=True)], found
+            return [ContainerMount(names.cache_volume(profile, name), MODEL_HOME, "volume", read_only=True)], found
         source = str((root / Path(cache.host.path).expanduser()).resolve())
-        return [Mount(source, MODEL_HOME, "bind", read_only=True)], found
+        return [ContainerMount(source, MODEL_HOME, "bind", read_only=True)], found
     return [], None
 
 
-def check(here: Deployment, name: str, *, deep: bool = False) -> list[Finding]:
+def check(deployment: Deployment, name: str, *, deep: bool = False) -> list[Finding]:
     """Check what must hold before ``name`` starts on its machines. Only probes run; nothing is changed.
 
     ``deep``: compare all bytes of the weights instead of samples.
     """
-    profile = here.profile
+    profile = deployment.profile
     _, service, cluster = choose(profile, name)
     if deep:
         progress("reading all bytes of the weights on each machine")
-    nodes = look(here, name, deep=deep)
+    nodes = look(deployment, name, deep=deep)
     found = [finding for node in nodes for finding in about(node, profile, service, cluster)]
     answered = [node for node in nodes if node.facts]
     found += between(answered, service)
@@ -184,7 +184,7 @@ def check(here: Deployment, name: str, *, deep: bool = False) -> list[Finding]:
     return [completed(one, profile, name) for one in found]
 
 
-def _connect(profile: Profile, source: Node, target: Node, meeting: int) -> Finding:
+def _connect(profile: Profile, source: NodeFacts, target: NodeFacts, meeting: int) -> Finding:
     """Try TCP connections from ``source`` to ``target``: to the head's port where the ranks meet, and to a random one,
     which no firewall rule can name."""
     ports = [*([meeting] if meeting and target.rank == 0 else []), random.randrange(40000, 60000)]
@@ -197,7 +197,7 @@ def _connect(profile: Profile, source: Node, target: Node, meeting: int) -> Find
     return link(source, target, meeting, answer, received)
 
 
-def problems(here: Deployment, name: str) -> list[Problem]:
+def problems(deployment: Deployment, name: str) -> list[Problem]:
     """What keeps ``name`` from being started on its machines."""
-    failed = (one for one in check(here, name) if one.severity is Severity.ERROR)
+    failed = (one for one in check(deployment, name) if one.severity is Severity.ERROR)
     return [Problem(f"{'+'.join(one.evidence['nodes'])}: {one.seen}", None, hint_of(one)) for one in failed]

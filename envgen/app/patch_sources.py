@@ -39,7 +39,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True)
-class Target:
+class PatchedSource:
     """A source with patches, as a profile builds it."""
 
     name: str
@@ -63,21 +63,21 @@ class Target:
         return load_series(self.root, self.source.patches or "")
 
 
-def targets_of(here: Deployment) -> list[Target]:
+def targets_of(deployment: Deployment) -> list[PatchedSource]:
     """The sources of a profile that a build patches, at their locked commits."""
-    commits = {name: git.commit for name, git in here.lock.git.items()} if here.lock else {}
+    commits = {name: git.commit for name, git in deployment.lock.git.items()} if deployment.lock else {}
     return [
-        Target(name, here.profile.name, source, here.root, commits.get(name, ""))
-        for name, source in here.profile.sources.items()
+        PatchedSource(name, deployment.profile.name, source, deployment.root, commits.get(name, ""))
+        for name, source in deployment.profile.sources.items()
         if source.patches and source.origin.kind != "checkout"
     ]
 
 
-def find_targets(session: Session, names: Sequence[str] = ()) -> list[Target]:
+def find_targets(session: Session, names: Sequence[str] = ()) -> list[PatchedSource]:
     """The patched sources of the chosen profile; if none was chosen, of all profiles, each origin once."""
     project = session.loaded().project
     profiles = [session.profile()] if session.profile_name else list(project.profiles.values())
-    found: dict[tuple[str, str, str], Target] = {}
+    found: dict[tuple[str, str, str], PatchedSource] = {}
     for profile in profiles:
         for target in targets_of(Deployment(profile, project.root).to_build()):
             found.setdefault((target.name, target.folder, repr(target.source.origin)), target)
@@ -92,7 +92,7 @@ def find_targets(session: Session, names: Sequence[str] = ()) -> list[Target]:
     return [target for target in found.values() if not names or target.name in names]
 
 
-def one_target(session: Session, name: str | None) -> Target:
+def one_target(session: Session, name: str | None) -> PatchedSource:
     """The source that a command works on. UsageError if several could be meant."""
     found = find_targets(session, (name,) if name else ())
     kinds = {target.folder for target in found}
@@ -101,7 +101,7 @@ def one_target(session: Session, name: str | None) -> Target:
     return found[0]
 
 
-def new_target(session: Session, name: str | None, title: str) -> tuple[Target, str]:
+def new_target(session: Session, name: str | None, title: str) -> tuple[PatchedSource, str]:
     """Where a new patch goes, and what the user must still write into the project file ("" if nothing).
 
     A source without `patches` gets a folder with its own name.
@@ -125,7 +125,7 @@ def new_target(session: Session, name: str | None, title: str) -> tuple[Target, 
     lines = [] if sources[place].patches else [written]
     if key not in built:
         lines.append(f"no profile builds {key} yet, and a mounted checkout is not patched")
-    return Target(key, profile_name, source, loaded.project.root), "; ".join(lines)
+    return PatchedSource(key, profile_name, source, loaded.project.root), "; ".join(lines)
 
 
 class Sources:
@@ -142,7 +142,7 @@ class Sources:
         self._seconds = seconds
         self._say = say
 
-    def release(self, target: Target, version: str) -> Tree:
+    def release(self, target: PatchedSource, version: str) -> Tree:
         """The source distribution of a release, even if its wheel is installed."""
         try:
             Version(version)
@@ -151,7 +151,7 @@ class Sources:
         archive = self.index.fetch(target.source.distribution, version)
         return SdistTree(archive, f"{target.name} {version}", version)
 
-    def built(self, target: Target) -> Tree:
+    def built(self, target: PatchedSource) -> Tree:
         """What the build starts from: the locked commit, else what the ref points to."""
         origin, version = target.source.origin, target.version
         if origin.git is None:
@@ -170,7 +170,7 @@ class Sources:
         label = f"{ref} of {without_login(origin.git)}, locked at {target.commit[:12]}"
         return replace(found, label=label, version=version) if target.commit else found
 
-    def ref(self, target: Target, ref: str) -> GitTree:
+    def ref(self, target: PatchedSource, ref: str) -> GitTree:
         """A branch, tag or commit of the source's repository. Only the files that are read are downloaded."""
         url = target.source.origin.git
         if url is None:
@@ -255,7 +255,7 @@ class _Tried:
     complete: bool = True
 
 
-def try_patches(here: Deployment) -> None:
+def try_patches(deployment: Deployment) -> None:
     """Try each series on the unpatched source, and look there for what the build needs.
 
     BuildError if a patch does not fit, or the source lacks the script that prepares it.
@@ -264,17 +264,21 @@ def try_patches(here: Deployment) -> None:
     commits, so what passed once is not tried again; a branch that is not locked may move and is tried every time. A
     source that can't be downloaded is reported and left to the build.
     """
-    profile = here.profile
+    profile = deployment.profile
     if not any(source.patches and source.origin.kind != "checkout" for source in profile.sources.values()):
         return
     # Not in the project, where a commit could switch the dry run off.
-    record = files.cache_dir() / "tried-patches" / hashlib.sha256(f"1 {here.digest}".encode()).hexdigest()
+    record = files.cache_dir() / "tried-patches" / hashlib.sha256(f"1 {deployment.digest}".encode()).hexdigest()
     if record.is_file():
         for warning in files.read(record).decode("utf-8", "replace").splitlines():
             progress(warning)
         return
-    started, found, sources = time.monotonic(), _Tried(), Sources(profile, here.root, seconds=SECONDS, say=progress)
-    for target in targets_of(here):
+    started, found, sources = (
+        time.monotonic(),
+        _Tried(),
+        Sources(profile, deployment.root, seconds=SECONDS, say=progress),
+    )
+    for target in targets_of(deployment):
         _try(target, profile, sources, found)
     _refuse(found)
     for warning in found.warnings:
@@ -287,7 +291,7 @@ def try_patches(here: Deployment) -> None:
             files.write(record, "\n".join(found.warnings).encode())
 
 
-def _try(target: Target, profile: Profile, sources: Sources, found: _Tried) -> None:
+def _try(target: PatchedSource, profile: Profile, sources: Sources, found: _Tried) -> None:
     series = target.series()
     if not series.patches:
         found.warnings.append(f"note: {series.folder} has no patches, so {target.name} is built as it comes")

@@ -20,22 +20,22 @@ from envgen.serve.ended import Ended
 T = TypeVar("T")
 
 
-def all_at(here: Deployment, service: str | None = None) -> list[Deployment]:
-    """``here`` on the machines of ``service``, the head's first.
+def all_at(deployment: Deployment, service: str | None = None) -> list[Deployment]:
+    """``deployment`` on the machines of ``service``, the head's first.
 
     None: on the machines of the profile, or on one if a service has no `cluster`.
     """
-    profile = here.profile
+    profile = deployment.profile
     found = nodes_of(profile, (service,) if service else ())
     if service is None and not all(one.cluster for one in profile.services.values()):
         default = host_of(profile, "")
         found = [next((node for node in found if host_of(profile, node) == default), "")]
-    return [here.on(node) for node in found]
+    return [deployment.on(node) for node in found]
 
 
-def at(here: Deployment, service: str | None = None) -> Deployment:
-    """``here`` on the machine where ``service`` answers: the head of its cluster, or Docker's default engine."""
-    return all_at(here, service)[0]
+def at(deployment: Deployment, service: str | None = None) -> Deployment:
+    """``deployment`` on the machine where ``service`` answers: the head of its cluster, or Docker's default engine."""
+    return all_at(deployment, service)[0]
 
 
 @dataclass
@@ -47,23 +47,26 @@ class Machines:
     lost: dict[str, EngineError] = field(default_factory=dict)
 
 
-def each(found: Machines, work: Callable[[Deployment], T]) -> tuple[list[tuple[Deployment, T]], list[str]]:
+def on_all(found: Machines, work: Callable[[Deployment], T]) -> tuple[list[tuple[Deployment, T]], list[str]]:
     """Do ``work`` on all machines at once. Returns the results, and for each machine that failed what to type there."""
-    if not any(here.node for here in found.found) and not found.lost:
-        return [(here, work(here)) for here in found.found], []
-    done, left = [], [by_hand(node, found.profile, error.problems[0].message) for node, error in found.lost.items()]
+    if not any(deployment.node for deployment in found.found) and not found.lost:
+        return [(deployment, work(deployment)) for deployment in found.found], []
+    done, left = (
+        [],
+        [cleanup_hint(node, found.profile, error.problems[0].message) for node, error in found.lost.items()],
+    )
     with ThreadPoolExecutor(max(1, len(found.found))) as pool:
-        futures = [(here, pool.submit(work, here)) for here in found.found]
-    for here, future in futures:
+        futures = [(deployment, pool.submit(work, deployment)) for deployment in found.found]
+    for deployment, future in futures:
         error = future.exception()
         if isinstance(error, EngineError):
-            left.append(by_hand(here.node, found.profile, error.problems[0].message))
+            left.append(cleanup_hint(deployment.node, found.profile, error.problems[0].message))
         else:
-            done.append((here, future.result()))
+            done.append((deployment, future.result()))
     return done, left
 
 
-def by_hand(node: str, profile: Profile, reason: str) -> str:
+def cleanup_hint(node: str, profile: Profile, reason: str) -> str:
     """What to type for a machine that could not be cleaned up."""
     label = f"com.docker.compose.project={profile.compose_name}"
     reason = reason.removeprefix(f"{node}: ")
@@ -73,25 +76,25 @@ def by_hand(node: str, profile: Profile, reason: str) -> str:
     )
 
 
-def rendered(here: Deployment) -> Deployment:
-    """``here``, rendered: raises the errors of rendering before anything else is done."""
-    _ = here.compose
-    return here
+def rendered(deployment: Deployment) -> Deployment:
+    """``deployment``, rendered: raises the errors of rendering before anything else is done."""
+    _ = deployment.compose
+    return deployment
 
 
-def place_of(here: Deployment, service: str, node: str | None) -> Deployment:
-    """``here`` on ``node``, or on the first machine of ``service``. EngineError if it can't be reached."""
-    known_service(here.profile, service)
-    cluster = here.profile.services[service].cluster
-    found = places(here, (service,), node or (cluster.nodes[0] if cluster else None))
+def place_of(deployment: Deployment, service: str, node: str | None) -> Deployment:
+    """``deployment`` on ``node``, or on the first machine of ``service``. EngineError if it can't be reached."""
+    known_service(deployment.profile, service)
+    cluster = deployment.profile.services[service].cluster
+    found = places(deployment, (service,), node or (cluster.nodes[0] if cluster else None))
     for error in found.lost.values():
         raise error
     return found.found[0]
 
 
-def places(here: Deployment, names: Sequence[str] = (), node: str | None = None) -> Machines:
+def places(deployment: Deployment, names: Sequence[str] = (), node: str | None = None) -> Machines:
     """The machines of services (none named: of all), or only ``node``."""
-    profile = here.profile
+    profile = deployment.profile
     wanted = nodes_of(profile, names)
     if node is not None:
         if node not in wanted:
@@ -100,8 +103,8 @@ def places(here: Deployment, names: Sequence[str] = (), node: str | None = None)
             raise UsageError(f"{' '.join(names) or f'profile {profile.name}'} is not on {node}", hint=hint)
         wanted = [node]
     if wanted == [""]:
-        return Machines(profile, [rendered(here)])
-    reached, lost = reach(here, wanted)
+        return Machines(profile, [rendered(deployment)])
+    reached, lost = reach(deployment, wanted)
     if not reached:
         return Machines(profile, lost=lost)
     # One rendering for all: that of the first machine's image.
@@ -126,10 +129,10 @@ def nodes_of(profile: Profile, names: Sequence[str] = ()) -> list[str]:
 
 
 def reach(
-    here: Deployment, wanted: Sequence[str], seconds: float | None = None
+    deployment: Deployment, wanted: Sequence[str], seconds: float | None = None
 ) -> tuple[dict[str, Deployment], dict[str, EngineError]]:
     """Connect to machines at once. Returns those that answer (within ``seconds``), and the errors of the others."""
-    there = {node: here.on(node) for node in wanted}
+    there = {node: deployment.on(node) for node in wanted}
     futures = {node: in_background(one.connect) for node, one in there.items()}
     done = wait(futures.values(), seconds).done
     reached, lost = dict[str, Deployment](), dict[str, EngineError]()
@@ -145,10 +148,10 @@ def reach(
     return reached, lost
 
 
-def changed(here: Callable[[], Deployment], found: Sequence[Container]) -> dict[str, bool]:
-    """Container ID -> whether its settings differ from the profile's. Calls ``here`` only if one can be compared."""
+def changed(deployment: Callable[[], Deployment], found: Sequence[Container]) -> dict[str, bool]:
+    """Container ID -> whether its settings differ from the profile's. ``deployment`` is called only if one can be."""
     comparable = [one for one in found if one.running and not one.one_off and CONFIG_HASH in one.labels]
-    return settings_differ(here(), comparable) if comparable else {}
+    return settings_differ(deployment(), comparable) if comparable else {}
 
 
 def as_data(

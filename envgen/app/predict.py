@@ -32,7 +32,7 @@ CONTRADICTED = {"expect": "is never logged", "forbid": "is logged"}
 
 
 @dataclass(frozen=True)
-class Release:
+class AskedRelease:
     """Where a release is asked: the runner, the Python, and the place as it is printed."""
 
     execute: run.Execute
@@ -47,14 +47,14 @@ class Prediction:
 
     service: str
     place: str
-    answer: Mapping[str, Any] | run.Failure
+    answer: Mapping[str, Any] | run.NoAnswer
     judgement: Judgement
     assumed: bool = False  # no GPU was seen and none was named: that of cuda.arch_list
 
     @property
     def gpu(self) -> Gpu | None:
         """The GPU that was asked about."""
-        platform = {} if isinstance(self.answer, run.Failure) else self.answer.get("platform")
+        platform = {} if isinstance(self.answer, run.NoAnswer) else self.answer.get("platform")
         if not platform:
             return None
         major, minor = platform["capability"]
@@ -63,14 +63,14 @@ class Prediction:
     @property
     def effective(self) -> Mapping[str, Any]:
         """The answer that was judged: with NVIDIA's cubins if the service fits only with them."""
-        if isinstance(self.answer, run.Failure):
+        if isinstance(self.answer, run.NoAnswer):
             return {}
         return with_cubins(self.answer) if self.judgement.cubins else self.answer
 
     @property
     def memory(self) -> Estimate | None:
         """Memory needed on each GPU; None if the answer lacks a figure."""
-        if isinstance(self.answer, run.Failure) or self.gpu is None:
+        if isinstance(self.answer, run.NoAnswer) or self.gpu is None:
             return None
         return estimate(self.answer.get("size"), self.gpu.memory, unified=self.gpu.unified)
 
@@ -107,33 +107,33 @@ def choose_service(profile: Profile, wanted: str | None) -> str:
     return the_service(profile, wanted, found, "starts no `vllm serve`: there is no vLLM to ask", hint)
 
 
-def release_in_engine(here: Deployment, service: str, *, fresh: bool = False) -> Release:
+def release_in_engine(deployment: Deployment, service: str, *, fresh: bool = False) -> AskedRelease:
     """The running container of the service, else a throw-away container of the image. ``fresh``: always the latter."""
-    profile, python = here.profile, collect.program(here.profile)
-    for one in () if fresh else here.containers(all=False):
+    profile, python = deployment.profile, collect.program(deployment.profile)
+    for one in () if fresh else deployment.containers(all=False):
         if one.state == "running" and one.service == service:
-            execute = run.in_container(here.engine, one.id, workdir=str(profile.working_dir))
-            return Release(execute, python, f"container {one.name}", profile.gpu is not GpuMode.NONE)
-    if here.image is None:
+            execute = run.in_container(deployment.engine, one.id, workdir=str(profile.working_dir))
+            return AskedRelease(execute, python, f"container {one.name}", profile.gpu is not GpuMode.NONE)
+    if deployment.image is None:
         raise NotFoundError(
             f"the image {profile.image_name} is not built: there is no vLLM to ask",
             hint=f"envgen build {profile.chosen}",
         )
-    without, _ = here.throw_away(service)
-    if not here.gpus_of(service):
-        return Release(without, python, f"image {profile.image_name}")
-    gpu, _ = here.throw_away(service, gpu=True)
-    return Release(run.first_of(gpu, without), python, f"image {profile.image_name}", has_gpu=True)
+    without, _ = deployment.throw_away(service)
+    if not deployment.gpus_of(service):
+        return AskedRelease(without, python, f"image {profile.image_name}")
+    gpu, _ = deployment.throw_away(service, gpu=True)
+    return AskedRelease(run.first_of(gpu, without), python, f"image {profile.image_name}", has_gpu=True)
 
 
-def release_on_host(profile: Profile, service: str, python: Path) -> Release:
+def release_on_host(profile: Profile, service: str, python: Path) -> AskedRelease:
     """A Python of this machine that has vLLM, with the variables that the service itself sets."""
     derived = service_env(profile)  # paths of the container
     env = {name: value for name, value in compose_env(profile, service).items() if name not in derived}
-    return Release(run.on_host(env), str(python), str(python), has_gpu=True)
+    return AskedRelease(run.on_host(env), str(python), str(python), has_gpu=True)
 
 
-def predict(profile: Profile, service: str, release: Release, gpu: Gpu, *, pretend: bool) -> Prediction:
+def predict(profile: Profile, service: str, release: AskedRelease, gpu: Gpu, *, pretend: bool) -> Prediction:
     """Ask the release and judge its answer. ``pretend``: report ``gpu`` even if there is a real one."""
     described = profile.services[service]
     words = list(vllm_words(described) or ())
@@ -145,7 +145,7 @@ def predict(profile: Profile, service: str, release: Release, gpu: Gpu, *, prete
         "models": {repo: facts for repo, facts in known_models().items() if any(repo in word for word in words)},
     }
     answer = run.ask(release.execute, release.python, PROGRAM, request, timeout=TIMEOUT)
-    seen = pretend or isinstance(answer, run.Failure) or (answer.get("platform") or {}).get("real", False)
+    seen = pretend or isinstance(answer, run.NoAnswer) or (answer.get("platform") or {}).get("real", False)
     return Prediction(service, release.shown, answer, judge(answer, described), assumed=not seen)
 
 
@@ -160,7 +160,7 @@ def unread(found: Prediction, profile: Profile, *, known: bool = False) -> dict[
 
     ``known``: only those that other modules of the release read.
     """
-    if isinstance(found.answer, run.Failure):
+    if isinstance(found.answer, run.NoAnswer):
         return {}
     values = compose_env(profile, found.service)
     release, places, told = found.answer.get("vllm") or {}, places_of_variables(profile, found.service), {}
@@ -181,13 +181,13 @@ def unread(found: Prediction, profile: Profile, *, known: bool = False) -> dict[
 # Before a service is started
 
 
-def ask_release(here: Deployment, service: str) -> list[str]:
+def ask_release(deployment: Deployment, service: str) -> list[str]:
     """Notes before a service starts. PreflightError if the release refuses its settings."""
-    profile = here.profile
+    profile = deployment.profile
     if profile.gpu is GpuMode.NONE or service not in servers(profile):
         return []
     try:
-        release = release_in_engine(here, service, fresh=True)
+        release = release_in_engine(deployment, service, fresh=True)
         found = predict(profile, service, release, target(profile), pretend=False)
     except EnvgenError as problem:
         return [f"the release could not be asked what it would choose: {str(problem).splitlines()[0]}"]
@@ -203,14 +203,14 @@ def ask_release(here: Deployment, service: str) -> list[str]:
             for one in judged.refusals
         )
         raise PreflightError(service, tuple(refused))
-    if isinstance(found.answer, run.Failure):
+    if isinstance(found.answer, run.NoAnswer):
         return [f"the release could not be asked what it would choose: {found.answer}"]
     gpu = found.gpu or target(profile)
     assumed = " (assumed: cuda.arch_list)" if found.assumed else ""
     notes = [f"this release would choose on {gpu.name}{assumed}: {found.chosen}"] if found.chosen else []
     if found.memory is not None:
         notes.append(f"memory: {'; '.join(found.memory.lines())}")
-        if gpu.unified and here.engine.info().local and profile.services[service].needs_memory is None:
+        if gpu.unified and deployment.engine.info().local and profile.services[service].needs_memory is None:
             free = mem_available(meminfo())
             notes += filter(None, [found.memory.short(free)] if free is not None else [])
     notes += [f"{key} has no effect: {why}" for key, why in unread(found, profile).items()]
@@ -238,7 +238,7 @@ def contradicted(judged: Judgement) -> list[str]:
 # In doctor's words
 
 
-def examine(here: Deployment, context: Context) -> list[Finding]:
+def examine(deployment: Deployment, context: Context) -> list[Finding]:
     """What `doctor --deep` reports of each server: each refusal and each contradiction is a finding."""
     profile, found = context.profile, list[Finding]()
     if profile.gpu is GpuMode.NONE:
@@ -246,7 +246,7 @@ def examine(here: Deployment, context: Context) -> list[Finding]:
     names = servers(profile)
     for name in [context.service] if context.service in names else names:
         try:
-            release = release_in_engine(here, name)
+            release = release_in_engine(deployment, name)
             found += findings(predict(profile, name, release, target(profile), pretend=False), context)
         except EnvgenError as problem:
             found.append(_not_asked(name, str(problem).splitlines()[0], context))

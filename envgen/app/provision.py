@@ -23,7 +23,7 @@ from envgen.app import weights
 from envgen.app.session import Session
 from envgen.deployment import Deployment
 from envgen.engine import buildx
-from envgen.engine.buildx import Options, Step
+from envgen.engine.buildx import BuildStep, Options
 from envgen.engine.process import in_background
 from envgen.errors import EngineError, EnvgenError, NotFoundError
 from envgen.files import state_dir
@@ -239,7 +239,7 @@ class Fetching:
 class Steps(Protocol):
     """What a command shows of a build."""
 
-    def step(self, step: Step) -> None:
+    def step(self, step: BuildStep) -> None:
         """A step began, wrote something or ended."""
 
     def tick(self) -> None:
@@ -308,7 +308,7 @@ def _fetcher(job: builds.Job, options: Options) -> str:
         return ""
     progress(f"preparing the download of weights: the stage {BASE_STAGE}")
     first = replace(job, target=BASE_STAGE)
-    _ = job.here.workspace
+    _ = job.deployment.workspace
     result = buildx.build(replace(builds.request_of(first, options), tags=(first.image,)))
     return first.image if result.ok else ""  # the build itself says why
 

@@ -114,9 +114,9 @@ def _overlays(
         if profile.name not in foreign:
             overlay = re.compile(f"{re.escape(profile.compose_name)}-env-[0-9a-f]{{12}}")
             volumes = engine.volumes(project=profile.compose_name)
-            here = _at(engine, project, profile)
+            deployment = _at(engine, project, profile)
             stale = [volume for volume in volumes if volume not in kept and overlay.fullmatch(volume)]
-            stale = [volume for volume in stale if here.volume_elsewhere(volume) is None]
+            stale = [volume for volume in stale if deployment.volume_elsewhere(volume) is None]
             sizes = engine.volume_sizes() if stale else {}
             why = f"stale editable installs of profile {profile.name}"
             for volume in stale:
@@ -139,7 +139,7 @@ def _caches(
             if left := space.leftovers(cache):
                 yield Item("stage", *left[:2], "of an interrupted clear", left[2])
         volumes = engine.volumes(project=profile.compose_name)
-        owned = {volume for volume in volumes if cache.here.volume_elsewhere(volume) is None}
+        owned = {volume for volume in volumes if cache.deployment.volume_elsewhere(volume) is None}
         with contextlib.suppress(EngineError):
             for one in space.spaces(cache):
                 unused = time.time() - one.used

@@ -19,7 +19,7 @@ from envgen.doctor.nodes import content
 from envgen.engine import process
 from envgen.engine.client import Engine
 from envgen.engine.endpoint import SshAddress
-from envgen.engine.values import Image, Mount
+from envgen.engine.values import ContainerMount, Image
 from envgen.errors import EngineError, RefusedError
 from envgen.jitcache.place import COMPILED
 from envgen.profile.model import Profile, Service
@@ -61,12 +61,12 @@ class Pushed:
 
 
 @dataclass(frozen=True)
-class Folder:
+class Copied:
     """A folder or volume to copy. ``mirror``: delete what the first machine doesn't have."""
 
     what: str
-    source: Mount
-    target: Mount
+    source: ContainerMount
+    target: ContainerMount
     mirror: bool = False
     idle: bool = False  # only while no service runs
 
@@ -100,12 +100,12 @@ def push(session: Session, wanted: str | None, *, kinds: Collection[str], dry_ru
 
     EngineError, RefusedError: the first machine does not answer, or has no image.
     """
-    here = session.deployment()
-    profile = here.profile
+    deployment = session.deployment()
+    profile = deployment.profile
     _, service, cluster = nodes.choose(profile, wanted)
     first, *others = cluster.nodes
     name = profile.image_name
-    source = here.on(first)
+    source = deployment.on(first)
     image = source.image
     if image is None:
         raise RefusedError(f"{first} has no image {name}", hint=f"envgen build {profile.chosen}")
@@ -113,7 +113,7 @@ def push(session: Session, wanted: str | None, *, kinds: Collection[str], dry_ru
     for node in others:
         what = f"image {name}"
         try:
-            target = here.on(node).knowing(lock=source.lock)
+            target = deployment.on(node).knowing(lock=source.lock)
             if "image" in kinds:
                 found.append(push_image(source, target, image, name, dry_run))
             for folder in _folders(service, source, target, kinds):
@@ -148,29 +148,29 @@ def push_image(source: Deployment, target: Deployment, image: Image, name: str, 
     return Pushed(what, node, "sent", "", meter.bytes, meter.seconds)
 
 
-def _folders(service: Service, source: Deployment, target: Deployment, kinds: Collection[str]) -> Iterator[Folder]:
+def _folders(service: Service, source: Deployment, target: Deployment, kinds: Collection[str]) -> Iterator[Copied]:
     """The folders and volumes of a service: checkouts and their overlay, weights, caches of compiled kernels."""
     if "sources" in kinds:
-        profile, here = source.profile, names.compose_environment(source.profile, source.root)
+        profile, deployment = source.profile, names.compose_environment(source.profile, source.root)
         for name, one in profile.mounted_sources.items():
             if one.origin.checkout is not None:
-                mount = Mount(here[names.checkout_variable(name)], FOLDER)
-                yield Folder(f"checkout {name}", mount, mount, mirror=True)
-        overlay = Mount(names.overlay_volume(profile), FOLDER, "volume")
+                mount = ContainerMount(deployment[names.checkout_variable(name)], FOLDER)
+                yield Copied(f"checkout {name}", mount, mount, mirror=True)
+        overlay = ContainerMount(names.overlay_volume(profile), FOLDER, "volume")
         if profile.mounted_sources and source.engine.volume(overlay.source) is not None:
-            yield Folder("overlay", overlay, overlay, mirror=True, idle=True)
+            yield Copied("overlay", overlay, overlay, mirror=True, idle=True)
     if "model" in kinds:
         for mine, theirs in zip(*(_weights(end, service) for end in (source, target)), strict=True):
-            yield Folder("model", mine, theirs)
+            yield Copied("model", mine, theirs)
     if "caches" in kinds:
         for name in [name for name in source.caches if name in COMPILED]:
             mine, theirs = source.caches[name], target.caches[name]
             there = Path(mine.source).is_dir() if mine.kind == "bind" else source.engine.volume(mine.source)
             if there:
-                yield Folder(f"cache {name}", mine, theirs, idle=True)
+                yield Copied(f"cache {name}", mine, theirs, idle=True)
 
 
-def _weights(end: Deployment, service: Service) -> list[Mount]:
+def _weights(end: Deployment, service: Service) -> list[ContainerMount]:
     """Where a machine has the weights: a whole volume, the folders of model and draft in the cache, or one folder."""
     mounts, model = nodes.weights_of(end, service)
     if not mounts or model is None:
@@ -179,11 +179,13 @@ def _weights(end: Deployment, service: Service) -> list[Mount]:
     if mount.kind != "bind":
         return [replace(mount, target=FOLDER)]
     if "repo" not in model:
-        return [Mount(mount.source + model["folder"].removeprefix(nodes.MODEL_HOME), FOLDER)]
-    return [Mount(f"{mount.source}/hub/models--{one.repo.replace('/', '--')}", FOLDER) for one in service.models]
+        return [ContainerMount(mount.source + model["folder"].removeprefix(nodes.MODEL_HOME), FOLDER)]
+    return [
+        ContainerMount(f"{mount.source}/hub/models--{one.repo.replace('/', '--')}", FOLDER) for one in service.models
+    ]
 
 
-def push_folder(folder: Folder, source: Deployment, target: Deployment, dry_run: bool) -> Pushed:
+def push_folder(folder: Copied, source: Deployment, target: Deployment, dry_run: bool) -> Pushed:
     """Send what ``target`` lacks of a folder or volume. EngineError, RefusedError."""
     if folder.idle:
         for end in (source, target):
@@ -198,7 +200,7 @@ def push_folder(folder: Folder, source: Deployment, target: Deployment, dry_run:
 # --- volumes ----------------------------------------------------------------------------------------------------------
 
 
-def _volume(folder: Folder, source: Deployment, target: Deployment, dry_run: bool) -> Pushed:
+def _volume(folder: Copied, source: Deployment, target: Deployment, dry_run: bool) -> Pushed:
     """Copy a volume by tar in a container of the image at each end."""
     profile, name, what, node = target.profile, folder.source.source, folder.what, target.node
     there, image = target.engine.volume(name) is not None, target.engine.image(profile.image_name)
@@ -222,7 +224,7 @@ def _volume(folder: Folder, source: Deployment, target: Deployment, dry_run: boo
 
 def _listed(engine: Engine, profile: Profile, volume: str) -> bytes:
     """A digest of the names, sizes and times of all files in a volume."""
-    mount = Mount(volume, FOLDER, "volume", read_only=True)
+    mount = ContainerMount(volume, FOLDER, "volume", read_only=True)
     done = engine.run_once(profile.image_name, ["sh", "-c", LISTED], mounts=[mount], user="0:0", timeout=600)
     if done.code:
         raise EngineError(f"can't list the files of {volume}: {visible(done.stderr.decode(errors='replace'))}")
@@ -232,7 +234,7 @@ def _listed(engine: Engine, profile: Profile, volume: str) -> bytes:
 # --- folders ----------------------------------------------------------------------------------------------------------
 
 
-def _rsync(folder: Folder, source: Deployment, target: Deployment, dry_run: bool) -> Pushed:
+def _rsync(folder: Copied, source: Deployment, target: Deployment, dry_run: bool) -> Pushed:
     """Copy a folder by rsync over the ssh address of the machine's Docker context."""
     what, node = folder.what, target.node
     if not source.engine.endpoint.local:

@@ -168,7 +168,7 @@ def add(session: Session, recipe: Recipe, name: str = "", extends: str = "") -> 
     machines = list(parent.nodes)
     text = profile_text(recipe, name, parent, service, loaded.trees[parent.name], machines, indent_of(before))
     after = added(before, text)
-    _must_load(path.name, after, name)
+    _validate(path.name, after, name)
     return Added(path, before, after, name, left_of(recipe, parent, machines))
 
 
@@ -181,7 +181,7 @@ def _parent(profiles: Mapping[str, Profile], wanted: str) -> Profile:
     return profiles[chosen]
 
 
-def _must_load(label: str, text: str, name: str) -> None:
+def _validate(label: str, text: str, name: str) -> None:
     """Load the new project file. ProjectError, RefusedError if that fails."""
     with files.Scratch("recipe") as scratch:
         file = Path(scratch, label)

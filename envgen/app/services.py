@@ -41,7 +41,7 @@ from envgen.serve.differences import differences, keep_moment, missing_here, rec
 from envgen.serve.edits import edits_by_diff, edits_inside
 from envgen.serve.launch import Launcher, Started, what_next
 from envgen.serve.preflight import PreflightError
-from envgen.serve.readiness import Answer
+from envgen.serve.readiness import Readiness
 from envgen.serve.wait import Awaited
 from envgen.text import progress
 
@@ -49,11 +49,11 @@ T = TypeVar("T")
 Agree = Callable[[str], bool]  # asks the user a yes-or-no question; False without a terminal
 
 
-def _there(here: Deployment, service: str) -> Container:
+def _there(deployment: Deployment, service: str) -> Container:
     """The container of a service, running or not. NotFoundError with the command that creates it."""
-    profile = here.profile
-    here.require_name()
-    found = here.engine.containers(profile.compose_name, service, all=True)
+    profile = deployment.profile
+    deployment.require_name()
+    found = deployment.engine.containers(profile.compose_name, service, all=True)
     if not found:
         up = f"envgen up {service} {profile.chosen_variant}"
         raise NotFoundError(f"{service} has no container to start", hint=up)
@@ -65,53 +65,53 @@ def again(verb: str, session: Session, service: str, timeout: int | None) -> tup
 
     On several machines, a restart stops all ranks before it starts the first.
     """
-    here = place_of(session.deployment(), service, None)
-    container = _there(here, service)
+    deployment = place_of(session.deployment(), service, None)
+    container = _there(deployment, service)
     if verb == "start":
         _not_paused(container)
-    varied = with_running_variant(session, service, lambda: here.engine, stopped=True)
-    if here.node:  # `up` keeps existing containers and starts them
+    varied = with_running_variant(session, service, lambda: deployment.engine, stopped=True)
+    if deployment.node:  # `up` keeps existing containers and starts them
         checked = predicted(check(varied.deployment(), service))
-        return checked.here.profile, start(checked, _never, timeout=timeout, again=verb == "restart")
+        return checked.deployment.profile, start(checked, _decline, timeout=timeout, again=verb == "restart")
     if varied is not session:  # when it is ready depends on the variant that it was started with
-        here = rendered(varied.deployment())
-    profile = here.profile
-    preflight.check_again(here, container)  # before a running one is stopped
-    _tell_edits(here, service, [container])
+        deployment = rendered(varied.deployment())
+    profile = deployment.profile
+    preflight.check_again(deployment, container)  # before a running one is stopped
+    _tell_edits(deployment, service, [container])
     progress(f"  {verb}ing {container.name}")
-    done = here.compose.run(verb, service, check=False)
+    done = deployment.compose.run(verb, service, check=False)
     if done.code:
         lines = done.stderr.decode(errors="replace").strip().splitlines()
-        if refused := preflight.changed_meanwhile(here, service, lines):
+        if refused := preflight.changed_meanwhile(deployment, service, lines):
             raise refused
         hint, reason = f"envgen up {service} {profile.chosen_variant}", "".join(lines[-1:])
         if preflight.network_gone(lines):
             reason = "its container belongs to a network that was removed (by `docker network prune`?)"
             hint = f"to create the container anew: {hint}"
         raise ServiceError(f"{service} was not started: {reason}", hint=hint)
-    launcher = Launcher(here, service, progress, bundle_writer((here,), service))
-    with _old_container(here, service, container):
+    launcher = Launcher(deployment, service, progress, bundle_writer((deployment,), service))
+    with _old_container(deployment, service, container):
         return profile, launcher.await_ready(container, timeout)
 
 
-def _tell_edits(here: Deployment, service: str, kept: Sequence[Container]) -> None:
+def _tell_edits(deployment: Deployment, service: str, kept: Sequence[Container]) -> None:
     """Print which files of packages were changed in a running container that is kept."""
-    for edits in (edits_inside(here.engine, one, collect.program(here.profile)) for one in kept):
+    for edits in (edits_inside(deployment.engine, one, collect.program(deployment.profile)) for one in kept):
         if edits.count:
-            anew = f"envgen up {service} {here.profile.chosen_variant} --recreate"
+            anew = f"envgen up {service} {deployment.profile.chosen_variant} --recreate"
             progress(f"  note: {edits.were_changed} of {service}, and stay so: {edits}; a new container: {anew}")
 
 
 @contextlib.contextmanager
-def _old_container(here: Deployment, service: str, kept: Container) -> Iterator[None]:
+def _old_container(deployment: Deployment, service: str, kept: Container) -> Iterator[None]:
     """Where an older container does not start: add what was changed in its files, and the command for a new one."""
     try:
         yield
     except ServiceError as failed:
         progress("  comparing the container's packages with its image")
-        edits = edits_by_diff(here.engine, kept)
+        edits = edits_by_diff(deployment.engine, kept)
         if edits.count:
-            anew = f"envgen up {service} {here.profile.chosen_variant} --recreate"
+            anew = f"envgen up {service} {deployment.profile.chosen_variant} --recreate"
             changed = Problem(f"{edits.were_changed}: {edits}", hint=f"{anew}  (a new container, as the image has it)")
             failed.problems = (*failed.problems, changed)
         raise
@@ -123,18 +123,18 @@ def _not_paused(container: Container) -> None:
         raise RefusedError(f"{container.service} is paused", hint=f"docker unpause {container.name}")
 
 
-def _never(_question: str) -> bool:
+def _decline(_question: str) -> bool:
     return False
 
 
-def halt(here: Deployment, names: Sequence[str]) -> list[str]:
+def halt(deployment: Deployment, names: Sequence[str]) -> list[str]:
     """Stop the running containers of ``names`` (default: all); keep them for `start`. Returns their names."""
-    here.require_name()
-    found = here.containers(names, all=False)
+    deployment.require_name()
+    found = deployment.containers(names, all=False)
     for one in found:
-        progress(f"  stopping {here.named(one.name)}")
+        progress(f"  stopping {deployment.named(one.name)}")
     if found:
-        here.compose.run("--profile", "*", "stop", *names)
+        deployment.compose.run("--profile", "*", "stop", *names)
     return [one.name for one in found]
 
 
@@ -150,27 +150,27 @@ class Removed:
 _ASKING = threading.Lock()  # several machines are cleaned up at once, and the terminal is one
 
 
-def remove(here: Deployment, names: Sequence[str], *, volumes: bool, dry_run: bool, agree: Agree) -> Removed:
+def remove(deployment: Deployment, names: Sequence[str], *, volumes: bool, dry_run: bool, agree: Agree) -> Removed:
     """Stop and remove the containers of ``names`` (default: everything of the profile).
 
     ``volumes``: its volumes, too. ``agree`` is asked about those that another project folder created.
     """
-    engine, compose = here.engine, here.compose
-    here.require_name()
-    found = tuple(sorted(one.name for one in here.containers(names, all=True)))
+    engine, compose = deployment.engine, deployment.compose
+    deployment.require_name()
+    found = tuple(sorted(one.name for one in deployment.containers(names, all=True)))
     known = (compose.config().get("volumes") or {}) if volumes else {}
     there = [str(one.get("name", key)) for key, one in known.items() if not one.get("external")]
     doomed = sorted(name for name in there if engine.volume(name) is not None)
-    kept = {name: folder for name in doomed if (folder := here.volume_elsewhere(name))}
+    kept = {name: folder for name in doomed if (folder := deployment.volume_elsewhere(name))}
     if kept and not dry_run:
-        owners = [f"  volume {here.named(name)} was created by {folder}" for name, folder in kept.items()]
+        owners = [f"  volume {deployment.named(name)} was created by {folder}" for name, folder in kept.items()]
         with _ASKING:
             kept = {} if agree("\n".join([*owners, "Delete these, too?"])) else kept
     removed = Removed(found, tuple(name for name in doomed if name not in kept), kept)
     if dry_run:
         return removed
     for name in found:
-        progress(f"  stopping and removing {here.named(name)}")
+        progress(f"  stopping and removing {deployment.named(name)}")
     if not names:
         compose.run("--profile", "*", "down", "--remove-orphans", *(["--volumes"] if volumes and not kept else []))
         for name in removed.volumes if kept else ():
@@ -180,16 +180,16 @@ def remove(here: Deployment, names: Sequence[str], *, volumes: bool, dry_run: bo
     return removed
 
 
-def one_off(here: Deployment, service: str, argv: Sequence[str], options: Sequence[str], *, tty: bool) -> int:
+def one_off(deployment: Deployment, service: str, argv: Sequence[str], options: Sequence[str], *, tty: bool) -> int:
     """Run a command in a new container with the image, mounts and environment of a service. Returns its exit code.
 
     The container is removed afterwards, however the command ends.
     """
-    here = place_of(here, service, None)
-    here.require_name()
-    preflight.check_once(here, service)
-    compose = here.to_start(service).compose
-    preflight.prepare(here, service)
+    deployment = place_of(deployment, service, None)
+    deployment.require_name()
+    preflight.check_once(deployment, service)
+    compose = deployment.to_start(service).compose
+    preflight.prepare(deployment, service)
     terminal = () if tty and sys.stdin.isatty() and sys.stdout.isatty() else ("-T",)
     return compose.interactive("--progress=quiet", "run", "--rm", "--no-deps", *terminal, *options, service, *argv)
 
@@ -212,7 +212,7 @@ class Checked:
     ``notes``: for the user; they stop nothing.
     """
 
-    here: Deployment
+    deployment: Deployment
     service: str
     found: preflight.Preflight
     differing: tuple[str, ...] = ()
@@ -222,7 +222,7 @@ class Checked:
     @property
     def places(self) -> tuple[Deployment, ...]:
         """Where it starts, the head first."""
-        return self.ranks or (self.here,)
+        return self.ranks or (self.deployment,)
 
     @property
     def group(self) -> Group:
@@ -230,42 +230,42 @@ class Checked:
         return Group(self.ranks, self.service)
 
 
-def check(here: Deployment, service: str) -> Checked:
+def check(deployment: Deployment, service: str) -> Checked:
     """Check everything that a start needs. PreflightError with every problem."""
-    known_service(here.profile, service)
+    known_service(deployment.profile, service)
     require_plugin("compose")
-    if here.profile.services[service].cluster is not None:
-        return _check_shared(here, service)
-    rendered(here).require_name()
-    found = preflight.check(here, service, partial(weights.preflight, here, service))
+    if deployment.profile.services[service].cluster is not None:
+        return _check_shared(deployment, service)
+    rendered(deployment).require_name()
+    found = preflight.check(deployment, service, partial(weights.preflight, deployment, service))
     if not found.running:
-        return Checked(here, service, found, notes=notes_on(here, service, found))
+        return Checked(deployment, service, found, notes=notes_on(deployment, service, found))
     _not_paused(found.running)
-    for name in missing_here(here, found.running):
+    for name in missing_here(deployment, found.running):
         progress(f"  note: {name} is not set in this terminal; {service} keeps the value it was started with")
-    kept = keep_moment(here, found.running)
+    kept = keep_moment(deployment, found.running)
     return Checked(
         kept, service, found, differences(kept, service, found.running), notes=notes_on(kept, service, found)
     )
 
 
-def notes_on(here: Deployment, service: str, found: preflight.Preflight) -> tuple[str, ...]:
+def notes_on(deployment: Deployment, service: str, found: preflight.Preflight) -> tuple[str, ...]:
     """Notes for the user that stop nothing."""
-    profile, notes = here.profile, list[str]()
-    for source, lacks in lacking(profile, here.root).items():
+    profile, notes = deployment.profile, list[str]()
+    for source, lacks in lacking(profile, deployment.root).items():
         apply = f"envgen patch apply {source} --checkout {profile.sources[source].origin.checkout}"
         notes.append(f"the checkout of {source} lacks {', '.join(lacks)}: {apply}")
     notes += found.notes
-    unset = [name for name in profile.secrets if name not in here.shell]
+    unset = [name for name in profile.secrets if name not in deployment.shell]
     if unset and not found.running:
         notes.append(f"not set in this terminal or in .env: {', '.join(unset)}")
     return tuple(notes)
 
 
-def _check_shared(here: Deployment, service: str) -> Checked:
+def _check_shared(deployment: Deployment, service: str) -> Checked:
     """``check`` for a service on several machines."""
-    profile = here.profile
-    found = places(here, (service,))
+    profile = deployment.profile
+    found = places(deployment, (service,))
     for rank in found.found:
         try:
             rank.require_name()
@@ -279,7 +279,7 @@ def _check_shared(here: Deployment, service: str) -> Checked:
         ranks.append(rank.to_start(service))
         running += [(ranks[-1], one) for one in there]
     if not running:
-        problems += nodes.problems(here, service)
+        problems += nodes.problems(deployment, service)
     elif len(running) < len(ranks) + len(found.lost):
         message = f"it runs on {', '.join(rank.node for rank, _ in running)} alone"
         problems.append(Problem(message, hint=f"envgen down {service} {profile.chosen}"))
@@ -294,7 +294,7 @@ def _check_shared(here: Deployment, service: str) -> Checked:
 
 
 @dataclass(frozen=True)
-class Starting:
+class ServiceStart:
     """A service that is starting. ``future``: the waiting; ``finish`` returns how it ended, or raises."""
 
     checked: Checked
@@ -311,16 +311,16 @@ def start(checked: Checked, agree: Agree, **how: Any) -> Started:
 def begin(
     checked: Checked, agree: Agree, *, wait: bool = True, recreate: bool = False, timeout: int | None = None,
     again: bool = False,
-) -> Starting:  # fmt: skip
+) -> ServiceStart:  # fmt: skip
     """Start ``checked`` without waiting. ``agree`` is asked before a running container is replaced.
 
     ``again``: a service on several machines is stopped first.
     """
-    here, service, found = checked.here, checked.service, checked.found
-    profile = here.profile
+    deployment, service, found = checked.deployment, checked.service, checked.found
+    profile = deployment.profile
     named = f"{profile.name}, variant {profile.variant}" if profile.variant else profile.name
     progress(f"up {service}: profile {named}, image {profile.image_name}, gpu {found.gpu.value}")
-    for note in filter(None, (grants.note(here, service), *checked.notes)):
+    for note in filter(None, (grants.note(deployment, service), *checked.notes)):
         progress(f"  note: {note}")
     if found.running and checked.differing and not recreate and not again:
         _may_replace(profile, service, found.running, checked.differing, agree)
@@ -333,15 +333,15 @@ def begin(
     if found.running and (again or checked.differing or recreate):
         _end_all(checked)
     started = checked.group.start(wait_for_it=wait, timeout=timeout)
-    return Starting(checked, _done(started), lambda: started)
+    return ServiceStart(checked, _done(started), lambda: started)
 
 
-def _begin_here(checked: Checked, wait: bool, timeout: int | None, recreate: bool) -> Starting:
+def _begin_here(checked: Checked, wait: bool, timeout: int | None, recreate: bool) -> ServiceStart:
     """Start it on this engine; wait in the background."""
-    here, service = checked.here, checked.service
+    deployment, service = checked.deployment, checked.service
     if checked.found.running and not (recreate or checked.differing):
-        _tell_edits(here, service, [checked.found.running])
-    launcher = Launcher(here, service, progress, bundle_writer((here,), service), recreate=recreate)
+        _tell_edits(deployment, service, [checked.found.running])
+    launcher = Launcher(deployment, service, progress, bundle_writer((deployment,), service), recreate=recreate)
     try:
         begun = launcher.begin()
     except KeyboardInterrupt:
@@ -351,12 +351,12 @@ def _begin_here(checked: Checked, wait: bool, timeout: int | None, recreate: boo
     is_old = not begun.created
 
     def finish() -> Started:
-        with _old_container(here, service, begun.container) if is_old else contextlib.nullcontext():
+        with _old_container(deployment, service, begun.container) if is_old else contextlib.nullcontext():
             return launcher.finish(begun, future.result)
 
-    ready = _done(Awaited(Answer(True)))
+    ready = _done(Awaited(Readiness(True)))
     future = in_background(lambda: launcher.wait(begun.container.id, timeout)) if wait else ready
-    return Starting(checked, future, finish)
+    return ServiceStart(checked, future, finish)
 
 
 def _done(value: T) -> Future[T]:
@@ -367,7 +367,7 @@ def _done(value: T) -> Future[T]:
 
 def _left(checked: Checked) -> None:
     """Print that the service keeps starting, and the commands for it."""
-    again = what_next(checked.here.profile, checked.service)
+    again = what_next(checked.deployment.profile, checked.service)
     progress(f"\nstopped waiting; {checked.service} keeps starting: {again}")
 
 
@@ -375,30 +375,32 @@ def _end_all(checked: Checked) -> None:
     """Stop a service on all machines, and check what could not be checked while it ran."""
     progress(f"  stopping {checked.service} on {', '.join(one.node for one in checked.ranks)}")
     problems = [Problem(line) for line in checked.group.take_down()]
-    if problems := problems or nodes.problems(checked.here, checked.service):
+    if problems := problems or nodes.problems(checked.deployment, checked.service):
         raise PreflightError(checked.service, tuple(problems))
 
 
-def check_all(here: Deployment, names: Sequence[str], *, predict: bool = True) -> tuple[Checked, ...]:
+def check_all(deployment: Deployment, names: Sequence[str], *, predict: bool = True) -> tuple[Checked, ...]:
     """Check the services ``names`` (default: all). PreflightError with the problems of all of them.
 
     ``predict``: if all pass, ask the vLLM of each what it would choose, which takes seconds.
     """
-    names = tuple(dict.fromkeys(names)) or tuple(here.profile.services)
+    names = tuple(dict.fromkeys(names)) or tuple(deployment.profile.services)
     if not names:
-        main_service(here.profile)
+        main_service(deployment.profile)
     for name in names:  # before any is looked at
-        known_service(here.profile, name)
-    passed = _all_of({name: partial(check, here, name) for name in names})
-    _check_memory(here, passed)
+        known_service(deployment.profile, name)
+    passed = _all_of({name: partial(check, deployment, name) for name in names})
+    _check_memory(deployment, passed)
     return _all_of({one.service: partial(predicted, one) for one in passed}) if predict else passed
 
 
-def _check_memory(here: Deployment, passed: Sequence[Checked]) -> None:
+def _check_memory(deployment: Deployment, passed: Sequence[Checked]) -> None:
     """PreflightError if each of the services that start would fit into the memory, but not all of them."""
     starting = [one for one in passed if not one.found.running and not one.ranks]
-    needs = {one.service: need.bytes for one in starting if (need := here.profile.services[one.service].needs_memory)}
-    if len(needs) < 2 or not here.engine.info().local:
+    needs = {
+        one.service: need.bytes for one in starting if (need := deployment.profile.services[one.service].needs_memory)
+    }
+    if len(needs) < 2 or not deployment.engine.info().local:
         return
     problems, _ = preflight.check_memory(sum(needs.values()), unified=False)
     if problems:
@@ -410,7 +412,7 @@ def predicted(checked: Checked) -> Checked:
     """``checked`` with notes on what its vLLM would choose. PreflightError if vLLM refuses the settings."""
     if checked.found.running and not checked.differing:
         return checked
-    return replace(checked, notes=(*checked.notes, *ask_release(checked.here, checked.service)))
+    return replace(checked, notes=(*checked.notes, *ask_release(checked.deployment, checked.service)))
 
 
 def _all_of(asked: Mapping[str, Callable[[], Checked]]) -> tuple[Checked, ...]:
@@ -443,9 +445,9 @@ def start_all(checked: Sequence[Checked], agree: Agree, **how: Any) -> Iterator[
     failed.
     """
     failed: dict[str, EnvgenError] = {}
-    waiting: list[Starting] = []
+    waiting: list[ServiceStart] = []
 
-    def ready(among: Sequence[Starting]) -> Iterator[tuple[Checked, Started]]:
+    def ready(among: Sequence[ServiceStart]) -> Iterator[tuple[Checked, Started]]:
         """Wait for at least one of ``among``; yield those that are done."""
         futures.wait([one.future for one in among], return_when=futures.FIRST_COMPLETED)
         for one in [one for one in among if one.future.done()]:
@@ -483,7 +485,7 @@ def start_all(checked: Sequence[Checked], agree: Agree, **how: Any) -> Iterator[
 
 def loads_model(one: Checked) -> bool:
     """Whether it puts a model on a GPU."""
-    service = one.here.profile.services[one.service]
+    service = one.deployment.profile.services[one.service]
     return one.found.gpu is not GpuMode.NONE and service.gpu != () and (service.is_vllm or service.ready is not None)
 
 

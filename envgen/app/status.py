@@ -19,7 +19,7 @@ from envgen.bench.record import runs, utc
 from envgen.deployment import Deployment
 from envgen.engine.git import WorkTree
 from envgen.engine.process import in_background
-from envgen.engine.session import hurried
+from envgen.engine.session import time_budget
 from envgen.engine.values import Container
 from envgen.errors import EngineError, EnvgenError
 from envgen.files import state_dir
@@ -37,7 +37,7 @@ SIZES = 1.5  # of them, to wait for the sizes of volumes: the engine reads every
 _TAIL = 4096
 
 
-@hurried(PATIENCE)
+@time_budget(PATIENCE)
 def look(session: Session) -> dict[str, Any]:
     """The state of the session's profile as JSON. What does not answer in time is left out."""
     deadline = time.monotonic() + PATIENCE
@@ -65,8 +65,10 @@ def look(session: Session) -> dict[str, Any]:
         ]  # fmt: skip
         differ = changed(lambda: rendered(session.deployment()), [one for node, one in there if not node])
         ended = {
-            node: last_ends(here.engine, [one for at, one in there if at == node and one.service in profile.services])
-            for node, here in reached.items()
+            node: last_ends(
+                deployment.engine, [one for at, one in there if at == node and one.service in profile.services]
+            )
+            for node, deployment in reached.items()
         }
         found["containers"] = [
             as_data(one, first.digest, differ.get(one.id), node, ended[node].get(one.id)) for node, one in there
@@ -105,17 +107,17 @@ def _differences(session: Session, found: list[Container]) -> Mapping[str, list[
     """Container -> what `up` would change, with both values."""
     changes: dict[str, list[str]] = {}
     for one in found:
-        here, old = rendered(session.deployment()), one.labels.get(VARIANT_LABEL, "")
+        deployment, old = rendered(session.deployment()), one.labels.get(VARIANT_LABEL, "")
         lines = [f"variant: {old or 'none'} → {session.variant or 'none'}"] if old != session.variant else []
         with contextlib.suppress(EnvgenError):  # Compose did not answer in time
-            lines += differences(keep_moment(here, one), one.service, one)
+            lines += differences(keep_moment(deployment, one), one.service, one)
         changes[one.name] = lines
     return changes
 
 
 def _folders(profile: Profile, root: Path) -> dict[str, Path]:
-    here = compose_environment(profile, root)
-    return {name: Path(here[checkout_variable(name)]) for name in profile.mounted_sources}
+    deployment = compose_environment(profile, root)
+    return {name: Path(deployment[checkout_variable(name)]) for name in profile.mounted_sources}
 
 
 def checkout(folder: Path) -> Mapping[str, Any]:
@@ -142,19 +144,21 @@ def _in_time(answer: Future[Mapping[str, Any]], deadline: float) -> Mapping[str,
     return answer.result()
 
 
-def _image(here: Deployment) -> Mapping[str, Any]:
-    image = here.image
-    state = "missing" if image is None else "current" if image.labels.get(RENDER_LABEL) == here.digest else "older"
+def _image(deployment: Deployment) -> Mapping[str, Any]:
+    image = deployment.image
+    state = (
+        "missing" if image is None else "current" if image.labels.get(RENDER_LABEL) == deployment.digest else "older"
+    )
     id_, created = (image.id, image.tagged or image.created) if image else (None, None)
-    why = [asdict(one) | {"text": str(one)} for one in here.outdated]
-    return {"name": here.profile.image_name, "id": id_, "created": created, "state": state, "changed": why}
+    why = [asdict(one) | {"text": str(one)} for one in deployment.outdated]
+    return {"name": deployment.profile.image_name, "id": id_, "created": created, "state": state, "changed": why}
 
 
-def _caches(here: Deployment, sizes: Future[Mapping[str, int]]) -> list[Mapping[str, Any]]:
-    known = sizes.result() if here.caches and wait([sizes], SIZES).done and sizes.exception() is None else {}
+def _caches(deployment: Deployment, sizes: Future[Mapping[str, int]]) -> list[Mapping[str, Any]]:
+    known = sizes.result() if deployment.caches and wait([sizes], SIZES).done and sizes.exception() is None else {}
     return [
         {"source": one.source, "target": one.target, "kind": one.kind, "bytes": known.get(one.source)}
-        for one in here.caches.values()
+        for one in deployment.caches.values()
         if one.kind == "volume" or Path(one.source).is_dir()
     ]
 

@@ -27,11 +27,11 @@ class Stay:
     """Watches the container of a service that runs. Time comes from ``now`` and ``sleep``, in seconds."""
 
     def __init__(
-        self, here: Deployment, service: str, container: Container, *, connect: Callable[[], Engine] = connect,
+        self, deployment: Deployment, service: str, container: Container, *, connect: Callable[[], Engine] = connect,
         now: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
     ) -> None:  # fmt: skip
-        self._here, self._service, self._container = here, service, container
-        self._engine, self._connect, self._now, self._sleep = here.engine, connect, now, sleep
+        self._here, self._service, self._container = deployment, service, container
+        self._engine, self._connect, self._now, self._sleep = deployment.engine, connect, now, sleep
         self._restarts = container.restarts
 
     def watch(self) -> None:
@@ -105,10 +105,10 @@ class Stay:
         self._restarts = container.restarts
 
     def _failed(self, failure: StartFailure) -> ServiceError:
-        here = self._here.knowing(engine=self._engine)
-        launcher = Launcher(here, self._service, progress, bundle_writer((here,), self._service))
+        deployment = self._here.knowing(engine=self._engine)
+        launcher = Launcher(deployment, self._service, progress, bundle_writer((deployment,), self._service))
         launcher.verdict = "has ended"
-        launcher.default_hint = f"envgen up {self._service} {here.profile.chosen_variant}"
+        launcher.default_hint = f"envgen up {self._service} {deployment.profile.chosen_variant}"
         return launcher.failed(failure)
 
 

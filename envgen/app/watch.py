@@ -27,13 +27,13 @@ OVER_TCP = {"rdma": r"NCCL INFO (Channel .* via NET/Socket|NET/IB : No device fo
 
 
 @dataclass
-class Rank:
+class WatchedRank:
     """A watched container. ``answered``: time of its engine's last answer; ``read``: of the last reading of its log.
 
     ``evidence``: what its log has shown, if that matters; ``wrote``: time of its last output.
     """
 
-    here: Deployment
+    deployment: Deployment
     container: Container
     engine: Engine
     answered: float
@@ -54,8 +54,8 @@ class Watch:
 
     say: Callable[[str], None]
     patience: float = LOST
-    ranks: list[Rank] = field(default_factory=list)
-    first: Future[tuple[Rank, StartFailure]] = field(default_factory=Future)
+    ranks: list[WatchedRank] = field(default_factory=list)
+    first: Future[tuple[WatchedRank, StartFailure]] = field(default_factory=Future)
     over: Event = field(default_factory=Event)
     culprit: str = ""
 
@@ -63,11 +63,11 @@ class Watch:
         self._lock = Lock()
         self._offline = False
 
-    def add(self, here: Deployment, container: Container, ready: Ready | None = None) -> None:
+    def add(self, deployment: Deployment, container: Container, ready: Ready | None = None) -> None:
         """Watch another container. ``ready``: what its log must and must not show."""
-        rank = Rank(here, container, here.engine, time.time(), wrote=time.time())
+        rank = WatchedRank(deployment, container, deployment.engine, time.time(), wrote=time.time())
         if ready is not None:
-            over_tcp = OVER_TCP if here.profile.nodes[here.node].rdma else {}
+            over_tcp = OVER_TCP if deployment.profile.nodes[deployment.node].rdma else {}
             rank.evidence = Evidence(ready.expect, {**ready.forbid, **over_tcp})
         self.ranks.append(rank)
         in_background(lambda: self._guarded(lambda: self._follow(rank)))
@@ -80,7 +80,7 @@ class Watch:
             if not self.first.done():
                 self.first.set_exception(error)
 
-    def _follow(self, rank: Rank) -> None:
+    def _follow(self, rank: WatchedRank) -> None:
         while not self.over.wait(POLL):
             try:
                 container = rank.engine.container(rank.container.id)
@@ -94,7 +94,7 @@ class Watch:
                 rank.read = time.time()
                 self.read(rank)
 
-    def _silent(self, rank: Rank, error: EngineError) -> None:
+    def _silent(self, rank: WatchedRank, error: EngineError) -> None:
         """Reconnect to an engine that does not answer; after ``patience`` its rank is lost, unless none answers."""
         if time.time() - rank.answered > self.patience:
             reason = f"its engine has not answered for {self.patience:g} s: {error.problems[0].message}"
@@ -105,16 +105,16 @@ class Watch:
                 self._offline = True
                 self.say("  no machine answers: check the network of this one; still trying")
         try:
-            rank.engine = connect(docker_environment(rank.here.profile.nodes[rank.here.node]))
+            rank.engine = connect(docker_environment(rank.deployment.profile.nodes[rank.deployment.node]))
             rank.reader = None
         except (EngineError, KeyError):
             return
 
-    def read(self, rank: Rank) -> tuple[str, ...]:
+    def read(self, rank: WatchedRank) -> tuple[str, ...]:
         """Read new lines of a rank's log. Returns what it has not shown yet."""
         if rank.evidence is None:
             return ()
-        node = rank.here.node
+        node = rank.deployment.node
         with rank.reading:
             rank.reader = rank.reader or LogReader(rank.engine, rank.container.id, rank.container.started_at)
             try:
@@ -136,7 +136,7 @@ class Watch:
             self.report(rank, StartFailure(reason, rank.container, says_all=True))
         return rank.evidence.missing
 
-    def report(self, rank: Rank, failure: StartFailure) -> None:
+    def report(self, rank: WatchedRank, failure: StartFailure) -> None:
         """Report a failed rank. If another one ended before it, ``first`` gets that one."""
         with self._lock:
             if self.first.done() or self.over.is_set():
@@ -144,14 +144,14 @@ class Watch:
             ended = [found for one in self.ranks if one is not rank and (found := self._ended(one))]
             mine = self._ended(rank) if ended else None
             _, first, why = min([(mine[0] if mine else "~", rank, failure), *ended], key=lambda one: one[0])
-            self.culprit = first.here.node
+            self.culprit = first.deployment.node
             self.over.set()
             self.first.set_result((first, why))
 
-    def _ended(self, rank: Rank) -> tuple[str, Rank, StartFailure] | None:
+    def _ended(self, rank: WatchedRank) -> tuple[str, WatchedRank, StartFailure] | None:
         """When (by its engine's clock) and how a rank ended; None while it runs, or if unknown."""
 
-        def look() -> tuple[str, Rank, StartFailure] | None:
+        def look() -> tuple[str, WatchedRank, StartFailure] | None:
             container = rank.engine.container(rank.container.id)
             found = rank.engine.inspect(rank.container.id)
             if container is None or container.running or found is None:

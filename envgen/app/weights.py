@@ -15,7 +15,7 @@ from envgen.app.session import the_service
 from envgen.deployment import Deployment
 from envgen.doctor import collect
 from envgen.engine.owner import host_user
-from envgen.engine.values import MEMORY, Mount
+from envgen.engine.values import MEMORY, ContainerMount
 from envgen.errors import EnvgenError, ExitCode, LockError, NotFoundError, Problem, UsageError
 from envgen.inside import run
 from envgen.lock.model import load, model_key
@@ -74,18 +74,18 @@ def choose(profile: Profile, wanted: str | None) -> str:
     return the_service(profile, wanted, services_with_model(profile), "names no model", f"write `{line}`")
 
 
-def _request(verb: str, here: Deployment, model: ModelRef) -> dict[str, Any]:
-    commit = locked_commit(model, here.root)
+def _request(verb: str, deployment: Deployment, model: ModelRef) -> dict[str, Any]:
+    commit = locked_commit(model, deployment.root)
     return {"verb": verb, "repo": model.repo, "revision": model.revision, "commit": commit}
 
 
-def look(here: Deployment, service: str) -> list[Weights]:
+def look(deployment: Deployment, service: str) -> list[Weights]:
     """Check the weights of a service in the cache, offline: its model, then its draft."""
-    return [_look(here, service, model) for model in here.profile.services[service].models]
+    return [_look(deployment, service, model) for model in deployment.profile.services[service].models]
 
 
-def _look(here: Deployment, service: str, model: ModelRef) -> Weights:
-    found = _ask(here, _request("check", here, model), LOOK)
+def _look(deployment: Deployment, service: str, model: ModelRef) -> Weights:
+    found = _ask(deployment, _request("check", deployment, model), LOOK)
     if found is None:
         return Weights(service, model, "absent", "", 0, 0, ())
     problems = tuple(str(one) for one in _list(found.get("problems")))
@@ -96,36 +96,36 @@ def _look(here: Deployment, service: str, model: ModelRef) -> Weights:
     )  # fmt: skip
 
 
-def cached(here: Deployment) -> list[Mapping[str, Any]]:
+def cached(deployment: Deployment) -> list[Mapping[str, Any]]:
     """The models in the cache."""
-    found = _ask(here, {"verb": "list"}, LOOK)
+    found = _ask(deployment, {"verb": "list"}, LOOK)
     return [one for one in _list(found.get("models")) if isinstance(one, dict)] if found else []
 
 
 def fetch(
-    here: Deployment, model: ModelRef, *, image: str = "", say: Callable[[str], None] = progress
+    deployment: Deployment, model: ModelRef, *, image: str = "", say: Callable[[str], None] = progress
 ) -> tuple[str, int]:
     """Download missing files of a model; HF_TOKEN and HF_ENDPOINT come from this shell. Returns commit and bytes.
 
     ``image``: one with Python and pip, which installs huggingface_hub first; "": the profile's own, which has it.
     ``say`` gets the progress. LockError with the reason if the download fails.
     """
-    request = _request("pull", here, model)
+    request = _request("pull", deployment, model)
     request |= {
-        "ignore": list(model.ignore), "token": here.shell.get(TOKEN, ""), "endpoint": here.shell.get(ENDPOINT, ""),
-        "ca": names.CA_FILE,
-        "install": _hub_requirement(here) if image else "",
+        "ignore": list(model.ignore), "token": deployment.shell.get(TOKEN, ""),
+        "endpoint": deployment.shell.get(ENDPOINT, ""), "ca": names.CA_FILE,
+        "install": _hub_requirement(deployment) if image else "",
     }  # fmt: skip
-    answer = _ask(here, request, FETCH, on_line=_Progress(model, say), image=image)
+    answer = _ask(deployment, request, FETCH, on_line=_Progress(model, say), image=image)
     assert answer is not None
     if "problem" in answer:
         raise _refused(model, answer)
     return str(answer.get("commit", "")), _number(answer.get("bytes"))
 
 
-def _hub_requirement(here: Deployment) -> str:
+def _hub_requirement(deployment: Deployment) -> str:
     """huggingface_hub at the version that the lock has for the image, if it has one."""
-    locked = here.lock.python.values() if here.lock else ()
+    locked = deployment.lock.python.values() if deployment.lock else ()
     pins = (pin for python in locked for step in python.sets.values() for pin in step)
     return next((f"{pin.name}=={pin.version}" for pin in pins if pin.name == HUB), HUB)
 
@@ -144,33 +144,33 @@ class _Progress:
             return
         if not isinstance(found, dict):
             return
-        here, total = found.get("bytes"), found.get("total")
-        if not isinstance(here, int) or not isinstance(total, int) or time.monotonic() - self.last < EVERY:
+        deployment, total = found.get("bytes"), found.get("total")
+        if not isinstance(deployment, int) or not isinstance(total, int) or time.monotonic() - self.last < EVERY:
             return
         self.last = time.monotonic()
-        self.first = here if self.first is None else self.first
-        rate = (here - self.first) / max(self.last - self.began, 0.001)
-        left = f", {(total - here) / rate / 60:.0f} min left at {rate / (1 << 20):.1f} MiB/s" if rate > 0 else ""
-        self.say(f"{self.model.repo}: {here / GIB:.2f} of {total / GIB:.2f} GiB{left}")
+        self.first = deployment if self.first is None else self.first
+        rate = (deployment - self.first) / max(self.last - self.began, 0.001)
+        left = f", {(total - deployment) / rate / 60:.0f} min left at {rate / (1 << 20):.1f} MiB/s" if rate > 0 else ""
+        self.say(f"{self.model.repo}: {deployment / GIB:.2f} of {total / GIB:.2f} GiB{left}")
 
 
-def preflight(here: Deployment, service: str) -> Iterator[Problem]:
+def preflight(deployment: Deployment, service: str) -> Iterator[Problem]:
     """A problem if the service can't load its weights offline."""
-    for found in look(here, service):
+    for found in look(deployment, service):
         state = f"{found.state}: {'; '.join(found.problems[:3]) or 'the download is unfinished'}"
         if found.state == "absent":
             state = "not in the Hugging Face cache"
         if not found.whole:
-            hint = f"envgen model pull {service} {here.profile.chosen_variant}"
+            hint = f"envgen model pull {service} {deployment.profile.chosen_variant}"
             yield Problem(f"the weights of {found.model.repo} are {state}", hint=hint)
 
 
-def report(here: Deployment) -> dict[str, tuple[Problem, ...]]:
+def report(deployment: Deployment) -> dict[str, tuple[Problem, ...]]:
     """Service -> problems of its weights, for doctor; empty without an image, which has the program that checks."""
     found = {}
-    for service in services_with_model(here.profile) if here.image is not None else ():
+    for service in services_with_model(deployment.profile) if deployment.image is not None else ():
         try:
-            found[service] = tuple(preflight(here, service))
+            found[service] = tuple(preflight(deployment, service))
         except EnvgenError as problem:
             found[service] = (Problem(str(problem).splitlines()[0]),)
     return found
@@ -193,9 +193,9 @@ def _refused(model: ModelRef, answer: Mapping[str, Any]) -> LockError:
     return error
 
 
-def _mount(here: Deployment, *, make: bool = False) -> Mount | None:
+def _mount(deployment: Deployment, *, make: bool = False) -> ContainerMount | None:
     """The Hugging Face cache as a mount; None if it doesn't exist. ``make``: create it, owned by the user."""
-    engine, profile = here.engine, here.profile
+    engine, profile = deployment.engine, deployment.profile
     cache = profile.caches.get(CACHE)
     if cache is None:
         line = "caches: {huggingface: {path: /root/.cache/huggingface, host: ~/.cache/huggingface}}"
@@ -205,30 +205,30 @@ def _mount(here: Deployment, *, make: bool = False) -> Mount | None:
         if engine.volume(volume) is None:
             if not make:
                 return None
-            here.create_volume(volume, f"cache-{CACHE}")
-        return Mount(volume, HOME, "volume", read_only=not make)
-    folder = (here.root / Path(cache.host.path).expanduser()).resolve()
+            deployment.create_volume(volume, f"cache-{CACHE}")
+        return ContainerMount(volume, HOME, "volume", read_only=not make)
+    folder = (deployment.root / Path(cache.host.path).expanduser()).resolve()
     if engine.info().local:
         if make:
             make_folder(folder)
         elif not folder.is_dir():
             return None
-    return Mount(str(folder), HOME, read_only=not make)
+    return ContainerMount(str(folder), HOME, read_only=not make)
 
 
 def _ask(
-    here: Deployment, request: Mapping[str, Any], timeout: float, *,
+    deployment: Deployment, request: Mapping[str, Any], timeout: float, *,
     on_line: Callable[[str], None] | None = None, image: str = "",
 ) -> Mapping[str, Any] | None:  # fmt: skip
     """The answer of inside/hub.py; None without a cache. ``on_line``: gets the progress of a download.
 
     It runs in ``image`` (default: the profile's). Without an image, a look at a folder of this machine runs here.
     """
-    engine, profile = here.engine, here.profile
-    mount = _mount(here, make=on_line is not None)
+    engine, profile = deployment.engine, deployment.profile
+    mount = _mount(deployment, make=on_line is not None)
     if mount is None:
         return None
-    image = image or (profile.image_name if here.image is not None else "")
+    image = image or (profile.image_name if deployment.image is not None else "")
     if not image and mount.kind == "bind" and on_line is None and engine.info().local:
         answer = run.ask(run.on_host({}), sys.executable, PROGRAM, {**request, "home": mount.source}, timeout=timeout)
         return _checked(answer)
@@ -242,7 +242,11 @@ def _ask(
         env |= {name: value for name, value in os.environ.items() if name in PROXY}
         ca = profile.network.ca_certificates
         if ca is not None:
-            mounts.append(Mount(str((here.root / Path(ca.path).expanduser()).resolve()), names.CA_FILE, read_only=True))
+            mounts.append(
+                ContainerMount(
+                    str((deployment.root / Path(ca.path).expanduser()).resolve()), names.CA_FILE, read_only=True
+                )
+            )
 
     execute = run.in_image(
         engine, image, mounts=mounts, env=env, user=user, on_line=on_line, hold=fetches,
@@ -252,8 +256,8 @@ def _ask(
     return _checked(run.ask(execute, collect.program(profile), program, {**request, "home": HOME}, timeout=timeout))
 
 
-def _checked(answer: dict[str, Any] | run.Failure) -> Mapping[str, Any]:
-    if isinstance(answer, run.Failure):
+def _checked(answer: dict[str, Any] | run.NoAnswer) -> Mapping[str, Any]:
+    if isinstance(answer, run.NoAnswer):
         raise LockError(f"the Hugging Face cache could not be inspected: {answer}")
     return answer
 

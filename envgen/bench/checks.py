@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
-from envgen.bench.client import UNANSWERED, WORDS, Load, Reply, Target, send, tokens
+from envgen.bench.client import UNANSWERED, WORDS, BenchTarget, Replies, Reply, send, tokens
 from envgen.bench.compare import Table, flags
 from envgen.bench.facts import Vitals
-from envgen.bench.tools import Measured, figures
+from envgen.bench.tools import CellResult, figures
 from envgen.engine.client import Engine
 from envgen.engine.values import MISSHAPEN
 from envgen.errors import ServiceError, UsageError
@@ -61,14 +61,14 @@ class ServerGone(ServiceError):
 class Trial:
     """A run against a server. ``look``: the container's vitals, if known; ``alive``: whether its program still runs."""
 
-    target: Target
+    target: BenchTarget
     record: Callable[[Mapping[str, Any]], None]
     look: Callable[[], Vitals | None] = lambda: None
     alive: Callable[[], bool] | None = None
     environment: Mapping[str, Any] = field(default_factory=dict)
     replies: list[Reply] = field(default_factory=list)
 
-    def ask(self, test: str, bodies: Sequence[Mapping[str, Any]], concurrency: int = 1, **cell: Any) -> Load:
+    def ask(self, test: str, bodies: Sequence[Mapping[str, Any]], concurrency: int = 1, **cell: Any) -> Replies:
         """Send requests, and record each reply as it arrives. ServerGone if the server stops answering."""
         done = failed = 0
         step = max(1, len(bodies) // 10)
@@ -183,7 +183,7 @@ def put_under_load(trial: Trial, requests: int, concurrency: int) -> tuple[list[
     return judge_load(load, before, trial.look()), summary_of(load)
 
 
-def judge_load(load: Load, before: Vitals | None, after: Vitals | None) -> list[Criterion]:
+def judge_load(load: Replies, before: Vitals | None, after: Vitals | None) -> list[Criterion]:
     """The criteria for a load."""
     bad = [reply for reply in load.replies if reply.fault]
     errors = sum(reply.status >= 500 for reply in bad)
@@ -205,7 +205,7 @@ def zombies(vitals: Vitals | None) -> Criterion:
     return criterion("zombie processes", not vitals.zombies, f"{len(vitals.zombies)}{names}", "0")
 
 
-def summary_of(load: Load) -> dict[str, Any]:
+def summary_of(load: Replies) -> dict[str, Any]:
     """Requests, rates and latencies of a load, for the record."""
     good = [reply for reply in load.replies if not reply.fault]
     seconds = load.seconds or 1e-9
@@ -241,7 +241,7 @@ class Requirements:
     forbid: Mapping[str, str] = field(default_factory=dict)
 
 
-def throughput(cells: Sequence[Measured], required: Requirements) -> list[Criterion]:
+def throughput(cells: Sequence[CellResult], required: Requirements) -> list[Criterion]:
     """Is each cell as fast as the references, within the tolerance?"""
     failed = sum(cell.failed for cell in cells)
     if failed:
@@ -260,7 +260,7 @@ def throughput(cells: Sequence[Measured], required: Requirements) -> list[Criter
     return found
 
 
-def _compared(measured: Measured, name: str, speed: float, other: str) -> Criterion:
+def _compared(measured: CellResult, name: str, speed: float, other: str) -> Criterion:
     figure, note = measured.figures.get(name), ""
     if figure is None and name == "decode_tps" and (figure := measured.figures.get("reply_tps")):
         note = "replies arrived in one piece: tokens over the time of the whole reply, prefill included"
@@ -272,7 +272,7 @@ def _compared(measured: Measured, name: str, speed: float, other: str) -> Criter
     return criterion(title, figure.mean >= least, f"{figure} t/s", wanted, note)
 
 
-def latency(cells: Sequence[Measured], replies: Sequence[Reply], required: Requirements) -> list[Criterion]:
+def latency(cells: Sequence[CellResult], replies: Sequence[Reply], required: Requirements) -> list[Criterion]:
     """The limits for the first token of a short prompt and for the time per token, at one request at a time."""
     first = [reply.ttft * 1000 for reply in replies if reply.ttft is not None]
     per_token = [(1000 / measured.figures[key].mean, f" ({measured.cell})")

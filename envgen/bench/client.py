@@ -79,7 +79,7 @@ class Reply:
 
 
 @dataclass(frozen=True)
-class Target:
+class BenchTarget:
     """A server. ``root``: the model's folder or name; ``max_len``: its context in tokens (None: unknown)."""
 
     url: str
@@ -107,7 +107,7 @@ class Target:
 
 
 @dataclass
-class Load:
+class Replies:
     """The replies to several requests. ``gone``: the server stopped answering, and the rest was not sent."""
 
     replies: list[Reply]
@@ -123,9 +123,9 @@ class Load:
 
 
 def send(
-    target: Target, bodies: Sequence[Mapping[str, Any]], *, concurrency: int = 1,
+    target: BenchTarget, bodies: Sequence[Mapping[str, Any]], *, concurrency: int = 1,
     on_reply: Callable[[Reply], None] = lambda _: None, alive: Callable[[], bool] | None = None,
-) -> Load:  # fmt: skip
+) -> Replies:  # fmt: skip
     """Send requests, ``concurrency`` at a time. ``alive`` is called every second: connections to a killed container may
     just stay silent."""
     global aiohttp  # slow to import, and only installed with the extra
@@ -135,9 +135,9 @@ def send(
 
 
 async def _send(
-    target: Target, bodies: Sequence[Mapping[str, Any]], concurrency: int, on_reply: Callable[[Reply], None],
+    target: BenchTarget, bodies: Sequence[Mapping[str, Any]], concurrency: int, on_reply: Callable[[Reply], None],
     alive: Callable[[], bool] | None,
-) -> Load:  # fmt: skip
+) -> Replies:  # fmt: skip
     replies: list[Reply] = []
     began, rest, unanswered = time.monotonic(), iter(bodies), 0
 
@@ -169,10 +169,10 @@ async def _send(
     for result in results:
         if isinstance(result, Exception):  # from on_reply: the record can't be written
             raise result
-    return Load(replies, time.monotonic() - began, gone)
+    return Replies(replies, time.monotonic() - began, gone)
 
 
-async def _ask(session: aiohttp.ClientSession, target: Target, body: Mapping[str, Any]) -> Reply:
+async def _ask(session: aiohttp.ClientSession, target: BenchTarget, body: Mapping[str, Any]) -> Reply:
     reply, parts, size = Reply(began=time.monotonic()), list[Part](), 0
     url = target.url + (CHAT if "messages" in body else COMPLETIONS)
     try:
@@ -224,7 +224,7 @@ def read(reply: Reply, parts: Sequence[Part]) -> None:
 # --- the server -------------------------------------------------------------------------------------------------------
 
 
-def find(url: str, *, model: str | None, key: str, silence: float) -> Target:
+def find(url: str, *, model: str | None, key: str, silence: float) -> BenchTarget:
     """The server at ``url`` and its model. ServiceError if it is not an OpenAI-compatible server, UsageError if it
     doesn't have ``model``."""
     parts = urlsplit(url)
@@ -232,7 +232,7 @@ def find(url: str, *, model: str | None, key: str, silence: float) -> Target:
         raise UsageError(f"{url!r} is not the address of a server", hint="it looks like http://127.0.0.1:8000")
     if any(not 33 <= ord(c) <= 126 for c in key):
         raise UsageError("the API key has a character that is invalid in an HTTP header")
-    target = Target(url.rstrip("/"), model or "", key=key, silence=silence)
+    target = BenchTarget(url.rstrip("/"), model or "", key=key, silence=silence)
     try:
         answer = short_answer("GET", f"{target.url}/v1/models", target.headers, min(silence, 30))
     except OSError as error:
@@ -247,7 +247,9 @@ def find(url: str, *, model: str | None, key: str, silence: float) -> Target:
         what = f"has {len(listed)} models: {names}" if listed else "lists no model"
         raise UsageError(f"{target.url} {what}", hint="choose one with --model NAME")
     name = model or next(iter(listed))
-    return Target(target.url, name, str(listed[name].get("root") or ""), context_length(listed[name]), key, silence)
+    return BenchTarget(
+        target.url, name, str(listed[name].get("root") or ""), context_length(listed[name]), key, silence
+    )
 
 
 _DRAFTS = re.compile(
@@ -255,7 +257,7 @@ _DRAFTS = re.compile(
 )
 
 
-def draft_counts(target: Target) -> dict[str, float]:
+def draft_counts(target: BenchTarget) -> dict[str, float]:
     """vLLM's counters of speculative decoding; empty if the server has none."""
     try:
         status, body = answered("GET", f"{target.url}/metrics", target.headers, min(target.silence, 10))

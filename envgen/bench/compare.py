@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
-from envgen.bench.record import METRICS, Metric, Record, utc
+from envgen.bench.record import METRICS, Metric, RunRecord, utc
 
 ALPHA = 0.05
 FEWEST = 3  # values of each run for a test
@@ -23,7 +23,7 @@ _P_VALUES = ("p_welch", "p_adjusted", "p_mann_whitney")
 
 
 @dataclass(frozen=True, order=True)
-class Cell:
+class MatrixCell:
     """A cell of the test matrix, in tokens; -1: unknown. Figures of the prompt alone have no ``output``; for a
     ``kernel``, ``prompt`` is its number of tokens."""
 
@@ -51,7 +51,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Series:
+class FigureRange:
     """A figure in a cell."""
 
     mean: float
@@ -64,7 +64,7 @@ class Series:
         return f"{self.mean:,.2f} ± {self.sd:,.2f} ({self.n})"
 
 
-Table = Mapping[str, Mapping[Cell, Series]]
+Table = Mapping[str, Mapping[MatrixCell, FigureRange]]
 
 
 def number(value: Any) -> float | None:
@@ -74,7 +74,7 @@ def number(value: Any) -> float | None:
     return float(value) if abs(value) < 1e300 else None  # False for NaN too
 
 
-def cell_of(data: Mapping[str, Any], metric: Metric) -> Cell:
+def cell_of(data: Mapping[str, Any], metric: Metric) -> MatrixCell:
     """The cell of a sample's value of ``metric``."""
 
     def length(name: str, default: int) -> int:
@@ -82,15 +82,15 @@ def cell_of(data: Mapping[str, Any], metric: Metric) -> Cell:
         return default if value is None or not 0 <= value <= 1e12 else int(value)
 
     output = length("output_tokens", -1) if metric.by_output else -1
-    cell = Cell(output, length("prompt_tokens", -1), length("context_tokens", 0), length("concurrency", 1))
+    cell = MatrixCell(output, length("prompt_tokens", -1), length("context_tokens", 0), length("concurrency", 1))
     kernel = data.get("kernel")
     return replace(cell, kernel=kernel[:100]) if isinstance(kernel, str) else cell
 
 
 def table(samples: Iterable[Mapping[str, Any]]) -> Table:
     """All figures of a run: metric -> cell -> series of its repetitions, or else requests."""
-    values: dict[tuple[str, Cell], dict[str, list[float]]] = {}
-    means: dict[tuple[str, Cell], Series] = {}
+    values: dict[tuple[str, MatrixCell], dict[str, list[float]]] = {}
+    means: dict[tuple[str, MatrixCell], FigureRange] = {}
     for data in samples:
         unit = data.get("unit", "repeat")
         if data.get("error") or unit not in UNITS:
@@ -101,20 +101,20 @@ def table(samples: Iterable[Mapping[str, Any]]) -> Table:
             values.setdefault((name, cell_of(data, metric)), {}).setdefault(unit, []).append(value)
     for key, units in values.items():
         unit, kept = next((one, units[one]) for one in UNITS if one in units)
-        means[key] = Series(statistics.fmean(kept), statistics.pstdev(kept), len(kept), tuple(kept), unit)
+        means[key] = FigureRange(statistics.fmean(kept), statistics.pstdev(kept), len(kept), tuple(kept), unit)
     cells = sorted(means, key=lambda key: key[1])
     return {name: {key[1]: means[key] for key in cells if key[0] == name} for name in METRICS
             if any(key[0] == name for key in cells)}  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Row:
+class FigureRow:
     """A figure in a cell: each run's series, and its comparison with the first run (None: nothing to compare), as in
     JSON: percent with its interval, p values and a ``verdict``."""
 
     metric: Metric
-    cell: Cell
-    series: Sequence[Series | None]
+    cell: MatrixCell
+    series: Sequence[FigureRange | None]
     against: Sequence[dict[str, Any] | None]
 
 
@@ -122,12 +122,12 @@ class Row:
 class Comparison:
     """Runs named A, B, C..., their rows, and what differs between them."""
 
-    runs: Mapping[str, Record]
-    rows: Sequence[Row]
+    runs: Mapping[str, RunRecord]
+    rows: Sequence[FigureRow]
     differing: Sequence[str]
 
 
-def compare(records: Sequence[Record]) -> Comparison:
+def compare(records: Sequence[RunRecord]) -> Comparison:
     """Compare runs with the first one."""
     names = string.ascii_uppercase[: len(records)]
     tables = [table(record.samples) for record in records]
@@ -135,7 +135,9 @@ def compare(records: Sequence[Record]) -> Comparison:
     for metric in METRICS.values():
         for cell in sorted({cell for one in tables for cell in one.get(metric.name, {})}):
             series = [one.get(metric.name, {}).get(cell) for one in tables]
-            rows.append(Row(metric, cell, series, [None, *(_difference(cell, series[0], one) for one in series[1:])]))
+            rows.append(
+                FigureRow(metric, cell, series, [None, *(_difference(cell, series[0], one) for one in series[1:])])
+            )
     for column, name in enumerate(names[1:], 1):
         tested = [(one, row.metric) for row in rows if (one := row.against[column]) and not one["verdict"]]
         _adjust([one for one, _ in tested])
@@ -146,7 +148,7 @@ def compare(records: Sequence[Record]) -> Comparison:
     return Comparison(dict(zip(names, records, strict=True)), rows, list(_differing(records, names)))
 
 
-def _difference(cell: Cell, a: Series | None, b: Series | None) -> dict[str, Any] | None:
+def _difference(cell: MatrixCell, a: FigureRange | None, b: FigureRange | None) -> dict[str, Any] | None:
     """The difference of ``b`` from ``a``; if it is not tested, the verdict has the reason."""
     if a is None or b is None:
         return None
@@ -221,7 +223,7 @@ def sections(comparison: Comparison) -> list[Section]:
     return [*found, Section("Parameters and environment", [("", ""), *sorted(facts.items())])]
 
 
-def _differing(records: Sequence[Record], names: Sequence[str]) -> Iterable[str]:
+def _differing(records: Sequence[RunRecord], names: Sequence[str]) -> Iterable[str]:
     """What differs in environments and parameters: ``env.X: marlin in B; not recorded in A``."""
     sides = [flat({**one.environment, "parameters": one.parameters}) for one in records]
     for key in sorted({key for side in sides for key in side}):

@@ -58,7 +58,7 @@ def _of_container(engine: Engine, container: Container) -> dict[str, Any]:
         found["nodes"] = nodes(found["flags"])
     with contextlib.suppress(EnvgenError):
         inside = run.ask(run.in_container(engine, container.id), "python3", PROGRAM, {}, timeout=60)
-        if not isinstance(inside, run.Failure):
+        if not isinstance(inside, run.NoAnswer):
             found |= {key: inside.get(key) for key in ("versions", "gpu", "inputs")}
     return found
 

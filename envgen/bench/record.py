@@ -66,7 +66,7 @@ METRICS = {
 
 
 @dataclass(frozen=True)
-class Record:
+class RunRecord:
     """A run. ``outcome`` is ``unfinished`` without an end line; times are UTC."""
 
     path: Path
@@ -195,7 +195,7 @@ def plain(value: Any) -> Any:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def load(path: Path) -> Record:
+def load(path: Path) -> RunRecord:
     """Read a record, also an unfinished one. ResultsError with file and line."""
     try:
         *lines, rest = files.read(path, limit=1 << 30, follow=False).split(b"\n")
@@ -217,7 +217,7 @@ def load(path: Path) -> Record:
                 samples.append(dict(line["data"]))
             else:
                 end = str(line["outcome"]), dict(line["summary"])
-        return Record(path, str(first["id"]), str(first["kind"]), started, dict(first["environment"]),
+        return RunRecord(path, str(first["id"]), str(first["kind"]), started, dict(first["environment"]),
                       dict(first["parameters"]), *(end or (UNFINISHED, {})), samples)  # fmt: skip
     except MISSHAPEN as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
@@ -226,7 +226,7 @@ def load(path: Path) -> Record:
                            place=Place(str(path), number, 1)) from None  # fmt: skip
 
 
-def runs(folder: Path) -> tuple[list[Record], list[str]]:
+def runs(folder: Path) -> tuple[list[RunRecord], list[str]]:
     """All records, oldest first, and a line for each that could not be read. Links are not followed."""
     found, bad = [], []
     for path in folder.glob(f"*{SUFFIX}"):
@@ -237,7 +237,7 @@ def runs(folder: Path) -> tuple[list[Record], list[str]]:
     return sorted(found, key=lambda one: (one.started, one.path.name)), sorted(bad)
 
 
-def resolve(folder: Path, name: str) -> Record:
+def resolve(folder: Path, name: str) -> RunRecord:
     """The record for ``name``: ``latest``, ``latest~2``, the beginning of an id, or a file."""
     if name.endswith(SUFFIX):
         return load(next((path for path in (Path(name), folder / name) if path.exists()), Path(name)))

@@ -12,8 +12,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from envgen.bench.client import COMPLETIONS, WORDS, Target, draft_rates
-from envgen.bench.compare import Cell, Series, Table, number, table
+from envgen.bench.client import COMPLETIONS, WORDS, BenchTarget, draft_rates
+from envgen.bench.compare import FigureRange, MatrixCell, Table, number, table
 from envgen.bench.record import METRICS, resolve
 from envgen.engine.values import MISSHAPEN, read_json
 from envgen.errors import ServiceError, UsageError
@@ -41,7 +41,7 @@ BENCHY = {"pp_throughput": "prefill_tps", "tg_throughput": "decode_tps", "ttfr":
 
 
 @dataclass(frozen=True)
-class Plan:
+class Matrix:
     """A matrix: every depth with every prompt length, reply length and concurrency."""
 
     pp: tuple[int, ...] = (2048,)
@@ -52,17 +52,17 @@ class Plan:
     tool: str = ""  # one of TOOLS; "": llama-benchy if installed, else vllm
     prefix_caching: bool = False
 
-    def cells(self) -> list[Cell]:
+    def cells(self) -> list[MatrixCell]:
         """The cells in llama-benchy's order."""
         lists = product(self.depth, self.pp, self.tg, self.concurrency)
-        return [Cell(tg, pp, depth, concurrency) for depth, pp, tg, concurrency in lists]
+        return [MatrixCell(tg, pp, depth, concurrency) for depth, pp, tg, concurrency in lists]
 
 
 @dataclass(frozen=True)
-class Measured:
+class CellResult:
     """A tool's results for a cell. ``failed``: the number of failed requests; ``fault``: the first failure."""
 
-    cell: Cell
+    cell: MatrixCell
     samples: tuple[Mapping[str, Any], ...]
     seconds: float
     failed: int = 0
@@ -72,7 +72,7 @@ class Measured:
     log: tuple[str, ...] = ()
 
     @property
-    def figures(self) -> dict[str, Series]:
+    def figures(self) -> dict[str, FigureRange]:
         return {name: next(iter(cells.values())) for name, cells in table(self.samples).items()}
 
     @property
@@ -100,16 +100,16 @@ class ToolHost:
 
 
 @dataclass(frozen=True)
-class Tool:
+class BenchTool:
     """A tool with its version and help text, and where it runs. See ``find_tool``."""
 
     version: str
     help: str
     place: ToolHost
-    target: Target
-    plan: Plan
+    target: BenchTarget
+    plan: Matrix
 
-    def measure(self, cell: Cell) -> Measured:
+    def measure(self, cell: MatrixCell) -> CellResult:
         """Run the tool for a cell. ServiceError if it fails or its results can't be read."""
         benchy = self.plan.tool != VLLM
         called = f"{self.plan.tool} {self.version}"
@@ -136,7 +136,7 @@ class Tool:
             raise ServiceError(f"the results of {called} can't be read: {type(error).__name__}: {error}",
                                hint=TRIED) from None  # fmt: skip
 
-    def _measured(self, cell: Cell, report: Any, found: Mapping[str, Any], tail: tuple[str, ...]) -> Measured:
+    def _measured(self, cell: MatrixCell, report: Any, found: Mapping[str, Any], tail: tuple[str, ...]) -> CellResult:
         benchy = self.plan.tool != VLLM
         samples = benchy_samples(report) if benchy else vllm_samples(report, cell)
         notes = [f"the tool's lengths are those of another tokenizer: {line}" for line in found["fell_back"]]
@@ -158,9 +158,11 @@ class Tool:
         failed = max(len(faults), self.plan.runs * cell.concurrency - answered)
         fault = visible(faults[0]) if faults else "no figures in the tool's results" if failed else ""
         seconds = number(found["seconds"]) or 0.0
-        return Measured(cell, tuple(samples), seconds, failed, fault, tuple(map(visible, notes)), found["result"], tail)
+        return CellResult(
+            cell, tuple(samples), seconds, failed, fault, tuple(map(visible, notes)), found["result"], tail
+        )
 
-    def _benchy(self, cell: Cell) -> list[str]:
+    def _benchy(self, cell: MatrixCell) -> list[str]:
         wanted = {
             "base-url": f"{self.place.url}/v1", "model": self.target.model, "tokenizer": self.place.tokenizer,
             "pp": cell.prompt, "tg": cell.output, "depth": cell.context, "concurrency": cell.concurrency,
@@ -175,7 +177,7 @@ class Tool:
                 flags += [option, *more]
         return ["-m", "llama_benchy", *_words(wanted), *flags]
 
-    def _vllm(self, cell: Cell) -> list[str]:
+    def _vllm(self, cell: MatrixCell) -> list[str]:
         wanted = {
             "backend": "openai", "base-url": self.place.url, "endpoint": COMPLETIONS, "model": self.target.model,
             "tokenizer": self.place.tokenizer, "dataset-name": "random", "random-input-len": cell.prompt,
@@ -198,12 +200,12 @@ def _words(wanted: Mapping[str, Any]) -> list[str]:
 
 def _ask(place: ToolHost, request: Mapping[str, Any], timeout: float, what: str) -> dict[str, Any]:
     found = run.ask(place.execute, "python3", PROGRAM, request, timeout=timeout)
-    if isinstance(found, run.Failure):
+    if isinstance(found, run.NoAnswer):
         raise ServiceError(f"{what}: {found}")
     return found
 
 
-def find_tool(place: ToolHost, target: Target, plan: Plan) -> Tool:
+def find_tool(place: ToolHost, target: BenchTarget, plan: Matrix) -> BenchTool:
     """The plan's tool, or else llama-benchy or vllm. UsageError if it is not installed."""
     if not plan.tool:
         try:
@@ -219,7 +221,7 @@ def find_tool(place: ToolHost, target: Target, plan: Plan) -> Tool:
     found = _ask(place, request, 150, f"{place.where} could not be asked for {plan.tool}")
     if not found.get("version"):
         raise UsageError(f"{plan.tool} is not in {place.where}", hint=hint)
-    return Tool(str(found["version"]), str(found.get("help", "")), place, target, plan)
+    return BenchTool(str(found["version"]), str(found.get("help", "")), place, target, plan)
 
 
 def benchy_samples(report: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -240,7 +242,7 @@ def benchy_samples(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def vllm_samples(report: Mapping[str, Any], asked: Cell) -> list[dict[str, Any]]:
+def vllm_samples(report: Mapping[str, Any], asked: MatrixCell) -> list[dict[str, Any]]:
     """The requests of ``vllm bench serve --save-detailed``, and the throughput of the whole run."""
     found: list[dict[str, Any]] = []
     cell, alone = asked.sample, asked.concurrency == 1
@@ -262,19 +264,19 @@ def vllm_samples(report: Mapping[str, Any], asked: Cell) -> list[dict[str, Any]]
     return [*found, {"unit": "repeat", **cell, **whole}]
 
 
-def time_left(done: Sequence[Measured], left: Sequence[Cell]) -> float | None:
+def time_left(done: Sequence[CellResult], left: Sequence[MatrixCell]) -> float | None:
     """Estimated seconds for the remaining cells, from the time per token so far; None: no cell is done."""
     spent = sum(map(_work, (one.cell for one in done)))
     return sum(map(_work, left)) * sum(one.seconds for one in done) / spent if spent else None
 
 
-def _work(cell: Cell) -> int:
+def _work(cell: MatrixCell) -> int:
     return cell.context + cell.prompt + 100 * cell.output  # generating a token takes as long as reading a hundred
 
 
 def measure_all(
-    tool: Tool, on_cell: Callable[[Measured], None], counts: Callable[[], Mapping[str, float]] = dict
-) -> list[Measured]:  # fmt: skip
+    tool: BenchTool, on_cell: Callable[[CellResult], None], counts: Callable[[], Mapping[str, float]] = dict
+) -> list[CellResult]:  # fmt: skip
     """Measure each cell that fits the server's context; ``on_cell`` gets each result.
 
     ``counts``: the server's draft counters. A cell's drafts include those of the tool's warm-up.
@@ -291,7 +293,7 @@ def measure_all(
             f"none of the lengths fits the server's context of {limit} tokens",
             hint=f"for example --pp {max(1, (limit or 2) // 2)} --tg {max(1, (limit or 2) // 8)} --depth 0",
         )
-    done: list[Measured] = []
+    done: list[CellResult] = []
     for index, cell in enumerate(fitting):
         left = time_left(done, fitting[index:])
         about = "" if left is None else f", about {duration(left)} left"
@@ -306,7 +308,7 @@ def measure_all(
     return done
 
 
-def figures(found: Table, asked: Cell) -> dict[str, float]:
+def figures(found: Table, asked: MatrixCell) -> dict[str, float]:
     """A reference's prefill and decode t/s for a cell, as far as measured."""
     known: dict[str, float] = {}
     for name in ("prefill_tps", "decode_tps"):
@@ -320,7 +322,7 @@ def figures(found: Table, asked: Cell) -> dict[str, float]:
 _FIGURE = re.compile(r"(pp|tg)([1-9]\d{0,6})(?:@d(\d{1,7}))?=(\d+(?:\.\d+)?)")
 
 
-def references(names: Sequence[str], folder: Path, plan: Plan) -> dict[str, Table]:
+def references(names: Sequence[str], folder: Path, plan: Matrix) -> dict[str, Table]:
     """The figures of recorded runs, by title, and those of words such as ``tg32@d4096=52.4``: tokens per second of one
     request. UsageError for unknown runs, and for a figure of a test that ``plan`` does not have."""
     found: dict[str, Table] = {}
@@ -333,10 +335,10 @@ def references(names: Sequence[str], folder: Path, plan: Plan) -> dict[str, Tabl
     return found
 
 
-def _given(name: str, figure: re.Match[str], plan: Plan) -> Table:
+def _given(name: str, figure: re.Match[str], plan: Matrix) -> Table:
     kind, tokens, depth, speed = figure[1], int(figure[2]), int(figure[3] or 0), float(figure[4])
     name_of = "decode_tps" if kind == "tg" else "prefill_tps"
-    series = Series(speed, 0.0, 1, (speed,), METRICS[name_of].unit)
+    series = FigureRange(speed, 0.0, 1, (speed,), METRICS[name_of].unit)
     cells = [cell for cell in plan.cells() if cell.context == depth and cell.concurrency == 1
              and (cell.output if kind == "tg" else cell.prompt) == tokens]  # fmt: skip
     if not cells:

@@ -19,7 +19,7 @@ from typing import ClassVar
 import click
 from click.shell_completion import CompletionItem
 
-from envgen.errors import Output
+from envgen.errors import OutputMode
 from envgen.text import Loudness
 
 Groups = dict[str, dict[str, tuple[str, str]]]
@@ -237,7 +237,7 @@ def main() -> None:
 with_loudness(main)
 
 
-def run(argv: Sequence[str] | None = None, output: Output | None = None) -> int:
+def run(argv: Sequence[str] | None = None, output: OutputMode | None = None) -> int:
     """Parse ``argv`` (default: ``sys.argv[1:]``) and run it. Returns the exit code; errors pass through.
 
     ``output`` records whether the command line asks for JSON, and whether it was printed.
@@ -248,7 +248,7 @@ def run(argv: Sequence[str] | None = None, output: Output | None = None) -> int:
             main.main(prog_name="envgen", standalone_mode=False)
         return 0
     words = list(sys.argv[1:] if argv is None else argv)
-    output = output or Output()
+    output = output or OutputMode()
     try:
         result = main.main(args=words, prog_name="envgen", standalone_mode=False, obj=output)
     except SystemExit:  # click turns EPIPE into this

@@ -16,7 +16,7 @@ import click
 
 from envgen.app.session import Session
 from envgen.engine.compose import Compose
-from envgen.errors import ExitCode, Output, UsageError
+from envgen.errors import ExitCode, OutputMode, UsageError
 from envgen.live import paused
 from envgen.text import progress, with_own_colours
 
@@ -81,7 +81,7 @@ def variant_option(function: F) -> F:
 
 
 def _keep_json(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
-    context.ensure_object(Output).json |= value
+    context.ensure_object(OutputMode).json |= value
 
 
 # Eager, so that an error in any other option is printed as JSON too.
@@ -104,7 +104,7 @@ def warn_of_unused(session: Session, *, local: bool = True, whole: bool = False)
 
 def wants_json() -> bool:
     """Whether the command line asks for JSON."""
-    return click.get_current_context().ensure_object(Output).json
+    return click.get_current_context().ensure_object(OutputMode).json
 
 
 def answer(document: Any, lines: Iterable[str] = (), code: int = ExitCode.OK) -> int:
@@ -119,7 +119,7 @@ def answer(document: Any, lines: Iterable[str] = (), code: int = ExitCode.OK) ->
 
 def print_json(document: Any) -> None:
     """Print ``document`` with stable keys; results go to stdout, everything else to stderr."""
-    click.get_current_context().ensure_object(Output).printed = True
+    click.get_current_context().ensure_object(OutputMode).printed = True
     click.echo(json.dumps(document, indent=2, sort_keys=True))
 
 

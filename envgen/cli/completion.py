@@ -93,11 +93,11 @@ def _below(shape: Shape, value: Any, path: str) -> Iterator[str]:
 
 def _modules(session: Session) -> Iterable[str]:
     """The modules in the cache of a running service."""
-    here = session.deployment()
-    place = find_place(here)
-    if place is None or place.container is None or CACHE not in here.profile.caches:
+    deployment = session.deployment()
+    place = find_place(deployment)
+    if place is None or place.container is None or CACHE not in deployment.profile.caches:
         return ()
-    done = here.engine.exec(place.container.id, ["/bin/sh", "-c", _MODULES, "sh", place.root], timeout=PATIENCE)
+    done = deployment.engine.exec(place.container.id, ["/bin/sh", "-c", _MODULES, "sh", place.root], timeout=PATIENCE)
     lines = done.stdout.decode("utf-8", "replace").splitlines()
     return sorted({posixpath.basename(line) for line in lines if "*" not in line} - {"tmp"})  # tmp holds the locks
 

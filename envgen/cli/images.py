@@ -22,7 +22,7 @@ from envgen.app.provision import Lacking
 from envgen.app.session import Session
 from envgen.app.status import drift
 from envgen.cli.common import answer, json_option, print_json, reporting, wants_json, warn_of_unused
-from envgen.engine.buildx import OWN, BuildResult, Options, Step, argv_of
+from envgen.engine.buildx import OWN, BuildResult, BuildStep, Options, argv_of
 from envgen.engine.client import Engine, connect
 from envgen.errors import BuildError, EngineError, ExitCode, UsageError
 from envgen.lock.image import Manifest, read
@@ -53,10 +53,10 @@ class Display:
         self._beside = beside
         self._out = out or sys.stderr
         self._live = live and self._out.isatty() and os.environ.get("TERM") != "dumb"
-        self._running: dict[int, tuple[Step, float]] = {}
+        self._running: dict[int, tuple[BuildStep, float]] = {}
         self._last_print = time.monotonic()
 
-    def step(self, step: Step) -> None:
+    def step(self, step: BuildStep) -> None:
         """Called when a step begins, writes something or ends."""
         name = self._name_of(step)
         if not step.ended:
@@ -91,7 +91,7 @@ class Display:
         """Clear the line of the running step."""
         self._print("", end="")
 
-    def _name_of(self, step: Step) -> str:
+    def _name_of(self, step: BuildStep) -> str:
         """What to show for a step; "" for one that is not worth a line."""
         kind, _, image = step.instruction.partition(" ")
         if step.internal:  # the last one writes gigabytes, without a word of its own
@@ -167,7 +167,7 @@ def build(
         )  # fmt: skip
     _show(outcome)
     if files := drift(session):
-        progress(f"out of date: {', '.join(files)}; update with: {job.here.profile.render_command}")
+        progress(f"out of date: {', '.join(files)}; update with: {job.deployment.profile.render_command}")
     return ExitCode.OK
 
 
@@ -204,8 +204,8 @@ def _show(outcome: BuildOutcome, *, to_stderr: bool = False) -> None:
             built = f"pushed {', '.join(outcome.pushed)} ({result.image_id})"
         steps = f"{counted(len(result.steps), 'step')}, {result.cached} from the cache"
         click.echo(f"{built} in {result.seconds:.1f} s: {steps}", err=to_stderr)
-        if not outcome.pushed and any(service.cluster for service in job.here.profile.services.values()):
-            progress(f"copy it to the other machines: envgen nodes push --image {job.here.profile.chosen}")
+        if not outcome.pushed and any(service.cluster for service in job.deployment.profile.services.values()):
+            progress(f"copy it to the other machines: envgen nodes push --image {job.deployment.profile.chosen}")
 
 
 def _failure(outcome: BuildOutcome, result: BuildResult, quiet: bool) -> BuildError:
@@ -222,7 +222,7 @@ def _failure(outcome: BuildOutcome, result: BuildResult, quiet: bool) -> BuildEr
         what += f"\n    {cause.cause}:\n    > {shorten(cause.evidence.strip(), 300)}"
     elif step and step.exit_code is None:
         what += f"\n    {shorten(step.error, 500)}"
-    hints = [in_profile(cause.cure, outcome.job.here.profile, "SERVICE")] if cause else []
+    hints = [in_profile(cause.cure, outcome.job.deployment.profile, "SERVICE")] if cause else []
     error = BuildError(what, hint="; ".join([*hints, f"the whole output is in {outcome.log}"]))
     error.details = _document(outcome)
     return error
@@ -259,7 +259,7 @@ def _document(outcome: BuildOutcome) -> dict[str, Any]:
 
 
 def _head(job: Job) -> dict[str, Any]:
-    return {"profile": job.here.profile.name, "image": job.image, "digest": job.here.rendered.digest}
+    return {"profile": job.deployment.profile.name, "image": job.image, "digest": job.deployment.rendered.digest}
 
 
 def _dry_run(job: Job, options: Options) -> int:
@@ -272,7 +272,7 @@ def _dry_run(job: Job, options: Options) -> int:
     how = job.compilers(engine, options)
     argv = argv_of(builds.request_of(job, options))
     current = bool(engine and builds.up_to_date(job, options, engine))
-    changed = job.here.outdated if engine and not current and not job.target else []
+    changed = job.deployment.outdated if engine and not current and not job.target else []
     if trouble and not wants_json():
         progress(f"no engine: {trouble}")
     plan = {**_head(job), "dry_run": True, "up_to_date": current, "argv": argv}
@@ -281,8 +281,8 @@ def _dry_run(job: Job, options: Options) -> int:
         [
             f"image    {job.image}{' (up to date: nothing would be built)' if current else ''}",
             *(f"changed  {change}" for change in changed),
-            f"digest   {job.here.rendered.digest}",
-            f"files    {', '.join(sorted(job.here.rendered.files))} into {job.shown(job.folder)}",
+            f"digest   {job.deployment.rendered.digest}",
+            f"files    {', '.join(sorted(job.deployment.rendered.files))} into {job.shown(job.folder)}",
             how,
             f"command  {shlex.join(argv)}",
         ],

@@ -16,7 +16,7 @@ import click
 
 from envgen import files
 from envgen.cli import run
-from envgen.errors import EnvgenError, ExitCode, Output, RefusedError, as_annotations, document, without_echo
+from envgen.errors import EnvgenError, ExitCode, OutputMode, RefusedError, as_annotations, document, without_echo
 from envgen.redact import hidden_values
 from envgen.text import SafeStream, hide, reason_of
 
@@ -118,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str] | None) -> int:
-    output = Output()
+    output = OutputMode()
     try:
         return _run(argv, output)
     except EnvgenError as error:
@@ -144,7 +144,7 @@ def _main(argv: Sequence[str] | None) -> int:
         return _failed(output, f"internal error: {type(error).__name__}: {error}", _report_defect(error))
 
 
-def _failed(output: Output, error: BaseException | str, code: int) -> int:
+def _failed(output: OutputMode, error: BaseException | str, code: int) -> int:
     """Print a failure as the JSON document with --json. Returns ``code``."""
     if output.json and not output.printed:
         with contextlib.suppress(OSError, RefusedError):  # standard output may have failed
@@ -152,7 +152,7 @@ def _failed(output: Output, error: BaseException | str, code: int) -> int:
     return code
 
 
-def _run(argv: Sequence[str] | None, output: Output) -> int:
+def _run(argv: Sequence[str] | None, output: OutputMode) -> int:
     """The command line, with click's own errors printed."""
     try:
         code = run(argv, output)

@@ -144,7 +144,7 @@ def ask(execute: run.Execute, python: str, request: Mapping[str, Any]) -> Facts:
         answer = run.ask(recorded, python, PROGRAM, request, timeout=TIMEOUT)
     except EnvgenError as problem:
         return not_run(problem)
-    if isinstance(answer, run.Failure):
+    if isinstance(answer, run.NoAnswer):
         seen = "; ".join([str(answer), f"{len(results[-1].stdout)} bytes of output", *answer.stack[-1:]])
         return None, Trouble("the probe returned no document", seen[:300])
     try:
@@ -159,7 +159,7 @@ def ask_running(execute: run.Execute, python: str, request: Mapping[str, Any], c
     running = Running(container.service, container)
     try:
         answer = run.ask(execute, python, PROGRAMS, {**request, "seconds": TIMEOUT}, timeout=TIMEOUT)
-        if isinstance(answer, run.Failure):
+        if isinstance(answer, run.NoAnswer):
             return replace(running, trouble=str(answer)[:300])
         found = bind(Running, {**answer, "service": container.service, "container": None, "trouble": ""})
         if any(
@@ -209,7 +209,7 @@ def build_needs(profile: Profile, root: Path) -> frozenset[str]:
     for source in profile.mounted_sources.values():
         assert source.origin.checkout is not None
         file = root / Path(source.origin.checkout.path).expanduser() / "pyproject.toml"
-        text = attempt(lambda at=file: files.read(at).decode("utf-8", "replace"))  # type: ignore[misc]
+        text = or_none(lambda at=file: files.read(at).decode("utf-8", "replace"))  # type: ignore[misc]
         found.update(build_requires(text or ""))
     return frozenset(found)
 
@@ -272,10 +272,10 @@ def choose_container(containers: Sequence[Container], wanted: str | None) -> Con
 
 def gather(subject: Subject) -> tuple[Context, list[Finding]]:
     """All evidence; without an engine, that of this machine and a finding."""
-    here, profile = subject.here, subject.here.profile
+    deployment, profile = subject.deployment, subject.deployment.profile
     try:
-        engine = here.engine
-        containers = tuple(one for one in here.containers(all=True) if not one.one_off)
+        engine = deployment.engine
+        containers = tuple(one for one in deployment.containers(all=True) if not one.one_off)
     except EngineError as problem:
         return _without_engine(subject, problem)
     container = choose_container(containers, subject.service)
@@ -297,7 +297,7 @@ def gather(subject: Subject) -> tuple[Context, list[Finding]]:
     if probing is not None and container is not None:
         (probe, trouble), asked = _awaited(probing, engine, container.id)
     elif is_alone:  # not in a thread: a throw-away container needs signal handlers
-        inside, mounted = here.throw_away(service)
+        inside, mounted = deployment.throw_away(service)
         label, targets = facts["image"].labels.get(LABEL, ""), [mount.target for mount in mounted]
         probe, trouble = ask(inside, python, _request(subject, service, label, targets))
     # Where the engine went away, nothing is waited for.
@@ -312,13 +312,13 @@ def gather(subject: Subject) -> tuple[Context, list[Finding]]:
 
 def _request(subject: Subject, service: str, label: str, paths: Iterable[str] | None = None) -> dict[str, Any]:
     """``label``: the patches of the container or image."""
-    here = subject.here
-    patched = claims(here.profile, here.root, label) if label else []
-    return request(here.profile, service, paths=paths, claims=patched, load=subject.load)
+    deployment = subject.deployment
+    patched = claims(deployment.profile, deployment.root, label) if label else []
+    return request(deployment.profile, service, paths=paths, claims=patched, load=subject.load)
 
 
 def _programs(subject: Subject, container: Container, python: str) -> Running:
-    execute = run.in_container(subject.here.engine, container.id)
+    execute = run.in_container(subject.deployment.engine, container.id)
     return ask_running(execute, python, _request(subject, container.service, ""), container)
 
 
@@ -348,10 +348,10 @@ def _timed(ask: Callable[[], Facts]) -> Answer:
 
 def _without_engine(subject: Subject, problem: EngineError) -> tuple[Context, list[Finding]]:
     """The evidence of this machine, and the engine's error as a finding."""
-    profile, seen = subject.here.profile, problem.problems[0].message
+    profile, seen = subject.deployment.profile, problem.problems[0].message
     finding = error("no Docker Engine", seen, "a running Docker Engine", Remedy(problem.command), case="absent")
     service, host = choose_service(profile, subject.service), _host_facts(None)
-    context = Context(profile, service, project_file=subject.project_file, host=host, box=attempt(box.look))
+    context = Context(profile, service, project_file=subject.project_file, host=host, box=or_none(box.look))
     return context, [replace(finding, check="host.docker")]
 
 
@@ -360,32 +360,32 @@ def _without_engine(subject: Subject, problem: EngineError) -> tuple[Context, li
 
 def _look(subject: Subject, service: str, containers: Sequence[Container]) -> dict[str, Any]:
     """The fields of a Context that need nothing from inside the container."""
-    here, profile, engine = subject.here, subject.here.profile, subject.here.engine
-    info = attempt(engine.info)
-    image = attempt(lambda: here.image)
+    deployment, profile, engine = subject.deployment, subject.deployment.profile, subject.deployment.engine
+    info = or_none(engine.info)
+    image = or_none(lambda: deployment.image)
     local = info is not None and info.local
-    machine = promised.compose_environment(profile, here.root) if local else {}
+    machine = promised.compose_environment(profile, deployment.root) if local else {}
     folders = {name: machine.get(promised.checkout_variable(name), "") for name in profile.mounted_sources}
     return {
         "engine": info,
         "image": image,
         "host": _host_facts(info, _busy_ports(profile, containers, engine) if local else ()),
-        "box": attempt(box.look) if local else None,
+        "box": or_none(box.look) if local else None,
         "env": service_env(profile, service),
         "others": tuple(one for one in containers if one.service != service),
         "checkouts": folders,
         "inodes": {
-            name: found.st_ino if (found := attempt(Path(path).stat)) else 0 for name, path in folders.items() if path
+            name: found.st_ino if (found := or_none(Path(path).stat)) else 0 for name, path in folders.items() if path
         },
-        "build_needs": build_needs(profile, here.root) if local else frozenset(),
-        "unpatched": lacking(profile, here.root) if local else {},
-        "foreign": foreign(profile, here.root) if local else (),
-        "digest": attempt(lambda: here.digest) or "",
-        "outdated": tuple(map(str, attempt(lambda: here.outdated) or ())),
+        "build_needs": build_needs(profile, deployment.root) if local else frozenset(),
+        "unpatched": lacking(profile, deployment.root) if local else {},
+        "foreign": foreign(profile, deployment.root) if local else (),
+        "digest": or_none(lambda: deployment.digest) or "",
+        "outdated": tuple(map(str, or_none(lambda: deployment.outdated) or ())),
     }
 
 
-def attempt(ask: Callable[[], T]) -> T | None:
+def or_none(ask: Callable[[], T]) -> T | None:
     """The result; None if it fails."""
     try:
         return ask()
@@ -397,11 +397,11 @@ def _host_facts(info: EngineInfo | None, ports: tuple[tuple[int, str], ...] = ()
     local = info is not None and info.local
     return Host(
         disk_path=info.data_root if info else "",
-        disk_free=attempt(lambda: shutil.disk_usage(info.data_root).free) if info and local else None,
-        buildx=attempt(lambda: plugin_version("buildx")),
-        compose=attempt(lambda: plugin_version("compose")),
+        disk_free=or_none(lambda: shutil.disk_usage(info.data_root).free) if info and local else None,
+        buildx=or_none(lambda: plugin_version("buildx")),
+        compose=or_none(lambda: plugin_version("compose")),
         busy_ports=ports,
-        swap=attempt(lambda: swap_total(Path("/proc/meminfo").read_text(encoding="utf-8"))) or 0 if local else 0,
+        swap=or_none(lambda: swap_total(Path("/proc/meminfo").read_text(encoding="utf-8"))) or 0 if local else 0,
         killers=killers() if local else (),
         limits=memory_limits() if local else {},
     )
@@ -418,5 +418,5 @@ def _busy_ports(profile: Profile, containers: Sequence[Container], engine: Engin
         for port in service.host_ports
         if port.host not in mine
     ]
-    holder = attempt(lambda: holders(engine)) if wanted else None
+    holder = or_none(lambda: holders(engine)) if wanted else None
     return tuple({port.host: who for port in wanted if holder and (who := holder(port))}.items())

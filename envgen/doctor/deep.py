@@ -38,9 +38,9 @@ def examine(context: Context, subject: Subject) -> list[Finding]:
     """Ask in the running container or, with `--run`, in a throw-away one. One finding for each answer."""
     profile, container = context.profile, context.container
     if container is not None and container.state == "running":
-        execute = run.in_container(subject.here.engine, container.id, workdir=str(profile.working_dir))
+        execute = run.in_container(subject.deployment.engine, container.id, workdir=str(profile.working_dir))
     elif subject.throw_away and context.image is not None:
-        places = [subject.here.throw_away(context.service, memory=32 << 30, gpu=gpu)[0] for gpu in (True, False)]
+        places = [subject.deployment.throw_away(context.service, memory=32 << 30, gpu=gpu)[0] for gpu in (True, False)]
         execute = run.first_of(*places)
     else:
         title, start = "no container for the deep checks", envgen(context, "up", context.service)
@@ -65,17 +65,17 @@ def _request(name: str) -> dict[str, Any]:
     return {"question": name} if name in QUESTIONS else {"package": name, "names": list(NAMES.get(name, ()))}
 
 
-def judge(answers: Mapping[str, Reply | run.Failure], context: Context) -> list[Finding]:
+def judge(answers: Mapping[str, Reply | run.NoAnswer], context: Context) -> list[Finding]:
     """One finding for each answer."""
     findings = []
     gpu = answers.get("gpu")
-    gpu_answer = None if gpu is None or isinstance(gpu, run.Failure) else gpu.get("answer")
+    gpu_answer = None if gpu is None or isinstance(gpu, run.NoAnswer) else gpu.get("answer")
     has_gpu = isinstance(gpu_answer, dict) and bool(gpu_answer.get("available"))
     again = envgen(context, "doctor", "--deep", "--json")
     for name, reply in answers.items():
         limit, title, _ = QUESTIONS.get(name, (IMPORT, f"import {name}", set()))
         try:
-            if isinstance(reply, run.Failure):
+            if isinstance(reply, run.NoAnswer):
                 finding = _failed(title, reply, limit, again)
             else:
                 finding = JUDGES.get(name, partial(_import, name))(reply["answer"], reply, context, has_gpu)
@@ -93,7 +93,7 @@ def _shown(reply: Any) -> str:
         return "an answer that is nested too deeply"
 
 
-def _failed(title: str, reply: run.Failure, limit: int, again: Remedy) -> Finding:
+def _failed(title: str, reply: run.NoAnswer, limit: int, again: Remedy) -> Finding:
     """The finding for a process that gave no answer."""
     last = reply.stack[-1] if reply.stack else "nothing was printed"
     if reply.is_late:

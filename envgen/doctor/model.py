@@ -20,7 +20,7 @@ CMA = 1 << 30  # bytes of CmaFree; a Spark whose kernel has Kexec HandOver on ha
 HANDOVER_CURE = "sudo apt-get install nvidia-spark-grub-kho && sudo reboot"
 
 
-class Word(IntEnum):
+class NamedLevel(IntEnum):
     """An ordered value; ``word`` is its name in output and JSON."""
 
     @property
@@ -28,7 +28,7 @@ class Word(IntEnum):
         return self.name.lower()
 
 
-class Severity(Word):
+class Severity(NamedLevel):
     """How bad a finding is."""
 
     OK = 0
@@ -37,7 +37,7 @@ class Severity(Word):
     ERROR = 3  # the container does not do what the profile says
 
 
-class Where(Word):
+class Where(NamedLevel):
     """What a check needs, in the order in which the report shows it."""
 
     HOST = 0
@@ -165,8 +165,8 @@ class Context:
         return self.probe
 
 
-Judged = Generator[Finding, None, Finding | None]
-Judge = Callable[..., Judged | list[Finding] | Finding | None]
+Findings = Generator[Finding, None, Finding | None]
+Judge = Callable[..., Findings | list[Finding] | Finding | None]
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ def check(id: str, where: Where, needs: str = "") -> Callable[[Judge], Check]:
 class Subject:
     """What the user wants to examine."""
 
-    here: Deployment
+    deployment: Deployment
     service: str | None = None
     throw_away: bool = False  # start a container if none runs
     project_file: str = "envgen.yaml"
@@ -216,7 +216,7 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Cell:
+class Imported:
     """What Python imports as one package, started in one way from one folder."""
 
     package: str
@@ -268,7 +268,7 @@ class Portion:
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedFile:
     """A distribution whose RECORD has a package's file. ``size``: as recorded, in bytes; 0: unknown."""
 
     name: str
@@ -295,7 +295,7 @@ class Origins:
 
     package: str
     home: str = ""
-    recorded: tuple[Recorded, ...] = ()
+    recorded: tuple[RecordedFile, ...] = ()
     files: tuple[FileState, ...] = ()
 
 
@@ -330,7 +330,7 @@ class Root:
 
 
 @dataclass(frozen=True)
-class Folder:
+class FolderFacts:
     path: str
     exists: bool
     mounted: bool
@@ -370,7 +370,7 @@ class PartError:
 
 
 @dataclass(frozen=True)
-class Python:
+class PythonFacts:
     version: str
     executable: str
     path: tuple[str, ...]
@@ -435,7 +435,7 @@ class Software:
 
 
 @dataclass(frozen=True)
-class Tool:
+class CompilerFacts:
     """A compiler, and the architectures that it lists as supported."""
 
     name: str
@@ -445,15 +445,15 @@ class Tool:
 
 
 @dataclass(frozen=True)
-class Cuda:
+class CudaFacts:
     torch: Software = Software()
     cudnn: Software = Software()
     toolkit: Software = Software()
-    tools: tuple[Tool, ...] = ()
+    tools: tuple[CompilerFacts, ...] = ()
 
 
 @dataclass(frozen=True)
-class Gpu:
+class GpuFacts:
     """A GPU as NVML describes it. ``memory`` in bytes; 0: it shares the machine's."""
 
     name: str
@@ -500,7 +500,7 @@ class Flags:
 
 
 @dataclass(frozen=True)
-class Load:
+class VocabularyLoad:
     """A vocabulary loaded by openai_harmony without a network."""
 
     name: str
@@ -540,8 +540,8 @@ class Environment:
 class Probe:
     """The probe's document. ``noise``: bytes that something else printed before it."""
 
-    python: Python
-    imports: tuple[Cell, ...] = ()
+    python: PythonFacts
+    imports: tuple[Imported, ...] = ()
     scripts: tuple[Script, ...] = ()
     pth: tuple[PthFile, ...] = ()
     distributions: tuple[Distribution, ...] = ()
@@ -551,23 +551,23 @@ class Probe:
     starters: Starters = Starters()
     binaries: tuple[Binaries, ...] = ()
     environment: Environment = Environment()
-    folders: tuple[Folder, ...] = ()
+    folders: tuple[FolderFacts, ...] = ()
     encodings: tuple[EncodingFile, ...] = ()
     locked: Promises = Promises()
     protected: Promises = Promises()
     system: System = System()
-    cuda: Cuda = Cuda()
-    gpus: tuple[Gpu, ...] = ()
+    cuda: CudaFacts = CudaFacts()
+    gpus: tuple[GpuFacts, ...] = ()
     processes: Processes = Processes()
     known: tuple[KnownVariable, ...] = ()
     flags: Flags = Flags()
     defaults: Mapping[str, float] = field(default_factory=dict)  # of the installed vLLM's flags
     claimed: tuple[Claim, ...] = ()
-    loads: tuple[Load, ...] = ()
+    loads: tuple[VocabularyLoad, ...] = ()
     errors: tuple[PartError, ...] = ()
     noise: int = 0
 
-    def cells(self, package: str) -> tuple[Cell, ...]:
+    def cells(self, package: str) -> tuple[Imported, ...]:
         """The answers for one package."""
         return tuple(cell for cell in self.imports if cell.package == package)
 
@@ -609,14 +609,14 @@ class PathChange:
 
 
 @dataclass(frozen=True)
-class RecordedBy(Recorded):
+class RecordedBy(RecordedFile):
     """A distribution of ``package`` that a process finds."""
 
     package: str = ""
 
 
 @dataclass(frozen=True)
-class Process:
+class PythonProcess:
     """A Python program of a container. ``cells``: what a program that is started like it imports; none where its title
     hides how it was started (vLLM's workers). ``started``: seconds since 1970."""
 
@@ -630,7 +630,7 @@ class Process:
     target: str = ""
     variables: Mapping[str, str] = field(default_factory=dict)
     mapped: tuple[Mapped, ...] = ()
-    cells: tuple[Cell, ...] = ()
+    cells: tuple[Imported, ...] = ()
     changes: tuple[PathChange, ...] = ()
     recorded: tuple[RecordedBy, ...] = ()
     named: tuple[str, ...] = ()  # packages that its code names in an import
@@ -661,7 +661,7 @@ class Running:
 
     service: str
     container: Container | None = None
-    processes: tuple[Process, ...] = ()
+    processes: tuple[PythonProcess, ...] = ()
     hidden: int = 0
     homes: tuple[Home, ...] = ()
     ages: tuple[Age, ...] = ()

@@ -14,7 +14,7 @@ from typing import Any
 from envgen.binding import digest_of
 from envgen.doctor.model import CMA, HANDOVER_CURE, Finding, Remedy, Severity, Where
 from envgen.engine.client import Engine
-from envgen.engine.values import MISSHAPEN, Container, Image, Mount
+from envgen.engine.values import MISSHAPEN, Container, ContainerMount, Image
 from envgen.errors import Problem
 from envgen.inside import run
 from envgen.profile.check_services import ranks_of
@@ -54,7 +54,7 @@ def finding(
 
 
 @dataclass
-class Node:
+class NodeFacts:
     """A machine of a service, and its answer. ``trouble``: why there is none, in the words of the engine or ssh."""
 
     name: str
@@ -68,7 +68,7 @@ class Node:
     image: Image | None = None
     stale: tuple[Problem, ...] = ()  # why the head's image is out of date
     facts: dict[str, Any] = field(default_factory=dict)
-    absent: list[Mount] = field(default_factory=list)  # folders of the service that this machine lacks
+    absent: list[ContainerMount] = field(default_factory=list)  # folders of the service that this machine lacks
     gpus: tuple[Container, ...] = ()  # other containers with the GPU
     refused: str = ""  # why the service's limits can't be set there
     runs: bool = False  # its part of the service, which then holds the ports and the memory
@@ -102,7 +102,7 @@ def hint_of(one: Finding) -> str:
     return f"{one.expected}: {'write ' * one.remedy.is_line}{one.remedy.text}"
 
 
-def about(node: Node, profile: Profile, service: Service, cluster: Cluster) -> list[Finding]:
+def about(node: NodeFacts, profile: Profile, service: Service, cluster: Cluster) -> list[Finding]:
     """What each machine must have."""
     if node.trouble and not node.version:
         return [node.fail(node.trouble, node.hint or "it answers", f"docker --context {node.machine.context} version")]
@@ -122,7 +122,7 @@ def about(node: Node, profile: Profile, service: Service, cluster: Cluster) -> l
     return found
 
 
-def has_address(node: Node) -> bool:
+def has_address(node: NodeFacts) -> bool:
     """Whether its interface has the address in `nodes`."""
     try:
         return bool(node.facts["interfaces"][node.machine.interface]["address"] == node.machine.address)
@@ -130,13 +130,13 @@ def has_address(node: Node) -> bool:
         return False  # _facts says what is wrong
 
 
-def _facts(node: Node, profile: Profile, service: Service, cluster: Cluster) -> Iterator[Finding]:
+def _facts(node: NodeFacts, profile: Profile, service: Service, cluster: Cluster) -> Iterator[Finding]:
     yield _network(node)
     yield from _rdma(node, profile, service)
     yield from _room(node, profile, service, cluster)
 
 
-def _network(node: Node) -> Finding:
+def _network(node: NodeFacts) -> Finding:
     machine, there = node.machine, node.facts["interfaces"]
     card = there.get(machine.interface)
     if card is None:
@@ -153,7 +153,7 @@ def _network(node: Node) -> Finding:
     return node.ok(f"{machine.interface} has {machine.address}, MTU {card['mtu']}{speed}")
 
 
-def _rdma(node: Node, profile: Profile, service: Service) -> Iterator[Finding]:
+def _rdma(node: NodeFacts, profile: Profile, service: Service) -> Iterator[Finding]:
     """The RDMA devices, their addresses, and the memory that a container may lock for them."""
     machine, facts = node.machine, node.facts
     env = dict[str, str]()
@@ -194,7 +194,7 @@ def _rdma(node: Node, profile: Profile, service: Service) -> Iterator[Finding]:
         yield node.warn(message, "`rdma` names them, in the same order on all machines", line, is_line=True)
 
 
-def _room(node: Node, profile: Profile, service: Service, cluster: Cluster) -> Iterator[Finding]:
+def _room(node: NodeFacts, profile: Profile, service: Service, cluster: Cluster) -> Iterator[Finding]:
     """Ports, memory, disk, GPUs, folders, the model and the clock."""
     facts = node.facts
     for port in facts["taken"]:
@@ -242,7 +242,7 @@ def content(image: Image) -> str:
     return digest_of(1, {"layers": list(image.layers), "env": dict(image.env), "architecture": image.architecture})
 
 
-def between(nodes: Sequence[Node], service: Service) -> list[Finding]:
+def between(nodes: Sequence[NodeFacts], service: Service) -> list[Finding]:
     """What must be the same on all machines. An answer that can't be read is a finding, too."""
     if len(nodes) < 2:
         return []
@@ -253,7 +253,7 @@ def between(nodes: Sequence[Node], service: Service) -> list[Finding]:
         return [finding(Severity.ERROR, who, f"a machine's answer cannot be read: {type(error).__name__}")]
 
 
-def _compared(nodes: Sequence[Node], who: tuple[str, ...], service: Service) -> list[Finding]:
+def _compared(nodes: Sequence[NodeFacts], who: tuple[str, ...], service: Service) -> list[Finding]:
     same = partial(_same, nodes)
     found = [
         same(
@@ -286,23 +286,29 @@ def _compared(nodes: Sequence[Node], who: tuple[str, ...], service: Service) -> 
     return found
 
 
-def _fact(node: Node, kind: str, name: str) -> object:
+def _fact(node: NodeFacts, kind: str, name: str) -> object:
     return node.facts[kind].get(name)
 
 
-def _rail(node: Node, place: int) -> str:
+def _rail(node: NodeFacts, place: int) -> str:
     """The networks of a machine's RDMA device."""
     port = node.facts["rdma"].get(node.machine.rdma[place]) or {"gids": ()}
     return ", ".join(sorted({network for _, _, network in port["gids"]}))
 
 
-def _mtu(node: Node) -> str:
+def _mtu(node: NodeFacts) -> str:
     card = node.facts["interfaces"].get(node.machine.interface) or {}
     return str(card.get("mtu", "unknown"))
 
 
 def _same(
-    nodes: Sequence[Node], what: str, of: Callable[[Node], object], hint: str = "", fix: str = "", *, shown: bool = True
+    nodes: Sequence[NodeFacts],
+    what: str,
+    of: Callable[[NodeFacts], object],
+    hint: str = "",
+    fix: str = "",
+    *,
+    shown: bool = True,
 ) -> Finding:
     values = {node.name: str(of(node)) for node in nodes}
     who = tuple(values)
@@ -313,7 +319,7 @@ def _same(
     return finding(Severity.ERROR, who, message, hint, fix)
 
 
-def _same_model(nodes: Sequence[Node], who: tuple[str, ...]) -> list[Finding]:
+def _same_model(nodes: Sequence[NodeFacts], who: tuple[str, ...]) -> list[Finding]:
     head = nodes[0].facts["model"]["files"]
     found = []
     for node in nodes[1:]:
@@ -328,12 +334,12 @@ def _same_model(nodes: Sequence[Node], who: tuple[str, ...]) -> list[Finding]:
     return found or [finding(Severity.OK, who, f"the model is the same: {len(head)} files, {how}")]
 
 
-def link(source: Node, target: Node, meeting: int, answer: Any, received: Any) -> Finding:
+def link(source: NodeFacts, target: NodeFacts, meeting: int, answer: Any, received: Any) -> Finding:
     """Judge TCP connections by the answers of both ends. ``meeting``: the port where the ranks meet, or 0."""
     what = (source.name, target.name)
     link = f"{source.name} -> {target.name} ({target.machine.address})"
     firewall = "all TCP ports must be open between these addresses: vLLM, gloo and NCCL take random ones"
-    if isinstance(answer, run.Failure):
+    if isinstance(answer, run.NoAnswer):
         return finding(Severity.ERROR, what, f"{link}: {answer}")
     if "error" in answer:
         reason = received.get("error") if isinstance(received, dict) and "peer" not in received else None

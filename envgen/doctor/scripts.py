@@ -32,7 +32,7 @@ Ask = Callable[[list[str], bytes], "ExecResult"]
 
 
 @dataclass(frozen=True)
-class Row:
+class KernelRow:
     """A kernel at a number of tokens: its error relative to the largest value (None: NaN or infinity), and times."""
 
     kernel: str
@@ -55,7 +55,7 @@ def from_folder(context: Context, root: Path, engine: Engine) -> list[Finding]:
 
 def from_deep_folder(
     context: Context, root: Path, engine: Engine, show: Callable[[str], None], chosen: Mapping[str, str] | None = None
-) -> Iterator[tuple[list[Finding], list[Row]]]:
+) -> Iterator[tuple[list[Finding], list[KernelRow]]]:
     """Findings and rows of each script of ``checks/deep/``, run as the service runs programs; ``show`` gets output.
 
     ``chosen``: variables that tell a script what to run.
@@ -90,9 +90,9 @@ def run_script(script: Path, ask: Ask, context: Context) -> list[Finding]:
     return answer_of(script, ask, context, FOLDER)[0]
 
 
-def answer_of(script: Path, ask: Ask, context: Context, folder: str) -> tuple[list[Finding], list[Row]]:
+def answer_of(script: Path, ask: Ask, context: Context, folder: str) -> tuple[list[Finding], list[KernelRow]]:
     """The script's findings (or one that it is broken) and rows."""
-    name, found, rows = f"{folder}/{script.name}", list[Finding](), list[Row]()
+    name, found, rows = f"{folder}/{script.name}", list[Finding](), list[KernelRow]()
     try:
         if script.stat().st_size > LARGEST:
             raise ValueError(f"it has more than {LARGEST} bytes")
@@ -119,7 +119,7 @@ class Printed:
     evidence: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read_answer(data: bytes, context: Context) -> tuple[list[Finding], list[Row]]:
+def read_answer(data: bytes, context: Context) -> tuple[list[Finding], list[KernelRow]]:
     """Read a script's document: {"findings": [...]} as in `doctor --json`, optionally "rows". ValueError if invalid."""
     if len(data) > LARGEST:
         raise ValueError(f"it printed more than {LARGEST} bytes")
@@ -137,7 +137,7 @@ def read_answer(data: bytes, context: Context) -> tuple[list[Finding], list[Row]
     if not isinstance(rows, list) or len(rows) > MOST_ROWS:
         raise ValueError(f'its "rows" are not a list of at most {MOST_ROWS}')
     found = [_finding(node, f"finding {number}", context) for number, node in enumerate(nodes, 1)]
-    return found, [bind(Row, node, f"row {number}") for number, node in enumerate(rows, 1)]
+    return found, [bind(KernelRow, node, f"row {number}") for number, node in enumerate(rows, 1)]
 
 
 def _finding(node: Any, where: str, context: Context) -> Finding:

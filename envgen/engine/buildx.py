@@ -101,8 +101,8 @@ class BuildResult:
     code: int
     image_id: str
     seconds: float
-    steps: tuple[Step, ...]
-    failed: Step | None = None
+    steps: tuple[BuildStep, ...]
+    failed: BuildStep | None = None
     error: str = ""  # buildx's last lines
 
     @property
@@ -130,14 +130,14 @@ def build(
     request: BuildRequest,
     *,
     on_line: Callable[[str], None] = lambda _line: None,
-    on_step: Callable[[Step], None] = lambda _step: None,
+    on_step: Callable[[BuildStep], None] = lambda _step: None,
     on_tick: Callable[[], None] | None = None,
 ) -> BuildResult:
     """Build. ``on_line`` gets each line of buildx, ``on_step`` each step that has begun, written something or ended.
 
     The result has a failed step. EngineError: buildx itself did not run.
     """
-    progress = Progress()
+    progress = BuildProgress()
     started = time.monotonic()
 
     def on_output(_channel: str, line: bytes) -> None:
@@ -204,7 +204,7 @@ _FLAGS = re.compile(r"^((?:\[[^\]]*\] )?\w+ )(?:--(?:mount|network|security|chmo
 
 
 @dataclass
-class Step:
+class BuildStep:
     """An instruction of the Dockerfile, or a step of BuildKit's own (``internal``). ``status``: its last output."""
 
     name: str
@@ -258,7 +258,7 @@ def _instructions(dockerfile: str) -> Iterator[tuple[int, str, str]]:
 
 
 def names_in(dockerfile: str) -> dict[str, str]:
-    """``Step.instruction`` -> the first sentence of the comment above it; of its stage, for a RUN without one."""
+    """``BuildStep.instruction`` -> the first sentence of the comment above it; of its stage, for a RUN without one."""
     names, comment, stage_comment = {}, "", ""
     for _, _, text in _instructions(dockerfile):
         if text.startswith("#"):
@@ -282,25 +282,25 @@ def _one_line(instruction: str) -> str:
     return _FLAGS.sub(r"\1", " ".join(instruction.split()), count=1)
 
 
-class Progress:
+class BuildProgress:
     """All steps of one build that have begun; ``notes`` are buildx's own lines."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
-        self._steps: dict[str, Step] = {}
+        self._steps: dict[str, BuildStep] = {}
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[BuildStep, ...]:
         """The steps of the Dockerfile."""
         return tuple(step for step in self._steps.values() if not step.internal)
 
     @property
-    def failed(self) -> Step | None:
+    def failed(self) -> BuildStep | None:
         """The step that failed. A killed one comes last: BuildKit kills the steps beside one that failed."""
         failed = [step for step in self._steps.values() if step.failed]
         return min(failed, key=lambda step: step.exit_code == 137, default=None)
 
-    def feed(self, line: str) -> Step | None:
+    def feed(self, line: str) -> BuildStep | None:
         """Parse one line of buildx's output. Returns the step that it is about."""
         match = _OF_STEP.fullmatch(line)
         if not match:
@@ -309,7 +309,7 @@ class Progress:
         number, text = match.groups()
         step = self._steps.get(number)
         if step is None:
-            step = self._steps[number] = Step(text)
+            step = self._steps[number] = BuildStep(text)
         elif ended := _ENDED.fullmatch(text):
             step.ended, step.cached = True, text == "CACHED"
             step.seconds = float(ended[2] or 0)

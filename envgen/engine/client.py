@@ -45,8 +45,8 @@ class Engine:
         # The engine's own API version: newer engines refuse the SDK's default.
         api_version = str(version.get("ApiVersion") or DEFAULT_DOCKER_API_VERSION)
         # The SDK has no types for some of its methods.
-        self._api: Any = session.Session(endpoint, api_version)
-        self._work: Any = session.Session(endpoint, api_version, session.WORK)  # for slow requests
+        self._api: Any = session.EngineSession(endpoint, api_version)
+        self._work: Any = session.EngineSession(endpoint, api_version, session.WORK)  # for slow requests
         self._info: values.EngineInfo | None = None
 
     def _wrap_errors(self, what: str = "") -> contextlib.AbstractContextManager[None]:
@@ -105,7 +105,7 @@ class Engine:
             return document
         return None
 
-    def changes(self, container_id: str) -> tuple[values.Change, ...]:
+    def changes(self, container_id: str) -> tuple[values.ChangedPath, ...]:
         """The files that differ from the container's image (`docker diff`); volumes and mounts are none of them.
 
         The engine walks both file systems: with a large image this takes many seconds (COMPARING at most).
@@ -114,7 +114,7 @@ class Engine:
             response = self._work.get(self._url("containers", container_id, "changes"), timeout=COMPARING)
             response.raise_for_status()
             return tuple(
-                values.Change(str(one["Path"]), values.KINDS.get(one["Kind"], "changed"))
+                values.ChangedPath(str(one["Path"]), values.KINDS.get(one["Kind"], "changed"))
                 for one in values.read_json(response.content) or ()
             )
 
@@ -253,7 +253,7 @@ class Engine:
         ``hold``: keep its stdin open until it ends, so that it can see that envgen was killed. ``on_line`` gets each
         line as it is written.
         """
-        output = session.Output(on_line)
+        output = session.OutputCollector(on_line)
         what = f"`{argv[0]}` in container {container_id[:12]}"
         mark = f"{_MARK}={os.urandom(16).hex()}"
         variables = [mark, *(f"{name}={value}" for name, value in (env or {}).items())]
@@ -268,7 +268,7 @@ class Engine:
             exec_id = str(created["Id"])
             body = {"Detach": False, "Tty": False}
             stream = self._attached(self._url("exec", exec_id, "start"), what, json=body, hold=hold)
-            session.talk(stream, stdin, timeout, what, output.receive, kill)
+            session.run_stream(stream, stdin, timeout, what, output.receive, kill)
             return output.result(int(self._api.exec_inspect(exec_id)["ExitCode"] or 0))
 
     def _attached(self, url: str, what: str, *, hold: bool, **request: Any) -> session.Attached:
@@ -296,10 +296,10 @@ class Engine:
         ``on_line`` gets each line as it is written.
         """
         what = f"`{argv[0]}` in a container of {image}"
-        output = session.Output(on_line)
+        output = session.OutputCollector(on_line)
         body = self._throwaway(image, argv, bool(stdin), **container)
         with self._wrap_errors(what), process.terminable(), self._started(body, what, hold) as (stream, ended):
-            session.talk(stream, stdin, timeout, what, output.receive, lambda: None)
+            session.run_stream(stream, stdin, timeout, what, output.receive, lambda: None)
             return output.result(_exit_code(ended))
 
     def _throwaway(
@@ -308,7 +308,7 @@ class Engine:
         argv: Sequence[str],
         stdin: bool,
         *,
-        mounts: Sequence[values.Mount] = (),
+        mounts: Sequence[values.ContainerMount] = (),
         env: Mapping[str, str] | None = None,
         user: str = "",
         unmapped: bool = False,
@@ -409,7 +409,7 @@ def connect(environ: Mapping[str, str] | None = None) -> Engine:
     """The engine that ``docker`` itself would use. EngineError: absent, stopped, forbidden, too old, not an engine."""
     endpoint = find_endpoint(environ)
     with session.wrap_errors(endpoint):
-        version: Any = session.Session(endpoint, DEFAULT_DOCKER_API_VERSION, session.GREETING).version(
+        version: Any = session.EngineSession(endpoint, DEFAULT_DOCKER_API_VERSION, session.GREETING).version(
             api_version=False
         )
         if not isinstance(version, dict):

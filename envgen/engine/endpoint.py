@@ -196,7 +196,7 @@ _OPTIONS = (
 
 
 @contextlib.contextmanager
-def patient(seconds: float) -> Iterator[None]:
+def ssh_timeout(seconds: float) -> Iterator[None]:
     """Inside, a connection gets at most this long."""
     _patience.append(seconds)
     try:

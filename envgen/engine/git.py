@@ -50,7 +50,7 @@ _WRITTEN_BY_BUILDS = re.compile(r"(?:^|/)(?:_version\.py|_build_meta\.py|[^/]+\.
 
 
 @dataclass(frozen=True)
-class Answer:
+class GitOutput:
     """The exit code and output of a git command."""
 
     code: int
@@ -68,10 +68,10 @@ class Answer:
         return [os.fsdecode(raw) for raw in self.stdout.split(b"\0") if raw]
 
 
-class Repository:
+class GitRepository:
     """A repository in which git runs."""
 
-    def git(self, arguments: Sequence[str], *, env: Mapping[str, str] = {}, **options: Any) -> Answer:
+    def git(self, arguments: Sequence[str], *, env: Mapping[str, str] = {}, **options: Any) -> GitOutput:
         """Run ``git ARGUMENTS``. ``options``: stdin, timeout, check, as in ``_run``."""
         flags, cwd, own = self._setting()
         return _run(flags, arguments, cwd, {**own, **env}, **options)
@@ -81,7 +81,7 @@ class Repository:
         raise NotImplementedError
 
 
-def git(arguments: Sequence[str], *, cwd: Path, env: Mapping[str, str] = {}, **options: Any) -> Answer:
+def git(arguments: Sequence[str], *, cwd: Path, env: Mapping[str, str] = {}, **options: Any) -> GitOutput:
     """Run ``git ARGUMENTS`` in ``cwd``, a folder of envgen. For a checkout use ``WorkTree``."""
     flags = ["-c", "core.autocrlf=false", "-c", "core.fsmonitor=false"]
     env = {**_ALONE, "GIT_CEILING_DIRECTORIES": str(cwd.parent), **env}
@@ -89,7 +89,7 @@ def git(arguments: Sequence[str], *, cwd: Path, env: Mapping[str, str] = {}, **o
 
 
 @dataclass(frozen=True)
-class Mirror(Repository):
+class Mirror(GitRepository):
     """A bare repository of envgen that fetches from a git server what it lacks."""
 
     folder: Path
@@ -116,7 +116,7 @@ _FETCHING = (
 )
 
 
-def ask_server(arguments: Sequence[str], *, timeout: float = 120) -> Answer:
+def ask_server(arguments: Sequence[str], *, timeout: float = 120) -> GitOutput:
     """Run ``git ARGUMENTS`` against a server, in an empty folder, away from the repository around the current folder.
 
     The exit code is not checked.
@@ -145,7 +145,7 @@ def read_config(content: bytes) -> list[tuple[str, str]]:
     return [(key, value) for key, _, value in (entry.partition("\n") for entry in listed.names)]
 
 
-class WorkTree(Repository):
+class WorkTree(GitRepository):
     """A checkout on this machine.
 
     ``folder`` must be the top of a work tree (a clone, a linked worktree or a submodule) that belongs to the user, as
@@ -397,7 +397,7 @@ def _run(
     stdin: bytes = b"",
     timeout: float = 120,
     check: bool = True,
-) -> Answer:
+) -> GitOutput:
     """With ``check`` a failure raises an ``EnvgenError`` with git's message."""
     program, without = shutil.which("git"), shutil.which("env")
     if program is None or without is None:
@@ -412,7 +412,7 @@ def _run(
         timeout=timeout,
         check=False,
     )
-    answer = Answer(done.code, done.stdout, done.stderr.decode("utf-8", "replace"))
+    answer = GitOutput(done.code, done.stdout, done.stderr.decode("utf-8", "replace"))
     if check and answer.code:
         last = answer.stderr.strip().splitlines()[-3:] or [f"exit code {answer.code}"]
         raise EnvgenError(f"git {arguments[0]} failed: {' / '.join(last)}")

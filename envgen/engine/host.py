@@ -202,10 +202,10 @@ def this_process() -> Creator:
 
 def lives(creator: Creator) -> bool | None:
     """Whether that process still runs; None where it can't be checked from here."""
-    here = this_process()
-    if creator.host == here.host and creator.boot and here.boot and creator.boot != here.boot:
+    deployment = this_process()
+    if creator.host == deployment.host and creator.boot and deployment.boot and creator.boot != deployment.boot:
         return False  # the machine has restarted since
-    if (creator.host, creator.boot, creator.namespace) != (here.host, here.boot, here.namespace):
+    if (creator.host, creator.boot, creator.namespace) != (deployment.host, deployment.boot, deployment.namespace):
         return None
     return _start(creator.pid) == creator.start if creator.start else None
 

@@ -24,7 +24,7 @@ import requests
 from docker.constants import DEFAULT_DOCKER_API_VERSION
 
 import docker
-from envgen.engine.endpoint import Endpoint, forwards, patient
+from envgen.engine.endpoint import Endpoint, forwards, ssh_timeout
 from envgen.engine.process import in_background
 from envgen.engine.values import OUTPUT_LIMIT, ExecResult
 from envgen.errors import EngineError, EngineTimeout
@@ -41,23 +41,23 @@ DOCTOR = 6.0  # for all questions of `envgen doctor` to one engine
 LARGEST = 16 << 20  # bytes of one answer; the list of 5,000 containers has 8 MiB
 
 
-# The time limits of ``hurried`` blocks, the innermost last, and what each engine (by its address, for a command may
+# The time limits of ``time_budget`` blocks, the innermost last, and what each engine (by its address, for a command may
 # connect more than once) has used of it.
 _budgets: list[tuple[float, defaultdict[str, float]]] = []
 
 
 @contextlib.contextmanager
-def hurried(seconds: float) -> Iterator[None]:
+def time_budget(seconds: float) -> Iterator[None]:
     """Inside, all questions to one engine together take at most ``seconds``."""
     _budgets.append((seconds, defaultdict(float)))
     try:
-        with patient(seconds):
+        with ssh_timeout(seconds):
             yield
     finally:
         _budgets.pop()
 
 
-class Session(docker.APIClient):
+class EngineSession(docker.APIClient):
     """The SDK's client. Every request ends in time, and no answer is larger than LARGEST."""
 
     def __init__(self, endpoint: Endpoint, version: str, seconds: int = QUESTION) -> None:
@@ -79,7 +79,7 @@ class Session(docker.APIClient):
         options["timeout"] = limit + 5  # of the socket, between two bytes; the limit for the whole is shorter
 
         def ask() -> requests.Response:
-            response = super(Session, self).send(request, stream=True, **options)
+            response = super(EngineSession, self).send(request, stream=True, **options)
             return response if streams else read_all(response)
 
         began = time.monotonic()
@@ -195,7 +195,7 @@ class Pulse:
 
     def _ask(self) -> None:
         with wrap_errors(self._endpoint):
-            Session(self._endpoint, DEFAULT_DOCKER_API_VERSION, GREETING).version(api_version=False)
+            EngineSession(self._endpoint, DEFAULT_DOCKER_API_VERSION, GREETING).version(api_version=False)
 
 
 def unreachable(endpoint: Endpoint, error: BaseException) -> EngineError:
@@ -291,7 +291,7 @@ class Demultiplexer:
                 self._head.clear()
 
 
-class Output:
+class OutputCollector:
     """Collects a program's output; ``on_line`` gets each line of each stream. Raises OutputTooLong."""
 
     def __init__(self, on_line: Callable[[str], None] | None = None, limit: int = OUTPUT_LIMIT) -> None:
@@ -405,7 +405,7 @@ class Attached:
         self._response.close()
 
 
-def talk(
+def run_stream(
     stream: Attached,
     stdin: bytes,
     timeout: float,

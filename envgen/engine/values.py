@@ -53,7 +53,7 @@ KINDS = {0: "changed", 1: "added", 2: "removed"}  # of a change, as the engine n
 
 
 @dataclass(frozen=True)
-class Change:
+class ChangedPath:
     """A path of a container that differs from its image, and how: changed, added or removed."""
 
     path: str
@@ -61,7 +61,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Mount:
+class ContainerMount:
     """One mount of a container. ``source`` is a host path (bind) or the name of a volume (volume).
 
     ``create``: the engine creates a missing folder, as root.
@@ -117,7 +117,7 @@ class Container:
     image_id: str
     labels: Mapping[str, str]
     env: Mapping[str, str]
-    mounts: tuple[Mount, ...]
+    mounts: tuple[ContainerMount, ...]
     ports: tuple[Port, ...]
     started_at: str
     restarts: int = 0
@@ -306,11 +306,11 @@ def _environment(pairs: Any) -> dict[str, str]:
     return dict(pair.partition("=")[::2] for pair in pairs or () if isinstance(pair, str))
 
 
-def _mount(document: Mapping[str, Any]) -> Mount:
+def _mount(document: Mapping[str, Any]) -> ContainerMount:
     kind = str(document.get("Type", ""))
     # A volume's Source is a folder of the engine; Compose uses its name.
     source = document.get("Name") if kind == "volume" else document.get("Source")
-    return Mount(str(source or ""), str(document.get("Destination", "")), kind, not document.get("RW", True))
+    return ContainerMount(str(source or ""), str(document.get("Destination", "")), kind, not document.get("RW", True))
 
 
 def _ports(document: Mapping[str, Any]) -> tuple[Port, ...]:

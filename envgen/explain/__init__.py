@@ -52,7 +52,7 @@ def filled(text: str, facts: Mapping[str, str] = {}) -> str:
 
 
 @dataclass(frozen=True)
-class Pattern:
+class RulePattern:
     """``has``: text in every matching line, in lower case; a line with it must match ``parts`` or ``expression``."""
 
     has: str
@@ -74,14 +74,14 @@ class Pattern:
         return begin
 
 
-def read_pattern(node: Any) -> Pattern:
+def read_pattern(node: Any) -> RulePattern:
     """An entry of a rule's ``match``: a text with `*` for anything, or ``{re: EXPRESSION, has: TEXT}``."""
     if isinstance(node, str):
         parts = tuple(part for part in node.lower().split("*") if part)
-        return Pattern(max(parts, key=len), parts)
+        return RulePattern(max(parts, key=len), parts)
     text = str(node["re"])
     text = _BEGIN + text[1:] if text.startswith("^") else text
-    return Pattern(str(node["has"]).lower(), expression=re.compile(text, re.I))
+    return RulePattern(str(node["has"]).lower(), expression=re.compile(text, re.I))
 
 
 FOLDER = Path(__file__).parent / "rules"
@@ -100,14 +100,14 @@ class Rule:
     cause: str
     cure: str
     link: str
-    patterns: tuple[Pattern, ...]
+    patterns: tuple[RulePattern, ...]
     example: str
     codes: frozenset[int] = frozenset()  # exit codes that prove it without a log line
     notice: bool = False  # not a failure
     quoted: bool = False  # the example comes from the public thread at ``link``
     never: tuple[str, ...] = ()  # `except`
-    beside: tuple[Pattern, ...] = ()
-    facts: Mapping[str, Pattern] = field(default_factory=dict)
+    beside: tuple[RulePattern, ...] = ()
+    facts: Mapping[str, RulePattern] = field(default_factory=dict)
     general: bool = False
     weak: bool = False
     only: str = ""
@@ -273,7 +273,7 @@ def classify(
 
 
 def _search(
-    pattern: Pattern, block: str, low: str, never: Sequence[str] = ()
+    pattern: RulePattern, block: str, low: str, never: Sequence[str] = ()
 ) -> tuple[int, str, dict[str, str]] | None:
     """Search a block of lines; ``low``: in lower case. Where the line begins, its text, and the named groups."""
     at = low.find(pattern.has)

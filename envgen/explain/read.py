@@ -27,7 +27,7 @@ ALL_IS_WELL = (b' HTTP/1.1" 200', b" [loggers.py:")
 
 
 @dataclass(frozen=True)
-class Report:
+class LogReport:
     """``lines``: all of the log's. ``skipped``: bytes that were only searched for errors."""
 
     lines: int
@@ -37,7 +37,7 @@ class Report:
     phase: str = ""  # what the server was doing at its first exception
 
 
-class Phases(Protocol):
+class PhaseReader(Protocol):
     """Reads the beginning of a log, line by line. ``done``: there is nothing more to learn."""
 
     done: bool
@@ -46,10 +46,10 @@ class Phases(Protocol):
         """Read a line; returns what the server was doing then."""
 
 
-class Reader:
+class ExplainReader:
     """Reads a log in pieces. ``kind``: build, jit or serve; None: any. ``phases`` reads its beginning, too."""
 
-    def __init__(self, kind: str | None = None, phases: Phases | None = None) -> None:
+    def __init__(self, kind: str | None = None, phases: PhaseReader | None = None) -> None:
         self._phases, self._doing = phases, list[tuple[int, str]]()
         self._classifier, self._tracker = Classifier(kind), Tracker()
         self._lines = self._skipped = self._errors = self._open = 0
@@ -71,13 +71,13 @@ class Reader:
         for before, data in ring:
             self._whole(before, data)
 
-    def report(self, known: Circumstances = UNKNOWN) -> Report:
+    def report(self, known: Circumstances = UNKNOWN) -> LogReport:
         """What was found. ``known``: what is known beside the log."""
         first = self._tracker.first
         known = replace(known.beside(first), failed=known.failed or self._tracker.raised)
         doing = [words for line, words in self._doing if first and line <= first.line]
         phase = doing[-1] if doing else ""
-        return Report(self._lines, self._skipped, self._classifier.found(known), first, phase)
+        return LogReport(self._lines, self._skipped, self._classifier.found(known), first, phase)
 
     def _whole(self, before: int, data: bytes) -> None:
         lines = text_lines(data)
@@ -167,8 +167,8 @@ def _plain(line: str) -> str:
     return _TIME.sub("", line) if line[:2] == "20" else line
 
 
-def read_log(log: BinaryIO, known: Circumstances = UNKNOWN, *, kind: str | None = None) -> Report:
+def read_log(log: BinaryIO, known: Circumstances = UNKNOWN, *, kind: str | None = None) -> LogReport:
     """The known causes in a log, and its first exception."""
-    reader = Reader(kind)
+    reader = ExplainReader(kind)
     reader.read(log)
     return reader.report(known)

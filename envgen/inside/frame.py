@@ -18,7 +18,7 @@ from typing import Any, Dict
 Doc = Dict[str, Any]
 
 
-class Files:
+class ProgramFiles:
     """Imports the program's files by name, each on first use."""
 
     def __init__(self, files: Dict[str, str]) -> None:
@@ -60,7 +60,7 @@ def main(envelope: Doc) -> None:
     os.dup2(2, 1)
     faulthandler.dump_traceback_later(float(envelope["seconds"]), exit=True)
     try:
-        sys.meta_path.insert(0, Files(envelope["files"]))
+        sys.meta_path.insert(0, ProgramFiles(envelope["files"]))
         if envelope["watch"]:
             _thread.start_new_thread(watch, ())
         document = {"answer": importlib.import_module(envelope["entry"]).answer(envelope["request"])}

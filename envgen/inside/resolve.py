@@ -102,7 +102,7 @@ def stays(name: str) -> bool:
     return name == "deps" or name.startswith("install.")
 
 
-class Python:
+class PackageSets:
     """Resolves the sets of one profile, one after the other, on top of the base image."""
 
     def __init__(self, folder: str, uv: str, present: Present, request: Doc) -> None:
@@ -150,13 +150,13 @@ class Python:
             return {}, ""
         own = {normal(item["own"]) for item in items if item["own"]}
         never = (set(off) | {normal(name) for item in items for name in item["never"]}) - own
-        here = {n: v for n, (v, _) in self.present.items()}
+        deployment = {n: v for n, (v, _) in self.present.items()}
         for item in items:
-            here.update(kept.get(item["name"], {}))
+            deployment.update(kept.get(item["name"], {}))
         words = sorted({word for item in items for word in item["words"] if item["dependencies"]})
         binary = [word for item in items if item["needs_metadata"] for word in ("--only-binary", normal(item["own"]))]
         try:
-            return self.choose("together", words, never, here, ["--find-links", self.links, *binary]), ""
+            return self.choose("together", words, never, deployment, ["--find-links", self.links, *binary]), ""
         except Failed as failure:
             return {}, " ".join(str(failure).split())[:400]
 
@@ -176,14 +176,14 @@ class Python:
     def one(self, item: Doc, off: List[str], kept: Dict[str, str], later: Dict[str, str]) -> List[Doc]:
         stem, own = os.path.join(self.folder, item["name"]), normal(item["own"])
         never = (set(off) | set(map(normal, item["never"]))) - {own}
-        here = {} if item["sdist"] or item["name"] == "uv" else {n: v for n, (v, _) in self.present.items()}
-        here.update(later if here else {})
-        options = ["--find-links", self.links] if here else []
+        deployment = {} if item["sdist"] or item["name"] == "uv" else {n: v for n, (v, _) in self.present.items()}
+        deployment.update(later if deployment else {})
+        options = ["--find-links", self.links] if deployment else []
         options += [] if item["dependencies"] else ["--no-deps"]
         options += ["--only-binary", own] if item["needs_metadata"] else []
-        chosen = self.choose(item["name"], item["words"], never, {**here, **kept}, options)
+        chosen = self.choose(item["name"], item["words"], never, {**deployment, **kept}, options)
         drop = {own} if item["needs_metadata"] else set()
-        wanted = {n: v for n, v in chosen.items() if n not in drop and here.get(n) != v}
+        wanted = {n: v for n, v in chosen.items() if n not in drop and deployment.get(n) != v}
         if not wanted:
             return []
         self.write(stem + ".pins", ["%s==%s" % pair for pair in sorted(wanted.items())])
@@ -320,7 +320,7 @@ def answer(request: Doc) -> Doc:
             present = installed()
             stand_ins(os.path.join(folder, "stand-ins"), present)
             for name, wanted in request["python"].items():
-                work = Python(os.path.join(folder, "p-" + name), uv.get("ok", ""), present, wanted)
+                work = PackageSets(os.path.join(folder, "p-" + name), uv.get("ok", ""), present, wanted)
                 found["python"][name] = uv
                 if "ok" in uv:
                     jobs[name] = pool.submit(attempt, work.resolve)

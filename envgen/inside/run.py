@@ -15,7 +15,7 @@ from typing import Any
 
 from envgen.engine import process
 from envgen.engine.client import Engine
-from envgen.engine.values import ExecResult, Mount, read_json
+from envgen.engine.values import ContainerMount, ExecResult, read_json
 from envgen.errors import EngineError, EngineTimeout
 from envgen.text import KILLED
 
@@ -65,7 +65,7 @@ def module_of(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Failure:
+class NoAnswer:
     """The reason for no answer: an exception, or the end of the process (``code``, ``is_late``)."""
 
     error: str
@@ -89,7 +89,7 @@ def in_image(
     engine: Engine,
     image: str,
     *,
-    mounts: Sequence[Mount] = (),
+    mounts: Sequence[ContainerMount] = (),
     env: Mapping[str, str] | None = None,
     network: str = "none",
     user: str = "",
@@ -97,7 +97,7 @@ def in_image(
     memory: int = MEMORY,
     ulimits: Mapping[str, tuple[int, int]] | None = None,
     on_line: Callable[[str], None] | None = None,
-    absent: list[Mount] | None = None,
+    absent: list[ContainerMount] | None = None,
     gpus: Sequence[Mapping[str, Any]] = (),
 ) -> Execute:
     """Run in a temporary container of an image.
@@ -151,7 +151,7 @@ def on_host(env: Mapping[str, str]) -> Execute:
 
 def ask(
     execute: Execute, python: str, program: Program, request: Mapping[str, Any], *, timeout: float
-) -> dict[str, Any] | Failure:
+) -> dict[str, Any] | NoAnswer:
     """The program's answer, or the reason for none. EngineError where the engine itself fails."""
     mark = f"{PREFIX}{secrets.token_hex(8)}"
     envelope = {
@@ -163,7 +163,7 @@ def ask(
     return read(execute(argv, json.dumps(envelope).encode() + b"\n", timeout + GRACE), mark, python)
 
 
-def read(result: ExecResult, mark: str, python: str) -> dict[str, Any] | Failure:
+def read(result: ExecResult, mark: str, python: str) -> dict[str, Any] | NoAnswer:
     """The marked document's answer; without a document, the end of stderr is the reason."""
     for line in reversed(result.stdout.decode("utf-8", "replace").splitlines()):
         if not line.startswith(f"{mark} "):
@@ -177,7 +177,7 @@ def read(result: ExecResult, mark: str, python: str) -> dict[str, Any] | Failure
             return answer
         if isinstance(document, dict) and "error" in document:
             stack = tuple(str(one) for one in document.get("stack") or ())
-            return Failure(str(document["error"]), str(document.get("message", "")), stack)
+            return NoAnswer(str(document["error"]), str(document.get("message", "")), stack)
         break
     # Docker's error for a program that it can't start comes on stdout.
     lines = (result.stderr.strip() or result.stdout).decode("utf-8", "replace").strip().splitlines()
@@ -188,4 +188,4 @@ def read(result: ExecResult, mark: str, python: str) -> dict[str, Any] | Failure
         raise EngineError(f"cannot start {python} in the container: {reason}", hint=NEEDED)
     late = any(line.startswith("Timeout (") for line in lines)
     killed = KILLED if result.code in (137, -9) else f"exit code {result.code}"
-    return Failure("no answer in time" if late else "no answer", killed, tail, result.code, late)
+    return NoAnswer("no answer in time" if late else "no answer", killed, tail, result.code, late)

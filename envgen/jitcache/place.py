@@ -11,7 +11,7 @@ from pathlib import Path
 
 from envgen.deployment import Deployment
 from envgen.engine.git import WorkTree
-from envgen.engine.values import Container, Mount
+from envgen.engine.values import Container, ContainerMount
 from envgen.errors import EngineError, NotFoundError, RefusedError, UsageError
 from envgen.inside.jit.layout import check_request
 from envgen.inside.jit.tree import Fault
@@ -40,16 +40,16 @@ class AgentHost:
     shown: str
     container: Container | None = None
     image: str = ""
-    mounts: tuple[Mount, ...] = ()
+    mounts: tuple[ContainerMount, ...] = ()
     sources: frozenset[str] = frozenset()
 
 
-def find_place(here: Deployment) -> AgentHost | None:
+def find_place(deployment: Deployment) -> AgentHost | None:
     """Where the agent runs. None: the cache's volume or folder doesn't exist yet.
 
     EngineError without a container and an image; NotFoundError if the profile has no FlashInfer cache.
     """
-    engine, profile = here.engine, here.profile
+    engine, profile = deployment.engine, deployment.profile
     containers = engine.containers(project=profile.compose_name, all=True)
     for container in sorted(containers, key=lambda c: (c.service, c.name)):
         root = root_in(container.env, profile)
@@ -63,20 +63,20 @@ def find_place(here: Deployment) -> AgentHost | None:
             f"profile {profile.name} has no FlashInfer cache, and none of its services runs",
             hint="add `caches: {flashinfer: {path: /root/.cache/flashinfer}}` to the profile",
         )
-    mount = cache_mount(here)
-    place = throw_away(here, root_in(service_env(profile), profile), mount)
-    return place if _exists(here, mount) else None
+    mount = cache_mount(deployment)
+    place = throw_away(deployment, root_in(service_env(profile), profile), mount)
+    return place if _exists(deployment, mount) else None
 
 
-def _exists(here: Deployment, mount: Mount) -> bool:
-    return Path(mount.source).is_dir() if mount.kind == "bind" else here.engine.volume(mount.source) is not None
+def _exists(deployment: Deployment, mount: ContainerMount) -> bool:
+    return Path(mount.source).is_dir() if mount.kind == "bind" else deployment.engine.volume(mount.source) is not None
 
 
-def throw_away(here: Deployment, root: str, *mounts: Mount) -> AgentHost:
+def throw_away(deployment: Deployment, root: str, *mounts: ContainerMount) -> AgentHost:
     """A throw-away container of the profile's image or its base. EngineError if the engine has neither."""
-    profile = here.profile
+    profile = deployment.profile
     for name in (profile.image_name, str(profile.base.image)):
-        if here.engine.image(name) is not None:
+        if deployment.engine.image(name) is not None:
             sources = frozenset(mount.source for mount in mounts)
             return AgentHost(root, f"a throw-away container of {name}", image=name, mounts=mounts, sources=sources)
     raise EngineError(
@@ -92,12 +92,12 @@ def key_in(source: str) -> str:
     return found[1] if found else ""
 
 
-def cache_mount(here: Deployment) -> Mount:
+def cache_mount(deployment: Deployment) -> ContainerMount:
     """The mount of the profile's cache, as `envgen up` makes it. NotFoundError if the profile has none."""
-    if CACHE not in here.profile.caches:
+    if CACHE not in deployment.profile.caches:
         hint = "add `caches: {flashinfer: {path: /root/.cache/flashinfer}}`"
-        raise NotFoundError(f"profile {here.profile.name} has no FlashInfer cache", hint=hint)
-    return here.caches[CACHE]
+        raise NotFoundError(f"profile {deployment.profile.name} has no FlashInfer cache", hint=hint)
+    return deployment.caches[CACHE]
 
 
 @dataclass(frozen=True)
@@ -110,11 +110,11 @@ class OtherCache:
     there: bool
 
 
-def other_caches(here: Deployment) -> list[OtherCache]:
+def other_caches(deployment: Deployment) -> list[OtherCache]:
     """The other caches of code that is compiled at run time, as `envgen up` mounts them."""
     return [
-        OtherCache(name, mount.source, mount.target, _exists(here, mount))
-        for name, mount in here.caches.items()
+        OtherCache(name, mount.source, mount.target, _exists(deployment, mount))
+        for name, mount in deployment.caches.items()
         if name in COMPILED and name != CACHE
     ]
 
@@ -128,7 +128,7 @@ def root_in(env: Mapping[str, str], profile: Profile) -> str:
     return cache.path.path if cache else ""
 
 
-def mount_of(mounts: Sequence[Mount], root: str) -> Mount | None:
+def mount_of(mounts: Sequence[ContainerMount], root: str) -> ContainerMount | None:
     """The innermost mount that contains ``root``."""
     covering = [m for m in mounts if root and (root == m.target or root.startswith(m.target.rstrip("/") + "/"))]
     return max(covering, key=lambda mount: len(mount.target), default=None)

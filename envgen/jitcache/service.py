@@ -12,7 +12,7 @@ from envgen.deployment import Deployment
 from envgen.engine.values import COMPOSE_PROJECT, MEMORY, Container
 from envgen.errors import EngineError, EnvgenError, NotFoundError, RefusedError
 from envgen.inside import run
-from envgen.inside.jit.judge import Holder, Module, Record
+from envgen.inside.jit.judge import BaselineRecord, Holder, Module
 from envgen.inside.jit.locks import BATCH, LockId
 from envgen.inside.jit.locks import holders as local_holders
 from envgen.jitcache.place import CACHE, NO_ARCH, AgentHost, Query, arch_folders, find_place, root_in
@@ -23,7 +23,7 @@ from envgen.text import reason_of, visible
 
 
 @dataclass(frozen=True)
-class Package:
+class ImportedPackage:
     """The FlashInfer that the service imports; empty: none, or unknown."""
 
     root: str = ""
@@ -31,11 +31,11 @@ class Package:
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedBaseline:
     """The answer of ``baseline``."""
 
     root: str
-    modules: tuple[Record, ...]
+    modules: tuple[BaselineRecord, ...]
     problems: tuple[str, ...]
     place: str = ""
 
@@ -77,12 +77,12 @@ class Inventory:
     building: tuple[Building, ...]
     leftovers: Leftovers
     problems: tuple[str, ...]
-    package: Package = Package()
+    package: ImportedPackage = ImportedPackage()
     place: str = ""
 
 
 @dataclass(frozen=True)
-class Target:
+class ModuleTarget:
     """A module to remove.
 
     ``damaged``: its build.ninja could not be parsed completely. ``libraries``: inodes. ``gone``: it was removed.
@@ -130,7 +130,7 @@ class Cleared:
 
     root: str
     dry_run: bool
-    modules: tuple[Target, ...]
+    modules: tuple[ModuleTarget, ...]
     generated: tuple[Generated, ...]
     leftovers: Leftovers
     freed: int
@@ -164,7 +164,7 @@ class HeldLock:
 
 
 @dataclass(frozen=True)
-class Refusal:
+class AgentRefusal:
     """Data of an agent's refusal. ``missing``: names and globs that match nothing; ``names``: all modules."""
 
     missing: tuple[str, ...] = ()
@@ -173,12 +173,12 @@ class Refusal:
 
 
 @dataclass(frozen=True)
-class Refused:
+class AgentFailed:
     """An agent's answer without a result. ``kind``: not_found, refused or failed."""
 
     kind: str
     message: str
-    data: Refusal
+    data: AgentRefusal
 
 
 TIMEOUT = 900.0  # seconds; a million files take three minutes
@@ -186,7 +186,7 @@ ROOT_USER = "0:0"
 AGENT = run.Program("jit/main", watch=True, bytes=64 << 20)
 
 L = TypeVar("L", Module, Building)
-P = TypeVar("P", Inventory, Recorded, Cleared)
+P = TypeVar("P", Inventory, RecordedBaseline, Cleared)
 T = TypeVar("T")
 NOTHING = Query()
 
@@ -194,20 +194,22 @@ NOTHING = Query()
 class JitCache:
     """FlashInfer's cache of one profile."""
 
-    def __init__(self, here: Deployment) -> None:
-        self.here = here
+    def __init__(self, deployment: Deployment) -> None:
+        self.deployment = deployment
 
     def require_own(self) -> None:
         """RefusedError if another project folder created the profile's cache."""
-        mount = self.here.caches.get(CACHE)
-        other = self.here.volume_elsewhere(mount.source) if mount and mount.kind == "volume" else None
+        mount = self.deployment.caches.get(CACHE)
+        other = self.deployment.volume_elsewhere(mount.source) if mount and mount.kind == "volume" else None
         if mount and other:
-            hint = f"to have a cache of its own, write `name: {self.here.profile.project}-2` into envgen.local.yaml"
+            hint = (
+                f"to have a cache of its own, write `name: {self.deployment.profile.project}-2` into envgen.local.yaml"
+            )
             raise RefusedError(f"{other} created the volume {mount.source}", hint=f"clear it there; {hint}")
 
     def place(self) -> AgentHost | None:
         """Where the agent runs; None: there is no cache yet."""
-        return find_place(self.here)
+        return find_place(self.deployment)
 
     def inventory(self, query: Query = NOTHING, *, thorough: bool = False) -> Inventory:
         """The modules of a query. NotFoundError for a name or glob that matches nothing.
@@ -216,13 +218,13 @@ class JitCache:
         """
         place = self.place()
         if place is None and not query.patterns:
-            return Inventory(root_in({}, self.here.profile), False, (), (), Leftovers(0, 0), ())
+            return Inventory(root_in({}, self.deployment.profile), False, (), (), Leftovers(0, 0), ())
         place, found = self._judged(Inventory, query, "list", place, thorough=thorough)
         return self._name_holders(place, found)
 
-    def baseline(self, query: Query, *, force: bool = False, since: int = 0) -> Recorded:
+    def baseline(self, query: Query, *, force: bool = False, since: int = 0) -> RecordedBaseline:
         """Record the files of the modules; with ``force`` also if files changed after the compilation."""
-        return self._judged(Recorded, query, "baseline", force=force, since=since)[1]
+        return self._judged(RecordedBaseline, query, "baseline", force=force, since=since)[1]
 
     def used(self) -> Used:
         """The modules that earlier runs used, of all versions, including those cleared since."""
@@ -250,13 +252,13 @@ class JitCache:
         judge by; in a running service the agent uses the service's."""
         place = place or self.place()
         if place is None:
-            raise not_found(Refusal(missing=query.patterns))
-        environ = {"CUDA_HOME": self.here.profile.cuda.home.path}
+            raise not_found(AgentRefusal(missing=query.patterns))
+        environ = {"CUDA_HOME": self.deployment.profile.cuda.home.path}
         if place.container is None:
-            environ |= service_env(self.here.profile)
+            environ |= service_env(self.deployment.profile)
         request = {
             **vars(query), "operation": operation, "root": place.root, "environ": environ,
-            "expected_archs": sorted(arch_folders(str(self.here.profile.cuda.arch_list) or NO_ARCH)),
+            "expected_archs": sorted(arch_folders(str(self.deployment.profile.cuda.arch_list) or NO_ARCH)),
             "blind": place.container is None,
         }  # fmt: skip
         answer = self.ask(kind, place, {**request, **more})
@@ -268,7 +270,7 @@ class JitCache:
         try:
             if document.get("ok") is True:
                 return bind(kind, document.get("result"))
-            failure = bind(Refused, document)
+            failure = bind(AgentFailed, document)
         except ShapeError as error:
             raise EngineError(f"unexpected answer about the JIT cache: {reason_of(error)}") from None
         if failure.kind == "not_found":
@@ -280,15 +282,15 @@ class JitCache:
     def _send(self, place: AgentHost, request: Mapping[str, Any]) -> dict[str, Any]:
         if place.container is None:
             execute = run.in_image(
-                self.here.engine, place.image, mounts=place.mounts, user=ROOT_USER, hold=True, memory=MEMORY
+                self.deployment.engine, place.image, mounts=place.mounts, user=ROOT_USER, hold=True, memory=MEMORY
             )
         else:
             # Root may delete what any service wrote; without a root, the HOME of the container's user decides.
             user = ROOT_USER if place.root else ""
-            execute = run.in_container(self.here.engine, place.container.id, user=user, hold=True)
-        python = self.here.profile.base.python
+            execute = run.in_container(self.deployment.engine, place.container.id, user=user, hold=True)
+        python = self.deployment.profile.base.python
         answer = run.ask(execute, python, AGENT, request, timeout=TIMEOUT)
-        if isinstance(answer, run.Failure):
+        if isinstance(answer, run.NoAnswer):
             reason = " / ".join([str(answer), *answer.stack[-3:]])
             raise EngineError(f"{python} in {place.shown} gave no answer: {reason}", hint=run.NEEDED)
         return answer
@@ -300,14 +302,14 @@ class JitCache:
         if not place.sources:
             return []
         own = place.container.id if place.container else ""
-        others = [c for c in self.here.engine.containers() if c.state == "running" and c.id != own]
+        others = [c for c in self.deployment.engine.containers() if c.state == "running" and c.id != own]
         return [c for c in others if place.sources & {mount.source for mount in c.mounts}]
 
     def _label(self, container: Container | None) -> str:
         """The service's name if it belongs to this profile, else the container's."""
         if container is None:
             return ""
-        ours = container.labels.get(COMPOSE_PROJECT) == self.here.profile.compose_name
+        ours = container.labels.get(COMPOSE_PROJECT) == self.deployment.profile.compose_name
         return container.service if ours and container.service else container.name
 
     def _look(self, container: Container, locks: Sequence[LockId], libraries: Sequence[Any]) -> Holders | None:
@@ -341,7 +343,7 @@ class JitCache:
                 found[lock] += [replace(holder, where=self._label(container)) for holder in holders]
         missing = [lock for lock in locks if not found[lock]]
         # A builder on the host itself, on a bind mount; the inodes are meaningless for a remote engine.
-        if missing and self.here.engine.info().local:
+        if missing and self.deployment.engine.info().local:
             for lock, entries in local_holders(missing).items():
                 found[lock] += [replace(bind(Holder, entry), where="this machine") for entry in entries]
         return found
@@ -368,7 +370,7 @@ class JitCache:
         return replace(found, modules=modules, building=tuple(named(batch) for batch in found.building))
 
 
-def not_found(data: Refusal) -> NotFoundError:
+def not_found(data: AgentRefusal) -> NotFoundError:
     """The error for names and globs that match nothing, with near matches."""
     near = [match for name in data.missing for match in difflib.get_close_matches(name, data.names, 3, 0.5)]
     hint = f"did you mean {', '.join(map(visible, dict.fromkeys(near)))}?" if near else ""

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from envgen.engine.values import Mount
+from envgen.engine.values import ContainerMount
 from envgen.errors import EngineError
 from envgen.jitcache.place import CACHE, cache_mount, key_in, throw_away
 from envgen.jitcache.service import JitCache
 
 
 @dataclass(frozen=True)
-class Measured:
+class NamespaceUse:
     """The agent's answer about one namespace. ``used``: the last use, in seconds since 1970."""
 
     bytes: int
@@ -22,13 +22,13 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Removal:
     """The agent's answer: what was (or would be) removed, errors, and measurements."""
 
     count: int = 0
     bytes: int = 0
     errors: tuple[str, ...] = ()
-    spaces: tuple[Measured, ...] = ()
+    spaces: tuple[NamespaceUse, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,13 @@ class Space:
     used: float = 0.0
 
 
-def create_mount(cache: JitCache) -> Mount:
+def create_mount(cache: JitCache) -> ContainerMount:
     """The mount of the profile's cache; its volume or folder is created if missing."""
-    mount = cache_mount(cache.here)
+    mount = cache_mount(cache.deployment)
     if mount.kind == "bind":
         Path(mount.source).mkdir(parents=True, exist_ok=True)
-    elif cache.here.engine.volume(mount.source) is None:
-        cache.here.create_volume(mount.source, f"cache-{CACHE}")
+    elif cache.deployment.engine.volume(mount.source) is None:
+        cache.deployment.create_volume(mount.source, f"cache-{CACHE}")
     return mount
 
 
@@ -60,19 +60,19 @@ def leftovers(cache: JitCache) -> tuple[str, int, Callable[[], str]] | None:
     if place is None:
         return None
     request = {"operation": "sweep", "root": place.root}
-    plan = cache.ask(Answer, place, {**request, "dry_run": True})
+    plan = cache.ask(Removal, place, {**request, "dry_run": True})
     name = next(iter(place.sources), place.root)
-    return (name, plan.bytes, lambda: "; ".join(cache.ask(Answer, place, request).errors)) if plan.count else None
+    return (name, plan.bytes, lambda: "; ".join(cache.ask(Removal, place, request).errors)) if plan.count else None
 
 
 def spaces(cache: JitCache) -> list[Space]:
     """The namespaces of this profile, the current one first, then by last use; none with `namespace: false`."""
-    current = cache_mount(cache.here)
+    current = cache_mount(cache.deployment)
     if not key_in(current.source):
         return []
     head = current.source[: -len(key_in(current.source))]
     if current.kind == "volume":
-        sources = list(cache.here.engine.volumes(head))
+        sources = list(cache.deployment.engine.volumes(head))
     else:
         sources = [str(path) for path in Path(head).parent.glob("envgen-*") if not path.is_symlink()]
     found = [
@@ -85,23 +85,23 @@ def spaces(cache: JitCache) -> list[Space]:
 
 def _users(cache: JitCache, source: str) -> tuple[str, ...]:
     """Containers, running or not, that mount the namespace or a folder in it; not leftovers of killed runs."""
-    left = {container.id for container in cache.here.engine.leftovers()}
+    left = {container.id for container in cache.deployment.engine.leftovers()}
     return tuple(
         container.name
-        for container in cache.here.engine.containers(all=True)
+        for container in cache.deployment.engine.containers(all=True)
         if container.id not in left and any(f"{m.source}/".startswith(f"{source}/") for m in container.mounts)
     )
 
 
-def _ask(cache: JitCache, mounts: Sequence[Mount], **request: Any) -> Answer:
-    place = throw_away(cache.here, "/", *mounts)
-    return cache.ask(Answer, place, {"operation": "spaces", **request})
+def _ask(cache: JitCache, mounts: Sequence[ContainerMount], **request: Any) -> Removal:
+    place = throw_away(cache.deployment, "/", *mounts)
+    return cache.ask(Removal, place, {"operation": "spaces", **request})
 
 
 def _measured(cache: JitCache, found: Sequence[Space]) -> list[Space]:
     if not found:
         return []
-    mounts = [Mount(s.source, f"/envgen-spaces/{n}", s.kind, read_only=True) for n, s in enumerate(found)]
+    mounts = [ContainerMount(s.source, f"/envgen-spaces/{n}", s.kind, read_only=True) for n, s in enumerate(found)]
     measured = _ask(cache, mounts, roots=[mount.target for mount in mounts]).spaces
     if len(measured) != len(found):
         raise EngineError(f"unexpected answer: {len(measured)} namespaces instead of {len(found)}")
@@ -113,8 +113,8 @@ def remove(cache: JitCache, space: Space) -> str:
     if _users(cache, space.source):
         return "a container uses it now"
     if space.kind == "volume":
-        cache.here.engine.remove_volume(space.source)
+        cache.deployment.engine.remove_volume(space.source)
         return ""
-    mount = Mount(str(Path(space.source).parent), "/envgen-parent", "bind")
+    mount = ContainerMount(str(Path(space.source).parent), "/envgen-parent", "bind")
     errors = _ask(cache, [mount], parent=mount.target, remove=[Path(space.source).name]).errors
     return errors[0] if errors else ""

@@ -14,7 +14,7 @@ from envgen.errors import EngineError
 from envgen.inside.run import text_of
 from envgen.inside.warm import MARK
 from envgen.jitcache.place import NO_ARCH, AgentHost, Query, arch_folders, throw_away
-from envgen.jitcache.service import JitCache, Recorded
+from envgen.jitcache.service import JitCache, RecordedBaseline
 from envgen.jitcache.space import create_mount
 from envgen.render.environment import service_env, user_env, with_start_up
 
@@ -124,13 +124,13 @@ class Warm:
 
 def warm(
     cache: JitCache, names: Sequence[str], jobs: int | None, show: Callable[[str], None]
-) -> tuple[list[Built], Recorded | None]:
+) -> tuple[list[Built], RecordedBaseline | None]:
     """Build ``names`` (none: partial and stale modules) and record their baselines.
 
     Proven stale modules are cleared first: FlashInfer would consider them up to date.
     """
     place = find_compile_host(cache)
-    archs = arch_folders(str(cache.here.profile.cuda.arch_list) or NO_ARCH)
+    archs = arch_folders(str(cache.deployment.profile.cuda.arch_list) or NO_ARCH)
     # Not a query with the names: some may not exist yet.
     found = [module for module in cache.inventory(Query(archs=archs)).modules if not names or module.name in names]
     stale = sorted({module.name for module in found if module.state == "stale" and not module.guess})
@@ -142,7 +142,7 @@ def warm(
         cache.clear(Query(tuple(stale), archs=archs), causes={"stale": True})
     since = time.time_ns()
     show(f"compiling in {place.shown}")
-    run = Warm(_runner(cache, place), cache.here.profile.base.python, place.shown, show)
+    run = Warm(_runner(cache, place), cache.deployment.profile.base.python, place.shown, show)
     run.run(wanted, jobs)
     done = tuple(name for name, built in run.built.items() if built.outcome == "done")
     recorded = cache.baseline(Query(done, run.version, archs), since=since) if done else None
@@ -155,8 +155,8 @@ def warm_image(cache: JitCache, names: Sequence[str], show: Callable[[str], None
     For an image that no container runs yet. EngineError if FlashInfer can't be imported there.
     """
     mount = create_mount(cache)
-    place = throw_away(cache.here, mount.target, mount)
-    run = Warm(_runner(cache, place), cache.here.profile.base.python, place.shown, show)
+    place = throw_away(cache.deployment, mount.target, mount)
+    run = Warm(_runner(cache, place), cache.deployment.profile.base.python, place.shown, show)
     run.run(names, None)
     return list(run.built.values())
 
@@ -164,11 +164,11 @@ def warm_image(cache: JitCache, names: Sequence[str], show: Callable[[str], None
 def find_compile_host(cache: JitCache) -> AgentHost:
     """Where to compile: in a running service with the cache, else in the image with the cache mounted (created if
     missing). EngineError without either."""
-    profile = cache.here.profile
+    profile = cache.deployment.profile
     place = cache.place()
     if place is not None and place.container is not None:
         return place
-    if cache.here.engine.image(profile.image_name) is None:
+    if cache.deployment.engine.image(profile.image_name) is None:
         raise EngineError(
             f"no service of profile {profile.name} runs, and its image {profile.image_name} is not built",
             hint=f"run `envgen build {profile.chosen}`",
@@ -179,17 +179,17 @@ def find_compile_host(cache: JitCache) -> AgentHost:
             hint=f"run `envgen up {next(iter(profile.services), 'dev')} {profile.chosen_variant}`",
         )
     mount = create_mount(cache)
-    return throw_away(cache.here, mount.target, mount)
+    return throw_away(cache.deployment, mount.target, mount)
 
 
 def _runner(cache: JitCache, place: AgentHost) -> RunLines:
-    engine = cache.here.engine
+    engine = cache.deployment.engine
 
     def run(argv: Sequence[str], on_line: Callable[[str], None], env: Mapping[str, str]) -> int:
         if place.container is not None:
             # As the service's user, who will load and rebuild the modules.
             return engine.exec(place.container.id, argv, env=env, workdir="/", timeout=HOURS, on_line=on_line).code
-        profile, service = cache.here.profile, next(iter(cache.here.profile.services), "")
+        profile, service = cache.deployment.profile, next(iter(cache.deployment.profile.services), "")
         env = {**service_env(profile), **user_env(profile, service), **env}
         user = run_as(engine, profile, service)
         return engine.run_once(

@@ -57,7 +57,7 @@ def apt_build(profile: Profile) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Repository:
+class FetchedRepository:
     """A git repository that a build fetches. ``without``: submodules of it that come from elsewhere."""
 
     name: str
@@ -76,16 +76,16 @@ class Repository:
         return self.name.partition("/")[0].partition(".")[0]
 
 
-def repositories(profile: Profile) -> tuple[Repository, ...]:
+def repositories(profile: Profile) -> tuple[FetchedRepository, ...]:
     """Every git repository that a build of ``profile`` fetches: sources, their submodules' forks, builds' inputs."""
     found = []
     for name, source in profile.sources.items():
         if source.origin.git:
             without = tuple(source.submodule_origins)
-            found.append(Repository(name, source.origin.git, source.origin.git_ref, without))
-            found += [Repository(f"{name}/{path}", r.git, r.ref) for path, r in source.submodule_origins.items()]
+            found.append(FetchedRepository(name, source.origin.git, source.origin.git_ref, without))
+            found += [FetchedRepository(f"{name}/{path}", r.git, r.ref) for path, r in source.submodule_origins.items()]
         if source.origin.is_built:
-            found += [Repository(f"{name}.{key}", r.git, r.ref) for key, r in source.install.inputs.items()]
+            found += [FetchedRepository(f"{name}.{key}", r.git, r.ref) for key, r in source.install.inputs.items()]
     return tuple(found)
 
 

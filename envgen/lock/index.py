@@ -56,7 +56,7 @@ def certificates() -> str | bool:
 
 
 @dataclass(frozen=True)
-class Release:
+class IndexFile:
     """One file of a release on the index: a wheel, or a source distribution."""
 
     version: Version
@@ -83,7 +83,7 @@ class PackageIndex:
         self._seconds = seconds
         self._say = say
         self._session = requests.Session()
-        self._pages: dict[str, list[Release]] = {}
+        self._pages: dict[str, list[IndexFile]] = {}
 
     def versions(self, name: str) -> list[str]:
         """Every version that was not yanked, with a source distribution or a wheel."""
@@ -121,7 +121,7 @@ class PackageIndex:
         except requests.RequestException as error:
             raise EnvgenError(f"cannot fetch {name} {version}: {_reason(error)}") from None
 
-    def _download(self, what: str, archive: Path, release: Release) -> Path:
+    def _download(self, what: str, archive: Path, release: IndexFile) -> Path:
         self._say(f"fetching {what} from the package index")
         self.cache.mkdir(parents=True, exist_ok=True)
         # The archive first: `cached` ignores one without its .sha256.
@@ -137,7 +137,7 @@ class PackageIndex:
         files.write(Path(f"{archive}.sha256"), f"{release.sha256}\n".encode())
         return archive
 
-    def _page(self, name: str) -> list[Release]:
+    def _page(self, name: str) -> list[IndexFile]:
         """All files of a package, from the first index that has any."""
         name = canonicalize_name(name)
         if name in self._pages:
@@ -232,7 +232,7 @@ class _Links(html.parser.HTMLParser):
             self.found.append(dict(attrs))
 
 
-def _releases(page: str, address: str, name: str) -> list[Release]:
+def _releases(page: str, address: str, name: str) -> list[IndexFile]:
     """The wheels and source distributions (.tar.gz) that a package's page lists. Every index has that page as HTML."""
     links, releases = _Links(), []
     links.feed(page)
@@ -251,7 +251,7 @@ def _releases(page: str, address: str, name: str) -> list[Release]:
         if package == name:
             sha256 = fragment.removeprefix("sha256=")
             is_wheel, yanked = file.endswith(".whl"), "data-yanked" in link
-            releases.append(Release(version, urljoin(address, url), sha256, yanked, is_wheel))
+            releases.append(IndexFile(version, urljoin(address, url), sha256, yanked, is_wheel))
     return releases
 
 

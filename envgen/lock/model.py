@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 from envgen import files
 from envgen.binding import digest_of
 from envgen.errors import Place, Problem, ProjectError, RefusedError
-from envgen.profile.tree import Node, label_of, read
+from envgen.profile.tree import YamlNode, label_of, read
 from envgen.redact import without_login
 
 # Where an image's digest is from: its registry, or only the local engine.
@@ -297,10 +297,10 @@ def read_lock(path: Path) -> Lock:
     return found
 
 
-def _read(node: Node, shape: Any, key: str, name: str, problems: list[Problem]) -> Any:
+def _read(node: YamlNode, shape: Any, key: str, name: str, problems: list[Problem]) -> Any:
     """The value at ``node``, whose key is ``name``; None, with a problem, where it does not have this ``shape``."""
 
-    def bad(message: str, at: Node = node, where: str = key) -> None:
+    def bad(message: str, at: YamlNode = node, where: str = key) -> None:
         hint = f"`git checkout {FILE_NAME}`; or remove the file and run `envgen lock`"
         problems.append(Problem(message, at.place(where), hint))
 
@@ -338,7 +338,7 @@ def _read(node: Node, shape: Any, key: str, name: str, problems: list[Problem]) 
 
 
 @dataclass(frozen=True)
-class Change:
+class InputChange:
     """One input that differs. "": missing on that side; ``#`` and a digest: its value is not shown."""
 
     name: str
@@ -392,11 +392,11 @@ def facts_of(mine: ProfileLock) -> dict[str, str]:
     return facts(Lock(images, mine.git, mine.files, mine.patches, {"": mine.python}, {"": mine.apt}))
 
 
-def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[Change]:
+def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[InputChange]:
     """What differs, by name. Hashes count only where the version is the same."""
     found = []
     for name in sorted({*before, *after}):
         old, new, plain = before.get(name, ""), after.get(name, ""), name.removesuffix(" sha256")
         if old != new and (plain == name or before.get(plain) == after.get(plain)):
-            found.append(Change(name, old, new))
+            found.append(InputChange(name, old, new))
     return found

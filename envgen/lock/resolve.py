@@ -16,7 +16,7 @@ from typing import Any
 
 from envgen.engine.client import Engine
 from envgen.engine.process import in_background
-from envgen.engine.values import MISSHAPEN, ExecResult, Mount
+from envgen.engine.values import MISSHAPEN, ContainerMount, ExecResult
 from envgen.errors import EngineError, EnvgenError, LockError, Problem
 from envgen.files import data_dir
 from envgen.inside import run
@@ -95,7 +95,7 @@ def resolve_packages(
     inside = run.in_image(
         engine,
         str(profile.base.image),
-        mounts=[Mount(path, target, read_only=True) for target, path in files.items()],
+        mounts=[ContainerMount(path, target, read_only=True) for target, path in files.items()],
         env=env,
         user="0:0",
         network="bridge",
@@ -105,7 +105,7 @@ def resolve_packages(
         return inside([*start, *argv], stdin, timeout)
 
     reply = run.ask(execute, profile.base.python, PROGRAM, request, timeout=TIMEOUT)
-    if isinstance(reply, run.Failure):
+    if isinstance(reply, run.NoAnswer):
         missing = f"{profile.base.image} has no {profile.base.python}"
         reason = missing if reply.code == 101 else last_printed("\n".join(reply.stack), reply.code, 10)
         raise _not_resolved(profile, reason)
@@ -319,7 +319,7 @@ def _repository(name: str) -> tuple[str, str]:
     return image.registry.removeprefix("index.").removesuffix("docker.io"), image.path.removeprefix("library/")
 
 
-def _ask_git(tools: Tools, one: ask.Repository) -> GitLock:
+def _ask_git(tools: Tools, one: ask.FetchedRepository) -> GitLock:
     _online(tools, one.name)
     return tools.git.resolve(one.url, one.ref, one.without)
 
@@ -372,10 +372,12 @@ def _packages(
         key = (str(profile.base.image), profile.base.python, repr(profile.base.apt), repr(profile.pip.index_variables))
         wanted = groups.setdefault(key, ([], []))
         image = engine.image(str(profile.base.image)) if engine else None
-        here = profile.base.platform.value if profile.base.platform else f"linux/{image.architecture}" if image else ""
-        if (here not in mine.python if here else not mine.python) or upgrade.wants_python(profile, lock):
+        deployment = (
+            profile.base.platform.value if profile.base.platform else f"linux/{image.architecture}" if image else ""
+        )
+        if (deployment not in mine.python if deployment else not mine.python) or upgrade.wants_python(profile, lock):
             wanted[0].append(profile)
-        if (here not in mine.apt if here else not mine.apt) or upgrade.wants("apt"):
+        if (deployment not in mine.apt if deployment else not mine.apt) or upgrade.wants("apt"):
             wanted[1].append(profile)
     for (name, *_), (pythons, apts) in groups.items():
         if not pythons and not apts:

@@ -24,7 +24,7 @@ import requests
 from envgen import files
 from envgen.engine import process
 from envgen.engine.endpoint import plugin_argv
-from envgen.engine.git import Answer, Mirror, ask_server, read_config
+from envgen.engine.git import GitOutput, Mirror, ask_server, read_config
 from envgen.engine.values import read_json
 from envgen.errors import EngineError, EnvgenError, LockError, ProcessError
 from envgen.lock.index import certificates
@@ -173,7 +173,7 @@ class Git:
     def _in(self, mirror: Mirror, *words: str) -> bytes:
         return self._git(partial(mirror.git, words, check=False, timeout=self._timeout))
 
-    def _git(self, ask: Callable[[], Answer]) -> bytes:
+    def _git(self, ask: Callable[[], GitOutput]) -> bytes:
         """Run git, with retries. Messages show no passwords."""
 
         def once() -> tuple[int, bytes, str]:

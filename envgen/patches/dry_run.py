@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from envgen import files
-from envgen.engine.git import Repository, git
+from envgen.engine.git import GitRepository, git
 from envgen.errors import EnvgenError
 from envgen.patches.series import Patch, Series, in_range
 from envgen.text import counted, reason_of, table, visible
@@ -74,7 +74,7 @@ class SdistTree:
 class GitTree:
     """A commit in a repository on this machine."""
 
-    repository: Repository
+    repository: GitRepository
     commit: str
     label: str
     version: str = ""
@@ -124,7 +124,7 @@ class State(str, Enum):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class PatchVerdict:
     """One patch on one source. ``measured``: the state without its range; ``messages``: of git.
 
     ``ok`` is False where a build would fail.
@@ -149,7 +149,7 @@ class DryRun:
     series: str
     tree: str
     version: str
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[PatchVerdict, ...]
 
     @property
     def ok(self) -> bool:
@@ -174,7 +174,7 @@ def dry_run(tree: Tree, series: Series, *, beyond_range: bool = False) -> DryRun
             inside = in_range(patch.header.applies_to, tree.version)
             state, messages = _tried(folder, patch) if inside or beyond_range else (None, ())
             now = state if inside and state else State.OUT_OF_RANGE
-            verdicts.append(Verdict(patch.name, patch.path, patch.header.applies_to, now, state, messages))
+            verdicts.append(PatchVerdict(patch.name, patch.path, patch.header.applies_to, now, state, messages))
     return DryRun(series.folder, tree.label, tree.version, tuple(verdicts))
 
 
@@ -231,7 +231,7 @@ def report_matrix(runs: Sequence[DryRun]) -> list[str]:
     return found
 
 
-def _cell(verdict: Verdict) -> str:
+def _cell(verdict: PatchVerdict) -> str:
     """One cell of the table; in brackets where a build skips the patch."""
     short = _SHORT[verdict.measured or State.CONFLICT]
     return f"({short.lower()})" if verdict.state is State.OUT_OF_RANGE else short

@@ -10,7 +10,7 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from envgen.inside.run import Failure
+from envgen.inside.run import NoAnswer
 from envgen.profile.model import Ready, Service
 
 
@@ -140,13 +140,13 @@ CUBINS_NEEDED = {
 }
 
 
-def judge(answer: Mapping[str, Any] | Failure, service: Service) -> Judgement:
+def judge(answer: Mapping[str, Any] | NoAnswer, service: Service) -> Judgement:
     """Judge a release's answer by the service's `ready` patterns.
 
     If the choice depends on NVIDIA's cubins, the answer has both choices; the service fits if it fits one of them, and
     a caveat says which.
     """
-    if isinstance(answer, Failure):
+    if isinstance(answer, NoAnswer):
         return Judgement(Verdict.UNKNOWN, unasked=(f"the program in the container: {answer}",))
     plain = _judge(answer, service)
     if "with_cubins" not in answer:

@@ -18,7 +18,7 @@ _PATTERN = {"M": "mamba", "*": "full_attention", "-": "mlp", "E": "moe"}
 
 
 @dataclass(frozen=True)
-class Cache:
+class KvCost:
     """The cache of a sequence on one GPU, in bytes: ``state`` for any length, the rest for each token."""
 
     each_token: int  # layers with full attention
@@ -45,7 +45,7 @@ class Cache:
 
 def cache_of(
     config: Mapping[str, Any], cache_dtype: str, *, ranks: int = 1, dtype: str = "bfloat16", draft: int = 0
-) -> Cache | None:
+) -> KvCost | None:
     """The cache of a model, by its config.json, on one of ``ranks`` GPUs; None if unknown.
 
     ``cache_dtype``: vLLM's ``--kv-cache-dtype``; ``auto`` is ``dtype``, the model's own. ``draft``: layers of a draft
@@ -59,7 +59,7 @@ def cache_of(
         rope = _number(text, "qk_rope_head_dim")
         if rope is None or cache_dtype not in ("auto", "bfloat16") or set(layers) != {"full_attention"}:
             return None
-        return Cache((rank + rope) * wide * len(layers))
+        return KvCost((rank + rope) * wide * len(layers))
     full, windowed = layers.count("full_attention"), layers.count("sliding_attention")
     linear = sum(kind in _MAMBA for kind in layers)
     if full + windowed + linear + sum(kind in _NO_CACHE for kind in layers) != len(layers):
@@ -69,7 +69,7 @@ def cache_of(
     window = _number(text, "sliding_window") if windowed else 0
     if one is None or other is None or state is None or window is None:
         return None
-    return Cache(other * wide * (full + draft), one * wide * windowed, window, state * linear)
+    return KvCost(other * wide * (full + draft), one * wide * windowed, window, state * linear)
 
 
 def _text(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -163,7 +163,7 @@ class Estimate:
     sequences: int
     batched: int
     weights: int | None
-    cache: Cache | None
+    cache: KvCost | None
     fixed: int | None = None  # kv-cache-memory-bytes
     draft: str = ""  # "own" (the checkpoint's, MTP) and "counted" are in the figures; another one is not
     engine: int = UNIFIED

@@ -23,7 +23,7 @@ from envgen.profile import shape as shapes
 from envgen.profile import tree as nodes
 from envgen.profile.model import LocalFile, Machine, Mount, Profile, ProjectFile, Service, Source, Variant
 from envgen.profile.shape import ENV_NAME, Field, Key, Shape, fields_of, matches, meaning
-from envgen.profile.tree import Node, join_path, near, overlay, plain_kind, written
+from envgen.profile.tree import YamlNode, join_path, near, overlay, plain_kind, written
 from envgen.profile.values import HostPath, own_path, plain_text
 
 _INTEGER_DIGITS = 15
@@ -48,12 +48,12 @@ class Binding:
         self.problems.append(Problem(message, place, hint))
         self.broken.add(place.key)
 
-    def wrong(self, node: Node, path: str, message: str, hint: str = "") -> Any:
+    def wrong(self, node: YamlNode, path: str, message: str, hint: str = "") -> Any:
         """Add a problem with the value at ``node``; returns _WRONG."""
         self.report(message, node.place(path), hint)
         return _WRONG
 
-    def record(self, cls: Any, node: Node, path: str, **given: Any) -> Any:
+    def record(self, cls: Any, node: YamlNode, path: str, **given: Any) -> Any:
         """The record of class ``cls`` at ``node``; ``given`` are fields that no file sets."""
         values: dict[str, Any] = dict(given)
         fields = fields_of(cls)
@@ -82,14 +82,14 @@ class Binding:
 
     # --- values, by the kind of their shape ------------------------------------------------------------------------
 
-    def value(self, shape: Shape, node: Node, path: str, key: Key = _NO_KEY) -> Any:
+    def value(self, shape: Shape, node: YamlNode, path: str, key: Key = _NO_KEY) -> Any:
         """The value at ``node``; ``key``: the patterns and limits of its field."""
         return getattr(self, f"_{shape.kind}")(shape, node, path, key)
 
-    def _record(self, shape: Shape, node: Node, path: str, _key: Key) -> Any:
+    def _record(self, shape: Shape, node: YamlNode, path: str, _key: Key) -> Any:
         return self._variant(node, path) if shape.type is Variant else self.record(shape.type, node, path)
 
-    def _variant(self, node: Node, path: str) -> Variant:
+    def _variant(self, node: YamlNode, path: str) -> Variant:
         """The variant at ``node``, in which nothing is required."""
         inner = Binding(partial=True, overlay=True)
         bound: Variant = inner.record(Variant, node, path, changes=MappingProxyType({}))
@@ -100,7 +100,7 @@ class Binding:
         changes = MappingProxyType({join_path(where): text for where, text, _ in changed})
         return Variant(changes=changes, description=bound.description)
 
-    def _scalar(self, shape: Shape, node: Node, path: str, key: Key) -> Any:
+    def _scalar(self, shape: Shape, node: YamlNode, path: str, key: Key) -> Any:
         if shape.type is bool:
             if node.kind != nodes.BOOL:
                 hint = "YAML 1.2 knows only true and false" if node.text.lower() in ("yes", "no", "on", "off") else ""
@@ -113,7 +113,7 @@ class Binding:
             return self.wrong(node, path, f"expected text, found {node.seen()}", hint)
         return self.text(node, path, key.item)
 
-    def _number(self, node: Node, path: str, key: Key) -> Any:
+    def _number(self, node: YamlNode, path: str, key: Key) -> Any:
         if node.kind != nodes.INT or not re.fullmatch(r"-?(0|[1-9][0-9]*)", node.text):
             return self.wrong(node, path, f"expected a whole number, found {node.seen()}")
         if len(node.text) > _INTEGER_DIGITS:
@@ -128,7 +128,7 @@ class Binding:
             return self.wrong(node, path, f"{value} is {reason}")
         return value
 
-    def text(self, node: Node, path: str, pattern: str = "") -> Any:
+    def text(self, node: YamlNode, path: str, pattern: str = "") -> Any:
         """Text that any rendered language can carry, and that matches ``pattern``."""
         text = node.text
         try:
@@ -140,7 +140,7 @@ class Binding:
             return self.wrong(node, path, f"{_short(text)} is not accepted here", meaning(pattern))
         return text
 
-    def _value(self, shape: Shape, node: Node, path: str, _key: Key) -> Any:
+    def _value(self, shape: Shape, node: YamlNode, path: str, _key: Key) -> Any:
         type_ = shape.type
         if node.kind != nodes.TEXT and node.kind != getattr(type_, "NUMBER", ""):
             hint = _for_number(type_, node.text) if node.kind in (nodes.INT, nodes.FLOAT) else ""
@@ -150,7 +150,7 @@ class Binding:
         except ValueError as error:
             return self.wrong(node, path, str(error))
 
-    def _enum(self, shape: Shape, node: Node, path: str, _key: Key) -> Any:
+    def _enum(self, shape: Shape, node: YamlNode, path: str, _key: Key) -> Any:
         members: type[Enum] = shape.type
         known = {str(member.value): member for member in members}
         if node.text in known and node.kind not in (nodes.MAP, nodes.LIST):
@@ -159,7 +159,7 @@ class Binding:
         message = f"expected one of {', '.join(known)}; found {node.seen()}"
         return self.wrong(node, path, message, hint if hint.startswith("did you") else "")
 
-    def _sequence(self, shape: Shape, node: Node, path: str, key: Key) -> Any:
+    def _sequence(self, shape: Shape, node: YamlNode, path: str, key: Key) -> Any:
         assert shape.inner is not None
         if node.kind != nodes.LIST:
             hint = _as_list(shape.inner, node.text, path) if node.kind not in (nodes.MAP, nodes.NULL) else ""
@@ -167,7 +167,7 @@ class Binding:
         values = [self.value(shape.inner, child, f"{path}[{i}]", key) for i, child in enumerate(node.elements)]
         return tuple(value for value in values if value is not _WRONG)
 
-    def _mapping(self, shape: Shape, node: Node, path: str, key: Key) -> Any:
+    def _mapping(self, shape: Shape, node: YamlNode, path: str, key: Key) -> Any:
         inner = shape.inner
         assert inner is not None
         if node.kind != nodes.MAP:
@@ -195,7 +195,7 @@ class Binding:
                     values[name] = value
         return MappingProxyType(values)
 
-    def _without_group(self, inner: Shape, node: Node, path: str) -> set[str]:
+    def _without_group(self, inner: Shape, node: YamlNode, path: str) -> set[str]:
         """Variables that stand where a group of them should, as in a service: one problem."""
         if inner.kind != shapes.MAPPING:
             return set()
@@ -208,7 +208,7 @@ class Binding:
                 self.report("is not a group of variables", one.key_place(where), f"{_GROUPS}: {{common: {{{items}}}}}")
         return set(flat)
 
-    def source_text(self, node: Node, path: str) -> Any:
+    def source_text(self, node: YamlNode, path: str) -> Any:
         """The value of a variable, as written in the file: 0.70 stays 0.70."""
         if node.kind == nodes.NULL:
             return self.wrong(node, path, "has no value", 'write "" for an empty text')
@@ -216,7 +216,7 @@ class Binding:
             return self.wrong(node, path, f"expected text, found {node.seen()}", "quote it to pass it on as text")
         return self.text(node, path)
 
-    def _arg(self, _shape: Shape, node: Node, path: str, _key: Key) -> Any:
+    def _arg(self, _shape: Shape, node: YamlNode, path: str, _key: Key) -> Any:
         """The value of a command-line argument."""
         if node.kind == nodes.BOOL:
             return node.text[0] in "tT"
@@ -232,7 +232,7 @@ class Binding:
             return _WRONG if wrong else json.dumps(document, separators=(",", ":"), ensure_ascii=False)
         return self.source_text(node, path)
 
-    def json_value(self, node: Node, path: str) -> Any:
+    def json_value(self, node: YamlNode, path: str) -> Any:
         """A mapping in ``args`` as JSON."""
         if node.kind == nodes.MAP:
             for name, child in node.items.items():
@@ -256,7 +256,7 @@ class Binding:
         return self.text(node, path)
 
 
-def _begun_by_override(inner: Shape, node: Node) -> bool:
+def _begun_by_override(inner: Shape, node: YamlNode) -> bool:
     """Whether ``node`` is a part of an entry that no profile has: a misspelt name in an override.
 
     The local file may also describe whole entries: one with a required key, and every machine.
@@ -296,24 +296,24 @@ def _stand_in(shape: Shape) -> Any:
 
 
 @dataclass(frozen=True)
-class Report:
+class BoundProfile:
     """What the semantic checks see of one profile, and where they add problems: at paths below ``base``.
 
     A path is a tuple (list items by their number), or keys joined by dots.
     """
 
     profile: Profile
-    tree: Node
+    tree: YamlNode
     _binding: Binding
     root: Path
     base: Path_ = ()
 
-    def at(self, *path: str) -> Report:
+    def at(self, *path: str) -> BoundProfile:
         """The same report for paths below ``path``."""
         return replace(self, base=(*self.base, *path))
 
     @property
-    def top(self) -> Report:
+    def top(self) -> BoundProfile:
         """The same report for the whole profile."""
         return replace(self, base=())
 
@@ -420,7 +420,7 @@ class Report:
             (name, s) for name, s in sources if not any(self.top.is_broken(f"sources.{name}.{key}") for key in keys)
         ]
 
-    def node(self, path: str) -> Node | None:
+    def node(self, path: str) -> YamlNode | None:
         """The node at ``path``, or None where the value is a default."""
         return self.tree.at(self._full(path)[0])
 
@@ -480,7 +480,7 @@ _PLACES: tuple[tuple[type, str], ...] = (
 )  # fmt: skip
 
 
-def _unknown(cls: type, name: str, node: Node, path: str) -> str:
+def _unknown(cls: type, name: str, node: YamlNode, path: str) -> str:
     """The hint for a key that ``cls`` does not have: its name here, where it belongs, or a similar key.
 
     ``node``: its value; ``path``: of the record.
@@ -501,7 +501,7 @@ def _unknown(cls: type, name: str, node: Node, path: str) -> str:
     return place.format(name) if place else near(name, list(fields))
 
 
-def _list_for_mapping(inner: Shape, node: Node) -> str:
+def _list_for_mapping(inner: Shape, node: YamlNode) -> str:
     """The hint for a list, as in Compose, where entries have names here."""
     texts = [child.text for child in node.elements if child.kind == nodes.TEXT]
     if inner.type is Mount and texts:
@@ -511,7 +511,7 @@ def _list_for_mapping(inner: Shape, node: Node) -> str:
     return ""
 
 
-def _pairs(node: Node) -> str:
+def _pairs(node: YamlNode) -> str:
     """A list of NAME=VALUE as the items of a mapping; "" for any other list."""
     texts = [child.text for child in node.elements if child.kind == nodes.TEXT]
     return ", ".join(_item(*text.split("=", 1)) for text in texts) if all("=" in text for text in texts) else ""
@@ -527,7 +527,7 @@ def _spelled(text: str) -> str:
     return text if plain else json.dumps(text, ensure_ascii=False)
 
 
-def _flow(node: Node) -> str:
+def _flow(node: YamlNode) -> str:
     """A value in YAML's flow style."""
     if node.kind == nodes.MAP:
         return "{" + ", ".join(f"{_spelled(name)}: {_flow(child)}" for name, child in node.items.items()) + "}"

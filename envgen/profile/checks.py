@@ -12,10 +12,10 @@ from packaging.utils import canonicalize_name
 
 from envgen.errors import Problem
 from envgen.profile import check_services
-from envgen.profile.bind import LOCAL_HINT, Binding, Path_, Report
+from envgen.profile.bind import LOCAL_HINT, Binding, BoundProfile, Path_
 from envgen.profile.compose_file import problems_of
 from envgen.profile.model import ORIGIN_KINDS, GpuMode, Mode, Origin, Profile, Source
-from envgen.profile.tree import DEFAULT, LIST, LOCAL, MAP, TEXT, Node, near
+from envgen.profile.tree import DEFAULT, LIST, LOCAL, MAP, TEXT, YamlNode, near
 from envgen.redact import is_secret_value, secret_in, secret_like, secret_word
 
 # Names with another meaning: stages of a Dockerfile, words of the command line.
@@ -61,9 +61,9 @@ _CACHE_OF = {variable: cache for cache, variables in CACHE_VARIABLES.items() for
 _CACHE_OF["FLASHINFER_WORKSPACE_BASE"] = "flashinfer"
 
 
-def check_profile(profile: Profile, tree: Node, binding: Binding, root: Path) -> None:
+def check_profile(profile: Profile, tree: YamlNode, binding: Binding, root: Path) -> None:
     """Add all problems of ``profile`` to ``binding``."""
-    report = Report(profile, tree, binding, root)
+    report = BoundProfile(profile, tree, binding, root)
     _image(report)
     _sources(report)
     _python_path(report)
@@ -75,7 +75,7 @@ def check_profile(profile: Profile, tree: Node, binding: Binding, root: Path) ->
     _variants(report)
 
 
-def check_project(profiles: Mapping[str, Profile], trees: Mapping[str, Node]) -> list[Problem]:
+def check_project(profiles: Mapping[str, Profile], trees: Mapping[str, YamlNode]) -> list[Problem]:
     """Problems between the profiles of one project."""
     problems = []
     writers: dict[str, str] = {}
@@ -90,7 +90,7 @@ def check_project(profiles: Mapping[str, Profile], trees: Mapping[str, Node]) ->
     return problems
 
 
-def _image(report: Report) -> None:
+def _image(report: BoundProfile) -> None:
     profile = report.profile
     if not profile.cuda.arch_list.archs and profile.gpu is not GpuMode.NONE and not report.partial:
         hint = "write `cuda: {arch_list: 12.1a}`; without a GPU: gpu: none"
@@ -108,94 +108,96 @@ def _image(report: Report) -> None:
         report.problem("dockerfile", "ends with .dockerignore, which means something else to Docker")
 
 
-def _variants(report: Report) -> None:
+def _variants(report: BoundProfile) -> None:
     """Check that variants change existing services, and choose existing groups of variables."""
     services = list(report.profile.services)
     for name in report.profile.variants:
-        here = report.at("variants", name)
-        for service in here.names("services"):
-            if service not in services and not here.is_broken(""):
+        deployment = report.at("variants", name)
+        for service in deployment.names("services"):
+            if service not in services and not deployment.is_broken(""):
                 message = f"this profile has no service {service!r} to change"
-                here.problem(("services", service), message, near(service, services), at_key=True)
-        node = here.node("env_groups")
-        known = [*report.names("env"), *here.names("env")]
+                deployment.problem(("services", service), message, near(service, services), at_key=True)
+        node = deployment.node("env_groups")
+        known = [*report.names("env"), *deployment.names("env")]
         for number, child in node.items.items() if node is not None and node.kind == LIST else ():
             if child.text not in known:
                 message = f"there is no group {child.text!r} in env"
-                here.problem(("env_groups", number), message, near(child.text, known))
+                deployment.problem(("env_groups", number), message, near(child.text, known))
 
 
 # --- sources and packages -------------------------------------------------------------------------------------------
 
 
-def _sources(report: Report) -> None:
+def _sources(report: BoundProfile) -> None:
     for name, source in report.profile.sources.items():
-        here = report.at("sources", name)
+        deployment = report.at("sources", name)
         if name in RESERVED_SOURCES:
-            here.problem("", f"{name!r} is a reserved name", "choose another", at_key=True)
-        _origin(here, source.origin)
+            deployment.problem("", f"{name!r} is a reserved name", "choose another", at_key=True)
+        _origin(deployment, source.origin)
         if source.submodule_origins and source.origin.kind in ("pypi", "wheel", "folder"):
             hint = "give it a git origin"
-            here.problem("submodule_origins", "there are no submodules to replace", hint, at_key=True)
-        _binaries(here, source)
-        _requirements(here, ("install", "requires"), source.install.requires)
+            deployment.problem("submodule_origins", "there are no submodules to replace", hint, at_key=True)
+        _binaries(deployment, source)
+        _requirements(deployment, ("install", "requires"), source.install.requires)
     # Two sources that claim the same thing, or one inside the other.
     sources = report.sources("mount", "package", "distribution")
     for position, (name, source) in enumerate(sources):
-        here = report.at("sources", name)
+        deployment = report.at("sources", name)
         for other, earlier in sources[:position]:
             for key in ("mount", "package"):
                 if getattr(source, key) == getattr(earlier, key):
-                    here.problem(key, f"{getattr(source, key)} is already the {key} of {other}")
+                    deployment.problem(key, f"{getattr(source, key)} is already the {key} of {other}")
             if canonicalize_name(source.distribution) == canonicalize_name(earlier.distribution):
-                here.problem("distribution", f"{source.distribution} is already the distribution of {other}")
+                deployment.problem("distribution", f"{source.distribution} is already the distribution of {other}")
             if source.mount.is_parent_of(earlier.mount) or earlier.mount.is_parent_of(source.mount):
                 inner, outer = sorted((source.mount, earlier.mount), key=str, reverse=True)
-                here.problem("mount", f"{inner} is inside {outer} (sources {name} and {other})")
+                deployment.problem("mount", f"{inner} is inside {outer} (sources {name} and {other})")
 
 
-def _binaries(here: Report, source: Source) -> None:
+def _binaries(deployment: BoundProfile, source: Source) -> None:
     """Check that `binaries` are for a mounted source, and of its distribution."""
     if source.binaries is None:
         return
     if source.origin.kind != "checkout":
         message = "binaries are only for a mounted checkout"
-        here.problem("binaries", message, "remove it, or write `origin: {checkout: FOLDER}`", at_key=True)
+        deployment.problem("binaries", message, "remove it, or write `origin: {checkout: FOLDER}`", at_key=True)
     if canonicalize_name(source.binaries.name) != canonicalize_name(source.distribution):
         hint = f"write {replace(source.binaries, name=source.distribution)}"
-        here.problem("binaries", f"{source.binaries.name} is another distribution than {source.distribution}", hint)
+        deployment.problem(
+            "binaries", f"{source.binaries.name} is another distribution than {source.distribution}", hint
+        )
 
 
-def _origin(source: Report, origin: Origin) -> None:
-    here = source.at("origin")
+def _origin(source: BoundProfile, origin: Origin) -> None:
+    deployment = source.at("origin")
     kinds = [kind for kind in ORIGIN_KINDS if getattr(origin, kind) is not None]
     if len(kinds) > 1:
-        here.problem("", f"names {' and '.join(kinds)}: a source has one origin", "keep one of them", whole=True)
+        deployment.problem("", f"names {' and '.join(kinds)}: a source has one origin", "keep one of them", whole=True)
     elif not kinds:
         hint = "write one of git (with ref or pull), pypi, wheel, folder, checkout"
-        here.problem("", "names no origin", hint, at_key=True, whole=True)
+        deployment.problem("", "names no origin", hint, at_key=True, whole=True)
     if origin.git is not None:
         if origin.ref is None and origin.pull is None:
             hint = "add ref (a branch, tag or commit) or pull (a number)"
-            here.problem("", "git without ref or pull", hint, at_key=True, whole=True)
-        if origin.git.startswith("file://") and here.is_shared("git"):
-            here.problem("git", "is a place on one machine", LOCAL_HINT.format("a file:// address"))
+            deployment.problem("", "git without ref or pull", hint, at_key=True, whole=True)
+        if origin.git.startswith("file://") and deployment.is_shared("git"):
+            deployment.problem("git", "is a place on one machine", LOCAL_HINT.format("a file:// address"))
     if origin.ref is not None and origin.pull is not None:
-        here.problem("pull", "ref and pull exclude each other", "keep one of them", at_key=True)
+        deployment.problem("pull", "ref and pull exclude each other", "keep one of them", at_key=True)
     for key in ("ref", "pull"):
-        if getattr(origin, key) is not None and origin.git is None and not here.is_broken("git"):
-            here.problem(key, f"{key} without git", "add the address: git: https://...", at_key=True)
+        if getattr(origin, key) is not None and origin.git is None and not deployment.is_broken("git"):
+            deployment.problem(key, f"{key} without git", "add the address: git: https://...", at_key=True)
     if origin.checkout is not None:
-        if here.profile.mode is Mode.PRODUCTION and not here.top.is_broken("mode"):
+        if deployment.profile.mode is Mode.PRODUCTION and not deployment.top.is_broken("mode"):
             hint = "give it a git ref, a pypi or a wheel version; or set mode: development"
-            node = here.node("checkout")
+            node = deployment.node("checkout")
             if node is not None and node.source.layer == LOCAL:
                 hint = "write it below `profiles:`, for those that mount it"
-            here.problem("checkout", "a production profile cannot mount checkouts", hint, at_key=True)
-        here.host_path("checkout", origin.checkout, checkout=True)
+            deployment.problem("checkout", "a production profile cannot mount checkouts", hint, at_key=True)
+        deployment.host_path("checkout", origin.checkout, checkout=True)
 
 
-def _python_path(report: Report) -> None:
+def _python_path(report: BoundProfile) -> None:
     entries = report.profile.python_path
     mounted = {name: source for name, source in report.sources("mount", "package") if source.origin.kind == "checkout"}
     for number, entry in enumerate(entries):
@@ -214,7 +216,7 @@ def _python_path(report: Report) -> None:
                 report.problem(("python_path", number), message, f"name the folder above it: {source.mount}")
 
 
-def _requirements(here: Report, path: Path_, requirements: Sequence[str]) -> list[tuple[int, str]]:
+def _requirements(deployment: BoundProfile, path: Path_, requirements: Sequence[str]) -> list[tuple[int, str]]:
     """(number, distribution) of each requirement; adds problems that pip would report during a build."""
     names: list[tuple[int, str]] = []
     for number, text in enumerate(requirements):
@@ -222,12 +224,12 @@ def _requirements(here: Report, path: Path_, requirements: Sequence[str]) -> lis
             names.append((number, canonicalize_name(Requirement(text).name)))
         except InvalidRequirement as error:
             reason = str(error).split("\n", 1)[0]
-            here.problem((*path, number), f"{text!r} is not a requirement: {reason}", "write it like cmake>=3.26")
+            deployment.problem((*path, number), f"{text!r} is not a requirement: {reason}", "write it like cmake>=3.26")
     return names
 
 
-def _packages(report: Report) -> None:
-    here, pip = report.at("pip"), report.profile.pip
+def _packages(report: BoundProfile) -> None:
+    deployment, pip = report.at("pip"), report.profile.pip
     protected = {canonicalize_name(name) for name in pip.protect}
     sources: dict[str, str] = {
         canonicalize_name(source.distribution): name for name, source in report.sources("distribution")
@@ -235,15 +237,15 @@ def _packages(report: Report) -> None:
     for number, name in enumerate(pip.remove):
         if canonicalize_name(name) in protected:
             message = f"{name} is in pip.protect, too, which keeps it"
-            here.problem(("remove", number), message, "remove it from one of the two")
+            deployment.problem(("remove", number), message, "remove it from one of the two")
     for key, requirements in (("tools", pip.tools), ("deps", pip.deps)):
-        for number, name in _requirements(here, (key,), requirements):
+        for number, name in _requirements(deployment, (key,), requirements):
             if name in protected:
                 message = f"{name} is in pip.protect, too, which keeps the base image's"
-                here.problem((key, number), message, "remove it from one of the two")
+                deployment.problem((key, number), message, "remove it from one of the two")
             if name in sources:
                 message = f"{name} is what the source {sources[name]} installs, and a wheel would replace it"
-                here.problem((key, number), message, "remove it here")
+                deployment.problem((key, number), message, "remove it here")
 
 
 # --- variables ------------------------------------------------------------------------------------------------------
@@ -256,7 +258,7 @@ _THREADS = (
 )
 
 
-def _env(report: Report) -> None:
+def _env(report: BoundProfile) -> None:
     profile, secrets = report.profile, report.profile.secrets
     places: list[tuple[Path_, Mapping[str, str]]] = [(("env", group), names) for group, names in profile.env.items()]
     places += [(("services", name, "env"), service.env) for name, service in profile.services.items()]
@@ -306,7 +308,7 @@ def _env(report: Report) -> None:
 _PROSE = frozenset(("description", "prompt", "expect_text", "expect", "forbid"))
 
 
-def _secrets(report: Report) -> None:
+def _secrets(report: BoundProfile) -> None:
     """Refuse secrets in every text of the merged profile, since rendered files are committed and images are shared."""
     for path, node in _texts(report.tree, ()):
         if path[-1:] and path[-1] in report.profile.secrets and "env" in path:
@@ -323,7 +325,7 @@ def _secrets(report: Report) -> None:
             report.problem(path, message, _instead(path), hidden=True)
 
 
-def _texts(node: Node, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Node]]:
+def _texts(node: YamlNode, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], YamlNode]]:
     """Each text, and each list of words, with its path."""
     is_command = path[-1:] in (("command",), ("prepare",)) or path[-2:-1] == ("args",)
     if node.kind == MAP or (node.kind == LIST and not is_command):
@@ -363,7 +365,7 @@ def _instead(path: tuple[str, ...]) -> str:
 # --- files of the project --------------------------------------------------------------------------------------------
 
 
-def _own(report: Report) -> None:
+def _own(report: BoundProfile) -> None:
     profile = report.profile
     if profile.build.wheelhouse is not None:
         report.host_path("build.wheelhouse", profile.build.wheelhouse)
@@ -381,12 +383,12 @@ def _own(report: Report) -> None:
     for name, source in report.sources("origin", "install"):
         if source.origin.folder is None:
             continue
-        here = report.at("sources", name)
-        folder = here.in_project("origin.folder", source.origin.folder.path)
+        deployment = report.at("sources", name)
+        folder = deployment.in_project("origin.folder", source.origin.folder.path)
         if folder is not None and not folder.is_dir():
-            here.problem("origin.folder", f"{str(source.origin.folder)!r} is not a folder")
+            deployment.problem("origin.folder", f"{str(source.origin.folder)!r} is not a folder")
         if source.patches is not None:
-            here.problem("patches", "a folder of the project is not patched", "edit its files", at_key=True)
+            deployment.problem("patches", "a folder of the project is not patched", "edit its files", at_key=True)
         if source.install.dependencies:
             message = "no index knows what a folder of the project depends on"
-            here.problem("install.dependencies", message, "name its dependencies in pip.deps")
+            deployment.problem("install.dependencies", message, "name its dependencies in pip.deps")

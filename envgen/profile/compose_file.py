@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from envgen.errors import Place, Problem, ProjectError
-from envgen.profile.tree import LIST, MAP, PROJECT, Node, Source, parse, text_of
+from envgen.profile.tree import LIST, MAP, PROJECT, ValueText, YamlNode, parse, text_of
 from envgen.redact import secret_in
 from envgen.text import forbidden_character
 
@@ -38,7 +38,7 @@ def problems_of(file: Path, root: Path) -> list[Problem]:
             return [Problem(f"{file.name} includes or extends more than {MOST} files", hint="write fewer")]
         label = os.path.relpath(path, root)
         try:
-            source = Source(label, PROJECT, text_of(path, label))
+            source = ValueText(label, PROJECT, text_of(path, label))
         except ProjectError as error:
             return list(error.problems)
         found += _text(source)
@@ -64,7 +64,7 @@ def all_files(file: Path, root: Path) -> list[Path]:
         seen[path] = None
         label = os.path.relpath(path, root)
         try:
-            top, _ = parse(Source(label, PROJECT, text_of(path, label)), foreign=True)
+            top, _ = parse(ValueText(label, PROJECT, text_of(path, label)), foreign=True)
         except ProjectError:
             continue
         if top is not None:
@@ -74,7 +74,7 @@ def all_files(file: Path, root: Path) -> list[Path]:
     return sorted(seen)
 
 
-def _text(source: Source) -> Iterator[Problem]:
+def _text(source: ValueText) -> Iterator[Problem]:
     """Problems of a committed text: secrets, and control characters, which some YAML readers take for line breaks."""
     for number, line in enumerate(source.text.split("\n"), 1):
         if forbidden_character(line.removesuffix("\r").replace("\t", " ")):
@@ -92,7 +92,7 @@ class _Walk:
         self.others: list[Path] = []
         self.named: list[Path] = []
 
-    def top(self, top: Node) -> Iterator[Problem]:
+    def top(self, top: YamlNode) -> Iterator[Problem]:
         if "name" in top.items:
             yield Problem(
                 "`name` would change the name of this project's containers", top.items["name"].key_place("name"),
@@ -110,7 +110,7 @@ class _Walk:
                 if one.kind == MAP and key in one.items:
                     yield from self._path(kind, one.items[key])
 
-    def _node(self, node: Node) -> Iterator[Problem]:
+    def _node(self, node: YamlNode) -> Iterator[Problem]:
         for name, child in node.items.items():
             if node.kind == MAP and name == "provider":
                 yield Problem(
@@ -126,7 +126,7 @@ class _Walk:
                     yield from self._path(name, one)
             yield from self._node(child)
 
-    def _values(self, node: Node, key: str) -> Iterator[Node]:
+    def _values(self, node: YamlNode, key: str) -> Iterator[YamlNode]:
         """The scalars of a value that is one, a list of them, or (a list of) mappings that hold them below ``key``."""
         for one in node.items.values() if node.kind == LIST else (node,):
             if one.kind not in (MAP, LIST) and not key:
@@ -135,7 +135,7 @@ class _Walk:
                 inner = one.items[key]
                 yield from (inner.items.values() if inner.kind == LIST else (inner,))
 
-    def _path(self, key: str, node: Node) -> Iterator[Problem]:
+    def _path(self, key: str, node: YamlNode) -> Iterator[Problem]:
         """Problems of a path, which must be a file of the project, relative to compose/ or to the Compose file."""
         text, bases = node.text, [self._root / "compose"]
         if key in _READ_ON or self._file.parent != self._root:

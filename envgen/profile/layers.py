@@ -14,7 +14,7 @@ from envgen.errors import Place, Problem
 from envgen.profile import tree as nodes
 from envgen.profile.model import ORIGIN_KINDS, Mount, Profile
 from envgen.profile.shape import HUB_REPO, NAME, fields_of, matches
-from envgen.profile.tree import Node, Source, parse_value, scalar, which
+from envgen.profile.tree import ValueText, YamlNode, parse_value, scalar, which
 from envgen.profile.values import plain_text
 from envgen.text import shorten
 
@@ -30,7 +30,7 @@ class Override:
     """One value, and the path of the value that it replaces."""
 
     path: tuple[str, ...]
-    node: Node
+    node: YamlNode
 
     @property
     def from_environment(self) -> bool:
@@ -48,7 +48,7 @@ def split_path(text: str) -> tuple[str, ...]:
     return tuple(part[1:-1].replace('""', '"') if part[0] == '"' else part for part in parts)
 
 
-def _override(path: tuple[str, ...], text: str, source: Source, problems: list[Problem]) -> list[Override]:
+def _override(path: tuple[str, ...], text: str, source: ValueText, problems: list[Problem]) -> list[Override]:
     """The override with the value ``text``: YAML flow where it begins like one, else one plain scalar."""
     node, new = None, list[Problem]()
     try:
@@ -72,7 +72,7 @@ def from_sets(sets: Iterable[str], problems: list[Problem]) -> list[Override]:
             problems.append(Problem("is not an assignment", place, "write it like --set build.max_jobs=4"))
             continue
         name, value = assigned.groups()
-        source = Source(f"--set {shorten(name, 80)}", nodes.SET)
+        source = ValueText(f"--set {shorten(name, 80)}", nodes.SET)
         try:
             path = split_path(plain_text(name.strip()))
         except ValueError as error:
@@ -96,23 +96,23 @@ def from_environ(environ: Mapping[str, str], problems: list[Problem]) -> list[Ov
         if not name.startswith(PREFIX) or name in RESERVED or not is_key or not text.strip():
             continue
         if all(parts):
-            overrides += _override(parts, text, Source(name, nodes.ENVIRONMENT), problems)
+            overrides += _override(parts, text, ValueText(name, nodes.ENVIRONMENT), problems)
         else:
             problems.append(Problem("is not a path", Place(name), "write it like ENVGEN_BUILD__MAX_JOBS"))
     return overrides
 
 
-def section(top: Node, name: str, problems: list[Problem]) -> Node:
+def section(top: YamlNode, name: str, problems: list[Problem]) -> YamlNode:
     """The mapping ``name`` at the top of a file; an empty one where it is missing."""
     node = top.items.get(name)
     if node is not None and node.kind == nodes.MAP:
         return node
     if node is not None and node.kind != nodes.NULL:
         problems.append(Problem(f"expected a mapping, found {node.seen()}", node.place(name)))
-    return Node(nodes.MAP, top.source)
+    return YamlNode(nodes.MAP, top.source)
 
 
-def spelled_out(node: Node, path: tuple[str, ...] = ()) -> Node:
+def spelled_out(node: YamlNode, path: tuple[str, ...] = ()) -> YamlNode:
     """A profile, or defaults, with keys instead of the short forms of mounts (HOST:CONTAINER[:ro]) and ulimits (-1)."""
     if node.kind == nodes.MAP:
         return node.with_items({key: spelled_out(one, (*path, key)) for key, one in node.items.items()})
@@ -133,7 +133,7 @@ def spelled_out(node: Node, path: tuple[str, ...] = ()) -> Node:
 DEEPEST = 30  # profiles in a chain of `extends`
 
 
-def chains(profiles: dict[str, Node], problems: list[Problem]) -> dict[str, list[str]]:
+def chains(profiles: dict[str, YamlNode], problems: list[Problem]) -> dict[str, list[str]]:
     """Each profile with all that it extends, the farthest first.
 
     A circle or an unknown parent is a problem, and ends the chain.
@@ -155,7 +155,9 @@ def chains(profiles: dict[str, Node], problems: list[Problem]) -> dict[str, list
     return {name: found[name] for name, node in profiles.items() if node.kind == nodes.MAP}
 
 
-def _parent(name: str, steps: Mapping[str, None], profiles: Mapping[str, Node], problems: list[Problem]) -> str | None:
+def _parent(
+    name: str, steps: Mapping[str, None], profiles: Mapping[str, YamlNode], problems: list[Problem]
+) -> str | None:
     """The profile that ``name`` extends, if valid; ``steps``: the chain so far."""
     parent = profiles[name].items.get("extends") if profiles[name].kind == nodes.MAP else None
     if parent is None or parent.kind == nodes.NULL:
@@ -174,7 +176,7 @@ def _parent(name: str, steps: Mapping[str, None], profiles: Mapping[str, Node], 
     return None
 
 
-def merge(base: Node, over: Node, path: tuple[str, ...] = ()) -> Node:
+def merge(base: YamlNode, over: YamlNode, path: tuple[str, ...] = ()) -> YamlNode:
     """``base`` with ``over`` laid on top."""
     items = dict(base.items)
     _drop_alternatives(items, over, path)
@@ -189,7 +191,7 @@ def merge(base: Node, over: Node, path: tuple[str, ...] = ()) -> Node:
     return base.with_items(items)
 
 
-def _drop_alternatives(items: dict[str, Node], over: Node, path: tuple[str, ...]) -> None:
+def _drop_alternatives(items: dict[str, YamlNode], over: YamlNode, path: tuple[str, ...]) -> None:
     """Remove from ``items`` the alternatives of what ``over`` sets."""
     named = {name for name, node in over.items.items() if node.kind != nodes.NULL}
     if len(path) == 3 and path[0] == "sources" and path[2] == "origin":
@@ -208,15 +210,17 @@ def _drop_alternatives(items: dict[str, Node], over: Node, path: tuple[str, ...]
             items.pop("port", None)
 
 
-def layered(files: Sequence[tuple[Node, dict[str, Node]]], orders: Mapping[str, list[str]]) -> dict[str, Node]:
+def layered(
+    files: Sequence[tuple[YamlNode, dict[str, YamlNode]]], orders: Mapping[str, list[str]]
+) -> dict[str, YamlNode]:
     """The merged tree of each profile: for each file its defaults, then the profiles that it extends, then itself."""
     defaults, profiles = files[0]
     # In the first file, the shared one, a profile starts from its parent's tree, so that long chains stay linear.
-    shared: dict[str, Node] = {}
+    shared: dict[str, YamlNode] = {}
     for name in sorted(orders, key=lambda name: len(orders[name])):
         parent = shared.get(orders[name][-2]) if len(orders[name]) > 1 else None
-        shared[name] = _laid_over(parent or merge(Node(nodes.MAP, defaults.source), defaults), profiles[name])
-    merged: dict[str, Node] = {}
+        shared[name] = _laid_over(parent or merge(YamlNode(nodes.MAP, defaults.source), defaults), profiles[name])
+    merged: dict[str, YamlNode] = {}
     for name, order in orders.items():
         tree = profiles[name].with_items(shared[name].items)
         for file_defaults, file_profiles in files[1:]:
@@ -227,7 +231,7 @@ def layered(files: Sequence[tuple[Node, dict[str, Node]]], orders: Mapping[str, 
     return merged
 
 
-def with_binaries(trees: Mapping[str, Node], orders: Mapping[str, list[str]]) -> dict[str, Node]:
+def with_binaries(trees: Mapping[str, YamlNode], orders: Mapping[str, list[str]]) -> dict[str, YamlNode]:
     """``trees`` where a mounted checkout that names no `binaries` has the wheel of the nearest extended profile."""
     found = dict(trees)
     for name, tree in trees.items():
@@ -242,11 +246,13 @@ def with_binaries(trees: Mapping[str, Node], orders: Mapping[str, list[str]]) ->
     return found
 
 
-def _laid_over(tree: Node, node: Node) -> Node:
+def _laid_over(tree: YamlNode, node: YamlNode) -> YamlNode:
     return merge(tree, node.with_items({k: v for k, v in node.items.items() if k != "extends"}))
 
 
-def name_dockerfiles(files: Sequence[tuple[Node, dict[str, Node]]], trees: Mapping[str, Node]) -> dict[str, Node]:
+def name_dockerfiles(
+    files: Sequence[tuple[YamlNode, dict[str, YamlNode]]], trees: Mapping[str, YamlNode]
+) -> dict[str, YamlNode]:
     """``trees`` with a Dockerfile for each profile that names none; it does not inherit an extended profile's."""
     named = dict(trees)
     for name, tree in trees.items():
@@ -258,17 +264,17 @@ def name_dockerfiles(files: Sequence[tuple[Node, dict[str, Node]]], trees: Mappi
         if "dockerfile" not in tree.items and matches(NAME, name):
             file = f"Dockerfile.{name}" if "dockerfile" in taken else "Dockerfile"
             taken.add("dockerfile")
-            node = scalar(file, Source("default", nodes.DEFAULT), quoted=True)
+            node = scalar(file, ValueText("default", nodes.DEFAULT), quoted=True)
             named[name] = tree.with_items({**tree.items, "dockerfile": node})
     return named
 
 
-def spell(tree: Node, override: Override) -> tuple[str, ...]:
+def spell(tree: YamlNode, override: Override) -> tuple[str, ...]:
     """The path of an override in the file's spelling; a variable's name lacks case and dashes."""
     if not override.from_environment:
         return override.path
     path: list[str] = []
-    node: Node | None = tree
+    node: YamlNode | None = tree
     for part in override.path:
         names = node.items if node is not None and node.kind == nodes.MAP else {}
         spelled = next((name for name in names if _folded(name) == _folded(part)), None)
@@ -289,7 +295,7 @@ def _keeps_case(path: Sequence[str]) -> bool:
     return len(path) > 1 and where in (("env",), ("services", "env"), ("sources", "install", "env"))
 
 
-def filled(tree: Node) -> Node:
+def filled(tree: YamlNode) -> YamlNode:
     """``tree`` with the folders of sources that name none, and what follows from `services.X.model` for `vllm serve`:
     the model in the command, `served-model-name`, and `ready.model`.
     """
@@ -306,20 +312,20 @@ def filled(tree: Node) -> Node:
     return tree.with_items({**tree.items, "services": services.with_items(completed)})
 
 
-def _with_mount(name: str, source: Node) -> Node:
+def _with_mount(name: str, source: YamlNode) -> YamlNode:
     if source.kind != nodes.MAP or "mount" in source.items:
         return source
-    mount = scalar(f"/workspace/{name}", Source("default", nodes.DEFAULT), quoted=True)
+    mount = scalar(f"/workspace/{name}", ValueText("default", nodes.DEFAULT), quoted=True)
     return source.with_items({**source.items, "mount": mount})
 
 
-def _with_model(service: Node) -> Node:
+def _with_model(service: YamlNode) -> YamlNode:
     repo, command = service.at(("model", "repo")), service.items.get("command")
     words = [one.text for one in command.elements] if command is not None and command.kind == nodes.LIST else []
     known = repo is not None and repo.kind == nodes.TEXT and matches(HUB_REPO, repo.text)
     if repo is None or command is None or not known or words[:2] != ["vllm", "serve"]:
         return service
-    args, ready = service.items.get("args") or Node(nodes.MAP, repo.source), service.items.get("ready")
+    args, ready = service.items.get("args") or YamlNode(nodes.MAP, repo.source), service.items.get("ready")
     if args.kind != nodes.MAP:
         return service
     items = {**service.items, "args": args}
@@ -337,19 +343,19 @@ def _with_model(service: Node) -> Node:
     return service.with_items(items)
 
 
-def _copy(node: Node, text: str) -> Node:
+def _copy(node: YamlNode, text: str) -> YamlNode:
     return scalar(text, node.source, node.line, node.column, quoted=True)
 
 
-def overridden(tree: Node, overrides: Iterable[Override]) -> Node:
+def overridden(tree: YamlNode, overrides: Iterable[Override]) -> YamlNode:
     """``tree`` with ``overrides`` laid over it, in order."""
     for override in overrides:
         tree = merge(tree, spelled_out(as_tree(spell(tree, override), override.node)))
     return tree
 
 
-def as_tree(path: Sequence[str], node: Node) -> Node:
+def as_tree(path: Sequence[str], node: YamlNode) -> YamlNode:
     """A tree with only ``node``, at ``path``."""
     for part in reversed(path):
-        node = Node(nodes.MAP, node.source, items={part: node})
+        node = YamlNode(nodes.MAP, node.source, items={part: node})
     return node

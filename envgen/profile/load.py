@@ -20,7 +20,7 @@ from envgen.profile.checks import check_profile, check_project
 from envgen.profile.layers import Override, from_environ, from_sets
 from envgen.profile.model import LocalFile, Profile, Project, ProjectFile
 from envgen.profile.shape import NAME, matches, meaning
-from envgen.profile.tree import LOCAL, MAP, NULL, Node, Source, label_of, lay_over, near, read, which
+from envgen.profile.tree import LOCAL, MAP, NULL, ValueText, YamlNode, label_of, lay_over, near, read, which
 
 FILE_NAME = "envgen.yaml"
 LOCAL_NAME = "envgen.local.yaml"
@@ -35,9 +35,9 @@ class Loaded:
     """
 
     project: Project
-    trees: Mapping[str, Node]  # profile name -> merged tree; see schema.values
+    trees: Mapping[str, YamlNode]  # profile name -> merged tree; see schema.values
     overrides: tuple[Override, ...] = ()
-    before: Node | None = None
+    before: YamlNode | None = None
     chosen: str = ""  # the profile in use
 
 
@@ -217,7 +217,7 @@ def _raise(problems: Sequence[Problem]) -> NoReturn:
     raise ProjectError(sorted(unique.values(), key=rank))
 
 
-def _top(cls: type[T], top: Node, problems: list[Problem]) -> T:
+def _top(cls: type[T], top: YamlNode, problems: list[Problem]) -> T:
     """The keys at the top of a file, without its sections and x- keys, which are for anchors, as in Compose."""
     own = {key: one for key, one in top.items.items() if key not in ("defaults", "profiles") and key[:2] != "x-"}
     binding = Binding()
@@ -226,7 +226,7 @@ def _top(cls: type[T], top: Node, problems: list[Problem]) -> T:
     return record
 
 
-def _header(top: Node, problems: list[Problem]) -> tuple[str, str]:
+def _header(top: YamlNode, problems: list[Problem]) -> tuple[str, str]:
     """The project's name and its default profile."""
     head, profiles = _top(ProjectFile, top, problems), top.items.get("profiles")
     if profiles is None or (profiles.kind == MAP and not profiles.items) or profiles.kind == NULL:
@@ -236,10 +236,10 @@ def _header(top: Node, problems: list[Problem]) -> tuple[str, str]:
     return head.name, head.default_profile or first
 
 
-def _sections(top: Node, problems: list[Problem]) -> tuple[Node, dict[str, Node]]:
+def _sections(top: YamlNode, problems: list[Problem]) -> tuple[YamlNode, dict[str, YamlNode]]:
     """The defaults and the profiles of a file."""
     defaults = layers.section(top, "defaults", problems)
-    profiles: dict[str, Node] = {}
+    profiles: dict[str, YamlNode] = {}
     for name, node in layers.section(top, "profiles", problems).items.items():
         key = f"profiles.{name}"
         if not matches(NAME, name):
@@ -252,16 +252,18 @@ def _sections(top: Node, problems: list[Problem]) -> tuple[Node, dict[str, Node]
     return layers.spelled_out(defaults), profiles
 
 
-def _local(path: Path, problems: list[Problem]) -> Node:
+def _local(path: Path, problems: list[Problem]) -> YamlNode:
     """The local file as a tree; an empty one where it can't be read."""
     try:
         return read(path, label_of(path), layer=LOCAL)
     except ProjectError as error:
         problems += error.problems
-        return Node(MAP, Source(label_of(path), LOCAL))
+        return YamlNode(MAP, ValueText(label_of(path), LOCAL))
 
 
-def _local_sections(top: Node, shared: Mapping[str, Node], problems: list[Problem]) -> tuple[Node, dict[str, Node]]:
+def _local_sections(
+    top: YamlNode, shared: Mapping[str, YamlNode], problems: list[Problem]
+) -> tuple[YamlNode, dict[str, YamlNode]]:
     """The sections of the local file, which cannot add profiles."""
     defaults, profiles = _sections(top, problems)
     for name, node in profiles.items():
@@ -274,7 +276,7 @@ def _local_sections(top: Node, shared: Mapping[str, Node], problems: list[Proble
     return defaults, profiles
 
 
-def with_variant(tree: Node, variant: str) -> Node | None:
+def with_variant(tree: YamlNode, variant: str) -> YamlNode | None:
     """``tree`` with the variant laid over it; None where it has no such variant."""
     over = lay_over(tree, variant)
     return None if over is None else layers.merge(tree, over)

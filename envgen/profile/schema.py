@@ -16,7 +16,7 @@ from envgen.errors import Place
 from envgen.profile import shape as shapes
 from envgen.profile.model import LocalFile, Profile, ProjectFile, Variant
 from envgen.profile.shape import ENV_NAME, NAME, Field, Shape, fields_of
-from envgen.profile.tree import DEFAULT, MAP, NULL, Node, join_path, written
+from envgen.profile.tree import DEFAULT, MAP, NULL, YamlNode, join_path, written
 
 FILE_NAME = "envgen.schema.json"
 NO_CONTROL = r"^[^\x00-\x1f\x7f]*$"
@@ -164,12 +164,12 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
-def values(profile: Profile, tree: Node) -> Iterator[Value]:
+def values(profile: Profile, tree: YamlNode) -> Iterator[Value]:
     """Every value of ``profile`` with its origin; ``tree`` is what it was bound from."""
     return _values(Shape(shapes.RECORD, Profile), profile, tree, ())
 
 
-def _values(shape: Shape, value: Any, node: Node | None, path: tuple[str, ...]) -> Iterator[Value]:
+def _values(shape: Shape, value: Any, node: YamlNode | None, path: tuple[str, ...]) -> Iterator[Value]:
     inner: dict[str, tuple[Shape, Any]] = {}
     if shape.kind == shapes.RECORD and value is not None:
         inner = {name: (field.shape, getattr(value, name)) for name, field in fields_of(shape.type).items()}

@@ -39,7 +39,7 @@ PROJECT, LOCAL, VARIANT, ENVIRONMENT, SET, DEFAULT = "project", "local", "varian
 
 
 @dataclass(eq=False)
-class Source:
+class ValueText:
     """The text of values: a file, a variable or an option. ``label``: its name in messages."""
 
     label: str
@@ -67,21 +67,21 @@ class Source:
 
 
 @dataclass(slots=True, eq=False)
-class Node:
+class YamlNode:
     """One value and its position. ``text``: of a scalar, as in the source."""
 
     kind: str
-    source: Source
+    source: ValueText
     line: int = 0
     column: int = 0
     key_line: int = 0  # of its key, for a value of a mapping
     key_column: int = 0
     text: str = ""
-    items: dict[str, Node] = field(default_factory=dict)
-    below: Node | None = field(default=None, repr=False)  # the value that this one replaced
+    items: dict[str, YamlNode] = field(default_factory=dict)
+    below: YamlNode | None = field(default=None, repr=False)  # the value that this one replaced
 
     @property
-    def elements(self) -> list[Node]:
+    def elements(self) -> list[YamlNode]:
         """The elements of a list."""
         return list(self.items.values())
 
@@ -90,9 +90,9 @@ class Node:
         """The keys of a mapping; none for anything else."""
         return list(self.items) if self.kind == MAP else []
 
-    def at(self, path: Iterable[str]) -> Node | None:
+    def at(self, path: Iterable[str]) -> YamlNode | None:
         """The value at ``path``, if there is one."""
-        node: Node | None = self
+        node: YamlNode | None = self
         for part in path:
             node = node.items.get(part) if node is not None else None
         return node
@@ -105,7 +105,7 @@ class Node:
         """Position of this value's key, or of the value itself when it has none."""
         return self.source.place(self.key_line, self.key_column, key) if self.key_line else self.place(key)
 
-    def with_items(self, items: dict[str, Node]) -> Node:
+    def with_items(self, items: dict[str, YamlNode]) -> YamlNode:
         """A mapping at the same place with other entries."""
         return replace(self, items=items, below=None)
 
@@ -132,9 +132,9 @@ def plain_kind(text: str) -> str:
     return INT if _INT.fullmatch(text) else FLOAT if _FLOAT.fullmatch(text) else TEXT
 
 
-def scalar(text: str, source: Source, line: int = 0, column: int = 0, *, quoted: bool = False) -> Node:
+def scalar(text: str, source: ValueText, line: int = 0, column: int = 0, *, quoted: bool = False) -> YamlNode:
     """A scalar node."""
-    return Node(TEXT if quoted else plain_kind(text), source, line, column, text=text)
+    return YamlNode(TEXT if quoted else plain_kind(text), source, line, column, text=text)
 
 
 def near(word: str, known: list[str]) -> str:
@@ -163,7 +163,7 @@ def which(profile: str, known: list[str]) -> str:
     return "; ".join(filter(None, (today or (similar if similar.startswith("did") else ""), every)))
 
 
-def written(node: Node, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str, Node]]:
+def written(node: YamlNode, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str, YamlNode]]:
     """(path, text, node) of each value below ``node``, as written in the file."""
     if node.kind == MAP:
         for name, child in node.items.items():
@@ -179,7 +179,7 @@ def join_path(parts: Iterable[str]) -> str:
     return ".".join(part if re.fullmatch('[^."=]+', part) else '"' + part.replace('"', '""') + '"' for part in parts)
 
 
-def lay_over(tree: Node, name: str) -> Node | None:
+def lay_over(tree: YamlNode, name: str) -> YamlNode | None:
     """The changes of the variant ``name`` of ``tree``, as a separate tree; None without such a variant.
 
     Its values keep their places; their layer is the variant.
@@ -187,16 +187,16 @@ def lay_over(tree: Node, name: str) -> Node | None:
     node = tree.at(("variants", name))
     if node is None or node.kind != MAP:
         return None
-    sources: dict[int, Source] = {}
+    sources: dict[int, ValueText] = {}
 
-    def copied(node: Node) -> Node:
-        source = sources.setdefault(id(node.source), Source(node.source.label, VARIANT, node.source.text))
+    def copied(node: YamlNode) -> YamlNode:
+        source = sources.setdefault(id(node.source), ValueText(node.source.label, VARIANT, node.source.text))
         return replace(node, source=source, items={name: copied(child) for name, child in node.items.items()})
 
     return copied(overlay(node))
 
 
-def overlay(node: Node) -> Node:
+def overlay(node: YamlNode) -> YamlNode:
     """The changes of a variant: all but its description."""
     return node.with_items({name: child for name, child in node.items.items() if name != "description"})
 
@@ -211,26 +211,26 @@ _PLAIN_TAGS = frozenset((_CORE + "str", _CORE + "map", _CORE + "seq"))
 _COMPOSE_TAGS = frozenset(("!reset", "!override"))
 
 
-def parse(source: Source, *, foreign: bool = False) -> tuple[Node | None, list[Problem]]:
+def parse(source: ValueText, *, foreign: bool = False) -> tuple[YamlNode | None, list[Problem]]:
     """The tree of a file's text, whose top must be a mapping; an empty one for a file without anything in it.
 
     ``foreign``: a file of another program (Compose, a recipe), which may have merge keys (``<<``).
     """
     node, problems = _tree(source, foreign)
     if not problems and node is None:
-        node = Node(MAP, source)
+        node = YamlNode(MAP, source)
     elif not problems and node is not None and node.kind != MAP:
         problems = [Problem(f"expected a mapping at the top, found {node.seen()}", node.place())]
     return node, problems
 
 
-def parse_value(source: Source) -> tuple[Node | None, list[Problem]]:
+def parse_value(source: ValueText) -> tuple[YamlNode | None, list[Problem]]:
     """The tree of one override's value in YAML's flow style (``[a, b]``, ``{a: b}``, quoted text)."""
     node, problems = _tree(source)
     return node if node is not None or problems else scalar("", source), problems
 
 
-def _tree(source: Source, foreign: bool = False) -> tuple[Node | None, list[Problem]]:
+def _tree(source: ValueText, foreign: bool = False) -> tuple[YamlNode | None, list[Problem]]:
     walker = _Walker(source, foreign)
     try:
         top = _composed(source)
@@ -245,7 +245,7 @@ class _TooLarge(Exception):
     """The text is not read to its end; the argument is the problem."""
 
 
-def _composed(source: Source) -> yaml.Node | None:
+def _composed(source: ValueText) -> yaml.Node | None:
     """PyYAML's tree. The composer of libyaml recurses in C without a limit, so the depth is checked before."""
     depth = 0
     for event in yaml.parse(source.text, Loader=_Loader):
@@ -267,7 +267,7 @@ _SYNTAX_HINTS = {
 )
 
 
-def _syntax(error: yaml.YAMLError, source: Source) -> Problem:
+def _syntax(error: yaml.YAMLError, source: ValueText) -> Problem:
     message = getattr(error, "problem", None) or getattr(error, "reason", None) or "is not text that YAML can carry"
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     place = source.place(mark.line + 1, mark.column + 1) if mark else _at(getattr(error, "position", None), source)
@@ -282,7 +282,7 @@ def _syntax(error: yaml.YAMLError, source: Source) -> Problem:
     return Problem(f"is not YAML: {message} ({context})" if context else f"is not YAML: {message}", place, hint)
 
 
-def _at(position: int | None, source: Source) -> Place:
+def _at(position: int | None, source: ValueText) -> Place:
     """The place of an invalid byte."""
     if position is None:
         return Place(source.label)
@@ -293,7 +293,7 @@ def _at(position: int | None, source: Source) -> Place:
 class _Walker:
     """Converts PyYAML's nodes, and collects problems."""
 
-    def __init__(self, source: Source, foreign: bool) -> None:
+    def __init__(self, source: ValueText, foreign: bool) -> None:
         self.source = source
         self.foreign = foreign
         self.problems: list[Problem] = []
@@ -304,7 +304,7 @@ class _Walker:
         mark = node.start_mark
         self.problems.append(Problem(message, self.source.place(mark.line + 1, mark.column + 1, path), hint))
 
-    def walk(self, node: yaml.Node, path: str) -> Node:
+    def walk(self, node: yaml.Node, path: str) -> YamlNode:
         """The tree below ``node``. Aliases are followed, so size and depth are checked here."""
         mark = node.start_mark
         line, column = mark.line + 1, mark.column + 1
@@ -328,11 +328,11 @@ class _Walker:
         else:
             items = self._entries(node.value, path)
         self.depth -= 1
-        return Node(LIST if isinstance(node, yaml.SequenceNode) else MAP, self.source, line, column, items=items)
+        return YamlNode(LIST if isinstance(node, yaml.SequenceNode) else MAP, self.source, line, column, items=items)
 
-    def _entries(self, pairs: list[tuple[yaml.Node, yaml.Node]], path: str) -> dict[str, Node]:
-        entries: dict[str, Node] = {}
-        below: dict[str, Node] = {}  # from merge keys
+    def _entries(self, pairs: list[tuple[yaml.Node, yaml.Node]], path: str) -> dict[str, YamlNode]:
+        entries: dict[str, YamlNode] = {}
+        below: dict[str, YamlNode] = {}  # from merge keys
         for key, value in pairs:
             if not isinstance(key, yaml.ScalarNode):
                 self.problem(key, path, "a key must be plain text")
@@ -367,9 +367,9 @@ def label_of(path: Path) -> str:
     return str(path)
 
 
-def read(path: Path, label: str, *, layer: str = PROJECT) -> Node:
+def read(path: Path, label: str, *, layer: str = PROJECT) -> YamlNode:
     """Read ``path``, called ``label`` in messages, as one mapping. Raises ProjectError."""
-    node, problems = parse(Source(label, layer, text_of(path, label)))
+    node, problems = parse(ValueText(label, layer, text_of(path, label)))
     if problems or node is None:
         raise ProjectError(problems)
     return node

@@ -28,14 +28,12 @@ from envgen.profile.tree import (
     PROJECT,
     SET,
     VARIANT,
-    Node,
+    ValueText,
+    YamlNode,
     join_path,
     label_of,
     parse,
     text_of,
-)
-from envgen.profile.tree import (
-    Source as Text,
 )
 from envgen.profile.values import own_path
 from envgen.text import first_of
@@ -65,11 +63,11 @@ class _Case:
 
     name: str
     profile: Profile
-    tree: Node
+    tree: YamlNode
     variant: str
     found: Mapping[Path_, Unused]
 
-    def uses(self, path: Path_, node: Node) -> bool:
+    def uses(self, path: Path_, node: YamlNode) -> bool:
         """Whether the value at ``path`` is this one, and reaches somebody."""
         own = self.tree.at(path)
         return own is not None and _same_place(own, node) and path not in self.found
@@ -150,14 +148,14 @@ def _meant(variable: str) -> str:
 # --- the cases ------------------------------------------------------------------------------------------------------
 
 
-def _bound(loaded: Loaded, name: str, tree: Node, variant: str = "") -> Profile:
+def _bound(loaded: Loaded, name: str, tree: YamlNode, variant: str = "") -> Profile:
     """The profile of a valid tree."""
     given = {"name": name, "project": loaded.project.name, "variant": variant}
     profile: Profile = Binding(partial=True).record(Profile, layers.filled(tree), "", **given)
     return profile
 
 
-def _case(loaded: Loaded, name: str, tree: Node, variant: str | None = None) -> _Case:
+def _case(loaded: Loaded, name: str, tree: YamlNode, variant: str | None = None) -> _Case:
     if variant is None:
         variant = loaded.project.profiles[name].variant
     profile = _bound(loaded, name, tree, variant)
@@ -180,11 +178,11 @@ def _cases(loaded: Loaded, actual: _Case) -> Iterator[_Case]:
             yield _case(loaded, actual.name, varied, variant)
 
 
-def _of_option(node: Node) -> bool:
+def _of_option(node: YamlNode) -> bool:
     return node.source.layer in (ENVIRONMENT, SET)
 
 
-def _same_place(one: Node, other: Node) -> bool:
+def _same_place(one: YamlNode, other: YamlNode) -> bool:
     if one.source.label != other.source.label:
         return False
     return (one.line, one.column, one.text) == (other.line, other.column, other.text)
@@ -222,7 +220,7 @@ def _merged(problems: Iterable[Problem]) -> list[Problem]:
 def _idle_variants(cases: Mapping[str, list[_Case]]) -> dict[str, list[tuple[Problem, set[tuple[str, int]]]]]:
     """For each profile: variants that change no profile that has them, and the lines in them."""
     busy = set[tuple[str, int, int]]()
-    idle: dict[str, list[tuple[Node, str]]] = {}
+    idle: dict[str, list[tuple[YamlNode, str]]] = {}
     for name, (plain, *varied) in cases.items():
         for case in varied:
             node = case.tree.at(("variants", case.variant))
@@ -269,7 +267,7 @@ def _overlay(loaded: Loaded, profile: Profile) -> list[Problem]:
         return []
     path = loaded.project.root / own_path(profile.compose.path)
     label = label_of(path)
-    top, _ = parse(Text(label, PROJECT, text_of(path, label)), foreign=True)
+    top, _ = parse(ValueText(label, PROJECT, text_of(path, label)), foreign=True)
     assert top is not None
     services = top.items.get("services")
     names = services.names if services is not None else []
@@ -286,7 +284,7 @@ def _overlay(loaded: Loaded, profile: Profile) -> list[Problem]:
     return found
 
 
-def _leaves(node: Node) -> Iterator[Node]:
+def _leaves(node: YamlNode) -> Iterator[YamlNode]:
     if node.kind in (MAP, LIST) and node.items:
         for child in node.elements:
             yield from _leaves(child)
@@ -297,7 +295,7 @@ def _leaves(node: Node) -> Iterator[Node]:
 # --- rules: what of one profile reaches nobody ----------------------------------------------------------------------
 
 
-def _rules(profile: Profile, tree: Node) -> Iterator[Unused]:
+def _rules(profile: Profile, tree: YamlNode) -> Iterator[Unused]:
     yield from _nulls(tree, ())
     yield from _groups(profile, tree)
     yield from _image(profile)
@@ -310,7 +308,7 @@ def _rules(profile: Profile, tree: Node) -> Iterator[Unused]:
     yield from _machine(profile)
 
 
-def _nulls(node: Node, path: Path_) -> Iterator[Unused]:
+def _nulls(node: YamlNode, path: Path_) -> Iterator[Unused]:
     """A null that removes nothing, in the shared file: below it, each profile is merged once."""
     for name, child in node.items.items() if node.kind == MAP else ():
         if name == "binaries" and path[:1] == ("sources",):  # it has a default: the wheel of the extended profile
@@ -320,7 +318,7 @@ def _nulls(node: Node, path: Path_) -> Iterator[Unused]:
         yield from _nulls(child, (*path, name))
 
 
-def _groups(profile: Profile, tree: Node) -> Iterator[Unused]:
+def _groups(profile: Profile, tree: YamlNode) -> Iterator[Unused]:
     groups = profile.env_groups
     env = tree.items.get("env")
     if groups is None or env is None:

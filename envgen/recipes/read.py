@@ -13,7 +13,7 @@ from packaging.version import InvalidVersion, Version
 
 from envgen.errors import Place, Problem, ProjectError
 from envgen.profile.shape import ENV_NAME, FLAG, matches
-from envgen.profile.tree import LIST, MAP, NULL, PROJECT, Node, Source, parse
+from envgen.profile.tree import LIST, MAP, NULL, PROJECT, ValueText, YamlNode, parse
 
 HARDWARE = "dgx_spark_gb10"
 _WIDER = ("blackwell", "nvidia")  # groups of hardware that include it; the first one in a recipe counts
@@ -54,7 +54,7 @@ def read_recipe(text: str, file: str, *, variant: str = "") -> Recipe:
     """
     if len(text.encode("utf-8", "surrogateescape")) > LARGEST:
         raise _problem(f"is larger than {LARGEST >> 10} KiB, the limit for a recipe", Place(file))
-    top, problems = parse(Source(file, PROJECT, text), foreign=True)
+    top, problems = parse(ValueText(file, PROJECT, text), foreign=True)
     if problems or top is None:
         raise ProjectError(problems)
     reader = _Reader(top, file)
@@ -73,7 +73,7 @@ def _problem(message: str, place: Place, hint: str = "") -> ProjectError:
     return ProjectError([Problem(message, place, hint)])
 
 
-def value_of(node: Node) -> Any:
+def value_of(node: YamlNode) -> Any:
     """A tree as plain values. Scalars stay text, as written: 0.70 stays 0.70."""
     if node.kind == MAP:
         return {name: value_of(child) for name, child in node.items.items()}
@@ -85,11 +85,11 @@ def value_of(node: Node) -> Any:
 class _Reader:
     """One file, in any of the formats."""
 
-    def __init__(self, top: Node, file: str) -> None:
+    def __init__(self, top: YamlNode, file: str) -> None:
         self.top, self.file = top, file
         self.left: list[str] = []
 
-    def _text(self, key: str, node: Node | None = None, *, needed: bool = False) -> str:
+    def _text(self, key: str, node: YamlNode | None = None, *, needed: bool = False) -> str:
         value = (node or self.top).items.get(key)
         if value is None or value.kind == NULL:
             if needed:
@@ -99,7 +99,7 @@ class _Reader:
             raise _problem(f"expected text, found {value.seen()}", value.place(key))
         return value.text
 
-    def _map(self, key: str, node: Node | None = None) -> dict[str, Node]:
+    def _map(self, key: str, node: YamlNode | None = None) -> dict[str, YamlNode]:
         value = (node or self.top).items.get(key)
         if value is None or value.kind == NULL:
             return {}
@@ -107,7 +107,7 @@ class _Reader:
             raise _problem(f"expected a mapping, found {value.seen()}", value.place(key))
         return value.items
 
-    def _words(self, node: Node | None) -> list[str]:
+    def _words(self, node: YamlNode | None) -> list[str]:
         if node is None or node.kind == NULL:
             return []
         if node.kind != LIST or any(one.kind in (MAP, LIST) for one in node.elements):
@@ -116,7 +116,7 @@ class _Reader:
         # Some write a flag and its value in one item.
         return [part for word in words for part in (word.split(" ", 1) if re.match(r"--[\w-]+ \S", word) else [word])]
 
-    def _env(self, nodes: Mapping[str, Node]) -> dict[str, str]:
+    def _env(self, nodes: Mapping[str, YamlNode]) -> dict[str, str]:
         env = {}
         for name, node in nodes.items():
             if not matches(ENV_NAME, name) or node.kind in (MAP, LIST):
@@ -127,7 +127,7 @@ class _Reader:
                 env[name] = node.text
         return env
 
-    def _unknown(self, known: Iterable[str], nodes: Mapping[str, Node], where: str = "") -> None:
+    def _unknown(self, known: Iterable[str], nodes: Mapping[str, YamlNode], where: str = "") -> None:
         for name, node in nodes.items():
             if name not in known and node.kind != NULL and not (node.kind in (MAP, LIST) and not node.items):
                 self.left.append(f"{where}{name}: a key that envgen does not know in this format")
@@ -137,7 +137,7 @@ class _Reader:
             raise _problem(f"{text!r} is not the name of a model", place, "as in: openai/gpt-oss-120b")
         return text
 
-    def _release(self, text: str, node: Node) -> str:
+    def _release(self, text: str, node: YamlNode) -> str:
         if text == "nightly":
             self.left.append("a nightly build of vLLM")
             return ""
@@ -217,12 +217,12 @@ class _Reader:
             f"{weights} GB" if weights else "", left=tuple(self.left),
         )  # fmt: skip
 
-    def _for_us(self, node: Node, *names: str) -> Node | None:
+    def _for_us(self, node: YamlNode, *names: str) -> YamlNode | None:
         """The `hardware_overrides` of a node for the first of ``names`` that it has."""
         overrides = self._map("hardware_overrides", node)
         return next((overrides[name] for name in names if name in overrides and overrides[name].kind == MAP), None)
 
-    def _image(self, node: Node | None) -> str:
+    def _image(self, node: YamlNode | None) -> str:
         """The image: one for all, or one per vendor, perhaps by CUDA release, of which the first counts."""
         image = node.items.get("docker_image") if node is not None else None
         if image is not None and image.kind == MAP:

@@ -14,7 +14,7 @@ from packaging.version import Version
 from envgen.errors import RefusedError
 from envgen.patches.series import version_of
 from envgen.profile.model import Profile
-from envgen.profile.tree import Node
+from envgen.profile.tree import YamlNode
 from envgen.recipes.read import Recipe
 
 GB10 = 121.7  # GiB, as public logs of GB10s show
@@ -43,7 +43,7 @@ def left_of(recipe: Recipe, parent: Profile, machines: Iterable[str]) -> list[st
 
 
 def profile_text(
-    recipe: Recipe, name: str, parent: Profile, service: str, tree: Node, machines: Iterable[str], indent: int
+    recipe: Recipe, name: str, parent: Profile, service: str, tree: YamlNode, machines: Iterable[str], indent: int
 ) -> str:
     """The lines of a profile that extends ``parent``, with the recipe's model. ``tree``: of ``parent``."""
     inherited = parent.services[service]
@@ -93,7 +93,7 @@ def profile_text(
     return "\n".join(lines) + "\n"
 
 
-def _from_model(tree: Node, service: str, *path: str) -> bool:
+def _from_model(tree: YamlNode, service: str, *path: str) -> bool:
     """Whether a value of a service follows from its `model`, rather than being written."""
     value, repo = tree.at(("services", service, *path)), tree.at(("services", service, "model", "repo"))
     return value is not None and repo is not None and value.place() == repo.place()

@@ -11,10 +11,10 @@ from itertools import islice
 from pathlib import PurePosixPath
 from urllib.parse import quote, unquote
 
-from envgen.lock.model import Change
+from envgen.lock.model import InputChange
 from envgen.profile.model import Source
 from envgen.redact import secret_in, without_login
-from envgen.render.plan import Plan
+from envgen.render.plan import ImagePlan
 from envgen.text import visible
 
 LABEL = "dev.envgen.inputs"
@@ -25,7 +25,7 @@ FILES = 60  # with more, each folder counts as one
 _MOST = 1000  # inputs read from a label
 
 
-def inputs_of(plan: Plan, files: Mapping[str, str]) -> dict[str, str]:
+def inputs_of(plan: ImagePlan, files: Mapping[str, str]) -> dict[str, str]:
     """Name -> value, or ``#`` and a digest of a value that is long, of several lines, or looks like a secret.
 
     Only what the plan prints, so that each change changes the image. ``files``: path -> digest of its content.
@@ -68,7 +68,7 @@ def inputs_of(plan: Plan, files: Mapping[str, str]) -> dict[str, str]:
     return {name: texts[name] for name in sorted(texts) if texts[name]}
 
 
-def _of_source(plan: Plan, name: str, source: Source) -> dict[str, object]:
+def _of_source(plan: ImagePlan, name: str, source: Source) -> dict[str, object]:
     origin, install, built = source.origin, source.install, source.origin.is_built
     found: dict[str, object] = {
         "origin": origin.kind if origin.checkout is not None else "",  # its path is a fact of this machine
@@ -145,13 +145,13 @@ def _safe(text: str) -> str:
     return visible(unquote(text))[: 2 * LONGEST]
 
 
-def changed(label: str, now: Mapping[str, str]) -> list[Change]:
+def changed(label: str, now: Mapping[str, str]) -> list[InputChange]:
     """The changes since an image with this label was built; [] without a label."""
     if not label:
         return []
     before = read_label(label)
     found = [
-        Change(name, before.get(name, ""), now.get(name, ""))
+        InputChange(name, before.get(name, ""), now.get(name, ""))
         for name in sorted({*before, *now})
         if before.get(name, "") != now.get(name, "")
     ]

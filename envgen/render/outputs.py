@@ -26,7 +26,7 @@ from envgen.render.compose import compose_files
 from envgen.render.environment import NOT_LOCKED, WRITTEN
 from envgen.render.inputs import inputs_of
 from envgen.render.locking import namespace, series_of
-from envgen.render.plan import Plan
+from envgen.render.plan import ImagePlan
 from envgen.render.quote import Pair, Quoted, docker_pairs, render
 
 BASE_STAGE = "base"  # of a Dockerfile: the base image with Python, pip and uv
@@ -56,12 +56,12 @@ def render_profile(profile: Profile, lock: ProfileLock | None = None, *, root: P
     """All files of ``profile``. ``root``: the project's folder, for files that the build reads."""
     series = series_of(profile, root)
     try:
-        plan = Plan(profile, lock, series)
+        plan = ImagePlan(profile, lock, series)
         own = files_of(profile, root)
         text = dockerfile(plan)
         programs = used(text, docker_files(plan))
         # This machine's CA is no input of an image.
-        shared = Plan(replace(profile, network=Network()), lock, series) if plan.ca else plan
+        shared = ImagePlan(replace(profile, network=Network()), lock, series) if plan.ca else plan
         shared_text = dockerfile(shared)
         read_files = _files(shared, used(shared_text, docker_files(shared)), root, own)
         digest, inputs = _digest(shared_text, shared, read_files), inputs_of(shared, read_files)
@@ -82,7 +82,7 @@ def render_profile(profile: Profile, lock: ProfileLock | None = None, *, root: P
     )
 
 
-def dockerfile(plan: Plan) -> str:
+def dockerfile(plan: ImagePlan) -> str:
     """The text, with ``LABELS_HERE`` in place of the labels."""
     context = {"plan": plan, "profile": plan.profile, "labels": LABELS_HERE}
     return render("Dockerfile.j2", context)
@@ -96,7 +96,7 @@ def scripts() -> dict[str, str]:
     return {f"{FOLDER}/{path.relative_to(top).as_posix()}": path.read_text("utf-8") for path in sorted(files)}
 
 
-def docker_files(plan: Plan) -> dict[str, str]:
+def docker_files(plan: ImagePlan) -> dict[str, str]:
     """The files of docker/ for one profile: the programs, and its own data."""
     return {**scripts(), **{FOLDER + path: text for path, text in sorted(plan.data.items())}}
 
@@ -114,7 +114,7 @@ def dockerignore(context_files: Sequence[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _files(plan: Plan, programs: Mapping[str, str], root: Path | None, own: tuple[str, ...]) -> dict[str, str]:
+def _files(plan: ImagePlan, programs: Mapping[str, str], root: Path | None, own: tuple[str, ...]) -> dict[str, str]:
     """Each file that the build reads -> a digest of its content."""
     files = dict.fromkeys(plan.context_files, "")
     if root is not None:
@@ -125,7 +125,7 @@ def _files(plan: Plan, programs: Mapping[str, str], root: Path | None, own: tupl
     return files | {path: hashlib.sha256(content.encode()).hexdigest() for path, content in programs.items()}
 
 
-def _digest(text: str, plan: Plan, files: Mapping[str, str]) -> str:
+def _digest(text: str, plan: ImagePlan, files: Mapping[str, str]) -> str:
     """A digest of the Dockerfile's instructions without labels, the platform, and every file that the build reads."""
     platform = plan.profile.base.platform
     instructions = without_comments(text.replace(LABELS_HERE, ""))

@@ -31,7 +31,7 @@ class PatchStep:
 
 
 @dataclass(frozen=True)
-class Step:
+class RunStep:
     """One command: the packages of its comment in the Dockerfile, and its arguments.
 
     ``locked``: its list of packages with hashes (a path in the stage `scripts`), if it has one; ``wheel_of``: the
@@ -85,7 +85,7 @@ class BuiltSource:
     fetch_git: tuple[tuple[str, ...], ...]  # a step for each
     fetch_sdist: tuple[str, ...]
     patch_source: PatchStep | None
-    requires: Step | None
+    requires: RunStep | None
     inputs: tuple[Fetched, ...]
     env: tuple[Pair, ...]
     build_words: tuple[str, ...]
@@ -100,7 +100,7 @@ PRECOMPILED = {
 }
 
 
-class Plan:
+class ImagePlan:
     """Everything about the image of a profile. ``patches``: source -> its series."""
 
     def __init__(
@@ -143,20 +143,20 @@ class Plan:
         read = {patch.path for step in steps if step for patch in step.patches}
         self.context_files = tuple(sorted(read))
 
-    def _apt(self, step: str, packages: tuple[str, ...]) -> Step | None:
+    def _apt(self, step: str, packages: tuple[str, ...]) -> RunStep | None:
         words = locking.apt_words(self.lock, step, packages)
-        return Step(_listed(packages), words) if words else None
+        return RunStep(_listed(packages), words) if words else None
 
     def _list(self, step: str) -> str:
         """The file of a step's locked packages in the stage `scripts`; "" without any."""
         return f"/profiles/{self.profile.name}/locked/{step}.txt" if self._lists.get(step) else ""
 
-    def _pip(self, step: str, words: tuple[str, ...], options: tuple[str, ...]) -> Step | None:
+    def _pip(self, step: str, words: tuple[str, ...], options: tuple[str, ...]) -> RunStep | None:
         """One step that installs ``words``, or exactly the packages that the lock lists for them."""
         if not words or self._lists.get(step) == "":
             return None
         file = self._list(step)
-        return Step(_listed(words), (*options, "--", *(locking.HASHED if file else words)), file)
+        return RunStep(_listed(words), (*options, "--", *(locking.HASHED if file else words)), file)
 
     def _install_options(self, *own: str) -> tuple[str, ...]:
         """Options of pip-install: the sources to install, and those that must not come from the index."""
@@ -173,7 +173,7 @@ class Plan:
         self._lists[step] = "".join(sorted({line for name in names for line in self._lists[name].splitlines(True)}))
         return self._list(step)
 
-    def _installs(self) -> Iterator[Step]:
+    def _installs(self) -> Iterator[RunStep]:
         """The steps that install the sources: wheels of the package index, then those that were built."""
         wheels = {name: source for name, source in self.profile.sources.items() if source.origin.wheel is not None}
         whole = {name: source for name, source in wheels.items() if source.install.dependencies}
@@ -190,22 +190,22 @@ class Plan:
             options = self._install_options(name)
             if f"install.{name}" not in self._lists:
                 words = (*options, "--", *(() if source.install.dependencies else ("--no-deps",)))
-                yield Step(title, words, "", name)
+                yield RunStep(title, words, "", name)
                 continue
             # First its dependencies, with hashes; then its own wheel, which must need nothing else.
             before = (*self._install_options(), "--", *locking.HASHED) if file else ()
-            yield Step(title, ("--complete", *options, "--", "--no-deps"), file, name, before)
+            yield RunStep(title, ("--complete", *options, "--", "--no-deps"), file, name, before)
 
-    def _kept(self, kept: Mapping[str, Source]) -> Iterator[Step]:
+    def _kept(self, kept: Mapping[str, Source]) -> Iterator[RunStep]:
         """The step that keeps the wheels of mounted checkouts with `binaries` as files."""
         if kept:
             names = [str(locking.with_version(s.binaries, self.lock)) for s in kept.values() if s.binaries is not None]
             file = self._joined("binaries", (f"binaries.{name}" for name in kept))
             words = locking.HASHED if file else tuple(str(source.binaries) for source in kept.values())
             title = f"{', '.join(names)}: wheels for the mounted checkouts."
-            yield Step(title, ("--keep", WHEELS, "--", *words), file or "", keeps=True)
+            yield RunStep(title, ("--keep", WHEELS, "--", *words), file or "", keeps=True)
 
-    def _wheels(self, wheels: Mapping[str, Source], kept: Mapping[str, Source]) -> Iterator[Step]:
+    def _wheels(self, wheels: Mapping[str, Source], kept: Mapping[str, Source]) -> Iterator[RunStep]:
         """One step for wheels of the package index, and for what the wheels that are ``kept`` depend on.
 
         Together, so that a wheel without a version gets the one that the others ask for.
@@ -223,7 +223,7 @@ class Plan:
         flags = () if all(source.install.dependencies for source in wheels.values()) else ("--no-deps",)
         installed = locking.HASHED if file else (*flags, *map(str, pins))
         words += ("--", *installed) if installed else ()
-        yield Step(f"{', '.join(shown)}.", words, file or "")
+        yield RunStep(f"{', '.join(shown)}.", words, file or "")
 
     def _built(self, name: str, source: Source) -> BuiltSource:
         origin, install = source.origin, source.install

@@ -18,7 +18,7 @@ from typing import Any
 from envgen import files
 from envgen.engine import process
 from envgen.engine.client import Engine
-from envgen.engine.values import Container, Mount
+from envgen.engine.values import Container, ContainerMount
 from envgen.errors import EngineError, ProcessError, UsageError
 from envgen.redact import redact
 from envgen.text import counted, last_printed, plain_text, reason_of
@@ -87,7 +87,7 @@ _PAGE = 4096  # bytes: the unit of resident memory in /proc on x86-64 and on ARM
 
 
 @dataclass(frozen=True)
-class Process:
+class ProcessState:
     """A process as its container sees it. ``state``: the kernel's letter; ``memory``: resident bytes."""
 
     pid: int
@@ -104,7 +104,7 @@ class Process:
         return self.state == "Z"
 
 
-def processes(engine: Engine, container_id: str, *, timeout: float = 15) -> tuple[Process, ...]:
+def processes(engine: Engine, container_id: str, *, timeout: float = 15) -> tuple[ProcessState, ...]:
     """Every process of a running container, by ID. EngineError if it does not run or has no shell."""
     done = engine.exec(container_id, ["sh", "-c", _LIST], timeout=timeout)
     if done.code:
@@ -113,7 +113,7 @@ def processes(engine: Engine, container_id: str, *, timeout: float = 15) -> tupl
     return tuple(sorted(parse(done.stdout.decode(errors="replace").splitlines()), key=lambda one: one.pid))
 
 
-def parse(lines: Iterable[str]) -> Iterator[Process]:
+def parse(lines: Iterable[str]) -> Iterator[ProcessState]:
     """Processes from lines of ``/proc/PID/stat``, a tab and the command line. Other lines are left out."""
     for line in lines:
         stat, _, command = line.partition("\t")
@@ -122,12 +122,12 @@ def parse(lines: Iterable[str]) -> Iterator[Process]:
         fields = rest.split()
         if pid.strip().isdigit() and len(fields) >= 22 and all(f.removeprefix("-").isdigit() for f in fields[1:22]):
             parent, group, memory = int(fields[1]), int(fields[2]), int(fields[21]) * _PAGE
-            yield Process(int(pid), parent, group, fields[0], memory, name, command.strip())
+            yield ProcessState(int(pid), parent, group, fields[0], memory, name, command.strip())
 
 
-def tree(found: Sequence[Process]) -> str:
+def tree(found: Sequence[ProcessState]) -> str:
     """The processes as an indented tree; zombies are marked. A trailing newline ends the last line."""
-    by_parent: dict[int, list[Process]] = {}
+    by_parent: dict[int, list[ProcessState]] = {}
     known = {one.pid for one in found}
     for one in found:
         by_parent.setdefault(one.parent if one.parent in known else 0, []).append(one)
@@ -303,7 +303,7 @@ def _flashinfer(engine: Engine, container: Container | None, running: bool) -> s
     else:
         # Its folders outlive it on their mounts; what it wrote elsewhere can't be reached without its processes.
         mounts = [
-            Mount(one.source, one.target, one.kind, True)
+            ContainerMount(one.source, one.target, one.kind, True)
             for one in container.mounts
             if one.kind in ("bind", "volume") and "flashinfer" in one.target
         ]

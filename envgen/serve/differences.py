@@ -30,14 +30,16 @@ def recreate_refused(profile: Profile, service: str, differences: Sequence[str])
     return RefusedError(problems=(head, *map(Problem, differences[:-1]), last))
 
 
-def keep_moment(here: Deployment, running: Container) -> Deployment:
-    """``here`` with the values of ``running`` for variables that this terminal does not set."""
-    shell = here.shell
-    kept = {name: running.env[name] for name in _passed(here.profile) if running.env.get(name) and name not in shell}
-    return here.knowing(compose=replace(here.compose, env={**here.compose.env, **kept}))
+def keep_moment(deployment: Deployment, running: Container) -> Deployment:
+    """``deployment`` with the values of ``running`` for variables that this terminal does not set."""
+    shell = deployment.shell
+    kept = {
+        name: running.env[name] for name in _passed(deployment.profile) if running.env.get(name) and name not in shell
+    }
+    return deployment.knowing(compose=replace(deployment.compose, env={**deployment.compose.env, **kept}))
 
 
-def settings_differ(here: Deployment, found: Iterable[Container]) -> dict[str, bool]:
+def settings_differ(deployment: Deployment, found: Iterable[Container]) -> dict[str, bool]:
     """Container ID -> whether Compose would replace it because of its settings. What can't be compared is left out.
 
     Compose labels a container with a digest of its service's settings, which does not cover the image.
@@ -45,7 +47,7 @@ def settings_differ(here: Deployment, found: Iterable[Container]) -> dict[str, b
     asked: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
     answers = {}
     for one in found:
-        kept = keep_moment(here, one).compose
+        kept = keep_moment(deployment, one).compose
         question = tuple(sorted(kept.env.items()))
         if question not in asked:
             asked[question] = _digests(kept)
@@ -60,22 +62,22 @@ def _digests(compose: Compose) -> Mapping[str, str]:
     return {} if done.code else {words[0]: words[1] for words in lines if len(words) == 2}
 
 
-def missing_here(here: Deployment, running: Container) -> tuple[str, ...]:
+def missing_here(deployment: Deployment, running: Container) -> tuple[str, ...]:
     """The profile's secrets that are set in the running container and not in this terminal."""
-    shell = here.shell
-    return tuple(name for name in here.profile.secrets if running.env.get(name) and name not in shell)
+    shell = deployment.shell
+    return tuple(name for name in deployment.profile.secrets if running.env.get(name) and name not in shell)
 
 
-def differences(here: Deployment, service: str, running: Container) -> tuple[str, ...]:
+def differences(deployment: Deployment, service: str, running: Container) -> tuple[str, ...]:
     """A line for each setting that makes Compose replace ``running``; empty if Compose would keep it.
 
     Compose's dry run decides; the lines are ours. ProcessError if Compose fails.
     """
-    done = here.compose.run("--dry-run", "up", "--detach", "--no-build", "--pull", "never", service)
+    done = deployment.compose.run("--dry-run", "up", "--detach", "--no-build", "--pull", "never", service)
     lines = (done.stdout + b"\n" + done.stderr).decode(errors="replace").splitlines()
     if not any(line.rstrip().endswith(" Recreate") for line in lines):
         return ()
-    found = tuple(_named(here.engine, here.profile, _wanted(here.compose, service), running))
+    found = tuple(_named(deployment.engine, deployment.profile, _wanted(deployment.compose, service), running))
     return found or ("other settings of the Compose file",)
 
 

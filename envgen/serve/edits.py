@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from envgen.binding import ShapeError, bind
 from envgen.engine.client import Engine
-from envgen.engine.values import Change, Container
+from envgen.engine.values import ChangedPath, Container
 from envgen.errors import EngineError
 from envgen.inside import run
 from envgen.inside.edits import CODE
@@ -53,7 +53,7 @@ def edits_inside(engine: Engine, container: Container, python: str) -> Edits:
         since = float(instant(str((engine.inspect(container.id) or {}).get("Created", ""))))
         execute = run.in_container(engine, container.id)
         answer = run.ask(execute, python, PROGRAM, {"since": since}, timeout=TIMEOUT)
-        return Edits() if isinstance(answer, run.Failure) else bind(Edits, answer)
+        return Edits() if isinstance(answer, run.NoAnswer) else bind(Edits, answer)
     except (EngineError, ShapeError, ValueError):
         return Edits()
 
@@ -66,7 +66,7 @@ def edits_by_diff(engine: Engine, container: Container) -> Edits:
         return Edits()
 
 
-def edits_of(changes: Iterable[Change]) -> Edits:
+def edits_of(changes: Iterable[ChangedPath]) -> Edits:
     """The edits among all changes of a container."""
     found = []
     for one in changes:

@@ -27,7 +27,7 @@ from envgen.profile.model import Profile, Ready, Service
 from envgen.profile.values import PortMapping
 from envgen.serve import preflight
 from envgen.serve.circumstances import circumstances, look
-from envgen.serve.readiness import Answer
+from envgen.serve.readiness import Readiness
 from envgen.serve.wait import Awaited, NotReady, StartFailure, Waiter, log_text
 from envgen.text import shorten
 
@@ -49,12 +49,12 @@ class Started:
     seconds: float
     url: str
     already: bool
-    awaited: Awaited = field(default_factory=lambda: Awaited(Answer(True)))
+    awaited: Awaited = field(default_factory=lambda: Awaited(Readiness(True)))
 
 
-def key_of(here: Deployment) -> str:
+def key_of(deployment: Deployment) -> str:
     """The API key of the profile's servers, from this terminal or `.env`; "" if they need none."""
-    return here.shell.get(API_KEY, "") if API_KEY in here.profile.secrets else ""
+    return deployment.shell.get(API_KEY, "") if API_KEY in deployment.profile.secrets else ""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Launcher:
     """Starts the service ``name``. ``say`` prints a line of progress; ``keep`` saves a failure before the container is
     removed."""
 
-    here: Deployment
+    deployment: Deployment
     name: str
     say: Say
     keep: Keep = lambda _failure, _cause: ""
@@ -84,21 +84,23 @@ class Launcher:
 
     @property
     def service(self) -> Service:
-        return self.here.profile.services[self.name]
+        return self.deployment.profile.services[self.name]
 
     def start(self, *, wait: bool, timeout: float | None) -> Started:
         """Create or update the container, install mounted sources, wait. ServiceError with the reason if it fails."""
         begun = self.begin()
-        return self.finish(begun, lambda: self.wait(begun.container.id, timeout) if wait else Awaited(Answer(True)))
+        return self.finish(begun, lambda: self.wait(begun.container.id, timeout) if wait else Awaited(Readiness(True)))
 
     def begin(self) -> Begun:
         """Create or update the container and install mounted sources. ServiceError with the reason if it fails."""
         began = time.monotonic()
-        install = preflight.is_development(self.here.profile)
+        install = preflight.is_development(self.deployment.profile)
         with self._alone():
             before = frozenset(one.id for one in self._existing())
             try:
-                running = {one.id for one in self.here.engine.containers(self.here.profile.compose_name, self.name)}
+                running = {
+                    one.id for one in self.deployment.engine.containers(self.deployment.profile.compose_name, self.name)
+                }
                 if install and not self.service.interactive:
                     # A server needs its sources when it starts; a shell service can get them while it runs.
                     self._install(*(("exec", "-T") if running else ("run", "--rm", "--no-deps", "-T")))
@@ -150,13 +152,13 @@ class Launcher:
         successor = () if failure.container else self._existing()
         if not successor:
             return failure
-        self.default_hint = f"envgen ps {self.here.profile.chosen}"
+        self.default_hint = f"envgen ps {self.deployment.profile.chosen}"
         reason = f"its container was replaced while it started; the new one ({successor[0].state}) is left as it is"
         return replace(failure, reason=reason, says_all=True)
 
     def _alone(self) -> contextlib.AbstractContextManager[None]:
         """One start of a profile at a time: Compose would use a container that another start is still creating."""
-        root, name = self.here.root, self.here.profile.name
+        root, name = self.deployment.root, self.deployment.profile.name
 
         def wait(holder: str) -> None:
             self.say(f"  {holder} is starting a service of profile {name}: waiting for it")
@@ -173,7 +175,7 @@ class Launcher:
         return self._started(container, began, False, awaited)
 
     def _started(self, container: Container, began: float, already: bool, awaited: Awaited) -> Started:
-        container = self.here.engine.container(container.id) or container
+        container = self.deployment.engine.container(container.id) or container
         if already:  # its phases were over: we measured how long it took to read its log
             awaited = replace(awaited, phases={})
         return Started(container, time.monotonic() - began, self.url, already, awaited)
@@ -181,19 +183,19 @@ class Launcher:
     @property
     def url(self) -> str:
         """The service's address on the engine's machine; "" if it publishes no port."""
-        return service_url(self.service, self.here.compose.endpoint.host)
+        return service_url(self.service, self.deployment.compose.endpoint.host)
 
     def _create(self) -> Container:
         lines: list[str] = []
         how = ["--detach", "--no-build", "--pull", "never", *(["--force-recreate"] if self.recreate else [])]
-        done = self.here.compose.stream("up", *how, self.name, on_line=lambda line: self._note(line, lines))
+        done = self.deployment.compose.stream("up", *how, self.name, on_line=lambda line: self._note(line, lines))
         if done.code and preflight.network_gone(lines) and not self.recreate:
             self.say(f"  {self.name}: the network of its stopped container was removed; creating the container anew")
             lines.clear()
             how.append("--force-recreate")
-            done = self.here.compose.stream("up", *how, self.name, on_line=lambda line: self._note(line, lines))
-        found = self.here.engine.containers(self.here.profile.compose_name, self.name, all=True)
-        if done.code and (refused := preflight.changed_meanwhile(self.here, self.name, lines)):
+            done = self.deployment.compose.stream("up", *how, self.name, on_line=lambda line: self._note(line, lines))
+        found = self.deployment.engine.containers(self.deployment.profile.compose_name, self.name, all=True)
+        if done.code and (refused := preflight.changed_meanwhile(self.deployment, self.name, lines)):
             raise refused
         if done.code:
             # Created but not started (a port, a runtime, a missing program): Compose's output is the log.
@@ -212,14 +214,16 @@ class Launcher:
     def _install(self, *how: str) -> None:
         """Install mounted sources that are not installed yet, with the command in the image."""
         lines: list[str] = []
-        done = self.here.compose.stream(*how, self.name, "envgen-install", on_line=lambda line: self._note(line, lines))
+        done = self.deployment.compose.stream(
+            *how, self.name, "envgen-install", on_line=lambda line: self._note(line, lines)
+        )
         if not done.code:
             return
-        if lacking := undeclared(self.here.profile, self.name, lines):
+        if lacking := undeclared(self.deployment.profile, self.name, lines):
             raise lacking
         # All lines were printed. The last one says what failed; but on a full disk anything may fail.
         reason = lines[-1].removeprefix("envgen: ") if lines else ""
-        hint = f"to look closer: envgen run {self.here.profile.chosen_variant} {self.name} sh"
+        hint = f"to look closer: envgen run {self.deployment.profile.chosen_variant} {self.name} sh"
         if (cause := cause_of(lines)) and cause.rule == "no_space":
             reason, hint = cause.cause, cause.cure
         what = f"the mounted sources could not be installed (exit code {done.code})"
@@ -233,30 +237,37 @@ class Launcher:
 
     def wait(self, container_id: str, timeout: float | None) -> Awaited:
         """Wait until it is ready; NotReady otherwise. The time-out starts after the installation of sources."""
-        url = reachable_url(self.service, self.here.compose.endpoint)
-        python = self.here.profile.base.python
-        waiter = Waiter(self.here.engine, self.name, self.service, url, self.say, key_of(self.here), python)
+        url = reachable_url(self.service, self.deployment.compose.endpoint)
+        python = self.deployment.profile.base.python
+        waiter = Waiter(self.deployment.engine, self.name, self.service, url, self.say, key_of(self.deployment), python)
         return waiter.wait(container_id, time.monotonic() + (timeout if timeout is not None else self._patience()))
 
     def failed(self, failure: StartFailure) -> ServiceError:
         """Save a crash bundle and return the error to raise. Called before the container is removed."""
         self.say(f"  {self.name}: {failure.reason}; saving a crash bundle")
-        again = f"envgen up {self.name} {self.here.profile.chosen_variant} --no-wait keeps it running for a closer look"
+        start = f"envgen up {self.name} {self.deployment.profile.chosen_variant}"
+        again = f"{start} --no-wait keeps it running for a closer look"
         if failure.container is not None and not failure.container.running:
             again = ""  # it would end again
         if failure.container is not None and failure.container.state == "paused":
             again = f"docker unpause {failure.container.name}"
-        fitting = partial(in_profile, profile=self.here.profile, service=self.name)
+        fitting = partial(in_profile, profile=self.deployment.profile, service=self.name)
 
         def about(container: Container | None) -> Circumstances:
-            return look(self.here.engine, container, self.here.profile, self.here.compose.files, self.here.lock)
+            return look(
+                self.deployment.engine,
+                container,
+                self.deployment.profile,
+                self.deployment.compose.files,
+                self.deployment.lock,
+            )
 
         what = f"{self.name} {self.verdict}"
-        return explained(self.here.engine, what, failure, self.keep, self.default_hint or again, fitting, about)
+        return explained(self.deployment.engine, what, failure, self.keep, self.default_hint or again, fitting, about)
 
     def _existing(self) -> tuple[Container, ...]:
         """The containers of the service, running or not."""
-        return self.here.engine.containers(self.here.profile.compose_name, self.name, all=True)
+        return self.deployment.engine.containers(self.deployment.profile.compose_name, self.name, all=True)
 
     def _discard_new(self, before: Collection[str]) -> None:
         """Remove what this start created; called in ``_alone``. Containers in ``before`` stay."""
@@ -265,10 +276,10 @@ class Launcher:
 
     def _discard(self, ids: Sequence[str]) -> None:
         for container_id in ids:
-            if self.here.engine.stop_and_remove(container_id):
+            if self.deployment.engine.stop_and_remove(container_id):
                 self.say(f"  {self.name}: removed the partly started container")
-        if not self.here.engine.containers(self.here.profile.compose_name, all=True):
-            self.here.engine.remove_networks(self.here.profile.compose_name)
+        if not self.deployment.engine.containers(self.deployment.profile.compose_name, all=True):
+            self.deployment.engine.remove_networks(self.deployment.profile.compose_name)
 
 
 def explained(

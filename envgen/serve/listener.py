@@ -39,7 +39,7 @@ def stranger(engine: Engine, container: Container, python: str, port: int) -> st
     """What is wrong if another program than the container's listens at ``port``; "" if it does, or nobody can tell."""
     try:
         answer = run.ask(run.in_container(engine, container.id), python, PROGRAM, {}, timeout=TIMEOUT)
-        found = None if isinstance(answer, run.Failure) else bind(Sockets, answer)
+        found = None if isinstance(answer, run.NoAnswer) else bind(Sockets, answer)
     except (EngineError, ShapeError):
         return ""  # no Python in it, or it has just ended, which the next look at it shows
     return "" if found is None else judge(found, port, local=engine.info().local)

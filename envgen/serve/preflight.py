@@ -16,7 +16,7 @@ from envgen.engine.client import Engine
 from envgen.engine.gpu import NO_GPU
 from envgen.engine.host import mem_available
 from envgen.engine.owner import ROOT, caller, run_as
-from envgen.engine.values import Container, Mount
+from envgen.engine.values import Container, ContainerMount
 from envgen.errors import EngineError, EnvgenError, ExitCode, Problem, RefusedError
 from envgen.profile.exposure import API_KEY, asks_for_key, exposed, on_loopback, renumbered
 from envgen.profile.model import GpuMode, Mode, Profile, Source
@@ -68,24 +68,24 @@ class Preflight:
     notes: tuple[str, ...] = ()
 
 
-def check(here: Deployment, name: str, weights: Callable[[], Iterable[Problem]] = tuple) -> Preflight:
+def check(deployment: Deployment, name: str, weights: Callable[[], Iterable[Problem]] = tuple) -> Preflight:
     """Check image, mounts, ports, GPU, files and weights. PreflightError with every problem.
 
     ``weights``: what keeps the service from loading its model; asked only if the image exists and the service does not
     run. Nothing is started, pulled or written.
     """
     notes: list[str] = []
-    profile, engine = here.profile, here.engine
+    profile, engine = deployment.profile, deployment.engine
     mine = engine.containers(profile.compose_name, name)
-    image = tuple(of_image(here))
-    problems = [*refusals(here, name, running=bool(mine), notes=notes)]
+    image = tuple(of_image(deployment))
+    problems = [*refusals(deployment, name, running=bool(mine), notes=notes)]
     if engine.info().local:
         problems += ports(engine, profile, name, mine)
     notes += exposure(profile, name)
-    gpu = here.gpu
+    gpu = deployment.gpu
     if gpu is GpuMode.NONE and profile.gpu is GpuMode.AUTO:
         notes.append(f"{name} starts without a GPU: {NO_GPU} (`gpu: required` refuses then, `gpu: none` is silent)")
-    looked = profile.services[name].model is not None and not mine and here.image is not None
+    looked = profile.services[name].model is not None and not mine and deployment.image is not None
     lacking = tuple(weights()) if looked else ()
     if image or problems or lacking:
         raise PreflightError(name, (*image, *problems, *lacking), only_lacking=not problems)
@@ -101,51 +101,53 @@ def exposure(profile: Profile, name: str) -> list[str]:
     return [open_to_all + ("" if asks_for_key(profile, service) else f"; {near}, or add {API_KEY} to `secrets`")]
 
 
-def check_once(here: Deployment, name: str) -> None:
+def check_once(deployment: Deployment, name: str) -> None:
     """What a one-off container needs: image, checkouts, files, and the GPU of the profile. PreflightError."""
-    problems = [*of_image(here), *refusals(here, name, running=True)]
+    problems = [*of_image(deployment), *refusals(deployment, name, running=True)]
     if problems:
         raise PreflightError(name, tuple(problems))
 
 
-def refusals(here: Deployment, name: str, *, running: bool, notes: list[str] | None = None) -> tuple[Problem, ...]:
+def refusals(
+    deployment: Deployment, name: str, *, running: bool, notes: list[str] | None = None
+) -> tuple[Problem, ...]:
     """What `up` refuses besides an old image and taken ports: checkouts, files, memory, the GPU.
 
     ``running``: the service already has its memory. ``notes`` gets what may still go wrong.
     """
-    profile, root = here.profile, here.root
+    profile, root = deployment.profile, deployment.root
     service, problems = profile.services[name], list[Problem]()
-    if here.engine.info().local:  # a remote engine's machine can't be checked from here
+    if deployment.engine.info().local:  # a remote engine's machine can't be checked from here
         problems += [*_mounts(profile, root), *_own_mounts(profile, root, name), *files(profile, root)]
-        problems += _cache_folders(here)
+        problems += _cache_folders(deployment)
         if service.needs_memory is not None and not running:
             short, memory_notes = check_memory(service.needs_memory.bytes, unified=profile.gpu is not GpuMode.NONE)
             problems += short
             notes = [] if notes is None else notes
             notes += memory_notes
         if floor := names.memory_floor(profile, name) if not running else "":
-            problems += check_floor(here.shell.get(names.FLOOR_VARIABLE) or floor)
+            problems += check_floor(deployment.shell.get(names.FLOOR_VARIABLE) or floor)
         if notes is not None and not running:
-            notes += memory_plan(profile, name, here.shell.get(names.FLOOR_VARIABLE) or floor)
-    return (*problems, *([here.lacks_gpu] if here.lacks_gpu else []))
+            notes += memory_plan(profile, name, deployment.shell.get(names.FLOOR_VARIABLE) or floor)
+    return (*problems, *([deployment.lacks_gpu] if deployment.lacks_gpu else []))
 
 
-def of_image(here: Deployment) -> Iterator[Problem]:
+def of_image(deployment: Deployment) -> Iterator[Problem]:
     """Whether the profile's image is missing or older than what is rendered now."""
-    profile, image = here.profile, here.image
+    profile, image = deployment.profile, deployment.image
     what = "is not built"
     if image is not None:
         what = "is older than the profile" if RENDER_LABEL in image.labels else "was not built by envgen"
-        if changes := first_of([str(one) for one in here.outdated], 4):
+        if changes := first_of([str(one) for one in deployment.outdated], 4):
             what += f" ({'; '.join(changes)})"
-    if image is None or image.labels.get(RENDER_LABEL) != here.digest:
+    if image is None or image.labels.get(RENDER_LABEL) != deployment.digest:
         yield Problem(f"the image {profile.image_name} {what}", hint=f"envgen build {profile.chosen}")
 
 
-def check_again(here: Deployment, container: Container) -> None:
+def check_again(deployment: Deployment, container: Container) -> None:
     """PreflightError if folders that ``container`` mounts are gone: it would stop and not start again."""
-    if here.engine.info().local:
-        profile, root = here.profile, here.root
+    if deployment.engine.info().local:
+        profile, root = deployment.profile, deployment.root
         mounted = {mount.source for mount in container.mounts}
         problems = [*_mounts(profile, root, mounted), *_own_mounts(profile, root, container.service, mounted)]
         if problems:
@@ -203,12 +205,14 @@ def _own_mounts(profile: Profile, root: Path, name: str, among: Collection[str] 
             yield Problem(f"{where}: there is no {place}", hint=f"make it, or correct {where}.host")
 
 
-def _cache_folders(here: Deployment) -> Iterator[Problem]:
+def _cache_folders(deployment: Deployment) -> Iterator[Problem]:
     """Cache folders that Docker would have to create from a specification SOURCE:TARGET."""
-    for name, mount in here.caches.items():
+    for name, mount in deployment.caches.items():
         if mount.kind == "bind" and ":" in mount.source:
             wanted = f"caches: {{{name}: {{host: /other/folder}}}}"
-            hint = f"move the project, or write `{wanted}` below profiles.{here.profile.name} in envgen.local.yaml"
+            hint = (
+                f"move the project, or write `{wanted}` below profiles.{deployment.profile.name} in envgen.local.yaml"
+            )
             yield Problem(f"caches.{name}: Docker can't mount {mount.source}, which has a colon in it", hint=hint)
 
 
@@ -256,16 +260,16 @@ def _free_ports(profile: Profile, name: str, holder: Holder, *taken: int) -> str
     return f'stop it, or take a free one: --set "services.{name}.ports={renumbered(service, numbers)}"'
 
 
-def changed_meanwhile(here: Deployment, name: str, lines: Sequence[str]) -> RefusedError | None:
+def changed_meanwhile(deployment: Deployment, name: str, lines: Sequence[str]) -> RefusedError | None:
     """The check's error for what Compose printed, if a port was taken or a mounted folder removed since the check."""
-    profile, root = here.profile, here.root
+    profile, root = deployment.profile, deployment.root
     gone = next((found[1] or found[2] for line in lines if (found := _VANISHED.search(line))), None)
     if gone is None:
         refused = {int(found[1]) for line in lines if (found := _BIND.search(line))}
         port = next((one for one in profile.services[name].ports if one.host in refused), None)
         if port is None:
             return None
-        holder = holders(here.engine)
+        holder = holders(deployment.engine)
         who = holder(port) or "another program"
         taken = f"{name} was not started: port {port.host} was taken by {who} in the meantime"
         return RefusedError(taken, hint=_free_ports(profile, name, holder, port.host))
@@ -382,11 +386,11 @@ done
 """
 
 
-def prepare(here: Deployment, service: str) -> None:
+def prepare(deployment: Deployment, service: str) -> None:
     """Create missing cache folders on this machine, and give existing volumes to the service's user."""
-    profile, engine, image = here.profile, here.engine, here.image
-    create_volumes(here, service)
-    folders = [Path(mount.source) for mount in here.caches.values() if mount.kind == "bind"]
+    profile, engine, image = deployment.profile, deployment.engine, deployment.image
+    create_volumes(deployment, service)
+    folders = [Path(mount.source) for mount in deployment.caches.values() if mount.kind == "bind"]
     if folders and engine.info().local:
         for folder in folders:
             make_folder(folder)
@@ -397,9 +401,9 @@ def prepare(here: Deployment, service: str) -> None:
         progress(f"  {', '.join(map(str, folders))} unless it has `services.{service}.user: {user}`")
     if owner in ("", ROOT) or image is None:
         return
-    volumes = [mount for mount in here.caches.values() if mount.kind == "volume"]
+    volumes = [mount for mount in deployment.caches.values() if mount.kind == "volume"]
     if profile.mounted_sources:
-        volumes.append(Mount(overlay_volume(profile), OVERLAY, "volume"))
+        volumes.append(ContainerMount(overlay_volume(profile), OVERLAY, "volume"))
     mounts = [mount for mount in volumes if engine.volume(mount.source) is not None]
     if mounts:
         owner = owner if ":" in owner else f"{owner}:0"
@@ -410,22 +414,22 @@ def prepare(here: Deployment, service: str) -> None:
             raise EngineError(f"the volumes of {profile.compose_name} could not be given to user {owner}: {error}")
 
 
-def create_volumes(here: Deployment, service: str) -> None:
+def create_volumes(deployment: Deployment, service: str) -> None:
     """Create the missing volumes of a service, as Compose would, with the label of this folder.
 
     The committed Compose files hold no folder of a machine, so Compose can't write that label.
     """
-    profile = here.profile
-    own = [mount.source for mount in here.caches.values() if mount.kind == "volume"]
+    profile = deployment.profile
+    own = [mount.source for mount in deployment.caches.values() if mount.kind == "volume"]
     own += [overlay_volume(profile)] if profile.mounted_sources else []
-    if profile.compose is None and all(here.engine.volume(name) is not None for name in own):
+    if profile.compose is None and all(deployment.engine.volume(name) is not None for name in own):
         return
-    document = here.compose.config()
+    document = deployment.compose.config()
     used = {str(one.get("source")) for one in document["services"][service].get("volumes") or ()}
     for key, one in (document.get("volumes") or {}).items():
         name = str(one.get("name", key))
-        if key in used and not one.get("external") and here.engine.volume(name) is None:
-            here.create_volume(name, key, str(one.get("driver") or ""), one.get("driver_opts"))
+        if key in used and not one.get("external") and deployment.engine.volume(name) is None:
+            deployment.create_volume(name, key, str(one.get("driver") or ""), one.get("driver_opts"))
 
 
 def make_folder(folder: Path) -> None:

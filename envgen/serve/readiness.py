@@ -47,7 +47,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Readiness:
     """The service's answer. While ``ready`` is False, ``why`` is what is still missing.
 
     ``unasked``: why no prompt could be asked; "" where one was completed.
@@ -95,23 +95,23 @@ class _Server:
         except requests.RequestException as error:
             how = "broke off in the middle" if first else "did not come"
             raise _Unanswered(
-                Answer(False, f"{what} {how} ({reason_of_request(error)})", refused=bool(first))
+                Readiness(False, f"{what} {how} ({reason_of_request(error)})", refused=bool(first))
             ) from None
         except BrokenOff as error:
-            raise _Unanswered(Answer(False, f"{what} broke off in the middle: {error}", refused=True)) from None
+            raise _Unanswered(Readiness(False, f"{what} broke off in the middle: {error}", refused=True)) from None
         except NoCompletion as error:
-            raise _Unanswered(Answer(False, f"{what} is not a completion: {error}", fatal=True)) from None
+            raise _Unanswered(Readiness(False, f"{what} is not a completion: {error}", fatal=True)) from None
 
 
 class _Unanswered(Exception):
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Readiness) -> None:
         super().__init__(answer.why)
         self.answer = answer
 
 
 def ask(
     base_url: str, question: Question, *, timeout: float = 120, on_step: Callable[[str], None] = lambda _: None
-) -> Answer:
+) -> Readiness:
     """Ask ``base_url`` (http://host:port) once: /v1/models, a completion and, with ``question.chat``, chats.
 
     ``timeout``: seconds without data; the first prompt may compile kernels. ``on_step`` gets what is being waited for.
@@ -120,7 +120,7 @@ def ask(
     headers = {"Authorization": f"Bearer {question.api_key}"} if question.api_key else {}
     on_step("/v1/models")
     row = _listed(base_url, question.model, headers)
-    if isinstance(row, Answer):
+    if isinstance(row, Readiness):
         return _expected(row, question)
     model, server = str(row["id"]), _Server(base_url, headers, timeout, on_step)
     try:
@@ -132,14 +132,14 @@ def ask(
         return unanswered.answer
 
 
-def _expected(answer: Answer, question: Question) -> Answer:
+def _expected(answer: Readiness, question: Question) -> Readiness:
     """``answer``, which is wrong if a text is expected and nothing could be asked."""
     if answer.ready and answer.unasked and question.expect_text is not None:
-        return Answer(False, f"ready.expect_text can't be checked: {answer.unasked}", fatal=True)
+        return Readiness(False, f"ready.expect_text can't be checked: {answer.unasked}", fatal=True)
     return answer
 
 
-def _listed(base_url: str, model: str | None, headers: Mapping[str, str]) -> Answer | Mapping[str, Any]:
+def _listed(base_url: str, model: str | None, headers: Mapping[str, str]) -> Readiness | Mapping[str, Any]:
     """The row of ``model`` (None: the first one) in /v1/models, or what is wrong.
 
     Only an answer counts, not a connection: Docker's proxy accepts those to a published port before the program in the
@@ -148,31 +148,31 @@ def _listed(base_url: str, model: str | None, headers: Mapping[str, str]) -> Ans
     try:
         status, document = short_answer("GET", f"{base_url}/v1/models", headers, 10)
     except OSError as error:
-        return Answer(False, f"{base_url} does not answer yet ({error})")
+        return Readiness(False, f"{base_url} does not answer yet ({error})")
     if model is None:
         return _first_of(status, document)
     if status in (401, 403):
         key = "it needs an API key; write `secrets: [VLLM_API_KEY]` and export it in your shell"
-        return Answer(False, f"/v1/models answers {status}: {key}", fatal=True)
+        return Readiness(False, f"/v1/models answers {status}: {key}", fatal=True)
     if status != 200:
-        return Answer(False, f"/v1/models answers {status}")
+        return Readiness(False, f"/v1/models answers {status}")
     rows = models(document)
     if rows is None:
-        return Answer(False, "/v1/models answers 200 with something that is not a list of models", refused=True)
-    return rows[model] if model in rows else Answer(False, listing(list(rows), model), fatal=bool(rows))
+        return Readiness(False, "/v1/models answers 200 with something that is not a list of models", refused=True)
+    return rows[model] if model in rows else Readiness(False, listing(list(rows), model), fatal=bool(rows))
 
 
-def _first_of(status: int, document: Any) -> Answer | Mapping[str, Any]:
+def _first_of(status: int, document: Any) -> Readiness | Mapping[str, Any]:
     """The first model of an answer to /v1/models. A server without that page may be right as it is."""
     if status >= 500 and status != 501:
-        return Answer(False, f"/v1/models answers {status}")
+        return Readiness(False, f"/v1/models answers {status}")
     rows = models(document) if status == 200 else None
     if rows:
         return next(iter(rows.values()))
     if rows is None and status == 200:
-        return Answer(True, unasked="/v1/models answers 200 with something that is not a list of models")
+        return Readiness(True, unasked="/v1/models answers 200 with something that is not a list of models")
     key = ": it needs an API key (`secrets: [VLLM_API_KEY]`)" if status in (401, 403) else ""
-    return Answer(True, unasked=f"/v1/models answers {status}{key}" if rows is None else "/v1/models lists no model")
+    return Readiness(True, unasked=f"/v1/models answers {status}{key}" if rows is None else "/v1/models lists no model")
 
 
 def listing(names: Sequence[str], model: str) -> str:
@@ -189,13 +189,13 @@ def models(document: Any) -> dict[str, Mapping[str, Any]] | None:
     return {str(row["id"]): row for row in data if isinstance(row, dict) and "id" in row}
 
 
-def _complete(server: _Server, model: str, question: Question) -> Answer:
+def _complete(server: _Server, model: str, question: Question) -> Readiness:
     body = {"model": model, "prompt": question.prompt, "max_tokens": MAX_TOKENS, "temperature": 0,
             "logprobs": 1, "stream": True}  # fmt: skip
     server.on_step("its first token")
     status, answered, first = server.post("/v1/completions", body, "the answer to the first prompt")
     if question.model is None and status in NO_PROMPTS:
-        return Answer(True, unasked=f"{visible(model[:80])} takes no prompts (/v1/completions answers {status})")
+        return Readiness(True, unasked=f"{visible(model[:80])} takes no prompts (/v1/completions answers {status})")
     if isinstance(answered, Completion):
         answer = judge_completion(answered, question.expect_text)
     else:
@@ -203,7 +203,7 @@ def _complete(server: _Server, model: str, question: Question) -> Answer:
     return replace(answer, first_token=first)
 
 
-def _chat(server: _Server, model: str, context: int | None, flags: ChatFlags, answer: Answer) -> Answer:
+def _chat(server: _Server, model: str, context: int | None, flags: ChatFlags, answer: Readiness) -> Readiness:
     """``answer`` with the verdicts on a chat and, if the service supports them, a tool call."""
     verdicts = dict[str, Verdict]()
     for name in ("chat", "tool call") if flags.tools else ("chat",):
@@ -214,46 +214,46 @@ def _chat(server: _Server, model: str, context: int | None, flags: ChatFlags, an
         enough = (lambda _: False) if tool else (lambda reply: len(reply.text) >= ENOUGH)
         status, reply, _ = server.post(chat.CHAT_URL, body, f"the answer to the first {name}", enough)
         if status in (429, 503):
-            return Answer(False, f"the first {name} was answered with {status}: {visible(str(reply)[:200])}")
+            return Readiness(False, f"the first {name} was answered with {status}: {visible(str(reply)[:200])}")
         if status != 200:
             verdicts[name] = chat.refused(status, visible(error_text(reply)), flags)
         else:
             try:
                 whole = reply if isinstance(reply, Completion) else Completion().add(reply)
             except NoCompletion as error:
-                return Answer(False, f"the answer to the first {name} is not a completion: {error}", fatal=True)
+                return Readiness(False, f"the answer to the first {name} is not a completion: {error}", fatal=True)
             verdicts[name] = (chat.judge_call if tool else chat.judge_chat)(whole, flags)
         good, seen = verdicts[name]
         if good is False:
-            return Answer(False, f"it completes a prompt, but the first {name} failed: {seen}", fatal=status < 500,
+            return Readiness(False, f"it completes a prompt, but the first {name} failed: {seen}", fatal=status < 500,
                           refused=True)  # fmt: skip
         if good is None and status != 200:
             break  # no chats, so no tool calls
     return replace(answer, chats=verdicts)
 
 
-def judge(status: int, document: Any, expect_text: str | None = None) -> Answer:
+def judge(status: int, document: Any, expect_text: str | None = None) -> Readiness:
     """Judge the answer to a completion request: status 200, a non-empty text, finite log probabilities."""
     if status in (429, 503):  # busy
-        return Answer(False, f"the first prompt was answered with {status}: {visible(str(document)[:200])}")
+        return Readiness(False, f"the first prompt was answered with {status}: {visible(str(document)[:200])}")
     if status != 200:
         why = f"the first prompt was answered with {status}: {visible(str(document)[:200])}"
-        return Answer(False, why, fatal=400 <= status < 500, refused=True)
+        return Readiness(False, why, fatal=400 <= status < 500, refused=True)
     try:
         return judge_completion(Completion().add(document), expect_text)
     except NoCompletion as error:
-        return Answer(False, f"the answer to the first prompt is not a completion: {error}", fatal=True)
+        return Readiness(False, f"the answer to the first prompt is not a completion: {error}", fatal=True)
 
 
-def judge_completion(completion: Completion, expect_text: str | None = None) -> Answer:
+def judge_completion(completion: Completion, expect_text: str | None = None) -> Readiness:
     """Judge a completion: a non-empty text, finite log probabilities, the expected text."""
     text = completion.text
     if not text:
-        return Answer(False, "the first prompt was answered with an empty text", fatal=True)
+        return Readiness(False, "the first prompt was answered with an empty text", fatal=True)
     bad = next((value for value in completion.logprobs if not math.isfinite(value)), None)
     if bad is not None:
-        return Answer(False, f"the first completion has a NaN or infinite log probability ({bad:g})", fatal=True)
+        return Readiness(False, f"the first completion has a NaN or infinite log probability ({bad:g})", fatal=True)
     if expect_text is not None and expect_text not in text:
         why = f"the first prompt was completed with {visible(text)!r}, which does not contain {expect_text!r}"
-        return Answer(False, why, text=visible(text), fatal=True)
-    return Answer(True, text=visible(text))
+        return Readiness(False, why, text=visible(text), fatal=True)
+    return Readiness(True, text=visible(text))

@@ -23,7 +23,7 @@ from envgen.profile.model import Phases, Ready, Service
 from envgen.redact import redact_secrets
 from envgen.serve import listener
 from envgen.serve.chat import chat_flags
-from envgen.serve.readiness import Answer, Question, ask
+from envgen.serve.readiness import Question, Readiness, ask
 from envgen.text import counted, instant, plain_text, visible
 
 
@@ -171,7 +171,7 @@ _SPEAKER = re.compile(r"^\(\w+ pid=\d+\) ")
 _REFUSED = re.compile(r"^[\w./ -]{1,80}: error: ")  # the last line of argparse, after the usage
 
 
-class Progress:
+class StartProgress:
     """The phases of one start. ``clock`` gives seconds; ``limits`` are the profile's."""
 
     def __init__(self, limits: Phases, clock: Callable[[], float] = time.monotonic) -> None:
@@ -257,7 +257,7 @@ _MODELS = "/v1/models"
 class Awaited:
     """How a container became ready: its answer, the seconds of each phase, what the log showed."""
 
-    answer: Answer
+    answer: Readiness
     phases: dict[str, float] = field(default_factory=dict)
     shown: dict[str, str] = field(default_factory=dict)
     restarts: int = 0
@@ -304,7 +304,7 @@ class Waiter:
         if url and service.http_port:
             prompt, expected = self._ready.prompt, self._ready.expect_text
             self._question = Question(self._ready.model, prompt, expected, api_key, chat_flags(service.argv))
-        self.progress = Progress(self._ready.phases)
+        self.progress = StartProgress(self._ready.phases)
         self._evidence = Evidence(self._ready.expect, self._ready.forbid)
         self._first_restarts = self._restarts = 0
         self._ended_with = ""
@@ -324,7 +324,7 @@ class Waiter:
         # A program that exits at once may have been restarted before this first look.
         self._first_restarts = self._restarts = container.restarts if container.running else 0
         reader = LogReader(self._engine, container_id, container.started_at, self._ready.timeout.seconds)
-        asking: Future[Answer] | None = None
+        asking: Future[Readiness] | None = None
         stable_since: float | None = None
         ask_at = asked_at = missed = 0.0
         refusals = 0
@@ -353,7 +353,7 @@ class Waiter:
                 if asking is not None and asking.done():
                     answer, asking, ask_at = asking.result(), None, now + ASK_AGAIN
                     if answer.ready and (stranger := self._stranger(container)):
-                        answer = Answer(False, stranger)
+                        answer = Readiness(False, stranger)
                     if answer.ready:
                         return self._with_evidence(answer, reader, container)
                     refusals += answer.refused
@@ -366,11 +366,11 @@ class Waiter:
             self._in_time(container, deadline)
             time.sleep(POLL)
 
-    def _ask(self) -> Future[Answer]:
+    def _ask(self) -> Future[Readiness]:
         """The question to the server, asked in the background with its own time-outs."""
         question, self._step = self._question, _MODELS
         if question is None:  # there is nothing to ask
-            return in_background(lambda: Answer(True, unasked=self._unasked))
+            return in_background(lambda: Readiness(True, unasked=self._unasked))
         return in_background(lambda: ask(self._url, question, timeout=3600, on_step=self._on_step))
 
     def _stranger(self, container: Container) -> str:
@@ -424,7 +424,7 @@ class Waiter:
                 container, f"its log shows what ready.forbid.{name} names: {log_text(line)[:200]!r}", says_all=True
             )
 
-    def _with_evidence(self, answer: Answer, reader: LogReader, container: Container) -> Awaited:
+    def _with_evidence(self, answer: Readiness, reader: LogReader, container: Container) -> Awaited:
         """After the answer: wait for what the log must show, and see that the program still runs."""
         if not answer.unasked:
             self.progress.answering()

@@ -33,7 +33,7 @@ def ask_agent(python: str, root: Path, operation: str, **request: object) -> dic
     Its stdin stays open while it works: the end of it means that nothing waits for the answer.
     """
     from envgen.engine.values import ExecResult
-    from envgen.inside.run import Failure, ask
+    from envgen.inside.run import NoAnswer, ask
     from envgen.jitcache.service import AGENT
 
     def execute(words: Sequence[str], stdin: bytes, _timeout: float) -> ExecResult:
@@ -49,6 +49,6 @@ def ask_agent(python: str, root: Path, operation: str, **request: object) -> dic
     request = {"operation": operation, "root": str(root), **request}
     start = time.time()
     answer = ask(execute, python, AGENT, request, timeout=900)
-    document = {"ok": False, "message": str(answer)} if isinstance(answer, Failure) else dict(answer)
+    document = {"ok": False, "message": str(answer)} if isinstance(answer, NoAnswer) else dict(answer)
     document["seconds"] = round(time.time() - start, 3)
     return document

@@ -18,7 +18,7 @@ import pytest
 from projects import BASE, Project, docker, interrupt, lean_base
 
 from envgen.engine import buildx
-from envgen.engine.buildx import Step
+from envgen.engine.buildx import BuildStep
 from envgen.engine.client import Engine
 from envgen.explain import Circumstances, cause_of
 
@@ -231,9 +231,9 @@ CAUSES = [
 ]
 
 
-def build(folder: Path, text: str, **more: object) -> tuple[buildx.BuildResult, list[Step]]:
+def build(folder: Path, text: str, **more: object) -> tuple[buildx.BuildResult, list[BuildStep]]:
     (folder / "Dockerfile").write_text(text)
-    seen: list[Step] = []
+    seen: list[BuildStep] = []
     request = buildx.BuildRequest(folder / "Dockerfile", folder, **more)  # type: ignore[arg-type]
     return buildx.build(request, on_step=seen.append), seen
 

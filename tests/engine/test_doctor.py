@@ -52,7 +52,7 @@ def probed(engine: Engine, shared: str, tmp_path_factory: pytest.TempPathFactory
         env = {"PATH": path_of(variant), **({"PYTHONPATH": pythonpath} if pythonpath else {})}
         request = collect.request(profile, next(iter(profile.services)))
         live = run.ask(execute(engine, shared, env, W), "python3", collect.PROGRAM, request, timeout=collect.TIMEOUT)
-        assert not isinstance(live, run.Failure), live
+        assert not isinstance(live, run.NoAnswer), live
         return dict(live)
 
     return lambda variant, pythonpath="", mount=PP, mode="dev": ask(variant, pythonpath, mount, mode)

@@ -19,7 +19,7 @@ from projects import BASE, Project, docker
 from envgen.doctor.deep import PROGRAM
 from envgen.engine.client import Engine, connect
 from envgen.engine.values import ExecResult
-from envgen.inside.run import MARK, Failure, ask
+from envgen.inside.run import MARK, NoAnswer, ask
 
 pytestmark = pytest.mark.engine
 
@@ -106,12 +106,12 @@ def test_a_package_that_misbehaves_is_a_finding(box: Box, tmp_path: Path) -> Non
     for fault in FAULTS:
         execute = partial(asked_with, connect(), box.container, f"PYTHONPATH=/faults/{fault}")
         seen[fault] = ask(execute, "python3", PROGRAM, {"package": "flashinfer", "names": []}, timeout=2)
-    failed = {fault: one for fault, one in seen.items() if isinstance(one, Failure)}
+    failed = {fault: one for fault, one in seen.items() if isinstance(one, NoAnswer)}
     assert failed["hangs"].is_late
     assert failed["exits"].error == "SystemExit" and failed["raises"].error == "ImportError"
     assert failed["dies"].code == 7 and failed["crashes"].code == 139
     assert any("Segmentation fault" in line for line in failed["crashes"].stack)
-    answers = {fault: one["answer"]["version"] for fault, one in seen.items() if not isinstance(one, Failure)}
+    answers = {fault: one["answer"]["version"] for fault, one in seen.items() if not isinstance(one, NoAnswer)}
     assert answers == {"prints": "1", "mumbles": "2"}
     left = docker("exec", box.container, "sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
     assert MARK not in left  # the one that hung is gone

@@ -19,7 +19,7 @@ from projects import BASE, docker
 from envgen.engine.client import Engine, connect
 from envgen.engine.endpoint import find_endpoint
 from envgen.engine.host import CREATOR, THROWAWAY
-from envgen.engine.values import Mount
+from envgen.engine.values import ContainerMount
 from envgen.errors import EngineError
 
 pytestmark = pytest.mark.engine
@@ -169,7 +169,7 @@ def test_run_once(either: Engine, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mounted")
     done = either.run_once(
         BASE, ["sh", "-c", 'cat; cat /m/file; echo "$A" >&2; : >/m/new; exit 4'],
-        stdin=b"in,", env={"A": "b"}, mounts=[Mount(str(tmp_path), "/m", read_only=True)],
+        stdin=b"in,", env={"A": "b"}, mounts=[ContainerMount(str(tmp_path), "/m", read_only=True)],
     )  # fmt: skip
     assert done.stdout == b"in,mounted" and done.stderr.startswith(b"b\n") and b"Read-only" in done.stderr
     assert done.code != 0 and not (tmp_path / "new").exists()

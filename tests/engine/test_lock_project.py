@@ -96,15 +96,15 @@ def test_a_production_profile_wants_a_lock(project: Project) -> None:
 @pytest.mark.usefixtures("unlocked")
 def test_a_kill_leaves_no_lock_and_no_container(project: Project) -> None:
     child = project.start("lock")
-    here = ("--filter", "label=dev.envgen.throwaway", "--filter", f"ancestor={MY_BASE}")
+    deployment = ("--filter", "label=dev.envgen.throwaway", "--filter", f"ancestor={MY_BASE}")
     deadline = time.monotonic() + 60
-    while not docker("ps", "-q", *here) and time.monotonic() < deadline:
+    while not docker("ps", "-q", *deployment) and time.monotonic() < deadline:
         time.sleep(0.2)
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=60)
     assert child.returncode == 130, err
     assert not (project.root / "envgen.lock").exists()
-    assert docker("ps", "-aq", *here) == ""
+    assert docker("ps", "-aq", *deployment) == ""
 
 
 @pytest.mark.usefixtures("unlocked")

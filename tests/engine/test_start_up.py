@@ -59,9 +59,9 @@ def test_what_is_executed_later_has_it_too(started: Project) -> None:
     lines = started.envgen("exec", "one", "--", *SHOW).out.splitlines()
     assert set(MARKS) <= set(lines)
     assert "OWN=1" in lines
-    by_hand = docker("exec", "-e", "LD_LIBRARY_PATH=/mine", container(), "envgen-env", *SHOW).splitlines()
-    assert "ENVGEN_STAND_IN_ENTRYPOINT=ran" in by_hand
-    assert "LD_LIBRARY_PATH=/mine" in by_hand
+    cleanup_hint = docker("exec", "-e", "LD_LIBRARY_PATH=/mine", container(), "envgen-env", *SHOW).splitlines()
+    assert "ENVGEN_STAND_IN_ENTRYPOINT=ran" in cleanup_hint
+    assert "LD_LIBRARY_PATH=/mine" in cleanup_hint
     assert next(line for line in lines if line.startswith("MAX_JOBS=")).removeprefix("MAX_JOBS=").isdigit()
 
 

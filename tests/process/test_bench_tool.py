@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from envgen.bench.client import Target
-from envgen.bench.compare import Cell
-from envgen.bench.tools import Plan, Tool, ToolHost
+from envgen.bench.client import BenchTarget
+from envgen.bench.compare import MatrixCell
+from envgen.bench.tools import BenchTool, Matrix, ToolHost
 from envgen.engine.values import ExecResult
 from envgen.errors import ServiceError
 from envgen.inside import bench_tool
@@ -66,6 +66,6 @@ def test_the_sentence_of_a_tool_that_goes_wrong(program: str, message: str) -> N
         return ExecResult(0, f"{envelope['mark']} {json.dumps({'answer': answer})}\n".encode(), b"")
 
     place = ToolHost(execute, "http://127.0.0.1:9", "/m", "here")
-    tool = Tool("0.9", "", place, Target("http://h", "m", silence=2), Plan(runs=1, tool="llama-benchy"))
+    tool = BenchTool("0.9", "", place, BenchTarget("http://h", "m", silence=2), Matrix(runs=1, tool="llama-benchy"))
     with pytest.raises(ServiceError, match=message):
-        tool.measure(Cell(8, 64))
+        tool.measure(MatrixCell(8, 64))

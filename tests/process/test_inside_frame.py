@@ -11,7 +11,7 @@ import pytest
 
 from envgen.engine.values import ExecResult
 from envgen.inside import resolve
-from envgen.inside.run import STARTER, Failure, ask
+from envgen.inside.run import STARTER, NoAnswer, ask
 from envgen.jitcache.service import AGENT
 
 
@@ -37,7 +37,7 @@ def test_each_operation_stands_alone(tmp_path: Path, operation: str) -> None:
     request = {"operation": operation, "root": str(tmp_path), "patterns": ["page"], "dry_run": True, "causes": {},
                "python": sys.executable}  # fmt: skip
     answer = ask(held_open, sys.executable, AGENT, request, timeout=60)
-    assert not isinstance(answer, Failure), answer
+    assert not isinstance(answer, NoAnswer), answer
     assert answer["ok"], answer
 
 

@@ -21,23 +21,23 @@ import pytest
 from fault_server import fault_server
 
 
-def start(here: Path, *words: str) -> subprocess.Popen[str]:
+def start(deployment: Path, *words: str) -> subprocess.Popen[str]:
     """Ctrl-C works, also where these tests run in the background of a script."""
     return subprocess.Popen(
-        [sys.executable, "-m", "envgen", *words], cwd=here, text=True, stdin=subprocess.DEVNULL,
+        [sys.executable, "-m", "envgen", *words], cwd=deployment, text=True, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
 
 
-def ask(here: Path, verb: str, url: str, *words: str, code: int) -> tuple[str, str]:
-    done = forked.run((verb, "--url", url, "--timeout", "2", *words), here, os.environ, timeout=60)
+def ask(deployment: Path, verb: str, url: str, *words: str, code: int) -> tuple[str, str]:
+    done = forked.run((verb, "--url", url, "--timeout", "2", *words), deployment, os.environ, timeout=60)
     assert "Traceback" not in done.stderr and done.returncode == code, done.stdout + done.stderr
     return done.stdout, done.stderr
 
 
-def records(here: Path) -> list[list[dict[str, Any]]]:
-    files = sorted((here / "results").glob("*.jsonl"))
+def records(deployment: Path) -> list[list[dict[str, Any]]]:
+    files = sorted((deployment / "results").glob("*.jsonl"))
     return [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
 
 

@@ -10,7 +10,7 @@ from patch_sources import BUILD, TOP, files, project, tree
 from projects import Project
 
 from envgen.errors import Place
-from envgen.patches.dry_run import State, Verdict, dry_run
+from envgen.patches.dry_run import PatchVerdict, State, dry_run
 from envgen.patches.series import Series, load_series, make_patch
 
 MXFP4 = "vllm/model_executor/layers/quantization/mxfp4.py"
@@ -18,7 +18,7 @@ DECORATORS = "vllm/compilation/decorators.py"
 LOADER = "vllm/model_executor/model_loader/weight_utils.py"
 
 
-def judge(source: str, version: str, *texts: str, beyond_range: bool = True) -> tuple[Verdict, ...]:
+def judge(source: str, version: str, *texts: str, beyond_range: bool = True) -> tuple[PatchVerdict, ...]:
     patches = tuple(
         make_patch(f"{number}.patch", f"patches/x/{number}.patch", text.encode(), Place("series"))
         for number, text in enumerate(texts, 1)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from envgen.doctor.model import Context, from_json
-from envgen.engine.values import Container, EngineInfo, Image, Mount
+from envgen.engine.values import Container, ContainerMount, EngineInfo, Image
 from envgen.profile.load import load_project, select
 
 DATA = Path(__file__).parents[1] / "unit" / "doctor" / "data"
@@ -61,8 +61,8 @@ def recording(name: str) -> dict[str, Any]:
 
 CONTAINER = Container(
     id="c" * 64, name="lab-dev-1", service="dev", state="running", health="", exit_code=0,
-    image_id="sha256:" + "a" * 64, labels={}, env={}, mounts=(Mount("/home/me/flashinfer", "/workspace/flashinfer"),),
-    ports=(), started_at="2026-01-01",
+    image_id="sha256:" + "a" * 64, labels={}, env={},
+    mounts=(ContainerMount("/home/me/flashinfer", "/workspace/flashinfer"),), ports=(), started_at="2026-01-01",
 )  # fmt: skip
 IMAGE = Image(
     id="sha256:" + "a" * 64, labels={"dev.envgen.profile": "dev", "dev.envgen.render": DIGEST}, created="2026-01-01",

@@ -11,7 +11,7 @@ from jitcache_layouts import put
 
 from envgen.deployment import Deployment
 from envgen.engine.host import Leftover
-from envgen.engine.values import Container, EngineInfo, ExecResult, Image, Mount
+from envgen.engine.values import Container, ContainerMount, EngineInfo, ExecResult, Image
 from envgen.inside.jit.main import answer
 from envgen.jitcache.service import JitCache
 from envgen.profile.load import load_project, select
@@ -34,7 +34,7 @@ profiles:
 
 
 def container(name: str, *, service: str = "", state: str = "running", project: str = "demo-dev",
-              mounts: Sequence[Mount] = (), env: Mapping[str, str] | None = None) -> Container:  # fmt: skip
+              mounts: Sequence[ContainerMount] = (), env: Mapping[str, str] | None = None) -> Container:  # fmt: skip
     labels = {"com.docker.compose.project": project} if service else {}
     return Container(name, name, service, state, "", 0, "", labels, env or {}, tuple(mounts), (), "")
 
@@ -52,7 +52,7 @@ class LocalEngine:
         self.asked: list[tuple[str, str]] = []
         self.requests: list[dict[str, Any]] = []
         self.answers: dict[str, Any] = {}
-        self.mounts: tuple[Mount, ...] = ()
+        self.mounts: tuple[ContainerMount, ...] = ()
         self.folders: dict[str, Path] = {}  # of volumes
         self.removed: list[str] = []
         self.left: list[Leftover] = []
@@ -99,7 +99,7 @@ class LocalEngine:
         self.asked.append((container_id, user))
         return self._run(container_id, stdin)
 
-    def run_once(self, image: str, argv: Sequence[str], *, stdin: bytes = b"", mounts: Sequence[Mount] = (),
+    def run_once(self, image: str, argv: Sequence[str], *, stdin: bytes = b"", mounts: Sequence[ContainerMount] = (),
                  user: str = "", **_: Any) -> ExecResult:  # fmt: skip
         self.asked.append((image, user))
         self.mounts = tuple(mounts)
@@ -128,7 +128,7 @@ def result_of(stdin: bytes, document: Any) -> ExecResult:
     return ExecResult(0, (json.loads(stdin)["mark"] + " " + json.dumps({"answer": document})).encode(), b"")
 
 
-VOLUME = Mount("demo-dev-cache-flashinfer", ROOT, "volume")
+VOLUME = ContainerMount("demo-dev-cache-flashinfer", ROOT, "volume")
 
 
 def cache(

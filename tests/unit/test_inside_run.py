@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from envgen.engine.values import ExecResult, Mount
+from envgen.engine.values import ContainerMount, ExecResult
 from envgen.errors import EngineError
-from envgen.inside.run import Failure, Program, ask, in_image, read
+from envgen.inside.run import NoAnswer, Program, ask, in_image, read
 
 MARK = "envgen-0123"
 
@@ -26,7 +26,7 @@ def test_the_marked_line_counts_and_what_packages_print_does_not() -> None:
 
 def test_an_exception_comes_back_with_its_stack() -> None:
     document = json.dumps({"error": "ValueError", "message": "no", "stack": ["a", "b"]})
-    assert read(result(f"\n{MARK} {document}\n"), MARK, "python3") == Failure("ValueError", "no", ("a", "b"))
+    assert read(result(f"\n{MARK} {document}\n"), MARK, "python3") == NoAnswer("ValueError", "no", ("a", "b"))
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_the_reason_names_how_a_process_ended(stderr: str, code: int, error: str
 
 @pytest.mark.parametrize("stdout", [f"{MARK} {{", f"{MARK} []", f"{MARK} 1", f'{MARK} {{"answer": 3}}'])
 def test_a_document_of_another_form_is_no_answer(stdout: str) -> None:
-    assert isinstance(read(result(stdout), MARK, "python3"), Failure)
+    assert isinstance(read(result(stdout), MARK, "python3"), NoAnswer)
 
 
 def test_a_container_without_python_is_the_engine_s_trouble() -> None:
@@ -68,18 +68,20 @@ def test_the_request_travels_on_stdin_with_the_program() -> None:
 
 
 def test_folders_that_are_not_on_the_machine_are_left_out_and_noted() -> None:
-    here, gone = Mount("/here", "/a"), Mount("/gone", "/b")
+    deployment, gone = ContainerMount("/here", "/a"), ContainerMount("/gone", "/b")
 
     class Machine:
-        def run_once(self, _image: str, _argv: Sequence[str], *, mounts: Sequence[Mount], **_: Any) -> ExecResult:
+        def run_once(
+            self, _image: str, _argv: Sequence[str], *, mounts: Sequence[ContainerMount], **_: Any
+        ) -> ExecResult:
             if gone in mounts:  # as Docker says it
                 message = 'invalid mount config for type "bind": bind source path does not exist: /gone'
                 raise EngineError(f"`python3` in a container of x: {message}")
             return result(str(len(mounts)))
 
-    absent: list[Mount] = []
+    absent: list[ContainerMount] = []
     machine: Any = Machine()
-    assert in_image(machine, "x", mounts=[here, gone], absent=absent)([], b"", 1).stdout == b"1"
+    assert in_image(machine, "x", mounts=[deployment, gone], absent=absent)([], b"", 1).stdout == b"1"
     assert absent == [gone]
     with pytest.raises(EngineError, match="/gone"):
-        in_image(machine, "x", mounts=[here, gone])([], b"", 1)
+        in_image(machine, "x", mounts=[deployment, gone])([], b"", 1)

@@ -71,7 +71,7 @@ def list_(session: Session, patterns: tuple[str, ...], version: str | None, arch
     """
     cache = open_cache(session)
     inventory = cache.inventory(make_query(patterns, version, arch))
-    other_caches = [] if patterns else find_other_caches(cache.here)
+    other_caches = [] if patterns else find_other_caches(cache.deployment)
     document = {**asdict(inventory), "others": list(map(asdict, other_caches))}
     return answer(document, [*shown.inventory(inventory), *shown.others(other_caches)])
 
@@ -177,7 +177,7 @@ def clear(
     if changed is not None:
         causes["changed"] = list(changed_files(session.profile(), session.loaded().project.root, changed))
     cache = open_cache(session)
-    cache.here.require_name()
+    cache.deployment.require_name()
     if everything:
         cache.require_own()
     if everything and not yes and not dry_run:
@@ -205,8 +205,8 @@ def warm(session: Session, names: tuple[str, ...], jobs: int | None) -> int:
     """
     make_query(names)  # refuses paths
     cache = open_cache(session)
-    wanted = jobs if jobs is not None else cache.here.profile.build.max_jobs.count
-    progress(compilers(wanted, cache.here.engine.info()))
+    wanted = jobs if jobs is not None else cache.deployment.profile.build.max_jobs.count
+    progress(compilers(wanted, cache.deployment.engine.info()))
     built, recorded = compile_modules(cache, names, wanted, progress)
     baselines = {record.name for record in recorded.modules if record.recorded} if recorded else set()
     rows = [

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from envgen.inside.jit.judge import Module
 from envgen.jitcache.place import OtherCache
-from envgen.jitcache.service import Cleared, Inventory, Recorded, describe_holders
+from envgen.jitcache.service import Cleared, Inventory, RecordedBaseline, describe_holders
 from envgen.jitcache.warm import Built
 from envgen.text import counted, duration, progress, size, table, visible
 
@@ -123,7 +123,7 @@ def evidence(evidence: Inventory) -> Iterator[str]:
             yield f"  fix: envgen cache clear {visible(module.name)}"
 
 
-def recorded(recorded: Recorded) -> Iterator[str]:
+def recorded(recorded: RecordedBaseline) -> Iterator[str]:
     """Each module: recorded, or why not."""
     progress(f"{recorded.root} in {recorded.place}")
     for module in recorded.modules:
@@ -173,7 +173,7 @@ def cleared(cleared: Cleared) -> Iterator[str]:
         progress(f"{cleared.unseen} processes or containers could not be inspected: restart those that use the cache")
 
 
-def built(built: Sequence[Built], recorded: Recorded | None) -> Iterator[str]:
+def built(built: Sequence[Built], recorded: RecordedBaseline | None) -> Iterator[str]:
     for module in built:
         took = f" in {module.seconds:.1f}s" if module.outcome == "done" else ""
         yield f"{module.name}: {OUTCOMES.get(module.outcome, module.outcome)}{took}"

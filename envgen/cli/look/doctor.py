@@ -16,7 +16,7 @@ from envgen.cli.common import print_json, reporting, wants_json
 from envgen.deployment import known_service
 from envgen.doctor import report
 from envgen.doctor.model import Severity, Subject
-from envgen.engine.session import DOCTOR, hurried
+from envgen.engine.session import DOCTOR, time_budget
 from envgen.errors import ExitCode, UsageError
 from envgen.text import wants_colour
 
@@ -34,7 +34,7 @@ from envgen.text import wants_colour
               help="Write findings, versions, files and logs to FILE (.tar.gz), with secrets removed.")  # fmt: skip
 @click.option("--host", "only_host", is_flag=True, help="Only this machine itself: no engine and no project is needed.")
 @click.option("--strict", is_flag=True, help="Exit with 1 if there are warnings, too.")
-@hurried(DOCTOR)
+@time_budget(DOCTOR)
 def command(
     session: Session, service: str | None, throw_away: bool, deep: bool, bundle: Path | None, only_host: bool,
     strict: bool,

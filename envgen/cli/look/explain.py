@@ -11,15 +11,15 @@ from typing import Any
 import click
 
 from envgen.app import explain as failures
-from envgen.app.explain import Failure, Log
+from envgen.app.explain import Log, PastFailure
 from envgen.app.session import Session
 from envgen.cli.common import answer, reporting
 from envgen.errors import EnvgenError, ExitCode, UsageError
 from envgen.explain import Explanation, likeliest
-from envgen.explain.read import Reader, Report
+from envgen.explain.read import ExplainReader, LogReport
 from envgen.profile.model import Phases
 from envgen.serve.launch import in_profile
-from envgen.serve.wait import Phase, Progress
+from envgen.serve.wait import Phase, StartProgress
 from envgen.text import counted, shorten, visible
 
 
@@ -47,7 +47,7 @@ def command(session: Session, what: str | None) -> int:
     if log is None:
         return answer({"log": None, "failure": None, "explanations": [], "first_exception": None}, [name])
     with log.file as file:
-        reader = Reader(log.kind, Starting())
+        reader = ExplainReader(log.kind, StartLine())
         reader.read(file)
     report = reader.report(log.known)
     found = _fitted(session, failure, log, _with_proof(report, log))
@@ -63,18 +63,18 @@ def command(session: Session, what: str | None) -> int:
     return answer(document, lines, ExitCode.FINDINGS if failed else ExitCode.OK)
 
 
-def _sentence(failure: Failure, log: Log) -> str:
+def _sentence(failure: PastFailure, log: Log) -> str:
     service, profile = log.about.get("service"), log.about.get("profile")
     if failure.kind != "start" or not isinstance(service, str):
         return failure.text
     return visible(f"{service} failed" + (f" (profile {profile})" if isinstance(profile, str) else ""))
 
 
-class Starting:
+class StartLine:
     """What a server was doing at each line of its log."""
 
     def __init__(self) -> None:
-        self._progress = Progress(Phases())
+        self._progress = StartProgress(Phases())
         self._begun = self.done = False
 
     def feed(self, line: str) -> str:
@@ -87,7 +87,7 @@ class Starting:
         return self._progress.words() if self._begun else ""  # of an excerpt, the phase is unknown
 
 
-def _chosen(session: Session, what: str | None) -> tuple[Failure | None, Log | None, str]:
+def _chosen(session: Session, what: str | None) -> tuple[PastFailure | None, Log | None, str]:
     """The failure that is explained (None for a log that was named), its open log, and the log's name.
 
     Without a log, the last one is a sentence.
@@ -104,13 +104,13 @@ def _chosen(session: Session, what: str | None) -> tuple[Failure | None, Log | N
         failure = failures.of_files(folder)
         return (failure, failures.opened(failure), failure.name) if failure else (None, None, _none(folder.name))
     failure = failures.newest(session, what)
-    here = session.deployment()
+    deployment = session.deployment()
     if failure is not None:
-        return failure, failures.opened(failure, here), failure.name
-    container = failures.container_of_service(here, what) if what else None
+        return failure, failures.opened(failure, deployment), failure.name
+    container = failures.container_of_service(deployment, what) if what else None
     if container is not None:
-        return None, failures.of_container(here, container), f"log of {container.name}"
-    return None, None, _none(what or f"profile {here.profile.name}")
+        return None, failures.of_container(deployment, container), f"log of {container.name}"
+    return None, None, _none(what or f"profile {deployment.profile.name}")
 
 
 def _none(of: str) -> str:
@@ -140,7 +140,7 @@ def _is_service(session: Session, name: str) -> bool:
     return True
 
 
-def _with_proof(report: Report, log: Log) -> tuple[Explanation, ...]:
+def _with_proof(report: LogReport, log: Log) -> tuple[Explanation, ...]:
     """What the log says, after what is known beside it: that it was killed for its memory, or its exit code."""
     if not log.known.failed:
         return report.explanations
@@ -151,7 +151,7 @@ def _with_proof(report: Report, log: Log) -> tuple[Explanation, ...]:
 
 
 def _fitted(
-    session: Session, failure: Failure | None, log: Log, found: Sequence[Explanation]
+    session: Session, failure: PastFailure | None, log: Log, found: Sequence[Explanation]
 ) -> tuple[Explanation, ...]:
     """With the profile and the service in the commands of the fixes, for a failure of this project."""
     service = log.about.get("service") or (failure.service if failure else "")
@@ -164,7 +164,7 @@ def _fitted(
     return tuple(replace(one, cure=in_profile(one.cure, profile, service or "SERVICE")) for one in found)
 
 
-def _text(found: Sequence[Explanation], name: str, report: Report) -> list[str]:
+def _text(found: Sequence[Explanation], name: str, report: LogReport) -> list[str]:
     lines = []
     for one in found:
         lines += [
@@ -183,7 +183,7 @@ def _text(found: Sequence[Explanation], name: str, report: Report) -> list[str]:
     return lines
 
 
-def _first(report: Report, name: str) -> list[str]:
+def _first(report: LogReport, name: str) -> list[str]:
     """The first exception, for a log without a rule."""
     first = report.first
     if first is None:
@@ -199,12 +199,12 @@ def _first(report: Report, name: str) -> list[str]:
     return lines
 
 
-def _raised(report: Report) -> dict[str, Any] | None:
+def _raised(report: LogReport) -> dict[str, Any] | None:
     first = report.first
     return {**vars(first), "phase": report.phase} if first else None
 
 
-def _as_data(failure: Failure | None) -> dict[str, Any] | None:
+def _as_data(failure: PastFailure | None) -> dict[str, Any] | None:
     if failure is None:
         return None
     return {"kind": failure.kind, "text": failure.text, "time": failure.when, "service": failure.service or None}

@@ -20,9 +20,9 @@ from envgen.app.session import Session, with_running_variant
 from envgen.bench import checks, record
 from envgen.bench.checks import Trial
 from envgen.bench.client import Reply, draft_counts
-from envgen.bench.compare import Series
+from envgen.bench.compare import FigureRange
 from envgen.bench.record import METRICS, Run
-from envgen.bench.tools import TOOLS, Measured, Plan, ToolHost, find_tool, measure_all, references
+from envgen.bench.tools import TOOLS, CellResult, Matrix, ToolHost, find_tool, measure_all, references
 from envgen.cli.common import LARGEST, Count, Figure, answer, reporting, variant_option
 from envgen.deployment import known_service
 from envgen.doctor.model import Subject
@@ -91,7 +91,7 @@ def shown(summary: Mapping[str, Any]) -> Iterator[str]:
     if cells := summary.get("cells"):
         names = [name for name in METRICS if any(name in cell for cell in cells)]
         found = [("test", *(f"{METRICS[name].label}, {METRICS[name].unit}" for name in names))]
-        found += [(cell["test"], *(str(Series(**cell[name])) if name in cell else "-" for name in names))
+        found += [(cell["test"], *(str(FigureRange(**cell[name])) if name in cell else "-" for name in names))
                   for cell in cells]  # fmt: skip
         yield from table(found, right=range(1, len(names) + 1), indent="  ")
         yield from (visible(f"  {cell['test']}: {note}") for cell in cells for note in cell["remarks"])
@@ -220,7 +220,7 @@ def _bench_checks(asked: Asked, chosen: Mapping[str, str]) -> int:
     context, environment = kernel_checks.place(subject)
     with (
         terminable(),
-        record.start(asked.results or subject.here.root / "results", "checks", environment, dict(chosen)) as run,
+        record.start(asked.results or subject.deployment.root / "results", "checks", environment, dict(chosen)) as run,
     ):
         try:
             with moving("checks"):
@@ -232,8 +232,8 @@ def _bench_checks(asked: Asked, chosen: Mapping[str, str]) -> int:
     return finish(outcome, summary, run.path)
 
 
-def _plan(given: Mapping[str, Any]) -> Plan:
-    return Plan(**{key: value for key, value in given.items() if value is not None})
+def _plan(given: Mapping[str, Any]) -> Matrix:
+    return Matrix(**{key: value for key, value in given.items() if value is not None})
 
 
 @click.command()
@@ -259,13 +259,13 @@ def _trace(server: Server, trial: Trial, run: Run) -> checks.Outcome:
     return "passed", {"files": found}
 
 
-def _run_tool(trial: Trial, run: Run, plan: Plan, place: ToolHost) -> tuple[str, list[Measured]]:
+def _run_tool(trial: Trial, run: Run, plan: Matrix, place: ToolHost) -> tuple[str, list[CellResult]]:
     """Run the plan, recording each cell before the next one begins. Returns the tool's name and its results."""
     tool = find_tool(place, trial.target, plan)
     progress(f"  {tool.plan.tool} {tool.version} in {place.where}")
     run.sample({"unit": "tool", "tool": tool.plan.tool, "version": tool.version, "where": place.where})
 
-    def keep(one: Measured) -> None:
+    def keep(one: CellResult) -> None:
         name = str(one.cell).replace(" @ ", "-").replace(" ", "-")
         run.raw(f"{name}.json", one.raw.encode())
         run.raw(f"{name}.log", "\n".join([*one.log, ""]).encode())
@@ -277,7 +277,7 @@ def _run_tool(trial: Trial, run: Run, plan: Plan, place: ToolHost) -> tuple[str,
     return tool.plan.tool, measure_all(tool, keep, functools.partial(draft_counts, trial.target))
 
 
-def _document(tool: str, cells: list[Measured]) -> dict[str, Any]:
+def _document(tool: str, cells: list[CellResult]) -> dict[str, Any]:
     return {"tool": tool, "cells": [cell.plain() for cell in cells]}
 
 

@@ -10,7 +10,7 @@ import click
 
 from envgen.app.measure import default_folder
 from envgen.bench.compare import Comparison, compare, sections
-from envgen.bench.record import Record, plain, resolve, runs, utc
+from envgen.bench.record import RunRecord, plain, resolve, runs, utc
 from envgen.cli import FullGroup
 from envgen.cli.common import answer, json_option
 from envgen.cli.measure.bench import require_extra
@@ -53,7 +53,7 @@ def list_(folder: Path | None) -> int:
     return answer({"folder": str(where), "damaged": bad, "runs": listed}, _table(where, found))
 
 
-def _table(where: Path, found: Sequence[Record]) -> Iterator[str]:
+def _table(where: Path, found: Sequence[RunRecord]) -> Iterator[str]:
     if not found:
         return progress(f"no runs in {where}")
     rows = [("RUN", "WHEN (UTC)", "KIND", "WHAT", "OUTCOME")]
@@ -109,7 +109,7 @@ def _compared(names: Sequence[str], folder: Path | None) -> Comparison:
     return compare(records)
 
 
-def _header(record: Record) -> dict[str, str]:
+def _header(record: RunRecord) -> dict[str, str]:
     return {"id": record.id, "kind": record.kind, "title": record.title, "outcome": record.outcome,
             "started": utc(record.started), "file": str(record.path)}  # fmt: skip
 

@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from envgen.app.patch_sources import (
+    PatchedSource,
     Sources,
-    Target,
     checkout_of,
     find_targets,
     new_target,
@@ -99,7 +99,7 @@ def check(
     if sum(map(bool, (releases, span, ref))) > 1:
         raise UsageError("--release, --range and --ref exclude each other")
     targets = find_targets(session, sources)
-    found: list[tuple[Target, list[DryRun]]] = []
+    found: list[tuple[PatchedSource, list[DryRun]]] = []
     profile, root = session.profile(), session.loaded().project.root
     untried: dict[str, list[str]] = {}  # releases of a range that can't be read
     empty = False
@@ -132,7 +132,7 @@ def check(
 
 
 def _trees(
-    bare: Sources, target: Target, releases: Sequence[str], span: str | None, ref: str | None,
+    bare: Sources, target: PatchedSource, releases: Sequence[str], span: str | None, ref: str | None,
     untried: dict[str, list[str]], *, alone: bool,
 ) -> list[Tree]:  # fmt: skip
     """The trees to test ``target``'s series on; ``untried`` gets the releases of ``span`` that can't be read.

@@ -60,10 +60,10 @@ def check(session: Session, service: str | None) -> int:
 
 
 def _weights(session: Session, service: str | None, *, fetch: bool) -> int:
-    here = session.deployment()
-    name = weights.choose(here.profile, service)
-    there = at(here, name)
-    fetched = [weights.fetch(there, model) for model in here.profile.services[name].models] if fetch else []
+    deployment = session.deployment()
+    name = weights.choose(deployment.profile, service)
+    there = at(deployment, name)
+    fetched = [weights.fetch(there, model) for model in deployment.profile.services[name].models] if fetch else []
     found = weights.look(there, name)
     main, *drafts = [_document(one) for one in found]
     main |= {"draft": drafts[0] if drafts else None}
@@ -76,7 +76,7 @@ def _weights(session: Session, service: str | None, *, fetch: bool) -> int:
         return answer(main | {"fetched": sum(size for _, size in fetched)}, lines, not whole)
     code = answer(main, [line for one in found for line in _state(one)], not whole)
     if not (whole or wants_json()):
-        progress(f"hint: envgen model pull {name} {here.profile.chosen_variant}")
+        progress(f"hint: envgen model pull {name} {deployment.profile.chosen_variant}")
     return code
 
 

@@ -53,10 +53,10 @@ def check(session: Session, service: str | None, deep: bool) -> int:
       envgen nodes check
       envgen nodes check serve --json
     """
-    here, began = session.deployment(), time.monotonic()
-    name, _, machines = nodes.choose(here.profile, service)
-    written = nodes.write_variables(here, machines)
-    found = nodes.check(here, name, deep=deep)
+    deployment, began = session.deployment(), time.monotonic()
+    name, _, machines = nodes.choose(deployment.profile, service)
+    written = nodes.write_variables(deployment, machines)
+    found = nodes.check(deployment, name, deep=deep)
     failed = [one for one in found if one.severity is Severity.ERROR]
     seconds = time.monotonic() - began
     document = {

@@ -12,7 +12,7 @@ import click
 
 from envgen.app import provision, services
 from envgen.app.build import pull as pull_base
-from envgen.app.places import as_data, changed, each, place_of, places
+from envgen.app.places import as_data, changed, on_all, place_of, places
 from envgen.app.session import Session
 from envgen.app.stay import Stay, notify_ready
 from envgen.cli.common import (
@@ -140,17 +140,19 @@ def up(
         with moving("starting"):
             for one, started in services.start_all(checked, ask, wait=not no_wait, recreate=recreate, timeout=timeout):
                 if not (no_wait or started.already or one.ranks):
-                    provision.remember_modules(one.here)
-                documents.append(document(one.here.profile, one.service, started, waited=not no_wait))
+                    provision.remember_modules(one.deployment)
+                documents.append(document(one.deployment.profile, one.service, started, waited=not no_wait))
                 if not wants_json():
-                    report(one.here.profile, one.service, started, waited=not no_wait)
+                    report(one.deployment.profile, one.service, started, waited=not no_wait)
     except EnvgenError as error:
         error.details = {"started": documents}
         raise
     answer(documents[0] if len(names) == 1 else documents)
     if stay:
         notify_ready(f"{names[0]} is {'running' if started.awaited.answer.unasked else 'ready'}")
-        checked[0].group.stay() if checked[0].ranks else Stay(checked[0].here, names[0], started.container).watch()
+        checked[0].group.stay() if checked[0].ranks else Stay(
+            checked[0].deployment, names[0], started.container
+        ).watch()
     return 0
 
 
@@ -294,10 +296,12 @@ def down(session: Session, names: tuple[str, ...], volumes: bool, dry_run: bool)
         raise UsageError("the services of a profile share their volumes", hint="envgen down --volumes")
     profile, found = session.profile(), places(session.deployment(), names)
     work = partial(services.remove, names=names, volumes=volumes, dry_run=dry_run, agree=ask)
-    done, left = each(found, work)
-    containers = [here.named(name) for here, removed in done for name in removed.containers]
-    removed_volumes = [here.named(name) for here, removed in done for name in removed.volumes]
-    kept = {here.named(name): str(folder) for here, removed in done for name, folder in removed.kept.items()}
+    done, left = on_all(found, work)
+    containers = [deployment.named(name) for deployment, removed in done for name in removed.containers]
+    removed_volumes = [deployment.named(name) for deployment, removed in done for name in removed.volumes]
+    kept = {
+        deployment.named(name): str(folder) for deployment, removed in done for name, folder in removed.kept.items()
+    }
     verb, stays = ("would be removed", "would stay") if dry_run else ("removed", "stays")
     lines = [f"container {name} {verb}" for name in containers] + [f"volume {name} {verb}" for name in removed_volumes]
     lines += [f"volume {name} {stays}: {folder} created it" for name, folder in kept.items()]
@@ -331,8 +335,8 @@ def stop(session: Session, names: tuple[str, ...]) -> int:
     Example:
       envgen stop serve
     """
-    done, left = each(places(session.deployment(), names), partial(services.halt, names=names))
-    found = [here.named(name) for here, stopped in done for name in stopped]
+    done, left = on_all(places(session.deployment(), names), partial(services.halt, names=names))
+    found = [deployment.named(name) for deployment, stopped in done for name in stopped]
     lines = [f"container {name} stopped" for name in found]
     if not found and not left:
         lines = [f"no running containers for {_described(session.profile(), names)}"]
@@ -381,17 +385,17 @@ def ps(session: Session, everything: bool, only_ids: bool) -> int:
     """
     profile, found = session.profile(), places(session.deployment())
     rows = []
-    for here in found.found:
-        there = here.engine.containers(profile.compose_name, all=True)
-        mine = [container for container in ours(there, here.root) if everything or not container.one_off]
-        differ = {} if only_ids else changed(lambda: here, mine)  # noqa: B023
+    for deployment in found.found:
+        there = deployment.engine.containers(profile.compose_name, all=True)
+        mine = [container for container in ours(there, deployment.root) if everything or not container.one_off]
+        differ = {} if only_ids else changed(lambda: deployment, mine)  # noqa: B023
         described = [one for one in mine if one.service in profile.services and not only_ids]
-        ends = last_ends(here.engine, described)
-        rows += [as_data(one, here.digest, differ.get(one.id), here.node, ends.get(one.id)) for one in mine]
-        if hidden := len(there) - len(ours(there, here.root)):
-            progress(f"note: {here.named('not shown')}: {hidden} of another folder, {here.other_folder()}")
-        if here.node and not mine:
-            progress(f"note: {here.named('no containers')}")
+        ends = last_ends(deployment.engine, described)
+        rows += [as_data(one, deployment.digest, differ.get(one.id), deployment.node, ends.get(one.id)) for one in mine]
+        if hidden := len(there) - len(ours(there, deployment.root)):
+            progress(f"note: {deployment.named('not shown')}: {hidden} of another folder, {deployment.other_folder()}")
+        if deployment.node and not mine:
+            progress(f"note: {deployment.named('no containers')}")
     lines = [str(row["id"]) for row in rows] if only_ids else [*listing(rows), *endings(rows, profile.chosen)]
     if not (rows or only_ids or found.lost):
         lines = [f"no containers for profile {profile.name}"]
@@ -476,7 +480,7 @@ def logs(
     found = places(session.deployment(), names, node)
     for error in found.lost.values():
         progress(str(error), always=True)
-    places_with_logs = [here for here in found.found if here.containers(names, all=True)]
+    places_with_logs = [deployment for deployment in found.found if deployment.containers(names, all=True)]
     if not places_with_logs and not found.lost:
         profile = session.profile()
         raise NotFoundError(
@@ -489,7 +493,7 @@ def logs(
         f"--tail={tail}": tail is not None, f"--since={since}": since is not None,
     }  # fmt: skip
     words = ["--profile", "*", "logs", *(word for word, wanted in given.items() if wanted)]
-    code = show_logs({here.node: here.compose for here in places_with_logs}, *words, *names)
+    code = show_logs({deployment.node: deployment.compose for deployment in places_with_logs}, *words, *names)
     return code or (ExitCode.ENGINE if found.lost else ExitCode.OK)
 
 
@@ -551,6 +555,6 @@ def shell(session: Session, service: str | None, inside: list[str], tty: bool, n
 def _attach(
     session: Session, service: str, node: str | None, argv: Sequence[str], inside: Sequence[str], tty: bool
 ) -> int:
-    here = place_of(session.deployment(), service, node)
-    container = here.running(service)
-    return attach(here.compose.endpoint, container.id, with_start_up(argv), options=inside, tty=tty)
+    deployment = place_of(session.deployment(), service, node)
+    container = deployment.running(service)
+    return attach(deployment.compose.endpoint, container.id, with_start_up(argv), options=inside, tty=tty)

@@ -14,7 +14,7 @@ from envgen.doctor.model import (
     HANDOVER_CURE,
     Context,
     Finding,
-    Judged,
+    Findings,
     Remedy,
     Where,
     check,
@@ -48,7 +48,7 @@ def kernel(_context: Context, box: Box) -> Finding | None:
 
 
 @check("host.clocks", Where.HOST, needs="box")
-def clocks(_context: Context, box: Box) -> Judged:
+def clocks(_context: Context, box: Box) -> Findings:
     """The GPU is not slowed down."""
     for number, gpu in enumerate(box.gpus):
         state = _state(gpu)

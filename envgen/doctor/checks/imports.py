@@ -11,7 +11,7 @@ from enum import Enum
 from packaging.utils import canonicalize_name
 
 from envgen.doctor import remedies
-from envgen.doctor.model import Cell, Context, Finding, Probe, Remedy, Where, check, error, ok
+from envgen.doctor.model import Context, Finding, Imported, Probe, Remedy, Where, check, error, ok
 from envgen.profile.model import Source
 
 # Names that every release of a package has: vLLM 0.28 to 0.33 and FlashInfer 0.5.3 to 0.7.2 were looked at.
@@ -39,14 +39,14 @@ class Case(Enum):
 
 
 @dataclass(frozen=True)
-class Wrong:
+class WrongImport:
     """A case, the entry or finder that decided it, and all cells that have it."""
 
     case: Case
     target: str  # the folder or file that wins
     entry: str | None  # the entry of sys.path that decided ("": the current folder; None: no entry)
     finder: str
-    cells: tuple[Cell, ...]
+    cells: tuple[Imported, ...]
 
 
 def below(path: str, folder: str) -> bool:
@@ -58,7 +58,7 @@ def is_site(path: str) -> bool:
     return "/site-packages/" in path or "/dist-packages/" in path
 
 
-def cases_of(cell: Cell, source: Source, context: Context, probe: Probe) -> list[tuple[Case, str, str | None]]:
+def cases_of(cell: Imported, source: Source, context: Context, probe: Probe) -> list[tuple[Case, str, str | None]]:
     """(case, folder or file that wins, deciding entry) of a cell; empty if the cell is right."""
     right = wanted(source, probe)
     if cell.kind == "no-folder":
@@ -123,22 +123,22 @@ def incomplete(source: Source, probe: Probe) -> str:
     return ""
 
 
-def wrongs(source: Source, context: Context, probe: Probe) -> list[Wrong]:
+def wrongs(source: Source, context: Context, probe: Probe) -> list[WrongImport]:
     """The wrong cells, grouped by cause, in the order of the cases."""
-    groups: dict[tuple[Case, str, bool, str], list[tuple[Cell, str | None]]] = {}
+    groups: dict[tuple[Case, str, bool, str], list[tuple[Imported, str | None]]] = {}
     for cell in probe.cells(source.package):
         for case, target, entry in cases_of(cell, source, context, probe):
             own = entry == "" or entry is None or entry not in probe.python.path
             finder = "" if case is Case.INCOMPLETE else cell.finder
             groups.setdefault((case, target, own, finder), []).append((cell, entry))
     found = [
-        Wrong(case, target, members[0][1], finder, tuple(cell for cell, _ in members))
+        WrongImport(case, target, members[0][1], finder, tuple(cell for cell, _ in members))
         for (case, target, _, finder), members in groups.items()
     ]
     return sorted(found, key=lambda wrong: list(Case).index(wrong.case))
 
 
-def ways(cells: Sequence[Cell], everything: Iterable[Cell]) -> str:
+def ways(cells: Sequence[Imported], everything: Iterable[Imported]) -> str:
     """Summary of cells: `-c, -m in /workspace`."""
     whole = tuple(cell for cell in everything if cell.kind != "no-folder")
     if len(cells) == len(whole):
@@ -156,7 +156,7 @@ def ways(cells: Sequence[Cell], everything: Iterable[Cell]) -> str:
     )
 
 
-def starter(wrong: Wrong, probe: Probe) -> str:
+def starter(wrong: WrongImport, probe: Probe) -> str:
     """The file that put the deciding entry on sys.path, or that started the import hook; "" if none is known."""
     entry, starters = wrong.entry, probe.starters
     if entry is None:
@@ -177,7 +177,7 @@ def starter(wrong: Wrong, probe: Probe) -> str:
     return next(iter([*named, *starters.customize.values()]), "")
 
 
-def decided_by(wrong: Wrong, context: Context, probe: Probe) -> str:
+def decided_by(wrong: WrongImport, context: Context, probe: Probe) -> str:
     """The entry or finder that decided, in words."""
     entry, how, by = wrong.entry, wrong.cells[0].how, starter(wrong, probe)
     if entry is None:
@@ -201,7 +201,7 @@ def foreign_path(entry: str, context: Context, probe: Probe) -> str:
     return probe.starters.wrapper
 
 
-def cure(wrong: Wrong, name: str, source: Source, context: Context, probe: Probe) -> Remedy:
+def cure(wrong: WrongImport, name: str, source: Source, context: Context, probe: Probe) -> Remedy:
     """The remedy for a case."""
     on_path = [str(entry) for entry in context.profile.python_path]
     mounts = [str(one.mount) for one in context.profile.mounted_sources.values()]
@@ -251,7 +251,7 @@ def cure(wrong: Wrong, name: str, source: Source, context: Context, probe: Probe
     return remedies.up(context) if wrong.case is Case.FROM_MOUNT else remedies.build(context)
 
 
-def _top(wrong: Wrong) -> str:
+def _top(wrong: WrongImport) -> str:
     """What to move away: the module's file, or the package's folder."""
     package = wrong.case is not Case.SHADOWED and posixpath.basename(wrong.target).startswith("__init__.")
     return posixpath.dirname(wrong.target) if package else wrong.target

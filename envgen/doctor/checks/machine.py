@@ -6,7 +6,20 @@ import posixpath
 from collections.abc import Mapping
 
 from envgen.doctor import remedies
-from envgen.doctor.model import Context, Finding, Folder, Judged, Probe, Remedy, Where, check, error, info, ok, warning
+from envgen.doctor.model import (
+    Context,
+    Finding,
+    Findings,
+    FolderFacts,
+    Probe,
+    Remedy,
+    Where,
+    check,
+    error,
+    info,
+    ok,
+    warning,
+)
 from envgen.profile.model import GpuMode, Source
 from envgen.render.environment import GATE
 from envgen.text import GIB, counted
@@ -16,7 +29,7 @@ REMOVED = "//deleted"  # the kernel's mark of a removed folder in /proc/self/mou
 
 
 @check("python.start", Where.INSIDE)
-def probe_ran(context: Context) -> Judged:
+def probe_ran(context: Context) -> Findings:
     """The probe returned a complete document, and nothing disturbed it."""
     probe, python = context.probe, context.profile.base.python
     if context.trouble is not None:
@@ -49,7 +62,7 @@ def probe_ran(context: Context) -> Judged:
 
 
 @check("mounts.sources", Where.INSIDE, needs="probe")
-def source_mounts(context: Context, probe: Probe) -> Judged:
+def source_mounts(context: Context, probe: Probe) -> Findings:
     """Each checkout is mounted and contains the package."""
     folders = {folder.path: folder for folder in probe.folders}
     for name, source in context.profile.mounted_sources.items():
@@ -58,7 +71,7 @@ def source_mounts(context: Context, probe: Probe) -> Judged:
     return None
 
 
-def _source_mount(name: str, source: Source, folder: Folder, context: Context, probe: Probe) -> Finding:
+def _source_mount(name: str, source: Source, folder: FolderFacts, context: Context, probe: Probe) -> Finding:
     path, wanted, up = folder.path, f"the checkout of {name}", remedies.up(context)
     point_at = remedies.line(f"sources: {{{name}: {{origin: {{checkout: ../{name}}}}}}}")
     if not folder.exists:
@@ -90,7 +103,7 @@ def _source_mount(name: str, source: Source, folder: Folder, context: Context, p
     return ok(f"{name} is mounted at {path}", owner=folder.uid, read_only=folder.read_only)
 
 
-def _moved(name: str, folder: Folder, context: Context) -> str:
+def _moved(name: str, folder: FolderFacts, context: Context) -> str:
     """The path in its file system of a mounted folder that was moved or removed on the host; else "".
 
     Only if path and inode differ: the path may differ for other reasons (links, subvolumes), and so may the inode (an
@@ -111,11 +124,11 @@ def _mounted_from(context: Context, target: str) -> str:
     return next((mount.source for mount in binds), "")
 
 
-def _owner(folder: Folder) -> str:
+def _owner(folder: FolderFacts) -> str:
     return f"{folder.path} belongs to {folder.uid}:{folder.gid}, mode {folder.mode}"
 
 
-def _own(context: Context, folder: Folder, place: str) -> Remedy:
+def _own(context: Context, folder: FolderFacts, place: str) -> Remedy:
     """Make the folder writable. ``place``: the folder on this machine; "": a volume, which `up` fixes."""
     system = context.inside.system
     container = None if context.is_throw_away else context.container
@@ -130,7 +143,7 @@ def _own(context: Context, folder: Folder, place: str) -> Remedy:
 
 
 @check("mounts.caches", Where.INSIDE, needs="probe")
-def caches(context: Context, probe: Probe) -> Judged:
+def caches(context: Context, probe: Probe) -> Findings:
     """Each cache is mounted and writable."""
     folders, named = {folder.path: folder for folder in probe.folders}, context.profile.caches
     for name, cache in named.items():
@@ -148,7 +161,7 @@ def caches(context: Context, probe: Probe) -> Judged:
 
 
 @check("tiktoken.files", Where.INSIDE, needs="probe")
-def vocabulary(context: Context, probe: Probe) -> Judged:
+def vocabulary(context: Context, probe: Probe) -> Findings:
     """The tiktoken files are correct and used: without them a server is healthy and dies on the first prompt."""
     tiktoken, files = context.profile.tiktoken, {file.path: file for file in probe.encodings}
     if not tiktoken.encodings:
@@ -236,7 +249,7 @@ def share(context: Context, probe: Probe) -> float | None:
 
 
 @check("memory.unified", Where.INSIDE, needs="probe")
-def unified(context: Context, probe: Probe) -> Judged:
+def unified(context: Context, probe: Probe) -> Findings:
     """On unified memory: the server's share is free, and nothing is swapped out."""
     system, wanted, container = probe.system, share(context, probe), context.container
     if not is_unified(context, probe) or not system.MemTotal:
@@ -269,7 +282,7 @@ def unified(context: Context, probe: Probe) -> Judged:
 
 
 @check("processes.compilers", Where.INSIDE, needs="probe")
-def compilers(context: Context, probe: Probe) -> Judged:
+def compilers(context: Context, probe: Probe) -> Findings:
     """No compiler is left over from an ended build."""
     processes, cure = probe.processes, remedies.restart(context)
     if processes.zombies:

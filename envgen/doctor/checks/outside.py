@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 
 from envgen.doctor import remedies
-from envgen.doctor.model import Context, Finding, Host, Judged, Probe, Remedy, Where, check, error, info, ok, warning
+from envgen.doctor.model import Context, Finding, Findings, Host, Probe, Remedy, Where, check, error, info, ok, warning
 from envgen.engine.endpoint import OLDEST, outdated
 from envgen.engine.gpu import gpu_offered
 from envgen.engine.values import Container, EngineInfo, Image
@@ -41,7 +41,7 @@ def docker(_context: Context, engine: EngineInfo) -> list[Finding]:
 
 
 @check("host.plugins", Where.HOST, needs="host")
-def plugins(_context: Context, host: Host) -> Judged:
+def plugins(_context: Context, host: Host) -> Findings:
     """buildx and compose v2 are installed, and new enough."""
     for name, version in (("buildx", host.buildx), ("compose", host.compose)):
         cure = Remedy(f"sudo apt-get install docker-{name}-plugin")
@@ -88,7 +88,7 @@ def gpu_runtime(context: Context, engine: EngineInfo) -> Finding | None:
 
 
 @check("host.memory", Where.HOST, needs="host")
-def memory(context: Context, host: Host) -> Judged:
+def memory(context: Context, host: Host) -> Findings:
     """No limit is below `needs_memory`; on unified memory, also swap and programs that act when memory runs low."""
     profile = context.profile
     yield from _limits(context, host)
@@ -120,7 +120,7 @@ def _limits(context: Context, host: Host) -> Iterator[Finding]:
 
 
 @check("host.ports", Where.HOST, needs="host")
-def ports(context: Context, host: Host) -> Judged:
+def ports(context: Context, host: Host) -> Findings:
     """The ports of stopped services are free."""
     services = context.profile.services
     by_port = {mapping.host: name for name, one in reversed(list(services.items())) for mapping in one.host_ports}
@@ -137,7 +137,7 @@ def ports(context: Context, host: Host) -> Judged:
 
 
 @check("host.exposure", Where.HOST)
-def exposure(context: Context) -> Judged:
+def exposure(context: Context) -> Findings:
     """Services are published on this machine only, or require an API key."""
     for name, service in context.profile.services.items():
         reachable = exposed(context.profile, name)
@@ -153,7 +153,7 @@ def exposure(context: Context) -> Judged:
 
 
 @check("up.refused", Where.HOST, needs="engine")
-def refused(context: Context, _engine: EngineInfo) -> Judged:
+def refused(context: Context, _engine: EngineInfo) -> Findings:
     """`envgen up` of the service finds its checkouts, files, memory and GPU."""
     if context.container is not None and context.container.state == "running":
         return None
@@ -164,7 +164,7 @@ def refused(context: Context, _engine: EngineInfo) -> Judged:
 
 
 @check("weights.whole", Where.HOST, needs="engine")
-def weights(context: Context, _engine: EngineInfo) -> Judged:
+def weights(context: Context, _engine: EngineInfo) -> Findings:
     """The weights of services are complete, and at the locked commit."""
     for service, problems in context.weights.items():
         for problem in problems:
@@ -176,7 +176,7 @@ def weights(context: Context, _engine: EngineInfo) -> Judged:
 
 
 @check("host.owners", Where.HOST, needs="engine")
-def owners(context: Context, _engine: EngineInfo) -> Judged:
+def owners(context: Context, _engine: EngineInfo) -> Findings:
     """No file in checkouts and cache folders belongs to root."""
     for foreign in context.foreign:
         more = foreign.count - len(foreign.examples)
@@ -262,7 +262,7 @@ def patches(context: Context, image: Image) -> Finding | None:
 
 
 @check("patches.mounted", Where.HOST)
-def unpatched(context: Context) -> Judged:
+def unpatched(context: Context) -> Findings:
     """Mounted checkouts have the profile's patches."""
     for name, lacks in context.unpatched.items():
         folder = context.checkouts.get(name, "")
@@ -316,7 +316,7 @@ def _seen(container: Container, end: Ended | None) -> str:
 
 
 @check("container.others", Where.CONTAINER, needs="engine")
-def others(context: Context, _engine: EngineInfo) -> Judged:
+def others(context: Context, _engine: EngineInfo) -> Findings:
     """No other service of the profile has failed or is stuck; which of its servers were stopped."""
     mine = [one for one in context.others if one.service in context.profile.services]
     for one in mine:
@@ -383,7 +383,7 @@ def variables(context: Context, container: Container) -> Finding | None:
 
 
 @check("container.restart", Where.CONTAINER, needs="container")
-def restart_policy(context: Context, container: Container) -> Judged:
+def restart_policy(context: Context, container: Container) -> Findings:
     """The container is in no restart loop; only a server that can't freeze the machine is restarted without limit."""
     policy = container.restart_policy
     if policy in ENDLESS and context.profile.unguarded:

@@ -14,7 +14,7 @@ from envgen.doctor.model import (
     Context,
     Distribution,
     Finding,
-    Judged,
+    Findings,
     Probe,
     Remedy,
     Root,
@@ -49,7 +49,7 @@ def active_root(probe: Probe, package: str) -> Root | None:
 
 
 @check("import.scripts", Where.INSIDE, needs="probe")
-def console_scripts(context: Context, probe: Probe) -> Judged:
+def console_scripts(context: Context, probe: Probe) -> Findings:
     """Each console script is installed, and starts the interpreter that `python3` starts."""
     owners = {script: name for name, source in context.profile.sources.items() for script in source.console_scripts}
     for script in probe.scripts:
@@ -76,7 +76,7 @@ def console_scripts(context: Context, probe: Probe) -> Judged:
 
 
 @check("import.leftovers", Where.INSIDE, needs="probe")
-def leftovers(context: Context, probe: Probe) -> Judged:
+def leftovers(context: Context, probe: Probe) -> Findings:
     """Folders without __init__.py in site-packages: a namespace package as soon as nothing shadows them."""
     sources = {source.package for source in context.profile.sources.values()}
     # import.truth reports those that win.
@@ -94,7 +94,7 @@ def leftovers(context: Context, probe: Probe) -> Judged:
 
 
 @check("import.metadata", Where.INSIDE, needs="probe")
-def metadata(context: Context, probe: Probe) -> Judged:
+def metadata(context: Context, probe: Probe) -> Findings:
     """importlib.metadata finds each source, once, under its own name, installed from where it is mounted."""
     for name, source in context.profile.sources.items():
         if any(cell.kind == "regular" for cell in probe.cells(source.package)):
@@ -184,7 +184,7 @@ def _duplicates(source: Source, mine: list[Distribution], context: Context) -> l
 
 
 @check("flashinfer.data", Where.INSIDE, needs="probe")
-def flashinfer_data(context: Context, probe: Probe) -> Judged:
+def flashinfer_data(context: Context, probe: Probe) -> Findings:
     """FlashInfer has the sources that its JIT compiles (data/csrc and others), and the version that names its cache."""
     for name, source in context.profile.sources.items():
         root = active_root(probe, source.package) if source.package == "flashinfer" else None
@@ -217,7 +217,7 @@ def flashinfer_data(context: Context, probe: Probe) -> Judged:
 
 
 @check("flashinfer.set", Where.INSIDE, needs="probe")
-def flashinfer_set(context: Context, probe: Probe) -> Judged:
+def flashinfer_set(context: Context, probe: Probe) -> Findings:
     """flashinfer, its cubins and its prebuilt kernels have the same version; with others FlashInfer 0.5.3 and 0.6.18
     raise RuntimeError at import, and 0.7.2 ignores them."""
     core, root = named(probe, "flashinfer-python"), active_root(probe, "flashinfer")
@@ -264,7 +264,7 @@ def claimed(context: Context, probe: Probe) -> Finding | None:
 
 
 @check("packages.binaries", Where.INSIDE, needs="probe")
-def binaries(context: Context, probe: Probe) -> Judged:
+def binaries(context: Context, probe: Probe) -> Findings:
     """A mounted checkout with `binaries` has the compiled modules of that wheel, and its sources match them."""
     for one in probe.binaries:
         install = remedies.inside(context, "envgen-install", "--force", one.source)
@@ -311,7 +311,7 @@ def release(context: Context, package: str) -> str:
 
 
 @check("env.known", Where.INSIDE, needs="probe")
-def variables(context: Context, probe: Probe) -> Judged:
+def variables(context: Context, probe: Probe) -> Findings:
     """The installed releases read every VLLM_* and FLASHINFER_* variable, by their sources."""
     service = context.profile.services.get(context.service)
     for one in probe.known:
@@ -349,7 +349,7 @@ def variables(context: Context, probe: Probe) -> Judged:
 
 
 @check("serve.flags", Where.INSIDE, needs="probe")
-def flags(context: Context, probe: Probe) -> Judged:
+def flags(context: Context, probe: Probe) -> Findings:
     """The sources of the installed vLLM have every flag of the service."""
     flags, who = probe.flags, release(context, "vllm")
     if not flags.asked:
@@ -371,7 +371,7 @@ def flags(context: Context, probe: Probe) -> Judged:
 
 
 @check("tiktoken.load", Where.INSIDE, needs="probe")
-def harmony(context: Context, probe: Probe) -> Judged:
+def harmony(context: Context, probe: Probe) -> Findings:
     """openai_harmony loads the vocabulary without a network (with `--deep`: it takes a second)."""
     for load in probe.loads:
         if load.state == "loaded":

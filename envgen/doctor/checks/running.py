@@ -13,12 +13,12 @@ from packaging.utils import canonicalize_name
 from envgen.doctor import remedies
 from envgen.doctor.checks.imports import below, is_site
 from envgen.doctor.model import (
-    Cell,
     Context,
     Finding,
-    Judged,
+    Findings,
+    Imported,
     PathChange,
-    Process,
+    PythonProcess,
     Remedy,
     Running,
     Where,
@@ -36,16 +36,16 @@ SETS = re.compile(r"(?:\bexport\s+)?\bPYTHONPATH=(?:\"[^\"]*\"|'[^']*'|[^\s;]*)\
 
 
 @dataclass(frozen=True)
-class Wrong:
+class WrongFile:
     """A program that has, or would have, another file than the right one. ``seen``: it has a library of it mapped."""
 
-    process: Process
+    process: PythonProcess
     origin: str
-    cell: Cell | None = None
+    cell: Imported | None = None
     seen: str = ""
 
 
-def right(source: Source, running: Running, process: Process) -> str:
+def right(source: Source, running: Running, process: PythonProcess) -> str:
     """The file that the program should have: that of the mount, else of the distribution's RECORD; "": unknown."""
     if source.origin.kind == "checkout":
         home = next((one.file for one in running.homes if one.package == source.package), "")
@@ -57,13 +57,13 @@ def right(source: Source, running: Running, process: Process) -> str:
     return next((one.file for one in named or mine), "")
 
 
-def wrongs(source: Source, running: Running) -> Iterator[Wrong]:
+def wrongs(source: Source, running: Running) -> Iterator[WrongFile]:
     """The programs with another file."""
     for process in running.processes:
         file = right(source, running, process)
         for one in process.mapped:
             if one.package == source.package and file and one.folder != posixpath.dirname(file):
-                yield Wrong(process, f"{one.folder}/__init__.py", seen=one.file)
+                yield WrongFile(process, f"{one.folder}/__init__.py", seen=one.file)
         for cell in process.cells:
             # A program whose Python finds no such package has not imported one, and any folder can be a namespace.
             kinds = ("regular", "module", *(["namespace"] if source.package in process.named else []))
@@ -71,16 +71,16 @@ def wrongs(source: Source, running: Running) -> Iterator[Wrong]:
                 continue
             origin = cell.origin or ", ".join(cell.portions)
             if origin != file and (file or not is_site(origin)):
-                yield Wrong(process, origin, cell)
+                yield WrongFile(process, origin, cell)
 
 
-def changed_by(wrong: Wrong) -> PathChange | None:
+def changed_by(wrong: WrongFile) -> PathChange | None:
     """The code of the program that put the deciding entry on sys.path."""
     entry = wrong.cell.entry if wrong.cell else None
     return next((one for one in wrong.process.changes if entry is not None and one.entry == entry), None)
 
 
-def own_path(wrong: Wrong, running: Running) -> str:
+def own_path(wrong: WrongFile, running: Running) -> str:
     """The program's PYTHONPATH, if it has the deciding entry and is not the container's; else ""."""
     mine = wrong.process.variables.get("PYTHONPATH", "")
     configured = running.container.env.get("PYTHONPATH", "") if running.container else ""
@@ -88,7 +88,7 @@ def own_path(wrong: Wrong, running: Running) -> str:
     return mine if mine != configured and entry and entry in mine.split(":") else ""
 
 
-def decided_by(wrong: Wrong, running: Running, context: Context) -> str:
+def decided_by(wrong: WrongFile, running: Running, context: Context) -> str:
     """What made the program import it, in words."""
     cell, process = wrong.cell, wrong.process
     if cell is None:
@@ -107,7 +107,7 @@ def decided_by(wrong: Wrong, running: Running, context: Context) -> str:
     return f"the entry {cell.entry} of sys.path"
 
 
-def setter(process: Process, running: Running, context: Context) -> tuple[str, Remedy] | None:
+def setter(process: PythonProcess, running: Running, context: Context) -> tuple[str, Remedy] | None:
     """What sets another PYTHONPATH between the container's start and the program, and the line without it."""
     service = context.profile.services.get(running.service)
     if service is None or is_exec(process):
@@ -125,12 +125,12 @@ def setter(process: Process, running: Running, context: Context) -> tuple[str, R
     return None
 
 
-def is_exec(process: Process) -> bool:
+def is_exec(process: PythonProcess) -> bool:
     """Whether `docker exec` started it, or a shell of such: it does not come from the container's own command."""
     return process.top not in (0, 1)
 
 
-def cure(wrong: Wrong, name: str, source: Source, running: Running, context: Context) -> Remedy:
+def cure(wrong: WrongFile, name: str, source: Source, running: Running, context: Context) -> Remedy:
     """What makes the next start import the right file."""
     there = replace(context, service=running.service, container=running.container)
     if is_exec(wrong.process):  # the next one is started by hand
@@ -152,14 +152,14 @@ def _command(service: str, words: list[str]) -> Remedy:
     return remedies.line(f"services: {{{service}: {{command: {json.dumps(words)}}}}}")
 
 
-def _who(processes: list[Process]) -> str:
+def _who(processes: list[PythonProcess]) -> str:
     some = ", ".join(f"process {one.pid} ({one.title})" for one in processes[:SOME])
     return some + (f" and {len(processes) - SOME} more" if len(processes) > SOME else "")
 
 
 def _foreign(name: str, source: Source, running: Running, context: Context) -> Iterator[Finding]:
     """Programs of the service that have another file."""
-    groups: dict[str, list[Wrong]] = {}
+    groups: dict[str, list[WrongFile]] = {}
     for wrong in wrongs(source, running):
         groups.setdefault(wrong.origin, []).append(wrong)
     for origin, members in groups.items():
@@ -197,7 +197,7 @@ def _older(source: Source, running: Running, context: Context) -> Finding | None
 
 
 @check("import.running", Where.INSIDE)
-def import_running(context: Context) -> Judged:
+def import_running(context: Context) -> Findings:
     """Each Python program that runs has the files that a new one would import, and is not older than they are."""
     for running in context.running:
         name = running.service

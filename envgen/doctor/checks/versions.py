@@ -9,13 +9,13 @@ from packaging.utils import canonicalize_name
 from envgen.doctor import remedies
 from envgen.doctor.checks.imports import below
 from envgen.doctor.model import (
+    CompilerFacts,
     Context,
     Finding,
-    Judged,
+    Findings,
     Probe,
     Promised,
     Remedy,
-    Tool,
     Where,
     check,
     error,
@@ -80,7 +80,7 @@ def protected(context: Context, probe: Probe) -> Finding | None:
 
 
 @check("packages.conflicts", Where.INSIDE, needs="probe")
-def conflicts(_context: Context, probe: Probe) -> Judged:
+def conflicts(_context: Context, probe: Probe) -> Findings:
     """Only one distribution owns cv2, and flash-attn has the torch that it was compiled against."""
     there = {str(canonicalize_name(one.name)): one.version for one in reversed(probe.distributions)}
     cv2 = [name for name in OPENCV if name in there]
@@ -99,7 +99,7 @@ def conflicts(_context: Context, probe: Probe) -> Judged:
 
 
 @check("cuda.versions", Where.INSIDE, needs="probe")
-def cuda_versions(context: Context, probe: Probe) -> Judged:
+def cuda_versions(context: Context, probe: Probe) -> Findings:
     """CUDA, cuDNN and torch are new enough for the profile's architectures, and match each other."""
     cuda, archs = probe.cuda, context.profile.cuda.arch_list
     blackwell = any(arch.major >= BLACKWELL for arch in archs.archs)
@@ -119,7 +119,7 @@ def cuda_versions(context: Context, probe: Probe) -> Judged:
 
 
 @check("cuda.compilers", Where.INSIDE, needs="probe")
-def compilers(context: Context, probe: Probe) -> Judged:
+def compilers(context: Context, probe: Probe) -> Findings:
     """nvcc, ptxas and Triton's ptxas support the profile's architectures."""
     tools, home = probe.cuda.tools, f"{context.profile.cuda.home}/"
     lacking = [tool.path for tool in tools if tool.error and tool.path.startswith(home)]
@@ -140,11 +140,11 @@ def compilers(context: Context, probe: Probe) -> Judged:
     return ok(f"{names}: compile for {context.profile.cuda.arch_list}") if names else None
 
 
-def is_for_blackwell(tool: Tool) -> bool:
+def is_for_blackwell(tool: CompilerFacts) -> bool:
     return "blackwell" in tool.name.lower()
 
 
-def wanted_of(tool: Tool, context: Context, split: bool) -> set[str]:
+def wanted_of(tool: CompilerFacts, context: Context, split: bool) -> set[str]:
     """The architectures that a compiler must support. ``split``: Triton has one ptxas for Blackwell and one for older
     GPUs."""
     archs = context.profile.cuda.arch_list.archs
@@ -155,7 +155,7 @@ def wanted_of(tool: Tool, context: Context, split: bool) -> set[str]:
     return {arch.sm for arch in archs}
 
 
-def _other_compiler(tool: Tool, context: Context) -> Remedy:
+def _other_compiler(tool: CompilerFacts, context: Context) -> Remedy:
     own = f"{context.profile.cuda.home}/bin/ptxas"
     if "triton" not in tool.name.lower() or tool.path == own:
         return NEWEST
@@ -164,7 +164,7 @@ def _other_compiler(tool: Tool, context: Context) -> Remedy:
 
 
 @check("gpu.arch", Where.INSIDE, needs="probe")
-def gpu_arch(context: Context, probe: Probe) -> Judged:
+def gpu_arch(context: Context, probe: Probe) -> Findings:
     """The profile's architectures run on the container's GPUs."""
     listed = context.profile.cuda.arch_list
     for gpu in {one.capability: one for one in probe.gpus}.values():

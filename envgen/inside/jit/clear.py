@@ -11,7 +11,7 @@ from typing import Any
 from envgen.inside.jit import tree
 from envgen.inside.jit.generators import makes
 from envgen.inside.jit.judge import Judge, describe
-from envgen.inside.jit.layout import Cache, Choice, Shelf, asked, choose, root_of
+from envgen.inside.jit.layout import Choice, Shelf, Shelves, asked, choose, root_of
 from envgen.inside.jit.libraries import package_of
 from envgen.inside.jit.locks import Hold, close_all, loaded, scratch, sweep
 from envgen.inside.jit.ninja import parse
@@ -22,7 +22,7 @@ from envgen.inside.jit.ninja import parse
 class Causes:
     """The causes of the request. ``why``: module -> the cause that applies."""
 
-    def __init__(self, cache: Cache, request: dict[str, Any]) -> None:
+    def __init__(self, cache: Shelves, request: dict[str, Any]) -> None:
         self.given = given = request["causes"]
         age = given.get("older_than")
         self.before = time.time() - age if isinstance(age, (int, float)) else None
@@ -265,7 +265,7 @@ def run_clear(request: dict[str, Any]) -> dict[str, Any]:
         }  # fmt: skip
 
 
-def _act(cache: Cache, parts: list[Part], hold: Hold, errors: list[str]) -> None:
+def _act(cache: Shelves, parts: list[Part], hold: Hold, errors: list[str]) -> None:
     """Rename everything away, release the modules' locks, delete."""
     with scratch(cache.fd, errors) as work:
         for number, part in enumerate(parts):

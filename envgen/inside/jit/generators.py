@@ -11,8 +11,8 @@ import re
 from typing import Iterator
 
 from envgen.inside.common import listing, read_text
-from envgen.inside.jit.ninja import Recipe
-from envgen.inside.jit.tree import Files
+from envgen.inside.jit.ninja import NinjaRecipe
+from envgen.inside.jit.tree import FileFacts
 
 FOLDER = "jit"  # of the package; releases up to 0.5 have some generators beside it
 _CALL = "gen_jit_spec"  # each generator calls it
@@ -47,7 +47,7 @@ def makes(path: str, name: str) -> bool:
     return name in texts or name.startswith(heads)
 
 
-def include_folders(recipe: Recipe) -> list[str]:
+def include_folders(recipe: NinjaRecipe) -> list[str]:
     """The folders of its flags that headers are searched in, in their order."""
     words = recipe.words("common_cflags", "cflags", "cuda_cflags")
     found: list[str] = []
@@ -59,7 +59,7 @@ def include_folders(recipe: Recipe) -> list[str]:
     return list(dict.fromkeys(filter(None, found)))
 
 
-def shadows(recipe: Recipe, files: Files, since: int) -> Iterator[str]:
+def shadows(recipe: NinjaRecipe, files: FileFacts, since: int) -> Iterator[str]:
     """Files that are newer than ``since`` (ns) and may be included instead of one that the module was compiled with.
 
     A header is searched in the folder of the file that includes it, then in the include folders in their order.

@@ -15,10 +15,10 @@ from typing import Any, Callable, Iterable
 
 from envgen.inside.jit import tree
 from envgen.inside.jit.generators import generators, makes, shadows
-from envgen.inside.jit.layout import OURS, Cache, Shelf, asked, choose, root_of
-from envgen.inside.jit.libraries import Package, package_of, runs
+from envgen.inside.jit.layout import OURS, Shelf, Shelves, asked, choose, root_of
+from envgen.inside.jit.libraries import InstalledPackage, package_of, runs
 from envgen.inside.jit.locks import BATCH, Held, acquire_inside, enter, holders, own_as, sweep
-from envgen.inside.jit.ninja import Reader, Recipe, library_of
+from envgen.inside.jit.ninja import NinjaRecipe, RecipeReader, library_of
 
 NAMED = 40  # files listed for one reason; the rest are counted
 
@@ -137,12 +137,12 @@ ENV_FLAGS = ("FLASHINFER_EXTRA_CFLAGS", "FLASHINFER_EXTRA_CUDAFLAGS", "FLASHINFE
 _SHAPE = {"library": list, "files": dict, "flags": dict, "env": dict, "ninja": str}
 
 
-def _folder(cache: Cache, shelf: Shelf, step: Callable[[int, str], int]) -> Any:
+def _folder(cache: Shelves, shelf: Shelf, step: Callable[[int, str], int]) -> Any:
     """The open folder of this shelf's records, through no link."""
     return tree.below(cache.fd, (*RECORDS, shelf.version, shelf.arch or "none"), step)
 
 
-def read_record(cache: Cache, shelf: Shelf, name: str) -> dict[str, Any] | None:
+def read_record(cache: Shelves, shelf: Shelf, name: str) -> dict[str, Any] | None:
     """The record of this module; None without a readable one."""
     try:
         with _folder(cache, shelf, tree.open_folder) as fd:
@@ -156,7 +156,9 @@ def read_record(cache: Cache, shelf: Shelf, name: str) -> dict[str, Any] | None:
     return found if sound and all(isinstance(one, list) and len(one) == 5 for one in found["files"].values()) else None
 
 
-def record_of(recipe: Recipe, files: tree.Files, environ: dict[str, str], made_by: dict[str, str]) -> dict[str, object]:
+def record_of(
+    recipe: NinjaRecipe, files: tree.FileFacts, environ: dict[str, str], made_by: dict[str, str]
+) -> dict[str, object]:
     """A record of the module's current files. ``made_by``: the digests of FlashInfer's generators."""
     known = {path: [files.digest(path), *(files.stamp(path) or (0, 0, 0, 0))] for path in recipe.inputs}
     return {"format": FORMAT, "module": recipe.name, "recorded": time.time(), "library": list(recipe.library or ()),
@@ -165,7 +167,7 @@ def record_of(recipe: Recipe, files: tree.Files, environ: dict[str, str], made_b
             "env": {name: environ[name] for name in ENV_FLAGS if environ.get(name)}}  # fmt: skip
 
 
-def write_record(cache: Cache, shelf: Shelf, name: str, text: str) -> None:
+def write_record(cache: Shelves, shelf: Shelf, name: str, text: str) -> None:
     """Write the record, atomically."""
     temporary = ".new-" + os.urandom(8).hex()
     with tree.refusing("/".join(RECORDS) + " can't be written"), _folder(cache, shelf, enter) as fd:
@@ -189,12 +191,14 @@ def rewrites(version: str) -> bool:
 class Judge:
     """Judges the modules of one cache. ``thorough``: read every byte, also where the recorded stamps match."""
 
-    def __init__(self, cache: Cache, request: dict[str, Any], package: Package, *, thorough: bool = False) -> None:
+    def __init__(
+        self, cache: Shelves, request: dict[str, Any], package: InstalledPackage, *, thorough: bool = False
+    ) -> None:
         self.cache = cache
         self.package = package
         self.thorough = thorough
-        self.files = tree.Files()
-        self.reader = Reader()
+        self.files = tree.FileFacts()
+        self.reader = RecipeReader()
         self.archs: list[str] | None = request.get("expected_archs")
         # A temporary container lacks the mounts of services, so a missing file proves nothing.
         self.blind = bool(request.get("blind"))
@@ -243,7 +247,7 @@ class Judge:
             return "this environment compiles for " + " or ".join(self.archs) + ", not " + (shelf.arch or "any GPU")
         return ""
 
-    def _compare(self, recipe: Recipe, library: tuple[int, int], module: Module) -> None:
+    def _compare(self, recipe: NinjaRecipe, library: tuple[int, int], module: Module) -> None:
         if recipe.problem:
             module.add("record", recipe.problem, stale=False)
         record = read_record(self.cache, recipe.shelf, recipe.name)
@@ -264,7 +268,7 @@ class Judge:
             self._arch(recipe, module)
             self._unrecorded(recipe, library[1], record if current else None, module)
 
-    def _against_record(self, recipe: Recipe, linked: int, record: dict[str, Any], module: Module) -> None:
+    def _against_record(self, recipe: NinjaRecipe, linked: int, record: dict[str, Any], module: Module) -> None:
         """Compare bytes with the record. A file with an unchanged stamp (with its ctime) is only read if thorough."""
         changed, gone, touched = [], [], []
         for path, entry in record["files"].items():
@@ -289,7 +293,7 @@ class Judge:
             if then and then != now:
                 module.add("flags", name + " was " + repr(then) + " and is " + (repr(now) if now else "not set"))
 
-    def _unrecorded(self, recipe: Recipe, linked: int, record: dict[str, Any] | None, module: Module) -> None:
+    def _unrecorded(self, recipe: NinjaRecipe, linked: int, record: dict[str, Any] | None, module: Module) -> None:
         """What ninja's record does not have: generators, and new headers that come first. Only a guess follows."""
         known = module.guess is False and any(reason.stale for reason in module.reasons)
         then = (record or {}).get("generators")
@@ -312,7 +316,7 @@ class Judge:
         if (changed or new) and not known and module.state == "fresh":
             module.guess = True
 
-    def _guess(self, recipe: Recipe, linked: int, module: Module) -> None:
+    def _guess(self, recipe: NinjaRecipe, linked: int, module: Module) -> None:
         stamps = {path: self.files.stamp(path) for path in recipe.inputs}
         # ``>=``: a tick of the clock is some milliseconds
         newer = [path for path, stamp in stamps.items() if stamp is not None and stamp[3] >= linked]
@@ -329,7 +333,7 @@ class Judge:
         elif gone:
             module.prove("missing", "is gone since it was compiled", gone)
 
-    def _surroundings(self, recipe: Recipe, module: Module) -> None:
+    def _surroundings(self, recipe: NinjaRecipe, module: Module) -> None:
         """Another package or other flags, which FlashInfer up to 0.6.10 does not notice."""
         root = recipe.package_root()
         if root and self.package.root and self.files.real(root) != self.files.real(self.package.root):
@@ -340,7 +344,7 @@ class Judge:
             if missing:
                 module.prove("flags", name + " asks for " + " ".join(missing) + "; it was compiled without")
 
-    def _cuda(self, recipe: Recipe, module: Module) -> None:
+    def _cuda(self, recipe: NinjaRecipe, module: Module) -> None:
         then, now = recipe.cuda_home, self.environ.get("CUDA_HOME") or self.environ.get("CUDA_PATH") or ""
         if not then or not now or then == now:
             return
@@ -350,7 +354,7 @@ class Judge:
         else:
             module.prove("cuda_home", "was compiled with the CUDA in " + then + "; here it is in " + now)
 
-    def _switches(self, recipe: Recipe, module: Module) -> None:
+    def _switches(self, recipe: NinjaRecipe, module: Module) -> None:
         """Compare FlashInfer's own compile switches now with those of this module."""
         debug = self.environ.get("FLASHINFER_JIT_DEBUG", self.environ.get("FLASHINFER_JIT_VERBOSE", "0")) == "1"
         again = rewrites(recipe.shelf.version)
@@ -375,7 +379,7 @@ class Judge:
             names = ", ".join(name for name, is_changed in changed.items() if is_changed)
             module.add("switches", names + " is not what it was: FlashInfer will compile everything again", stale=False)
 
-    def _arch(self, recipe: Recipe, module: Module) -> None:
+    def _arch(self, recipe: NinjaRecipe, module: Module) -> None:
         """Code that no GPU of its folder can run, which FlashInfer up to 0.6.10 does not notice.
 
         Some generators have fixed archs, whatever the list is, and name them: fp4_quantization_121 is sm_121a in a
@@ -390,7 +394,7 @@ class Judge:
             module.prove("arch", "was compiled for " + ", ".join(codes) + ", in a folder for " + ", ".join(folders))
 
 
-def _differences(flags: dict[str, Any], recipe: Recipe) -> list[str]:
+def _differences(flags: dict[str, Any], recipe: NinjaRecipe) -> list[str]:
     """Each line of flags that differs, with removed (-) and added (+) words."""
     changed = []
     for name in sorted(set(flags) | set(recipe.flags)):
@@ -438,7 +442,7 @@ def run_list(request: dict[str, Any]) -> dict[str, Any]:
 
 
 @dataclass
-class Record:
+class BaselineRecord:
     """One recorded baseline, or the reason for none, with the files that changed."""
 
     version: str
@@ -455,19 +459,21 @@ def run_baseline(request: dict[str, Any]) -> dict[str, Any]:
     linked, unless ``force``."""
     patterns = request.get("patterns") or []
     with asked(request) as cache:
-        reader, files, done = Reader(), tree.Files(), []
+        reader, files, done = RecipeReader(), tree.FileFacts(), []
         made_by = {path: files.digest(path) for path in generators(package_of().root)}
         for one in choose(cache, patterns, not patterns):
             for name in (name for name, kind in one.entries.items() if kind == "folder"):
                 recipe = reader.read(one.shelf, name)
                 why, changed = _record(cache, recipe, files, request, made_by)
                 count = 0 if why else len(recipe.inputs)
-                done.append(Record(one.shelf.version, one.shelf.arch, name, not why, count, why, changed[:NAMED]))
+                done.append(
+                    BaselineRecord(one.shelf.version, one.shelf.arch, name, not why, count, why, changed[:NAMED])
+                )
         return {"root": root_of(request), "modules": list(map(asdict, done)), "problems": cache.problems}
 
 
 def _record(
-    cache: Cache, recipe: Recipe, files: tree.Files, request: dict[str, Any], made_by: dict[str, str]
+    cache: Shelves, recipe: NinjaRecipe, files: tree.FileFacts, request: dict[str, Any], made_by: dict[str, str]
 ) -> tuple[str, list[str]]:
     """Record one module; returns ("", []), or the reason for none and the files that changed."""
     shelf, name = recipe.shelf, recipe.name
@@ -488,7 +494,7 @@ def _record(
     return "", []
 
 
-def _changed_since(recipe: Recipe, files: tree.Files, request: dict[str, Any]) -> list[str]:
+def _changed_since(recipe: NinjaRecipe, files: tree.FileFacts, request: dict[str, Any]) -> list[str]:
     """Inputs that changed after the library was linked. ``since``: the start of envgen's own compilation in ns; 0:
     unknown."""
     if recipe.library is None or request.get("force"):

@@ -44,7 +44,7 @@ class Shelf:
 
 
 @dataclass
-class Cache:
+class Shelves:
     """The root and all its shelves, closed at the end of a ``with``. ``problems``: what was left out, and why."""
 
     root: str
@@ -52,7 +52,7 @@ class Cache:
     shelves: list[Shelf] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
-    def __enter__(self) -> Cache:
+    def __enter__(self) -> Shelves:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -68,12 +68,12 @@ def root_of(request: dict[str, Any]) -> str:
     return str(request.get("root") or os.path.join(base, ".cache", "flashinfer"))
 
 
-def open_cache(root: str, version: str = "", archs: list[str] | None = None) -> Cache | None:
+def open_cache(root: str, version: str = "", archs: list[str] | None = None) -> Shelves | None:
     """Open the root (which may be a link) and every ``cached_ops`` of this version and these archs, through no link;
     None without a root."""
     real = os.path.realpath(root)
     try:
-        cache = Cache(real, os.open(real, FOLDER))
+        cache = Shelves(real, os.open(real, FOLDER))
     except OSError as error:
         if error.errno in GONE:
             return None
@@ -88,7 +88,7 @@ def open_cache(root: str, version: str = "", archs: list[str] | None = None) -> 
     return cache
 
 
-def _open_version(cache: Cache, version: str, archs: list[str] | None) -> None:
+def _open_version(cache: Shelves, version: str, archs: list[str] | None) -> None:
     """Open the shelf of each arch, and the version's own where it was used without an arch."""
     fd = _open(cache, version, cache.fd, version)
     if fd is None:
@@ -109,7 +109,7 @@ def _open_version(cache: Cache, version: str, archs: list[str] | None) -> None:
         os.close(fd)
 
 
-def _open(cache: Cache, name: str, dir_fd: int, shown: str) -> int | None:
+def _open(cache: Shelves, name: str, dir_fd: int, shown: str) -> int | None:
     try:
         return os.open(name, FOLDER, dir_fd=dir_fd)
     except OSError as error:
@@ -117,7 +117,7 @@ def _open(cache: Cache, name: str, dir_fd: int, shown: str) -> int | None:
         return None
 
 
-def _folders(cache: Cache, fd: int, shown: str) -> list[str]:
+def _folders(cache: Shelves, fd: int, shown: str) -> list[str]:
     """The sorted folders in ``fd``. Links are not followed, but noted."""
     names = []
     try:
@@ -176,7 +176,7 @@ def entries_of(shelf: Shelf, problems: list[str]) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def modules_of(cache: Cache) -> list[tuple[Shelf, list[str]]]:
+def modules_of(cache: Shelves) -> list[tuple[Shelf, list[str]]]:
     """The names of the modules in each shelf."""
     found = [(shelf, entries_of(shelf, cache.problems)) for shelf in cache.shelves]
     return [(shelf, [name for name, kind in entries.items() if kind == "folder"]) for shelf, entries in found]
@@ -191,7 +191,7 @@ class Choice:
     others: list[str]
 
 
-def asked(request: dict[str, Any]) -> Cache:
+def asked(request: dict[str, Any]) -> Shelves:
     """The cache, opened as far as the request's version and archs go; Fault where there is none."""
     patterns, archs, version = request.get("patterns") or [], request.get("archs"), request.get("version") or ""
     check_request(patterns, version, archs)
@@ -202,7 +202,7 @@ def asked(request: dict[str, Any]) -> Cache:
     return cache
 
 
-def choose(cache: Cache, patterns: list[str], everything: bool) -> list[Choice]:
+def choose(cache: Shelves, patterns: list[str], everything: bool) -> list[Choice]:
     """Resolve the patterns over all shelves. A name that exists is used as it is, even with ``[`` or ``*`` in it.
 
     Raises ``not_found`` when any pattern matches nothing: half of what was asked for is not what was asked for.

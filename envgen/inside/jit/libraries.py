@@ -34,7 +34,7 @@ UNKNOWN = "0.0.0+unknown"
 
 
 @dataclass
-class Package:
+class InstalledPackage:
     """``root``: the folder that Python imports; ``aot``: the folder of prebuilt libraries; ``providers``: folder, archs
     and modules of each package of prebuilt libraries (from 0.7 on)."""
 
@@ -70,7 +70,7 @@ def folder_of(name: str) -> str:
     return os.path.dirname(spec.origin) if spec is not None and spec.origin else ""
 
 
-def package_of() -> Package:
+def package_of() -> InstalledPackage:
     """The FlashInfer of this Python; all fields empty without one.
 
     From 0.7 on its jit-cache is a small package that finds prebuilt libraries; FlashInfer ignores those of another
@@ -78,7 +78,7 @@ def package_of() -> Package:
     """
     sys.path[:] = [path for path in sys.path if path]  # as a service starts: -c puts the working folder first
     folder = folder_of("flashinfer")
-    found = Package(os.path.realpath(folder) if folder else "")
+    found = InstalledPackage(os.path.realpath(folder) if folder else "")
     if found.root:
         found.version = value_of("__version__", read_text(found.root + "/_build_meta.py")) or UNKNOWN
         found.aot = found.root + "/data/aot"

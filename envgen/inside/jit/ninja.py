@@ -175,7 +175,7 @@ FLAGS = ("cxx", "nvcc", "common_cflags", "cflags", "post_cflags", "cuda_cflags",
 
 
 @dataclass
-class Recipe:
+class NinjaRecipe:
     """How one module was compiled, by the files in its folder."""
 
     shelf: Shelf
@@ -220,15 +220,15 @@ class Recipe:
         return list(dict.fromkeys(codes))
 
 
-class Reader:
+class RecipeReader:
     """Reads recipes. The .ninja_deps that all modules of a shelf share up to 0.6.0 is read once."""
 
     def __init__(self) -> None:
         self._shared: dict[int, Deps] = {}
 
-    def read(self, shelf: Shelf, name: str) -> Recipe:
+    def read(self, shelf: Shelf, name: str) -> NinjaRecipe:
         """The recipe of a module; ``problem`` has the reason for a damaged or missing part."""
-        recipe = Recipe(shelf, name)
+        recipe = NinjaRecipe(shelf, name)
         try:
             with opened(name, shelf.fd) as fd:
                 recipe.library = library_of(name, fd)
@@ -239,7 +239,7 @@ class Reader:
                 recipe.problem = "build.ninja: " + reason(error)
         return recipe
 
-    def _read(self, recipe: Recipe, fd: int) -> None:
+    def _read(self, recipe: NinjaRecipe, fd: int) -> None:
         data = read_file("build.ninja", fd)
         recipe.ninja = digest_of_text(data)
         edges, whole = parse(os.fsdecode(data), recipe.variables)

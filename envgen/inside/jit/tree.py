@@ -234,7 +234,7 @@ def remove(name: str, dir_fd: int, device: int, errors: list[str], shown: str) -
 # The inputs of modules.
 
 
-class Files:
+class FileFacts:
     """Stamps, SHA-256 digests and real paths of files, cached, since many modules include the same files."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from envgen.inside.predict.release import (
     INSPECTED,
     Lines,
     NotAskable,
-    Refused,
+    ReleaseRefused,
     error_for,
     has_triton,
     is_refusal,
@@ -46,15 +46,15 @@ def parsed(request: Doc, found: Doc) -> Any:
         return known
 
     def refuse(message: str) -> None:
-        raise Refused(message)
+        raise ReleaseRefused(message)
 
     parser.error = refuse
     try:
         return parser.parse_args(words)
-    except Refused:
+    except ReleaseRefused:
         raise
     except SystemExit as problem:
-        raise Refused("the parser ended with exit code %s" % problem.code) from None
+        raise ReleaseRefused("the parser ended with exit code %s" % problem.code) from None
     except Exception as problem:
         raise error_for(problem) from None
 
@@ -89,7 +89,7 @@ def known_parsers(args: Any, found: Doc) -> None:
             found["notes"].append("could not check whether this release has the %s %s" % (option, name))
             continue
         if known and name not in known:
-            raise Refused("invalid %s: %s (this release has %s)" % (option, name, ", ".join(sorted(known))))
+            raise ReleaseRefused("invalid %s: %s (this release has %s)" % (option, name, ", ".join(sorted(known))))
 
 
 def has_tokenizer(args: Any) -> bool:
@@ -190,7 +190,7 @@ def configured(args: Any, found: Doc, lines: Optional[Lines] = None) -> Any:
         except Exception as problem:
             odd = problem
             if is_refusal(problem):
-                raise Refused(message_of(problem)) from None
+                raise ReleaseRefused(message_of(problem)) from None
     if config is None:
         lacking = "%s: %s" % (type(odd).__name__, str(odd)[:300]) if odd else "the tokenizer is not in the cache"
         without_tokenizer(args, found, lacking)

@@ -8,7 +8,7 @@ import re
 import traceback
 from typing import Any, Dict, Optional, Tuple
 
-from envgen.inside.predict.release import NotAskable, Refused, asked_for, is_refusal, message_of, named
+from envgen.inside.predict.release import NotAskable, ReleaseRefused, asked_for, is_refusal, message_of, named
 
 Doc = Dict[str, Any]
 EXPERTS = "model.layers.3.mlp.experts"  # a layer that no model treats specially
@@ -30,7 +30,7 @@ def ask_moe(config: Any, found: Doc) -> Optional[Doc]:
         oracle = any("oracle" in one.filename or one.name == "get_mxfp4_backend"
                      for one in traceback.extract_tb(odd.__traceback__))  # fmt: skip
         if oracle and is_refusal(odd) and not lacks_compiled(odd, found):
-            raise Refused(message_of(odd)) from None
+            raise ReleaseRefused(message_of(odd)) from None
         raise NotAskable("the choice for %s experts needs more than a layer's shape and the release's Python code:"
                          " %s: %s" % (found["quantization"] or "plain", type(odd).__name__, odd)) from None  # fmt: skip
     return {"where": where, "backend": str(getattr(chosen, "name", chosen)), "asked_for": wanted}

@@ -30,7 +30,7 @@ SUBJECTS = (
 KERNELS = ("vllm.model_executor.kernels.linear", "vllm.model_executor.layers.quantization.kernels")
 
 
-class Rank:
+class OneWorker:
     """A process group of the release, with this process as the first of ``size`` workers."""
 
     def __init__(self, size: int) -> None:
@@ -55,7 +55,9 @@ def workers(config: Any) -> Iterator[None]:
     before = {name: getattr(state, name) for name in GROUPS if hasattr(state, name)}
     for name in before:
         size: Any = GROUPS[name]
-        setattr(state, name, Rank((size or every) if isinstance(size, int) else int(getattr(parallel, size, 1) or 1)))
+        setattr(
+            state, name, OneWorker((size or every) if isinstance(size, int) else int(getattr(parallel, size, 1) or 1))
+        )
     try:
         yield
     finally:

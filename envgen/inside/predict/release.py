@@ -21,7 +21,7 @@ STDLIB = os.path.dirname(os.__file__) + os.sep
 INSPECTED: List[str] = []  # why a model's class could not be imported
 
 
-class Refused(Exception):
+class ReleaseRefused(Exception):
     """The release refused; the message is its own."""
 
 
@@ -100,7 +100,7 @@ def message_of(problem: BaseException) -> str:
 def error_for(problem: BaseException, lines: Optional[Lines] = None) -> Exception:
     """Refused, or NotAskable with the reason and what would give an answer."""
     if is_refusal(problem):
-        return Refused(message_of(problem))
+        return ReleaseRefused(message_of(problem))
     why = "%s: %s" % (type(problem).__name__, str(problem)[:1000])
     chain = causes_of(problem)
     missing = next((one for one in chain if isinstance(one, ImportError)), None)
@@ -122,7 +122,7 @@ def recording(answers: Doc, lines: Lines) -> Iterator[None]:
     """Records an exception inside in ``answers``: as a refusal, or as a question without an answer."""
     try:
         yield
-    except Refused as no:
+    except ReleaseRefused as no:
         answers["refusals"].append({"step": lines.step, "message": str(no)[:8000]})
     except Exception as odd:
         frame = traceback.extract_tb(odd.__traceback__)[-1]

@@ -65,12 +65,12 @@ def test_a_container_that_has_replaced_one_stays() -> None:
 @pytest.mark.parametrize("off", ["spark-1", "spark-2"])
 def test_a_machine_that_is_switched_off_between_check_and_start(off: str, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = group(spark_1=Engine(off=off == "spark-1"), spark_2=Engine(off=off == "spark-2"))
-    monkeypatch.setattr(Group, "_launcher", lambda _self, here, _watch: Launcher(here.engine))
+    monkeypatch.setattr(Group, "_launcher", lambda _self, deployment, _watch: Launcher(deployment.engine))
     monkeypatch.setattr(cluster, "Watch", lambda *_: SimpleNamespace(over=SimpleNamespace(set=lambda: None), add=added))
     seen = list[str]()
 
-    def added(here: Deployment, *_: Any) -> None:
-        seen.append(here.node)
+    def added(deployment: Deployment, *_: Any) -> None:
+        seen.append(deployment.node)
 
     with pytest.raises(EngineError) as raised:
         begun.start(wait_for_it=True, timeout=None)

@@ -17,7 +17,7 @@ from envgen.errors import EngineError
 LOG = "envgen: starting the server\nvllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.\n"
 
 
-def here(root: Path, log: str = LOG, **state: Any) -> Deployment:
+def deployment(root: Path, log: str = LOG, **state: Any) -> Deployment:
     """A deployment with one container of `serve`, which ended at second 2000."""
     document = {
         "Id": "3f" * 32, "Name": "/lab-cpu-serve-1",
@@ -39,7 +39,7 @@ def write(path: Path, text: str, when: int) -> None:
     os.utime(path, (when, when))
 
 
-def newest(deployment: Deployment, service: str | None = None) -> explain.Failure | None:
+def newest(deployment: Deployment, service: str | None = None) -> explain.PastFailure | None:
     return explain.newest(cast(Any, SimpleNamespace(deployment=lambda: deployment)), service)
 
 
@@ -47,19 +47,19 @@ def test_a_service_that_ended_by_itself_is_the_newest_failure(tmp_path: Path) ->
     write(tmp_path / ".envgen/logs/build-cpu.log", "ended with 1 after 3.0 s \n", 1990)
     write(tmp_path / ".envgen/crash/19700101T003300Z-serve.tar.gz", "", 1980)
     for service in (None, "serve"):
-        found = newest(here(tmp_path), service)
+        found = newest(deployment(tmp_path), service)
         assert found is not None and (found.kind, found.service) == ("service", "serve")
         assert found.text.startswith("serve ended by itself at 1970-01-01T00:33:20Z")
     write(tmp_path / ".envgen/logs/build-cpu.log", "ended with 1 after 3.0 s \n", 2010)
-    found = newest(here(tmp_path))
+    found = newest(deployment(tmp_path))
     assert found is not None and found.kind == "build"
-    found = newest(here(tmp_path), "serve")
+    found = newest(deployment(tmp_path), "serve")
     assert found is not None and found.kind == "service"
 
 
 @pytest.mark.parametrize("state", [{"ExitCode": 0}, {"Status": "running"}, {"Status": "created", "FinishedAt": ""}])
 def test_what_was_stopped_or_runs_is_no_failure(tmp_path: Path, state: dict[str, Any]) -> None:
-    assert newest(here(tmp_path, **state)) is None
+    assert newest(deployment(tmp_path, **state)) is None
 
 
 def test_without_an_engine_the_files_are_looked_at(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_without_an_engine_the_files_are_looked_at(tmp_path: Path) -> None:
         raise EngineError("it is not running")
 
     write(tmp_path / ".envgen/crash/19700101T003300Z-serve.tar.gz", "", 1980)
-    deployment = cast(Any, here(tmp_path))
-    deployment.containers = refuse
-    found = newest(deployment)
-    assert found is not None and found.kind == "start" and newest(deployment, "serve") == found
+    asked = cast(Any, deployment(tmp_path))
+    asked.containers = refuse
+    found = newest(asked)
+    assert found is not None and found.kind == "start" and newest(asked, "serve") == found

@@ -86,12 +86,12 @@ class Recorded(Compose):
 def note(root: Path, added: Mapping[str, Any], text: str = "services: {}\n", **top: Any) -> str:
     (root / "envgen.yaml").write_text(BARE)
     (root / "over.yaml").write_text(text)
-    here = at(root / "envgen.yaml")
+    deployment = at(root / "envgen.yaml")
     services = {"web": {**WEB, **added}, **top.pop("others", {})}
     Recorded.documents = {False: {"services": {"web": WEB}}, True: {"services": services, **top}}
     files = (root / "compose/dev.yaml", root / "over.yaml")
     compose = Recorded(SimpleNamespace(), files, root / "compose")  # type: ignore[arg-type]
-    return grants.note(here.knowing(compose=compose), "web")
+    return grants.note(deployment.knowing(compose=compose), "web")
 
 
 def volume(source: str, kind: str = "bind", **more: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envgen.app.places import all_at, at, by_hand, nodes_of
+from envgen.app.places import all_at, at, cleanup_hint, nodes_of
 from envgen.deployment import Deployment
 from envgen.errors import EngineError, UsageError
 from envgen.profile.load import load_project
@@ -100,7 +100,7 @@ def test_what_is_asked_about_a_profile_is_asked_where_all_its_services_are(tmp_p
 
 
 def test_what_to_type_on_a_machine_is_a_whole_command(tmp_path: Path) -> None:
-    command = by_hand("two", profile(tmp_path, FILE + NODES), "two: no route to host")
+    command = cleanup_hint("two", profile(tmp_path, FILE + NODES), "two: no route to host")
     assert "two could not be cleaned up (no route to host)" in command
     assert command.endswith("docker ps -aq --filter label=com.docker.compose.project=lab-prod | xargs -r docker rm -f")
 
@@ -109,5 +109,7 @@ def test_a_machine_has_the_shared_folders_and_its_own_and_no_other_machines(tmp_
     caches = "    caches: {huggingface: {path: /hf, host: ~/shared}}\n"
     text = FILE + caches + NODES.replace("interface: eth1}", "interface: eth1, caches: {huggingface: /of-one}}", 1)
     one = Deployment(profile(tmp_path, text), tmp_path).on("one")
-    folders = {here.node: str(here.profile.caches["huggingface"].host) for here in (one, one.on("two"))}
+    folders = {
+        deployment.node: str(deployment.profile.caches["huggingface"].host) for deployment in (one, one.on("two"))
+    }
     assert folders == {"one": "/of-one", "two": "~/shared"}

@@ -44,8 +44,8 @@ def test_a_fresh_module_without_proof_gets_its_baseline(
     monkeypatch.setattr(provision, "JitCache", Cache)
     Cache.recorded, Cache.refuses = [], refuses
     profile = SimpleNamespace(caches={"flashinfer": None}, name="prod")
-    here: Any = SimpleNamespace(gpu=GpuMode.ALL, profile=profile, root=tmp_path)
-    provision.remember_modules(here)
+    deployment: Any = SimpleNamespace(gpu=GpuMode.ALL, profile=profile, root=tmp_path)
+    provision.remember_modules(deployment)
     assert Cache.recorded == [("sampling",)]  # not the stale one, not what is proven, not what is half built
     kept = next(tmp_path.rglob("modules-prod.json"))
     assert json.loads(kept.read_text()) == ["page", "sampling"]

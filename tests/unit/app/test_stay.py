@@ -68,9 +68,9 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session
 
 def watch(session: Session, engine: StubEngine, policy: str = "") -> None:
     clock = iter(range(10_000))
-    here: Any = session.deployment().knowing(engine=engine, compose=SimpleNamespace(files=()))
+    deployment: Any = session.deployment().knowing(engine=engine, compose=SimpleNamespace(files=()))
     Stay(
-        here, "web", replace(RUNS, restart_policy=policy), connect=lambda: engine,  # type: ignore[arg-type, return-value]
+        deployment, "web", replace(RUNS, restart_policy=policy), connect=lambda: engine,  # type: ignore[arg-type, return-value]
         now=lambda: float(next(clock)), sleep=lambda _seconds: None,
     ).watch()  # fmt: skip
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from envgen.app import watch
-from envgen.app.watch import Rank, Watch
+from envgen.app.watch import Watch, WatchedRank
 from envgen.engine.values import Container
 from envgen.errors import EngineError
 from envgen.profile.model import Machine, Ready, Service
@@ -66,8 +66,8 @@ def idle() -> Watch:
     return Watch(list[str]().append)
 
 
-def rank(node: str, engine: StubEngine, answered: float = 0.0) -> Rank:
-    return Rank(Here(node), engine.found, engine, answered)  # type: ignore[arg-type]
+def rank(node: str, engine: StubEngine, answered: float = 0.0) -> WatchedRank:
+    return WatchedRank(Here(node), engine.found, engine, answered)  # type: ignore[arg-type]
 
 
 def test_the_first_to_end_is_the_culprit_whoever_is_seen_first(idle: Watch) -> None:
@@ -103,11 +103,11 @@ def test_a_silent_engine_is_lost_unless_none_answers(idle: Watch, monkeypatch: p
     assert first is two and "has not answered for 10 s: no route to host" in failure.reason
 
 
-def reading(idle: Watch, monkeypatch: pytest.MonkeyPatch, log: str, ready: Ready, *rdma: str) -> Rank:
+def reading(idle: Watch, monkeypatch: pytest.MonkeyPatch, log: str, ready: Ready, *rdma: str) -> WatchedRank:
     monkeypatch.setattr(Watch, "_follow", lambda *_: None)
-    here = Here("b", engine=StubEngine(container("b"), log=log))
-    here.profile.nodes["b"] = Machine("10.0.0.2", "eth1", rdma=rdma)
-    idle.add(here, container("b"), ready)  # type: ignore[arg-type]
+    deployment = Here("b", engine=StubEngine(container("b"), log=log))
+    deployment.profile.nodes["b"] = Machine("10.0.0.2", "eth1", rdma=rdma)
+    idle.add(deployment, container("b"), ready)  # type: ignore[arg-type]
     [found] = idle.ranks
     idle.ranks.append(rank("a", StubEngine(container("a"))))
     return found

@@ -12,10 +12,10 @@ from envgen.app import measure
 from envgen.app.session import Session
 from envgen.bench import checks
 from envgen.bench.checks import Requirements
-from envgen.bench.client import Load, Reply, Target
-from envgen.bench.compare import Cell, table
+from envgen.bench.client import BenchTarget, Replies, Reply
+from envgen.bench.compare import MatrixCell, table
 from envgen.bench.facts import Vitals, parse_gpu_memory
-from envgen.bench.tools import Measured
+from envgen.bench.tools import CellResult
 from envgen.errors import ServiceError
 from envgen.serve.events import Completion
 
@@ -29,10 +29,10 @@ LLAMA = {
 SLOW = {"x": table([{**HERE, "decode_tps": 5.0}])}
 
 
-def cell(depth: int = 0, failed: int = 0, notes: tuple[str, ...] = (), **figures: float) -> Measured:
-    asked = Cell(32, 2048, depth)
+def cell(depth: int = 0, failed: int = 0, notes: tuple[str, ...] = (), **figures: float) -> CellResult:
+    asked = MatrixCell(32, 2048, depth)
     samples = [{"unit": "repeat", **asked.sample, name: value} for name, value in figures.items()]
-    return Measured(asked, tuple(samples), 1.0, failed, "HTTP 500" if failed else "", notes)
+    return CellResult(asked, tuple(samples), 1.0, failed, "HTTP 500" if failed else "", notes)
 
 
 def verdicts(criteria: list[checks.Criterion]) -> list[tuple[str, str]]:
@@ -109,12 +109,12 @@ def test_what_a_load_left_behind() -> None:
         Reply(status=200, ended=1.0, answer=Completion(first=0.5)),
         Reply(status=500, kind="status", fault="answered with 500"),
     )
-    load = Load([good, bad, bad], 2.0)
+    load = Replies([good, bad, bad], 2.0)
     assert load.faults == "2x answered with 500"
     after = vitals(memory=6_000_000_000, zombies=("sh (7)",), restarts=1)
     found = dict(verdicts(checks.judge_load(load, vitals(), after)))
     assert set(found.values()) == {"failed"} and len(found) == 4
-    assert {v for _, v in verdicts(checks.judge_load(Load([good], 1.0), vitals(), vitals(memory=9)))} == {"passed"}
+    assert {v for _, v in verdicts(checks.judge_load(Replies([good], 1.0), vitals(), vitals(memory=9)))} == {"passed"}
     assert checks.summary_of(load)["requests_per_s"] == 0.5
 
 
@@ -123,7 +123,7 @@ def test_a_run_that_fails_has_one_hint(tmp_path: Path, monkeypatch: pytest.Monke
         trial.record({"unit": "repeat"})
         raise ServiceError("the tool failed", hint="try another")
 
-    monkeypatch.setattr(measure, "find", lambda url, **_: Target(url, "m"))
+    monkeypatch.setattr(measure, "find", lambda url, **_: BenchTarget(url, "m"))
     asked = measure.Asked(Session(), None, "http://h", None, None, None, 1, tmp_path)
     with pytest.raises(ServiceError) as caught:
         measure.measure(asked, "bench", {}, work)

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from envgen.bench.compare import Cell, compare, flags, table
-from envgen.bench.record import Record
+from envgen.bench.compare import MatrixCell, compare, flags, table
+from envgen.bench.record import RunRecord
 
 HERE = {"prompt_tokens": 64, "output_tokens": 32}
 
 
-def run(samples: list[dict[str, Any]], **environment: Any) -> Record:
+def run(samples: list[dict[str, Any]], **environment: Any) -> RunRecord:
     when = datetime(2026, 1, 9, tzinfo=timezone.utc)
-    return Record(Path("x"), "1", "bench", when, environment, {}, "passed", {}, tuple(samples))
+    return RunRecord(Path("x"), "1", "bench", when, environment, {}, "passed", {}, tuple(samples))
 
 
 def repeats(*values: float, name: str = "decode_tps", **cell: Any) -> list[dict[str, Any]]:
@@ -33,7 +33,7 @@ def against(a: list[dict[str, Any]], b: list[dict[str, Any]]) -> list[dict[str, 
 def test_mean_and_spread_are_those_of_numpy() -> None:
     values = (29.1, 31.6, 60.02)
     others = [{**repeats(99.0)[0], **more} for more in ({"unit": "request"}, {"error": "x"}, {"decode_tps": math.nan})]
-    found = table([*repeats(*values), *others])["decode_tps"][Cell(32, 64)]
+    found = table([*repeats(*values), *others])["decode_tps"][MatrixCell(32, 64)]
     assert found.mean == pytest.approx(np.mean(values)) and found.sd == pytest.approx(np.std(values)) and found.n == 3
 
 

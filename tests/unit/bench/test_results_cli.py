@@ -19,7 +19,7 @@ A, B = "076a437d", "5ea8affe"
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def deployment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "results").mkdir()
     for one in DATA.glob("*.jsonl"):
         shutil.copy(one, tmp_path / "results")
@@ -32,8 +32,8 @@ def envgen(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> st
     return capsys.readouterr()[bool(code)]
 
 
-def test_list_show_and_compare(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (here / "results" / "x.jsonl").write_text("{}")
+def test_list_show_and_compare(deployment: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (deployment / "results" / "x.jsonl").write_text("{}")
     lines = envgen(capsys, "list").splitlines()
     assert lines[0].split() == ["RUN", "WHEN", "(UTC)", "KIND", "WHAT", "OUTCOME"]
     assert [line.split()[0] for line in lines[1:]] == [A, B]
@@ -51,18 +51,20 @@ def test_list_show_and_compare(here: Path, capsys: pytest.CaptureFixture[str]) -
         assert message in envgen(capsys, "compare", *words, code=2)
 
 
-def test_a_smoke_is_not_compared_with_a_bench(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with record.start(here / "results", "smoke", {}, {}) as run:
+def test_a_smoke_is_not_compared_with_a_bench(deployment: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with record.start(deployment / "results", "smoke", {}, {}) as run:
         run.sample({"unit": "request", "ttft_ms": 5.0})
         run.end("passed", {})
     printed = envgen(capsys, "compare", A, "latest", code=2)
     assert f"{A} is of kind bench and {run.id} is of kind smoke" in printed
-    with record.start(here / "results", "accept", {}, {}) as run:
+    with record.start(deployment / "results", "accept", {}, {}) as run:
         run.end("passed", {})
     assert "B against A" in envgen(capsys, "compare", A, "latest")
 
 
-def test_without_the_extra(here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra(
+    deployment: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(bench, "find_spec", lambda name: name == "pip" or None)
     for name in ("scipy", "aiohttp"):
         monkeypatch.setitem(sys.modules, name, None)

@@ -11,19 +11,21 @@ from typing import Any
 import pytest
 
 from envgen.bench import record, tools
-from envgen.bench.client import Target, parse_draft_counts
-from envgen.bench.compare import Cell, compare, table
-from envgen.bench.tools import LLAMA_BENCHY, VLLM, Measured, Plan, Tool, ToolHost, figures, references
+from envgen.bench.client import BenchTarget, parse_draft_counts
+from envgen.bench.compare import MatrixCell, compare, table
+from envgen.bench.tools import LLAMA_BENCHY, VLLM, BenchTool, CellResult, Matrix, ToolHost, figures, references
 from envgen.engine.values import ExecResult
 from envgen.errors import ServiceError, UsageError
 
 DATA = Path(__file__).parent / "data"
 BENCHY_REPORT = json.loads((DATA / "llama-benchy-0.4.0.json").read_text())
 VLLM_REPORT = json.loads((DATA / "vllm-0.30.0.json").read_text())
-CELL = Cell(8, 64)
+CELL = MatrixCell(8, 64)
 
 
-def tool(answer: dict[str, Any] | None, name: str = LLAMA_BENCHY, seen: list[Any] | None = None, **more: Any) -> Tool:
+def tool(
+    answer: dict[str, Any] | None, name: str = LLAMA_BENCHY, seen: list[Any] | None = None, **more: Any
+) -> BenchTool:
     """What stands in is the container alone: the runner's own protocol is spoken."""
 
     def execute(_argv: Sequence[str], stdin: bytes, _timeout: float) -> ExecResult:
@@ -35,7 +37,7 @@ def tool(answer: dict[str, Any] | None, name: str = LLAMA_BENCHY, seen: list[Any
 
     place = ToolHost(execute, "http://127.0.0.1:8000", "/models/x", where="image x")
     options = "--exact-tg --skip-coherence --emit-progress"
-    return Tool("0.4.0", options, place, Target("http://h", "m", **more), Plan(runs=3, tool=name))
+    return BenchTool("0.4.0", options, place, BenchTarget("http://h", "m", **more), Matrix(runs=3, tool=name))
 
 
 def ran(result: str, code: int = 0, **more: Any) -> dict[str, Any]:
@@ -51,7 +53,7 @@ def test_llama_benchys_own_figures() -> None:
             if one["is_context_prefill_phase"] or not metric:
                 continue
             output = one["response_size"] if ours == "decode_tps" else -1
-            cell = found[ours][Cell(output, one["prompt_size"], one["context_size"], one["concurrency"])]
+            cell = found[ours][MatrixCell(output, one["prompt_size"], one["context_size"], one["concurrency"])]
             if len(metric["values"]) == cell.n:  # a prompt length may be there once for each output length
                 assert [cell.mean, cell.sd] == pytest.approx([metric["mean"], metric["std"]])
                 compared += 1
@@ -70,7 +72,7 @@ def test_vllms_own_figures() -> None:
 def test_what_the_tools_are_asked() -> None:
     seen: list[str] = []
     one = tool(ran(json.dumps(BENCHY_REPORT)), seen=seen, key="k")
-    one.measure(Cell(32, 2048, 4096, 2))
+    one.measure(MatrixCell(32, 2048, 4096, 2))
     for words in (
         "-m llama_benchy --base-url http://127.0.0.1:8000/v1 --model m --tokenizer /models/x --pp 2048 --tg 32 --depth "
         "4096 --concurrency 2 --runs 3", "--no-cache --exact-tg", "--emit-progress {progress}", "--api-key k",
@@ -78,7 +80,7 @@ def test_what_the_tools_are_asked() -> None:
         assert words in seen[0]
     replace(one, help="").measure(CELL)  # an older version
     assert not {"--exact-tg", "--skip-coherence", "--emit-progress"} & set(seen[1].split())
-    tool(ran(json.dumps(VLLM_REPORT)), VLLM, seen).measure(Cell(16, 128, 64, 4))
+    tool(ran(json.dumps(VLLM_REPORT)), VLLM, seen).measure(MatrixCell(16, 128, 64, 4))
     assert "--backend openai" in seen[2] and "--random-prefix-len 64 --num-prompts 12" in seen[2]
 
 
@@ -98,7 +100,7 @@ def test_a_tool_that_goes_wrong(answer: dict[str, Any] | None, message: str) -> 
 def test_a_tool_that_is_missing() -> None:
     one = tool({"version": "", "help": ""})
     with pytest.raises(UsageError, match=r"llama-benchy is not in image x\n.*pip.tools"):
-        tools.find_tool(one.place, one.target, Plan())
+        tools.find_tool(one.place, one.target, Matrix())
 
 
 def test_without_llama_benchy_vllm_measures(capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,11 +110,11 @@ def test_without_llama_benchy_vllm_measures(capsys: pytest.CaptureFixture[str]) 
         return ExecResult(0, f"{envelope['mark']} {json.dumps({'answer': answer})}\n".encode(), b"")
 
     place = replace(tool(None).place, execute=execute)
-    found = tools.find_tool(place, Target("http://h", "m"), Plan())
+    found = tools.find_tool(place, BenchTarget("http://h", "m"), Matrix())
     assert (found.plan.tool, found.version) == (VLLM, "0.32.0")
     assert "llama-benchy is not in image x (pip.tools)" in capsys.readouterr().err
     with pytest.raises(UsageError, match="llama-benchy is not in image x"):
-        tools.find_tool(place, Target("http://h", "m"), Plan(tool=LLAMA_BENCHY))
+        tools.find_tool(place, BenchTarget("http://h", "m"), Matrix(tool=LLAMA_BENCHY))
 
 
 def report(decode: list[float], prefill: bool = True) -> str:
@@ -140,12 +142,12 @@ def test_a_rate_that_is_missing_has_a_reason() -> None:
 
 
 def test_cells_that_do_not_fit_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    one = replace(tool(ran(report([1.0, 2.0, 3.0])), max_len=200), plan=Plan(pp=(64, 256), tg=(8,), depth=(0, 400)))
-    done: list[Measured] = []
+    one = replace(tool(ran(report([1.0, 2.0, 3.0])), max_len=200), plan=Matrix(pp=(64, 256), tg=(8,), depth=(0, 400)))
+    done: list[CellResult] = []
     assert [str(cell.cell) for cell in tools.measure_all(one, done.append)] == ["pp64 tg8"] and len(done) == 1
     assert capsys.readouterr().err.count("left out") == 3
     with pytest.raises(UsageError, match="the server's context of 200 tokens"):
-        tools.measure_all(replace(one, plan=Plan(pp=(256,))), done.append)
+        tools.measure_all(replace(one, plan=Matrix(pp=(256,))), done.append)
 
 
 def metrics(drafts: int, tokens: int, accepted: int) -> dict[str, float]:
@@ -165,7 +167,7 @@ def metrics(drafts: int, tokens: int, accepted: int) -> dict[str, float]:
 def test_the_drafts_of_each_cell(tmp_path: Path) -> None:
     """Kept in the record, shown, and compared; a server that was started in between says nothing."""
     seen = iter([metrics(10, 30, 6), metrics(20, 60, 21), metrics(20, 60, 21), metrics(5, 15, 9)])
-    one = replace(tool(ran(report([1.0, 2.0, 3.0]))), plan=Plan(pp=(64, 128), tg=(8,)))
+    one = replace(tool(ran(report([1.0, 2.0, 3.0]))), plan=Matrix(pp=(64, 128), tg=(8,)))
     first, second = tools.measure_all(one, lambda _: None, lambda: next(seen))
     assert first.figures["drafts_accepted"].mean == 50.0 and first.figures["tokens_per_step"].mean == 2.5
     assert "drafts_accepted" not in second.figures
@@ -178,14 +180,14 @@ def test_the_drafts_of_each_cell(tmp_path: Path) -> None:
 
 
 def test_the_matrix_and_the_time_that_is_left() -> None:
-    cells = Plan(depth=(0, 4096), concurrency=(1, 8)).cells()
+    cells = Matrix(depth=(0, 4096), concurrency=(1, 8)).cells()
     assert [str(one) for one in cells] == [
         "pp2048 tg32", "pp2048 tg32 c8", "pp2048 tg32 @ d4096", "pp2048 tg32 @ d4096 c8",
     ]  # fmt: skip
-    assert str(Cell(concurrency=8)) == "pp? c8"
-    left = [Cell(10, 1000, 9000)]  # a token of the reply counts as a hundred of the prompt
+    assert str(MatrixCell(concurrency=8)) == "pp? c8"
+    left = [MatrixCell(10, 1000, 9000)]  # a token of the reply counts as a hundred of the prompt
     assert tools.time_left([], left) is None
-    assert tools.time_left([Measured(Cell(10, 1000), (), 10.0)], left) == pytest.approx(55.0)
+    assert tools.time_left([CellResult(MatrixCell(10, 1000), (), 10.0)], left) == pytest.approx(55.0)
 
 
 def test_references(tmp_path: Path) -> None:
@@ -194,25 +196,25 @@ def test_references(tmp_path: Path) -> None:
         run.sample({**cell, "decode_tps": 57.0, "prefill_tps": 2449.0})
         run.sample({**cell, "decode_tps": 59.0})
         run.end("passed", {})
-    ((name, found),) = references(["latest"], tmp_path, Plan()).items()
+    ((name, found),) = references(["latest"], tmp_path, Matrix()).items()
     assert name == f"m ({run.id})"
-    assert figures(found, Cell(32, 2048)) == {"prefill_tps": 2449.0, "decode_tps": 58.0}
-    assert figures(found, Cell(64, 2048)) == {"prefill_tps": 2449.0}
-    assert not figures(found, Cell(32, 2048, 4096)) and not figures(found, Cell(32, 512))
+    assert figures(found, MatrixCell(32, 2048)) == {"prefill_tps": 2449.0, "decode_tps": 58.0}
+    assert figures(found, MatrixCell(64, 2048)) == {"prefill_tps": 2449.0}
+    assert not figures(found, MatrixCell(32, 2048, 4096)) and not figures(found, MatrixCell(32, 512))
     with pytest.raises(UsageError, match="no run 'x'"):
-        references(["x"], tmp_path, Plan())
+        references(["x"], tmp_path, Matrix())
 
 
 @pytest.mark.parametrize(
     ("word", "plan", "metric", "cell"),
     [
-        ("tg32=57.85", Plan(), "decode_tps", "pp2048 tg32"),
-        ("pp2048=1700", Plan(), "prefill_tps", "pp2048 tg32"),
-        ("tg32@d4096=52.37", Plan(depth=(0, 4096)), "decode_tps", "pp2048 tg32 @ d4096"),
-        ("tg32 @ d4096=52.37", Plan(depth=(4096,)), "decode_tps", "pp2048 tg32 @ d4096"),
+        ("tg32=57.85", Matrix(), "decode_tps", "pp2048 tg32"),
+        ("pp2048=1700", Matrix(), "prefill_tps", "pp2048 tg32"),
+        ("tg32@d4096=52.37", Matrix(depth=(0, 4096)), "decode_tps", "pp2048 tg32 @ d4096"),
+        ("tg32 @ d4096=52.37", Matrix(depth=(4096,)), "decode_tps", "pp2048 tg32 @ d4096"),
     ],
 )
-def test_a_reference_may_be_a_figure(tmp_path: Path, word: str, plan: Plan, metric: str, cell: str) -> None:
+def test_a_reference_may_be_a_figure(tmp_path: Path, word: str, plan: Matrix, metric: str, cell: str) -> None:
     (found,) = references([word], tmp_path, plan).values()
     ((asked, series),) = found[metric].items()
     assert str(asked) == cell and series.mean == float(word.partition("=")[2]) and list(found) == [metric]
@@ -224,5 +226,5 @@ def test_a_reference_may_be_a_figure(tmp_path: Path, word: str, plan: Plan, metr
 )
 def test_a_figure_of_a_test_that_is_not_run_is_refused(tmp_path: Path, word: str, hint: str) -> None:
     with pytest.raises(UsageError) as refused:
-        references([word], tmp_path, Plan())
+        references([word], tmp_path, Matrix())
     assert hint in str(refused.value)

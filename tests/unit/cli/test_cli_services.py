@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from envgen import cli
-from envgen.app.services import Checked, Starting
+from envgen.app.services import Checked, ServiceStart
 from envgen.engine.compose import Compose
 from envgen.engine.values import COMPOSE_ONE_OFF, Container, ExecResult
 from envgen.errors import EnvgenError, NotFoundError, ServiceError, UsageError
@@ -269,9 +269,9 @@ def test_up_without_a_service_is_for_all_and_names_what_failed(
         ranks, found = (), Preflight(GpuMode.NONE, None)
 
         def __init__(self, name: str) -> None:
-            self.service, self.here = name, type("Here", (), {"compose": None, "profile": None})()
+            self.service, self.deployment = name, type("Here", (), {"compose": None, "profile": None})()
 
-    def begin(checked: Any, *_: object, **__: object) -> Starting:
+    def begin(checked: Any, *_: object, **__: object) -> ServiceStart:
         begun.append(checked.service)
         future = Future[None]()
         future.set_result(None)
@@ -281,7 +281,7 @@ def test_up_without_a_service_is_for_all_and_names_what_failed(
                 raise ServiceError("web is not ready: it ended")
             return Started(container(checked.service), 2.0, "", False)
 
-        return Starting(checked, future, finish)
+        return ServiceStart(checked, future, finish)
 
     monkeypatch.setattr("envgen.app.services.check", lambda _session, name: Passed(name))
     monkeypatch.setattr("envgen.app.services.begin", begin)
@@ -312,11 +312,11 @@ def test_up_refuses_before_anything_is_started(engine: StubEngine, monkeypatch: 
     monkeypatch.setattr("envgen.app.services.check", same)
     assert fails(PreflightError, "up", "web", "srv").splitlines() == ["web, srv were not started:", "no image"]
 
-    def refuse(here: object, service: str) -> NoReturn:
+    def refuse(deployment: object, service: str) -> NoReturn:
         raise PreflightError(service, (Problem("this vLLM refuses its settings"),))
 
     found = Preflight(GpuMode.AUTO, None)
-    monkeypatch.setattr("envgen.app.services.check", lambda here, name: Checked(here, name, found))
+    monkeypatch.setattr("envgen.app.services.check", lambda deployment, name: Checked(deployment, name, found))
     monkeypatch.setattr("envgen.app.services.ask_release", refuse)
     assert "web, srv were not started:\nthis vLLM" in fails(PreflightError, "up", "web", "srv")
 

@@ -100,8 +100,8 @@ def test_what_made_the_image_older(monkeypatch: pytest.MonkeyPatch) -> None:
     """Names and values, as far as the image says what it was built from; an image of an older envgen says nothing."""
     monkeypatch.setattr(status, "checkout", known)
     assert json.loads(ask(monkeypatch, StubEngine(), "--json"))["image"]["changed"] == []
-    here = load_project(file=Path("envgen.yaml")).project
-    now = render_profile(here.profiles["dev"], root=here.root).inputs
+    deployment = load_project(file=Path("envgen.yaml")).project
+    now = render_profile(deployment.profiles["dev"], root=deployment.root).inputs
     before = {**now, "base.image": "base:0", "docker/build/protect": "#00000000", "apt.build": "git"}
     labels = {"dev.envgen.render": "x", "dev.envgen.inputs": label_of(before)}
     engine = StubEngine()
@@ -116,8 +116,8 @@ def test_what_made_the_image_older(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_image_that_is_gone_below_a_running_container(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status, "checkout", known)
-    here = load_project(file=Path("envgen.yaml")).project
-    digest = render_profile(here.profiles["dev"], root=here.root).digest
+    deployment = load_project(file=Path("envgen.yaml")).project
+    digest = render_profile(deployment.profiles["dev"], root=deployment.root).digest
     engine = StubEngine()
     monkeypatch.setattr(engine, "image", lambda _name: None)
     assert "unit:dev is not built" in ask(monkeypatch, engine)

@@ -34,7 +34,7 @@ from envgen.doctor.model import (
 from envgen.doctor.report import Report
 from envgen.engine import box
 from envgen.engine.host import memory_limits
-from envgen.engine.values import Container, EngineInfo, ExecResult, Image, Mount, Port
+from envgen.engine.values import Container, ContainerMount, EngineInfo, ExecResult, Image, Port
 from envgen.errors import EngineError
 from envgen.inside.probe.facts import is_safe, without_password
 from envgen.inside.run import Execute
@@ -309,7 +309,7 @@ def test_a_checkout_that_was_moved_while_it_was_mounted(
 ) -> None:
     document = with_folder(root=root, inode=inode)
     place = "/home/me/src/flashinfer"
-    container = replace(CONTAINER, mounts=(Mount(place, "/workspace/flashinfer", "bind"),))
+    container = replace(CONTAINER, mounts=(ContainerMount(place, "/workspace/flashinfer", "bind"),))
     inodes = {} if checkout is None else {"flashinfer": checkout}
     context = make(document, container=container, checkouts={"flashinfer": place}, inodes=inodes)
     (found,) = machine.source_mounts(context)

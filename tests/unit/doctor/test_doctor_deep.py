@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from envgen.doctor import deep
 from envgen.doctor.model import Context, Finding, Severity
 from envgen.engine.values import ExecResult
-from envgen.inside.run import Failure, ask
+from envgen.inside.run import NoAnswer, ask
 
 Make = Callable[..., Context]
 DATA = Path(__file__).parent / "deep_data"
@@ -28,12 +28,12 @@ def judged(make: Make, **answers: Any) -> dict[str, Finding]:
 @pytest.mark.parametrize("name", [*sorted(deep.QUESTIONS), "vllm", "mine"])
 @pytest.mark.parametrize(
     ("reply", "case", "seen"),
-    [(Failure("ImportError", "libcuda.so.1"), "raises", "libcuda.so.1"),
-     (Failure("SystemExit", "2"), "raises", "sys.exit(2)"),
-     (Failure("no answer in time", "", ("loading",), 1, True), "hangs", "0 s; loading"),
-     (Failure("no answer", "", ("Fatal Python error",), 139), "crashes", "SIGSEGV"),
-     (Failure("no answer", "", (), 137), "crashes", "out of memory"),
-     (Failure("no answer", "", ("bye",), 3), "exits", "exit code 3; bye")],
+    [(NoAnswer("ImportError", "libcuda.so.1"), "raises", "libcuda.so.1"),
+     (NoAnswer("SystemExit", "2"), "raises", "sys.exit(2)"),
+     (NoAnswer("no answer in time", "", ("loading",), 1, True), "hangs", "0 s; loading"),
+     (NoAnswer("no answer", "", ("Fatal Python error",), 139), "crashes", "SIGSEGV"),
+     (NoAnswer("no answer", "", (), 137), "crashes", "out of memory"),
+     (NoAnswer("no answer", "", ("bye",), 3), "exits", "exit code 3; bye")],
 )  # fmt: skip
 def test_a_child_without_an_answer_is_a_finding(name: str, reply: Any, case: str, seen: str, make: Make) -> None:
     found = judged(make, **{name: reply})[f"deep.{name}"]
@@ -92,7 +92,7 @@ def test_a_kernel(make: Make) -> None:
 def test_what_a_real_gpu_answered(make: Make) -> None:
     """Recorded on an H200, another GPU than the profile is for; its document says with which releases."""
     answers = json.loads((DATA / "h200.json").read_bytes())["answers"]
-    answers["vllm"] = Failure(answers["vllm"]["error"], answers["vllm"]["message"])
+    answers["vllm"] = NoAnswer(answers["vllm"]["error"], answers["vllm"]["message"])
     found = {one.check: one for one in deep.judge(answers, make())}
     assert "NVIDIA H200, compute capability 9.0" in found["deep.gpu"].title and found["deep.gpu"].case == "other-arch"
     assert found["deep.flashinfer"].severity is Severity.OK

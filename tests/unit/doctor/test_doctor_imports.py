@@ -259,8 +259,8 @@ def test_a_folder_of_that_name_in_production(make: Make) -> None:
 
     def cure(folder: str) -> str:
         document = recording("prod-wheel")
-        here = next(cell for cell in document["imports"] if cell["package"] == "flashinfer")
-        here.update(origin=f"{folder}/flashinfer/__init__.py", entry="", folder=folder)
+        deployment = next(cell for cell in document["imports"] if cell["package"] == "flashinfer")
+        deployment.update(origin=f"{folder}/flashinfer/__init__.py", entry="", folder=folder)
         found = imports.import_truth(make(document, profile="prod"))[0]
         assert found.case == "from-folder" and found.remedy is not None
         return found.remedy.text

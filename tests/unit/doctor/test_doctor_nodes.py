@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from envgen.doctor.model import Finding, Remedy, Severity
-from envgen.doctor.nodes import LINK_BYTES, Node, about, between, has_address, link
-from envgen.engine.values import Container, Image, Mount
+from envgen.doctor.nodes import LINK_BYTES, NodeFacts, about, between, has_address, link
+from envgen.engine.values import Container, ContainerMount, Image
 from envgen.profile.model import Cluster, GpuMode, Machine, Service
 from envgen.profile.values import ByteSize
 
@@ -44,12 +44,12 @@ def facts(**changes: Any) -> dict[str, Any]:
     }
 
 
-def seen(name: str, rank: int, **changes: Any) -> Node:
+def seen(name: str, rank: int, **changes: Any) -> NodeFacts:
     machine = Machine(address="10.0.0.1", interface="eth1")
-    return Node(name, machine, rank, version="29.0", arch="arm64", image=image(), facts=facts(**changes))
+    return NodeFacts(name, machine, rank, version="29.0", arch="arm64", image=image(), facts=facts(**changes))
 
 
-def facts_of(one: Node, service: Service = SERVICE, profile: Any = None) -> list[Finding]:
+def facts_of(one: NodeFacts, service: Service = SERVICE, profile: Any = None) -> list[Finding]:
     return about(one, profile or PROFILE, service, CLUSTER)
 
 
@@ -57,7 +57,7 @@ def failed(found: list[Finding]) -> list[str]:
     return [one.seen for one in found if one.severity is Severity.ERROR]
 
 
-def differing(one: Node, two: Node) -> list[str]:
+def differing(one: NodeFacts, two: NodeFacts) -> list[str]:
     return failed(between([one, two], SERVICE))
 
 
@@ -89,7 +89,7 @@ def test_checkouts_are_compared_where_all_machines_have_one() -> None:
 
 def test_a_folder_of_the_service_that_a_machine_lacks() -> None:
     one = seen("two", 1)
-    one.absent = [Mount("/src/vllm", "/workspace/vllm")]
+    one.absent = [ContainerMount("/src/vllm", "/workspace/vllm")]
     assert failed(facts_of(one)) == ["there is no /src/vllm, which is mounted at /workspace/vllm"]
 
 
@@ -167,7 +167,7 @@ def rdma(*gids: list[Any]) -> dict[str, Any]:
 RAILS = {"a": rdma([3, "10.0.0.1", "10.0.0.0"]), "b": rdma([3, "10.0.1.1", "10.0.1.0"])}
 
 
-def rails(name: str, *devices: str, rdma: Any = RAILS, **more: Any) -> Node:
+def rails(name: str, *devices: str, rdma: Any = RAILS, **more: Any) -> NodeFacts:
     one = seen(name, 0, rdma=rdma, **more)
     one.machine = Machine(address="10.0.0.1", interface="eth1", rdma=devices)
     return one

@@ -11,7 +11,7 @@ from doctor_facts import CONTAINER, Make
 from envgen.binding import bind
 from envgen.doctor.checks.running import import_running
 from envgen.doctor.model import Context, Finding, Running, Severity
-from envgen.engine.values import Mount
+from envgen.engine.values import ContainerMount
 
 PP = "/workspace/flashinfer"
 HOME = f"{PP}/flashinfer/__init__.py"
@@ -30,7 +30,7 @@ def process(**given: Any) -> dict[str, Any]:
 
 def context(make: Make, *processes: dict[str, Any], facts: dict[str, Any] | None = None, **given: Any) -> Context:
     container = replace(CONTAINER, env={"PYTHONPATH": PP}, mounts=(
-        Mount("/home/me/flashinfer", PP), Mount("/home/me/app", "/app", read_only=True)))  # fmt: skip
+        ContainerMount("/home/me/flashinfer", PP), ContainerMount("/home/me/app", "/app", read_only=True)))  # fmt: skip
     container = replace(container, service=given.pop("service", "dev"))
     homes = [{"package": "flashinfer", "file": HOME}]
     data = {"service": container.service, "processes": list(processes), "homes": homes, **(facts or {})}

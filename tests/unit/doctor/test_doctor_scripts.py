@@ -73,7 +73,7 @@ def test_a_script_that_hangs_is_one_finding(tmp_path: Path, make: Make) -> None:
 def test_rows_of_figures(make: Make) -> None:
     good = {"kernel": "moe", "tokens": 4, "error": None, "microseconds": [1.5, 2]}
     _, rows = scripts.read_answer(json.dumps({"findings": [], "rows": [good]}).encode(), make())
-    assert rows == [scripts.Row("moe", 4, None, (1.5, 2))]
+    assert rows == [scripts.KernelRow("moe", 4, None, (1.5, 2))]
     for bad, seen in ((3, "rows"), ([{}], "row 1.kernel is missing"), ([{**good, "tokens": "x"}], "row 1.tokens"),
                       ([good] * 2001, "at most 2000")):  # fmt: skip
         with pytest.raises(ValueError, match=seen):

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from envgen.cli.images import Display
-from envgen.engine.buildx import BuildLog, Step, names_in
+from envgen.engine.buildx import BuildLog, BuildStep, names_in
 
 
-def step(name: str = "[final 2/2] RUN make all", **more: object) -> Step:
-    return Step(name, **more)  # type: ignore[arg-type]
+def step(name: str = "[final 2/2] RUN make all", **more: object) -> BuildStep:
+    return BuildStep(name, **more)  # type: ignore[arg-type]
 
 
 def test_everything_is_in_the_log(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def shown(*steps: Step, names: dict[str, str] = NAMES) -> list[str]:
+def shown(*steps: BuildStep, names: dict[str, str] = NAMES) -> list[str]:
     """What is printed of steps that begin and end."""
     out = io.StringIO()
     display = Display(names, out)
@@ -145,7 +145,7 @@ def test_the_names_of_steps_are_the_comments_of_the_dockerfile() -> None:
         "RUN sh /b git 1.2": "Installs packages: ca-certificates, git",
         "RUN no comment": "What every stage shares",
     }
-    one = Step(
+    one = BuildStep(
         "[base 2/3] RUN --mount=type=secret,id=ca     --mount=from=scripts,source=/a,target=/b     sh /b git 1.2"
     )
     assert one.instruction in names

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgen.engine.buildx import BuildRequest, BuildResult, Options, Step, _csv, argv_of, proxy_arguments
+from envgen.engine.buildx import BuildRequest, BuildResult, BuildStep, Options, _csv, argv_of, proxy_arguments
 
 
 def request(**more: object) -> BuildRequest:
@@ -77,7 +77,7 @@ def test_only_proxies_that_are_set_are_passed_and_by_name(monkeypatch: pytest.Mo
 
 
 def test_a_failed_result_shows_the_step_or_buildx_s_own_words() -> None:
-    step = Step("[2/2] RUN make", error="exit code: 2")
+    step = BuildStep("[2/2] RUN make", error="exit code: 2")
     step.lines.extend(["a", "b"])
     assert BuildResult(1, "", 1.0, (step,), step, "ERROR: x").last_lines == ["a", "b"]
     assert BuildResult(1, "", 1.0, (), None, "ERROR: x\ny").last_lines == ["ERROR: x", "y"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from envgen.engine.values import Mount, Port, container_of, image_of, info_of
+from envgen.engine.values import ContainerMount, Port, container_of, image_of, info_of
 
 CONTAINER = {
     "Id": "abc", "Name": "/demo-dev-1", "Image": "sha256:1", "RestartCount": 2,
@@ -32,7 +32,11 @@ def test_a_container() -> None:
     )  # fmt: skip
     assert one.oom_killed and one.restarts == 2 and not one.running
     assert one.env == {"A": "1", "B": "x=y", "C": ""}
-    assert one.mounts == (Mount("/src", "/dst", "bind", True), Mount("vol", "/v", "volume"), Mount("", "/t", "tmpfs"))
+    assert one.mounts == (
+        ContainerMount("/src", "/dst", "bind", True),
+        ContainerMount("vol", "/v", "volume"),
+        ContainerMount("", "/t", "tmpfs"),
+    )
     assert [str(port) for port in one.ports] == ["8000->8000/tcp", "127.0.0.1:9001->9000/tcp"]
     assert one.ports[1] == Port(9001, 9000, "127.0.0.1")
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgen.engine.buildx import Progress, Step
+from envgen.engine.buildx import BuildProgress, BuildStep
 
 STREAMS = Path(__file__).parent / "streams"
 
 
-def play(name: str) -> Progress:
-    progress = Progress()
+def play(name: str) -> BuildProgress:
+    progress = BuildProgress()
     for line in (STREAMS / name).read_bytes().decode().split("\n"):
         progress.feed(line)
     return progress
@@ -51,7 +51,7 @@ def test_the_step_that_broke_is_known_with_its_exit_code() -> None:
 
 
 def test_a_step_that_was_killed_beside_another_is_not_the_one_that_broke() -> None:
-    progress = Progress()
+    progress = BuildProgress()
     for line in (
         "#5 [a 1/1] RUN make", "#6 [b 1/1] RUN fetch sdist humanize 99.0",
         '#5 ERROR: process "/bin/sh -c make" did not complete successfully: exit code: 137',
@@ -71,7 +71,7 @@ def test_a_base_image_that_cannot_be_had_fails_in_a_chore_of_buildkit() -> None:
 
 
 def test_what_a_command_prints_is_never_its_outcome() -> None:
-    progress = Progress()
+    progress = BuildProgress()
     for line in ("#5 [2/2] RUN x", "#5 0.123 ERROR: exit code: 9", "#5 0.2 CACHED", "#5 0.200 #6 DONE 1.0s", "#5 0.3 "):
         progress.feed(line)
     (step,) = progress.steps
@@ -84,7 +84,7 @@ def test_what_a_command_prints_is_never_its_outcome() -> None:
 
 @given(st.lists(st.one_of(st.text(), st.text().map("#1 ".__add__), st.text().map("#1 0.1 ".__add__))))
 def test_odd_input_never_fails(lines: list[str]) -> None:
-    progress = Progress()
+    progress = BuildProgress()
     for line in lines:
         progress.feed(line)
     assert len([n for n in lines if not n.startswith("#")]) <= len(progress.notes)
@@ -104,4 +104,4 @@ RUN last
 
 
 def test_a_step_that_is_not_in_the_dockerfile() -> None:
-    assert Step("[internal] load build definition").stage == ""
+    assert BuildStep("[internal] load build definition").stage == ""

@@ -11,7 +11,7 @@ import requests
 
 from envgen.engine import session
 from envgen.engine.endpoint import Endpoint
-from envgen.engine.session import PATIENT, QUESTION, START, Session
+from envgen.engine.session import PATIENT, QUESTION, START, EngineSession
 from envgen.errors import EngineTimeout
 
 
@@ -44,11 +44,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return found
 
 
-def client(host: str = "unix:///a.sock") -> Session:
-    return Session(Endpoint(host, "the default"), "1.43")
+def client(host: str = "unix:///a.sock") -> EngineSession:
+    return EngineSession(Endpoint(host, "the default"), "1.43")
 
 
-def ask(client: Session, seconds: float = QUESTION) -> None:
+def ask(client: EngineSession, seconds: float = QUESTION) -> None:
     client.get("http+docker://localhost/x", timeout=seconds)
 
 
@@ -56,7 +56,7 @@ def ask(client: Session, seconds: float = QUESTION) -> None:
 def test_a_command_in_a_hurry_ends_however_the_engine_trickles(clock: Clock, answer_after: float) -> None:
     """Slow answers add up too: a hundred of 0.3 seconds each would take half a minute."""
     clock.answer_after = answer_after
-    with session.hurried(7.0):
+    with session.time_budget(7.0):
         for number in range(100):
             with contextlib.suppress(EngineTimeout):
                 ask(client(), seconds=(5, QUESTION, START)[number % 3])
@@ -71,7 +71,7 @@ def test_a_command_in_a_hurry_ends_however_the_engine_trickles(clock: Clock, ans
 
 def test_a_hurry_ends_with_its_block(clock: Clock) -> None:
     clock.answer_after = 1e9
-    with session.hurried(7.0), session.hurried(2.0), pytest.raises(EngineTimeout, match="within 2 s"):
+    with session.time_budget(7.0), session.time_budget(2.0), pytest.raises(EngineTimeout, match="within 2 s"):
         ask(client())
     clock.answer_after = 5.0
     ask(client())

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgen.engine.session import LONGEST_LINE, Demultiplexer, Output, OutputTooLong, Tail
+from envgen.engine.session import LONGEST_LINE, Demultiplexer, OutputCollector, OutputTooLong, Tail
 from envgen.engine.values import ExecResult
 
 
@@ -17,7 +17,7 @@ def frame(channel: int, data: bytes) -> bytes:
 @given(st.lists(st.tuples(st.sampled_from([1, 2]), st.binary(max_size=50))), st.lists(st.integers(1, 20), min_size=1))
 def test_cut_anywhere_it_is_the_same(frames: list[tuple[int, bytes]], cuts: list[int]) -> None:
     data = b"".join(frame(channel, part) for channel, part in frames)
-    output = Output()
+    output = OutputCollector()
     demultiplexer = Demultiplexer(output.receive)
     at = step = 0
     while at < len(data):
@@ -29,13 +29,13 @@ def test_cut_anywhere_it_is_the_same(frames: list[tuple[int, bytes]], cuts: list
 
 
 def test_the_engine_s_own_error_goes_to_stderr() -> None:
-    output = Output()
+    output = OutputCollector()
     Demultiplexer(output.receive).feed(frame(3, b"broken"))
     assert output.result(1).stderr == b"broken"
 
 
 def test_a_frame_that_announces_more_than_the_limit_is_not_waited_for() -> None:
-    output = Output(limit=10)
+    output = OutputCollector(limit=10)
     demultiplexer = Demultiplexer(output.receive)
     demultiplexer.feed(frame(1, b"12345"))
     with pytest.raises(OutputTooLong):
@@ -45,7 +45,7 @@ def test_a_frame_that_announces_more_than_the_limit_is_not_waited_for() -> None:
 @pytest.mark.parametrize("data", [b"plain text, no frames", b"\x01\x00\x01\x00\x00\x00\x00\x01x"])
 def test_what_is_not_a_stream_of_frames(data: bytes) -> None:
     with pytest.raises(ValueError):
-        Demultiplexer(Output().receive).feed(data)
+        Demultiplexer(OutputCollector().receive).feed(data)
 
 
 def test_a_log_keeps_the_order_of_both_streams() -> None:
@@ -68,7 +68,7 @@ def test_of_a_long_log_the_end_is_kept_in_whole_lines(framed: bool) -> None:
 
 def test_lines_of_two_streams_are_not_mixed() -> None:
     seen: list[str] = []
-    lines = Output(seen.append)
+    lines = OutputCollector(seen.append)
     for channel, data in ((1, b"a"), (2, b"x\r\n"), (1, b"b\nc"), (2, b"y")):
         lines.receive(channel, data)
     lines.result(0)
@@ -77,5 +77,5 @@ def test_lines_of_two_streams_are_not_mixed() -> None:
 
 def test_a_line_without_an_end_is_cut() -> None:
     seen: list[str] = []
-    Output(seen.append).receive(1, b"x" * (LONGEST_LINE + 1))
+    OutputCollector(seen.append).receive(1, b"x" * (LONGEST_LINE + 1))
     assert [len(line) for line in seen] == [LONGEST_LINE + 1]

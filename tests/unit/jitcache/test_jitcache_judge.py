@@ -17,7 +17,7 @@ from envgen.binding import bind
 from envgen.inside.jit import clear, judge, libraries
 from envgen.inside.jit.judge import Module
 from envgen.inside.jit.main import answer
-from envgen.jitcache.service import Cleared, Inventory, Recorded
+from envgen.jitcache.service import Cleared, Inventory, RecordedBaseline
 
 STEMS = {"page": ("page",), "rope": ("rope",)}
 
@@ -85,8 +85,8 @@ class Lab:
         (found,) = bind(Inventory, self.ask("list", name, thorough=True, **more)).modules
         return found
 
-    def baseline(self, *patterns: str, **more: Any) -> Recorded:
-        return bind(Recorded, self.ask("baseline", *patterns, **more))
+    def baseline(self, *patterns: str, **more: Any) -> RecordedBaseline:
+        return bind(RecordedBaseline, self.ask("baseline", *patterns, **more))
 
     def clear(self, *patterns: str, **causes: Any) -> Cleared:
         return bind(Cleared, self.ask("clear", *patterns, causes=causes, all=False, dry_run=False))
@@ -109,9 +109,9 @@ def lab(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
         monkeypatch.delenv(name, raising=False)
     found = Lab(tmp_path, request.param)
 
-    def package() -> libraries.Package:
+    def package() -> libraries.InstalledPackage:
         root = found.imported
-        return libraries.Package(str(root), found.version, f"{root}/data/aot", found.providers)
+        return libraries.InstalledPackage(str(root), found.version, f"{root}/data/aot", found.providers)
 
     for module in (judge, clear):
         monkeypatch.setattr(module, "package_of", package)
@@ -477,7 +477,7 @@ def test_libraries_of_providers_mask(lab: Lab) -> None:
 
 def test_every_target_needs_a_library(tmp_path: Path) -> None:
     wheel = put(tmp_path / "wheel/page/page.so").parents[1]
-    found = libraries.Package("/x", "0.7.2.post1", "/x/data/aot", [(str(wheel), ["120f"], {"page"})])
+    found = libraries.InstalledPackage("/x", "0.7.2.post1", "/x/data/aot", [(str(wheel), ["120f"], {"page"})])
     assert found.masking("page", ["120f", "121a"]) == str(wheel / "page/page.so")
     assert found.masking("page", ["90a", "121a"]) == ""
     assert found.masking("page", []) == ""

@@ -15,7 +15,7 @@ from jitcache_layouts import Shelf, put, release
 
 from envgen.__main__ import main
 from envgen.binding import ShapeError, bind
-from envgen.engine.values import ExecResult, Mount
+from envgen.engine.values import ContainerMount, ExecResult
 from envgen.errors import EngineError, NotFoundError, RefusedError
 from envgen.inside.jit.judge import Holder
 from envgen.inside.run import STARTER
@@ -52,13 +52,13 @@ def test_a_host_folder_is_mounted_as_it_is(tmp_path: Path) -> None:
     engine = LocalEngine(tmp_path / "project" / "cache")
     jit = cache(tmp_path, engine, f"flashinfer: {{path: {ROOT}, namespace: false, host: cache}}")
     assert jit.inventory(make_query()).modules
-    assert engine.mounts == (Mount(str(tmp_path / "project" / "cache"), ROOT, "bind"),)
+    assert engine.mounts == (ContainerMount(str(tmp_path / "project" / "cache"), ROOT, "bind"),)
 
 
 def test_the_containers_own_variable_decides_the_root(tmp_path: Path) -> None:
     release(tmp_path / "cache", "0.5.3")
     env = {BASE: "/data"}
-    mount = Mount("v", "/data", "volume")
+    mount = ContainerMount("v", "/data", "volume")
     engine = LocalEngine(tmp_path / "cache", [container("c1", service="dev", mounts=[mount], env=env)])
     with pytest.raises(NotFoundError):
         cache(tmp_path, engine).inventory(make_query(("page",)))
@@ -117,8 +117,8 @@ def test_a_holder_in_another_container_is_found(tmp_path: Path) -> None:
     held = {"lock": "0.5.3/121a/cached_ops/tmp/page.lock", "device": 1, "inode": 2, "holders": []}
     refusal = {"ok": False, "kind": "refused", "message": "is being built", "data": {"held": [held]}}
     seen = {"holders": [[{"pid": 9, "command": "ninja -v"}]], "users": [], "unseen": 0}
-    shelf = [container("c1", service="dev", mounts=[VOLUME]),
-             container("elsewhere", project="x", mounts=[Mount(VOLUME.source, "/other", "volume")])]  # fmt: skip
+    other = ContainerMount(VOLUME.source, "/other", "volume")
+    shelf = [container("c1", service="dev", mounts=[VOLUME]), container("elsewhere", project="x", mounts=[other])]
     engine = LocalEngine(tmp_path, shelf)
     engine.answers = {"c1": refusal, "elsewhere": {"ok": True, "result": seen}}
     with pytest.raises(RefusedError, match="by pid 9 in elsewhere: ninja -v"):

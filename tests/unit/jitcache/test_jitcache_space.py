@@ -12,7 +12,7 @@ from jitcache_layouts import put, release
 
 from envgen.__main__ import main
 from envgen.engine.host import Leftover
-from envgen.engine.values import Mount
+from envgen.engine.values import ContainerMount
 from envgen.jitcache import space
 from envgen.jitcache.place import cache_mount, make_query
 from envgen.jitcache.service import JitCache
@@ -22,14 +22,14 @@ VOLUMES = f"flashinfer: {{path: {ROOT}}}"
 HOST = f"flashinfer: {{path: {ROOT}, host: host}}"
 
 
-def here(jit: JitCache) -> Mount:
-    return cache_mount(jit.here)
+def deployment(jit: JitCache) -> ContainerMount:
+    return cache_mount(jit.deployment)
 
 
 def namespaces(tmp_path: Path, engine: LocalEngine, *ages: int) -> list[str]:
     """The current one, of today, and others of so many days ago."""
     jit = cache(tmp_path, engine, VOLUMES)
-    current = here(jit).source
+    current = deployment(jit).source
     engine.volumes_ = {current, "demo-dev-cache-flashinfer", "demo-dev-cache-flashinfer-0123456789ab-more", "other"}
     names = [current]
     for number in range(len(ages)):
@@ -49,17 +49,17 @@ def test_the_current_volume_is_the_rendered_one(tmp_path: Path) -> None:
 
     engine = LocalEngine(tmp_path / "cache")
     jit = cache(tmp_path, engine, VOLUMES)
-    mount = here(jit)
-    files = render_profile(jit.here.profile, None, root=jit.here.root).files
+    mount = deployment(jit)
+    files = render_profile(jit.deployment.profile, None, root=jit.deployment.root).files
     assert f"name: {mount.source}".encode() in files["compose/dev.yaml"]
     engine.volumes_ = {mount.source}
     release(tmp_path / "cache", "0.5.3")
     assert jit.inventory(make_query()).exists
     assert engine.mounts == (mount,)
     jit = cache(tmp_path, engine, HOST)
-    mount = here(jit)
+    mount = deployment(jit)
     assert Path(mount.source).parent == tmp_path / "project" / "host"
-    files = render_profile(jit.here.profile, None, root=jit.here.root).files
+    files = render_profile(jit.deployment.profile, None, root=jit.deployment.root).files
     below = Path(mount.source).name
     assert f"${{ENVGEN_CACHES__FLASHINFER__HOST:-../host}}/{below}".encode() in files["compose/dev.yaml"]
 
@@ -67,8 +67,8 @@ def test_the_current_volume_is_the_rendered_one(tmp_path: Path) -> None:
 def test_a_stopped_container_of_another_namespace_is_not_followed(tmp_path: Path) -> None:
     engine = LocalEngine(tmp_path / "cache")
     jit = cache(tmp_path, engine, VOLUMES)
-    current = here(jit)
-    old = Mount("demo-dev-cache-flashinfer-0123456789ab", ROOT, "volume")
+    current = deployment(jit)
+    old = ContainerMount("demo-dev-cache-flashinfer-0123456789ab", ROOT, "volume")
     engine.volumes_ = {current.source, old.source}
     release(tmp_path / "cache", "0.5.3")
     engine._containers = [container("c1", service="dev", state="exited", mounts=[old])]
@@ -83,7 +83,7 @@ def test_the_namespaces_the_last_used_first(tmp_path: Path) -> None:
     engine = LocalEngine(tmp_path)
     names = namespaces(tmp_path, engine, 1, 30, 2)
     os.utime(tmp_path / "volumes" / names[0] / "0.5.3/121a/cached_ops/page/page.so", (1, 1))
-    engine._containers = [container("old", state="exited", mounts=[Mount(names[2], ROOT, "volume")])]
+    engine._containers = [container("old", state="exited", mounts=[ContainerMount(names[2], ROOT, "volume")])]
     found = space.spaces(cache(tmp_path, engine, VOLUMES))
     assert [(one.source, one.current, one.users) for one in found] == [
         (names[0], True, ()),  # however old
@@ -98,7 +98,7 @@ def test_removal_asks_once_more_who_uses_it(tmp_path: Path) -> None:
     names = namespaces(tmp_path, engine, 1)
     jit = cache(tmp_path, engine, VOLUMES)
     old = space.spaces(jit)[1]
-    engine._containers = [container("new", mounts=[Mount(names[1], ROOT, "volume")])]
+    engine._containers = [container("new", mounts=[ContainerMount(names[1], ROOT, "volume")])]
     assert space.remove(jit, old) == "a container uses it now"
     engine._containers = []
     assert space.remove(jit, old) == ""
@@ -108,7 +108,7 @@ def test_removal_asks_once_more_who_uses_it(tmp_path: Path) -> None:
 def test_folders_on_the_host(tmp_path: Path) -> None:
     engine = LocalEngine(tmp_path)
     jit = cache(tmp_path, engine, HOST)
-    current = Path(here(jit).source)
+    current = Path(deployment(jit).source)
     put(current / "0.5.3/121a/cached_ops/page/page.so")
     old = tmp_path / "project/host/envgen-0123456789ab"
     os.utime(put(old / "0.5.3/121a/cached_ops/page/page.so"), (5, 5))
@@ -134,7 +134,7 @@ def test_the_other_caches_are_named_and_mounted_where_their_programs_look(
     kept = f"{VOLUMES}, cute_dsl: {{path: /c}}, tilelang: {{path: /t}}, b12x: {{path: /b}}, "
     kept += "humming: {path: /m}, quack: {path: /q}, huggingface: {path: /h}"
     jit = cache(tmp_path, engine, kept)
-    engine.volumes_ |= {here(jit).source, "demo-dev-cache-tilelang"}
+    engine.volumes_ |= {deployment(jit).source, "demo-dev-cache-tilelang"}
     monkeypatch.setattr("envgen.deployment.connect", lambda *_: engine)
     monkeypatch.chdir(tmp_path / "project")
     assert main(["cache", "list", "--json"]) == 0
@@ -145,6 +145,6 @@ def test_the_other_caches_are_named_and_mounted_where_their_programs_look(
     ]  # fmt: skip
     assert main(["cache", "list"]) == 0
     assert "demo-dev-cache-tilelang" in capsys.readouterr().out
-    env = service_env(jit.here.profile)
+    env = service_env(jit.deployment.profile)
     wanted = {"CUTE_DSL_CACHE_DIR": "/c", "TILELANG_CACHE_DIR": "/t", "B12X_COMPILE_CACHE_DIR": "/b/compile"}
     assert wanted.items() <= env.items()

@@ -15,9 +15,9 @@ from envgen.errors import ProjectError, RefusedError
 from envgen.lock import model
 from envgen.lock.model import (
     AptLock,
-    Change,
     GitLock,
     ImageLock,
+    InputChange,
     Lock,
     PatchLock,
     Pinned,
@@ -177,11 +177,11 @@ def test_an_interrupted_write_leaves_the_old_lock_whole(
 def test_the_first_lock_names_what_the_project_names() -> None:
     """Of a hundred packages, the others are what these need."""
     head = "prod linux/arm64 pip deps"
-    found = [Change(f"{head} {name}{end}", "", "1") for name in ("rich", "mdurl") for end in ("", " sha256")]
-    found.append(Change("image debian:12", "", "sha256:1"))
+    found = [InputChange(f"{head} {name}{end}", "", "1") for name in ("rich", "mdurl") for end in ("", " sha256")]
+    found.append(InputChange("image debian:12", "", "sha256:1"))
     update = Updated(found, (), written=True, first=True, named=frozenset(["rich"]))
     assert list(_changes(update, dry_run=False)) == [
         "prod linux/arm64 pip deps rich: 1", "image debian:12: sha256:1", "and 1 package that these need",
     ]  # fmt: skip
-    later = Updated([Change("prod linux/arm64 pip deps mdurl", "1", "2")], (), written=True, first=False)
+    later = Updated([InputChange("prod linux/arm64 pip deps mdurl", "1", "2")], (), written=True, first=False)
     assert list(_changes(later, dry_run=False)) == ["prod linux/arm64 pip deps mdurl: 1 → 2"]

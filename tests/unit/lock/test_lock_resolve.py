@@ -102,10 +102,10 @@ def test_an_image_that_only_another_registry_has_is_locked_as_it_is_here(
 ) -> None:
     (tmp_path / "envgen.yaml").write_text(PROJECT.replace("h:5000/base:1", image), encoding="utf-8")
     profile = load_project(file=tmp_path / "envgen.yaml", local=False).project.profiles["prod"]
-    here = Image("sha256:" + "2" * 64, {}, "2026-01-01T00:00:00Z", 1, "amd64", (image,), {}, repo_digests=digests)
+    deployment = Image("sha256:" + "2" * 64, {}, "2026-01-01T00:00:00Z", 1, "amd64", (image,), {}, repo_digests=digests)
     asked: list[str] = []
     monkeypatch.setattr("envgen.lock.resolve.resolve_image", lambda ref, _say: asked.append(str(ref)))
-    engine: Any = SimpleNamespace(image=lambda _name: here)
+    engine: Any = SimpleNamespace(image=lambda _name: deployment)
     git: Any = Servers()
     found = _ask_image(profile, Tools(lambda: engine, git, print), engine)
     assert (found is not None, asked) == (local, [] if local else [image])

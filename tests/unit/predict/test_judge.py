@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from envgen.inside.run import Failure
+from envgen.inside.run import NoAnswer
 from envgen.predict.judge import Verdict, judge
 from envgen.profile.model import Ready, Service
 
@@ -89,7 +89,7 @@ def test_two_workers_get_two_gpus() -> None:
     assert any(one.startswith("assumes 2 GPUs") for one in found.caveats)
 
 
-@pytest.mark.parametrize("failure", [Failure("no answer in time", "exit code 1"), Failure("ImportError", "x")])
-def test_no_answer_is_not_a_verdict(failure: Failure) -> None:
+@pytest.mark.parametrize("failure", [NoAnswer("no answer in time", "exit code 1"), NoAnswer("ImportError", "x")])
+def test_no_answer_is_not_a_verdict(failure: NoAnswer) -> None:
     found = judge(failure, service({"moe": "x"}))
     assert found.verdict is Verdict.UNKNOWN and str(failure) in found.unasked[0]

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from envgen.inside.predict.release import NotAskable, Refused, error_for
+from envgen.inside.predict.release import NotAskable, ReleaseRefused, error_for
 
 
 def on_purpose() -> None:
@@ -86,7 +86,7 @@ def answered(function: Callable[[], None]) -> Exception:
 
 @pytest.mark.parametrize("function", [on_purpose, not_yet, from_a_lookup])
 def test_an_error_raised_on_purpose_is_a_refusal(function: Callable[[], None]) -> None:
-    assert isinstance(answered(function), Refused)
+    assert isinstance(answered(function), ReleaseRefused)
 
 
 @pytest.mark.parametrize(
@@ -109,6 +109,6 @@ def test_all_else_is_unknown_with_what_would_make_it_known(function: Callable[[]
 
 
 def test_triton_that_is_off_without_a_driver_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(answered(triton_is_off), Refused)
+    assert isinstance(answered(triton_is_off), ReleaseRefused)
     monkeypatch.setitem(sys.modules, "vllm.triton_utils", SimpleNamespace(HAS_TRITON=False))
     assert isinstance(answered(triton_is_off), NotAskable)

@@ -13,7 +13,7 @@ from envgen.profile.load import load_project
 from envgen.profile.model import Profile
 from envgen.profile.values import Pin, WheelPin
 from envgen.render.locking import key_parts, with_version
-from envgen.render.plan import Plan
+from envgen.render.plan import ImagePlan
 
 TEXT = """\
 version: 1
@@ -98,9 +98,9 @@ def test_the_lock_decides_the_version(tmp_path: Path) -> None:
 
 def test_one_step_resolves_the_wheels_together(tmp_path: Path) -> None:
     """Without a lock, uv must see what vLLM asks for when it chooses FlashInfer."""
-    (step,) = Plan(load(tmp_path, profile="prod")).installs
+    (step,) = ImagePlan(load(tmp_path, profile="prod")).installs
     assert step.words[-3:] == ("--", "flashinfer-python", "vllm==0.33.0")
-    keeps, needs = Plan(load(tmp_path)).installs
+    keeps, needs = ImagePlan(load(tmp_path)).installs
     assert keeps.words == ("--keep", "/opt/envgen/wheels", "--", "flashinfer-python", "vllm==0.33.0")
     assert needs.words[-2:] == ("--needs-of", "/opt/envgen/wheels")
 

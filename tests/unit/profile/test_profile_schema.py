@@ -16,13 +16,13 @@ from envgen.__main__ import main
 from envgen.errors import ProjectError
 from envgen.profile import schema
 from envgen.profile.load import load_project
-from envgen.profile.tree import BOOL, FLOAT, INT, LIST, MAP, NULL, PROJECT, Node, Source, parse
+from envgen.profile.tree import BOOL, FLOAT, INT, LIST, MAP, NULL, PROJECT, ValueText, YamlNode, parse
 
 ROOT = Path(__file__).parents[3]
 VALIDATOR = jsonschema.Draft202012Validator(schema.project_schema())
 
 
-def data(node: Node) -> Any:
+def data(node: YamlNode) -> Any:
     """The tree as an editor's YAML 1.2 parser sees it."""
     if node.kind == MAP:
         return {name: data(child) for name, child in node.items.items()}
@@ -38,7 +38,7 @@ def data(node: Node) -> Any:
 
 
 def accepts(text: str) -> bool:
-    tree, problems = parse(Source("envgen.yaml", PROJECT, text))
+    tree, problems = parse(ValueText("envgen.yaml", PROJECT, text))
     assert tree is not None
     assert not problems
     return bool(VALIDATOR.is_valid(data(tree)))

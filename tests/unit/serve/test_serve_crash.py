@@ -11,14 +11,14 @@ import pytest
 
 from envgen.engine import process
 from envgen.engine.client import Engine
-from envgen.engine.values import Container, EngineInfo, ExecResult, Mount
+from envgen.engine.values import Container, ContainerMount, EngineInfo, ExecResult
 from envgen.errors import EngineError
 from envgen.serve import crash
 
 INFO = EngineInfo("28.0", "1.51", "arm64", (), (), "/d", 1, 1, "tcp://elsewhere:2376")
 ENDED = Container(
     "c1", "demo-prod-serve-1", "serve", "exited", "", 137, "sha256:1", {"com.docker.compose.project": "demo-prod"}, {},
-    (Mount("jit", "/root/.cache/flashinfer", "volume"), Mount("/data", "/models")), (),
+    (ContainerMount("jit", "/root/.cache/flashinfer", "volume"), ContainerMount("/data", "/models")), (),
     "2026-01-01T00:00:00Z", restarts=2, oom_killed=True,
 )  # fmt: skip
 
@@ -29,7 +29,7 @@ class Told:
     def __init__(self, container: Container | None, broken: bool = False) -> None:
         self.found = container
         self.broken = broken
-        self.mounts: tuple[Mount, ...] = ()
+        self.mounts: tuple[ContainerMount, ...] = ()
 
     def info(self) -> EngineInfo:
         return INFO
@@ -55,7 +55,9 @@ class Told:
     def exec(self, _: str, argv: list[str], *, timeout: float) -> ExecResult:
         raise EngineError(f"`{argv[0]}` did not end within {timeout:g} s")
 
-    def run_once(self, image: str, argv: list[str], *, mounts: list[Mount], env: dict[str, str], timeout: float) -> Any:
+    def run_once(
+        self, image: str, argv: list[str], *, mounts: list[ContainerMount], env: dict[str, str], timeout: float
+    ) -> Any:
         self.mounts = tuple(mounts)
         return ExecResult(0, b"==> flashinfer_jit.log <==\nbuilt\n", b"")
 
@@ -76,7 +78,9 @@ def test_a_container_that_has_ended(tmp_path: Path) -> None:
     assert "killed because memory ran out" in members["compose.txt"]
     assert "no process of it is left" in members["processes.txt"]
     assert members["flashinfer.log"].endswith("built\n")
-    assert engine.mounts == (Mount("jit", "/root/.cache/flashinfer", "volume", True),)  # read-only, and no other
+    assert engine.mounts == (
+        ContainerMount("jit", "/root/.cache/flashinfer", "volume", True),
+    )  # read-only, and no other
     assert members["rendered/prod.yaml"] == "services: {}\n"
     for name in ("kernel.log", "gpu.txt"):
         assert "another machine" in members[name]

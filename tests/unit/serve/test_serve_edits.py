@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from envgen.engine.values import Change
+from envgen.engine.values import ChangedPath
 from envgen.errors import EngineError
 from envgen.inside import edits as inside
 from envgen.inside import run
@@ -37,11 +37,11 @@ SITE = "/usr/local/lib/python3.12/dist-packages"
 )
 def test_code_and_metadata_count(path: str, file: str) -> None:
     for kind in ("changed", "removed", "added"):
-        assert edits_of([Change(path, kind)]).files == ((file,) if file else ())
+        assert edits_of([ChangedPath(path, kind)]).files == ((file,) if file else ())
 
 
 def test_some_files_are_named() -> None:
-    edits = edits_of(Change(f"{SITE}/a/{number}.py", "changed") for number in range(5))
+    edits = edits_of(ChangedPath(f"{SITE}/a/{number}.py", "changed") for number in range(5))
     assert str(edits) == "a/0.py, a/1.py, a/2.py and 2 more"
     assert edits.were_changed == "5 files of installed packages were changed in the container"
 

@@ -32,8 +32,8 @@ def on(engine: Told | None, wanted: GpuMode) -> Deployment:
 
 
 def decide(wanted: GpuMode, **facts: Any) -> tuple[GpuMode, str]:
-    here = on(Told(**facts), wanted)
-    return here.gpu, str(here.lacks_gpu or "")
+    deployment = on(Told(**facts), wanted)
+    return deployment.gpu, str(deployment.lacks_gpu or "")
 
 
 @pytest.mark.parametrize(
@@ -65,5 +65,5 @@ def test_engines_that_do_not_list_their_cdi_devices_are_trusted() -> None:
 
 
 def test_none_asks_nobody() -> None:
-    here = on(None, GpuMode.NONE)
-    assert (here.gpu, here.lacks_gpu) == (GpuMode.NONE, None)
+    deployment = on(None, GpuMode.NONE)
+    assert (deployment.gpu, deployment.lacks_gpu) == (GpuMode.NONE, None)

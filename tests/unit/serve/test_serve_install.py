@@ -45,8 +45,8 @@ def test_why(text: str, reason: str, hint: str) -> None:
             on_line(line)
         return SimpleNamespace(code=1)
 
-    here = Deployment(profile(name="dev"), Path()).knowing(compose=SimpleNamespace(stream=stream))
-    launcher = Launcher(here, "web", lambda _line: None)
+    deployment = Deployment(profile(name="dev"), Path()).knowing(compose=SimpleNamespace(stream=stream))
+    launcher = Launcher(deployment, "web", lambda _line: None)
     with pytest.raises(ServiceError) as raised:
         launcher._install("run")
     (problem,) = raised.value.problems
@@ -98,18 +98,18 @@ def launcher(monkeypatch: pytest.MonkeyPatch) -> Launcher:
     services = {"web": SimpleNamespace(interactive=True, host_ports=(), ready=None)}
     values = {"compose_name": "unit-dev", "services": services, "chosen": "--profile dev", "chosen_variant": "",
               "mounted_sources": {}}  # fmt: skip
-    here = Deployment(cast(Profile, SimpleNamespace(**values)), Path()).knowing(
+    deployment = Deployment(cast(Profile, SimpleNamespace(**values)), Path()).knowing(
         engine=Engine(), lock=None, compose=SimpleNamespace(endpoint=SimpleNamespace(host="unix:///x"), files=())
     )
     monkeypatch.setattr("envgen.serve.launch.preflight.is_development", lambda _profile: True)
     monkeypatch.setattr(Launcher, "_alone", lambda _self: nullcontext())
-    return Launcher(here, "web", lambda _line: None)
+    return Launcher(deployment, "web", lambda _line: None)
 
 
 @pytest.mark.parametrize("created", [False, True])
 def test_ctrl_c_removes_what_was_begun(launcher: Launcher, created: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that was made keeps starting: only the waiting for it ends."""
-    engine: Any = launcher.here.engine
+    engine: Any = launcher.deployment.engine
 
     def create(_self: Launcher) -> Any:
         engine.there.append("mine")
@@ -144,7 +144,7 @@ def test_a_failed_start_removes_the_container_that_it_created(
     launcher: Launcher, failure: Exception, then: tuple[str, ...], left: list[str]
 ) -> None:
     """And none that has taken its place: another `envgen up` made it, or the owner's own `docker compose`."""
-    engine: Any = launcher.here.engine
+    engine: Any = launcher.deployment.engine
     engine.there = list(then)
     launcher.keep = lambda _failure, _cause: ""
 
@@ -161,7 +161,7 @@ def test_a_failed_start_removes_the_container_that_it_created(
 
 
 def test_a_container_that_ran_before_stays(launcher: Launcher) -> None:
-    engine: Any = launcher.here.engine
+    engine: Any = launcher.deployment.engine
     engine.there = ["older"]
 
     def awaited() -> Any:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from envgen.engine.client import Engine
 from envgen.profile.model import Phases
 from envgen.profile.values import Duration
-from envgen.serve.wait import LINES, Evidence, LogReader, Phase, Progress
+from envgen.serve.wait import LINES, Evidence, LogReader, Phase, StartProgress
 from envgen.text import instant
 
 # Lines of vLLM 0.30.0 on a CPU, and (behind them) of 0.14.0 as its source spells them.
@@ -44,7 +44,7 @@ class Clock:
 
 def test_the_phases_of_a_real_log() -> None:
     clock = Clock()
-    progress = Progress(Phases(), clock)
+    progress = StartProgress(Phases(), clock)
     for line, phase, detail in LOG:
         clock.now += 2
         progress.feed(line)
@@ -59,7 +59,7 @@ def test_the_phases_of_a_real_log() -> None:
 
 def test_arguments_that_are_refused_are_no_compilation() -> None:
     """The usage of a real vLLM names flags such as --enable-flashinfer-autotune."""
-    progress = Progress(Phases())
+    progress = StartProgress(Phases())
     log = Path(__file__).parents[1] / "explain/logs/failures/unknown-flag.log"
     lines = log.read_text(encoding="utf-8").splitlines()
     assert any("autotun" in line for line in lines)
@@ -75,7 +75,7 @@ def test_arguments_that_are_refused_are_no_compilation() -> None:
 
 def test_each_phase_has_its_own_limit() -> None:
     clock = Clock()
-    progress = Progress(Phases(weights=Duration(10), answer=Duration(3)), clock)
+    progress = StartProgress(Phases(weights=Duration(10), answer=Duration(3)), clock)
     clock.now = 100
     assert progress.overdue() == ""  # the start has no limit here
     progress.feed(LOG[1][0])
@@ -93,7 +93,7 @@ def test_each_phase_has_its_own_limit() -> None:
 
 @given(st.lists(st.text()))
 def test_no_line_makes_it_fail(lines: list[str]) -> None:
-    progress = Progress(Phases())
+    progress = StartProgress(Phases())
     for line in lines:
         progress.feed(line)
     assert progress.words()
@@ -174,7 +174,7 @@ def test_evidence() -> None:
 
 def test_the_progress_is_what_happens_now_with_its_own_seconds() -> None:
     clock = iter(range(0, 1000, 10))
-    progress = Progress(Phases(), lambda: float(next(clock)))
+    progress = StartProgress(Phases(), lambda: float(next(clock)))
     progress.feed("(EngineCore pid=1) INFO [x.py:1] Model loading took 61.43 GiB memory")
     progress.feed("(EngineCore pid=1) INFO [monitor.py:91] [backbone] Initial profiling/warmup run took 0.17 s")
     assert progress.words() == "compiling, capturing CUDA graphs; compiles Triton kernels"

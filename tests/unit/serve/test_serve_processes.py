@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgen.serve.crash import Process, parse, tree
+from envgen.serve.crash import ProcessState, parse, tree
 
 STAT = "{pid} ({name}) {state} {parent} {group} 6 0 -1 4194560 1 0 0 0 3 4 0 0 20 0 9 0 900 1000000 256 18446744073709"
 
@@ -35,7 +35,11 @@ def test_a_tree_with_a_zombie() -> None:
 
 
 def test_a_cycle_or_an_own_parent_ends() -> None:
-    found = [Process(5, 5, 5, "S", 0, "a", "a"), Process(7, 8, 7, "S", 0, "b", "b"), Process(8, 7, 8, "S", 0, "c", "")]
+    found = [
+        ProcessState(5, 5, 5, "S", 0, "a", "a"),
+        ProcessState(7, 8, 7, "S", 0, "b", "b"),
+        ProcessState(8, 7, 8, "S", 0, "c", ""),
+    ]
     assert tree(found).endswith("3 processes, 0 of them zombies\n")
 
 

@@ -15,7 +15,7 @@ from tests_render_make import profile
 
 from envgen.deployment import Deployment
 from envgen.engine.client import Engine
-from envgen.engine.values import Container, Mount
+from envgen.engine.values import Container, ContainerMount
 from envgen.profile.model import Service
 from envgen.serve.differences import differences, recreate_refused
 from envgen.serve.wait import NotReady, Waiter
@@ -26,7 +26,7 @@ RUNS = Container(
 )  # fmt: skip
 
 
-def here(described: Mapping[str, Any], runs: Sequence[str] = ()) -> Deployment:
+def deployment(described: Mapping[str, Any], runs: Sequence[str] = ()) -> Deployment:
     """Where Compose would replace the container, and describes the service so; the one that is there ``runs`` this."""
 
     def compose(*words: str) -> Any:
@@ -56,13 +56,17 @@ def test_the_command_has_the_variant_and_the_values_that_were_given() -> None:
 
 
 def test_what_is_mounted_in_a_checkout_that_moved_is_not_listed_too() -> None:
-    old = (Mount("/src/lib", "/code/lib"), Mount("/src/lib/.git", "/code/lib/.git"), Mount("/src/x", "/code/library"))
+    old = (
+        ContainerMount("/src/lib", "/code/lib"),
+        ContainerMount("/src/lib/.git", "/code/lib/.git"),
+        ContainerMount("/src/x", "/code/library"),
+    )
     wanted = [
         {"target": "/code/lib", "source": "/wt/lib"},
         {"target": "/code/lib/.git", "source": "/wt/lib/.git"},
         {"target": "/code/library", "source": "/wt/x"},
     ]
-    found = differences(here({"volumes": wanted}), "web", replace(RUNS, mounts=old))
+    found = differences(deployment({"volumes": wanted}), "web", replace(RUNS, mounts=old))
     assert [line.partition(" is ")[0] for line in found] == ["mount: /code/lib", "mount: /code/library"]
 
 
@@ -94,4 +98,4 @@ def test_a_dollar_sign_is_no_difference() -> None:
     """Compose prints each one twice: that is how its file has it."""
     command = ["sh", "-c", "echo $LEVEL $$"]
     printed = {"command": ["sh", "-c", "echo $$LEVEL $$$$"], "environment": {"A": "$$"}}
-    assert differences(here(printed, runs=command), "web", RUNS) == ("environment: A=$ is new",)
+    assert differences(deployment(printed, runs=command), "web", RUNS) == ("environment: A=$ is new",)

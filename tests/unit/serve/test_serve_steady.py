@@ -13,7 +13,7 @@ import pytest
 from envgen.engine.values import Container
 from envgen.profile.model import Health, Ready, Service
 from envgen.profile.values import PortMapping
-from envgen.serve.readiness import Answer
+from envgen.serve.readiness import Readiness
 from envgen.serve.wait import NotReady, Waiter
 
 RUNS = Container(
@@ -28,9 +28,9 @@ class Answering(Waiter):
 
     after = RUNS
 
-    def _ask(self) -> Future[Answer]:
-        done = Future[Answer]()
-        done.set_result(Answer(True, text="Paris"))
+    def _ask(self) -> Future[Readiness]:
+        done = Future[Readiness]()
+        done.set_result(Readiness(True, text="Paris"))
         return done
 
     def _with_evidence(self, *args: Any) -> Any:
@@ -73,7 +73,7 @@ def test_a_server_that_ends_after_its_answer_is_not_ready(after: Container, why:
 )
 def test_nothing_to_ask(service: Service, url: str, why: str) -> None:
     awaited = waiter(Waiter, service, url).wait("1", time.monotonic() + 60)
-    assert awaited.answer == Answer(True, unasked=why) and "answer" not in awaited.phases
+    assert awaited.answer == Readiness(True, unasked=why) and "answer" not in awaited.phases
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from envgen.deployment import Deployment
 from envgen.engine.compose import Compose
-from envgen.engine.values import ExecResult, Mount
+from envgen.engine.values import ContainerMount, ExecResult
 from envgen.errors import EnvgenError
 from envgen.profile.load import load_project
 from envgen.profile.model import Profile
@@ -115,7 +115,7 @@ def test_up_uses_it(tmp_path: Path, profile: Profile, monkeypatch: pytest.Monkey
 def test_what_would_not_start_again_is_not_ended(tmp_path: Path, profile: Profile) -> None:
     """Only what the container mounts from where the profile has it: an edited file keeps nobody from a restart."""
     root, checkout, models = tmp_path / "p", tmp_path / "src/lib", tmp_path / "p/models"
-    mounts = (Mount(str(checkout), "/code/lib"), Mount(str(models), "/models"))
+    mounts = (ContainerMount(str(checkout), "/code/lib"), ContainerMount(str(models), "/models"))
     web: Any = SimpleNamespace(service="web", mounts=mounts)
     with pytest.raises(preflight.PreflightError) as raised:
         preflight.check_again(on(profile, root), web)
@@ -138,7 +138,7 @@ def test_a_missing_checkout_of_a_release_is_offered_as_the_clone_that_fits(
     shipped = Path(__file__).parents[3] / "envgen.yaml"
     profile = load_project(file=shipped, environ={}, local=False).project.profiles["dev"]
     monkeypatch.chdir(tmp_path / "p")
-    mounts = (Mount(str(tmp_path / "flashinfer"), "/f"), Mount(str(tmp_path / "vllm"), "/v"))
+    mounts = (ContainerMount(str(tmp_path / "flashinfer"), "/f"), ContainerMount(str(tmp_path / "vllm"), "/v"))
     with pytest.raises(preflight.PreflightError) as raised:
         preflight.check_again(on(profile, tmp_path / "p"), SimpleNamespace(service="dev", mounts=mounts))  # type: ignore[arg-type]
     hints = [problem.hint.partition(", or write")[0] for problem in raised.value.problems if problem.hint]
