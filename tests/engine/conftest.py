@@ -12,6 +12,7 @@ from cpu_server import cpu_server as cpu_server
 from cpu_server import quickstart as quickstart
 from doctor_lab import checkout as checkout
 from doctor_lab import image as image
+from installed_wheel import installed as installed
 from jit_lab import cache_command as cache_command
 from jit_lab import jit_image as jit_image
 from jit_lab import jit_lab as jit_lab

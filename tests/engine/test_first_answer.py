@@ -1,36 +1,38 @@
-"""From nothing to an answer by `init` and `up`, with a real vLLM; the hub is a stand-in."""
+"""From an empty environment to an answer: the wheel, `init` and `up --yes`, with a real vLLM; the hub is a stand-in."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from cpu_server import CpuServer
 from hub_server import Hub, serve
-from projects import Project, docker
+from installed_wheel import run
+from projects import docker, forget
 from small_model import project_file
 
 pytestmark = pytest.mark.engine
 NAME = "envgentestfirst"
 
 
-def test_init_and_up_end_with_a_completion_and_a_chat(
-    make_project: Callable[..., Project], cpu_server: CpuServer
-) -> None:
-    project = make_project(NAME, "")
-    (project.root / "envgen.yaml").unlink()
-    project.envgen("init", ".", "--name", NAME)
-    (project.root / "envgen.yaml").write_text(project_file(NAME, 8131))
+def test_init_and_up_end_with_a_completion_and_a_chat(installed: Path, cpu_server: CpuServer, tmp_path: Path) -> None:
+    forget(NAME)
+    run(installed, "init", NAME, cwd=tmp_path)
+    project = tmp_path / NAME
+    # What `init` writes takes a GPU and 65 GB of weights: the small profile instead.
+    (project / "envgen.yaml").write_text(project_file(NAME, 8131))
     tiny = cpu_server.project.root / "models/tiny"
-    with serve(Hub({path.name: path.read_bytes() for path in tiny.iterdir()})) as hub:
-        gateway = docker("network", "inspect", "bridge", "-f", "{{(index .IPAM.Config 0).Gateway}}")
-        up = project.envgen("up", "serve", "--yes", env={"HF_ENDPOINT": f"http://{gateway}:{hub.port}"})
     try:
+        with serve(Hub({path.name: path.read_bytes() for path in tiny.iterdir()})) as hub:
+            gateway = docker("network", "inspect", "bridge", "-f", "{{(index .IPAM.Config 0).Gateway}}")
+            up = run(installed, "up", "--yes", cwd=project, HF_ENDPOINT=f"http://{gateway}:{hub.port}")
         for part in ("serve is ready", "completed 'The capital of France is' with", "chat: "):
-            assert part in up.out
-        assert (project.root / "envgen.lock").is_file()
+            assert part in up.stdout
+        assert (project / "envgen.lock").is_file()
         # Nothing is left to make, and without a hub nothing is asked of one.
-        again = project.envgen("up", "serve", env={"HF_ENDPOINT": "http://127.0.0.1:9"})
-        assert "was running already and is ready" in again.out and "missing" not in again.err
+        again = run(installed, "up", "serve", cwd=project, HF_ENDPOINT="http://127.0.0.1:9")
+        assert "was running already and is ready" in again.stdout and "missing" not in again.stderr
     finally:
-        project.envgen("down")
+        run(installed, "down", "--volumes", cwd=project)
+        docker("image", "rm", "-f", f"{NAME}:prod", check=False)
+        forget(NAME)

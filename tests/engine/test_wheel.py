@@ -2,41 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from installed_wheel import CHECKOUT, run
 from projects import BASE, docker
 
 from envgen.engine.client import Engine
 
-CHECKOUT = Path(__file__).parents[2]
 CUDA = "nvcr.io/nvidia/cuda:13.0.2-devel-ubuntu24.04"
-
-
-def run(*argv: str | Path, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run it; what it wrote is shown when it fails."""
-    done = subprocess.run(
-        [str(word) for word in argv], cwd=cwd, env={**os.environ, **env}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, f"{argv}: {done.returncode}\n{done.stdout}\n{done.stderr}"
-    return done
-
-
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program `envgen` of an environment that holds the wheel and what it asks for, and nothing else."""
-    work = tmp_path_factory.mktemp("wheel")
-    # As a release is made: the source distribution first, and the wheel from that.
-    uv = (sys.executable, "-m", "uv", "build", "-q", "--python", sys.executable, "--out-dir", work / "dist")
-    run(*uv, CHECKOUT, cwd=work, UV_NATIVE_TLS="true", UV_SYSTEM_CERTS="true")
-    run(sys.executable, "-m", "venv", work / "venv", cwd=work)
-    (wheel,) = (work / "dist").glob("envgen-*.whl")
-    run(work / "venv" / "bin" / "python", "-m", "pip", "install", "-q", wheel, cwd=work)
-    return work / "venv" / "bin" / "envgen"
 
 
 def test_init_render_and_build(engine: Engine, installed: Path, tmp_path: Path) -> None:
