@@ -1,6 +1,6 @@
 # Written by `envgen render` from profile prod. Edits here are lost: change the project file.
 # NOT LOCKED: a build installs the versions of its day. To pin them: `envgen lock`, then `envgen render`.
-# SHA-256 of the lines below: e61ef968e616.
+# SHA-256 of the lines below: 585b02c3ae20.
 # vLLM and FlashInfer from released wheels, on NVIDIA's CUDA image
 # Without envgen:  docker buildx build -f Dockerfile -t mxfp4:prod .
 #   --build-context wheelhouse=FOLDER      wheels of your own
@@ -68,6 +68,6 @@ LABEL dev.envgen.project="mxfp4" \
     dev.envgen.profile="prod" \
     dev.envgen.lock="" \
     org.opencontainers.image.base.name="nvcr.io/nvidia/cuda:13.0.2-devel-ubuntu24.04" \
-    dev.envgen.render="fc89aed5f516e1ca36ceeda83be53f184aa7674c1c55d8238171451dee7e760f"
+    dev.envgen.render="ac00231723bd89e2715d75a0abe8685d5155b352cf5181c86e08983ded59d03c"
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

@@ -223,7 +223,7 @@ class Deployment:
         return {name: ContainerMount(*place) for name, place in zip(self.profile.caches, places, strict=True)}
 
     def mounts(self, service: str) -> list[ContainerMount]:
-        """What Compose would mount, without volumes that do not exist: a throw-away container must not create them."""
+        """What Compose would mount, without volumes that do not exist: a temporary container must not create them."""
         profile, machine = self.profile, names.compose_environment(self.profile, self.root)
         found = []
         for name, source in profile.mounted_sources.items():
@@ -245,7 +245,7 @@ class Deployment:
     def throw_away(
         self, service: str, memory: int = run.MEMORY, *, gpu: bool = False
     ) -> tuple[run.Execute, list[ContainerMount]]:
-        """A throw-away container with the mounts and variables of the service. Returns its runner and the mounts.
+        """A temporary container with the mounts and variables of the service. Returns its runner and the mounts.
 
         Mounts that do not exist are left out. ``gpu``: with the service's GPUs, too.
         """

@@ -229,7 +229,7 @@ def xdg_dir(variable: str, default: str, environ: Mapping[str, str] | None = Non
     try:
         return Path(environ.get("HOME") or "~").expanduser() / default
     except RuntimeError:
-        raise UsageError("there is no home folder", hint=f"set HOME or {variable}") from None
+        raise UsageError("no home folder is known", hint=f"set HOME or {variable}") from None
 
 
 def cache_dir(environ: Mapping[str, str] | None = None) -> Path:

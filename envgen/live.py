@@ -108,7 +108,7 @@ def now_doing(name: str, text: str) -> None:
 
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
-    """Inside, there is no live line, as for a question."""
+    """Inside, the live line is hidden, as for a question."""
     with _line.lock:
         _line.paused += 1
         _line.clear()

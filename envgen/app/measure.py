@@ -82,9 +82,9 @@ class Server:
         return facts.collect(self.engine, self.container, self.profile, self.root, self.service)
 
     def place(self, target_root: str, tokenizer: str | None, image: str | None, throwaway: bool) -> ToolHost:
-        """Where a tool runs: in the server's container, or in a throw-away one of its image or ``image``.
+        """Where a tool runs: in the server's container, or in a temporary one of its image or ``image``.
 
-        A throw-away container shares the server's network and mounts or, if the server's container is unknown, the
+        A temporary container shares the server's network and mounts or, if the server's container is unknown, the
         network of the engine's machine.
         """
         folder, container = tokenizer or target_root, self.container

@@ -59,7 +59,7 @@ def write_variables(deployment: Deployment, cluster: Cluster) -> list[str]:
     for name in cluster.nodes:
         lines = ["# Written by `envgen nodes check`: facts about one machine, for docker compose --env-file."]
         for key, value in sorted(rank_environment(deployment.profile, root, cluster, name).items()):
-            # In single quotes Compose takes everything literally, but there is no way to write a single quote.
+            # In single quotes Compose takes everything literally, but a single quote can't be written.
             lines.append(f"# {key} has a quote in it: set it in your shell" if "'" in value else f"{key}='{value}'")
         path = f"{FOLDER}/{name}.env"
         files.write(root / path, "\n".join(lines).encode() + b"\n", within=root.resolve())

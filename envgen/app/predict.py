@@ -104,11 +104,11 @@ def choose_service(profile: Profile, wanted: str | None) -> str:
     """The service to ask about: ``wanted``, or the only one that starts vLLM. UsageError otherwise."""
     found = servers(profile)
     hint = f"envgen predict {found[0]} {profile.chosen_variant}" if found else "another profile? add --profile NAME"
-    return the_service(profile, wanted, found, "starts no `vllm serve`: there is no vLLM to ask", hint)
+    return the_service(profile, wanted, found, "starts no `vllm serve`, so vLLM can't be asked", hint)
 
 
 def release_in_engine(deployment: Deployment, service: str, *, fresh: bool = False) -> AskedRelease:
-    """The running container of the service, else a throw-away container of the image. ``fresh``: always the latter."""
+    """The running container of the service, else a temporary container of the image. ``fresh``: always the latter."""
     profile, python = deployment.profile, collect.program(deployment.profile)
     for one in () if fresh else deployment.containers(all=False):
         if one.state == "running" and one.service == service:
@@ -116,7 +116,7 @@ def release_in_engine(deployment: Deployment, service: str, *, fresh: bool = Fal
             return AskedRelease(execute, python, f"container {one.name}", profile.gpu is not GpuMode.NONE)
     if deployment.image is None:
         raise NotFoundError(
-            f"the image {profile.image_name} is not built: there is no vLLM to ask",
+            f"the image {profile.image_name} is not built, so vLLM can't be asked",
             hint=f"envgen build {profile.chosen}",
         )
     without, _ = deployment.throw_away(service)

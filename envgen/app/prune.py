@@ -135,7 +135,7 @@ def _caches(
         cache = JitCache(_at(engine, project, profile))
         if locking.CACHE not in profile.caches or profile.name in foreign:
             continue
-        with contextlib.suppress(EngineError):  # without an image there is no agent
+        with contextlib.suppress(EngineError):  # without an image, no agent can run
             if left := space.leftovers(cache):
                 yield Item("stage", *left[:2], "of an interrupted clear", left[2])
         volumes = engine.volumes(project=profile.compose_name)

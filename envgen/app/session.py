@@ -64,7 +64,7 @@ class Session:
         return replace(profile, options=self._options)
 
     def warnings(self, *, local: bool = True, whole: bool = False) -> tuple[Problem, ...]:
-        """What of the chosen profile (``whole``: of all profiles) reaches nobody."""
+        """Settings of the chosen profile (``whole``: of all profiles) without effect."""
         loaded = self.loaded(local=local)
         names = list(loaded.trees) if whole else [self.profile(local=local).name]
         return unused.warnings(loaded, names, os.environ if local else unused.NONE)

@@ -29,7 +29,7 @@ PROGRAM = run.Program("hub")
 FETCHER = run.Program("hub", watch=True)  # ends with envgen: a download may run in the background
 HUB = "huggingface-hub"  # the package that downloads
 CACHE = "huggingface"
-HOME = "/run/envgen/huggingface"  # where the cache is mounted in a throw-away container
+HOME = "/run/envgen/huggingface"  # where the cache is mounted in a temporary container
 LOOK = 60.0  # seconds to read the headers of all shards
 FETCH = 24 * 3600.0
 FETCH_MEMORY = 8 << 30  # bytes, including the page cache

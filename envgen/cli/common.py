@@ -97,7 +97,7 @@ def reporting(function: F) -> F:
 
 
 def warn_of_unused(session: Session, *, local: bool = True, whole: bool = False) -> None:
-    """Print a warning for each setting that reaches nobody (``Session.warnings``), to stderr."""
+    """Print a warning for each setting without effect (``Session.warnings``), to stderr."""
     for problem in session.warnings(local=local, whole=whole):
         progress(f"warning: {replace(problem, place=problem.place and replace(problem.place, text=''))}")
 

@@ -296,7 +296,7 @@ def gather(subject: Subject) -> tuple[Context, list[Finding]]:
     is_alone = probing is None and subject.throw_away and facts["image"] is not None
     if probing is not None and container is not None:
         (probe, trouble), asked = _awaited(probing, engine, container.id)
-    elif is_alone:  # not in a thread: a throw-away container needs signal handlers
+    elif is_alone:  # not in a thread: a temporary container needs signal handlers
         inside, mounted = deployment.throw_away(service)
         label, targets = facts["image"].labels.get(LABEL, ""), [mount.target for mount in mounted]
         probe, trouble = ask(inside, python, _request(subject, service, label, targets))

@@ -35,7 +35,7 @@ def questions(packages: set[str]) -> dict[str, int]:
 
 
 def examine(context: Context, subject: Subject) -> list[Finding]:
-    """Ask in the running container or, with `--run`, in a throw-away one. One finding for each answer."""
+    """Ask in the running container or, with `--run`, in a temporary one. One finding for each answer."""
     profile, container = context.profile, context.container
     if container is not None and container.state == "running":
         execute = run.in_container(subject.deployment.engine, container.id, workdir=str(profile.working_dir))

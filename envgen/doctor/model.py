@@ -121,7 +121,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Trouble:
-    """Why there is no probe: a sentence, and what was seen."""
+    """Why the probe is missing: a sentence, and what was seen."""
 
     title: str
     seen: str

@@ -140,7 +140,7 @@ def _network(node: NodeFacts) -> Finding:
     machine, there = node.machine, node.facts["interfaces"]
     card = there.get(machine.interface)
     if card is None:
-        return node.fail(f"there is no network interface {machine.interface}", f"there are: {', '.join(there)}")
+        return node.fail(f"network interface {machine.interface} does not exist", f"there are: {', '.join(there)}")
     if card["address"] != machine.address:
         other = next((name for name, found in there.items() if found["address"] == machine.address), "no interface")
         hint = f"{other} has it: set the address, or write the right one into `nodes`"
@@ -163,7 +163,7 @@ def _rdma(node: NodeFacts, profile: Profile, service: Service) -> Iterator[Findi
     for device in machine.rdma:
         port = facts["rdma"].get(device)
         if port is None:
-            yield node.fail(f"there is no RDMA device {device}", f"there are: {', '.join(facts['rdma']) or 'none'}")
+            yield node.fail(f"RDMA device {device} does not exist", f"there are: {', '.join(facts['rdma']) or 'none'}")
         elif "ACTIVE" not in port["state"]:
             yield node.fail(f"{device} is {port['state'] or 'in no state'}", "check the cable")
         elif not port["gids"]:
@@ -225,7 +225,7 @@ def _room(node: NodeFacts, profile: Profile, service: Service, cluster: Cluster)
         line = f"args: {{tensor-parallel-size: {len(cluster.nodes)}}}"
         yield node.fail(message, "a GPU for each rank", line, is_line=True)
     for mount in node.absent:
-        message = f"there is no {mount.source}, which is mounted at {mount.target}"
+        message = f"{mount.source}, which is mounted at {mount.target}, does not exist"
         sources = {str(it.mount) for it in profile.mounted_sources.values()}
         fix = "envgen nodes push --sources" if node.rank and mount.target in sources else ""
         yield node.fail(message, "the folder that the profile mounts", fix)

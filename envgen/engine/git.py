@@ -156,7 +156,7 @@ class WorkTree(GitRepository):
         try:
             self.folder = folder.resolve(strict=True)
         except (OSError, RuntimeError):
-            raise UsageError(f"there is no folder {folder}") from None
+            raise UsageError(f"folder {folder} does not exist") from None
         entry = self.folder / ".git"
         try:
             self.git_dir = _git_dir(entry)

@@ -219,10 +219,10 @@ def unreachable(endpoint: Endpoint, error: BaseException) -> EngineError:
     if endpoint.local and isinstance(cause, OSError) and cause.errno in (errno.ENOENT, errno.ENOTDIR):
         if endpoint.chosen_by == "the default" and not shutil.which("docker"):
             return EngineError(
-                "Docker is not installed: there is no program `docker` and no socket /var/run/docker.sock",
+                "Docker is not installed: neither the program `docker` nor the socket /var/run/docker.sock exists",
                 hint="https://docs.docker.com/engine/install/; in a checkout of envgen: scripts/engine up",
             )
-        message = f"the Docker Engine is not running: there is no socket at {where}"
+        message = f"the Docker Engine is not running: no socket at {where}"
         return EngineError(message, hint=_HINT, command=_START)
     hint = "`docker version` tries the same; check that it runs, and that it is a Docker Engine"
     return EngineError(f"cannot reach the Docker Engine at {where}: {reason_of(cause)}", hint=hint)

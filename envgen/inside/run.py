@@ -51,7 +51,7 @@ class Program:
 
     def __post_init__(self) -> None:
         if not (FOLDER / f"{self.entry}.py").is_file():
-            raise ValueError(f"there is no program {self.entry!r} in {FOLDER}")
+            raise ValueError(f"no program {self.entry!r} in {FOLDER}")
 
     def files(self) -> dict[str, str]:
         """Module name -> source."""

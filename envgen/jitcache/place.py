@@ -1,4 +1,4 @@
-"""Where the cache's agent runs (a running service of the profile, else a throw-away container), and queries."""
+"""Where the cache's agent runs (a running service of the profile, else a temporary container), and queries."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ def _exists(deployment: Deployment, mount: ContainerMount) -> bool:
 
 
 def throw_away(deployment: Deployment, root: str, *mounts: ContainerMount) -> AgentHost:
-    """A throw-away container of the profile's image or its base. EngineError if the engine has neither."""
+    """A temporary container of the profile's image or its base. EngineError if the engine has neither."""
     profile = deployment.profile
     for name in (profile.image_name, str(profile.base.image)):
         if deployment.engine.image(name) is not None:
             sources = frozenset(mount.source for mount in mounts)
-            return AgentHost(root, f"a throw-away container of {name}", image=name, mounts=mounts, sources=sources)
+            return AgentHost(root, f"a temporary container of {name}", image=name, mounts=mounts, sources=sources)
     raise EngineError(
         f"no service of profile {profile.name} runs, and the engine has neither its image {profile.image_name} "
         "nor its base",
@@ -198,7 +198,7 @@ def changed_files(profile: Profile, root: Path, revision: str) -> tuple[str, ...
         )
     folder = Path(os.path.normpath(root / Path(source.origin.checkout.path).expanduser()))
     if not folder.is_dir():
-        raise UsageError(f"there is no checkout {folder}", hint=f"correct sources.{SOURCE}.origin.checkout")
+        raise UsageError(f"checkout {folder} does not exist", hint=f"correct sources.{SOURCE}.origin.checkout")
     tree = WorkTree(folder)
     if not tree.commit(revision):
         raise UsageError(f"{folder} has no revision {revision!r}", hint="name a branch, tag or commit of that checkout")

@@ -208,7 +208,7 @@ class JitCache:
             raise RefusedError(f"{other} created the volume {mount.source}", hint=f"clear it there; {hint}")
 
     def place(self) -> AgentHost | None:
-        """Where the agent runs; None: there is no cache yet."""
+        """Where the agent runs; None before the cache exists."""
         return find_place(self.deployment)
 
     def inventory(self, query: Query = NOTHING, *, thorough: bool = False) -> Inventory:

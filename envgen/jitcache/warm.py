@@ -1,4 +1,4 @@
-"""Compile modules ahead of their use, in a service or a throw-away container."""
+"""Compile modules ahead of their use, in a service or a temporary container."""
 
 from __future__ import annotations
 

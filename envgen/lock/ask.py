@@ -280,5 +280,5 @@ def checked(names: Sequence[str], profiles: Sequence[Profile], lock: Lock) -> tu
             known |= {pin.name for pins in python.sets.values() for pin in pins}
     for name in names:
         if name not in known and canonicalize_name(name) not in known:
-            raise UsageError(f"there is no input {name!r} to upgrade", hint=near(name, sorted(known)))
+            raise UsageError(f"unknown input {name!r}", hint=near(name, sorted(known)))
     return tuple(names)

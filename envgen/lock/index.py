@@ -285,7 +285,9 @@ def default_index() -> str:
         answer = process.run([python, "-c", code], check=False, timeout=30)
         if not answer.code:
             return answer.stdout.decode().strip()
-    raise EnvgenError("there is no pip to ask for the package index", hint="install python3-pip, or set PIP_INDEX_URL")
+    raise EnvgenError(
+        "pip, which knows the package index, is not installed", hint="install python3-pip, or set PIP_INDEX_URL"
+    )
 
 
 _REASONS: tuple[tuple[type[Exception], str], ...] = (

@@ -188,7 +188,7 @@ class Binding:
                 self.report(message, child.key_place(where), meaning(key.names))
             elif _begun_by_override(inner, child):
                 others = [other for other in node.items if other != name]
-                self.report(f"there is no {where} to change", child.key_place(where), near(name, others))
+                self.report("does not exist; overrides can't add it", child.key_place(where), near(name, others))
             elif child.kind != nodes.NULL or (texts and not self.overlay):
                 value = self.source_text(child, where) if texts else self.value(inner, child, where, nested)
                 if value is not _WRONG:
@@ -397,7 +397,7 @@ class BoundProfile:
             return None
         place = self.root / plain
         if not place.exists():
-            self.problem(path, f"there is no {plain!r} in the project", "create it, or correct the path")
+            self.problem(path, f"{plain!r} does not exist in the project", "create it, or correct the path")
         elif not place.resolve().is_relative_to(self.root.resolve()):
             self.problem(path, f"{plain!r} is a link that leaves the project folder", "copy it here")
         else:

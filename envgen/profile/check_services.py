@@ -123,7 +123,7 @@ def _log_patterns(deployment: BoundProfile, service: Service) -> None:
         deployment.problem("ready", "model without port", "add the container's HTTP port", at_key=True, whole=True)
     if ready.expect_text is not None and service.http_port is None and not deployment.is_broken("ready.port"):
         hint = "add ready.port, the port of the container that answers HTTP"
-        deployment.problem("ready.expect_text", "no prompt is completed: there is no ready.port", hint, at_key=True)
+        deployment.problem("ready.expect_text", "no prompt is completed without ready.port", hint, at_key=True)
     for key, patterns in (("expect", ready.expect), ("forbid", ready.forbid)):
         for name, pattern in patterns.items():
             try:
@@ -149,7 +149,7 @@ def _machines(report: BoundProfile) -> None:
         deployment.once(contexts, node.context, name, "context", "the context of {}", hint)
         for cache, path in node.caches.items():
             if cache not in report.profile.caches:
-                deployment.problem(("caches", cache), f"there is no cache {cache}", at_key=True)
+                deployment.problem(("caches", cache), f"cache {cache} does not exist", at_key=True)
             elif not path.is_machine_specific:
                 hint = "write the whole path on that machine, such as /raid/hf"
                 deployment.problem(("caches", cache), f"{path} is a path on this machine", hint)
@@ -164,7 +164,7 @@ def _cluster(deployment: BoundProfile, service: Service, cluster: Cluster) -> No
             deployment.problem(("cluster", "nodes", number), f"{name} is there twice", "name each machine once")
         elif machines and name not in machines:
             hint = f"`nodes` has {', '.join(machines)}"
-            deployment.problem(("cluster", "nodes", number), f"there is no machine {name}", hint)
+            deployment.problem(("cluster", "nodes", number), f"machine {name} does not exist", hint)
     if not service.is_vllm:
         hint = "write command: [vllm, serve, MODEL]"
         deployment.problem("command", "only `vllm serve` runs on several machines", hint)

@@ -121,7 +121,7 @@ def _variants(report: BoundProfile) -> None:
         known = [*report.names("env"), *deployment.names("env")]
         for number, child in node.items.items() if node is not None and node.kind == LIST else ():
             if child.text not in known:
-                message = f"there is no group {child.text!r} in env"
+                message = f"env has no group {child.text!r}"
                 deployment.problem(("env_groups", number), message, near(child.text, known))
 
 
@@ -289,7 +289,7 @@ def _env(report: BoundProfile) -> None:
     used = list(profile.env)
     for number, group in enumerate(profile.env_groups or ()):
         if group not in used:
-            report.problem(("env_groups", number), f"there is no group {group!r} in env", near(group, used))
+            report.problem(("env_groups", number), f"env has no group {group!r}", near(group, used))
     # One variable with two values: the result would depend on the order of the groups.
     first: dict[str, str] = {}
     for group, variables in profile.env.items():

@@ -170,7 +170,7 @@ def _parent(
         text = " -> ".join([*members, members[0]])
         problems.append(Problem(f"extends itself: {text}", place, "remove one of these `extends`"))
     elif parent.text not in profiles:
-        problems.append(Problem(f"there is no profile {parent.text!r}", place, which(parent.text, list(profiles))))
+        problems.append(Problem(f"profile {parent.text!r} does not exist", place, which(parent.text, list(profiles))))
     else:
         return parent.text
     return None

@@ -50,7 +50,7 @@ def find(start: Path) -> Path:
             _refuse_foreign(candidate)
             return candidate
     raise UsageError(
-        f"there is no {FILE_NAME} in {start} or in a folder above it",
+        f"no {FILE_NAME} in {start} or a folder above it",
         hint="`envgen init DIR` writes a starter project; -f names a file elsewhere",
     )
 
@@ -128,7 +128,7 @@ def load_project(
 
     The overrides ``sets`` and ``environ``, and ``variant``, change the ``profile`` in use (None: the default one);
     `select` refuses an unknown profile or variant. ``local=False``, for committed files, ignores the local file and
-    ``environ``. Raises ProjectError with all problems, or UsageError where there is no file.
+    ``environ``. Raises ProjectError with all problems, or UsageError without a file.
     """
     path = Path(os.path.abspath(file)) if file else find(start or Path.cwd())  # noqa: PTH100
     top = read(path, label_of(path))
@@ -170,7 +170,7 @@ def load_project(
         problems += check_project(loaded, trees)
     if default not in profiles and profiles and default:
         place = top.items["default_profile"].place("default_profile")
-        problems.append(Problem(f"there is no profile {default!r}", place, which(default, list(profiles))))
+        problems.append(Problem(f"profile {default!r} does not exist", place, which(default, list(profiles))))
     if problems:
         _raise(problems)
     return Loaded(Project(name, default, loaded, file=path, root=path.parent), trees, tuple(overrides), before, chosen)
@@ -193,7 +193,7 @@ def select(project: Project, name: str | None, variant: str = "") -> Profile:
     wanted = name or project.default_profile
     if wanted not in project.profiles:
         hint = which(wanted, list(project.profiles))
-        raise UsageError(f"there is no profile {wanted!r} in {project.file.name}", hint=hint)
+        raise UsageError(f"{project.file.name} has no profile {wanted!r}", hint=hint)
     profile = project.profiles[wanted]
     if variant and profile.variant != variant:
         known = list(profile.variants)
@@ -269,7 +269,9 @@ def _local_sections(
     for name, node in profiles.items():
         if name not in shared:
             place = node.key_place(f"profiles.{name}")
-            problems.append(Problem(f"there is no profile {name!r} to change", place, which(name, list(shared))))
+            problems.append(
+                Problem(f"profile {name!r} does not exist; overrides can't add it", place, which(name, list(shared)))
+            )
         if "extends" in node.items:
             place = node.items["extends"].key_place(f"profiles.{name}.extends")
             problems.append(Problem("the local file cannot change what a profile extends", place))

@@ -496,7 +496,7 @@ class Service:
 
     @property
     def own_port(self) -> tuple[str, int | None] | None:
-        """The port that its program is told to listen on: (key of the file, port or None); None where unknown."""
+        """The port that its arguments name: (key of the file, port or None); None if unknown."""
         key, value = "args.port", self.args.get("port")
         if value is None:
             words = list(self.command)

@@ -1,4 +1,4 @@
-"""Settings that reach nobody: what a file, a variable or an option says and no output has, each with the reason.
+"""Settings without effect: values of a file, a variable or an option that no output has, each with the reason.
 
 A value counts as used where any profile, with any of its variants, uses it: what `defaults` hold for one profile is no
 mistake in the others. A value of ENVGEN_... and --set must reach the profile in use.
@@ -50,7 +50,7 @@ _MOST = 4  # names in one line
 
 @dataclass(frozen=True)
 class Unused:
-    """A value that reaches nobody. ``path``: in the profile's tree."""
+    """A value without effect. ``path``: in the profile's tree."""
 
     path: Path_
     message: str
@@ -59,7 +59,7 @@ class Unused:
 
 @dataclass(frozen=True)
 class _Case:
-    """A profile with one of its variants, or without (""), and what of it reaches nobody."""
+    """A profile with one of its variants, or without (""), and its values without effect."""
 
     name: str
     profile: Profile
@@ -74,7 +74,7 @@ class _Case:
 
 
 def warnings(loaded: Loaded, names: Iterable[str], environ: Mapping[str, str] = NONE) -> tuple[Problem, ...]:
-    """A warning for each setting of the profiles ``names`` that reaches nobody, in the order of the files.
+    """A warning for each setting of the profiles ``names`` without effect, in the order of the files.
 
     ``environ``: the variables that were laid over the profile in use.
     """
@@ -292,7 +292,7 @@ def _leaves(node: YamlNode) -> Iterator[YamlNode]:
         yield node
 
 
-# --- rules: what of one profile reaches nobody ----------------------------------------------------------------------
+# --- rules: values of one profile without effect ---------------------------------------------------------------------
 
 
 def _rules(profile: Profile, tree: YamlNode) -> Iterator[Unused]:
@@ -371,7 +371,7 @@ def _service(profile: Profile, service: Service) -> Iterator[Unused]:
             yield Unused(("health", key), "only a check with `http` uses it")
     elif health is not None and (ready is None or ready.model is None):
         hint = "add ready.model: the name that /v1/models lists"
-        yield Unused(("health", "complete"), "no token is asked for: there is no ready.model", hint)
+        yield Unused(("health", "complete"), "no token is asked for without ready.model", hint)
     if ready is not None:
         if service.http_port is None:
             message = "nothing is asked: no port is known to answer HTTP (ready.port)"

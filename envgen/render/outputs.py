@@ -60,7 +60,7 @@ def render_profile(profile: Profile, lock: ProfileLock | None = None, *, root: P
         own = files_of(profile, root)
         text = dockerfile(plan)
         programs = used(text, docker_files(plan))
-        # This machine's CA is no input of an image.
+        # This machine's CA isn't an input of an image.
         shared = ImagePlan(replace(profile, network=Network()), lock, series) if plan.ca else plan
         shared_text = dockerfile(shared)
         read_files = _files(shared, used(shared_text, docker_files(shared)), root, own)

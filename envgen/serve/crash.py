@@ -314,4 +314,4 @@ def _flashinfer(engine: Engine, container: Container | None, running: bool) -> s
             container.image_id, ["sh", "-c", _FLASHINFER], mounts=mounts, env=env, timeout=_PATIENCE
         )  # fmt: skip
     found = done.stdout.decode(errors="replace")
-    return found or "there is no FlashInfer log: nothing was compiled, or it isn't used\n"
+    return found or "no FlashInfer log: nothing was compiled, or it isn't used\n"

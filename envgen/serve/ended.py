@@ -23,7 +23,7 @@ LINES = 5000  # of the log, for the cause: it is often printed long before the l
 SHOWN = 300  # characters of the line that proves a cause
 STARTS = "envgen: starting the server"
 ASKED = "envgen: Docker asks the server to stop ("
-# Exit codes of a program that is no server and was ended on purpose: done, Ctrl-C, `docker stop` (SIGTERM or SIGKILL).
+# Exit codes of other programs than servers, ended on purpose: done, Ctrl-C, `docker stop` (SIGTERM or SIGKILL).
 ON_PURPOSE = (0, 130, 137, 143)
 
 

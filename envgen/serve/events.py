@@ -20,13 +20,13 @@ _SHOWN = 200  # characters of a text that is not JSON
 
 
 def short_answer(method: str, url: str, headers: Mapping[str, str], timeout: float) -> tuple[int, Any]:
-    """Status and document. OSError with the reason if there is no answer."""
+    """Status and document. OSError with the reason without an answer."""
     status, body = answered(method, url, headers, timeout)
     return status, document_of(body)
 
 
 def answered(method: str, url: str, headers: Mapping[str, str], timeout: float) -> tuple[int, bytes]:
-    """Status and body (its beginning, if larger than ``LARGEST``). OSError with the reason if there is no answer."""
+    """Status and body (its beginning, if larger than ``LARGEST``). OSError with the reason without an answer."""
     try:
         with requests.Session() as session:
             session.trust_env = False  # no proxy between us and a server

@@ -36,7 +36,7 @@ def port_on_host(service: Service) -> int | None:
 
 
 def stranger(engine: Engine, container: Container, python: str, port: int) -> str:
-    """What is wrong if another program than the container's listens at ``port``; "" if it does, or nobody can tell."""
+    """What is wrong if another program than the container's listens at ``port``; "" if it does, or unknown."""
     try:
         answer = run.ask(run.in_container(engine, container.id), python, PROGRAM, {}, timeout=TIMEOUT)
         found = None if isinstance(answer, run.NoAnswer) else bind(Sockets, answer)

@@ -186,7 +186,7 @@ def _mounts(profile: Profile, root: Path, among: Collection[str] | None = None) 
         if not folder.exists() and (clone := _clone(profile, root, source, folder)):
             hint = f"`{clone}, or {hint}"
         if not folder.is_dir():
-            yield Problem(f"sources.{name}: there is no folder {folder}", hint=hint)
+            yield Problem(f"sources.{name}: folder {folder} does not exist", hint=hint)
         elif not os.access(folder, os.R_OK | os.X_OK):
             yield Problem(f"sources.{name}: {folder} can't be read", hint=f"ls -ld {folder}")
         elif not any(folder.iterdir()):
@@ -202,7 +202,7 @@ def _own_mounts(profile: Profile, root: Path, name: str, among: Collection[str] 
         place = _place(root, mount.host.path)
         if not place.exists() and (among is None or str(place) in among):
             where = f"services.{name}.mounts.{key}"
-            yield Problem(f"{where}: there is no {place}", hint=f"make it, or correct {where}.host")
+            yield Problem(f"{where}: {place} does not exist", hint=f"make it, or correct {where}.host")
 
 
 def _cache_folders(deployment: Deployment) -> Iterator[Problem]:
@@ -229,7 +229,7 @@ def files(profile: Profile, root: Path) -> Iterator[Problem]:
         ("build.wheelhouse", profile.build.wheelhouse, "folder", Path.is_dir),
     ):
         if found is not None and not there(root / Path(found.path).expanduser()):
-            yield Problem(f"{key}: there is no {kind} {found}", hint=f"correct {key}, or unset it")
+            yield Problem(f"{key}: {kind} {found} does not exist", hint=f"correct {key}, or unset it")
 
 
 def ports(engine: Engine, profile: Profile, name: str, mine: tuple[Container, ...]) -> Iterator[Problem]:
@@ -279,7 +279,7 @@ def changed_meanwhile(deployment: Deployment, name: str, lines: Sequence[str]) -
         folder = _place(root, one.origin.checkout.path)
         if path.is_relative_to(folder) and not folder.is_dir():
             hint = f"bring it back, or {_elsewhere(profile, source)}; then: {up}"
-            return RefusedError(f"{name} was not started: sources.{source}: there is no folder {folder}", hint=hint)
+            return RefusedError(f"{name} was not started: sources.{source}: folder {folder} does not exist", hint=hint)
     why = f"its container was made with {path}, which is no longer there"
     return RefusedError(f"{name} was not started: {why}", hint=f"to make it with what the profile names: {up}")
 

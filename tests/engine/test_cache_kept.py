@@ -100,7 +100,7 @@ def test_there_and_back_compiles_nothing(lab: Lab, envgen: Envgen, tmp_path: Pat
         lab.start(volume=volumes["12.0f"])
         assert lab.times("page") == {}
         lab.stop()
-        # Nothing runs: a throw-away container looks into the namespace of the profile as it stands now.
+        # Nothing runs: a temporary container looks into the namespace of the profile as it stands now.
         found = envgen.json("list", "--version", "0.5.3")["modules"]
         assert [module["name"] for module in found] == ["page", "vllm_comm"]
         assert envgen.json("list", "--set", "cuda.arch_list=12.0f")["modules"] == []

@@ -1,4 +1,4 @@
-"""`cache warm` before any service runs: real FlashInfer and nvcc in a throw-away container, behind compile-gate."""
+"""`cache warm` before any service runs: real FlashInfer and nvcc in a temporary container, behind compile-gate."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def warmed(jit_image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         others = stamps(f"{MODULES}/vllm_comm")
         cache("clear", "page")
         printed = cache("modules"), cache("warm"), cache("warm", "page", "vllm_comm")
-        assert docker("ps", "-aq", "--filter", f"ancestor={NAME}:prod") == "", "the throw-away container is gone"
+        assert docker("ps", "-aq", "--filter", f"ancestor={NAME}:prod") == "", "the temporary container is gone"
         yield Warmed(root, others, printed)
     finally:
         docker("volume", "rm", "-f", VOLUME, check=False)
@@ -113,7 +113,7 @@ def envgen(warmed: Warmed, cache_command: Envgen, monkeypatch: pytest.MonkeyPatc
 
 def test_without_a_service_in_a_throw_away_container(warmed: Warmed, envgen: Envgen) -> None:
     printed = warmed.printed[-1]
-    assert "page: compiled in" in printed and f"compiling in a throw-away container of {NAME}:prod" in printed
+    assert "page: compiled in" in printed and f"compiling in a temporary container of {NAME}:prod" in printed
     # The gate has stood before each compiler, and has learned what it took.
     learned = inside("cd /c/.envgen/learned && cat */page/*.cuda.o")
     assert [int(line.split()[0]) > 100 for line in learned.splitlines()] == [True, True], learned

@@ -193,7 +193,7 @@ def test_run_once_is_removed_whatever_happens(engine: Engine) -> None:
 
 @contextlib.contextmanager
 def killed_run(*words: str) -> Iterator[subprocess.Popen[bytes]]:
-    """An envgen of its own with a throw-away container, killed as soon as that runs."""
+    """An envgen of its own with a temporary container, killed as soon as that runs."""
     before = throwaways().split()
     code = f"from envgen.engine.client import connect\nconnect().run_once({BASE!r}, {words!r}, timeout=900)"
     with subprocess.Popen([sys.executable, "-c", code]) as process:

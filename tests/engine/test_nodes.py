@@ -85,10 +85,10 @@ def test_an_interface_an_address_weights_and_a_folder_that_are_not_there(ready: 
     mounts = "services.serve.mounts.extra={host: /nowhere, path: /extra}"
     found = failed(json.loads(ready.envgen("nodes", "check", "--json", "--set", mounts, code=6).stdout)["findings"])
     assert {
-        "spark-1: there is no network interface enp1s0f1np1",
-        "spark-1: there is no RDMA device rocep1s0f1",
+        "spark-1: network interface enp1s0f1np1 does not exist",
+        "spark-1: RDMA device rocep1s0f1 does not exist",
         f"spark-2: {CARD} has the address {ADDRESS['spark-2']}, not 192.168.177.99",
-        "spark-2: there is no /nowhere, which is mounted at /extra",
+        "spark-2: /nowhere, which is mounted at /extra, does not exist",
         "spark-2: the model is not there",
     } <= set(found)
 

@@ -94,7 +94,7 @@ def test_the_other_service_has_none_of_it(project: Project) -> None:
 
 def test_a_mount_that_is_not_there_starts_nothing(project: Project) -> None:
     done = project.envgen("up", "plain", "--set", "services.plain.mounts={m: './gone:/m'}", code=6)
-    assert f"services.plain.mounts.m: there is no {project.root}/gone" in done.err
+    assert f"services.plain.mounts.m: {project.root}/gone does not exist" in done.err
 
 
 def test_lines_and_code_of_ones_own_are_in_the_image(project: Project) -> None:

@@ -301,8 +301,8 @@ def test_all_reasons_at_once(project: Project) -> None:
             "network.ca_certificates=no.pem", "--set", "build.wheelhouse=nowhere", code=6,
         )  # fmt: skip
     for reason in (
-        f"the image {NAME}:prod is older than the profile", f"port {port} is taken by", "there is no file no.pem",
-        "there is no folder nowhere", "neither an NVIDIA runtime nor CDI devices", "--set gpu=none",
+        f"the image {NAME}:prod is older than the profile", f"port {port} is taken by", "file no.pem does not exist",
+        "folder nowhere does not exist", "neither an NVIDIA runtime nor CDI devices", "--set gpu=none",
     ):  # fmt: skip
         assert reason in done.err
     assert leftovers() == ""
@@ -346,7 +346,7 @@ profiles:
     (made.root / "empty").mkdir()
     done = made.envgen("up", "dev", code=6)
     for reason in (
-        f"sources.gone: there is no folder {made.root}/gone", f"sources.empty: {made.root}/empty is empty",
+        f"sources.gone: folder {made.root}/gone does not exist", f"sources.empty: {made.root}/empty is empty",
         f"sources.wrong: {made.root}/wrong has no Python package wrong",
         f"sources.swapped: {made.root}/swapped has no Python package swapped; it looks like good",
     ):  # fmt: skip

@@ -231,7 +231,7 @@ def refusal(host: str) -> EngineError:
 
 def test_no_socket(tmp_path: Path) -> None:
     error = refusal(f"unix://{tmp_path}/no.sock")
-    assert "the Docker Engine is not running: there is no socket at" in str(error) and "systemctl start" in str(error)
+    assert "the Docker Engine is not running: no socket at" in str(error) and "systemctl start" in str(error)
 
 
 def test_a_stopped_engine_leaves_its_socket(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ case(
     "  dev: {mode: development, base: {image: x}, cuda: {arch_list: 9.0a}}\n",
     ("expected a mapping, found the text 'none'", ""),
 )
-case("unknown default profile", HEAD + "default_profile: ⟦prd\n", ("there is no profile 'prd'", "known: dev"))
+case("unknown default profile", HEAD + "default_profile: ⟦prd\n", ("profile 'prd' does not exist", "known: dev"))
 case(
     "profile name",
     HEAD + "  ⟦Prod:\n    extends: dev\n    dockerfile: Dockerfile.p\n",
@@ -128,7 +128,7 @@ case(
 )
 case("profile is text", HEAD + "  other: ⟦hello\n", ("expected a mapping, found the text 'hello'", ""))
 case("extends a stranger", HEAD + "  prod:\n    extends: ⟦dve\n    dockerfile: Dockerfile.p\n    mode: production\n",
-     ("there is no profile 'dve'", "did you mean `dev`?"))  # fmt: skip
+     ("profile 'dve' does not exist", "did you mean `dev`?"))  # fmt: skip
 case(
     "extends in a circle",
     HEAD.replace("dev:\n", "dev:\n    extends: prod\n") + "  prod:\n    extends: ⟦dev\n    dockerfile: Dockerfile.p\n",
@@ -397,7 +397,7 @@ dev(
 dev(
     "unknown group",
     "    env: {mxfp4: {X: 1}}\n    env_groups: [⟦mxpf4]\n",
-    ("there is no group 'mxpf4'", "did you mean `mxfp4`?"),
+    ("env has no group 'mxpf4'", "did you mean `mxfp4`?"),
 )
 
 # --- services ---------------------------------------------------------------------------------------------------------
@@ -474,7 +474,7 @@ dev(
 dev(
     "variant with no such group",
     SERVE + "    variants: {v: {env: {debug: {B: 1}}, env_groups: [fast, ⟦slow, debug]}}\n",
-    ("there is no group 'slow' in env", "known: fast, debug"),
+    ("env has no group 'slow'", "known: fast, debug"),
 )
 
 # --- caches and files -------------------------------------------------------------------------------------------------
@@ -697,7 +697,7 @@ def two(name: str, old: str, new: str, *expected: tuple[str, str]) -> None:
 two("two machines with one address", "address: 10.0.0.2", "address: ⟦10.0.0.1", ("already the address of one", ""))
 two("two machines with one context", "context: b", "context: ⟦a", ("already the context of one", "docker context"))
 two("no address", "address: 10.0.0.2", "address: ⟦10.0.0.300", ("is not accepted here", "an IPv4 address"))
-two("a machine that is not there", "[one, two]", "[one, ⟦three]", ("there is no machine three", "one, two"))
+two("a machine that is not there", "[one, two]", "[one, ⟦three]", ("machine three does not exist", "one, two"))
 two("one machine twice", "[one, two]", "[one, ⟦one]", ("is there twice", "once"))
 two("one machine alone", "{nodes: [one, two]}", "{nodes: ⟦[one]}", ("two machines or more", "leave `cluster` out"))
 two("three ranks on two machines", "size: 2", "size: ⟦3", ("3 ranks cannot be shared by 2", "tensor-parallel-size: 2"))
@@ -798,9 +798,9 @@ extra("copy of everything", "COPY . /x", ("'.' is not a path in the project", ""
 extra("copy of git's own", "COPY .git/config /x", ("is not a path in the project", ""))
 extra("copy with a pattern", "'COPY a* /x'", ("is not a path in the project", ""))
 extra("copy in JSON", '\'COPY ["a", "/x"]\'', ("is not a plain COPY", ""))
-extra("copy of what is not there", "COPY own /x", ("there is no 'own' in the project", "create it"))
+extra("copy of what is not there", "COPY own /x", ("'own' does not exist in the project", "create it"))
 dev("compose elsewhere", "    compose: ⟦../over.yaml\n", ("is not a path in the project", "copy it into"))
-dev("compose that is not there", "    compose: ⟦over.yaml\n", ("there is no 'over.yaml'", "create it"))
+dev("compose that is not there", "    compose: ⟦over.yaml\n", ("'over.yaml' does not exist", "create it"))
 dev("compose that is rendered", "    compose: ⟦compose/dev.yaml\n", ("is not a path in the project", ""))
 source("folder elsewhere", "origin: {folder: ⟦../v}", ("is not a path in the project", "copy it into"))
-source("folder that is not there", "origin: {folder: ⟦v}", ("there is no 'v' in the project", "create it"))
+source("folder that is not there", "origin: {folder: ⟦v}", ("'v' does not exist in the project", "create it"))

@@ -195,7 +195,7 @@ def clear(
 def warm(session: Session, names: tuple[str, ...], jobs: int | None) -> int:
     """Compile modules with FlashInfer's own build (default: those that are incomplete or stale).
 
-    Runs in a running service, or else in a throw-away container, before a model takes the memory. Each compiler waits
+    Runs in a running service, or else in a temporary container, before a model takes the memory. Each compiler waits
     until there is memory for it. Stale modules are cleared first. Attention modules need their full names. Records a
     baseline. Exits with 1 if a module could not be compiled.
 

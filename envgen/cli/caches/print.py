@@ -53,7 +53,7 @@ def inventory(inventory: Inventory) -> Iterator[str]:
     for problem in inventory.problems:
         progress(f"left out: {visible(problem)}")
     if not inventory.modules:
-        yield "no compiled modules" if inventory.exists else "no compiled modules: there is no cache yet"
+        yield "no compiled modules" if inventory.exists else "no compiled modules, and no cache yet"
     else:
         rows: list[tuple[str, ...]] = [("VERSION", "ARCH", "MODULE", "SIZE", "OBJECTS", "AGE", "STATE")]
         rows += [_row(module) for module in inventory.modules]

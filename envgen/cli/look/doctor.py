@@ -24,7 +24,7 @@ from envgen.text import wants_colour
 @click.command()
 @click.argument("service", required=False)
 @reporting
-@click.option("--run", "throw_away", is_flag=True, help="If no service is running, check in a throw-away container.")
+@click.option("--run", "throw_away", is_flag=True, help="If no service is running, check in a temporary container.")
 @click.option(
     "--deep",
     is_flag=True,

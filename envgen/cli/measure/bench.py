@@ -131,11 +131,11 @@ def tool_options(function: Any) -> Any:
     """Add the options for what `bench` and `accept` measure, and how."""
     return with_options(
         function,
-        click.option("--pp", type=Numbers(1), help="Tokens in the prompt [default: 2048]."),
-        click.option("--tg", type=Numbers(1), help="Tokens in the reply [default: 32]."),
-        click.option("--depth", "-d", type=Numbers(0), help="Tokens in the context before the prompt [default: 0]."),
+        click.option("--pp", type=Numbers(1), help="Tokens in the prompt (default: 2048)."),
+        click.option("--tg", type=Numbers(1), help="Tokens in the reply (default: 32)."),
+        click.option("--depth", "-d", type=Numbers(0), help="Tokens in the context before the prompt (default: 0)."),
         click.option("--runs", "-r", type=Count(1), metavar="N",
-                     help="Repetitions of each measurement [default: 3]."),
+                     help="Repetitions of each measurement (default: 3)."),
         click.option("--tool", type=click.Choice(list(TOOLS)),
                      help="llama-benchy (default if the image has it), or vllm for `vllm bench serve`."),
         click.option("--tokenizer", metavar="PATH", help="The tokenizer for the tool: a folder or a model's name."),
@@ -163,7 +163,7 @@ def smoke(asked: Asked) -> int:
 
 @click.command()
 @server_options
-@click.option("--concurrency", "-c", type=Numbers(1), help="Requests at once [default: 1].")
+@click.option("--concurrency", "-c", type=Numbers(1), help="Requests at once (default: 1).")
 @tool_options
 @click.option("--prefix-caching", is_flag=True, default=None,
               help="Fill the context first, then measure with it cached.")  # fmt: skip

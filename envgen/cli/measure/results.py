@@ -18,7 +18,7 @@ from envgen.errors import UsageError
 from envgen.text import progress, table
 
 folder_option = click.option("--folder", type=click.Path(path_type=Path), metavar="DIR",
-                             help="The folder of records (default: results/ beside envgen.yaml, or here).")  # fmt: skip
+                             help="The folder of records (default: results/ beside envgen.yaml, or .).")  # fmt: skip
 _COMPARABLE = ("bench", "accept")  # kinds that measure the same figures
 
 

@@ -26,7 +26,7 @@ def command(profile: str | None, file: Path | None) -> int:
     """Choose the profile of all following commands, on this machine.
 
     Writes `default_profile` into envgen.local.yaml, which git ignores. Without PROFILE, lists the profiles and marks
-    the one in use. -p and the variable ENVGEN_PROFILE are stronger.
+    the one in use. -p and the variable ENVGEN_PROFILE override it.
 
     \b
     Examples:
@@ -41,7 +41,7 @@ def command(profile: str | None, file: Path | None) -> int:
         path = write_default(shared.root, profile)
         progress(f"{label_of(path)}: default_profile: {profile}")
         if given and given != profile:
-            progress(f"warning: {VARIABLE}={given} is set, and is stronger: unset {VARIABLE}")
+            progress(f"warning: {VARIABLE}={given} is set and overrides it: unset {VARIABLE}")
     used = given or profile or shared.default_profile
     rows = [
         {"name": name, "description": one.description, "mode": one.mode.value, "used": name == used}

@@ -530,7 +530,7 @@ def exec_(
     \b
     Examples:
       envgen exec dev python3 -c 'import flashinfer; print(flashinfer.__file__)'
-      envgen exec -u nobody -w /tmp -e LEVEL=2 dev env
+      envgen exec -u 65534 -w /tmp -e LEVEL=2 dev env
     """
     return _attach(session, service, node, command_of(argv), inside, tty)
 

@@ -281,17 +281,17 @@ def running(context: Context, _engine: EngineInfo) -> Finding | None:
     container = context.container
     end = context.ended.get(container.id) if container else None
     if context.is_throw_away and not (end and end.failed):
-        return info("checked in a throw-away container with the service's mounts and variables")
+        return info("checked in a temporary container with the service's mounts and variables")
     if container is None:
         if context.image is None:
             return None  # image.exists reports that
         title = "no container of this profile runs, so imports were not checked"
-        wanted = f"{context.service}, or a throw-away container (envgen doctor --run)"
+        wanted = f"{context.service}, or a temporary container (envgen doctor --run)"
         return warning(title, "none running", wanted, remedies.up(context), case="none")
     if container.state != "running":
         if end and end.asked:
             start = remedies.envgen(context, "start", context.service)
-            wanted = "running, or a throw-away container (envgen doctor --run)"
+            wanted = "running, or a temporary container (envgen doctor --run)"
             return warning(f"{end}, so imports were not checked", _seen(container, end), wanted, start, case="stopped")
         unpause = Remedy(f"docker unpause {container.name}")
         cure = unpause if container.state == "paused" else remedies.up(context)

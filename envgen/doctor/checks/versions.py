@@ -125,7 +125,7 @@ def compilers(context: Context, probe: Probe) -> Findings:
     lacking = [tool.path for tool in tools if tool.error and tool.path.startswith(home)]
     if lacking and not probe.gpus and not probe.cuda.toolkit.version:
         tools = tuple(tool for tool in tools if tool.path not in lacking)
-        yield info("the image has no CUDA toolkit, and there is no GPU that needs one", f"no {lacking[0]}")
+        yield info("the image has no CUDA toolkit, and no GPU needs one", f"no {lacking[0]}")
     split = any(is_for_blackwell(tool) for tool in tools)
     for tool in tools:
         wanted, cure = wanted_of(tool, context, split), _other_compiler(tool, context)

@@ -33,7 +33,7 @@ class Causes:
         self.changed = [self.judge.files.real(str(path)) for path in given.get("changed") or ()]
         self.why: dict[str, str] = {}
         self.guesses: list[str] = []
-        # A generator is no input of a module: those that it names go, and which others it concerns is not known.
+        # A generator isn't an input of a module: those that it names go; which others it affects is unknown.
         self.generators = [path for path in self.judge.generators() if self._is_changed(path)] if self.changed else []
 
     def narrow(self, choices: list[Choice]) -> list[Choice]:

@@ -198,7 +198,7 @@ def asked(request: dict[str, Any]) -> Shelves:
     root = root_of(request)
     cache = open_cache(root, version, archs)
     if cache is None:
-        raise Fault("not_found", "there is no cache at " + root, missing=patterns)
+        raise Fault("not_found", "no cache at " + root, missing=patterns)
     return cache
 
 

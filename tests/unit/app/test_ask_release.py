@@ -39,7 +39,7 @@ profiles:
 
 
 class Recorded:
-    """An engine whose throw-away container answers with a recording."""
+    """An engine whose temporary container answers with a recording."""
 
     def __init__(self, answer: dict[str, Any] | None, code: int = 0) -> None:
         self.answer, self.code = answer, code

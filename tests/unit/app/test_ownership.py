@@ -111,7 +111,7 @@ def test_a_name_that_docker_would_refuse_is_refused(root: Path, text: str) -> No
 def test_a_local_file_leaves_the_places_of_the_shared_one(root: Path) -> None:
     (root / "envgen.yaml").write_text(FILE.replace("name: lab\n", "name: lab\ndefault_profile: nowhere\n"))
     (root / "envgen.local.yaml").write_text("name: bob\n")
-    with pytest.raises(ProjectError, match="there is no profile 'nowhere'") as refused:
+    with pytest.raises(ProjectError, match="profile 'nowhere' does not exist") as refused:
         load_project(file=root / "envgen.yaml", environ={})
     place = refused.value.problems[0].place
     assert place is not None and place.line == 3

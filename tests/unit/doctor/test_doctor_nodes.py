@@ -90,7 +90,7 @@ def test_checkouts_are_compared_where_all_machines_have_one() -> None:
 def test_a_folder_of_the_service_that_a_machine_lacks() -> None:
     one = seen("two", 1)
     one.absent = [ContainerMount("/src/vllm", "/workspace/vllm")]
-    assert failed(facts_of(one)) == ["there is no /src/vllm, which is mounted at /workspace/vllm"]
+    assert failed(facts_of(one)) == ["/src/vllm, which is mounted at /workspace/vllm, does not exist"]
 
 
 def test_a_kernel_that_keeps_memory_from_rdma() -> None:
@@ -115,7 +115,7 @@ def test_images_are_compared_by_what_they_hold() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"interfaces": {}}, "there is no network interface eth1"),
+        ({"interfaces": {}}, "network interface eth1 does not exist"),
         (
             {"interfaces": {"eth1": {"address": "", "mtu": 1, "up": True, "mbit": ""}}},
             "eth1 has the address (none), not 10.0.0.1",
@@ -156,7 +156,7 @@ def test_rdma_devices_must_be_active_and_have_an_address() -> None:
     assert failed(facts_of(one)) == [
         "a is 1: DOWN",
         "b has no IPv4 address for RoCE v2",
-        "there is no RDMA device c",
+        "RDMA device c does not exist",
     ]
 
 

@@ -185,7 +185,7 @@ DEFAULT = Endpoint(DEFAULT_SOCKET)
     ("endpoint", "error", "path", "sentence"),
     [
         (DEFAULT, FileNotFoundError(2, "x"), "", "Docker is not installed"),
-        (DEFAULT, FileNotFoundError(2, "x"), "bin", "the Docker Engine is not running: there is no socket"),
+        (DEFAULT, FileNotFoundError(2, "x"), "bin", "the Docker Engine is not running: no socket"),
         (Endpoint("unix:///x", chosen_by="DOCKER_HOST"), FileNotFoundError(2, "x"), "", "unix:///x (from DOCKER_HOST)"),
         (DEFAULT, ConnectionRefusedError(111, "x"), "bin", "is stopped"),
         (DEFAULT, PermissionError(13, "x"), "bin", "no permission to use the Docker Engine"),

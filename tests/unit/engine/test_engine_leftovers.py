@@ -1,4 +1,4 @@
-"""Which throw-away containers are left over, and which somebody still waits for."""
+"""Which temporary containers are left over, and which somebody still waits for."""
 
 from __future__ import annotations
 

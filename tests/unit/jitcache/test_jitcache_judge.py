@@ -226,7 +226,7 @@ def test_a_header_that_is_gone(lab: Lab) -> None:
     lab.header().unlink()
     assert states(lab)["page"] == ("stale", False)
     assert kinds(lab.why("page")) == {"missing": (str(lab.header()),)}
-    # A throw-away container sees no mounted sources: there it means nothing.
+    # A temporary container sees no mounted sources: there it means nothing.
     assert lab.list(blind=True)["page"].state == "unknown"
 
 

@@ -182,7 +182,7 @@ def test_the_local_file_may_name_places_of_the_machine(tmp_path: Path) -> None:
     [
         ("instance: x\n", "unknown key", "known: version, name, default_profile, defaults, profiles"),
         ("services: {}\n", "unknown key", "below `defaults:`"),
-        ("profiles: {dve: {}}\n", "there is no profile 'dve' to change", "did you mean `dev`?"),
+        ("profiles: {dve: {}}\n", "profile 'dve' does not exist; overrides can't add it", "did you mean `dev`?"),
         ("profiles: {dev: {extends: prod}}\n", "cannot change what a profile extends", ""),
         ("profiles: {dev: {gpu: x}}\n", "expected one of auto", ""),
         ("version: 2\n", "2 is out of range (1 to 1)", ""),
@@ -210,7 +210,7 @@ def test_a_local_default_that_breaks_a_profile_is_an_error_there(tmp_path: Path)
     assert "a production profile cannot mount checkouts" in problem.message and "below `profiles:`" in problem.hint
     child = "    services: {web: {command: [x]}}\n  small: {extends: dev, services: {web: null}}\n"
     problem = only(project(tmp_path, HEAD + child, "profiles: {dev: {services: {web: {working_dir: /w}}}}\n"))
-    assert problem.message == "there is no services.web to change"
+    assert problem.message == "does not exist; overrides can't add it"
     own = "profiles: {dev: {services: {web: {working_dir: /w}}}, small: {services: {web: null}}}\n"
     found = load_project(file=project(tmp_path, HEAD + child, own)).project.profiles
     assert str(found["dev"].services["web"].working_dir) == "/w" and not found["small"].services

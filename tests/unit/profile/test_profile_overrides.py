@@ -177,7 +177,7 @@ def test_an_override_that_breaks_the_profile_is_an_error_there(file: Path) -> No
         ("pip.tools.0=b", "--set pip.tools.0: pip.tools: expected a list, found a mapping", ""),
         (
             "services.server.args.x=1",
-            "--set services.server.args.x: services.server: there is no services.server to change",
+            "--set services.server.args.x: services.server: does not exist; overrides can't add it",
             "did you mean `serve`?",
         ),
         ("pip.tools=[a", "--set pip.tools: is not a YAML value", "quote it"),
@@ -211,7 +211,7 @@ def test_a_wrong_option(file: Path, assignment: str, start: str, hint: str, caps
         (
             "CACHES__HUGINGFACE__HOST",
             "/x",
-            "ENVGEN_CACHES__HUGINGFACE__HOST: caches.hugingface: there is no",
+            "ENVGEN_CACHES__HUGINGFACE__HOST: caches.hugingface: does not exist",
         ),
         ("GPU", "x", "ENVGEN_GPU: gpu: expected one of auto, required, all, cdi, none"),
         ("GPU", "\udc80", "ENVGEN_GPU: contains a lone surrogate"),

@@ -183,7 +183,7 @@ def test_a_profile_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixtu
     """Also where a command is about all profiles."""
     (tmp_path / "envgen.yaml").write_text(HEAD)
     assert main([*words, "-f", str(tmp_path / "envgen.yaml"), "-p", "nope"]) == 2
-    assert "there is no profile 'nope'" in capsys.readouterr().err
+    assert "envgen.yaml has no profile 'nope'" in capsys.readouterr().err
 
 
 def test_binaries_null_takes_its_default_away(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_a_profile_that_is_missing(lab: Path, capsys: pytest.CaptureFixture[str]
     assert not (lab / "envgen.local.yaml").exists()
     (lab / "envgen.local.yaml").write_text("default_profile: gone\n")
     assert main(["config"]) == 2
-    assert "envgen.local.yaml:1:18: default_profile: there is no profile 'gone'" in capsys.readouterr().err
+    assert "envgen.local.yaml:1:18: default_profile: profile 'gone' does not exist" in capsys.readouterr().err
     assert main(["use", "dev"]) == 0 and default() == "dev"
 
 
@@ -108,7 +108,7 @@ def test_the_variable_is_stronger_and_named(
 ) -> None:
     monkeypatch.setenv("ENVGEN_PROFILE", "dev")
     assert main(["use", "prod"]) == 0
-    assert "ENVGEN_PROFILE=dev is set, and is stronger" in capsys.readouterr().err
+    assert "ENVGEN_PROFILE=dev is set and overrides it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_what_compose_says_is_one_sentence_of_ours(tmp_path: Path, profile: Prof
     refused = preflight.changed_meanwhile(on(profile, root), "web", ["Container lab-dev-web-1  Starting", line])
     assert refused is not None and refused.exit_code == 6
     (problem,) = refused.problems
-    assert problem.message == f"web was not started: sources.lib: there is no folder {tmp_path / 'src/lib'}"
+    assert problem.message == f"web was not started: sources.lib: folder {tmp_path / 'src/lib'} does not exist"
     assert problem.hint == (
         "bring it back, or write `sources: {lib: {origin: {checkout: /path/to/lib}}}` below profiles.dev in "
         "envgen.local.yaml; then: envgen up web --profile dev"
@@ -109,7 +109,7 @@ def test_up_uses_it(tmp_path: Path, profile: Profile, monkeypatch: pytest.Monkey
     launcher = Launcher(on(profile, tmp_path / "p").knowing(compose=compose), "web", lambda _line: None)
     with pytest.raises(EnvgenError) as raised:
         launcher._create()
-    assert f"sources.lib: there is no folder {tmp_path}/src/lib" in str(raised.value)
+    assert f"sources.lib: folder {tmp_path}/src/lib does not exist" in str(raised.value)
 
 
 def test_what_would_not_start_again_is_not_ended(tmp_path: Path, profile: Profile) -> None:
@@ -121,8 +121,8 @@ def test_what_would_not_start_again_is_not_ended(tmp_path: Path, profile: Profil
         preflight.check_again(on(profile, root), web)
     assert [problem.message for problem in raised.value.problems] == [
         "web was not started:",
-        f"sources.lib: there is no folder {checkout}",
-        f"services.web.mounts.models: there is no {models}",
+        f"sources.lib: folder {checkout} does not exist",
+        f"services.web.mounts.models: {models} does not exist",
     ]
     preflight.check_again(on(profile, root), SimpleNamespace(service="web", mounts=()))  # type: ignore[arg-type]
     (checkout / "lib").mkdir(parents=True)
