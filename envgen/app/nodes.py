@@ -29,6 +29,7 @@ from envgen.engine.client import connect
 from envgen.engine.values import COMPOSE_PROJECT, ContainerMount
 from envgen.errors import EngineError, Problem
 from envgen.inside import run
+from envgen.profile.caches import HUGGINGFACE
 from envgen.profile.model import Cluster, Profile, Service
 from envgen.render import environment as names
 from envgen.serve.preflight import of_image
@@ -135,7 +136,7 @@ def _ask(node: NodeFacts, profile: Profile, request: Mapping[str, Any], seconds:
 
 def model_of(profile: Profile, service: Service) -> dict[str, str] | None:
     """Where the service finds its weights, for ``inside/node.py``; None if only vLLM knows."""
-    cache = profile.caches.get("huggingface")
+    cache = profile.caches.get(HUGGINGFACE.name)
     if service.model is not None and cache is not None:
         return {"home": cache.path.path, "repo": service.model.repo, "revision": service.model.revision}
     path = service.command[2] if len(service.command) > 2 else ""

@@ -21,7 +21,7 @@ from envgen.engine.client import Engine
 from envgen.engine.endpoint import SshAddress
 from envgen.engine.values import ContainerMount, Image
 from envgen.errors import EngineError, RefusedError
-from envgen.jitcache.place import COMPILED
+from envgen.jitcache.place import is_compiled
 from envgen.profile.model import Profile, Service
 from envgen.render import environment as names
 from envgen.text import progress, size, visible
@@ -163,7 +163,7 @@ def _folders(service: Service, source: Deployment, target: Deployment, kinds: Co
         for mine, theirs in zip(*(_weights(end, service) for end in (source, target)), strict=True):
             yield Copied("model", mine, theirs)
     if "caches" in kinds:
-        for name in [name for name in source.caches if name in COMPILED]:
+        for name in filter(is_compiled, source.caches):
             mine, theirs = source.caches[name], target.caches[name]
             there = Path(mine.source).is_dir() if mine.kind == "bind" else source.engine.volume(mine.source)
             if there:

@@ -19,6 +19,7 @@ from envgen.engine.values import MEMORY, ContainerMount
 from envgen.errors import EnvgenError, ExitCode, LockError, NotFoundError, Problem, UsageError
 from envgen.inside import run
 from envgen.lock.model import load, model_key
+from envgen.profile.caches import HUGGINGFACE
 from envgen.profile.model import ModelRef, Profile
 from envgen.render import environment as names
 from envgen.render.compose import PROXY
@@ -28,7 +29,7 @@ from envgen.text import GIB, progress
 PROGRAM = run.Program("hub")
 FETCHER = run.Program("hub", watch=True)  # ends with envgen: a download may run in the background
 HUB = "huggingface-hub"  # the package that downloads
-CACHE = "huggingface"
+CACHE = HUGGINGFACE.name
 HOME = "/run/envgen/huggingface"  # where the cache is mounted in a temporary container
 LOOK = 60.0  # seconds to read the headers of all shards
 FETCH = 24 * 3600.0
@@ -198,7 +199,7 @@ def _mount(deployment: Deployment, *, make: bool = False) -> ContainerMount | No
     engine, profile = deployment.engine, deployment.profile
     cache = profile.caches.get(CACHE)
     if cache is None:
-        line = "caches: {huggingface: {path: /root/.cache/huggingface, host: ~/.cache/huggingface}}"
+        line = HUGGINGFACE.line("~/.cache/huggingface")
         raise UsageError(f"profile {profile.name} has no cache `{CACHE}` to keep weights in", hint=f"write `{line}`")
     if cache.host is None:
         volume = names.cache_volume(profile, CACHE)

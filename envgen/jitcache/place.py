@@ -15,14 +15,13 @@ from envgen.engine.values import Container, ContainerMount
 from envgen.errors import EngineError, NotFoundError, RefusedError, UsageError
 from envgen.inside.jit.layout import check_request
 from envgen.inside.jit.tree import Fault
+from envgen.profile.caches import FLASHINFER, KNOWN
 from envgen.profile.model import Profile
 from envgen.profile.values import CudaArch, CudaArchList
 from envgen.render.environment import service_env
 
-CACHE = "flashinfer"  # the key of the profile's `caches`
-# Caches of code that is compiled at run time.
-COMPILED = (CACHE, "torch", "triton", "vllm", "cute_dsl", "tilelang", "tvm_ffi", "b12x", "humming", "quack")
-BASE = "FLASHINFER_WORKSPACE_BASE"
+CACHE = FLASHINFER.name  # the key of the profile's `caches`
+[(BASE, BELOW)] = FLASHINFER.parents.items()
 SOURCE = "flashinfer"
 NO_ARCH = "none"  # the layout without an arch folder: no GPU and FLASHINFER_CUDA_ARCH_LIST unset
 _KEY = re.compile(r"-([0-9a-f]{12})")
@@ -61,7 +60,7 @@ def find_place(deployment: Deployment) -> AgentHost | None:
     if CACHE not in profile.caches:
         raise NotFoundError(
             f"profile {profile.name} has no FlashInfer cache, and none of its services runs",
-            hint="add `caches: {flashinfer: {path: /root/.cache/flashinfer}}` to the profile",
+            hint=f"add `{FLASHINFER.line()}` to the profile",
         )
     mount = cache_mount(deployment)
     place = throw_away(deployment, root_in(service_env(profile), profile), mount)
@@ -95,9 +94,14 @@ def key_in(source: str) -> str:
 def cache_mount(deployment: Deployment) -> ContainerMount:
     """The mount of the profile's cache, as `envgen up` makes it. NotFoundError if the profile has none."""
     if CACHE not in deployment.profile.caches:
-        hint = "add `caches: {flashinfer: {path: /root/.cache/flashinfer}}`"
+        hint = f"add `{FLASHINFER.line()}`"
         raise NotFoundError(f"profile {deployment.profile.name} has no FlashInfer cache", hint=hint)
     return deployment.caches[CACHE]
+
+
+def is_compiled(name: str) -> bool:
+    """Whether a cache of this name holds code that is compiled at run time."""
+    return name in KNOWN and bool(KNOWN[name].compiles)
 
 
 @dataclass(frozen=True)
@@ -115,7 +119,7 @@ def other_caches(deployment: Deployment) -> list[OtherCache]:
     return [
         OtherCache(name, mount.source, mount.target, _exists(deployment, mount))
         for name, mount in deployment.caches.items()
-        if name in COMPILED and name != CACHE
+        if name != CACHE and is_compiled(name)
     ]
 
 
@@ -123,7 +127,7 @@ def root_in(env: Mapping[str, str], profile: Profile) -> str:
     """The cache's root by FlashInfer's rule for these variables, else by the profile's mount; "": left to the agent,
     which knows HOME."""
     if env.get(BASE):
-        return posixpath.join(env[BASE], ".cache/flashinfer")
+        return posixpath.join(env[BASE], BELOW.lstrip("/"))
     cache = profile.caches.get(CACHE)
     return cache.path.path if cache else ""
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from envgen.logpattern import LogPattern
 from envgen.profile.bind import BoundProfile, Path_
+from envgen.profile.caches import HUGGINGFACE
 from envgen.profile.model import Cluster, GpuMode, Service
 from envgen.profile.values import ContainerPath
 from envgen.text import shorten
@@ -78,8 +79,8 @@ def _model(deployment: BoundProfile, service: Service) -> None:
     """Check that the command loads the service's `model`."""
     if service.model is None:
         return
-    if "huggingface" not in deployment.profile.caches:
-        hint = "add `caches: {huggingface: {path: /root/.cache/huggingface, host: ~/.cache/huggingface}}`"
+    if HUGGINGFACE.name not in deployment.profile.caches:
+        hint = f"add `{HUGGINGFACE.line('~/.cache/huggingface')}`"
         deployment.problem("model", "the profile has no cache `huggingface` for it", hint, at_key=True, whole=True)
     if not service.is_vllm:
         return

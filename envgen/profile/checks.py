@@ -11,7 +11,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from envgen.errors import Problem
-from envgen.profile import check_services
+from envgen.profile import caches, check_services
 from envgen.profile.bind import LOCAL_HINT, Binding, BoundProfile, Path_
 from envgen.profile.compose_file import problems_of
 from envgen.profile.model import ORIGIN_KINDS, GpuMode, Mode, Origin, Profile, Source
@@ -42,23 +42,6 @@ GATE: Mapping[str, tuple[str, str]] = {
     "ENVGEN_GATE_MEMORY": (r"\d+\.?\d*|\.\d+", "GiB for all compilers together, such as 40"),
     "ENVGEN_GATE_CORES": (r"0*[1-9]\d*", "the number of compilers at once, such as 8"),
 }
-# Cache -> the variables with its path, and their folder below it. torch's own defaults are in /tmp.
-CACHE_VARIABLES: Mapping[str, Mapping[str, str]] = {
-    "b12x": {"B12X_COMPILE_CACHE_DIR": "/compile", "B12X_ROCE_CACHE_DIR": "/roce"},
-    "ccache": {"CCACHE_DIR": ""},
-    "cute_dsl": {"CUTE_DSL_CACHE_DIR": ""},
-    "huggingface": {"HF_HOME": ""},
-    "humming": {"HUMMING_CACHE_DIR": ""},
-    "quack": {"QUACK_CACHE_DIR": ""},
-    "torch": {"TORCH_HOME": "", "TORCHINDUCTOR_CACHE_DIR": "/inductor", "TORCH_EXTENSIONS_DIR": "/extensions"},
-    "tilelang": {"TILELANG_CACHE_DIR": ""},
-    "triton": {"TRITON_CACHE_DIR": ""},
-    "tvm_ffi": {"TVM_FFI_CACHE_DIR": ""},
-    "uv": {"UV_CACHE_DIR": ""},
-    "vllm": {"VLLM_CACHE_ROOT": ""},
-}
-_CACHE_OF = {variable: cache for cache, variables in CACHE_VARIABLES.items() for variable in variables}
-_CACHE_OF["FLASHINFER_WORKSPACE_BASE"] = "flashinfer"
 
 
 def check_profile(profile: Profile, tree: YamlNode, binding: Binding, root: Path) -> None:
@@ -264,7 +247,7 @@ def _env(report: BoundProfile) -> None:
     places += [(("services", name, "env"), service.env) for name, service in profile.services.items()]
     places += [(("sources", name, "install", "env"), source.install.env) for name, source in profile.sources.items()]
     for path, name, value in ((path, *item) for path, variables in places for item in variables.items()):
-        cache = _CACHE_OF.get(name)
+        cache = caches.SETS.get(name)
         key = f"caches.{cache}.path" if cache in profile.caches else DERIVED.get(name, "")
         if key:
             hint = _THREADS if name.endswith("NVCC_THREADS") else f"use the key {key}"

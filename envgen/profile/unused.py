@@ -15,6 +15,7 @@ from types import MappingProxyType
 from envgen.errors import Place, Problem
 from envgen.profile import layers
 from envgen.profile.bind import Binding
+from envgen.profile.caches import FLASHINFER
 from envgen.profile.checks import GATE
 from envgen.profile.load import Loaded, in_use, with_variant
 from envgen.profile.model import GpuMode, Origin, Phases, Profile, Service, Source
@@ -397,7 +398,7 @@ def _machine(profile: Profile) -> Iterator[Unused]:
         for one in ("max_size", "max_files"):
             yield Unused(("logging", one), f"logging.driver is {profile.logging.driver}, which has its own limits")
     for name in profile.caches:
-        if name != "flashinfer":
+        if name != FLASHINFER.name:
             yield Unused(("caches", name, "namespace"), "only the cache `flashinfer` has namespaces")
             yield Unused(("caches", name, "warm"), "only kernels of the cache `flashinfer` are compiled ahead")
     clusters = [service.cluster for service in profile.services.values() if service.cluster is not None]

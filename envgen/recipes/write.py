@@ -13,6 +13,7 @@ from packaging.version import Version
 
 from envgen.errors import RefusedError
 from envgen.patches.series import version_of
+from envgen.profile.caches import HUGGINGFACE
 from envgen.profile.model import Profile
 from envgen.profile.tree import YamlNode
 from envgen.recipes.read import Recipe
@@ -76,8 +77,8 @@ def profile_text(
     if ready:
         words["ready"] = ready
     body["services"] = {service: words}
-    if "huggingface" not in parent.caches:  # where `services.X.model` keeps its weights
-        body["caches"] = {"huggingface": {"path": "/root/.cache/huggingface", "host": "~/.cache/huggingface"}}
+    if HUGGINGFACE.name not in parent.caches:  # where `services.X.model` keeps its weights
+        body["caches"] = {HUGGINGFACE.name: {"path": HUGGINGFACE.path, "host": "~/.cache/huggingface"}}
     if parent.variants:
         body["variants"] = dict.fromkeys(parent.variants)  # drafts and kernels of another model
     head = [f"Recipe {recipe.name}: {recipe.repo}"]

@@ -8,7 +8,7 @@ import posixpath
 from collections.abc import Sequence
 from pathlib import Path
 
-from envgen.profile.checks import CACHE_VARIABLES
+from envgen.profile.caches import environment_of
 from envgen.profile.model import GpuMode, Profile
 from envgen.profile.values import HostPath
 from envgen.render.quote import Pair
@@ -82,12 +82,9 @@ def service_env(profile: Profile) -> dict[str, str]:
         # separate variable for Blackwell.
         env["TRITON_PTXAS_PATH"] = env["TRITON_PTXAS_BLACKWELL_PATH"] = f"{profile.cuda.home}/bin/ptxas"
     for name, cache in profile.caches.items():
-        env.update({key: cache.path.path + below for key, below in CACHE_VARIABLES.get(name, {}).items()})
+        env.update(environment_of(name, cache.path.path))
     if "ccache" in profile.caches:
         env["CCACHE_MAXSIZE"] = CCACHE_MAXSIZE
-    flashinfer = profile.caches.get("flashinfer")
-    if flashinfer and flashinfer.path.path.endswith("/.cache/flashinfer"):
-        env["FLASHINFER_WORKSPACE_BASE"] = flashinfer.path.path.removesuffix("/.cache/flashinfer") or "/"
     return env
 
 

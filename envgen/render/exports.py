@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from envgen.errors import Problem, RefusedError
+from envgen.profile.caches import HUGGINGFACE
 from envgen.profile.check_services import ranks_of
 from envgen.profile.model import GpuMode, Health, Profile, Service
 from envgen.profile.values import own_path
@@ -252,7 +253,7 @@ def _volumes(profile: Profile, service: Service) -> tuple[list[Doc], list[Doc]]:
     mounts = []
     for name, cache in profile.caches.items():
         path = cache.path.path
-        weights = name == "huggingface"
+        weights = name == HUGGINGFACE.name
         if service.model is None:
             weights = any(word.startswith(f"{path}/") for word in service.argv)
         claim = {"persistentVolumeClaim": {"claimName": resource_name(f"{profile.project}-{name}")}}

@@ -19,6 +19,7 @@ from envgen.errors import EnvgenError
 from envgen.lock.ask import locked, python_sets
 from envgen.lock.model import LOCAL, GitLock, Pinned, ProfileLock, facts_of, load
 from envgen.patches.series import Series, load_series, version_of
+from envgen.profile.caches import FLASHINFER
 from envgen.profile.model import Profile, Source
 from envgen.profile.values import ImageRef, Pin
 from envgen.redact import without_login
@@ -139,7 +140,7 @@ def lock_of_image(profile: Profile, root: Path, labels: Mapping[str, str] | None
     return None if labels is not None and labels.get(LABEL) == "" else lock_of(profile, root)
 
 
-CACHE = "flashinfer"
+CACHE = FLASHINFER.name
 LENGTH = 12
 _TORCH = re.compile(r"torch\b(?![-_])")
 
