@@ -69,7 +69,10 @@ def cache_of(
     window = _number(text, "sliding_window") if windowed else 0
     if one is None or other is None or state is None or window is None:
         return None
-    return KvCost(other * wide * (full + draft), one * wide * windowed, window, state * linear)
+    index = _index(text)
+    if index is None:
+        return None
+    return KvCost((other * wide + index) * (full + draft), one * wide * windowed, window, state * linear)
 
 
 def _text(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -122,6 +125,14 @@ def _pair(text: Mapping[str, Any], ranks: int, wider: str = "") -> int | None:
     if heads is None or size is None:
         return None
     return 2 * max(heads // ranks, 1) * size
+
+
+def _index(text: Mapping[str, Any]) -> int | None:
+    """Bytes of a token's part in the index of Qwen's sparse attention, in bfloat16 on each GPU; 0 without an index."""
+    if not text.get("indexer_n_heads"):
+        return 0
+    size, ratio = _number(text, "indexer_head_dim"), _number(text, "indexer_compress_ratio")
+    return 2 * size // ratio if size and ratio else None
 
 
 def _state(text: Mapping[str, Any], ranks: int, wide: int | None) -> int | None:

@@ -40,6 +40,7 @@ class Recipe:
     image: str = ""
     nodes: int = 1
     weights: str = ""
+    draft: str = ""  # the size of a separate draft model's weights
     source: str = ""
     commit: str = ""
     date: str = ""
@@ -149,7 +150,8 @@ class _Reader:
     # --- envgen's own ---
 
     def own(self) -> Recipe:
-        known = ("repo", "revision", "args", "env", "release", "nodes", "weights", "source", "commit", "date", "ran")
+        known = ("repo", "revision", "args", "env", "release", "nodes", "weights", "draft", "source", "commit", "date",
+                 "ran")  # fmt: skip
         if unknown := [name for name in self.top.items if name not in known]:
             raise _problem(f"unknown key {unknown[0]!r}", self.top.items[unknown[0]].key_place())
         repo = self._repo(self._text("repo"), self.top.items["repo"].place())
@@ -160,7 +162,7 @@ class _Reader:
         return Recipe(
             name_of(self.file), repo, self._text("revision"), args, self._env(self._map("env")),
             self._release(self._text("release"), self.top), "", int(nodes), self._text("weights"),
-            self._text("source"), self._text("commit"), self._text("date"), self._text("ran"),
+            self._text("draft"), self._text("source"), self._text("commit"), self._text("date"), self._text("ran"),
         )  # fmt: skip
 
     # --- vllm-project/recipes ---

@@ -25,15 +25,20 @@ def shipped() -> Mapping[str, Recipe]:
 
 @cache
 def models() -> Mapping[str, Mapping[str, Any]]:
-    """``config`` (config.json) and ``weights`` (bytes, as published) of each shipped recipe's model, by repository."""
-    folder = resources.files("envgen.recipes") / "data"
-    return {
-        one.repo: {
-            "config": json.loads((folder / f"{name}.json").read_text(encoding="utf-8")),
-            "weights": bytes_of(one.weights),
-        }
-        for name, one in shipped().items()
-    }
+    """``config`` (config.json) and ``weights`` (published bytes) of the recipes' models and drafts, by repository."""
+    folder, found = resources.files("envgen.recipes") / "data", {}
+    for name, one in shipped().items():
+        for repo, file, size in ((one.repo, name, one.weights), (draft_of(one), f"{name}.draft", one.draft)):
+            if repo:
+                text = (folder / f"{file}.json").read_text(encoding="utf-8")
+                found[repo] = {"config": json.loads(text), "weights": bytes_of(size)}
+    return found
+
+
+def draft_of(recipe: Recipe) -> str:
+    """The repository of the recipe's separate draft model, if any."""
+    speculation = recipe.args.get("speculative-config")
+    return str(speculation.get("model", "")) if isinstance(speculation, Mapping) else ""
 
 
 def bytes_of(text: str) -> int | None:
@@ -61,7 +66,7 @@ def size_of(recipe: Recipe) -> Mapping[str, Any] | None:
         return None
     config, args = facts["config"], recipe.args
     text = config.get("text_config", config)
-    draft = args.get("speculative-config")
+    draft, beside = args.get("speculative-config"), models().get(draft_of(recipe))
     scheme = config.get("quantization_config", {}).get("kv_cache_scheme", {})  # vLLM's `auto` follows the checkpoint
 
     try:
@@ -87,4 +92,5 @@ def size_of(recipe: Recipe) -> Mapping[str, Any] | None:
         "sequences": number("max-num-seqs", 1),
         "batched": number("max-num-batched-tokens", 8192),
         "draft": str(draft.get("method", "draft")) if isinstance(draft, Mapping) else "",
+        **({"draft_config": beside["config"], "draft_weights": beside["weights"]} if beside else {}),
     }

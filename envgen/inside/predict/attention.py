@@ -16,8 +16,8 @@ def ask_attention(config: Any, found: Doc) -> Doc:
     where, select = named("attention")
     model, cache = config.model_config, config.cache_config
     text = getattr(model, "hf_text_config", model.hf_config)
-    # DeepSeek V4. The release's Transformers may keep the file's compress_ratios as compress_rates (from 5.19 on).
-    if getattr(text, "compress_ratios", None) or getattr(text, "compress_rates", None):
+    # DeepSeek V4 (from 5.19 on, Transformers may rename its compress_ratios) and Qwen's sparse attention.
+    if any(getattr(text, name, None) for name in ("compress_ratios", "compress_rates", "indexer_compress_ratio")):
         raise NotAskable("attention layers of %s choose their kernels themselves, without the selector"
                          % found["model"]["type"])  # fmt: skip
     parallel = config.parallel_config

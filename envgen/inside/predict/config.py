@@ -155,6 +155,15 @@ def find_config(args: Any, request: Doc, found: Doc, folder: str) -> None:
             place = hub.try_to_load_from_cache(repository, "config.json", revision=revision)
             if isinstance(place, str):
                 model["draft"] = place
+            elif repository in request["models"]:
+                facts = request["models"][repository]
+                model["draft"] = os.path.join(folder, "draft", "config.json")
+                model["draft_weights"] = facts["weights"]
+                os.mkdir(os.path.dirname(model["draft"]))
+                with open(model["draft"], "w", encoding="utf-8") as file:
+                    json.dump(facts["config"], file)
+                args.speculative_config = {key: value for key, value in draft.items() if key != "revision"}
+                args.speculative_config["model"] = os.path.dirname(model["draft"])
             else:
                 args.speculative_config = None
                 why = "the config.json of the draft model %s is not in the Hugging Face cache" % repository
@@ -197,9 +206,23 @@ def configured(args: Any, found: Doc, lines: Optional[Lines] = None) -> Any:
         try:
             config = engine.from_cli_args(args).create_engine_config(usage_context=as_served())
         except Exception as problem:
-            raise error_for(problem, lines) from None
+            if not lacks_runner(problem, args):
+                raise error_for(problem, lines) from None
+            args.speculative_config = None
+            why = "this draft needs vLLM's newer model runner, which is off here: it needs Triton, and Triton a driver"
+            found["unasked"].append({"step": "speculative-config", "why": why})
+            try:
+                config = engine.from_cli_args(args).create_engine_config(usage_context=as_served())
+            except Exception as other:
+                raise error_for(other, lines) from None
     describe(config, found)
     return config
+
+
+def lacks_runner(problem: BaseException, args: Any) -> bool:
+    """Whether a draft is refused only because the newer model runner is off without Triton."""
+    drafted = getattr(args, "speculative_config", None) is not None
+    return drafted and not has_triton() and "Model Runner V1 does not support" in str(problem)
 
 
 def describe(config: Any, found: Doc) -> None:
@@ -256,12 +279,13 @@ def size_of(config: Any, found: Doc) -> Doc:
         # Later releases count every step that is under way: two with async scheduling.
         "batched": getattr(config, "max_in_flight_tokens", steps.max_num_batched_tokens),
         "draft": str(getattr(getattr(config, "speculative_config", None), "method", None) or ""),
-        **size_of_draft(found["model"].get("draft", "")),
+        **size_of_draft(found["model"]),
     }  # fmt: skip
 
 
-def size_of_draft(place: str) -> Doc:
-    """Configuration and weights of a separate draft model, by the place of its config.json; nothing without one."""
+def size_of_draft(model: Doc) -> Doc:
+    """Configuration and weights of the model's separate draft; nothing without one."""
+    place = model.get("draft")
     if not place:
         return {}
     try:
@@ -270,7 +294,7 @@ def size_of_draft(place: str) -> Doc:
     except (OSError, ValueError, RecursionError, AttributeError):
         return {}
     plain = {name: value for name, value in text.items() if not isinstance(value, dict)}
-    return {"draft_config": plain, "draft_weights": weights_of(os.path.dirname(place))}
+    return {"draft_config": plain, "draft_weights": weights_of(os.path.dirname(place)) or model.get("draft_weights")}
 
 
 def weights_of(folder: str) -> Optional[int]:

@@ -12,6 +12,7 @@ from envgen.inside.predict.release import NotAskable, ReleaseRefused, asked_for,
 
 Doc = Dict[str, Any]
 EXPERTS = "model.layers.3.mlp.experts"  # a layer that no model treats specially
+_MIXED = re.compile(r"(.*\blayers\.\d+\..*experts)(\..*)?")
 
 
 def ask_moe(config: Any, found: Doc) -> Optional[Doc]:
@@ -51,7 +52,7 @@ def experts_method(config: Any, experts: int, text: Any) -> Tuple[str, Any]:
     described = layer(config, experts, text)
     empty_layer: Any = type(kind.__name__, (kind,), {"__init__": importlib.import_module("torch").nn.Module.__init__})()
     values = {"moe_config": described, "moe_parallel_config": described.moe_parallel_config, "activation": "silu",
-              "layer_name": EXPERTS, "local_num_experts": described.num_local_experts,
+              "layer_name": name_of(config.quant_config), "local_num_experts": described.num_local_experts,
               "global_num_experts": experts, "apply_router_weight_on_input": False,
               # The release's own defaults, by which compressed-tensors finds its layers.
               "ckpt_gate_proj_name": "gate_proj", "ckpt_up_proj_name": "up_proj",
@@ -60,7 +61,7 @@ def experts_method(config: Any, experts: int, text: Any) -> Tuple[str, Any]:
         with contextlib.suppress(AttributeError):  # a property of this release
             setattr(empty_layer, name, value)
     quantization = config.quant_config
-    method = quantization.get_quant_method(empty_layer, EXPERTS) if quantization is not None else None
+    method = quantization.get_quant_method(empty_layer, values["layer_name"]) if quantization is not None else None
     if method is None:
         method = named("plain experts")[1](described)
     where = "%s.%s" % (type(method).__module__, type(method).__name__)
@@ -68,6 +69,13 @@ def experts_method(config: Any, experts: int, text: Any) -> Tuple[str, Any]:
         if name.endswith("_backend") and hasattr(value, "name"):
             return where, value
     raise NotAskable("%s names no backend in this release" % where)
+
+
+def name_of(quantization: Any) -> str:
+    """The name of a layer of experts: where the quantization lists its layers, the first of these."""
+    listed = getattr(quantization, "quantized_layers", None)
+    names = (_MIXED.fullmatch(str(one)) for one in listed or () if not str(one).startswith("mtp"))
+    return next((found.group(1) for found in names if found), EXPERTS)
 
 
 def single_gpu(kind: Any) -> Any:

@@ -16,6 +16,7 @@ MINIMAX = {"num_hidden_layers": 62, "num_key_value_heads": 8, "head_dim": 128, "
 QWEN_235B = {"num_hidden_layers": 94, "num_key_value_heads": 4, "head_dim": 128, "sliding_window": None}
 QWEN_35B = MODELS["nvidia/Qwen3.6-35B-A3B-NVFP4"]["text_config"]
 
+QWEN_NEXT = MODELS["nvidia/Qwen3.8-Flash-Next-NVFP4"]["text_config"]
 
 # Model, GPUs, cache's dtype, tokens of one sequence, what vLLM logged as sequences or bytes, the error that is known.
 MEASURED = [
@@ -29,6 +30,8 @@ MEASURED = [
     (QWEN_35B, 1, "fp8", 131072, 5.98 / 4.33 * GIB, 0.06),
     # the same project's #652, another machine and vLLM 0.24.0: 6.01 GiB are 4.35 sequences
     (QWEN_35B, 1, "fp8", 131072, 6.01 / 4.35 * GIB, 0.06),
+    # MiaAI-Lab/Qwen3.8-Flash-Next-Dual-DGX-Sparks: 31.7 GiB hold 2,131,159 tokens, a layer of MTP included
+    (QWEN_NEXT, 2, "auto", 262144, 31.7 * 262144 / 2131159 * 12 / 13 * GIB, 0.1),
 ]
 
 

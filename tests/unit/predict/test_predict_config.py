@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from envgen.inside.predict import config
+from envgen.inside.predict import config, experts
 from envgen.inside.predict.release import NotAskable
 
 
@@ -56,3 +56,53 @@ def test_an_index_that_is_broken_leaves_the_weights_unknown_and_nothing_else(
 ) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(text)
     assert config.weights_of(str(tmp_path)) == total
+
+
+def test_a_recipe_s_draft_is_asked_about_by_envgen_s_own_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = Namespace(try_to_load_from_cache=lambda *_, **__: None)
+    monkeypatch.setattr("importlib.import_module", lambda _: hub)
+    facts = {"org/draft": {"config": {"model_type": "qwen3", "head_dim": 128}, "weights": 12}}
+    asked = {"method": "dflash", "model": "org/draft", "revision": "a" * 40, "num_speculative_tokens": 8}
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    args = Namespace(model=str(tmp_path), speculative_config=dict(asked))
+    found: dict[str, Any] = {"unasked": []}
+    config.find_config(args, {"models": facts}, found, str(tmp_path))
+    place = Path(args.speculative_config["model"])
+    assert place == tmp_path / "draft" and found["unasked"] == []
+    assert args.speculative_config == {"method": "dflash", "model": str(place), "num_speculative_tokens": 8}
+    size = config.size_of_draft(found["model"])
+    assert size == {"draft_config": facts["org/draft"]["config"], "draft_weights": 12}
+    args = Namespace(model=str(tmp_path), speculative_config=dict(asked))
+    config.find_config(args, {"models": {}}, found, str(tmp_path))
+    assert args.speculative_config is None and "org/draft is not in the" in found["unasked"][0]["why"]
+
+
+@pytest.mark.parametrize(
+    ("triton", "drafted", "message", "lacks"),
+    [
+        (False, True, "Model Runner V1 does not support: DFlash candidate-head drafts", True),
+        (True, True, "Model Runner V1 does not support: DFlash candidate-head drafts", False),
+        (False, False, "Model Runner V1 does not support: something of the model", False),
+        (False, True, "num_speculative_tokens must be positive", False),
+    ],
+)
+def test_a_runner_that_is_off_only_here_refuses_no_draft(
+    triton: bool, drafted: bool, message: str, lacks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config, "has_triton", lambda: triton)
+    args = Namespace(speculative_config={"method": "dflash"} if drafted else None)
+    assert config.lacks_runner(ValueError(message), args) is lacks
+
+
+@pytest.mark.parametrize(
+    ("listed", "name"),
+    [
+        (None, experts.EXPERTS),
+        ({"model.layers.0.self_attn.q_proj": {}}, experts.EXPERTS),
+        ({"mtp.layers.0.mlp.experts": {}, "model.language_model.layers.5.mlp.experts": {}},
+         "model.language_model.layers.5.mlp.experts"),
+        ({"model.layers.2.mlp.experts.0.up_proj": {}}, "model.layers.2.mlp.experts"),
+    ],
+)  # fmt: skip
+def test_experts_are_asked_about_by_a_layer_that_the_quantization_lists(listed: Any, name: str) -> None:
+    assert experts.name_of(Namespace(quantized_layers=listed) if listed else None) == name
