@@ -16,13 +16,13 @@ from envgen.engine.git import Mirror
 from envgen.errors import EnvgenError, Place, Problem, ProjectError, RefusedError, UsageError
 from envgen.patches.dry_run import GitTree
 from envgen.predict.memory import Estimate, estimate
-from envgen.profile.load import load_project
+from envgen.profile.load import called, load_project
 from envgen.profile.model import Profile
-from envgen.profile.shape import NAME, matches
+from envgen.profile.shape import NAME, as_profile_name, matches
 from envgen.profile.tree import decode, near, text_of
 from envgen.recipes.read import LARGEST, Recipe, name_of, read_recipe
 from envgen.recipes.shipped import shipped, size_of
-from envgen.recipes.write import GB10, added, indent_of, left_of, profile_name, profile_text
+from envgen.recipes.write import GB10, added, indent_of, left_of, profile_text
 from envgen.redact import without_login
 from envgen.text import progress
 
@@ -151,16 +151,16 @@ def add(session: Session, recipe: Recipe, name: str = "", extends: str = "") -> 
     """The change that adds the recipe as a profile; nothing is written. ProjectError if the result would not load."""
     loaded = session.loaded(local=False)
     project = loaded.project
-    parent = _parent(project.profiles, extends or session.profile_name or "")
+    parent = _parent(project.profiles, called(extends) or session.profile_name or "")
     service = next((one for one, found in parent.services.items() if found.ready is not None), "")
     if not service:
         raise RefusedError(
             f"profile {parent.name} has no service with `ready`",
             hint="add `ready: {port: 8000}` to its server, or name another profile: --extends PROFILE",
         )
-    name = name or profile_name(recipe)
+    name = name or as_profile_name(recipe.name)
     if not matches(NAME, name):
-        raise UsageError(f"{name!r} is not a profile's name", hint="small letters and digits, with single _ between")
+        raise UsageError(f"{name!r} is not a profile's name", hint=f"write --name {as_profile_name(name)}")
     if name in project.profiles:
         raise RefusedError(f"profile {name} already exists", hint="choose another name: --name NAME")
     path = project.file

@@ -14,7 +14,7 @@ from envgen.engine.compose import DOTENV, read_dotenv
 from envgen.engine.owner import ours
 from envgen.errors import EngineError, Problem, RefusedError, UsageError
 from envgen.profile import unused
-from envgen.profile.load import Loaded, load_project, select
+from envgen.profile.load import Loaded, called, load_project, select
 from envgen.profile.model import Profile
 from envgen.redact import hidden_values, secret_in
 from envgen.render.environment import FLOOR_VARIABLE
@@ -34,6 +34,9 @@ class Session:
     _loaded: dict[bool, Loaded] = field(default_factory=dict, init=False, repr=False, compare=False)
     _dotenv: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
     _read: set[str] = field(default_factory=set, init=False, repr=False, compare=False)  # variables read from .env
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "profile_name", called(self.profile_name or "") or None)
 
     def with_(self, **choices: Any) -> Session:
         """The session with other choices; the project is loaded again."""

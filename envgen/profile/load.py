@@ -19,7 +19,7 @@ from envgen.profile.bind import Binding
 from envgen.profile.checks import check_profile, check_project
 from envgen.profile.layers import Override, from_environ, from_sets
 from envgen.profile.model import LocalFile, Profile, Project, ProjectFile
-from envgen.profile.shape import NAME, matches, meaning
+from envgen.profile.shape import NAME, as_profile_name, matches, meaning
 from envgen.profile.tree import LOCAL, MAP, NULL, ValueText, YamlNode, label_of, lay_over, near, read, which
 
 FILE_NAME = "envgen.yaml"
@@ -185,6 +185,11 @@ def in_use(profile: Profile) -> Profile:
     return replace(profile, env=MappingProxyType(env))
 
 
+def called(text: str) -> str:
+    """The name of the profile that a command line calls ``text``: a recipe's name is its profile's, too."""
+    return as_profile_name(text) if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", text) else text
+
+
 def select(project: Project, name: str | None, variant: str = "") -> Profile:
     """The profile ``name``, or the default one. Raises UsageError with the names that there are.
 
@@ -243,7 +248,8 @@ def _sections(top: YamlNode, problems: list[Problem]) -> tuple[YamlNode, dict[st
     for name, node in layers.section(top, "profiles", problems).items.items():
         key = f"profiles.{name}"
         if not matches(NAME, name):
-            problems.append(Problem(f"{name!r} is not a profile name", node.key_place(key), meaning(NAME)))
+            hint = f"write {as_profile_name(name)}: {meaning(NAME)}"
+            problems.append(Problem(f"{name!r} is not a profile name", node.key_place(key), hint))
         if node.kind == NULL:
             node = replace(node, kind=MAP)
         elif node.kind != MAP:

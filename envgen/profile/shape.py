@@ -55,6 +55,18 @@ class Pattern(str):
 
 # Sources, services, caches, profiles. Single underscores only: two separate the parts of an ENVGEN_... variable.
 NAME = Pattern(r"[a-z](_?[a-z0-9]){0,39}", "small letters and digits, with single underscores between them")
+
+
+def as_profile_name(text: str) -> str:
+    """The NAME of what is called ``text``: of the recipe ``qwen3.6-35b-a3b``, ``qwen3_6_35b_a3b``.
+
+    A NAME stays as it is. Profiles keep to NAME, since dots separate the parts of a rendered file's name and Compose
+    takes none in a project's.
+    """
+    word = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")[:40].strip("_")
+    return word if word[:1].isalpha() else f"m_{word}"[:40].strip("_")
+
+
 # Machines.
 NODE = Pattern(r"[a-z0-9](-?[a-z0-9]){0,39}", "lowercase letters and digits, with single dashes between them")
 # Compose's project names and image names both accept it.

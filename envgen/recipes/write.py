@@ -22,12 +22,6 @@ GB10 = 121.7  # GiB, as public logs of GB10s show
 _KEPT = ("host", "port")
 
 
-def profile_name(recipe: Recipe) -> str:
-    """A name that a profile may have: small letters and digits with single underscores."""
-    word = re.sub(r"[^a-z0-9]+", "_", recipe.name.lower()).strip("_")[:40].strip("_")
-    return word if word[:1].isalpha() else f"m_{word}"[:40].strip("_")
-
-
 def left_of(recipe: Recipe, parent: Profile, machines: Iterable[str]) -> list[str]:
     """The parts of the recipe that the profile lacks."""
     found = list(recipe.left)

@@ -124,7 +124,7 @@ case("unknown default profile", HEAD + "default_profile: ⟦prd\n", ("profile 'p
 case(
     "profile name",
     HEAD + "  ⟦Prod:\n    extends: dev\n    dockerfile: Dockerfile.p\n",
-    ("'Prod' is not a profile name", "small"),
+    ("'Prod' is not a profile name", "write prod: small"),
 )
 case("profile is text", HEAD + "  other: ⟦hello\n", ("expected a mapping, found the text 'hello'", ""))
 case("extends a stranger", HEAD + "  prod:\n    extends: ⟦dve\n    dockerfile: Dockerfile.p\n    mode: production\n",

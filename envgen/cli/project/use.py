@@ -10,7 +10,7 @@ import click
 from envgen.app.use import write_default
 from envgen.cli.common import answer, json_option
 from envgen.errors import ExitCode
-from envgen.profile.load import load_project, select
+from envgen.profile.load import called, load_project, select
 from envgen.profile.tree import label_of
 from envgen.text import progress
 
@@ -35,9 +35,9 @@ def command(profile: str | None, file: Path | None) -> int:
     """
     # What the local file says now doesn't matter: it may name a profile that is gone.
     shared = load_project(file=file, local=profile is None).project
-    given = os.environ.get(VARIABLE, "")
+    given = called(os.environ.get(VARIABLE, ""))
     if profile is not None:
-        select(shared, profile)
+        profile = select(shared, called(profile)).name
         path = write_default(shared.root, profile)
         progress(f"{label_of(path)}: default_profile: {profile}")
         if given and given != profile:

@@ -12,10 +12,9 @@ import yaml
 
 from envgen.__main__ import main
 from envgen.errors import ProjectError
-from envgen.profile.load import load_project
+from envgen.profile.load import called, load_project
 from envgen.recipes.read import read_recipe
 from envgen.recipes.shipped import shipped
-from envgen.recipes.write import profile_name
 from envgen.render import outputs
 
 TOP = Path(__file__).parents[3]
@@ -94,7 +93,7 @@ def test_each_shipped_recipe_is_a_profile_that_loads_and_renders(
     assert main(["recipe", "add", name, "--yes"]) == 0
     assert capsys.readouterr().err.startswith("wrote envgen.yaml;")  # every setting is placed
     loaded = load_project(file=project / "envgen.yaml", local=False).project
-    profile = loaded.profiles[profile_name(recipe)]
+    profile = loaded.profiles[called(name)]
     service = profile.services["serve"]
     assert service.command == ("vllm", "serve", recipe.repo)
     assert service.model is not None and service.model.repo == recipe.repo
@@ -106,6 +105,10 @@ def test_each_shipped_recipe_is_a_profile_that_loads_and_renders(
     assert (service.cluster.nodes if service.cluster else ()) == (("spark-1", "spark-2") if recipe.nodes == 2 else ())
     assert recipe.source and recipe.date
     outputs.render_project(loaded)
+    # A command takes it by the name of the recipe, too.
+    assert main(["use", name]) == 0
+    assert main(["config", "--json", "-p", name]) == 0
+    assert json.loads(capsys.readouterr().out)
     assert main(["recipe", "add", name, "--yes"]) == 6
     assert "choose another name: --name NAME" in capsys.readouterr().err
 
