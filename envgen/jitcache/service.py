@@ -1,4 +1,4 @@
-"""FlashInfer's cache of one profile: list, clear, record baselines; who holds a lock, and what must be restarted."""
+"""FlashInfer's cache of one profile: list, clear, record what modules were compiled from; who holds a lock; what to restart."""
 
 from __future__ import annotations
 
@@ -222,9 +222,9 @@ class JitCache:
         place, found = self._judged(Inventory, query, "list", place, thorough=thorough)
         return self._name_holders(place, found)
 
-    def baseline(self, query: Query, *, force: bool = False, since: int = 0) -> RecordedBaseline:
-        """Record the files of the modules; with ``force`` also if files changed after the compilation."""
-        return self._judged(RecordedBaseline, query, "baseline", force=force, since=since)[1]
+    def baseline(self, query: Query, *, since: int = 0) -> RecordedBaseline:
+        """Record what the modules were compiled from. ``since``: when envgen began to compile them (ns), or 0."""
+        return self._judged(RecordedBaseline, query, "baseline", since=since)[1]
 
     def used(self) -> Used:
         """The modules that earlier runs used, of all versions, including those cleared since."""

@@ -37,7 +37,9 @@ def test_the_stale_header_from_first_to_last(lab: Lab, envgen: Envgen) -> None:
     lab.start()
     foreign = {"0.7.2.post1 page": "foreign"}
     assert envgen.states() == {"0.5.3 page": "fresh?", "0.5.3 vllm_comm": "fresh?", **foreign}
-    assert "recorded page (0.5.3/121a): 37" in envgen("baseline", "--version", "0.5.3")
+    built = lab.stamps("page")
+    printed = envgen("warm", "page", "vllm_comm")
+    assert lab.stamps("page") == built, printed  # nothing to compile: what they were compiled from is recorded
     assert envgen.states() == {"0.5.3 page": "fresh", "0.5.3 vllm_comm": "fresh", **foreign}
 
     # Headers are shared; the binding's source is page's alone.
@@ -76,7 +78,7 @@ def test_the_stale_header_from_first_to_last(lab: Lab, envgen: Envgen) -> None:
 def test_from_the_wheel_to_a_checkout_of_the_same_version(lab: Lab, envgen: Envgen) -> None:
     """0.5.3 keeps build.ninja: edits in the checkout would never be compiled. The issue's second trap."""
     lab.start()
-    envgen("baseline", "--version", "0.5.3")
+    envgen("warm", "page", "vllm_comm")
     lab.start("checkout")
     page = lab.stamps("page")
     lab.build("page")

@@ -196,8 +196,9 @@ def warm(session: Session, names: tuple[str, ...], jobs: int | None) -> int:
     """Compile modules with FlashInfer's own build (default: those that are incomplete or stale).
 
     Runs in a running service, or else in a temporary container, before a model takes the memory. Each compiler waits
-    until there is memory for it. Stale modules are cleared first. Attention modules need their full names. Records a
-    baseline. Exits with 1 if a module could not be compiled.
+    until there is memory for it. Stale modules are cleared first. Attention modules need their full names. Records what
+    each module was compiled from: later answers of `cache list` and `cache why` are then certain. Exits with 1 if a
+    module could not be compiled.
 
     \b
     Example:
@@ -216,21 +217,3 @@ def warm(session: Session, names: tuple[str, ...], jobs: int | None) -> int:
     ]  # fmt: skip
     failed = any(module.outcome not in ("done", "masked") for module in built)
     return answer({"modules": rows}, shown.built(built, recorded), failed)
-
-
-@command.command()
-@patterns_argument
-@filter_options
-@click.option("--force", is_flag=True, help="Also record modules with files that changed after they were compiled.")
-@reporting
-def baseline(session: Session, patterns: tuple[str, ...], version: str | None, arch: str | None, force: bool) -> int:
-    """Record a checksum of each file that modules were compiled from.
-
-    `cache list` and `cache why` compare with it later. Exits with 1 if a module could not be recorded.
-
-    \b
-    Example:
-      envgen cache baseline page rope
-    """
-    found = open_cache(session).baseline(make_query(patterns, version, arch), force=force)
-    return answer(asdict(found), shown.recorded(found), not all(module.recorded for module in found.modules))

@@ -62,7 +62,7 @@ def inventory(inventory: Inventory) -> Iterator[str]:
         yield f"{counted(len(inventory.modules), 'module')}, {size(total)}"
         guesses = [module for module in inventory.modules if module.guess]
         if any(module.baseline != "recorded" for module in guesses):
-            yield "? = a guess from file times; `envgen cache baseline` makes later answers certain"
+            yield "? = a guess from file times; later answers are certain after `envgen cache warm MODULE`, or a start"
         elif guesses:
             yield "? = a guess; `envgen cache why MODULE` has the reason"
     for batch in inventory.building:
@@ -121,19 +121,6 @@ def evidence(evidence: Inventory) -> Iterator[str]:
             yield f"  {what}: a guess from the times of {counted(module.checked, 'file')}"
         if module.state in ("stale", "debug"):
             yield f"  fix: envgen cache clear {visible(module.name)}"
-
-
-def recorded(recorded: RecordedBaseline) -> Iterator[str]:
-    """Each module: recorded, or why not."""
-    progress(f"{recorded.root} in {recorded.place}")
-    for module in recorded.modules:
-        what = f"{visible(module.name)} ({_in(module.version, module.arch)})"
-        if module.recorded:
-            yield f"recorded {what}: {counted(module.files, 'file')}"
-            continue
-        yield f"not recorded {what}: {visible(module.reason)}"
-        for path in module.changed[:5]:
-            yield f"    {visible(path)}"
 
 
 def cleared(cleared: Cleared) -> Iterator[str]:

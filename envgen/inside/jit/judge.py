@@ -456,7 +456,7 @@ class BaselineRecord:
 
 def run_baseline(request: dict[str, Any]) -> dict[str, Any]:
     """Operation ``baseline``: record the files of the chosen modules. Refuses a module whose files changed after it was
-    linked, unless ``force``."""
+    linked."""
     patterns = request.get("patterns") or []
     with asked(request) as cache:
         reader, files, done = RecipeReader(), tree.FileFacts(), []
@@ -497,7 +497,7 @@ def _record(
 def _changed_since(recipe: NinjaRecipe, files: tree.FileFacts, request: dict[str, Any]) -> list[str]:
     """Inputs that changed after the library was linked. ``since``: the start of envgen's own compilation in ns; 0:
     unknown."""
-    if recipe.library is None or request.get("force"):
+    if recipe.library is None:
         return []
     linked = recipe.library[1]
     # The compiler may have read a file that changed meanwhile before or after the change.

@@ -20,7 +20,6 @@ from envgen.inside.jit.main import answer
 ASKED: dict[str, tuple[dict[str, Any], list[str]]] = {
     "list": ({"operation": "list"}, ["list"]),
     "why": ({"operation": "why", "patterns": ["page"]}, ["why", "page"]),
-    "baseline": ({"operation": "baseline", "patterns": ["page"]}, ["baseline", "page"]),
     "clear": ({"operation": "clear", "patterns": ["page"], "dry_run": True}, ["clear", "page", "--dry-run"]),
     "nothing": ({"operation": "clear", "patterns": ["pag"]}, ["clear", "pag"]),
     "used": ({"operation": "used"}, ["modules"]),
