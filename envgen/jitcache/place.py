@@ -183,14 +183,6 @@ def _normal(arch: CudaArch, twelve: str) -> CudaArch:
     return CudaArch(arch.major, arch.minor, twelve if (arch.major, arch.minor) == (12, 0) else "a")
 
 
-def seconds(text: str) -> float:
-    """Parse an age such as ``30d``, ``12h``, ``45m``, ``90s``. UsageError for anything else."""
-    found = re.fullmatch(r"([0-9]{1,9})([dhms])", text)
-    if found is None:
-        raise UsageError(f"{text!r} is not an age", hint="write it like 30d, 12h or 45m")
-    return float(found[1]) * {"d": 86400, "h": 3600, "m": 60, "s": 1}[found[2]]
-
-
 def changed_files(profile: Profile, root: Path, revision: str) -> tuple[str, ...]:
     """The paths, in the container, of files in the mounted checkout that differ from a revision, submodules included; a
     submodule at another commit is one path."""

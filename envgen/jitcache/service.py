@@ -1,4 +1,4 @@
-"""FlashInfer's cache of one profile: list, clear, record what modules were compiled from; who holds a lock; what to restart."""
+"""FlashInfer's cache of one profile: list, clear, record baselines; who holds a lock, and what must be restarted."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ class JitCache:
     ) -> Cleared:
         """Clear the modules of a query without patterns only with ``everything`` or ``causes``.
 
-        ``causes`` (stale, foreign, older_than, changed): only modules to which one of them applies.
+        ``causes`` (stale, changed): only modules to which one of them applies.
         RefusedError, with nothing changed, while one of the modules is being built.
         """
         wanted = None if causes is None else dict(causes)

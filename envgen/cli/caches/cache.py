@@ -20,7 +20,7 @@ from envgen.engine.host import compilers
 from envgen.errors import NotFoundError, UsageError
 from envgen.explain.read import log_lines
 from envgen.inside.jit.main import named_in
-from envgen.jitcache.place import changed_files, make_query, seconds
+from envgen.jitcache.place import changed_files, make_query
 from envgen.jitcache.place import other_caches as find_other_caches
 from envgen.jitcache.service import JitCache, Used
 from envgen.jitcache.warm import warm as compile_modules
@@ -132,8 +132,6 @@ def _from_log(log: str) -> Used:
 @patterns_argument
 @filter_options
 @click.option("--stale", is_flag=True, help="All modules that are proven stale.")
-@click.option("--foreign", is_flag=True, help="All modules of versions and architectures that this profile never uses.")
-@click.option("--older-than", metavar="AGE", help="Only modules older than AGE: 30d, 12h, 45m.")
 @click.option(
     "--changed",
     metavar="REV",
@@ -148,7 +146,7 @@ def _from_log(log: str) -> Used:
 @reporting
 def clear(
     session: Session, patterns: tuple[str, ...], version: str | None, arch: str | None, stale: bool,
-    foreign: bool, older_than: str | None, changed: str | None, everything: bool, dry_run: bool, yes: bool,
+    changed: str | None, everything: bool, dry_run: bool, yes: bool,
 ) -> int:  # fmt: skip
     """Remove compiled modules and their generated sources.
 
@@ -161,19 +159,17 @@ def clear(
       envgen cache clear --stale
       envgen cache clear --changed=main
     """
-    by_cause = stale or foreign or older_than is not None or changed is not None
+    by_cause = stale or changed is not None
     if everything and patterns:
         raise UsageError("--all takes no names", hint="remove the names, or --all")
     if everything and by_cause:
-        raise UsageError("--all excludes --stale, --foreign, --older-than and --changed", hint="remove --all")
+        raise UsageError("--all excludes --stale and --changed", hint="remove --all")
     stars = [pattern for pattern in patterns if pattern and not pattern.strip("*")]
     if stars or not (patterns or everything or by_cause):  # nothing means all modules but --all
         what = f"{stars[0]!r} means every module" if stars else "no module named"
         raise UsageError(f"cache clear: {what}", hint="name modules as `envgen cache list` shows them, or add --all")
     query = make_query(patterns, version, arch)
-    causes: dict[str, Any] = {"stale": stale, "foreign": foreign}
-    if older_than is not None:
-        causes["older_than"] = seconds(older_than)
+    causes: dict[str, Any] = {"stale": stale}
     if changed is not None:
         causes["changed"] = list(changed_files(session.profile(), session.loaded().project.root, changed))
     cache = open_cache(session)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +15,7 @@ from envgen.inside.jit.libraries import package_of
 from envgen.inside.jit.locks import Hold, close_all, loaded, scratch, sweep
 from envgen.inside.jit.ninja import parse
 
-# Causes to clear a module: stale, foreign, older than, compiled from changed files
+# Causes to clear a module: stale, compiled from changed files
 
 
 class Causes:
@@ -24,12 +23,7 @@ class Causes:
 
     def __init__(self, cache: Shelves, request: dict[str, Any]) -> None:
         self.given = given = request["causes"]
-        age = given.get("older_than")
-        self.before = time.time() - age if isinstance(age, (int, float)) else None
-        package = package_of()
-        self.judge = Judge(cache, request, package)
-        if given.get("foreign") and not package.root and self.judge.archs is None:
-            raise tree.Fault("failed", "Python imports no FlashInfer here, so it is unknown which modules are foreign")
+        self.judge = Judge(cache, request, package_of())
         self.changed = [self.judge.files.real(str(path)) for path in given.get("changed") or ()]
         self.why: dict[str, str] = {}
         self.guesses: list[str] = []
@@ -50,12 +44,6 @@ class Causes:
         module = describe(shelf, name, kind, self.judge.cache.problems) if kind == "folder" else None
         if module is None:
             return ""
-        if self.before is not None and module.modified < self.before:
-            return "older"
-        if self.given.get("foreign"):
-            self.judge.judge(shelf, module)
-            if module.state == "foreign" or self.judge.foreign(shelf):
-                return "foreign"
         path = self._changed(shelf, name) if self.changed else ""
         if path:
             return "compiled from " + path
