@@ -13,8 +13,7 @@ from envgen.engine.values import COMPOSE_PROJECT, MEMORY, Container
 from envgen.errors import EngineError, EnvgenError, NotFoundError, RefusedError
 from envgen.inside import run
 from envgen.inside.jit.judge import BaselineRecord, Holder, Module
-from envgen.inside.jit.locks import BATCH, LockId
-from envgen.inside.jit.locks import holders as local_holders
+from envgen.inside.jit.locks import BATCH
 from envgen.jitcache.place import CACHE, NO_ARCH, AgentHost, Query, arch_folders, find_place, root_in
 from envgen.render.environment import service_env
 from envgen.text import reason_of, visible
@@ -56,7 +55,6 @@ class Building:
     arch: str
     locked: bool | None
     holders: list[Holder]
-    lock: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -145,10 +143,9 @@ class Cleared:
 
 
 @dataclass(frozen=True)
-class Holders:
-    """Another container's answer: the holders of each lock, and processes that have loaded a library."""
+class Users:
+    """Another container's answer: the processes that have loaded a library."""
 
-    holders: tuple[tuple[Holder, ...], ...]
     users: tuple[User, ...]
     unseen: int
 
@@ -158,8 +155,6 @@ class HeldLock:
     """A lock that prevents a clear."""
 
     lock: str
-    device: int
-    inode: int
     holders: list[Holder]
 
 
@@ -185,7 +180,6 @@ TIMEOUT = 900.0  # seconds; a million files take three minutes
 ROOT_USER = "0:0"
 AGENT = run.Program("jit/main", watch=True, bytes=64 << 20)
 
-L = TypeVar("L", Module, Building)
 P = TypeVar("P", Inventory, RecordedBaseline, Cleared)
 T = TypeVar("T")
 NOTHING = Query()
@@ -220,7 +214,10 @@ class JitCache:
         if place is None and not query.patterns:
             return Inventory(root_in({}, self.deployment.profile), False, (), (), Leftovers(0, 0), ())
         place, found = self._judged(Inventory, query, "list", place, thorough=thorough)
-        return self._name_holders(place, found)
+        label = self._label(place.container)
+        modules = tuple(replace(module, holders=_in(label, module.holders)) for module in found.modules)
+        building = tuple(replace(batch, holders=_in(label, batch.holders)) for batch in found.building)
+        return replace(found, modules=modules, building=building)
 
     def baseline(self, query: Query, *, since: int = 0) -> RecordedBaseline:
         """Record what the modules were compiled from. ``since``: when envgen began to compile them (ns), or 0."""
@@ -312,11 +309,11 @@ class JitCache:
         ours = container.labels.get(COMPOSE_PROJECT) == self.deployment.profile.compose_name
         return container.service if ours and container.service else container.name
 
-    def _look(self, container: Container, locks: Sequence[LockId], libraries: Sequence[Any]) -> Holders | None:
-        """Ask another container for holders and users; None if it can't answer, for example without Python."""
-        request = {"operation": "look", "locks": locks, "libraries": libraries}
+    def _look(self, container: Container, libraries: Sequence[Any]) -> Users | None:
+        """Ask another container for users; None if it can't answer, for example without Python."""
+        request = {"operation": "look", "libraries": libraries}
         try:
-            return self.ask(Holders, AgentHost("/", container.name, container), request)
+            return self.ask(Users, AgentHost("/", container.name, container), request)
         except EnvgenError:
             return None
 
@@ -329,45 +326,19 @@ class JitCache:
         users = [replace(user, where=self._label(place.container)) for user in cleared.users]
         unseen = cleared.unseen if place.container else 0
         for container in self._sharing(place):
-            seen = self._look(container, (), libraries)
+            seen = self._look(container, libraries)
             unseen += seen.unseen if seen else 1
             users += [replace(user, where=self._label(container)) for user in seen.users] if seen else []
         return tuple(users), unseen
 
-    def _holders(self, place: AgentHost, locks: Sequence[LockId]) -> dict[LockId, list[Holder]]:
-        """The holders of these locks in other containers with this cache, or else on this machine."""
-        found: dict[LockId, list[Holder]] = {lock: [] for lock in locks}
-        for container in self._sharing(place) if locks else ():
-            seen = self._look(container, locks, ())
-            for lock, holders in zip(locks, seen.holders if seen else (), strict=False):
-                found[lock] += [replace(holder, where=self._label(container)) for holder in holders]
-        missing = [lock for lock in locks if not found[lock]]
-        # A builder on the host itself, on a bind mount; the inodes are meaningless for a remote engine.
-        if missing and self.deployment.engine.info().local:
-            for lock, entries in local_holders(missing).items():
-                found[lock] += [replace(bind(Holder, entry), where="this machine") for entry in entries]
-        return found
-
     def _held(self, place: AgentHost, held: Sequence[HeldLock]) -> RefusedError:
-        asked = self._holders(place, [(lock.device, lock.inode) for lock in held if not lock.holders])
-        lines = []
-        for lock in held:
-            holders = [replace(holder, where=self._label(place.container)) for holder in lock.holders]
-            holders = holders or asked[lock.device, lock.inode]
-            lines.append(f"{what_is_locked(lock.lock)}, {describe_holders(holders)}")
+        label = self._label(place.container)
+        lines = [f"{what_is_locked(lock.lock)}, {describe_holders(_in(label, lock.holders))}" for lock in held]
         return RefusedError("nothing was changed: " + "; ".join(lines), hint="wait until it is done, or stop it")
 
-    def _name_holders(self, place: AgentHost, found: Inventory) -> Inventory:
-        entries: list[Module | Building] = [*found.modules, *found.building]
-        unknown = sorted({(e.lock[0], e.lock[1]) for e in entries if e.locked and not e.holders and len(e.lock) == 2})
-        asked = {(*lock,): holders for lock, holders in self._holders(place, unknown).items()}
 
-        def named(entry: L) -> L:
-            holders = [replace(holder, where=self._label(place.container)) for holder in entry.holders]
-            return replace(entry, holders=holders or asked.get((*entry.lock,), []))
-
-        modules = tuple(named(module) for module in found.modules)
-        return replace(found, modules=modules, building=tuple(named(batch) for batch in found.building))
+def _in(where: str, holders: Sequence[Holder]) -> list[Holder]:
+    return [replace(holder, where=where) for holder in holders]
 
 
 def not_found(data: AgentRefusal) -> NotFoundError:
@@ -396,4 +367,4 @@ def describe_holders(holders: Sequence[Holder]) -> str:
             parts.append(f"by an envgen that is still running there (pid {holder.pid}{where})")
         else:
             parts.append(f"by pid {holder.pid}{where}: {visible(holder.command) or 'unknown command'}")
-    return " and ".join(parts) or "by a process that can't be seen from here"
+    return " and ".join(parts) or "by a process of another container, or of the machine itself"

@@ -256,24 +256,14 @@ def test_a_lock_held_in_the_same_container(lab: Lab, capsys: pytest.CaptureFixtu
 
 
 def test_a_lock_held_in_another_container(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
-    """One container's /proc doesn't show the other's processes; the lock itself reaches across."""
+    """The lock reaches across, and its holder is named only where this container can see it."""
     lab.build(lab.start("dev"), "0.5.3", "page")
     other = lab.start("builder", project="somebody-else")
     lock = f"{ROOT}/0.5.3/121a/cached_ops/tmp/flashinfer_jit.lock"
     lab.background("docker", "exec", other, "python3", "-c", HOLD, lock, waits_for="held")
     assert main(["cache", "clear", "page"]) == 6
     error = capsys.readouterr().err
-    assert "a batch build runs in 0.5.3/121a, by pid " in error
-    assert f" in {lab.name}-1: python3" in error
-
-
-def test_a_lock_held_on_this_machine(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
-    lab.write(f"path: {ROOT}, host: cache")
-    lab.build(lab.start("dev", mount=str(lab.host)), "0.5.3", "page")
-    lock = lab.host / "0.5.3/121a/cached_ops/tmp/page.lock"
-    lab.background(sys.executable, "-c", HOLD, str(lock), waits_for="held")
-    assert main(["cache", "clear", "page"]) == 6
-    assert f"by pid {lab.processes[-1].pid} in this machine: " in capsys.readouterr().err
+    assert "a batch build runs in 0.5.3/121a, by a process of another container, or of the machine itself" in error
 
 
 def test_who_must_be_restarted(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:

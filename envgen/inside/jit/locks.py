@@ -174,9 +174,8 @@ class Hold:
                         self._acquire(self.modules, shelf, name + "/" + path)
             if self._held:
                 known = holders([lock for _, lock in self._held])
-                raise tree.Fault("refused", "is being built", held=[
-                    {"lock": shown, "device": lock[0], "inode": lock[1], "holders": known[lock]}
-                    for shown, lock in self._held])  # fmt: skip
+                found = [{"lock": shown, "holders": known[lock]} for shown, lock in self._held]
+                raise tree.Fault("refused", "is being built", held=found)
         except BaseException:
             self.release()
             raise
@@ -258,12 +257,9 @@ def command(pid: int, proc: str = "/proc") -> str:
 
 
 def run_look(request: dict[str, Any]) -> dict[str, Any]:
-    """Operation ``look``: the processes of this container that hold ``locks`` ([device, inode] each), or have loaded
-    ``libraries`` ([inode, module] each)."""
-    locks = [(device, inode) for device, inode in request.get("locks") or ()]
+    """Operation ``look``: the processes of this container that have loaded ``libraries`` ([inode, module] each)."""
     users, unseen = loaded(dict(request.get("libraries") or ()))
-    known = holders(locks)
-    return {"holders": [known[lock] for lock in locks], "users": users, "unseen": unseen}
+    return {"users": users, "unseen": unseen}
 
 
 # Folders at the top of a cache for modules and namespaces that are being deleted.
