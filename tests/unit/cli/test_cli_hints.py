@@ -15,7 +15,6 @@ from typing import Any
 
 import click
 import commands_page
-import man_page
 import pytest
 import yaml
 
@@ -149,14 +148,6 @@ def test_what_click_refuses_is_found(line: str) -> None:
 
 def test_the_page_of_commands_is_current() -> None:
     assert (ROOT / "docs" / "cli.md").read_text("utf-8") == commands_page.text(), "run scripts/regenerate"
-
-
-def test_the_manual_page_has_every_command_and_no_stray_request() -> None:
-    page = man_page.text()
-    context = click.Context(main, info_name="envgen")
-    assert all(re.search(rf"^\.SS envgen {name}\b", page, re.MULTILINE) for name in main.list_commands(context))
-    requests = {line.split()[0] for line in page.splitlines() if line.startswith((".", "'"))}
-    assert requests <= {".TH", ".SH", ".SS", ".PP", ".TP", ".B", ".I", ".nf", ".fi", "'\\\""}
 
 
 def _merged(under: Any, over: Any) -> Any:
