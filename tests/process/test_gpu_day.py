@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import gpu_day
 import pytest
+import yaml
 
 SCRIPT = Path(__file__).parents[2] / "scripts/gpu-day"
 LOG = """\
@@ -69,3 +71,22 @@ def test_each_model_that_is_compared_has_a_shape_with_layers() -> None:
         config = gpu_day.shape(name)
         text = config.get("text_config") or config
         assert config["architectures"] and 0 < text["num_hidden_layers"] <= (36 if name == gpu_day.WHOLE else 8)
+
+
+@pytest.mark.parametrize(("refusals", "held"), [([], False), ([{"message": "it refuses"}], True)])
+def test_a_model_that_does_not_start_fails_unless_that_was_predicted(
+    refusals: list[dict[str, str]], held: bool
+) -> None:
+    rows = gpu_day.Rows()
+    gpu_day.compare(rows, "x", {"refusals": refusals}, {}, "ValueError: No available memory for the cache blocks")
+    assert [(row["what"], row["held"]) for row in rows.rows] == [("x: started", held)]
+
+
+def test_the_server_is_asked_at_its_published_port(tmp_path: Path) -> None:
+    base, arch = {"image": "nvcr.io/nvidia/pytorch:25.12-py3"}, {"arch_list": "12.1a"}
+    ports, ready = ["127.0.0.1:8055:8000"], {"model": "m", "port": 8000}
+    serve = {"command": ["serve"], "ports": ports, "ready": ready}
+    profile = {"mode": "production", "base": base, "cuda": arch, "sources": {}, "services": {"serve": serve}}
+    (tmp_path / "envgen.yaml").write_text(yaml.safe_dump({"version": 1, "name": "x", "profiles": {"p": profile}}))
+    options = argparse.Namespace(work=str(tmp_path), project=str(tmp_path), profile="p", service="serve")
+    assert gpu_day.Day(options).url == "http://127.0.0.1:8055"
