@@ -84,7 +84,7 @@ def find_targets(session: Session, names: Sequence[str] = ()) -> list[PatchedSou
     known = sorted({target.name for target in found.values()})
     if not known:
         where = f"profile {profiles[0].name}" if session.profile_name else "any profile"
-        hint = "write `patches: NAME` into a source that is not a mounted checkout (docs/patches.md)"
+        hint = "write `patches: NAME` into a source that is not a mounted checkout (docs/lock.md)"
         raise UsageError(f"no source of {where} has patches", hint=hint)
     for name in names:
         if name not in known:

@@ -230,7 +230,7 @@ def main() -> None:
     """Build and run vLLM + FlashInfer containers from one YAML file.
 
     \b
-    Example: envgen use prod && envgen build && envgen up serve
+    Example: envgen use prod && envgen up serve
     """
 
 

@@ -197,7 +197,7 @@ def _apply(folder: Path, content: bytes, *options: str) -> tuple[int, str]:
 
 _CURES = {
     State.ALREADY: "the source has it: narrow its Applies-To, or delete it and its line in the series",
-    State.CONFLICT: "docs/patches.md: carry it to another version; or narrow its Applies-To",
+    State.CONFLICT: "docs/lock.md: carry a patch to another version; or narrow its Applies-To",
 }
 _SHORT = {State.FITS: "fits", State.ALREADY: "ALREADY IN", State.CONFLICT: "CONFLICT"}
 

@@ -233,7 +233,7 @@ def test_a_binary_change_makes_no_patch(made: Project, source: Path) -> None:
 
 
 def test_a_patch_is_carried_by_git_and_refreshed(made: Project, tmp_path: Path) -> None:
-    """As docs/patches.md shows: git merges it into a checkout of the new release, and `refresh` writes it down."""
+    """As docs/lock.md shows: git merges it into a checkout of the new release, and `refresh` writes it down."""
     there = checkout(tmp_path / "new", "vllm", "0.16.0")
     path = next((made.root / "patches/vllm").glob("0001-*"))
     head, before = path.read_text().split("diff --git")[0], path.read_text()

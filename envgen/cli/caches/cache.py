@@ -191,10 +191,10 @@ def clear(
 def warm(session: Session, names: tuple[str, ...], jobs: int | None) -> int:
     """Compile modules with FlashInfer's own build (default: those that are incomplete or stale).
 
-    Runs in a running service, or else in a temporary container, before a model takes the memory. Each compiler waits
-    until there is memory for it. Stale modules are cleared first. Attention modules need their full names. Records what
-    each module was compiled from: later answers of `cache list` and `cache why` are then certain. Exits with 1 if a
-    module could not be compiled.
+    Runs in a running service, or else in a temporary container. Use it before a model takes the memory. Each compiler
+    waits until enough memory is free. Stale modules are cleared first. Attention modules need their full names. Records
+    what each module was compiled from: later answers of `cache list` and `cache why` are then certain. Exits with 1 if
+    a module could not be compiled.
 
     \b
     Example:

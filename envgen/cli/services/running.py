@@ -119,8 +119,8 @@ def up(
     For a service with `cluster`, the checks of `envgen nodes check` run first; then it starts on all its machines. If
     one machine fails, a crash bundle is saved, and the service is stopped on all.
 
-    --stay keeps watching. It ends with 0 when the service is stopped on purpose. If it ends by itself, and Docker does
-    not start it again (`restart`), a crash bundle is saved (exit code 5). With `cluster`, all machines are watched.
+    --stay keeps watching, and ends with 0 when the service is stopped on purpose. If the service ends by itself, and
+    Docker does not restart it, a crash bundle is saved (exit code 5). With `cluster`, all machines are watched.
 
     \b
     Examples:
