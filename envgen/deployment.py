@@ -162,6 +162,11 @@ class Deployment:
         """The Compose project of all services."""
         return self._compose(tuple(self.profile.services))
 
+    def rendered_files(self) -> Deployment:
+        """The same, once its files are rendered: raises the errors of rendering before anything else is done."""
+        _ = self.compose
+        return self
+
     def to_start(self, service: str) -> Deployment:
         """The same with Compose files for a start of ``service``."""
         return self.knowing(compose=self._compose((service,)))

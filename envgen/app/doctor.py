@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from envgen.app import nodes, predict, weights
-from envgen.app.places import all_at
+from envgen.app import predict, weights
+from envgen.app.cluster import nodes
+from envgen.app.cluster.machines import all_machines
 from envgen.app.session import Session
 from envgen.deployment import Deployment
 from envgen.doctor import report, scripts
@@ -43,7 +44,9 @@ class Diagnosis:
 
 def diagnose(subject: Subject, *, deep: bool) -> list[Diagnosis]:
     """A diagnosis of each machine of the service, the head's first, which also has the comparison of the machines."""
-    subjects = [replace(subject, deployment=deployment) for deployment in all_at(subject.deployment, subject.service)]
+    subjects = [
+        replace(subject, deployment=deployment) for deployment in all_machines(subject.deployment, subject.service)
+    ]
     first, *others = [Diagnosis(one, _diagnose(one, deep)) for one in subjects]
     between = _machines(subject)
     return [replace(first, report=report.with_more(first.report, Where.NODES, between)), *others]

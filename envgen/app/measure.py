@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from envgen.app import crash
-from envgen.app.places import at
+from envgen.app import bundle
+from envgen.app.cluster.machines import head_of
+from envgen.app.cluster.watch import ending
 from envgen.app.session import Session
-from envgen.app.watch import ending
 from envgen.bench import facts, record
 from envgen.bench.checks import Outcome, ServerGone, Trial
 from envgen.bench.client import find
@@ -31,7 +31,7 @@ from envgen.live import moving
 from envgen.profile.load import find as find_project
 from envgen.profile.model import Profile
 from envgen.redact import without_login
-from envgen.serve.launch import explained, reachable_url
+from envgen.serve.launch import reachable_url, reason_for
 from envgen.serve.wait import POLL, StartFailure
 from envgen.text import progress
 
@@ -144,7 +144,7 @@ def _own_service(asked: Asked) -> Server:
         raise UsageError(f"{what} publishes {'no' if asked.service else 'a'} port",
                          hint="add one to its `ports`, or name a server: --url URL")  # fmt: skip
     for name in likely:
-        there = at(deployment, name)
+        there = head_of(deployment, name)
         engine = there.engine
         if found := ours(engine.containers(profile.compose_name, name), root):
             service = there.profile.services[name]
@@ -215,7 +215,6 @@ def _stop_error(reason: str, server: Server, kept: str) -> EnvgenError:
     engine, container, deployment = server.engine, server.container, server.deployment
     if engine is None or container is None:
         return ServiceError(f"{reason}; {kept}")
-    keep = functools.partial(crash.write, deployment, server.service) if deployment else lambda *_: ""
     chosen = f" {deployment.profile.chosen_variant}" if deployment else ""
     again = f"envgen up {server.service or 'SERVICE'}{chosen} starts it again"
     try:
@@ -224,6 +223,9 @@ def _stop_error(reason: str, server: Server, kept: str) -> EnvgenError:
             time.sleep(POLL)
         how = "its program still runs" if now and now.running else ending(now).reason
         reason = "; ".join(filter(None, (reason, how, kept)))
-        return explained(engine, f"{container.name} failed", StartFailure(reason, now), keep, again)
+        found, saved = reason_for(engine, StartFailure(reason, now)), ""
+        if deployment:
+            saved = bundle.save((deployment,), server.service, found.failure, found.cause, deployment.node)
+        return found.error(f"{container.name} failed", saved, again)
     except EngineError as error:
         return ServiceError(f"{reason}; {kept}; {error}")

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from envgen.app import lock
-from envgen.app.places import as_data, changed, nodes_of, reach, rendered
+from envgen.app.cluster.machines import nodes_of, reach
+from envgen.app.containers import as_data, changed
 from envgen.app.session import VARIANT_LABEL, Session
 from envgen.bench.record import runs, utc
 from envgen.deployment import Deployment
@@ -63,7 +64,7 @@ def look(session: Session) -> dict[str, Any]:
             (node, container) for node, one in reached.items()
             for container in one.containers(all=True)
         ]  # fmt: skip
-        differ = changed(lambda: rendered(session.deployment()), [one for node, one in there if not node])
+        differ = changed(lambda: session.deployment().rendered_files(), [one for node, one in there if not node])
         ended = {
             node: last_ends(
                 deployment.engine, [one for at, one in there if at == node and one.service in profile.services]
@@ -107,7 +108,7 @@ def _differences(session: Session, found: list[Container]) -> Mapping[str, list[
     """Container -> what `up` would change, with both values."""
     changes: dict[str, list[str]] = {}
     for one in found:
-        deployment, old = rendered(session.deployment()), one.labels.get(VARIANT_LABEL, "")
+        deployment, old = session.deployment().rendered_files(), one.labels.get(VARIANT_LABEL, "")
         lines = [f"variant: {old or 'none'} → {session.variant or 'none'}"] if old != session.variant else []
         with contextlib.suppress(EnvgenError):  # Compose did not answer in time
             lines += differences(keep_moment(deployment, one), one.service, one)

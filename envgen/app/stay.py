@@ -8,13 +8,12 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 
-from envgen.app.crash import bundle_writer
+from envgen.app.failed import failed
 from envgen.deployment import Deployment
 from envgen.engine.client import Engine, connect
 from envgen.engine.values import Container
 from envgen.errors import EngineError, EnvgenError, ServiceError
 from envgen.serve.ended import last_end
-from envgen.serve.launch import Launcher
 from envgen.serve.wait import StartFailure, how_ended
 from envgen.text import counted, progress
 
@@ -106,10 +105,8 @@ class Stay:
 
     def _failed(self, failure: StartFailure) -> ServiceError:
         deployment = self._here.knowing(engine=self._engine)
-        launcher = Launcher(deployment, self._service, progress, bundle_writer((deployment,), self._service))
-        launcher.verdict = "has ended"
-        launcher.default_hint = f"envgen up {self._service} {deployment.profile.chosen_variant}"
-        return launcher.failed(failure)
+        hint = f"envgen up {self._service} {deployment.profile.chosen_variant}"
+        return failed(deployment, self._service, failure, verdict="has ended", hint=hint)
 
 
 def notify_ready(text: str, environ: Mapping[str, str] = os.environ) -> None:

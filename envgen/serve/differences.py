@@ -62,7 +62,7 @@ def _digests(compose: Compose) -> Mapping[str, str]:
     return {} if done.code else {words[0]: words[1] for words in lines if len(words) == 2}
 
 
-def missing_here(deployment: Deployment, running: Container) -> tuple[str, ...]:
+def not_set(deployment: Deployment, running: Container) -> tuple[str, ...]:
     """The profile's secrets that are set in the running container and not in this terminal."""
     shell = deployment.shell
     return tuple(name for name in deployment.profile.secrets if running.env.get(name) and name not in shell)

@@ -1,4 +1,4 @@
-"""Start one service of a profile and wait until it really answers; on failure leave nothing behind."""
+"""The steps of starting one service of a profile, and the reason of a failure."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import contextlib
 import re
 import shlex
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from urllib.parse import urlsplit
 
 from packaging.utils import canonicalize_name
@@ -18,15 +17,15 @@ from envgen.deployment import Deployment
 from envgen.engine.client import Engine
 from envgen.engine.endpoint import Endpoint, forward
 from envgen.engine.values import Container
-from envgen.errors import EngineError, ProcessError, RefusedError, ServiceError
-from envgen.explain import Circumstances, cause_of
-from envgen.explain.first import first_exception
+from envgen.errors import ServiceError
+from envgen.explain import Circumstances, Explanation, cause_of
+from envgen.explain.first import First, first_exception
 from envgen.files import state_dir
 from envgen.profile.exposure import API_KEY
 from envgen.profile.model import Profile, Ready, Service
 from envgen.profile.values import PortMapping
 from envgen.serve import preflight
-from envgen.serve.circumstances import circumstances, look
+from envgen.serve.circumstances import circumstances
 from envgen.serve.readiness import Readiness
 from envgen.serve.wait import Awaited, NotReady, StartFailure, Waiter, log_text
 from envgen.text import shorten
@@ -37,8 +36,6 @@ LAST_LINES = 30  # of the log, in an error message
 LONGEST_SHOWN = 2000  # characters of each
 CAUSE_LINES = 5000  # of the log, for the cause: it is often printed long before the last lines
 _UNDECLARED = re.compile(r"`([^`@]+)(?:@[^`]*)?` depends on `([^`]+)`, but doesn't declare it as a build dependency")
-# Saves what a failed service left behind: (failure, cause or "") -> path of the crash bundle, or "".
-Keep = Callable[[StartFailure, str], str]
 
 
 @dataclass(frozen=True)
@@ -59,8 +56,7 @@ def key_of(deployment: Deployment) -> str:
 
 @dataclass(frozen=True)
 class Begun:
-    """The container of a service. ``began``: monotonic seconds. ``already``: it ran before. ``created``: by this start,
-    which removes it on failure."""
+    """A service's container. ``began``: monotonic seconds. ``already``: it ran before. ``created``: by this start."""
 
     container: Container
     began: float
@@ -70,93 +66,20 @@ class Begun:
 
 @dataclass
 class Launcher:
-    """Starts the service ``name``. ``say`` prints a line of progress; ``keep`` saves a failure before the container is
-    removed."""
+    """Starts the service ``name``, step by step. Each step raises NotReady or ServiceError where it fails, and leaves
+    what it has created. ``say`` prints a line of progress."""
 
     deployment: Deployment
     name: str
     say: Say
-    keep: Keep = lambda _failure, _cause: ""
-    default_hint: str = ""  # the hint if no cause is known
-    verdict: str = "is not ready"
     recreate: bool = False  # make a new container, whatever the old one is like
-    created: bool = False  # from then on, Ctrl-C leaves it running
+    began: float = field(default_factory=time.monotonic)
 
     @property
     def service(self) -> Service:
         return self.deployment.profile.services[self.name]
 
-    def start(self, *, wait: bool, timeout: float | None) -> Started:
-        """Create or update the container, install mounted sources, wait. ServiceError with the reason if it fails."""
-        begun = self.begin()
-        return self.finish(begun, lambda: self.wait(begun.container.id, timeout) if wait else Awaited(Readiness(True)))
-
-    def begin(self) -> Begun:
-        """Create or update the container and install mounted sources. ServiceError with the reason if it fails."""
-        began = time.monotonic()
-        install = preflight.is_development(self.deployment.profile)
-        with self._alone():
-            before = frozenset(one.id for one in self._existing())
-            try:
-                running = {
-                    one.id for one in self.deployment.engine.containers(self.deployment.profile.compose_name, self.name)
-                }
-                if install and not self.service.interactive:
-                    # A server needs its sources when it starts; a shell service can get them while it runs.
-                    self._install(*(("exec", "-T") if running else ("run", "--rm", "--no-deps", "-T")))
-                container = self._create()
-                self.created = True
-            except NotReady as error:  # created, but not started
-                failed = self.failed(error.failure)
-                self._discard_new(before)
-                raise failed from None
-            except ProcessError as error:
-                self._discard_new(before)
-                raise ServiceError(f"{self.name} was not started: {error}") from None
-            except (ServiceError, RefusedError):
-                self._discard_new(before)
-                raise
-            except KeyboardInterrupt:
-                self._discard_new(before)
-                raise
-        begun = Begun(container, began, container.id in running, container.id not in before)
-        if install and self.service.interactive:
-            with self._taken_back(begun):
-                self._install("exec", "-T")
-        return begun
-
-    def finish(self, begun: Begun, awaited: Callable[[], Awaited]) -> Started:
-        """The started service, once ``awaited`` returns. ServiceError if it fails; its container is removed."""
-        with self._taken_back(begun):
-            return self._started(begun.container, begun.began, begun.already, awaited())
-
-    @contextlib.contextmanager
-    def _taken_back(self, begun: Begun) -> Iterator[None]:
-        """On failure, ServiceError after a crash bundle, and the removal of the container that this start created.
-
-        Another that has taken its place is somebody else's. On Ctrl-C it stays: only the waiting ends.
-        """
-        try:
-            yield
-        except (NotReady, ServiceError, RefusedError, ProcessError) as error:
-            failed = self.failed(self._unless_replaced(error.failure)) if isinstance(error, NotReady) else error
-            if begun.created:
-                with contextlib.suppress(EngineError), self._alone():
-                    self._discard([begun.container.id])
-            if isinstance(error, ProcessError):
-                failed = ServiceError(f"{self.name} was not started: {error}")
-            raise failed from None
-
-    def _unless_replaced(self, failure: StartFailure) -> StartFailure:
-        """``failure``, with the container that has taken the place of one that is gone."""
-        successor = () if failure.container else self._existing()
-        if not successor:
-            return failure
-        self.default_hint = f"envgen ps {self.deployment.profile.chosen}"
-        reason = f"its container was replaced while it started; the new one ({successor[0].state}) is left as it is"
-        return replace(failure, reason=reason, says_all=True)
-
-    def _alone(self) -> contextlib.AbstractContextManager[None]:
+    def alone(self) -> contextlib.AbstractContextManager[None]:
         """One start of a profile at a time: Compose would use a container that another start is still creating."""
         root, name = self.deployment.root, self.deployment.profile.name
 
@@ -165,20 +88,51 @@ class Launcher:
 
         return files.locked(state_dir(root, "state") / f"up-{name}.lock", within=root, on_wait=wait)
 
-    def await_ready(self, container: Container, timeout: float | None) -> Started:
-        """Wait for a running container. ServiceError if it fails; nothing is removed."""
-        began = time.monotonic()
-        try:
-            awaited = self.wait(container.id, timeout)
-        except NotReady as error:
-            raise self.failed(error.failure) from None
-        return self._started(container, began, False, awaited)
+    def existing(self) -> tuple[Container, ...]:
+        """The containers of the service, running or not."""
+        return self.deployment.engine.containers(self.deployment.profile.compose_name, self.name, all=True)
 
-    def _started(self, container: Container, began: float, already: bool, awaited: Awaited) -> Started:
-        container = self.deployment.engine.container(container.id) or container
-        if already:  # its phases were over: we measured how long it took to read its log
+    def create(self, before: Collection[str]) -> Begun:
+        """Create or update the container. Called in ``alone``; ``before``: the IDs of those that exist."""
+        running = {one.id for one in self.deployment.engine.containers(self.deployment.profile.compose_name, self.name)}
+        if self._has_sources and not self.service.interactive:
+            # A server needs its sources when it starts; a shell service can get them while it runs.
+            self._install(*(("exec", "-T") if running else ("run", "--rm", "--no-deps", "-T")))
+        container = self._create()
+        return Begun(container, self.began, container.id in running, container.id not in before)
+
+    def install(self) -> None:
+        """Install mounted sources in the container of a shell service; a server got them in ``create``."""
+        if self._has_sources and self.service.interactive:
+            self._install("exec", "-T")
+
+    def started(self, begun: Begun, awaited: Awaited) -> Started:
+        """The service as it is now that it is ready."""
+        container = self.deployment.engine.container(begun.container.id) or begun.container
+        if begun.already:  # its phases were over: we measured how long it took to read its log
             awaited = replace(awaited, phases={})
-        return Started(container, time.monotonic() - began, self.url, already, awaited)
+        return Started(container, time.monotonic() - begun.began, self.url, begun.already, awaited)
+
+    def remove(self, ids: Collection[str]) -> None:
+        """Remove containers that were partly started, and the networks of a profile that has none left."""
+        for container_id in ids:
+            if self.deployment.engine.stop_and_remove(container_id):
+                self.say(f"  {self.name}: removed the partly started container")
+        if not self.deployment.engine.containers(self.deployment.profile.compose_name, all=True):
+            self.deployment.engine.remove_networks(self.deployment.profile.compose_name)
+
+    def unless_replaced(self, failure: StartFailure) -> StartFailure:
+        """``failure``, with the container that has taken the place of one that is gone."""
+        successor = () if failure.container else self.existing()
+        if not successor:
+            return failure
+        hint = f"envgen ps {self.deployment.profile.chosen}"
+        reason = f"its container was replaced while it started; the new one ({successor[0].state}) is left as it is"
+        return replace(failure, reason=reason, says_all=True, hint=hint)
+
+    @property
+    def _has_sources(self) -> bool:
+        return preflight.is_development(self.deployment.profile)
 
     @property
     def url(self) -> str:
@@ -242,78 +196,55 @@ class Launcher:
         waiter = Waiter(self.deployment.engine, self.name, self.service, url, self.say, key_of(self.deployment), python)
         return waiter.wait(container_id, time.monotonic() + (timeout if timeout is not None else self._patience()))
 
-    def failed(self, failure: StartFailure) -> ServiceError:
-        """Save a crash bundle and return the error to raise. Called before the container is removed."""
-        self.say(f"  {self.name}: {failure.reason}; saving a crash bundle")
-        start = f"envgen up {self.name} {self.deployment.profile.chosen_variant}"
-        again = f"{start} --no-wait keeps it running for a closer look"
-        if failure.container is not None and not failure.container.running:
-            again = ""  # it would end again
-        if failure.container is not None and failure.container.state == "paused":
-            again = f"docker unpause {failure.container.name}"
-        fitting = partial(in_profile, profile=self.deployment.profile, service=self.name)
 
-        def about(container: Container | None) -> Circumstances:
-            return look(
-                self.deployment.engine,
-                container,
-                self.deployment.profile,
-                self.deployment.compose.files,
-                self.deployment.lock,
-            )
+@dataclass(frozen=True)
+class FailureReason:
+    """What a failure and the log say: the cause that a rule knows (``known``), else the first exception."""
 
-        what = f"{self.name} {self.verdict}"
-        return explained(self.deployment.engine, what, failure, self.keep, self.default_hint or again, fitting, about)
+    failure: StartFailure
+    lines: Sequence[str]
+    known: Explanation | None
+    first: First | None
 
-    def _existing(self) -> tuple[Container, ...]:
-        """The containers of the service, running or not."""
-        return self.deployment.engine.containers(self.deployment.profile.compose_name, self.name, all=True)
+    @property
+    def cause(self) -> str:
+        """In one line; "" if neither is there."""
+        return self.known.cause if self.known else str(self.first or "")
 
-    def _discard_new(self, before: Collection[str]) -> None:
-        """Remove what this start created; called in ``_alone``. Containers in ``before`` stay."""
-        with contextlib.suppress(EngineError):
-            self._discard([one.id for one in self._existing() if one.id not in before])
+    def error(self, what: str, bundle: str, hint: str, fitting: Callable[[str], str] = str) -> ServiceError:
+        """The error to raise: reason, cause, last lines, crash bundle, and what to do.
 
-    def _discard(self, ids: Sequence[str]) -> None:
-        for container_id in ids:
-            if self.deployment.engine.stop_and_remove(container_id):
-                self.say(f"  {self.name}: removed the partly started container")
-        if not self.deployment.engine.containers(self.deployment.profile.compose_name, all=True):
-            self.deployment.engine.remove_networks(self.deployment.profile.compose_name)
+        ``hint``: used if no cause is known. ``fitting``: adapts a rule's cure to this service.
+        """
+        known, first, text = self.known, self.first, f"{what}: {self.failure.reason}"
+        if known:
+            text += f"; cause: {known.cause}"
+        if known and any(known.evidence in line for line in self.lines):
+            text += f"\n  {shorten(known.evidence, SHOWN)}"
+        elif first:
+            text += f"\n  first exception: {shorten(str(first), LONGEST_SHOWN)}"
+            text += f"\n  raised from: {shorten(first.root, LONGEST_SHOWN)}" if first.root else ""
+            text += f"\n  in: {first.component}" if first.component else ""
+        elif self.failure.container or self.lines:
+            last = [f"    {shorten(line, LONGEST_SHOWN)}" for line in self.lines[-LAST_LINES:]]
+            text += "\n  its last lines:\n" + ("\n".join(last) or "    (none)")
+        if bundle:
+            text += f"\n  crash bundle: {bundle}"
+            text += f"\n  whole log: `tar -xOzf {shlex.quote(bundle)} --wildcards '*server.log'`"
+        return ServiceError(text, hint=fitting(known.cure) if known else hint)
 
 
-def explained(
-    engine: Engine, what: str, failure: StartFailure, keep: Keep, hint: str, fitting: Callable[[str], str] = str,
-    about: Callable[[Container | None], Circumstances] = circumstances,
-) -> ServiceError:  # fmt: skip
-    """The error for a failed service: reason, cause, last lines, bundle, and what to do.
-
-    ``hint``: used if no cause is known. ``fitting``: adapts a rule's cure to this service. ``about``: what is known of
-    the container beside its log.
-    """
+def reason_for(
+    engine: Engine, failure: StartFailure, about: Callable[[Container | None], Circumstances] = circumstances
+) -> FailureReason:
+    """Look for the cause of ``failure``. ``about``: what is known of the container beside its log."""
     container = failure.container
     log = engine.logs(container.id, tail=CAUSE_LINES) if container else ""
     lines = [log_text(line) for line in (*failure.lines, *log.splitlines())]
-    known, first = None, None
-    if not failure.says_all:
-        known = cause_of(lines, about(container), service=True)
-        first = None if known else first_exception(lines)
-    kept = keep(failure, known.cause if known else str(first or ""))
-    text = f"{what}: {failure.reason}"
-    if known:
-        text += f"; cause: {known.cause}"
-    if known and any(known.evidence in line for line in lines):
-        text += f"\n  {shorten(known.evidence, SHOWN)}"
-    elif first:
-        text += f"\n  first exception: {shorten(str(first), LONGEST_SHOWN)}"
-        text += f"\n  raised from: {shorten(first.root, LONGEST_SHOWN)}" if first.root else ""
-        text += f"\n  in: {first.component}" if first.component else ""
-    elif container or lines:
-        last = [f"    {shorten(line, LONGEST_SHOWN)}" for line in lines[-LAST_LINES:]]
-        text += "\n  its last lines:\n" + ("\n".join(last) or "    (none)")
-    if kept:
-        text += f"\n  crash bundle: {kept}\n  whole log: `tar -xOzf {shlex.quote(kept)} --wildcards '*server.log'`"
-    return ServiceError(text, hint=fitting(known.cure) if known else hint)
+    if failure.says_all:
+        return FailureReason(failure, lines, None, None)
+    known = cause_of(lines, about(container), service=True)
+    return FailureReason(failure, lines, known, None if known else first_exception(lines))
 
 
 def in_profile(cure: str, profile: Profile, service: str) -> str:

@@ -276,6 +276,7 @@ class StartFailure:
     restarts: int = 0
     lines: tuple[str, ...] = ()  # of another program, such as Compose
     says_all: bool = False  # the service runs and answers wrongly: its log has no deeper cause
+    hint: str = ""  # what to do, if no cause is known
 
 
 class NotReady(Exception):

@@ -192,7 +192,7 @@ def test_ctrl_c_while_it_waits_leaves_the_service_and_no_bundle(faults: Faults) 
     child = faults.server.project.start("up", "fault", "--recreate", "-p", "cpu", *mode("hang"))
     until(lambda: bool(faults.container("fault")) and "GET /v1/models" in logs(faults.container("fault")))
     done = interrupt(child)
-    assert done.code == 130 and "fault keeps starting" in done.err
+    assert done.code == 130 and "fault is still starting" in done.err
     assert docker("inspect", "-f", "{{.State.Status}}", faults.container("fault")) == "running"
     assert sorted(folder.glob("*")) == before
 

@@ -462,7 +462,7 @@ def test_ctrl_c_stops_the_waiting_and_not_the_service(project: Project) -> None:
         time.sleep(0.2)
     time.sleep(2)
     done = interrupt(child)
-    assert done.code == 130 and "starting keeps starting" in done.err and "Traceback" not in done.err
+    assert done.code == 130 and "starting is still starting" in done.err and "Traceback" not in done.err
     assert services() == ["starting"]
     (row,) = project.envgen("ps", "--json").json
     assert row["state"] == "running" and row["health"] == "starting"

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import click
 
+from envgen.app.cluster.machines import head_of
 from envgen.app.explain import open_log
-from envgen.app.places import at
 from envgen.app.session import Session
 from envgen.cli import FullGroup
 from envgen.cli.caches import print as shown
@@ -42,7 +42,7 @@ def filter_options(function: F) -> F:
 
 def open_cache(session: Session) -> JitCache:
     """The cache of the chosen profile."""
-    return JitCache(at(session.deployment()))
+    return JitCache(head_of(session.deployment()))
 
 
 @click.group(cls=FullGroup)

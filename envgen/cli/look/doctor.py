@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from envgen.app.crash import write_report
+from envgen.app.bundle import write_report
+from envgen.app.cluster.machines import head_of
 from envgen.app.doctor import diagnose, joined, this_machine
-from envgen.app.places import at
 from envgen.app.session import Session, with_running_variant
 from envgen.cli.common import print_json, reporting, wants_json
 from envgen.deployment import known_service
@@ -58,7 +58,7 @@ def command(
     if service is not None:
         known_service(session.profile(), service)
     plain = session.deployment()
-    session = with_running_variant(session, service, lambda: at(plain, service).engine)
+    session = with_running_variant(session, service, lambda: head_of(plain, service).engine)
     subject = Subject(session.deployment(), service, throw_away, session.loaded().project.file.name, load=deep)
     diagnoses = diagnose(subject, deep=deep)
     if bundle is not None:

@@ -11,7 +11,7 @@ import click
 
 from envgen import files
 from envgen.app import predict as app
-from envgen.app.places import at
+from envgen.app.cluster.machines import head_of
 from envgen.app.predict import Prediction
 from envgen.app.session import Session
 from envgen.cli.common import answer, reporting, variant_option
@@ -56,7 +56,7 @@ def command(session: Session, service: str | None, gpu: str | None, python: Path
     if python is not None:
         place = app.release_on_host(profile, name, python)
     else:
-        place = app.release_in_engine(at(session.deployment(), name), name)
+        place = app.release_in_engine(head_of(session.deployment(), name), name)
     progress(f"asking {place.shown} what it would choose for {name}")
     found = app.predict(profile, name, place, chosen, pretend=gpu is not None)
     answer(document(found, profile), text(found, profile))

@@ -14,8 +14,8 @@ from typing import Any
 import click
 
 from envgen.app import checks as kernel_checks
+from envgen.app.cluster.machines import head_of
 from envgen.app.measure import Asked, Server, Work, measure
-from envgen.app.places import at
 from envgen.app.session import Session, with_running_variant
 from envgen.bench import checks, record
 from envgen.bench.checks import Trial
@@ -215,7 +215,7 @@ def _bench_checks(asked: Asked, chosen: Mapping[str, str]) -> int:
     if asked.service is not None:
         known_service(session.profile(), asked.service)
     plain = session.deployment()
-    session = with_running_variant(session, asked.service, lambda: at(plain, asked.service).engine)
+    session = with_running_variant(session, asked.service, lambda: head_of(plain, asked.service).engine)
     subject = Subject(session.deployment(), asked.service)
     context, environment = kernel_checks.place(subject)
     with (

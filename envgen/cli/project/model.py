@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from envgen.app import weights
-from envgen.app.places import at
+from envgen.app.cluster.machines import head_of
 from envgen.app.session import Session
 from envgen.cli import FullGroup
 from envgen.cli.common import answer, reporting, variant_option, wants_json
@@ -62,7 +62,7 @@ def check(session: Session, service: str | None) -> int:
 def _weights(session: Session, service: str | None, *, fetch: bool) -> int:
     deployment = session.deployment()
     name = weights.choose(deployment.profile, service)
-    there = at(deployment, name)
+    there = head_of(deployment, name)
     fetched = [weights.fetch(there, model) for model in deployment.profile.services[name].models] if fetch else []
     found = weights.look(there, name)
     main, *drafts = [_document(one) for one in found]
@@ -100,7 +100,7 @@ def list_(session: Session) -> int:
     Example:
       envgen model list
     """
-    found = weights.cached(at(session.deployment()))
+    found = weights.cached(head_of(session.deployment()))
     return answer([dict(one) for one in found], _models(found))
 
 

@@ -11,8 +11,8 @@ from dataclasses import asdict
 
 import click
 
-from envgen.app import nodes
-from envgen.app import push as use_case
+from envgen.app.cluster import nodes
+from envgen.app.cluster import push as use_case
 from envgen.app.session import Session
 from envgen.cli import FullGroup
 from envgen.cli.common import answer, reporting, variant_option

@@ -10,11 +10,14 @@ from typing import Any
 
 import click
 
-from envgen.app import provision, services
+from envgen.app import lifecycle, provision
+from envgen.app import up as use_case
 from envgen.app.build import pull as pull_base
-from envgen.app.places import as_data, changed, on_all, place_of, places
+from envgen.app.cluster.machines import machine_of, machines_of, on_all
+from envgen.app.containers import as_data, changed
 from envgen.app.session import Session
-from envgen.app.stay import Stay, notify_ready
+from envgen.app.start import Checked, StartOptions
+from envgen.app.stay import notify_ready
 from envgen.cli.common import (
     Count,
     F,
@@ -135,11 +138,12 @@ def up(
     if build_first:
         provide(session, provision.to_build(session, names))
     checked = _checked(session, names, yes=yes, predict=not no_predict)
+    options = StartOptions(not no_wait, recreate, timeout)
     documents: list[dict[str, Any]] = []
     try:
         with moving("starting"):
-            for one, started in services.start_all(checked, ask, wait=not no_wait, recreate=recreate, timeout=timeout):
-                if not (no_wait or started.already or one.ranks):
+            for one, started in use_case.start_all(checked, ask, options):
+                if not (no_wait or started.already) and len(one.machines) == 1:
                     provision.remember_modules(one.deployment)
                 documents.append(document(one.deployment.profile, one.service, started, waited=not no_wait))
                 if not wants_json():
@@ -150,17 +154,15 @@ def up(
     answer(documents[0] if len(names) == 1 else documents)
     if stay:
         notify_ready(f"{names[0]} is {'running' if started.awaited.answer.unasked else 'ready'}")
-        checked[0].group.stay() if checked[0].ranks else Stay(
-            checked[0].deployment, names[0], started.container
-        ).watch()
+        checked[0].stay(started.container)
     return 0
 
 
-def _checked(session: Session, names: tuple[str, ...], *, yes: bool, predict: bool) -> tuple[services.Checked, ...]:
+def _checked(session: Session, names: tuple[str, ...], *, yes: bool, predict: bool) -> tuple[Checked, ...]:
     """The services, checked; what is missing is made first, if the user agrees. PreflightError otherwise."""
     with moving("checking"):
         try:
-            return services.check_all(session.deployment(), names, predict=predict)
+            return use_case.check_all(session.deployment(), names, predict=predict)
         except PreflightError as error:
             if not error.only_lacking:
                 raise
@@ -179,7 +181,7 @@ def _checked(session: Session, names: tuple[str, ...], *, yes: bool, predict: bo
         raise refused
     provide(session, lacking)
     with moving("checking"):
-        return services.check_all(session.deployment(), names, predict=predict)
+        return use_case.check_all(session.deployment(), names, predict=predict)
 
 
 def document(profile: Profile, service: str, started: Started, *, waited: bool) -> dict[str, Any]:
@@ -257,8 +259,8 @@ def run(session: Session, argv: tuple[str, ...], inside: list[str], tty: bool) -
       envgen run -e LEVEL=2 serve env
     """
     profile = session.profile()
-    service, words = (argv[0], argv[1:]) if argv[0] in profile.services else (services.main_service(profile), argv)
-    return services.one_off(session.deployment(), service, command_of(words), inside, tty=tty)
+    service, words = (argv[0], argv[1:]) if argv[0] in profile.services else (use_case.main_service(profile), argv)
+    return lifecycle.one_off(session.deployment(), service, command_of(words), inside, tty=tty)
 
 
 @click.command()
@@ -294,8 +296,8 @@ def down(session: Session, names: tuple[str, ...], volumes: bool, dry_run: bool)
     """
     if names and volumes:
         raise UsageError("the services of a profile share their volumes", hint="envgen down --volumes")
-    profile, found = session.profile(), places(session.deployment(), names)
-    work = partial(services.remove, names=names, volumes=volumes, dry_run=dry_run, agree=ask)
+    profile, found = session.profile(), machines_of(session.deployment(), names)
+    work = partial(lifecycle.remove, names=names, volumes=volumes, dry_run=dry_run, agree=ask)
     done, left = on_all(found, work)
     containers = [deployment.named(name) for deployment, removed in done for name in removed.containers]
     removed_volumes = [deployment.named(name) for deployment, removed in done for name in removed.volumes]
@@ -335,7 +337,7 @@ def stop(session: Session, names: tuple[str, ...]) -> int:
     Example:
       envgen stop serve
     """
-    done, left = on_all(places(session.deployment(), names), partial(services.halt, names=names))
+    done, left = on_all(machines_of(session.deployment(), names), partial(lifecycle.halt, names=names))
     found = [deployment.named(name) for deployment, stopped in done for name in stopped]
     lines = [f"container {name} stopped" for name in found]
     if not found and not left:
@@ -363,7 +365,7 @@ def _again(verb: str, session: Session, names: Sequence[str], timeout: int | Non
     documents = []
     for name in names:
         with moving(f"{name}: {verb}"):
-            profile, started = services.again(verb, session, name, timeout)
+            profile, started = lifecycle.again(verb, session, name, timeout)
         documents.append(document(profile, name, started, waited=True))
         if not wants_json():
             report(profile, name, started)
@@ -383,7 +385,7 @@ def ps(session: Session, everything: bool, only_ids: bool) -> int:
     Example:
       envgen ps --profile prod --json
     """
-    profile, found = session.profile(), places(session.deployment())
+    profile, found = session.profile(), machines_of(session.deployment())
     rows = []
     for deployment in found.found:
         there = deployment.engine.containers(profile.compose_name, all=True)
@@ -477,7 +479,7 @@ def logs(
       envgen logs -t --since 10m
       envgen logs -f serve --node spark-2
     """
-    found = places(session.deployment(), names, node)
+    found = machines_of(session.deployment(), names, node)
     for error in found.lost.values():
         progress(str(error), always=True)
     places_with_logs = [deployment for deployment in found.found if deployment.containers(names, all=True)]
@@ -549,12 +551,12 @@ def shell(session: Session, service: str | None, inside: list[str], tty: bool, n
     """
     profile = session.profile()
     words = ["sh", "-c", "if command -v bash >/dev/null; then exec bash; else exec sh; fi"]
-    return _attach(session, service or services.main_service(profile), node, words, inside, tty)
+    return _attach(session, service or use_case.main_service(profile), node, words, inside, tty)
 
 
 def _attach(
     session: Session, service: str, node: str | None, argv: Sequence[str], inside: Sequence[str], tty: bool
 ) -> int:
-    deployment = place_of(session.deployment(), service, node)
+    deployment = machine_of(session.deployment(), service, node)
     container = deployment.running(service)
     return attach(deployment.compose.endpoint, container.id, with_start_up(argv), options=inside, tty=tty)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from envgen.app import cluster
-from envgen.app.cluster import Group
+from envgen.app.cluster import group as cluster
+from envgen.app.cluster.group import Group
 from envgen.deployment import Deployment
 from envgen.errors import EngineError
 
@@ -33,17 +33,13 @@ class Engine:
         return True
 
 
-class Launcher:
-    """Starts a rank, unless its machine is off."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-
-    def start(self, **_: Any) -> Any:
-        if self.engine.off:
-            raise EngineError(GONE)
-        self.engine.there.append("begun")
-        return SimpleNamespace(container=SimpleNamespace(id="begun"), already=False)
+def begin(_group: Group, deployment: Deployment, _watch: object) -> Any:
+    """Start a rank, unless its machine is off."""
+    engine: Any = deployment.engine
+    if engine.off:
+        raise EngineError(GONE)
+    engine.there.append("begun")
+    return SimpleNamespace(container=SimpleNamespace(id="begun"), already=False)
 
 
 def group(**engines: Engine) -> Group:
@@ -65,7 +61,7 @@ def test_a_container_that_has_replaced_one_stays() -> None:
 @pytest.mark.parametrize("off", ["spark-1", "spark-2"])
 def test_a_machine_that_is_switched_off_between_check_and_start(off: str, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = group(spark_1=Engine(off=off == "spark-1"), spark_2=Engine(off=off == "spark-2"))
-    monkeypatch.setattr(Group, "_launcher", lambda _self, deployment, _watch: Launcher(deployment.engine))
+    monkeypatch.setattr(Group, "_begin", begin)
     monkeypatch.setattr(cluster, "Watch", lambda *_: SimpleNamespace(over=SimpleNamespace(set=lambda: None), add=added))
     seen = list[str]()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from envgen.app.crash import collect_report
+from envgen.app.bundle import collect_report
 from envgen.app.doctor import Diagnosis
 from envgen.deployment import Deployment
 from envgen.doctor.collect import gather

@@ -26,7 +26,9 @@ def test_doctor_reports_the_machines_of_a_cluster_in_its_own_words(monkeypatch: 
         finding(Severity.WARNING, ("one", "two"), "slow", "is it the right interface?"),
         finding(Severity.ERROR, ("two",), "the image x is not there", fix="envgen nodes push --image"),
     ]
-    monkeypatch.setattr("envgen.app.nodes.check", lambda *_: [completed(one, profile, "serve") for one in answers])
+    monkeypatch.setattr(
+        "envgen.app.cluster.nodes.check", lambda *_: [completed(one, profile, "serve") for one in answers]
+    )
     ok, warning, error = doctor._machines(Subject(Deployment(profile, Path())))
     assert ok.title == "one: Docker 29" and ok.severity is Severity.OK
     assert warning.severity is Severity.WARNING and (warning.title, warning.seen) == ("serve on one and two", "slow")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from envgen.app import stay
+from envgen.app import bundle
 from envgen.app.session import Session
 from envgen.app.stay import Stay
 from envgen.engine.values import Container
@@ -62,7 +62,7 @@ class StubEngine:
 @pytest.fixture
 def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
     (tmp_path / "envgen.yaml").write_text(FILE)
-    monkeypatch.setattr(stay, "bundle_writer", lambda *_: lambda _failure, _cause: "web.tar.gz")
+    monkeypatch.setattr(bundle, "save", lambda *_: "web.tar.gz")
     yield Session(tmp_path / "envgen.yaml")
 
 

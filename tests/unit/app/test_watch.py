@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from envgen.app import watch
-from envgen.app.watch import Watch, WatchedRank
+from envgen.app.cluster import watch
+from envgen.app.cluster.watch import Watch, WatchedRank
 from envgen.engine.values import Container
 from envgen.errors import EngineError
 from envgen.profile.model import Machine, Ready, Service
@@ -90,7 +90,7 @@ def test_a_rank_that_runs_or_cannot_be_asked_is_not_blamed(idle: Watch) -> None:
 
 def test_a_silent_engine_is_lost_unless_none_answers(idle: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
-    monkeypatch.setattr("envgen.app.watch.time.time", lambda: now[0])
+    monkeypatch.setattr("envgen.app.cluster.watch.time.time", lambda: now[0])
     monkeypatch.setattr(watch, "connect", lambda _environ: StubEngine(container("b")))
     one, two = rank("a", StubEngine(container("a")), 1000.0), rank("b", StubEngine(container("b")), 1000.0)
     idle.ranks += [one, two]

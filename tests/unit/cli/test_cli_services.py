@@ -8,13 +8,13 @@ from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import pytest
 from click.testing import CliRunner, Result
 
 from envgen import cli
-from envgen.app.services import Checked, ServiceStart
+from envgen.app.start import Checked, ServiceStart
 from envgen.engine.compose import Compose
 from envgen.engine.values import COMPOSE_ONE_OFF, Container, ExecResult
 from envgen.errors import EnvgenError, NotFoundError, ServiceError, UsageError
@@ -22,6 +22,8 @@ from envgen.profile.model import GpuMode
 from envgen.serve.differences import CONFIG_HASH
 from envgen.serve.launch import Started
 from envgen.serve.preflight import Preflight, PreflightError
+from envgen.serve.readiness import Readiness
+from envgen.serve.wait import Awaited
 
 FILE = """
 version: 1
@@ -64,6 +66,9 @@ class StubEngine:
     def containers(self, _project: str, service: str | None = None, all: bool = False) -> tuple[Container, ...]:
         mine = [one for one in self.found if service in (None, one.service) and not (service and one.one_off)]
         return tuple(one for one in mine if all or one.running)
+
+    def container(self, container_id: str) -> Container | None:
+        return next((one for one in self.found if one.id == container_id), None)
 
     def image(self, _name: str) -> None:
         return None
@@ -176,9 +181,8 @@ def test_start_continues_a_stopped_one(
 ) -> None:
     """As Docker does: `restart` starts what has ended, too."""
     engine.found = [container("web", "exited", exit_code=143), container("web", one_off=True)]
-    ready = Started(container("web"), 1.0, "", False)
-    monkeypatch.setattr("envgen.app.services.Launcher.await_ready", lambda *_: ready)
-    assert "web is ready after 1.0 s" in invoke(verb, "web").output
+    monkeypatch.setattr("envgen.serve.launch.Launcher.wait", lambda *_: Awaited(Readiness(True)))
+    assert "web is ready after 0.0 s" in invoke(verb, "web").output
     assert asked == [(verb, "web")]
 
 
@@ -266,27 +270,25 @@ def test_up_without_a_service_is_for_all_and_names_what_failed(
     begun: list[str] = []
 
     class Passed:
-        ranks, found = (), Preflight(GpuMode.NONE, None)
+        machines, found, loads_model = (None,), Preflight(GpuMode.NONE, None), False
 
         def __init__(self, name: str) -> None:
             self.service, self.deployment = name, type("Here", (), {"compose": None, "profile": None})()
 
-    def begin(checked: Any, *_: object, **__: object) -> ServiceStart:
-        begun.append(checked.service)
-        future = Future[None]()
-        future.set_result(None)
+        def begin(self, *_: object) -> ServiceStart:
+            begun.append(self.service)
+            future = Future[None]()
+            future.set_result(None)
 
-        def finish() -> Started:
-            if checked.service == "web":
-                raise ServiceError("web is not ready: it ended")
-            return Started(container(checked.service), 2.0, "", False)
+            def finish() -> Started:
+                if self.service == "web":
+                    raise ServiceError("web is not ready: it ended")
+                return Started(container(self.service), 2.0, "", False)
 
-        return ServiceStart(checked, future, finish)
+            return ServiceStart(cast(Checked, self), future, finish)
 
-    monkeypatch.setattr("envgen.app.services.check", lambda _session, name: Passed(name))
-    monkeypatch.setattr("envgen.app.services.begin", begin)
-    monkeypatch.setattr("envgen.app.services.predicted", lambda checked: checked)
-    monkeypatch.setattr("envgen.app.services.loads_model", lambda _checked: False)
+    monkeypatch.setattr("envgen.app.up.check", lambda _session, name: Passed(name))
+    monkeypatch.setattr("envgen.app.up.predicted", lambda checked: checked)
     monkeypatch.setattr("envgen.app.provision.remember_modules", lambda _deployment: None)
     monkeypatch.setattr("envgen.cli.services.running.report", lambda *_, **__: None)
     monkeypatch.setattr("envgen.cli.services.running.document", lambda *_, **__: {})
@@ -300,7 +302,7 @@ def test_up_refuses_before_anything_is_started(engine: StubEngine, monkeypatch: 
     def check(_session: object, name: str) -> None:
         raise PreflightError(name, (Problem(f"{name}: no"), Problem("no image")))
 
-    monkeypatch.setattr("envgen.app.services.check", check)
+    monkeypatch.setattr("envgen.app.up.check", check)
     message = fails(PreflightError, "up", "web", "srv", "web")
     assert message.splitlines() == [
         "web was not started:", "web: no", "no image", "srv was not started:", "srv: no", "no image",
@@ -309,15 +311,15 @@ def test_up_refuses_before_anything_is_started(engine: StubEngine, monkeypatch: 
     def same(_session: object, name: str) -> NoReturn:
         raise PreflightError(name, (Problem("no image"),))
 
-    monkeypatch.setattr("envgen.app.services.check", same)
+    monkeypatch.setattr("envgen.app.up.check", same)
     assert fails(PreflightError, "up", "web", "srv").splitlines() == ["web, srv were not started:", "no image"]
 
     def refuse(deployment: object, service: str) -> NoReturn:
         raise PreflightError(service, (Problem("this vLLM refuses its settings"),))
 
     found = Preflight(GpuMode.AUTO, None)
-    monkeypatch.setattr("envgen.app.services.check", lambda deployment, name: Checked(deployment, name, found))
-    monkeypatch.setattr("envgen.app.services.ask_release", refuse)
+    monkeypatch.setattr("envgen.app.up.check", lambda deployment, name: Checked(deployment, name, found))
+    monkeypatch.setattr("envgen.app.up.ask_release", refuse)
     assert "web, srv were not started:\nthis vLLM" in fails(PreflightError, "up", "web", "srv")
 
 

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 from tests_render_make import profile
 
+from envgen.app import failed
 from envgen.deployment import Deployment
 from envgen.errors import EnvgenError, RefusedError, ServiceError
 from envgen.profile.model import Profile
@@ -102,8 +103,12 @@ def launcher(monkeypatch: pytest.MonkeyPatch) -> Launcher:
         engine=Engine(), lock=None, compose=SimpleNamespace(endpoint=SimpleNamespace(host="unix:///x"), files=())
     )
     monkeypatch.setattr("envgen.serve.launch.preflight.is_development", lambda _profile: True)
-    monkeypatch.setattr(Launcher, "_alone", lambda _self: nullcontext())
+    monkeypatch.setattr(Launcher, "alone", lambda _self: nullcontext())
     return Launcher(deployment, "web", lambda _line: None)
+
+
+def not_ready(failure: StartFailure) -> ServiceError:
+    return ServiceError(failure.reason, hint=failure.hint)
 
 
 @pytest.mark.parametrize("created", [False, True])
@@ -123,7 +128,9 @@ def test_ctrl_c_removes_what_was_begun(launcher: Launcher, created: bool, monkey
     monkeypatch.setattr(Launcher, "_create", create)
     monkeypatch.setattr(Launcher, "_install", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        launcher.start(wait=True, timeout=None)
+        begun = failed.begin(launcher, not_ready)
+        with failed.cleaned_up(launcher, begun, not_ready):
+            launcher.install()
     assert engine.there == (["mine"] if created else [])
 
 
@@ -146,14 +153,10 @@ def test_a_failed_start_removes_the_container_that_it_created(
     """And none that has taken its place: another `envgen up` made it, or the owner's own `docker compose`."""
     engine: Any = launcher.deployment.engine
     engine.there = list(then)
-    launcher.keep = lambda _failure, _cause: ""
-
-    def awaited() -> Any:
-        raise failure
-
     container: Any = SimpleNamespace(id="mine", running=True)
-    with pytest.raises(EnvgenError) as raised:
-        launcher.finish(Begun(container, 0.0, already=False, created=True), awaited)
+    begun = Begun(container, 0.0, already=False, created=True)
+    with pytest.raises(EnvgenError) as raised, failed.cleaned_up(launcher, begun, not_ready):
+        raise failure
     assert engine.there == left
     if isinstance(failure, NotReady) and then:
         assert "was replaced while it started; the new one (running) is left as it is" in str(raised.value)
@@ -164,9 +167,7 @@ def test_a_container_that_ran_before_stays(launcher: Launcher) -> None:
     engine: Any = launcher.deployment.engine
     engine.there = ["older"]
 
-    def awaited() -> Any:
+    begun = Begun(cast(Any, SimpleNamespace(id="older")), 0.0, already=True, created=False)
+    with pytest.raises(ServiceError), failed.cleaned_up(launcher, begun, not_ready):
         raise ServiceError("no")
-
-    with pytest.raises(ServiceError):
-        launcher.finish(Begun(cast(Any, SimpleNamespace(id="older")), 0.0, already=True, created=False), awaited)
     assert engine.there == ["older"]

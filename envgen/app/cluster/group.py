@@ -7,20 +7,22 @@ So when any container ends, with whatever exit code, all are stopped.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from envgen.app.crash import bundle_writer
-from envgen.app.places import cleanup_hint
-from envgen.app.watch import Watch
+from envgen.app import failed
+from envgen.app.cluster.machines import cleanup_hint
+from envgen.app.cluster.watch import Watch
 from envgen.deployment import Deployment
 from envgen.engine.process import in_background
-from envgen.errors import EnvgenError, Problem, named
+from envgen.errors import EnvgenError, Problem, ServiceError, named
 from envgen.profile.model import Ready
 from envgen.serve.launch import Launcher, Started, what_next
-from envgen.serve.wait import SICKNESS, Awaited, NotReady
+from envgen.serve.readiness import Readiness
+from envgen.serve.wait import SICKNESS, Awaited, NotReady, StartFailure
 from envgen.text import progress, reason_of
 
 
@@ -43,7 +45,7 @@ class Group:
             for deployment in (*workers, head):
                 at = deployment.node
                 mine[at] = ""
-                started = self._launcher(deployment, watch).start(wait=False, timeout=None)
+                started = self._begin(deployment, watch)
                 mine[at] = started.container.id
                 ready = None if started.already else head.profile.services[self.service].ready or Ready()
                 watch.add(deployment, started.container, ready)
@@ -62,7 +64,7 @@ class Group:
             return replace(started, container=container, seconds=time.monotonic() - began, awaited=awaited)
         except KeyboardInterrupt:
             more = what_next(head.profile, self.service)
-            progress(f"\nstopped waiting and watching; {self.service} keeps starting: {more}")
+            progress(f"\nno longer waiting or watching; {self.service} is still starting: {more}")
             raise
         finally:
             watch.over.set()
@@ -70,7 +72,7 @@ class Group:
     def _awaited(self, watch: Watch, started: Started, timeout: float | None) -> Awaited:
         """How the head became ready. ServiceError if any rank ends before that."""
         head = watch.ranks[-1]
-        launcher = self._launcher(head.deployment, watch)
+        launcher = Launcher(head.deployment, self.service, self._say(head.deployment, watch))
         ready = in_background(lambda: launcher.wait(started.container.id, timeout))
         either: list[Future[Any]] = [ready, watch.first]
         wait(either, return_when=FIRST_COMPLETED)
@@ -85,7 +87,7 @@ class Group:
             except NotReady as error:
                 failure = error.failure
                 if started.already and failure.container and failure.container.running:
-                    raise launcher.failed(failure) from None  # it ran before and keeps running
+                    raise self._error(head.deployment, watch, failure) from None  # it ran before and keeps running
                 # The cause may be another rank's end, which has not been reported yet.
                 watch.report(head, failure)
         raise self._failed(watch, "is not ready")
@@ -104,15 +106,31 @@ class Group:
             watch.over.set()
         raise self._failed(watch, "has failed")
 
-    def _launcher(self, deployment: Deployment, watch: Watch) -> Launcher:
+    def _begin(self, deployment: Deployment, watch: Watch) -> Started:
+        """Start one rank, without waiting for it. If that fails, what was created on its machine is removed."""
+        launcher = Launcher(deployment, self.service, self._say(deployment, watch))
+        on_failure = partial(self._error, deployment, watch)
+        begun = failed.begin(launcher, on_failure)
+        with failed.cleaned_up(launcher, begun, on_failure):
+            launcher.install()
+            return launcher.started(begun, Awaited(Readiness(True)))
+
+    def _say(self, deployment: Deployment, watch: Watch) -> Callable[[str], None]:
         def say(line: str) -> None:
             if not watch.over.is_set() or deployment.node == watch.culprit:
                 progress(f"  {deployment.node}: {line.strip()}")
 
-        keep = bundle_writer(self.ranks, self.service, deployment.node)
-        launcher = Launcher(deployment, self.service, say, keep)
-        launcher.default_hint = "`envgen nodes check` compares the machines; the crash bundle has the logs of all"
-        return launcher
+        return say
+
+    def _error(
+        self, deployment: Deployment, watch: Watch, failure: StartFailure, verdict: str = "is not ready"
+    ) -> ServiceError:
+        """The error for a rank that failed, after a crash bundle of all machines."""
+        hint = "`envgen nodes check` compares the machines; the crash bundle has the logs of all"
+        return failed.failed(
+            deployment, self.service, failure, machines=self.ranks, verdict=verdict, hint=hint,
+            say=self._say(deployment, watch),
+        )  # fmt: skip
 
     def _failed(self, watch: Watch, verdict: str) -> EnvgenError:
         """Stop all ranks. Returns the error, which names the first rank that ended as the cause."""
@@ -121,10 +139,8 @@ class Group:
         engines = {one.deployment.node: one.engine for one in watch.ranks}  # reconnected where necessary
         now = Group(tuple(one.knowing(engine=engines.get(one.node, one.engine)) for one in self.ranks), self.service)
         at, deployment = next((at, one) for at, one in enumerate(now.ranks) if one.node == rank.deployment.node)
-        launcher = now._launcher(deployment, watch)
-        launcher.verdict = verdict
         mine = {one.deployment.node: one.container.id for one in watch.ranks}
-        return now._down(named(f"{deployment.node} (rank {at})", launcher.failed(failure)), mine)
+        return now._down(named(f"{deployment.node} (rank {at})", now._error(deployment, watch, failure, verdict)), mine)
 
     def _down(self, error: EnvgenError, mine: Mapping[str, str]) -> EnvgenError:
         error.problems = (*error.problems, *(Problem(line) for line in self.take_down(mine)))

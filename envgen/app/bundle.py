@@ -106,68 +106,54 @@ def _end(path: Path) -> bytes | str:
 FOLDER = "crash"  # below the state folder, which git ignores
 
 
-def write(deployment: Deployment, service: str, failure: StartFailure, cause: str) -> str:
+def save(
+    machines: Sequence[Deployment], service: str, failure: StartFailure, cause: str, culprit: str = ""
+) -> str:  # fmt: skip
     """Write what ``service`` left behind, the log's cause and doctor's report to .envgen/crash/. Returns the path.
 
-    If the bundle can't be written, that is printed and the path is "": the failure itself matters more.
+    ``machines``: those of the service, the head first. ``culprit``: the one that failed first. If the bundle can't be
+    written, that is printed and the path is "": the failure itself matters more.
     """
-    identity, files = (
-        failure.container.id if failure.container else "",
-        [deployment.root / deployment.profile.compose_file],
+    findings, head = (
+        {**{name: value for name, value in vars(failure).items() if name != "container"}, "cause": cause},
+        machines[0],
     )
-    findings = _findings(failure, cause)
-    return _written(deployment, service, lambda: _members(deployment, service, identity, findings, files))
 
+    def of(deployment: Deployment) -> dict[str, bytes]:
+        mine = deployment.node == culprit
+        container = failure.container if mine else None
+        if container is None and deployment.node:  # raises if the machine can't be reached
+            found = deployment.engine.containers(deployment.profile.compose_name, service, all=True)
+            container = found[0] if found else None
+        facts = findings if mine else {"reason": f"{culprit} failed first"}
+        facts = {**facts, "node": deployment.node} if deployment.node else facts
+        identity = container.id if container else ""
+        return _members(deployment, service, identity, facts, examine=mine)
 
-def _findings(failure: StartFailure, cause: str) -> dict[str, Any]:
-    """A failure as plain data, the reason first."""
-    return {**{name: value for name, value in vars(failure).items() if name != "container"}, "cause": cause}
+    def collect_all() -> dict[str, bytes]:
+        if len(machines) == 1:
+            return of(head)
+        with ThreadPoolExecutor(len(machines)) as pool:
+            asked = {deployment.node: pool.submit(of, deployment) for deployment in machines}
+        members = {
+            "README.txt": f"{culprit} failed first: {failure.reason}\nEach machine has a folder.\n".encode(),
+            "findings.json": as_json({"culprit": culprit, "service": service, **findings}).encode(),
+        }
+        for node, answer in asked.items():
+            error = answer.exception()
+            if isinstance(error, EnvgenError):
+                members[f"{node}/not-reached.txt"] = f"{reason_of(error)}\n".encode()
+            else:
+                members |= {f"{node}/{name}": data for name, data in answer.result().items()}
+        return members
 
-
-def bundle_writer(places: Sequence[Deployment], service: str, culprit: str = "") -> Callable[[StartFailure, str], str]:
-    """The function that a Launcher calls when a start fails. ``culprit``: the machine that failed first."""
-
-    def keep(failure: StartFailure, cause: str) -> str:
-        findings, head = _findings(failure, cause), places[0]
-
-        def of(deployment: Deployment) -> dict[str, bytes]:
-            mine = deployment.node == culprit
-            container = failure.container if mine else None
-            if container is None and deployment.node:  # raises if the machine can't be reached
-                found = deployment.engine.containers(deployment.profile.compose_name, service, all=True)
-                container = found[0] if found else None
-            facts = findings if mine else {"reason": f"{culprit} failed first"}
-            facts = {**facts, "node": deployment.node} if deployment.node else facts
-            identity = container.id if container else ""
-            return _members(deployment, service, identity, facts, deployment.compose.files, examine=mine)
-
-        def collect_all() -> dict[str, bytes]:
-            if len(places) == 1:
-                return of(head)
-            with ThreadPoolExecutor(len(places)) as pool:
-                asked = {deployment.node: pool.submit(of, deployment) for deployment in places}
-            members = {
-                "README.txt": f"{culprit} failed first: {failure.reason}\nEach machine has a folder.\n".encode(),
-                "findings.json": as_json({"culprit": culprit, "service": service, **findings}).encode(),
-            }
-            for node, answer in asked.items():
-                error = answer.exception()
-                if isinstance(error, EnvgenError):
-                    members[f"{node}/not-reached.txt"] = f"{reason_of(error)}\n".encode()
-                else:
-                    members |= {f"{node}/{name}": data for name, data in answer.result().items()}
-            return members
-
-        return _written(head, service, collect_all)
-
-    return keep
+    return _written(head, service, collect_all)
 
 
 def _members(
-    deployment: Deployment, service: str, container_id: str, findings: Mapping[str, Any],
-    compose_files: Sequence[Path] = (), *, examine: bool = True,
-) -> dict[str, bytes]:  # fmt: skip
-    engine, profile = deployment.engine, deployment.profile
+    deployment: Deployment, service: str, container_id: str, findings: Mapping[str, Any], *, examine: bool
+) -> dict[str, bytes]:
+    engine, profile, compose_files = deployment.engine, deployment.profile, deployment.compose.files
     facts = {"profile": profile.name, "variant": profile.variant, "image": profile.image_name, **findings}
     found = collect(engine, container_id, service, compose_files=compose_files, secrets=profile.secrets, findings=facts)
     # Every cause that the rules find in the log, best first.

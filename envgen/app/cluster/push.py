@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envgen.app import nodes
+from envgen.app.cluster import nodes
 from envgen.app.session import Session
 from envgen.deployment import Deployment
 from envgen.doctor.nodes import content

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envgen.app.places import all_at, at, cleanup_hint, nodes_of
+from envgen.app.cluster.machines import all_machines, cleanup_hint, head_of, nodes_of
 from envgen.deployment import Deployment
 from envgen.errors import EngineError, UsageError
 from envgen.profile.load import load_project
@@ -76,15 +76,17 @@ def test_what_is_asked_about_a_service_is_asked_of_its_head(tmp_path: Path, monk
             raise EngineError("no route to host", hint="ssh one")
 
     monkeypatch.setattr("envgen.deployment.connect", connect)
-    head, worker = all_at(Deployment(found, tmp_path), "serve")
+    head, worker = all_machines(Deployment(found, tmp_path), "serve")
     assert (head.node, worker.node) == ("one", "two")
     assert head.engine is head.engine  # looked up once
-    _ = at(Deployment(found, tmp_path), "web").engine
+    _ = head_of(Deployment(found, tmp_path), "web").engine
     assert asked == ["one", "here"]
     with pytest.raises(EngineError, match="one: no route to host"):
-        _ = all_at(Deployment(found, tmp_path), "serve")[0].engine
+        _ = all_machines(Deployment(found, tmp_path), "serve")[0].engine
     # Each machine has its own folders.
-    folders = [str(one.profile.caches["hf"].host) for one in (head, worker, at(Deployment(found, tmp_path), "web"))]
+    folders = [
+        str(one.profile.caches["hf"].host) for one in (head, worker, head_of(Deployment(found, tmp_path), "web"))
+    ]
     assert folders == ["/raid/hf", "~/hf", "~/hf"]
 
 
@@ -92,7 +94,7 @@ def test_what_is_asked_about_a_profile_is_asked_where_all_its_services_are(tmp_p
     shared = FILE.replace("      web: {command: [web]}\n", "")
 
     def asked(text: str) -> list[str]:
-        return [one.node for one in all_at(Deployment(profile(tmp_path, text), tmp_path))]
+        return [one.node for one in all_machines(Deployment(profile(tmp_path, text), tmp_path))]
 
     assert asked(shared + REMOTE + CACHE) == ["one", "two"]
     assert asked(FILE + REMOTE + CACHE) == [""]  # `web` is here alone

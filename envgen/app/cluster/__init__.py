@@ -1,0 +1,1 @@
+"""Services on several machines: the only package that knows ranks."""

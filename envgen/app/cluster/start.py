@@ -1,0 +1,83 @@
+"""Check and start a service on several machines: the counterpart of `start.py`, which is for one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from envgen.app.cluster import nodes
+from envgen.app.cluster.group import Group
+from envgen.app.cluster.machines import machines_of
+from envgen.app.start import Checked, ServiceStart, StartOptions, done, notes_on
+from envgen.deployment import Deployment
+from envgen.engine.values import Container
+from envgen.errors import Problem, RefusedError, named
+from envgen.serve import preflight
+from envgen.serve.differences import differences, keep_moment
+from envgen.serve.preflight import PreflightError
+from envgen.text import progress
+
+
+@dataclass(frozen=True)
+class CheckedCluster(Checked):
+    """A service that passed the checks on all its machines. ``ranks``: the machines, the head first."""
+
+    ranks: tuple[Deployment, ...] = ()
+
+    @property
+    def machines(self) -> tuple[Deployment, ...]:
+        return self.ranks
+
+    @property
+    def group(self) -> Group:
+        """All machines as one."""
+        return Group(self.ranks, self.service)
+
+    def launch(self, options: StartOptions) -> ServiceStart:
+        """Start all ranks, and wait. What runs with other settings is stopped on all machines first."""
+        if self.found.running and (options.again or self.differing or options.recreate):
+            self._take_down()
+        started = self.group.start(wait_for_it=options.wait, timeout=options.timeout)
+        return ServiceStart(self, done(started), lambda: started)
+
+    def _take_down(self) -> None:
+        """Stop it on all machines, and check what could not be checked while it ran."""
+        progress(f"  stopping {self.service} on {', '.join(one.node for one in self.ranks)}")
+        problems = [Problem(line) for line in self.group.take_down()]
+        if problems := problems or nodes.problems(self.deployment, self.service):
+            raise PreflightError(self.service, tuple(problems))
+
+    def stay(self, container: Container) -> None:
+        self.group.stay()
+
+
+def check(deployment: Deployment, service: str) -> Checked:
+    """Check all machines of ``service``, and what must agree between them. PreflightError with every problem."""
+    profile = deployment.profile
+    found = machines_of(deployment, (service,))
+    for rank in found.found:
+        try:
+            rank.require_name()
+        except RefusedError as refused:
+            raise named(rank.node, refused) from None
+    problems, ranks, running = [], list[Deployment](), list[tuple[Deployment, Container]]()
+    for rank in found.found:
+        there = rank.engine.containers(profile.compose_name, service)
+        for one in preflight.refusals(rank, service, running=bool(there)):
+            problems.append(replace(one, message=rank.named(one.message)))
+        ranks.append(rank.to_start(service))
+        running += [(ranks[-1], one) for one in there]
+    if not running:
+        problems += nodes.problems(deployment, service)
+    elif len(running) < len(ranks) + len(found.lost):
+        message = f"it runs on {', '.join(rank.node for rank, _ in running)} alone"
+        problems.append(Problem(message, hint=f"envgen down {service} {profile.chosen}"))
+    if problems:
+        raise PreflightError(service, tuple(problems))
+    differing = [
+        rank.named(line) for rank, one in running for line in differences(keep_moment(rank, one), service, one)
+    ]
+    notes = preflight.exposure(profile, service)
+    passed = preflight.Preflight(ranks[0].gpu, running[0][1] if running else None, tuple(notes))
+    return CheckedCluster(
+        ranks[0], service, passed, tuple(differing), notes_on(ranks[0], service, passed), ranks=tuple(ranks)
+    )

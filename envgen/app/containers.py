@@ -1,0 +1,49 @@
+"""The containers of a profile as rows of `envgen ps` and `status`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from envgen.app.session import VARIANT_LABEL
+from envgen.deployment import Deployment
+from envgen.engine.values import Container
+from envgen.profile.exposure import is_local
+from envgen.serve.differences import CONFIG_HASH, settings_differ
+from envgen.serve.ended import Ended
+
+
+def changed(deployment: Callable[[], Deployment], found: Sequence[Container]) -> dict[str, bool]:
+    """Container ID -> whether its settings differ from the profile's. ``deployment`` is called only if one can be."""
+    comparable = [one for one in found if one.running and not one.one_off and CONFIG_HASH in one.labels]
+    return settings_differ(deployment(), comparable) if comparable else {}
+
+
+def as_data(
+    container: Container, digest: str, differs: bool | None, node: str = "", end: Ended | None = None
+) -> dict[str, Any]:
+    """A container as JSON; times have a zone. ``differs``: its settings differ from the profile's (None: unknown).
+
+    ``end``: how its program ended last.
+    """
+    current = container.labels.get("dev.envgen.render") == digest
+    started = container.started_at
+    return {
+        "container": container.name,
+        "ended": end and end.data(),
+        "exit_code": None if container.running or container.state == "created" else container.exit_code,
+        "health": container.health or None,
+        "health_since": container.sick_since or None,
+        "id": container.id,
+        "image": "current" if current else "older",
+        "node": node or None,
+        "one_off": container.one_off,
+        "open_ports": sorted({port.host for port in container.ports if not is_local(port.address)}),
+        "ports": [str(port) for port in container.ports],
+        "restarts": container.restarts,
+        "service": container.service,
+        "settings": None if differs is None else "differ" if differs else "current",
+        "since": None if started.startswith("0001-") or not started else started,
+        "state": container.state,
+        "variant": container.labels.get(VARIANT_LABEL) or None,
+    }

@@ -1,0 +1,94 @@
+"""What follows when a start fails, as steps: the reason, the crash bundle, the clean-up, the error."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from envgen.app import bundle
+from envgen.deployment import Deployment
+from envgen.engine.values import Container
+from envgen.errors import EngineError, EnvgenError, ProcessError, RefusedError, ServiceError
+from envgen.explain import Circumstances
+from envgen.serve.circumstances import look
+from envgen.serve.launch import Begun, Launcher, Say, in_profile, reason_for
+from envgen.serve.wait import NotReady, StartFailure
+from envgen.text import progress
+
+Failed = Callable[[StartFailure], EnvgenError]
+
+
+def failed(
+    deployment: Deployment, service: str, failure: StartFailure, *, machines: Sequence[Deployment] = (),
+    verdict: str = "is not ready", hint: str = "", say: Say = progress,
+) -> ServiceError:  # fmt: skip
+    """Save a crash bundle and return the error to raise. Call it before the container is removed.
+
+    ``machines``: all that the service runs on, if there are several. ``hint``: the fix if the log shows no cause.
+    """
+    profile, container = deployment.profile, failure.container
+    say(f"  {service}: {failure.reason}; saving a crash bundle")
+
+    def about(found: Container | None) -> Circumstances:
+        return look(deployment.engine, found, profile, deployment.compose.files, deployment.lock)
+
+    reason = reason_for(deployment.engine, failure, about)
+    kept = bundle.save(machines or (deployment,), service, failure, reason.cause, deployment.node)
+    again = f"envgen up {service} {profile.chosen_variant} --no-wait keeps it running for a closer look"
+    if container is not None and not container.running:
+        again = ""  # it would end again
+    if container is not None and container.state == "paused":
+        again = f"docker unpause {container.name}"
+    hint = failure.hint or hint or again
+    return reason.error(f"{service} {verdict}", kept, hint, partial(in_profile, profile=profile, service=service))
+
+
+def begin(launcher: Launcher, on_failure: Failed) -> Begun:
+    """Create the container. If that fails, or on Ctrl-C, everything that it has created is removed again."""
+    with launcher.alone():
+        before = frozenset(one.id for one in launcher.existing())
+
+        def clean_up() -> None:
+            launcher.remove([one.id for one in launcher.existing() if one.id not in before])
+
+        try:
+            with _steps(launcher, on_failure, clean_up):
+                return launcher.create(before)
+        except KeyboardInterrupt:
+            with contextlib.suppress(EngineError):
+                clean_up()
+            raise
+
+
+@contextlib.contextmanager
+def cleaned_up(launcher: Launcher, begun: Begun, on_failure: Failed) -> Iterator[None]:
+    """If what follows fails, the container that this start created is removed.
+
+    One that has taken its place stays. So does its own on Ctrl-C: only the waiting ends.
+    """
+
+    def clean_up() -> None:
+        if begun.created:
+            with launcher.alone():
+                launcher.remove([begun.container.id])
+
+    with _steps(launcher, lambda failure: on_failure(launcher.unless_replaced(failure)), clean_up):
+        yield
+
+
+@contextlib.contextmanager
+def _steps(launcher: Launcher, on_failure: Failed, clean_up: Callable[[], None]) -> Iterator[None]:
+    """On failure: the error with its crash bundle, then the clean-up, then the error is raised."""
+    try:
+        yield
+        return
+    except NotReady as error:
+        raised = on_failure(error.failure)
+    except ProcessError as error:
+        raised = ServiceError(f"{launcher.name} was not started: {error}")
+    except (ServiceError, RefusedError) as error:
+        raised = error
+    with contextlib.suppress(EngineError):
+        clean_up()
+    raise raised from None

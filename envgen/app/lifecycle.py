@@ -1,0 +1,145 @@
+"""Services that exist already: start, restart, stop and remove them, and run a command beside them."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from envgen.app.cluster.machines import machine_of
+from envgen.app.failed import failed
+from envgen.app.session import Session, with_running_variant
+from envgen.app.start import Agree, StartOptions, explain_edits, note_edits, require_unpaused
+from envgen.app.up import check, predicted, start_all
+from envgen.deployment import Deployment
+from envgen.engine.values import Container
+from envgen.errors import NotFoundError, ServiceError
+from envgen.profile.model import Profile
+from envgen.serve import preflight
+from envgen.serve.launch import Begun, Launcher, Started
+from envgen.serve.wait import NotReady
+from envgen.text import progress
+
+
+def _there(deployment: Deployment, service: str) -> Container:
+    """The container of a service, running or not. NotFoundError with the command that creates it."""
+    profile = deployment.profile
+    deployment.require_name()
+    found = deployment.engine.containers(profile.compose_name, service, all=True)
+    if not found:
+        up = f"envgen up {service} {profile.chosen_variant}"
+        raise NotFoundError(f"{service} has no container to start", hint=up)
+    return found[0]
+
+
+def again(verb: str, session: Session, service: str, timeout: int | None) -> tuple[Profile, Started]:
+    """`docker compose VERB` (`start`, `restart`) for the container that a service has; wait until it answers.
+
+    On several machines, a restart stops all ranks before it starts the first.
+    """
+    deployment = machine_of(session.deployment(), service, None)
+    container = _there(deployment, service)
+    if verb == "start":
+        require_unpaused(container)
+    varied = with_running_variant(session, service, lambda: deployment.engine, stopped=True)
+    if deployment.node:  # `up` keeps existing containers and starts them
+        checked = predicted(check(varied.deployment(), service))
+        options = StartOptions(timeout=timeout, again=verb == "restart")
+        ((_, started),) = start_all([checked], _decline, options)
+        return checked.deployment.profile, started
+    if varied is not session:  # when it is ready depends on the variant that it was started with
+        deployment = varied.deployment().rendered_files()
+    profile = deployment.profile
+    preflight.check_again(deployment, container)  # before a running one is stopped
+    note_edits(deployment, service, container)
+    progress(f"  {verb}ing {container.name}")
+    done = deployment.compose.run(verb, service, check=False)
+    if done.code:
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        if refused := preflight.changed_meanwhile(deployment, service, lines):
+            raise refused
+        hint, reason = f"envgen up {service} {profile.chosen_variant}", "".join(lines[-1:])
+        if preflight.network_gone(lines):
+            reason = "its container belongs to a network that was removed (by `docker network prune`?)"
+            hint = f"to create the container anew: {hint}"
+        raise ServiceError(f"{service} was not started: {reason}", hint=hint)
+    launcher = Launcher(deployment, service, progress)
+    with explain_edits(deployment, service, container):
+        try:
+            awaited = launcher.wait(container.id, timeout)
+        except NotReady as error:  # it is kept: it was there before
+            raise failed(deployment, service, error.failure) from None
+        return profile, launcher.started(Begun(container, launcher.began, already=False, created=False), awaited)
+
+
+def _decline(_question: str) -> bool:
+    return False
+
+
+def halt(deployment: Deployment, names: Sequence[str]) -> list[str]:
+    """Stop the running containers of ``names`` (default: all); keep them for `start`. Returns their names."""
+    deployment.require_name()
+    found = deployment.containers(names, all=False)
+    for one in found:
+        progress(f"  stopping {deployment.named(one.name)}")
+    if found:
+        deployment.compose.run("--profile", "*", "stop", *names)
+    return [one.name for one in found]
+
+
+@dataclass(frozen=True)
+class Removed:
+    """The containers and volumes that were removed, or would be. ``kept``: volume -> the folder that created it."""
+
+    containers: tuple[str, ...]
+    volumes: tuple[str, ...]
+    kept: Mapping[str, Path]
+
+
+_ASKING = threading.Lock()  # several machines are cleaned up at once, and the terminal is one
+
+
+def remove(deployment: Deployment, names: Sequence[str], *, volumes: bool, dry_run: bool, agree: Agree) -> Removed:
+    """Stop and remove the containers of ``names`` (default: everything of the profile).
+
+    ``volumes``: its volumes, too. ``agree`` is asked about those that another project folder created.
+    """
+    engine, compose = deployment.engine, deployment.compose
+    deployment.require_name()
+    found = tuple(sorted(one.name for one in deployment.containers(names, all=True)))
+    known = (compose.config().get("volumes") or {}) if volumes else {}
+    there = [str(one.get("name", key)) for key, one in known.items() if not one.get("external")]
+    doomed = sorted(name for name in there if engine.volume(name) is not None)
+    kept = {name: folder for name in doomed if (folder := deployment.volume_elsewhere(name))}
+    if kept and not dry_run:
+        owners = [f"  volume {deployment.named(name)} was created by {folder}" for name, folder in kept.items()]
+        with _ASKING:
+            kept = {} if agree("\n".join([*owners, "Delete these, too?"])) else kept
+    removed = Removed(found, tuple(name for name in doomed if name not in kept), kept)
+    if dry_run:
+        return removed
+    for name in found:
+        progress(f"  stopping and removing {deployment.named(name)}")
+    if not names:
+        compose.run("--profile", "*", "down", "--remove-orphans", *(["--volumes"] if volumes and not kept else []))
+        for name in removed.volumes if kept else ():
+            engine.remove_volume(name)
+    elif found:
+        compose.run("--profile", "*", "rm", "--stop", "--force", *names)
+    return removed
+
+
+def one_off(deployment: Deployment, service: str, argv: Sequence[str], options: Sequence[str], *, tty: bool) -> int:
+    """Run a command in a new container with the image, mounts and environment of a service. Returns its exit code.
+
+    The container is removed afterwards, however the command ends.
+    """
+    deployment = machine_of(deployment, service, None)
+    deployment.require_name()
+    preflight.check_once(deployment, service)
+    compose = deployment.to_start(service).compose
+    preflight.prepare(deployment, service)
+    terminal = () if tty and sys.stdin.isatty() and sys.stdout.isatty() else ("-T",)
+    return compose.interactive("--progress=quiet", "run", "--rm", "--no-deps", *terminal, *options, service, *argv)

@@ -1,0 +1,196 @@
+"""Start one service: check, begin, finish. This file is for one machine; `cluster/start.py` is for several."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from envgen.app import failed, grants, weights
+from envgen.app.stay import Stay
+from envgen.deployment import Deployment
+from envgen.doctor import collect
+from envgen.engine.process import in_background
+from envgen.engine.values import Container
+from envgen.errors import Problem, RefusedError, ServiceError
+from envgen.patches.checkout import lacking
+from envgen.profile.model import GpuMode
+from envgen.serve import preflight
+from envgen.serve.differences import differences, keep_moment, not_set, recreate_refused
+from envgen.serve.edits import edits_by_diff, edits_inside
+from envgen.serve.launch import Launcher, Started, what_next
+from envgen.serve.readiness import Readiness
+from envgen.serve.wait import Awaited
+from envgen.text import progress
+
+T = TypeVar("T")
+Agree = Callable[[str], bool]  # asks the user a yes-or-no question; False without a terminal
+
+
+@dataclass(frozen=True)
+class StartOptions:
+    """``timeout``: seconds to wait; None: as long as the profile says. ``again``: for a restart."""
+
+    wait: bool = True
+    recreate: bool = False
+    timeout: float | None = None
+    again: bool = False
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A service that passed the checks before a start.
+
+    ``differing``: settings that differ in the running container. ``notes``: for the user; they stop nothing.
+    """
+
+    deployment: Deployment
+    service: str
+    found: preflight.Preflight
+    differing: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def machines(self) -> tuple[Deployment, ...]:
+        """Where it starts, the head first."""
+        return (self.deployment,)
+
+    @property
+    def loads_model(self) -> bool:
+        """Whether it puts a model on a GPU."""
+        service = self.deployment.profile.services[self.service]
+        uses_gpu = self.found.gpu is not GpuMode.NONE and service.gpu != ()
+        return uses_gpu and (service.is_vllm or service.ready is not None)
+
+    def begin(self, agree: Agree, options: StartOptions) -> ServiceStart:
+        """Start it without waiting. ``agree`` is asked before a running container is replaced."""
+        profile, running = self.deployment.profile, self.found.running
+        chosen = f"{profile.name}, variant {profile.variant}" if profile.variant else profile.name
+        progress(f"up {self.service}: profile {chosen}, image {profile.image_name}, gpu {self.found.gpu.value}")
+        for note in filter(None, (grants.note(self.deployment, self.service), *self.notes)):
+            progress(f"  note: {note}")
+        if running and self.differing and not options.recreate and not options.again:
+            self._may_replace(running, agree)
+        for machine in self.machines:
+            machine.require_name()
+            if self.differing or options.recreate or not running:
+                preflight.prepare(machine, self.service)
+        return self.launch(options)
+
+    def _may_replace(self, running: Container, agree: Agree) -> None:
+        """RefusedError unless ``running`` is unhealthy or the user agrees to replace it."""
+        for difference in self.differing:
+            progress(f"  {self.service}: {difference}")
+        if running.health == "unhealthy":
+            progress(f"  {self.service} is unhealthy and is replaced")
+        elif not agree(f"{self.service} is running. Replace it?"):
+            raise recreate_refused(self.deployment.profile, self.service, self.differing)
+
+    def launch(self, options: StartOptions) -> ServiceStart:
+        """Create the container; wait in the background."""
+        deployment, service, running = self.deployment, self.service, self.found.running
+        if running and not (options.recreate or self.differing):
+            note_edits(deployment, service, running)
+        launcher = Launcher(deployment, service, progress, options.recreate)
+        on_failure = partial(failed.failed, deployment, service)
+        begun = failed.begin(launcher, on_failure)
+        try:
+            with failed.cleaned_up(launcher, begun, on_failure):
+                launcher.install()
+        except KeyboardInterrupt:
+            self.note_left()
+            raise
+
+        waiting = partial(launcher.wait, begun.container.id, options.timeout)
+        future = in_background(waiting) if options.wait else done(Awaited(Readiness(True)))
+
+        def finish() -> Started:
+            edits = contextlib.nullcontext() if begun.created else explain_edits(deployment, service, begun.container)
+            with edits, failed.cleaned_up(launcher, begun, on_failure):
+                return launcher.started(begun, future.result())
+
+        return ServiceStart(self, future, finish)
+
+    def note_left(self) -> None:
+        """Print that the service keeps starting, and the commands for it."""
+        more = what_next(self.deployment.profile, self.service)
+        progress(f"\nno longer waiting; {self.service} is still starting: {more}")
+
+    def stay(self, container: Container) -> None:
+        """Watch the running service until it ends. ServiceError unless it was stopped on purpose."""
+        Stay(self.deployment, self.service, container).watch()
+
+
+@dataclass(frozen=True)
+class ServiceStart:
+    """A service that is starting. ``future``: the waiting; ``finish`` returns how it ended, or raises."""
+
+    checked: Checked
+    future: Future[Any]
+    finish: Callable[[], Started]
+
+
+def check(deployment: Deployment, service: str) -> Checked:
+    """Check everything that a start on this engine needs. PreflightError with every problem."""
+    deployment.rendered_files().require_name()
+    found = preflight.check(deployment, service, partial(weights.preflight, deployment, service))
+    if not found.running:
+        return Checked(deployment, service, found, notes=notes_on(deployment, service, found))
+    require_unpaused(found.running)
+    for name in not_set(deployment, found.running):
+        progress(f"  note: {name} is not set in this terminal; {service} keeps the value it was started with")
+    kept = keep_moment(deployment, found.running)
+    differing = differences(kept, service, found.running)
+    return Checked(kept, service, found, differing, notes_on(kept, service, found))
+
+
+def notes_on(deployment: Deployment, service: str, found: preflight.Preflight) -> tuple[str, ...]:
+    """Notes for the user that stop nothing."""
+    profile, notes = deployment.profile, list[str]()
+    for source, lacks in lacking(profile, deployment.root).items():
+        apply = f"envgen patch apply {source} --checkout {profile.sources[source].origin.checkout}"
+        notes.append(f"the checkout of {source} lacks {', '.join(lacks)}: {apply}")
+    notes += found.notes
+    unset = [name for name in profile.secrets if name not in deployment.shell]
+    if unset and not found.running:
+        notes.append(f"not set in this terminal or in .env: {', '.join(unset)}")
+    return tuple(notes)
+
+
+def require_unpaused(container: Container) -> None:
+    """RefusedError for a paused container, which can't be started."""
+    if container.state == "paused":
+        raise RefusedError(f"{container.service} is paused", hint=f"docker unpause {container.name}")
+
+
+def note_edits(deployment: Deployment, service: str, kept: Container) -> None:
+    """Print which files of packages were changed in a running container that is kept."""
+    edits = edits_inside(deployment.engine, kept, collect.program(deployment.profile))
+    if edits.count:
+        anew = f"envgen up {service} {deployment.profile.chosen_variant} --recreate"
+        progress(f"  note: {edits.were_changed} of {service}, and stay so: {edits}; a new container: {anew}")
+
+
+@contextlib.contextmanager
+def explain_edits(deployment: Deployment, service: str, kept: Container) -> Iterator[None]:
+    """Where an older container does not start: add what was changed in its files, and the command for a new one."""
+    try:
+        yield
+    except ServiceError as error:
+        progress("  comparing the container's packages with its image")
+        edits = edits_by_diff(deployment.engine, kept)
+        if edits.count:
+            anew = f"envgen up {service} {deployment.profile.chosen_variant} --recreate"
+            changed = Problem(f"{edits.were_changed}: {edits}", hint=f"{anew}  (a new container, as the image has it)")
+            error.problems = (*error.problems, changed)
+        raise
+
+
+def done(value: T) -> Future[T]:
+    """A future that has its result."""
+    future = Future[T]()
+    future.set_result(value)
+    return future

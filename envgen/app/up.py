@@ -1,0 +1,141 @@
+"""`envgen up`: check the services of a profile, ask their vLLM, start them, and wait until each is ready."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent import futures
+from dataclasses import replace
+from functools import partial
+
+from envgen.app import start
+from envgen.app.cluster.start import check as cluster_check
+from envgen.app.predict import ask_release
+from envgen.app.start import Agree, Checked, ServiceStart, StartOptions
+from envgen.deployment import Deployment, known_service
+from envgen.engine.endpoint import require_plugin
+from envgen.errors import EngineError, EnvgenError, Problem, UsageError
+from envgen.profile.model import Profile
+from envgen.serve import preflight
+from envgen.serve.launch import Started
+from envgen.serve.preflight import PreflightError
+
+
+def main_service(profile: Profile) -> str:
+    """The default service: `dev`, else the first. UsageError if there is none."""
+    if not profile.services:
+        raise UsageError(f"profile {profile.name} has no services", hint="another profile? add --profile NAME")
+    return "dev" if "dev" in profile.services else next(iter(profile.services))
+
+
+def check_all(deployment: Deployment, names: Sequence[str], *, predict: bool = True) -> tuple[Checked, ...]:
+    """Check the services ``names`` (default: all). PreflightError with the problems of all of them.
+
+    ``predict``: if all pass, ask the vLLM of each what it would choose, which takes seconds.
+    """
+    names = tuple(dict.fromkeys(names)) or tuple(deployment.profile.services)
+    if not names:
+        main_service(deployment.profile)
+    for name in names:  # before any is looked at
+        known_service(deployment.profile, name)
+    passed = _all_of({name: partial(check, deployment, name) for name in names})
+    _check_memory(deployment, passed)
+    return _all_of({one.service: partial(predicted, one) for one in passed}) if predict else passed
+
+
+def check(deployment: Deployment, service: str) -> Checked:
+    """Check everything that a start needs, on one machine or several. PreflightError with every problem."""
+    require_plugin("compose")
+    if deployment.profile.services[service].cluster is not None:
+        return cluster_check(deployment, service)
+    return start.check(deployment, service)
+
+
+def _check_memory(deployment: Deployment, passed: Sequence[Checked]) -> None:
+    """PreflightError if each of the services that start would fit into the memory, but not all of them."""
+    starting = [one for one in passed if not one.found.running and len(one.machines) == 1]
+    needs = {
+        one.service: need.bytes for one in starting if (need := deployment.profile.services[one.service].needs_memory)
+    }
+    if len(needs) < 2 or not deployment.engine.info().local:
+        return
+    problems, _ = preflight.check_memory(sum(needs.values()), unified=False)
+    if problems:
+        names = ", ".join(needs)
+        raise PreflightError(names, (replace(problems[0], message=f"together, {problems[0].message}"),))
+
+
+def predicted(checked: Checked) -> Checked:
+    """``checked`` with notes on what its vLLM would choose. PreflightError if vLLM refuses the settings."""
+    if checked.found.running and not checked.differing:
+        return checked
+    return replace(checked, notes=(*checked.notes, *ask_release(checked.deployment, checked.service)))
+
+
+def _all_of(asked: Mapping[str, Callable[[], Checked]]) -> tuple[Checked, ...]:
+    """Ask for each service. PreflightError with the problems of all; services with equal problems share them."""
+    passed, refused = list[Checked](), dict[str, PreflightError]()
+    for name, ask in asked.items():
+        try:
+            passed.append(ask())
+        except PreflightError as error:
+            refused[name] = error
+    if refused:
+        reasons: dict[tuple[Problem, ...], list[str]] = {}
+        for name, refusal in refused.items():
+            reasons.setdefault(tuple(refusal.problems[1:]), []).append(name)
+        raised = next(iter(refused.values()))
+        raised.only_lacking = all(refusal.only_lacking for refusal in refused.values())
+        raised.problems = tuple(
+            problem for why, who in reasons.items()
+            for problem in (Problem(f"{', '.join(who)} {'was' if len(who) == 1 else 'were'} not started:"), *why)
+        )  # fmt: skip
+        raise raised
+    return tuple(passed)
+
+
+def start_all(
+    checked: Sequence[Checked], agree: Agree, options: StartOptions
+) -> Iterator[tuple[Checked, Started]]:  # fmt: skip
+    """Start the services; yield each as soon as it is ready. ``agree`` is asked before a running one is replaced.
+
+    Containers are created one after the other and become ready in parallel, except that models load onto a GPU one at
+    a time: vLLM measures the free memory. If one fails, the others still start. The error at the end names all that
+    failed.
+    """
+    failed: dict[str, EnvgenError] = {}
+    waiting: list[ServiceStart] = []
+
+    def ready(among: Sequence[ServiceStart]) -> Iterator[tuple[Checked, Started]]:
+        """Wait for at least one of ``among``; yield those that are done."""
+        futures.wait([one.future for one in among], return_when=futures.FIRST_COMPLETED)
+        for one in [one for one in among if one.future.done()]:
+            waiting.remove(one)
+            try:
+                yield one.checked, one.finish()
+            except EnvgenError as error:
+                fail(one.checked, error)
+
+    def fail(one: Checked, error: EnvgenError) -> None:
+        if len(checked) == 1 or isinstance(error, EngineError):
+            raise error
+        failed[one.service] = error
+
+    try:
+        for one in checked:
+            while among := [other for other in waiting if one.loads_model and other.checked.loads_model]:
+                yield from ready(among)
+            try:
+                waiting.append(one.begin(agree, options))
+            except EnvgenError as error:
+                fail(one, error)
+        while waiting:
+            yield from ready(waiting)
+    except KeyboardInterrupt:
+        for begun in waiting:
+            begun.checked.note_left()
+        raise
+    if failed:
+        summary = Problem(f"{len(failed)} of {len(checked)} services did not start: {', '.join(failed)}")
+        raised = next(iter(failed.values()))
+        raised.problems = (summary, *(problem for error in failed.values() for problem in error.problems))
+        raise raised
