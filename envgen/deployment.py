@@ -22,14 +22,17 @@ from envgen.engine.owner import FOLDER, ROOT, elsewhere, host_user, ours, run_as
 from envgen.engine.values import COMPOSE_PROJECT, COMPOSE_VOLUME, Container, ContainerMount, Image
 from envgen.errors import EngineError, NotFoundError, Problem, RefusedError, UsageError, named
 from envgen.inside import run
-from envgen.lock.model import InputChange, ProfileLock
+from envgen.lock.ask import locked
+from envgen.lock.model import InputChange, Lock, ProfileLock, load
+from envgen.patches.series import Series
 from envgen.profile.model import Cluster, GpuMode, Machine, Profile
 from envgen.profile.values import own_path
 from envgen.render import environment as names
 from envgen.render.compose import cluster_file, gpu_devices, written_mode
 from envgen.render.inputs import LABEL as INPUTS_LABEL
 from envgen.render.inputs import changed
-from envgen.render.locking import lock_of, lock_of_image, namespace, places_of, series_of
+from envgen.render.locking import LABEL as LOCK_LABEL
+from envgen.render.locking import applied, namespace, places_of, series_of
 from envgen.render.outputs import Rendered, Workspace, lay_out, render_profile
 
 ENGINE_FILE = "compose/this-engine.yaml"
@@ -120,23 +123,34 @@ class Deployment:
         return self.engine.image(self.profile.image_name)
 
     @cached_property
+    def lock_file(self) -> Lock | None:
+        """envgen.lock of the project; None without that file. ProjectError with everything wrong in it."""
+        return load(self.root)
+
+    @cached_property
+    def locked(self) -> ProfileLock | None:
+        """The part of the lock file for the profile."""
+        return locked(self.profile, self.lock_file) if self.lock_file else None
+
+    @cached_property
     def lock(self) -> ProfileLock | None:
-        """The lock that the image was built with; without an image, that of the lock file."""
-        return lock_of_image(self.profile, self.root, self._labels)
+        """The lock to compare the image by: that of the lock file, or none if the image was built without one."""
+        return None if self.image and self.image.labels.get(LOCK_LABEL) == "" else self.locked
 
     def to_build(self, *, unlocked: bool = False) -> Deployment:
         """The same with the current lock file, whatever the image was built with. ``unlocked``: with none."""
         made = replace(self)  # a fresh copy: nothing rendered with another lock
-        return made.knowing(lock=None if unlocked else lock_of(self.profile, self.root))
+        return made.knowing(lock=None) if unlocked else made.knowing(lock=made.locked)
 
-    @property
-    def _labels(self) -> dict[str, str] | None:
-        return dict(self.image.labels) if self.image else None
+    @cached_property
+    def series(self) -> Mapping[str, Series]:
+        """Source -> its patches, of the sources that a build patches. ProjectError with everything wrong in them."""
+        return series_of(self.profile, self.root)
 
     @cached_property
     def rendered(self) -> Rendered:
         """The files as rendered for the image, in memory."""
-        return render_profile(self.profile, self.lock, root=self.root)
+        return render_profile(self.profile, self.lock, root=self.root, series=self.series)
 
     @property
     def digest(self) -> str:
@@ -219,7 +233,7 @@ class Deployment:
     @cached_property
     def cache_key(self) -> str:
         """The key of the kernel cache that `envgen up` mounts; "" if there is none."""
-        return namespace(self.profile, self.lock, series_of(self.profile, self.root))
+        return namespace(self.profile, self.lock, applied(self.profile, self.series))
 
     @cached_property
     def caches(self) -> dict[str, ContainerMount]:

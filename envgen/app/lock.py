@@ -30,7 +30,7 @@ from envgen.lock.model import (
 )
 from envgen.lock.resolve import CA, NETRC, WHEELHOUSE, Tools, Unresolved, resolve
 from envgen.lock.servers import Git
-from envgen.patches.series import load_series
+from envgen.patches.series import Series, load_series
 from envgen.profile.load import siblings
 from envgen.profile.model import Mode, Profile
 from envgen.serve import preflight
@@ -40,13 +40,11 @@ from envgen.text import progress
 def patch_locks(profiles: list[Profile], root: Path) -> dict[str, tuple[PatchLock, ...]]:
     """Patch folder -> its patches now."""
     folders = sorted({folder for profile in profiles for folder in patched(profile).values()})
-    return {
-        folder: tuple(
-            PatchLock(patch.name, hashlib.sha256(patch.content).hexdigest())
-            for patch in load_series(root, folder).patches
-        )
-        for folder in folders
-    }
+    return {folder: _locks_of(load_series(root, folder)) for folder in folders}
+
+
+def _locks_of(series: Series) -> tuple[PatchLock, ...]:
+    return tuple(PatchLock(one.name, hashlib.sha256(one.content).hexdigest()) for one in series.patches)
 
 
 # --- `envgen lock` ----------------------------------------------------------------------------------------------------
@@ -176,11 +174,11 @@ def _platform(deployment: Deployment) -> str:
 
 def problems(deployment: Deployment) -> list[Problem]:
     """What a build would need and the lock file lacks."""
-    profile, root, lock = deployment.profile, deployment.root, deployment.lock
-    whole = load(root)
+    profile, lock, whole = deployment.profile, deployment.lock, deployment.lock_file
     if whole is None or lock is None:
         return [Problem("no envgen.lock")]
-    outdated = stale(profile, whole, patch_locks([profile], root), _platform(deployment), weights=False)
+    patches = {folder: _locks_of(deployment.series[name]) for name, folder in patched(profile).items()}
+    outdated = stale(profile, whole, patches, _platform(deployment), weights=False)
     found = [Problem(str(item)) for item in outdated]
     if lock.base and _has_moved(deployment):
         seen = "is missing" if deployment.engine.image(lock.base.name) is None else "has another ID"

@@ -47,6 +47,7 @@ class PatchedSource:
     source: Source
     root: Path
     commit: str = ""  # the ref's commit in envgen.lock; "" if it is not locked
+    deployment: Deployment | None = field(default=None, compare=False, repr=False)  # has read its patches
 
     @property
     def folder(self) -> str:
@@ -60,6 +61,8 @@ class PatchedSource:
 
     def series(self) -> Series:
         """Its patches. ProjectError with everything that is wrong with them."""
+        if self.deployment is not None:
+            return self.deployment.series[self.name]
         return load_series(self.root, self.source.patches or "")
 
 
@@ -67,7 +70,7 @@ def targets_of(deployment: Deployment) -> list[PatchedSource]:
     """The sources of a profile that a build patches, at their locked commits."""
     commits = {name: git.commit for name, git in deployment.lock.git.items()} if deployment.lock else {}
     return [
-        PatchedSource(name, deployment.profile.name, source, deployment.root, commits.get(name, ""))
+        PatchedSource(name, deployment.profile.name, source, deployment.root, commits.get(name, ""), deployment)
         for name, source in deployment.profile.sources.items()
         if source.patches and source.origin.kind != "checkout"
     ]

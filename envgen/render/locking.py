@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from envgen.errors import EnvgenError
-from envgen.lock.ask import locked, python_sets
+from envgen.lock.ask import locked, patched, python_sets
 from envgen.lock.model import LOCAL, GitLock, Pinned, ProfileLock, facts_of, load
 from envgen.patches.series import Series, load_series, version_of
 from envgen.profile.caches import FLASHINFER
@@ -135,11 +135,6 @@ def lock_of(profile: Profile, root: Path) -> ProfileLock | None:
     return locked(profile, lock) if lock else None
 
 
-def lock_of_image(profile: Profile, root: Path, labels: Mapping[str, str] | None) -> ProfileLock | None:
-    """The lock to compare an image by. An image labelled as built without a lock is compared without one."""
-    return None if labels is not None and labels.get(LABEL) == "" else lock_of(profile, root)
-
-
 CACHE = FLASHINFER.name
 LENGTH = 12
 _TORCH = re.compile(r"torch\b(?![-_])")
@@ -189,14 +184,18 @@ def key_of(parts: Mapping[str, str]) -> str:
 
 
 def series_of(profile: Profile, root: Path | None) -> dict[str, Series]:
-    """Source -> its patches, without those for other versions (`envgen patch list` shows them)."""
-    named = {name: s for name, s in profile.sources.items() if s.patches and s.origin.kind != "checkout"}
-    if not named:
+    """Source -> its patches, of the sources that a build patches. ProjectError with everything wrong in them."""
+    folders = patched(profile)
+    if not folders:
         return {}
     if root is None:
         raise EnvgenError(f"profile {profile.name} has patches; rendering it needs the project's folder")
-    found = {name: load_series(root, source.patches or "") for name, source in named.items()}
-    return {name: series.for_version(version_of(named[name].origin)) for name, series in found.items()}
+    return {name: load_series(root, folder) for name, folder in folders.items()}
+
+
+def applied(profile: Profile, series: Mapping[str, Series]) -> dict[str, Series]:
+    """``series`` without the patches for other versions than the profile's (`envgen patch list` shows them)."""
+    return {name: one.for_version(version_of(profile.sources[name].origin)) for name, one in series.items()}
 
 
 def namespace(profile: Profile, lock: ProfileLock | None, series: Mapping[str, Series]) -> str:

@@ -20,12 +20,13 @@ from envgen.errors import EnvgenError, Problem, ProjectError, RefusedError
 from envgen.files import data_dir, state_dir
 from envgen.lock.ask import locked
 from envgen.lock.model import ProfileLock, load
+from envgen.patches.series import Series
 from envgen.profile.model import Network, Profile, Project
 from envgen.profile.values import own_path
 from envgen.render.compose import compose_files
 from envgen.render.environment import NOT_LOCKED, WRITTEN
 from envgen.render.inputs import inputs_of
-from envgen.render.locking import namespace, series_of
+from envgen.render.locking import applied, namespace, series_of
 from envgen.render.plan import ImagePlan
 from envgen.render.quote import Pair, Quoted, docker_pairs, render
 
@@ -52,9 +53,15 @@ class Rendered:
     inputs: Mapping[str, str] = field(default_factory=dict)  # of the image, as in its label
 
 
-def render_profile(profile: Profile, lock: ProfileLock | None = None, *, root: Path | None = None) -> Rendered:
-    """All files of ``profile``. ``root``: the project's folder, for files that the build reads."""
-    series = series_of(profile, root)
+def render_profile(
+    profile: Profile, lock: ProfileLock | None = None, *, root: Path | None = None,
+    series: Mapping[str, Series] | None = None,
+) -> Rendered:  # fmt: skip
+    """All files of ``profile``. ``root``: the project's folder, for files that the build reads.
+
+    ``series``: its patches, where they are read already.
+    """
+    series = applied(profile, series_of(profile, root) if series is None else series)
     try:
         plan = ImagePlan(profile, lock, series)
         own = files_of(profile, root)

@@ -23,7 +23,7 @@ from envgen.profile.model import GpuMode, Mode, Profile, Source
 from envgen.profile.values import ByteSize, PortMapping
 from envgen.render import environment as names
 from envgen.render.environment import OVERLAY, overlay_volume
-from envgen.render.locking import lock_of, with_version
+from envgen.render.locking import with_version
 from envgen.text import GIB, first_of, progress
 
 RENDER_LABEL = "dev.envgen.render"
@@ -118,7 +118,7 @@ def refusals(
     profile, root = deployment.profile, deployment.root
     service, problems = profile.services[name], list[Problem]()
     if deployment.engine.info().local:  # a remote engine's machine can't be checked from here
-        problems += [*_mounts(profile, root), *_own_mounts(profile, root, name), *files(profile, root)]
+        problems += [*_mounts(deployment), *_own_mounts(profile, root, name), *files(profile, root)]
         problems += _cache_folders(deployment)
         if service.needs_memory is not None and not running:
             short, memory_notes = check_memory(service.needs_memory.bytes, unified=profile.gpu is not GpuMode.NONE)
@@ -149,7 +149,7 @@ def check_again(deployment: Deployment, container: Container) -> None:
     if deployment.engine.info().local:
         profile, root = deployment.profile, deployment.root
         mounted = {mount.source for mount in container.mounts}
-        problems = [*_mounts(profile, root, mounted), *_own_mounts(profile, root, container.service, mounted)]
+        problems = [*_mounts(deployment, mounted), *_own_mounts(profile, root, container.service, mounted)]
         if problems:
             raise PreflightError(container.service, tuple(problems))
 
@@ -165,25 +165,26 @@ def _elsewhere(profile: Profile, name: str) -> str:
     return f"write `{wanted}` below profiles.{profile.name} in envgen.local.yaml"
 
 
-def _clone(profile: Profile, root: Path, source: Source, folder: Path) -> str:
+def _clone(deployment: Deployment, source: Source, folder: Path) -> str:
     """The hint for a checkout for the `binaries` of a source, after its first quote; "" if it is not known."""
     if source.binaries is None or source.distribution not in _CLONES:
         return ""
-    version = with_version(source.binaries, lock_of(profile, root)).version
+    version = with_version(source.binaries, deployment.locked).version
     if not version:  # the release that fits is what the others ask for
-        return f"envgen lock -p {profile.name}` and this again: it names the release to clone"
+        return f"envgen lock -p {deployment.profile.name}` and this again: it names the release to clone"
     words = ("git", "clone", "--branch", f"v{version}", *_CLONES[source.distribution])
     return shlex.join([*words, os.path.relpath(folder)]) + "`"
 
 
-def _mounts(profile: Profile, root: Path, among: Collection[str] | None = None) -> Iterator[Problem]:
+def _mounts(deployment: Deployment, among: Collection[str] | None = None) -> Iterator[Problem]:
     """What is wrong with checkouts; with ``among``, only with those folders."""
+    profile, root = deployment.profile, deployment.root
     for name, source in profile.mounted_sources.items():
         assert source.origin.checkout is not None
         folder, hint = _place(root, source.origin.checkout.path), _elsewhere(profile, name)
         if among is not None and str(folder) not in among:
             continue
-        if not folder.exists() and (clone := _clone(profile, root, source, folder)):
+        if not folder.exists() and (clone := _clone(deployment, source, folder)):
             hint = f"`{clone}, or {hint}"
         if not folder.is_dir():
             yield Problem(f"sources.{name}: folder {folder} does not exist", hint=hint)
