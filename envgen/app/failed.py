@@ -73,7 +73,7 @@ def cleaned_up(launcher: Launcher, begun: Begun, on_failure: Failed) -> Iterator
             with launcher.alone():
                 launcher.remove([begun.container.id])
 
-    with _steps(launcher, lambda failure: on_failure(launcher.unless_replaced(failure)), clean_up):
+    with _steps(launcher, lambda failure: on_failure(launcher.unless_replaced(begun, failure)), clean_up):
         yield
 
 

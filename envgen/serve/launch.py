@@ -56,12 +56,16 @@ def key_of(deployment: Deployment) -> str:
 
 @dataclass(frozen=True)
 class Begun:
-    """A service's container. ``began``: monotonic seconds. ``already``: it ran before. ``created``: by this start."""
+    """A service's container. ``began``: monotonic seconds. ``already``: it ran before. ``created``: by this start.
+
+    ``beside``: the IDs of the service's other containers.
+    """
 
     container: Container
     began: float
     already: bool
     created: bool
+    beside: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -98,8 +102,9 @@ class Launcher:
         if self._has_sources and not self.service.interactive:
             # A server needs its sources when it starts; a shell service can get them while it runs.
             self._install(*(("exec", "-T") if running else ("run", "--rm", "--no-deps", "-T")))
-        container = self._create()
-        return Begun(container, self.began, container.id in running, container.id not in before)
+        container, *others = self._create()
+        beside = frozenset(one.id for one in others)
+        return Begun(container, self.began, container.id in running, container.id not in before, beside)
 
     def install(self) -> None:
         """Install mounted sources in the container of a shell service; a server got them in ``create``."""
@@ -121,14 +126,19 @@ class Launcher:
         if not self.deployment.engine.containers(self.deployment.profile.compose_name, all=True):
             self.deployment.engine.remove_networks(self.deployment.profile.compose_name)
 
-    def unless_replaced(self, failure: StartFailure) -> StartFailure:
-        """``failure``, with the container that has taken the place of one that is gone."""
-        successor = () if failure.container else self.existing()
+    def unless_replaced(self, begun: Begun, failure: StartFailure) -> StartFailure:
+        """``failure``, or that another container has taken the place of ``begun``.
+
+        Compose creates the new one before it stops the old one, so a container that was stopped may still be there.
+        """
+        if failure.container is not None and failure.container.running:
+            return failure
+        successor = [one for one in self.existing() if one.id not in (begun.container.id, *begun.beside)]
         if not successor:
             return failure
         hint = f"envgen ps {self.deployment.profile.chosen}"
         reason = f"its container was replaced while it started; the new one ({successor[0].state}) is left as it is"
-        return replace(failure, reason=reason, says_all=True, hint=hint)
+        return replace(failure, reason=reason, container=None, says_all=True, hint=hint)
 
     @property
     def _has_sources(self) -> bool:
@@ -139,7 +149,7 @@ class Launcher:
         """The service's address on the engine's machine; "" if it publishes no port."""
         return service_url(self.service, self.deployment.compose.endpoint.host)
 
-    def _create(self) -> Container:
+    def _create(self) -> Sequence[Container]:
         lines: list[str] = []
         how = ["--detach", "--no-build", "--pull", "never", *(["--force-recreate"] if self.recreate else [])]
         done = self.deployment.compose.stream("up", *how, self.name, on_line=lambda line: self._note(line, lines))
@@ -158,7 +168,7 @@ class Launcher:
             )
         if not found:
             raise ServiceError(f"{self.name} was started, but its container is already gone")
-        return found[0]
+        return found
 
     def _note(self, line: str, lines: list[str]) -> None:
         if line.strip():

@@ -120,7 +120,7 @@ def test_ctrl_c_removes_what_was_begun(launcher: Launcher, created: bool, monkey
         engine.there.append("mine")
         if not created:
             raise KeyboardInterrupt
-        return SimpleNamespace(id="mine")
+        return [SimpleNamespace(id="mine")]
 
     def interrupted(_self: Launcher, *_how: str) -> None:
         raise KeyboardInterrupt
@@ -134,18 +134,20 @@ def test_ctrl_c_removes_what_was_begun(launcher: Launcher, created: bool, monkey
     assert engine.there == (["mine"] if created else [])
 
 
+STOPPED: Any = SimpleNamespace(id="mine", running=False)  # Compose stops the old one after it has created the new one
 FAILURES = (
     NotReady(StartFailure("its container was removed while it started")),
+    NotReady(StartFailure("its program ended with 143 while starting", STOPPED)),
     ServiceError("no"),
     RefusedError("no"),
 )
 
 
-@pytest.mark.parametrize("failure", FAILURES, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("failure", FAILURES, ids=["removed", "stopped", "ServiceError", "RefusedError"])
 @pytest.mark.parametrize(
     ("then", "left"),
     [(("mine",), []), ((), []), (("successor",), ["successor"]), (("mine", "other"), ["other"])],
-    ids=["there", "removed", "replaced", "scaled"],
+    ids=["there", "gone", "replaced", "replacing"],
 )
 def test_a_failed_start_removes_the_container_that_it_created(
     launcher: Launcher, failure: Exception, then: tuple[str, ...], left: list[str]
@@ -158,9 +160,19 @@ def test_a_failed_start_removes_the_container_that_it_created(
     with pytest.raises(EnvgenError) as raised, failed.cleaned_up(launcher, begun, not_ready):
         raise failure
     assert engine.there == left
-    if isinstance(failure, NotReady) and then:
+    if isinstance(failure, NotReady) and left:
         assert "was replaced while it started; the new one (running) is left as it is" in str(raised.value)
         assert raised.value.problems[0].hint == "envgen ps --profile dev"
+
+
+def test_another_container_of_a_scaled_service_has_replaced_none(launcher: Launcher) -> None:
+    engine: Any = launcher.deployment.engine
+    engine.there = ["mine", "other"]
+    begun = Begun(STOPPED, 0.0, already=False, created=True, beside=frozenset(["other"]))
+    failure = StartFailure("its program ended with 1", STOPPED)
+    assert launcher.unless_replaced(begun, failure) is failure
+    engine.there.append("successor")
+    assert "was replaced while it started" in launcher.unless_replaced(begun, failure).reason
 
 
 def test_a_container_that_ran_before_stays(launcher: Launcher) -> None:
