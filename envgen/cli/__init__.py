@@ -22,7 +22,7 @@ from click.shell_completion import CompletionItem
 from envgen.errors import OutputMode
 from envgen.text import Loudness
 
-Groups = dict[str, dict[str, tuple[str, str]]]
+Groups = dict[str, tuple[str, dict[str, str]]]
 # Commands in a row with the same text share a line of the help.
 INPUTS = "Show the inputs of an image, or compare two."
 PROFILE = "Choose a profile, or show its values and their origin."
@@ -31,57 +31,72 @@ OUTPUT = "List services, or show their output."
 INSIDE = "Run a command or a shell in a service's container."
 CHECKS = "Run quick checks, or the full acceptance test."
 PRINT = "Print the JSON Schema, or a shell's completion script."
-# Heading -> command -> (module below envgen.cli, with `:function` unless that is `command`; line of help). The help is
-# here so that `envgen --help` imports no command.
+# Heading -> folder, and its commands: a file each, with the function `command`. Their lines of help are here so that
+# `envgen --help` imports none of them.
 GROUPS: Groups = {
-    "Set up": {
-        "init": ("project.init", "Write a commented starter project."),
-        "use": ("project.use", PROFILE),
-        "config": ("project.config", PROFILE),
-        "render": ("project.render", "Write Dockerfiles, Compose files and .dockerignore."),
-        "lock": ("project.lock", "Write envgen.lock, or check that it is current."),
-        "model": ("project.model", "Download and check model weights."),
-        "recipe": ("project.recipe", "List model recipes, or add one to the project."),
-        "patch": ("patches.patch", "Test, create and apply patches."),
-        "export": ("project.export", "Write files for Kubernetes, systemd or an editor."),
-        "schema": ("project.schema", PRINT),
-        "completion": ("completion", PRINT),
-    },
-    "Build": {
-        "build": ("images:build", "Build the image of a profile."),
-        "pull": ("services.running:pull", "Pull the base image of a profile."),
-        "verify": ("images:verify", "Build twice and compare the content of the images."),
-        "inspect": ("images:inspect", INPUTS),
-        "diff": ("images:diff", INPUTS),
-    },
-    "Run": {
-        "up": ("services.running:up", "Start services and wait until they answer."),
-        "down": ("services.running:down", "Stop and remove services."),
-        "stop": ("services.running:stop", LIFE),
-        "start": ("services.running:start", LIFE),
-        "restart": ("services.running:restart", LIFE),
-        "ps": ("services.running:ps", OUTPUT),
-        "logs": ("services.running:logs", OUTPUT),
-        "exec": ("services.running:exec_", INSIDE),
-        "run": ("services.running:run", INSIDE),
-        "shell": ("services.running:shell", INSIDE),
-        "nodes": ("services.nodes", "Compare and sync machines that serve one model."),
-    },
-    "Check and clean up": {
-        "status": ("look.status", "Show image, containers, checkouts and lock."),
-        "doctor": ("look.doctor", "Check the setup, and which code a container imports."),
-        "predict": ("look.predict", "Ask vLLM which kernels it would choose on a GPU."),
-        "explain": ("look.explain", "Find the cause of a failure in a log, and the fix."),
-        "cache": ("caches.cache", "List, explain, clear and compile JIT kernels."),
-        "prune": ("caches.prune", "Remove leftovers of earlier runs."),
-    },
-    "Measure": {
-        "smoke": ("measure.bench:smoke", CHECKS),
-        "accept": ("measure.bench:accept", CHECKS),
-        "bench": ("measure.bench:bench", "Benchmark a server."),
-        "trace": ("measure.bench:trace", "Trace one request with vLLM's profiler."),
-        "results": ("measure.results", "List, show and compare recorded runs."),
-    },
+    "Set up": (
+        "setup",
+        {
+            "init": "Write a commented starter project.",
+            "use": PROFILE,
+            "config": PROFILE,
+            "render": "Write Dockerfiles, Compose files and .dockerignore.",
+            "lock": "Write envgen.lock, or check that it is current.",
+            "model": "Download and check model weights.",
+            "recipe": "List model recipes, or add one to the project.",
+            "patch": "Test, create and apply patches.",
+            "export": "Write files for Kubernetes, systemd or an editor.",
+            "schema": PRINT,
+            "completion": PRINT,
+        },
+    ),
+    "Build": (
+        "build",
+        {
+            "build": "Build the image of a profile.",
+            "pull": "Pull the base image of a profile.",
+            "verify": "Build twice and compare the content of the images.",
+            "inspect": INPUTS,
+            "diff": INPUTS,
+        },
+    ),
+    "Run": (
+        "run",
+        {
+            "up": "Start services and wait until they answer.",
+            "down": "Stop and remove services.",
+            "stop": LIFE,
+            "start": LIFE,
+            "restart": LIFE,
+            "ps": OUTPUT,
+            "logs": OUTPUT,
+            "exec": INSIDE,
+            "run": INSIDE,
+            "shell": INSIDE,
+            "nodes": "Compare and sync machines that serve one model.",
+        },
+    ),
+    "Check and clean up": (
+        "check",
+        {
+            "status": "Show image, containers, checkouts and lock.",
+            "doctor": "Check the setup, and which code a container imports.",
+            "predict": "Ask vLLM which kernels it would choose on a GPU.",
+            "explain": "Find the cause of a failure in a log, and the fix.",
+            "cache": "List, explain, clear and compile JIT kernels.",
+            "prune": "Remove leftovers of earlier runs.",
+        },
+    ),
+    "Measure": (
+        "measure",
+        {
+            "smoke": CHECKS,
+            "accept": CHECKS,
+            "bench": "Benchmark a server.",
+            "trace": "Trace one request with vLLM's profiler.",
+            "results": "List, show and compare recorded runs.",
+        },
+    ),
 }
 
 # They work before and after the command.
@@ -163,9 +178,9 @@ class FullGroup(click.Group):
         return f"`{' '.join(path)}` has no option {option}: see {' '.join(path)} --help"
 
 
-def _merged(rows: dict[str, tuple[str, str]]) -> Iterator[tuple[str, str]]:
+def _merged(rows: dict[str, str]) -> Iterator[tuple[str, str]]:
     """Names and help; consecutive commands with the same help share a line."""
-    for text, names in itertools.groupby(rows, lambda name: rows[name][1]):
+    for text, names in itertools.groupby(rows, lambda name: rows[name]):
         yield ", ".join(names), text
 
 
@@ -175,7 +190,11 @@ class LazyGroup(FullGroup):
     groups: ClassVar[Groups] = GROUPS
 
     def _commands(self) -> dict[str, tuple[str, str]]:
-        return {name: row for rows in self.groups.values() for name, row in rows.items()}
+        """Command -> its module, and its line of help."""
+        found = dict[str, tuple[str, str]]()
+        for folder, rows in self.groups.values():
+            found |= {name: (f"{__name__}.{folder}.{name}", text) for name, text in rows.items()}
+        return found
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._commands())
@@ -183,10 +202,9 @@ class LazyGroup(FullGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self._commands():
             return None
-        module, _, name = self._commands()[cmd_name][0].partition(":")
-        command: click.Command = getattr(importlib.import_module(f"{__name__}.{module}"), name or "command")
+        command: click.Command = importlib.import_module(self._commands()[cmd_name][0]).command
         if ctx.resilient_parsing:  # shell completion
-            from envgen.cli.completion import with_values  # not needed by any other command
+            from envgen.cli.setup.completion import with_values  # not needed by any other command
 
             return with_values(with_loudness(command))
         return with_loudness(with_single_values(command))
@@ -201,7 +219,7 @@ class LazyGroup(FullGroup):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        shown = {heading: list(_merged(rows)) for heading, rows in self.groups.items()}
+        shown = {heading: list(_merged(rows)) for heading, (_, rows) in self.groups.items()}
         width = max(len(names) for lines in shown.values() for names, _ in lines)  # one column for all groups
         for heading, lines in shown.items():
             with formatter.section(heading):
@@ -237,7 +255,7 @@ def main() -> None:
 with_loudness(main)
 
 
-def run(argv: Sequence[str] | None = None, output: OutputMode | None = None) -> int:
+def run_line(argv: Sequence[str] | None = None, output: OutputMode | None = None) -> int:
     """Parse ``argv`` (default: ``sys.argv[1:]``) and run it. Returns the exit code; errors pass through.
 
     ``output`` records whether the command line asks for JSON, and whether it was printed.

@@ -15,7 +15,7 @@ from typing import TextIO, cast
 import click
 
 from envgen import files
-from envgen.cli import run
+from envgen.cli import run_line
 from envgen.errors import EnvgenError, ExitCode, OutputMode, RefusedError, as_annotations, document, without_echo
 from envgen.redact import hidden_values
 from envgen.text import SafeStream, hide, reason_of
@@ -155,7 +155,7 @@ def _failed(output: OutputMode, error: BaseException | str, code: int) -> int:
 def _run(argv: Sequence[str] | None, output: OutputMode) -> int:
     """The command line, with click's own errors printed."""
     try:
-        code = run(argv, output)
+        code = run_line(argv, output)
         sys.stdout.flush()
         return code
     except click.exceptions.Exit as stop:

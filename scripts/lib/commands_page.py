@@ -34,7 +34,7 @@ def text() -> str:
     assert up is not None
     shared = {one.name: _row(one, context) for one in up.params if one.name in _SHARED}
     parts = [HEAD, *(f"{shared[name]}\n" for name in _SHARED), "| `-h`, `--help` | Show the help, and exit. |\n"]
-    for heading, rows in GROUPS.items():
+    for heading, (_, rows) in GROUPS.items():
         parts.append(f"\n## {heading}\n")
         for name in rows:
             command = main.get_command(context, name)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from envgen.cli import run as envgen
+from envgen.cli import run_line as envgen
 from envgen.engine.client import Engine
 from envgen.inside import run
 from envgen.profile.load import load_project, select

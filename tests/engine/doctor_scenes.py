@@ -15,7 +15,7 @@ from doctor_lab import IMAGE, PP, PROJECT, docker, project
 from doctor_stage import Report, Stage, locked, metadata, note, site
 from hub_server import COMMIT, model_files
 
-from envgen.cli import run as envgen
+from envgen.cli import run_line as envgen
 from envgen.doctor import collect
 from envgen.profile.load import load_project, select
 from envgen.render.outputs import render_profile

@@ -13,7 +13,7 @@ from typing import Any
 
 from doctor_lab import IMAGE, PP, PROJECT, docker, path_of, project
 
-from envgen.cli import run as envgen
+from envgen.cli import run_line as envgen
 
 Report = dict[str, Any]
 

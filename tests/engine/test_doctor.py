@@ -31,7 +31,7 @@ from doctor_lab import (
 from doctor_lab import lab as lab
 from doctor_lab import shared as shared
 
-from envgen.cli import run as envgen
+from envgen.cli import run_line as envgen
 from envgen.doctor import collect
 from envgen.doctor.model import from_json
 from envgen.engine.client import Engine

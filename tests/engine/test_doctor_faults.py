@@ -13,7 +13,7 @@ import pytest
 from doctor_lab import LAB, PP, Lab, docker, doctor, one, project
 from doctor_lab import lab as lab
 
-from envgen.cli import run as envgen
+from envgen.cli import run_line as envgen
 from envgen.doctor import collect
 
 pytestmark = pytest.mark.engine

@@ -146,9 +146,9 @@ def _serve(requests: socket.socket) -> list[str]:
 def _import_all() -> None:
     from envgen.cli import GROUPS
 
-    for group in GROUPS.values():
-        for module, _ in group.values():
-            importlib.import_module(f"envgen.cli.{module.partition(':')[0]}")
+    for folder, rows in GROUPS.values():
+        for name in rows:
+            importlib.import_module(f"envgen.cli.{folder}.{name}")
 
 
 def _main() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from projects import Project
 
-from envgen.cli.images import build as build_command
+from envgen.cli.build.build import command as build_command
 from envgen.engine.git import git
 from envgen.files import cache_dir
 from envgen.lock.index import PackageIndex

@@ -9,12 +9,12 @@ import pytest
 
 from envgen.__main__ import main
 from envgen.bench import record
-from envgen.cli.measure import bench
+from envgen.cli.measure import common
 
 
 @pytest.fixture(autouse=True)
 def nothing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "find_spec", lambda name: name == "pip" or None)
+    monkeypatch.setattr(common, "find_spec", lambda name: name == "pip" or None)
 
 
 @pytest.mark.parametrize("words", ["smoke --url http://h:1", "accept --url http://h:1", "bench --url http://h:1"])
@@ -27,7 +27,7 @@ def test_trials(words: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_environment_of_uv_has_no_pip(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(bench, "find_spec", lambda _name: None)
+    monkeypatch.setattr(common, "find_spec", lambda _name: None)
     assert main(["smoke", "--url", "http://h:1"]) == 2
     assert f"`uv pip install --python {sys.executable} aiohttp scipy`" in capsys.readouterr().err
 

@@ -1,1 +1,1 @@
-"""Commands that measure: smoke, bench, trace, accept, results."""
+"""The commands below `Measure` in `envgen --help`, a file each."""

@@ -13,7 +13,7 @@ from envgen.bench.compare import Comparison, compare, sections
 from envgen.bench.record import RunRecord, plain, resolve, runs, utc
 from envgen.cli import FullGroup
 from envgen.cli.common import answer, json_option
-from envgen.cli.measure.bench import require_extra
+from envgen.cli.measure.common import require_extra
 from envgen.errors import UsageError
 from envgen.text import progress, table
 

@@ -12,7 +12,7 @@ import pytest
 
 from envgen.__main__ import main
 from envgen.bench import record
-from envgen.cli.measure import bench
+from envgen.cli.measure import common
 
 DATA = Path(__file__).parent / "data"
 A, B = "076a437d", "5ea8affe"
@@ -65,7 +65,7 @@ def test_a_smoke_is_not_compared_with_a_bench(deployment: Path, capsys: pytest.C
 def test_without_the_extra(
     deployment: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bench, "find_spec", lambda name: name == "pip" or None)
+    monkeypatch.setattr(common, "find_spec", lambda name: name == "pip" or None)
     for name in ("scipy", "aiohttp"):
         monkeypatch.setitem(sys.modules, name, None)
     assert A in envgen(capsys, "list") and "decode" in envgen(capsys, "show")

@@ -108,7 +108,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Words:
 
     monkeypatch.setattr(Compose, "run", run)
     monkeypatch.setattr(Compose, "interactive", interactive)
-    monkeypatch.setattr("envgen.cli.services.running.attach", attach)
+    monkeypatch.setattr("envgen.cli.run.exec.attach", attach)
     return words
 
 
@@ -290,8 +290,8 @@ def test_up_without_a_service_is_for_all_and_names_what_failed(
     monkeypatch.setattr("envgen.app.up.check", lambda _session, name: Passed(name))
     monkeypatch.setattr("envgen.app.up.predicted", lambda checked: checked)
     monkeypatch.setattr("envgen.app.provision.remember_modules", lambda _deployment: None)
-    monkeypatch.setattr("envgen.cli.services.running.report", lambda *_, **__: None)
-    monkeypatch.setattr("envgen.cli.services.running.document", lambda *_, **__: {})
+    monkeypatch.setattr("envgen.cli.run.up.print_started", lambda *_, **__: None)
+    monkeypatch.setattr("envgen.cli.run.up.started_document", lambda *_, **__: {})
     assert "1 of 2 services did not start: web\nweb is not ready" in fails(ServiceError, "up")
     assert begun == ["web", "srv"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from envgen.cli.images import Display
+from envgen.cli.build.display import Display
 from envgen.engine.buildx import BuildLog, BuildStep, names_in
 
 

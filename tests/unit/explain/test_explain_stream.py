@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from rules_page import renew
 
 from envgen import cli
-from envgen.cli.look.explain import command
+from envgen.cli.check.explain import command
 from envgen.errors import UsageError
 from envgen.explain import LONGEST, classify, rules
 from envgen.explain.read import ALL_IS_WELL, ENDS, log_lines, pieces, read_log

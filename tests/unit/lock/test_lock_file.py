@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from envgen.app.lock import Updated
-from envgen.cli.project.lock import _changes
+from envgen.cli.setup.lock import _changes
 from envgen.errors import ProjectError, RefusedError
 from envgen.lock import model
 from envgen.lock.model import (

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from envgen.cli import run as envgen
+from envgen.cli import run_line as envgen
 from envgen.inside import run
 
 ANSWERS = Path(__file__).parent / "answers"

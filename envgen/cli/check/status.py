@@ -10,7 +10,7 @@ import click
 from envgen.app.session import Session
 from envgen.app.status import look
 from envgen.cli.common import answer, reporting
-from envgen.cli.services.running import code_of, endings, listing
+from envgen.cli.run.ps import code_of, endings, listing
 from envgen.profile.model import Profile
 from envgen.text import first_of, short_id, size, table
 

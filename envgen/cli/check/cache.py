@@ -14,7 +14,7 @@ from envgen.app.cluster.machines import head_of
 from envgen.app.explain import open_log
 from envgen.app.session import Session
 from envgen.cli import FullGroup
-from envgen.cli.caches import print as shown
+from envgen.cli.check import cache_lines as shown
 from envgen.cli.common import Count, answer, confirm, reporting
 from envgen.engine.host import compilers
 from envgen.errors import NotFoundError, UsageError

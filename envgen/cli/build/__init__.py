@@ -1,0 +1,1 @@
+"""The commands below `Build` in `envgen --help`, a file each."""

@@ -1,0 +1,200 @@
+"""`envgen build`: build the image of a profile."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from envgen.app import build as builds
+from envgen.app import provision
+from envgen.app.build import BuildOutcome, Job
+from envgen.app.provision import Lacking
+from envgen.app.session import Session
+from envgen.app.status import drift
+from envgen.cli.build.display import Display
+from envgen.cli.common import answer, print_json, reporting, wants_json, warn_of_unused
+from envgen.engine.buildx import OWN, BuildResult, Options, argv_of
+from envgen.engine.client import Engine, connect
+from envgen.errors import BuildError, EngineError, ExitCode, UsageError
+from envgen.profile.model import Platform
+from envgen.serve.launch import in_profile
+from envgen.text import counted, progress, short_id, shorten
+
+SHOWN_LINES = 25  # of a step that failed
+
+
+@click.command()
+@reporting
+@click.option("--no-cache", is_flag=True, help="Run every step again, without BuildKit's cache.")
+@click.option("--pull", is_flag=True, help="Pull the base image first if the registry has a newer one.")
+@click.option("--tag", "tags", multiple=True, metavar="REF", help="An additional tag of the image (repeatable).")
+@click.option("--push", is_flag=True, help="Push to the registries of --tag instead of loading the image.")
+@click.option("--cache-from", multiple=True, metavar="SPEC", help="A cache to read, in buildx syntax.")
+@click.option("--cache-to", multiple=True, metavar="SPEC", help="A cache to write, in buildx syntax.")
+@click.option(
+    "--platform", type=click.Choice([one.value for one in Platform]), help="Short for --set base.platform=..."
+)
+@click.option("--max-jobs", type=click.IntRange(1, 9999), metavar="N",
+              help="At most N compilers at once (default: build.max_jobs).")  # fmt: skip
+@click.option("--unlocked", is_flag=True, help="Ignore envgen.lock; use the versions that are current now.")
+@click.option("--target", default="", metavar="STAGE", help="Stop after this stage; the image is IMAGE-STAGE.")
+@click.option("--dry-run", is_flag=True, help="Show what would be built; change nothing.")
+def command(
+    session: Session, platform: str | None, unlocked: bool, target: str,
+    dry_run: bool, **chosen: Any,
+) -> int:  # fmt: skip
+    """Render a profile, then build its image with BuildKit.
+
+    Does nothing if the image is up to date. The full output of each build is kept in .envgen/logs. A production profile
+    needs all of its inputs in envgen.lock.
+
+    The variable BUILDX_BUILDER selects another builder; it pulls the base image from the registry.
+
+    \b
+    Examples:
+      envgen build --profile dev
+      envgen build --set cuda.arch_list=12.1a --dry-run
+      envgen build -p prod --push --tag registry.example/vllm:1 --cache-to type=registry,ref=registry.example/cache
+    """
+    typed = session  # --platform may name what the profile has
+    if platform:
+        session = session.with_(sets=(*session.sets, f"base.platform={platform}"))
+    options = Options(**chosen, builder=_builder())
+    if options.push and not options.tags:
+        raise UsageError("--push needs a --tag that names a registry", hint="add --tag registry.example/name:tag")
+    job = _job(session, target, unlocked=unlocked)
+    warn_of_unused(typed)
+    if dry_run:
+        return _dry_run(job, options)
+    with closing(Display(job.steps, live=not wants_json())) as display:
+        outcome = builds.build(
+            job, on_step=display.step, on_tick=display.tick, options=options, unlocked=unlocked
+        )  # fmt: skip
+    _show(outcome)
+    if files := drift(session):
+        progress(f"out of date: {', '.join(files)}; update with: {job.deployment.profile.render_command}")
+    return ExitCode.OK
+
+
+def _builder() -> str:
+    return os.environ.get("BUILDX_BUILDER") or OWN
+
+
+def _job(session: Session, target: str = "", *, unlocked: bool = False) -> Job:
+    return builds.job_of(session.deployment(), target, unlocked=unlocked)
+
+
+def provide(session: Session, lacking: Lacking) -> None:
+    """Make what services lack, as the first step of another command: prints to stderr."""
+
+    def display(job: Job, beside: Callable[[], str]) -> Display:
+        return Display(job.steps, live=True, beside=beside)
+
+    provision.provide(session, lacking, Options(builder=_builder()), display, lambda one: _show(one, to_stderr=True))
+
+
+def _show(outcome: BuildOutcome, *, to_stderr: bool = False) -> None:
+    """Print how the build ended. BuildError if it failed."""
+    job, result = outcome.job, outcome.result
+    as_json = wants_json() and not to_stderr
+    if result and not result.ok:
+        raise _failure(outcome, result, quiet=as_json)
+    if as_json:
+        print_json(_document(outcome))
+    elif result is None:
+        click.echo(f"{job.image} is up to date ({short_id(outcome.image_id)})", err=to_stderr)
+    else:
+        built = f"built {job.image} ({short_id(result.image_id)})"
+        if outcome.pushed:  # a pull by digest needs all of it
+            built = f"pushed {', '.join(outcome.pushed)} ({result.image_id})"
+        steps = f"{counted(len(result.steps), 'step')}, {result.cached} from the cache"
+        click.echo(f"{built} in {result.seconds:.1f} s: {steps}", err=to_stderr)
+        if not outcome.pushed and any(service.cluster for service in job.deployment.profile.services.values()):
+            progress(f"copy it to the other machines: envgen nodes push --image {job.deployment.profile.chosen}")
+
+
+def _failure(outcome: BuildOutcome, result: BuildResult, quiet: bool) -> BuildError:
+    """Print the last lines of the failed step; the error has the step, the cause and the fix."""
+    cause, step = outcome.cause, result.failed
+    for line in [] if quiet else result.last_lines[-SHOWN_LINES:]:
+        progress(f"    {shorten(line.strip(), 300)}", always=True)
+    what = f"the build of {outcome.job.image} failed"
+    if step:
+        code = f" (exit code {step.exit_code})" if step.exit_code is not None else ""
+        name = outcome.job.steps.get(step.instruction) or step.title
+        what += f" in step {shorten(name, 120)!r}{code}"
+    if cause:
+        what += f"\n    {cause.cause}:\n    > {shorten(cause.evidence.strip(), 300)}"
+    elif step and step.exit_code is None:
+        what += f"\n    {shorten(step.error, 500)}"
+    hints = [in_profile(cause.cure, outcome.job.deployment.profile, "SERVICE")] if cause else []
+    error = BuildError(what, hint="; ".join([*hints, f"the whole output is in {outcome.log}"]))
+    error.details = _document(outcome)
+    return error
+
+
+def _document(outcome: BuildOutcome) -> dict[str, Any]:
+    result = outcome.result
+    head = {**_head(outcome.job), "ok": True, "up_to_date": True, "image_id": outcome.image_id}
+    if result is None:
+        return head
+    failed = result.failed
+    failure = {
+        "step": failed.title if failed else None,
+        "exit_code": failed.exit_code if failed else None,
+        "lines": result.last_lines[-SHOWN_LINES:],
+        "error": result.error or None,
+        "cause": outcome.cause.data() if outcome.cause else None,
+    }
+    return {
+        **head,
+        "ok": result.ok,
+        "up_to_date": False,
+        "changed": list(map(asdict, outcome.changed)),
+        "pushed": list(outcome.pushed),
+        "seconds": round(result.seconds, 3),
+        "steps": [
+            {"number": n, "name": s.title, "seconds": s.seconds, "cached": s.cached, "error": s.error}
+            for n, s in enumerate(result.steps, 1)
+        ],
+        "compilers": outcome.compilers or None,
+        "log": outcome.log,
+        "failure": None if result.ok else failure,
+    }
+
+
+def _head(job: Job) -> dict[str, Any]:
+    return {"profile": job.deployment.profile.name, "image": job.image, "digest": job.deployment.rendered.digest}
+
+
+def _dry_run(job: Job, options: Options) -> int:
+    """Print the plan. Works without an engine, but then not whether the image is up to date."""
+    engine: Engine | None
+    try:
+        engine, trouble = connect(), ""
+    except EngineError as error:
+        engine, trouble = None, str(error)
+    how = job.compilers(engine, options)
+    argv = argv_of(builds.request_of(job, options))
+    current = bool(engine and builds.up_to_date(job, options, engine))
+    changed = job.deployment.outdated if engine and not current and not job.target else []
+    if trouble and not wants_json():
+        progress(f"no engine: {trouble}")
+    plan = {**_head(job), "dry_run": True, "up_to_date": current, "argv": argv}
+    return answer(
+        {**plan, "changed": list(map(asdict, changed)), "compilers": how, "engine": trouble or "ok"},
+        [
+            f"image    {job.image}{' (up to date: nothing would be built)' if current else ''}",
+            *(f"changed  {change}" for change in changed),
+            f"digest   {job.deployment.rendered.digest}",
+            f"files    {', '.join(sorted(job.deployment.rendered.files))} into {job.shown(job.folder)}",
+            how,
+            f"command  {shlex.join(argv)}",
+        ],
+    )

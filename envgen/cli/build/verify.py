@@ -1,0 +1,46 @@
+"""`envgen verify`: build twice and compare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+
+import click
+
+from envgen.app import build as builds
+from envgen.app.session import Session
+from envgen.cli.common import answer, reporting
+from envgen.errors import ExitCode
+from envgen.text import progress
+
+SHOWN_DIFFERENCES = 40
+
+
+@click.command()
+@reporting
+def command(session: Session) -> int:
+    """Build the image of a profile twice without cache, in two folders, and compare the two images.
+
+    Compares file content, modes, owners, links and the image configuration, but not times. Lists each difference and
+    exits with 1 if there is one. Both images are removed; the profile's own image stays as it is.
+
+    \b
+    Example:
+      envgen verify -p prod
+    """
+    verified = builds.verify(session)
+    ids, found = verified.ids, verified.found
+    document = {
+        "same_content": not found, "same_id": ids[0] == ids[1], "image_ids": list(ids),
+        "seconds": [round(seconds, 1) for seconds in verified.seconds], "differences": list(map(asdict, found)),
+    }  # fmt: skip
+    return answer(document, _verdict(verified), ExitCode.FINDINGS if found else ExitCode.OK)
+
+
+def _verdict(verified: builds.Verified) -> Iterator[str]:
+    ids, found = verified.ids, verified.found
+    yield "different content" if found else "same content"
+    yield f"same ID: {ids[0]}" if ids[0] == ids[1] else f"different IDs: {ids[0]} and {ids[1]}"
+    yield from (f"  {difference}" for difference in found[:SHOWN_DIFFERENCES])
+    if len(found) > SHOWN_DIFFERENCES:
+        progress(f"{len(found) - SHOWN_DIFFERENCES} more; --json lists all")

@@ -1,1 +1,0 @@
-"""Commands for compiled kernels and leftovers."""

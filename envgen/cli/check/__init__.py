@@ -1,0 +1,1 @@
+"""The commands below `Check and clean up` in `envgen --help`, a file each."""

@@ -1,0 +1,162 @@
+"""Options, and how a run is made and printed, for all commands that measure."""
+
+from __future__ import annotations
+
+import functools
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import click
+
+from envgen.app.measure import Asked, Work, measure
+from envgen.app.session import Session
+from envgen.bench.checks import Trial
+from envgen.bench.client import draft_counts
+from envgen.bench.compare import FigureRange
+from envgen.bench.record import METRICS, Run
+from envgen.bench.tools import TOOLS, CellResult, Matrix, ToolHost, find_tool, measure_all
+from envgen.cli.common import LARGEST, Count, answer, reporting, variant_option
+from envgen.errors import ExitCode, UsageError
+from envgen.text import progress, shorten, table, visible
+
+MARKS = {"passed": "ok  ", "failed": "FAIL", "not checked": "?   "}
+
+
+def server_options(function: Any) -> Any:
+    """Add the options that choose the server; the command receives one ``asked``."""
+    options = [
+        click.argument("service", required=False),
+        click.option("--url", metavar="URL", help="Use this server instead of the profile's service."),
+        click.option("--model", metavar="NAME", help="The served model to use (default: the only one)."),
+        click.option("--container", metavar="NAME", help="With --url: the container of the server."),
+        click.option("--api-key-env", "key_variable", metavar="NAME", help="The variable that holds the API key."),
+        click.option("--timeout", type=Count(1), default=300, show_default=True, metavar="SECONDS",
+                     help="A request or tool without output for this long has failed."),
+        click.option("--results", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER",
+                     help="Write the record to FOLDER (default: results/ beside the project file)."),
+    ]  # fmt: skip
+
+    @functools.wraps(function)
+    def wrapper(session: Session, **given: Any) -> Any:
+        require_extra()
+        ours = {one.name: given.pop(one.name) for one in fields(Asked) if one.name in given}
+        return function(asked=Asked(session, **ours), **given)
+
+    return reporting(variant_option(with_options(wrapper, *options)))
+
+
+def with_options(function: Any, *options: Callable[[Any], Any]) -> Any:
+    """Add the options in this order."""
+    return functools.reduce(lambda decorated, option: option(decorated), reversed(options), function)
+
+
+def report(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) -> int:
+    """Measure and print the result. Returns the exit code."""
+    (outcome, summary), path = measure(asked, kind, parameters, work)
+    return finish(outcome, summary, path)
+
+
+def finish(outcome: str, summary: Mapping[str, Any], path: Path) -> int:
+    """Print the result of a run. Returns the exit code."""
+    code = ExitCode.OK if outcome == "passed" else ExitCode.FINDINGS
+    lines = (*shown(summary), f"{outcome}; the record is {path}")
+    return answer({"outcome": outcome, "record": str(path), **summary}, lines, code)
+
+
+def shown(summary: Mapping[str, Any]) -> Iterator[str]:
+    """The summary of a run as lines: its criteria, load, cells and files, if any."""
+    for one in summary.get("criteria", ()):
+        yield visible(f"  {MARKS[one['verdict']]}  {one['part'] and one['part'] + ': '}{one['name']}: {one['seen']}")
+        more = [f"wanted: {one['wanted']}"] if one["verdict"] != "passed" else []
+        yield from (visible(f"        {text}") for text in (*more, one["note"]) if text)
+    if load := summary.get("load"):
+        yield (f"  {load['requests']} requests in {load['seconds']:.1f} s: {load['requests_per_s']:.2f} requests/s, "
+               f"{load['total_tps']:.1f} generated tokens/s")  # fmt: skip
+        for name, title in (("ttft_ms", "first token"), ("latency_ms", "whole request")):
+            if load[name]:
+                yield f"  {title}: " + ", ".join(f"{key} {value:.1f} ms" for key, value in load[name].items())
+    if cells := summary.get("cells"):
+        names = [name for name in METRICS if any(name in cell for cell in cells)]
+        found = [("test", *(f"{METRICS[name].label}, {METRICS[name].unit}" for name in names))]
+        found += [(cell["test"], *(str(FigureRange(**cell[name])) if name in cell else "-" for name in names))
+                  for cell in cells]  # fmt: skip
+        yield from table(found, right=range(1, len(names) + 1), indent="  ")
+        yield from (visible(f"  {cell['test']}: {note}") for cell in cells for note in cell["remarks"])
+    for name, size in summary.get("files", {}).items():
+        yield visible(f"  {name}: {size / 1e6:.1f} MB")
+
+
+def require_extra() -> None:
+    """UsageError with what to install, unless the libraries of the extra `bench` are installed."""
+    if missing := [name for name in ("aiohttp", "scipy") if find_spec(name) is None]:
+        pip = [sys.executable, "-m", "pip", "install"]
+        if find_spec("pip") is None:  # as in an environment made by uv
+            pip = ["uv", "pip", "install", "--python", sys.executable]
+        command = shlex.join([*pip, *missing])  # not `envgen[bench]`: envgen is not on a package index
+        raise UsageError(f"this command needs {' and '.join(missing)} (the extra `bench`)", hint=f"run `{command}`")
+
+
+class Numbers(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """`512,2048`: numbers without duplicates, in the order given."""
+
+    name = "N,..."
+
+    def __init__(self, least: int) -> None:
+        self.least = least
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            found = tuple(dict.fromkeys(int(part) for part in str(value).split(",")))
+        except ValueError:
+            found = ()
+        if not found or min(found) < self.least or max(found) > LARGEST:
+            self.fail(f"{shorten(str(value), 60)!r} is not a list of numbers such as 512,2048", param, ctx)
+        return found
+
+
+def tool_options(function: Any) -> Any:
+    """Add the options for what `bench` and `accept` measure, and how."""
+    return with_options(
+        function,
+        click.option("--pp", type=Numbers(1), help="Tokens in the prompt (default: 2048)."),
+        click.option("--tg", type=Numbers(1), help="Tokens in the reply (default: 32)."),
+        click.option("--depth", "-d", type=Numbers(0), help="Tokens in the context before the prompt (default: 0)."),
+        click.option("--runs", "-r", type=Count(1), metavar="N",
+                     help="Repetitions of each measurement (default: 3)."),
+        click.option("--tool", type=click.Choice(list(TOOLS)),
+                     help="llama-benchy (default if the image has it), or vllm for `vllm bench serve`."),
+        click.option("--tokenizer", metavar="PATH", help="The tokenizer for the tool: a folder or a model's name."),
+        click.option("--throwaway", is_flag=True, help="Run the tool in a separate container of the service's image."),
+        click.option("--image", metavar="NAME", help="Run the tool in a separate container of this image."),
+    )  # fmt: skip
+
+
+def matrix_of(given: Mapping[str, Any]) -> Matrix:
+    return Matrix(**{key: value for key, value in given.items() if value is not None})
+
+
+def run_tool(trial: Trial, run: Run, plan: Matrix, place: ToolHost) -> tuple[str, list[CellResult]]:
+    """Run the plan, recording each cell before the next one begins. Returns the tool's name and its results."""
+    tool = find_tool(place, trial.target, plan)
+    progress(f"  {tool.plan.tool} {tool.version} in {place.where}")
+    run.sample({"unit": "tool", "tool": tool.plan.tool, "version": tool.version, "where": place.where})
+
+    def keep(one: CellResult) -> None:
+        name = str(one.cell).replace(" @ ", "-").replace(" ", "-")
+        run.raw(f"{name}.json", one.raw.encode())
+        run.raw(f"{name}.log", "\n".join([*one.log, ""]).encode())
+        for sample in one.samples:
+            run.sample(sample)
+        for remark in one.remarks:
+            progress(f"    {remark}")
+
+    return tool.plan.tool, measure_all(tool, keep, functools.partial(draft_counts, trial.target))
+
+
+def cells_document(tool: str, cells: list[CellResult]) -> dict[str, Any]:
+    return {"tool": tool, "cells": [cell.plain() for cell in cells]}

@@ -1,1 +1,0 @@
-"""`envgen patch`."""

@@ -1,0 +1,1 @@
+"""The commands below `Run` in `envgen --help`, a file each."""

@@ -1,0 +1,45 @@
+"""`envgen exec`: a command in a running container."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from envgen.app.cluster.machines import machine_of
+from envgen.app.session import Session
+from envgen.cli.common import project_options
+from envgen.cli.run.common import command_of, inside_options, node_option
+from envgen.engine.compose import attach
+from envgen.render.environment import with_start_up
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.argument("service")
+@click.argument("argv", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
+@project_options
+@inside_options
+@node_option
+def command(
+    session: Session, service: str, argv: tuple[str, ...], inside: list[str], tty: bool, node: str | None
+) -> int:  # fmt: skip
+    """Run a command in the running container of SERVICE.
+
+    Options of envgen come before SERVICE. The exit code is that of the command. A service with `cluster` runs it on the
+    first machine, unless --node names another.
+
+    \b
+    Examples:
+      envgen exec dev python3 -c 'import flashinfer; print(flashinfer.__file__)'
+      envgen exec -u 65534 -w /tmp -e LEVEL=2 dev env
+    """
+    return attach_to(session, service, node, command_of(argv), inside, tty)
+
+
+def attach_to(
+    session: Session, service: str, node: str | None, argv: Sequence[str], inside: Sequence[str], tty: bool
+) -> int:
+    """`docker exec` in the container of ``service``. Returns the exit code of the command."""
+    deployment = machine_of(session.deployment(), service, node)
+    container = deployment.running(service)
+    return attach(deployment.compose.endpoint, container.id, with_start_up(argv), options=inside, tty=tty)

@@ -1,0 +1,53 @@
+"""`envgen logs`: the output of services."""
+
+from __future__ import annotations
+
+import click
+
+from envgen.app.cluster.machines import machines_of
+from envgen.app.session import Session
+from envgen.cli.common import Count, project_options_without_f, show_logs
+from envgen.cli.run.common import described, node_option
+from envgen.errors import ExitCode, NotFoundError
+from envgen.text import progress
+
+
+@click.command()
+@click.argument("names", metavar="[SERVICE]...", nargs=-1)
+@project_options_without_f
+@click.option("-f", "--follow", is_flag=True, help="Keep printing new output, until Ctrl-C.")
+@click.option("-n", "--tail", type=Count(0), metavar="LINES", help="Print only the last LINES lines.")
+@click.option("--since", metavar="TIME", help="Print only lines since TIME: 10m, 2h, 2026-01-02T03:04:05Z.")
+@click.option("-t", "--timestamps", is_flag=True, help="Print a timestamp before each line.")
+@node_option
+def command(
+    session: Session, names: tuple[str, ...], follow: bool, tail: int | None, since: str | None, timestamps: bool,
+    node: str | None,
+) -> int:  # fmt: skip
+    """Print the output of each SERVICE (default: all of the profile).
+
+    For this command, -f is short for --follow, not for --file.
+
+    \b
+    Examples:
+      envgen logs -t --since 10m
+      envgen logs -f serve --node spark-2
+    """
+    found = machines_of(session.deployment(), names, node)
+    for error in found.lost.values():
+        progress(str(error), always=True)
+    places_with_logs = [deployment for deployment in found.found if deployment.containers(names, all=True)]
+    if not places_with_logs and not found.lost:
+        profile = session.profile()
+        raise NotFoundError(
+            f"no containers for {described(profile, names)}",
+            hint=" ".join(["envgen up", profile.chosen, *names]),
+        )
+    alone = len(names) == 1
+    given = {
+        "--no-log-prefix": alone, "--timestamps": timestamps or not alone, "--follow": follow,
+        f"--tail={tail}": tail is not None, f"--since={since}": since is not None,
+    }  # fmt: skip
+    words = ["--profile", "*", "logs", *(word for word, wanted in given.items() if wanted)]
+    code = show_logs({deployment.node: deployment.compose for deployment in places_with_logs}, *words, *names)
+    return code or (ExitCode.ENGINE if found.lost else ExitCode.OK)

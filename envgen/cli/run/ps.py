@@ -1,0 +1,105 @@
+"""`envgen ps`: list services."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from envgen.app.cluster.machines import machines_of
+from envgen.app.containers import as_data, changed
+from envgen.app.session import Session
+from envgen.cli.common import reporting, wants_json
+from envgen.cli.run.common import ended
+from envgen.engine.owner import ours
+from envgen.errors import ExitCode
+from envgen.profile.exposure import exposed
+from envgen.serve.ended import last_ends
+from envgen.text import progress, table
+
+
+@click.command()
+@reporting
+@click.option("-a", "--all", "everything", is_flag=True, help="Include containers started by `envgen run`.")
+@click.option("-q", "--quiet", "only_ids", is_flag=True, help="Print only container IDs.")
+def command(session: Session, everything: bool, only_ids: bool) -> int:
+    """List the services of a profile: state, health, ports, and whether image and settings match the profile.
+
+    A server that has ended by itself is a FAIL with the cause from its log (exit code 1).
+
+    \b
+    Example:
+      envgen ps --profile prod --json
+    """
+    profile, found = session.profile(), machines_of(session.deployment())
+    rows = []
+    for deployment in found.found:
+        there = deployment.engine.containers(profile.compose_name, all=True)
+        mine = [container for container in ours(there, deployment.root) if everything or not container.one_off]
+        differ = {} if only_ids else changed(lambda: deployment, mine)  # noqa: B023
+        described = [one for one in mine if one.service in profile.services and not only_ids]
+        ends = last_ends(deployment.engine, described)
+        rows += [as_data(one, deployment.digest, differ.get(one.id), deployment.node, ends.get(one.id)) for one in mine]
+        if hidden := len(there) - len(ours(there, deployment.root)):
+            progress(f"note: {deployment.named('not shown')}: {hidden} of another folder, {deployment.other_folder()}")
+        if deployment.node and not mine:
+            progress(f"note: {deployment.named('no containers')}")
+    lines = [str(row["id"]) for row in rows] if only_ids else [*listing(rows), *endings(rows, profile.chosen)]
+    if not (rows or only_ids or found.lost):
+        lines = [f"no containers for profile {profile.name}"]
+    for name in sorted({str(row["service"]) for row in rows if row["open_ports"] and not (only_ids or wants_json())}):
+        if name in profile.services and (exposure := exposed(profile, name)):
+            progress(f"note: {exposure}")
+    return ended(rows, lines, [str(error) for error in found.lost.values()]) or code_of(rows)
+
+
+def code_of(rows: Sequence[dict[str, Any]]) -> int:
+    """The exit code for containers: whether one has ended by itself."""
+    return ExitCode.FINDINGS if any(row["ended"] and row["ended"]["failed"] for row in rows) else ExitCode.OK
+
+
+def endings(rows: Sequence[dict[str, Any]], chosen: str) -> list[str]:
+    """What has ended by itself, and what Docker has started again. ``chosen``: the options of a command for it."""
+    lines = []
+    for row in rows:
+        end, service = row["ended"], row["service"]
+        if end and not end["asked"]:
+            lines += ["", f"{'FAIL' if end['failed'] else 'note'}  {end['text']}"]
+            lines += [f"      cause: {end['why']}"] if end["why"] else []
+            if end["failed"]:
+                lines += [
+                    f"      more:  envgen explain {service} {chosen}",
+                    f"      fix:   envgen up {service} {chosen}",
+                ]
+            else:
+                lines.append(f"      log:   envgen logs {chosen} {service}")
+    return lines
+
+
+def listing(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """A table of containers; with a column for the machine if there are several. No lines without rows."""
+    if not rows:
+        return []
+    lines = [COLUMNS, *(_row(row) for row in rows)]
+    if any(row["node"] for row in rows):
+        machines = ["node", *(str(row["node"] or "(here)") for row in rows)]
+        lines = [(machine, *line) for machine, line in zip(machines, lines, strict=True)]
+    return table(lines)
+
+
+COLUMNS = ("service", "state", "health", "ports", "image", "settings", "since", "container")
+
+
+def _row(row: dict[str, Any]) -> tuple[str, ...]:
+    code = row["exit_code"]
+    return (
+        row["service"] + (" (run)" if row["one_off"] else "") + (f" ({row['variant']})" if row.get("variant") else ""),
+        row["state"] if code is None else f"{row['state']} ({code})",
+        (row["health"] or "-") + (f" since {row['health_since'][11:19]}Z" if row.get("health_since") else ""),
+        ", ".join(row["ports"]) or "-",
+        "current" if row["image"] == "current" else "older than the profile",
+        row["settings"] or "-",
+        (row["since"] or "-")[:19],
+        row["container"],
+    )

@@ -1,0 +1,32 @@
+"""`envgen run`: a command in a new container."""
+
+from __future__ import annotations
+
+import click
+
+from envgen.app import lifecycle
+from envgen.app.session import Session
+from envgen.app.up import main_service
+from envgen.cli.common import project_options, variant_option
+from envgen.cli.run.common import command_of, inside_options
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.argument("argv", metavar="[SERVICE] [--] COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
+@project_options
+@variant_option
+@inside_options
+def command(session: Session, argv: tuple[str, ...], inside: list[str], tty: bool) -> int:
+    """Run a command in a new container of SERVICE, and remove the container afterwards.
+
+    The container has the image, mounts and environment of SERVICE (default: dev, or the first one), but publishes no
+    ports. The exit code is that of the command.
+
+    \b
+    Examples:
+      envgen run -- python3 -c 'import vllm; print(vllm.__file__)'
+      envgen run -e LEVEL=2 serve env
+    """
+    profile = session.profile()
+    service, words = (argv[0], argv[1:]) if argv[0] in profile.services else (main_service(profile), argv)
+    return lifecycle.one_off(session.deployment(), service, command_of(words), inside, tty=tty)

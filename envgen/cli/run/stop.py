@@ -1,0 +1,33 @@
+"""`envgen stop`: stop services, and keep their containers."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import click
+
+from envgen.app import lifecycle
+from envgen.app.cluster.machines import machines_of, on_all
+from envgen.app.session import Session
+from envgen.cli.common import reporting
+from envgen.cli.run.common import described, ended
+
+
+@click.command()
+@click.argument("names", metavar="[SERVICE]...", nargs=-1)
+@reporting
+def command(session: Session, names: tuple[str, ...]) -> int:
+    """Stop the containers of each SERVICE (default: all of the profile), and keep them.
+
+    `envgen start` starts them again.
+
+    \b
+    Example:
+      envgen stop serve
+    """
+    done, left = on_all(machines_of(session.deployment(), names), partial(lifecycle.halt, names=names))
+    found = [deployment.named(name) for deployment, stopped in done for name in stopped]
+    lines = [f"container {name} stopped" for name in found]
+    if not found and not left:
+        lines = [f"no running containers for {described(session.profile(), names)}"]
+    return ended({"containers": found, "left": left}, lines, left)

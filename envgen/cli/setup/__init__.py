@@ -1,0 +1,1 @@
+"""The commands below `Set up` in `envgen --help`, a file each."""
