@@ -70,6 +70,8 @@ FIGURES = {
     "sequences": r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x",
 }
 STARTED = "Application startup complete"
+# Figures of a cell of `bench` and `accept`.
+SPEEDS = {"prefill_tps": ("prefill", "t/s"), "decode_tps": ("decode", "t/s"), "ttft_ms": ("first token", "ms")}
 
 
 @dataclasses.dataclass
@@ -542,17 +544,20 @@ def doctor(day: Day, rows: Rows) -> None:
         rows.data[" ".join(words)] = bad
 
 
-def measured(day: Day, rows: Rows, *words: str, hold: bool = True) -> Done:
+def measured(day: Day, rows: Rows, *words: str) -> Done:
     done = day.envgen(*words, "--json", timeout=1800)
     found = done.document
-    failed = [f"{one.get('name')}: {one.get('seen')}" for one in found.get("criteria", []) if one.get("held") is False]
+    failed = [
+        f"{one['name']}: {one['seen']}, wanted {one['wanted']}"
+        for one in found.get("criteria", [])
+        if one["verdict"] == "failed"
+    ]
     cells = []
     for cell in found.get("cells", []):
-        figures = cell.get("figures", cell)
-        numbers = [f"{key} {value:.0f}" for key, value in figures.items() if isinstance(value, float)]
-        cells.append(f"{cell.get('cell', '')}: {', '.join(numbers[:4])}")
+        figures = [f"{name} {cell[key]['mean']:.0f} {unit}" for key, (name, unit) in SPEEDS.items() if cell.get(key)]
+        cells.append(f"{cell['test']}: {', '.join(figures)}")
     seen = "; ".join([str(found.get("outcome", "")), *cells, *failed]).strip("; ") or done.last
-    rows.add(f"envgen {' '.join(words)}", done.code == 0 if hold else None, seen, "passed", done.seconds)
+    rows.add(f"envgen {' '.join(words)}", done.code == 0, seen, "passed", done.seconds)
     rows.data[words[0]] = {key: value for key, value in found.items() if key != "record"}
     return done
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -90,3 +91,25 @@ def test_the_server_is_asked_at_its_published_port(tmp_path: Path) -> None:
     (tmp_path / "envgen.yaml").write_text(yaml.safe_dump({"version": 1, "name": "x", "profiles": {"p": profile}}))
     options = argparse.Namespace(work=str(tmp_path), project=str(tmp_path), profile="p", service="serve")
     assert gpu_day.Day(options).url == "http://127.0.0.1:8055"
+
+
+def test_a_failed_criterion_is_named_with_what_was_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = {
+        "test": "pp64 tg8",
+        "prefill_tps": {"mean": 533.1},
+        "decode_tps": {"mean": 23.5},
+        "ttft_ms": {"mean": 289.0},
+    }
+    criteria = [
+        {"name": "requests", "verdict": "passed", "seen": "0 of 20 failed", "wanted": "0 failed"},
+        {"name": "prefill", "verdict": "failed", "seen": "533 t/s", "wanted": "at least 49,086 t/s"},
+    ]
+    found = json.dumps({"outcome": "failed", "cells": [cell], "criteria": criteria})
+    day = gpu_day.Day(argparse.Namespace(work=str(tmp_path), project=str(tmp_path), profile="p", service="serve"))
+    monkeypatch.setattr(day, "run", lambda *_, **__: gpu_day.Done(1, found, "", 81.3))
+    rows = gpu_day.Rows()
+    gpu_day.measured(day, rows, "accept", "serve")
+    assert [(row["held"], row["seen"]) for row in rows.rows] == [
+        (False, "failed; pp64 tg8: prefill 533 t/s, decode 24 t/s, first token 289 ms; "
+                "prefill: 533 t/s, wanted at least 49,086 t/s")
+    ]  # fmt: skip
