@@ -1,6 +1,7 @@
 """linux/arm64, which a Spark is: on an x86-64 machine under QEMU, registered for the length of this file.
 
-The base is the stand-in for ARM under a name of its own; what runs in it are real aarch64 programs.
+The base is the stand-in for ARM under a name of its own, without PyTorch, which no profile here has; what runs in it are
+real aarch64 programs.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def arm_base(engine: Engine) -> Iterator[str]:
     registered = script("emulator", "status", check=False) == 0
     script("emulator", "up")
     try:
-        script("stand-in-base", "--arch", "arm64", ARM_BASE)
+        script("stand-in-base", "--arch", "arm64", "--no-torch", ARM_BASE)
         yield ARM_BASE
     finally:
         if not registered:
