@@ -1,7 +1,7 @@
 """linux/arm64, which a Spark is: on an x86-64 machine under QEMU, registered for the length of this file.
 
-The base is the stand-in for ARM under a name of its own, without PyTorch, which no profile here has; what runs in it are
-real aarch64 programs.
+The base is the stand-in for ARM under a name of its own, without PyTorch, which no profile here has. What runs in it
+are real aarch64 programs.
 """
 
 from __future__ import annotations

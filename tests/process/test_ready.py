@@ -92,6 +92,24 @@ def test_a_server_that_answers_wrongly_is_not_ready_without_a_model_in_the_file(
     assert not answer.ready and why in answer.why
 
 
+@pytest.mark.parametrize(
+    ("fault", "question", "why"),
+    [
+        ("no server", Question("tiny"), "/v1/models answers 200 with something that is not a list of models"),
+        ("half an event", Question("tiny"), "the first prompt broke off in the middle"),
+        ("nan", Question("tiny"), "the first completion has a NaN or infinite log probability (nan)"),
+        ("", Question("tny"), "/v1/models lists tiny, not tny"),
+        ("", Question("tiny", expect_text="Paris"), "which does not contain 'Paris'"),
+        ("hangs", Question("tiny"), "the first prompt did not come (time-out)"),
+    ],
+    ids=["no models", "half an event", "NaN", "wrong name", "wrong text", "hangs"],
+)
+def test_a_server_that_answers_wrongly_is_not_ready(fault: str, question: Question, why: str) -> None:
+    with fault_server(fault) as server:
+        answer = ask(server.url, question, timeout=2 if fault == "hangs" else 120)
+    assert not answer.ready and why in answer.why
+
+
 @pytest.mark.parametrize("fault", ["cut off while it thinks", "no template", "null chat"])
 def test_what_proves_nothing_stops_nothing(fault: str) -> None:
     talk = None if fault == "null chat" else ChatFlags()  # None: only the prompt is asked
