@@ -144,13 +144,13 @@ def _own_service(asked: Asked) -> Server:
         raise UsageError(f"{what} publishes {'no' if asked.service else 'a'} port",
                          hint="add one to its `ports`, or name a server: --url URL")  # fmt: skip
     for name in likely:
-        there = head_of(deployment, name)
-        engine = there.engine
+        head = head_of(deployment, name)
+        engine = head.engine
         if found := ours(engine.containers(profile.compose_name, name), root):
-            service = there.profile.services[name]
-            url = reachable_url(service, there.endpoint)
+            service = head.profile.services[name]
+            url = reachable_url(service, head.endpoint)
             model = asked.model or (service.ready.model if service.ready else None)
-            return Server(url, model, there, name, engine, found[0])
+            return Server(url, model, head, name, engine, found[0])
     raise NotFoundError(f"{likely[0]} is not running", hint=f"envgen up {likely[0]} {profile.chosen_variant}")
 
 

@@ -117,8 +117,8 @@ def _differences(session: Session, found: list[Container]) -> Mapping[str, list[
 
 
 def _folders(profile: Profile, root: Path) -> dict[str, Path]:
-    deployment = compose_environment(profile, root)
-    return {name: Path(deployment[checkout_variable(name)]) for name in profile.mounted_sources}
+    variables = compose_environment(profile, root)
+    return {name: Path(variables[checkout_variable(name)]) for name in profile.mounted_sources}
 
 
 def checkout(folder: Path) -> Mapping[str, Any]:

@@ -29,7 +29,7 @@ class Stay:
         self, deployment: Deployment, service: str, container: Container, *, connect: Callable[[], Engine] = connect,
         now: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
     ) -> None:  # fmt: skip
-        self._here, self._service, self._container = deployment, service, container
+        self._deployment, self._service, self._container = deployment, service, container
         self._engine, self._connect, self._now, self._sleep = deployment.engine, connect, now, sleep
         self._restarts = container.restarts
 
@@ -67,7 +67,7 @@ class Stay:
             try:
                 found = self._engine.container(self._container.id)
                 if found is None:  # a container that has taken its place is watched instead
-                    there = self._engine.containers(self._here.profile.compose_name, self._service, all=True)
+                    there = self._engine.containers(self._deployment.profile.compose_name, self._service, all=True)
                     found = there[0] if there else None
                     self._container = found or self._container
                     self._restarts = found.restarts if found else 0
@@ -104,7 +104,7 @@ class Stay:
         self._restarts = container.restarts
 
     def _failed(self, failure: StartFailure) -> ServiceError:
-        deployment = self._here.knowing(engine=self._engine)
+        deployment = self._deployment.knowing(engine=self._engine)
         hint = f"envgen up {self._service} {deployment.profile.chosen_variant}"
         return failed(deployment, self._service, failure, verdict="has ended", hint=hint)
 

@@ -202,10 +202,10 @@ def this_process() -> Creator:
 
 def lives(creator: Creator) -> bool | None:
     """Whether that process still runs; None where it can't be checked from here."""
-    deployment = this_process()
-    if creator.host == deployment.host and creator.boot and deployment.boot and creator.boot != deployment.boot:
+    own = this_process()
+    if creator.host == own.host and creator.boot and own.boot and creator.boot != own.boot:
         return False  # the machine has restarted since
-    if (creator.host, creator.boot, creator.namespace) != (deployment.host, deployment.boot, deployment.namespace):
+    if (creator.host, creator.boot, creator.namespace) != (own.host, own.boot, own.namespace):
         return None
     return _start(creator.pid) == creator.start if creator.start else None
 

@@ -150,13 +150,13 @@ class PackageSets:
             return {}, ""
         own = {normal(item["own"]) for item in items if item["own"]}
         never = (set(off) | {normal(name) for item in items for name in item["never"]}) - own
-        deployment = {n: v for n, (v, _) in self.present.items()}
+        present = {n: v for n, (v, _) in self.present.items()}
         for item in items:
-            deployment.update(kept.get(item["name"], {}))
+            present.update(kept.get(item["name"], {}))
         words = sorted({word for item in items for word in item["words"] if item["dependencies"]})
         binary = [word for item in items if item["needs_metadata"] for word in ("--only-binary", normal(item["own"]))]
         try:
-            return self.choose("together", words, never, deployment, ["--find-links", self.links, *binary]), ""
+            return self.choose("together", words, never, present, ["--find-links", self.links, *binary]), ""
         except Failed as failure:
             return {}, " ".join(str(failure).split())[:400]
 
@@ -176,14 +176,14 @@ class PackageSets:
     def one(self, item: Doc, off: List[str], kept: Dict[str, str], later: Dict[str, str]) -> List[Doc]:
         stem, own = os.path.join(self.folder, item["name"]), normal(item["own"])
         never = (set(off) | set(map(normal, item["never"]))) - {own}
-        deployment = {} if item["sdist"] or item["name"] == "uv" else {n: v for n, (v, _) in self.present.items()}
-        deployment.update(later if deployment else {})
-        options = ["--find-links", self.links] if deployment else []
+        present = {} if item["sdist"] or item["name"] == "uv" else {n: v for n, (v, _) in self.present.items()}
+        present.update(later if present else {})
+        options = ["--find-links", self.links] if present else []
         options += [] if item["dependencies"] else ["--no-deps"]
         options += ["--only-binary", own] if item["needs_metadata"] else []
-        chosen = self.choose(item["name"], item["words"], never, {**deployment, **kept}, options)
+        chosen = self.choose(item["name"], item["words"], never, {**present, **kept}, options)
         drop = {own} if item["needs_metadata"] else set()
-        wanted = {n: v for n, v in chosen.items() if n not in drop and deployment.get(n) != v}
+        wanted = {n: v for n, v in chosen.items() if n not in drop and present.get(n) != v}
         if not wanted:
             return []
         self.write(stem + ".pins", ["%s==%s" % pair for pair in sorted(wanted.items())])

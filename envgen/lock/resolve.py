@@ -372,12 +372,12 @@ def _packages(
         key = (str(profile.base.image), profile.base.python, repr(profile.base.apt), repr(profile.pip.index_variables))
         wanted = groups.setdefault(key, ([], []))
         image = engine.image(str(profile.base.image)) if engine else None
-        deployment = (
+        platform = (
             profile.base.platform.value if profile.base.platform else f"linux/{image.architecture}" if image else ""
         )
-        if (deployment not in mine.python if deployment else not mine.python) or upgrade.wants_python(profile, lock):
+        if (platform not in mine.python if platform else not mine.python) or upgrade.wants_python(profile, lock):
             wanted[0].append(profile)
-        if (deployment not in mine.apt if deployment else not mine.apt) or upgrade.wants("apt"):
+        if (platform not in mine.apt if platform else not mine.apt) or upgrade.wants("apt"):
             wanted[1].append(profile)
     for (name, *_), (pythons, apts) in groups.items():
         if not pythons and not apts:

@@ -36,71 +36,69 @@ _SYSTEM_TREES = ("/dev", "/etc", "/opt/envgen", "/proc", "/run/envgen", "/sys")
 def check(report: BoundProfile) -> None:
     """Check the services, their machines and their mounts."""
     for name, service in report.profile.services.items():
-        deployment = report.at("services", name)
+        section = report.at("services", name)
         if name == "all":
-            deployment.problem("", f"{name!r} is a reserved name", "choose another", at_key=True)
+            section.problem("", f"{name!r} is a reserved name", "choose another", at_key=True)
         if not service.command:
-            deployment.problem("command", "is empty", "write the program and its arguments: [vllm, serve, MODEL]")
-        _container(deployment, service)
-        _ports(deployment, service)
-        _log_patterns(deployment, service)
-        _model(deployment, service)
+            section.problem("command", "is empty", "write the program and its arguments: [vllm, serve, MODEL]")
+        _container(section, service)
+        _ports(section, service)
+        _log_patterns(section, service)
+        _model(section, service)
         if service.cluster is not None:
-            _cluster(deployment, service, service.cluster)
+            _cluster(section, service, service.cluster)
     _machines(report)
     _mounts(report)
 
 
-def _container(deployment: BoundProfile, service: Service) -> None:
+def _container(section: BoundProfile, service: Service) -> None:
     """Check for settings that exclude each other."""
     health = service.health
     if service.network is not None and service.ports:
         hint = "remove one of them: the server's port is the machine's"
-        deployment.problem("ports", f"has no effect with network: {service.network}", hint, at_key=True)
-    if service.gpu and deployment.profile.gpu is GpuMode.NONE:
-        deployment.problem("gpu", "the profile has gpu: none", "remove one of them", at_key=True)
+        section.problem("ports", f"has no effect with network: {service.network}", hint, at_key=True)
+    if service.gpu and section.profile.gpu is GpuMode.NONE:
+        section.problem("gpu", "the profile has gpu: none", "remove one of them", at_key=True)
     if health is not None and health.http is not None and health.command:
-        deployment.problem("health", "names both http and command", "keep one of them", at_key=True, whole=True)
+        section.problem("health", "names both http and command", "keep one of them", at_key=True, whole=True)
     elif health is not None and health.http is None and not health.command:
-        deployment.problem("health", "names neither http nor command", "write http: /health", at_key=True, whole=True)
-    if service.restart in ENDLESS and deployment.profile.unguarded:
+        section.problem("health", "names neither http nor command", "write http: /health", at_key=True, whole=True)
+    if service.restart in ENDLESS and section.profile.unguarded:
         message = "a server that fills the memory that GPU and machine share would freeze the machine again and again"
-        deployment.problem(
-            "restart", message, "leave memory.floor out, so that the guard ends it; or write on-failure:3"
-        )
+        section.problem("restart", message, "leave memory.floor out, so that the guard ends it; or write on-failure:3")
     seen: dict[str, str] = {}
     for flag in service.args:
         first = seen.setdefault(flag.replace("_", "-"), flag)
         if first != flag:
-            deployment.problem(("args", flag), f"is the same flag as {first}", "keep one of them", at_key=True)
+            section.problem(("args", flag), f"is the same flag as {first}", "keep one of them", at_key=True)
 
 
-def _model(deployment: BoundProfile, service: Service) -> None:
+def _model(section: BoundProfile, service: Service) -> None:
     """Check that the command loads the service's `model`."""
     if service.model is None:
         return
-    if HUGGINGFACE.name not in deployment.profile.caches:
+    if HUGGINGFACE.name not in section.profile.caches:
         hint = f"add `{HUGGINGFACE.line('~/.cache/huggingface')}`"
-        deployment.problem("model", "the profile has no cache `huggingface` for it", hint, at_key=True, whole=True)
+        section.problem("model", "the profile has no cache `huggingface` for it", hint, at_key=True, whole=True)
     if not service.is_vllm:
         return
     loaded = service.command[2] if len(service.command) > 2 else service.args.get("model")
     if loaded != service.model.repo:
         hint = "write command: [vllm, serve], which loads this model"
-        deployment.problem("model.repo", f"the command loads {loaded or 'no model'}", hint)
+        section.problem("model.repo", f"the command loads {loaded or 'no model'}", hint)
     revision = service.args.get("revision")
     if revision is not None and revision != service.model.revision:
-        deployment.problem("model.revision", f"args.revision is {revision}", "write it in one of them only")
+        section.problem("model.revision", f"args.revision is {revision}", "write it in one of them only")
 
 
-def _ports(deployment: BoundProfile, service: Service) -> None:
+def _ports(section: BoundProfile, service: Service) -> None:
     """Check that all keys with the server's port agree; the program's own port is right."""
     published = [port.container for port in service.ports]
     health, ready = service.health, service.ready
     asked = ready.port if ready is not None else None
-    if asked is not None and asked not in published and service.network is None and not deployment.is_broken("ports"):
+    if asked is not None and asked not in published and service.network is None and not section.is_broken("ports"):
         hint = f'add "127.0.0.1:{asked}:{asked}" to its ports'
-        deployment.problem("ready.port", f"port {asked} of the container is not published", hint)
+        section.problem("ready.port", f"port {asked} of the container is not published", hint)
     key, listens = service.own_port or ("ready.port", asked)
     if listens is None:
         return
@@ -112,29 +110,29 @@ def _ports(deployment: BoundProfile, service: Service) -> None:
     if asked is not None and asked != listens:
         wrong["ready.port"] = f"asks port {asked}"
     for where, what in wrong.items():
-        deployment.problem(where, f"{what}, but the server listens on {listens} ({key})", "write the same port in all")
+        section.problem(where, f"{what}, but the server listens on {listens} ({key})", "write the same port in all")
 
 
-def _log_patterns(deployment: BoundProfile, service: Service) -> None:
+def _log_patterns(section: BoundProfile, service: Service) -> None:
     """Check that the patterns of `ready` are regular expressions, and do not match every line."""
     ready = service.ready
     if ready is None:
         return
     if ready.model is not None and ready.port is None:
-        deployment.problem("ready", "model without port", "add the container's HTTP port", at_key=True, whole=True)
-    if ready.expect_text is not None and service.http_port is None and not deployment.is_broken("ready.port"):
+        section.problem("ready", "model without port", "add the container's HTTP port", at_key=True, whole=True)
+    if ready.expect_text is not None and service.http_port is None and not section.is_broken("ready.port"):
         hint = "add ready.port, the port of the container that answers HTTP"
-        deployment.problem("ready.expect_text", "no prompt is completed without ready.port", hint, at_key=True)
+        section.problem("ready.expect_text", "no prompt is completed without ready.port", hint, at_key=True)
     for key, patterns in (("expect", ready.expect), ("forbid", ready.forbid)):
         for name, pattern in patterns.items():
             try:
                 if LogPattern(pattern).found_in(""):
                     hint = "write a part of the line"
-                    deployment.problem(("ready", key, name), f"{pattern!r} matches every line", hint)
+                    section.problem(("ready", key, name), f"{pattern!r} matches every line", hint)
             except ValueError as error:
                 message = f"{shorten(pattern, 80)!r} is not a regular expression: {error}"
                 hint = "a backslash before ( [ . * + ? makes it literal; look-around and back-references don't exist"
-                deployment.problem(("ready", key, name), message, hint)
+                section.problem(("ready", key, name), message, hint)
 
 
 # --- several machines -----------------------------------------------------------------------------------------------
@@ -144,70 +142,70 @@ def _machines(report: BoundProfile) -> None:
     addresses: dict[object, str] = {}
     contexts: dict[object, str] = {}
     for name, node in report.profile.nodes.items():
-        deployment = report.at("nodes", name)
-        deployment.once(addresses, node.address, name, "address", "the address of {}")
+        section = report.at("nodes", name)
+        section.once(addresses, node.address, name, "address", "the address of {}")
         hint = "`docker context create` makes one for the other machine; see docs/two-machines.md"
-        deployment.once(contexts, node.context, name, "context", "the context of {}", hint)
+        section.once(contexts, node.context, name, "context", "the context of {}", hint)
         for cache, path in node.caches.items():
             if cache not in report.profile.caches:
-                deployment.problem(("caches", cache), f"cache {cache} does not exist", at_key=True)
+                section.problem(("caches", cache), f"cache {cache} does not exist", at_key=True)
             elif not path.is_machine_specific:
                 hint = "write the whole path on that machine, such as /raid/hf"
-                deployment.problem(("caches", cache), f"{path} is a path on this machine", hint)
+                section.problem(("caches", cache), f"{path} is a path on this machine", hint)
 
 
-def _cluster(deployment: BoundProfile, service: Service, cluster: Cluster) -> None:
-    machines, count = deployment.profile.nodes, len(cluster.nodes)
+def _cluster(section: BoundProfile, service: Service, cluster: Cluster) -> None:
+    machines, count = section.profile.nodes, len(cluster.nodes)
     if count < 2:
-        deployment.problem("cluster.nodes", "needs two machines or more", "leave `cluster` out for one machine")
+        section.problem("cluster.nodes", "needs two machines or more", "leave `cluster` out for one machine")
     for number, name in enumerate(cluster.nodes):
         if name in cluster.nodes[:number]:
-            deployment.problem(("cluster", "nodes", number), f"{name} is there twice", "name each machine once")
+            section.problem(("cluster", "nodes", number), f"{name} is there twice", "name each machine once")
         elif machines and name not in machines:
             hint = f"`nodes` has {', '.join(machines)}"
-            deployment.problem(("cluster", "nodes", number), f"machine {name} does not exist", hint)
+            section.problem(("cluster", "nodes", number), f"machine {name} does not exist", hint)
     if not service.is_vllm:
         hint = "write command: [vllm, serve, MODEL]"
-        deployment.problem("command", "only `vllm serve` runs on several machines", hint)
+        section.problem("command", "only `vllm serve` runs on several machines", hint)
     for flag in service.args:
         if flag.replace("_", "-") in OWN_FLAGS:
-            deployment.problem(("args", flag), "is set by `cluster`", "leave it out", at_key=True)
+            section.problem(("args", flag), "is set by `cluster`", "leave it out", at_key=True)
         elif flag.replace("_", "-").startswith("data-parallel"):
             hint = "use tensor-parallel-size or pipeline-parallel-size"
-            deployment.problem(("args", flag), "data parallel is not supported with `cluster`", hint, at_key=True)
+            section.problem(("args", flag), "data parallel is not supported with `cluster`", hint, at_key=True)
     ranks = ranks_of(service.args)
     if count > 1 and (0 < ranks < count or ranks % count):  # vLLM requires the same number on each
         where: Path_ = next((("args", flag) for flag in SIZES if flag in service.args), ("cluster",))
         hint = f"write args: {{tensor-parallel-size: {count}}}"
-        deployment.problem(where, f"{ranks} rank{'s' * (ranks != 1)} cannot be shared by {count} machines", hint)
+        section.problem(where, f"{ranks} rank{'s' * (ranks != 1)} cannot be shared by {count} machines", hint)
     if service.restart != "no":
         hint = "write restart: no; a systemd unit with `envgen up --stay` restarts all of them"
-        deployment.problem("restart", "a rank that restarts alone never rejoins the others", hint)
+        section.problem("restart", "a rank that restarts alone never rejoins the others", hint)
     for number, port in enumerate(service.ports):
         if port.host != port.container:
             hint = f'write "{port.container}:{port.container}", or change args.port'
-            deployment.problem(
+            section.problem(
                 ("ports", number), "machines in a cluster use the host's network, which maps no ports", hint
             )
         elif port.container == cluster.port:
-            deployment.problem(("ports", number), f"{cluster.port} is cluster.port, where the ranks meet")
+            section.problem(("ports", number), f"{cluster.port} is cluster.port, where the ranks meet")
     for variable in PER_NODE:
         if variable in service.env:
             hint = "leave it out: envgen sets it on each machine from `nodes`"
-            deployment.problem(("env", variable), "is set by `cluster`", hint, at_key=True)
+            section.problem(("env", variable), "is set by `cluster`", hint, at_key=True)
     # A path relative to the project only exists on this machine: another would mount an empty folder.
     others = [name for name in dict.fromkeys(cluster.nodes) if name in machines and machines[name].context != "default"]
     for node in others:
-        for name, cache in deployment.profile.caches.items():
+        for name, cache in section.profile.caches.items():
             if cache.host is not None and cache.host.is_relative and name not in machines[node].caches:
                 hint = f"write the whole path on that machine: caches: {{{name}: /raid/{name}}}"
                 message = f"{cache.host} of the cache {name} is a folder of this machine"
-                deployment.top.problem(("nodes", node), message, hint)
+                section.top.problem(("nodes", node), message, hint)
     for name, mount in service.mounts.items():
         if mount.host.is_relative and others:
             hint = "write a whole path that all machines have, in envgen.local.yaml"
             message = f"{mount.host} is a folder of this machine, not of {', '.join(others)}"
-            deployment.problem(("mounts", name), message, hint)
+            section.problem(("mounts", name), message, hint)
 
 
 def ranks_of(args: Mapping[str, object]) -> int:
@@ -231,39 +229,37 @@ def _mounts(report: BoundProfile) -> None:
         _system(report, ("sources", name, "mount"), source.mount)
     paths: dict[object, str] = {}
     for name, cache in profile.caches.items():
-        deployment = report.at("caches", name)
-        deployment.once(paths, cache.path, name, "path", "the path of the cache {}")
-        if not _system(deployment, "path", cache.path):
-            _hides(deployment, "path", cache.path, [*sources, *held])
+        section = report.at("caches", name)
+        section.once(paths, cache.path, name, "path", "the path of the cache {}")
+        if not _system(section, "path", cache.path):
+            _hides(section, "path", cache.path, [*sources, *held])
         for what, place in sources:
             if place.is_parent_of(cache.path):
-                deployment.problem("path", f"{cache.path} is inside {what} at {place}", "name another folder")
+                section.problem("path", f"{cache.path} is inside {what} at {place}", "name another folder")
         if cache.host is not None:
-            deployment.host_path("host", cache.host)
+            section.host_path("host", cache.host)
     held += [(f"the cache {name}", cache.path) for name, cache in profile.caches.items()]
     for name, service in profile.services.items():
         used = [*sources, *held]
         for key, mount in service.mounts.items():
-            deployment = report.at("services", name, "mounts", key)
-            deployment.host_path("host", mount.host)
-            if not _system(deployment, "path", mount.path):
-                _hides(deployment, "path", mount.path, used)
+            section = report.at("services", name, "mounts", key)
+            section.host_path("host", mount.host)
+            if not _system(section, "path", mount.path):
+                _hides(section, "path", mount.path, used)
             used.append((f"the mount {key}", mount.path))
 
 
-def _hides(
-    deployment: BoundProfile, path: str, target: ContainerPath, held: Iterable[tuple[str, ContainerPath]]
-) -> None:
+def _hides(section: BoundProfile, path: str, target: ContainerPath, held: Iterable[tuple[str, ContainerPath]]) -> None:
     for what, place in held:
         if target == place or target.is_parent_of(place):
-            deployment.problem(path, f"{target} would hide {what} at {place}", "name another folder")
+            section.problem(path, f"{target} would hide {what} at {place}", "name another folder")
 
 
-def _system(deployment: BoundProfile, path: Path_ | str, target: ContainerPath) -> bool:
+def _system(section: BoundProfile, path: Path_ | str, target: ContainerPath) -> bool:
     """Whether ``target`` is, or is in, a folder of the image's system; adds a problem then."""
     tree = next((tree for tree in _SYSTEM_TREES if f"{target.path}/".startswith(f"{tree}/")), "")
     hidden = tree or (target.path if target.path in _SYSTEM else "")
     if hidden:
         message = f"{hidden} belongs to the image's system, which this would hide"
-        deployment.problem(path, message, "name a separate folder, such as /workspace/NAME")
+        section.problem(path, message, "name a separate folder, such as /workspace/NAME")
     return bool(hidden)

@@ -95,17 +95,17 @@ def _variants(report: BoundProfile) -> None:
     """Check that variants change existing services, and choose existing groups of variables."""
     services = list(report.profile.services)
     for name in report.profile.variants:
-        deployment = report.at("variants", name)
-        for service in deployment.names("services"):
-            if service not in services and not deployment.is_broken(""):
+        section = report.at("variants", name)
+        for service in section.names("services"):
+            if service not in services and not section.is_broken(""):
                 message = f"this profile has no service {service!r} to change"
-                deployment.problem(("services", service), message, near(service, services), at_key=True)
-        node = deployment.node("env_groups")
-        known = [*report.names("env"), *deployment.names("env")]
+                section.problem(("services", service), message, near(service, services), at_key=True)
+        node = section.node("env_groups")
+        known = [*report.names("env"), *section.names("env")]
         for number, child in node.items.items() if node is not None and node.kind == LIST else ():
             if child.text not in known:
                 message = f"env has no group {child.text!r}"
-                deployment.problem(("env_groups", number), message, near(child.text, known))
+                section.problem(("env_groups", number), message, near(child.text, known))
 
 
 # --- sources and packages -------------------------------------------------------------------------------------------
@@ -113,71 +113,69 @@ def _variants(report: BoundProfile) -> None:
 
 def _sources(report: BoundProfile) -> None:
     for name, source in report.profile.sources.items():
-        deployment = report.at("sources", name)
+        section = report.at("sources", name)
         if name in RESERVED_SOURCES:
-            deployment.problem("", f"{name!r} is a reserved name", "choose another", at_key=True)
-        _origin(deployment, source.origin)
+            section.problem("", f"{name!r} is a reserved name", "choose another", at_key=True)
+        _origin(section, source.origin)
         if source.submodule_origins and source.origin.kind in ("pypi", "wheel", "folder"):
             hint = "give it a git origin"
-            deployment.problem("submodule_origins", "there are no submodules to replace", hint, at_key=True)
-        _binaries(deployment, source)
-        _requirements(deployment, ("install", "requires"), source.install.requires)
+            section.problem("submodule_origins", "there are no submodules to replace", hint, at_key=True)
+        _binaries(section, source)
+        _requirements(section, ("install", "requires"), source.install.requires)
     # Two sources that claim the same thing, or one inside the other.
     sources = report.sources("mount", "package", "distribution")
     for position, (name, source) in enumerate(sources):
-        deployment = report.at("sources", name)
+        section = report.at("sources", name)
         for other, earlier in sources[:position]:
             for key in ("mount", "package"):
                 if getattr(source, key) == getattr(earlier, key):
-                    deployment.problem(key, f"{getattr(source, key)} is already the {key} of {other}")
+                    section.problem(key, f"{getattr(source, key)} is already the {key} of {other}")
             if canonicalize_name(source.distribution) == canonicalize_name(earlier.distribution):
-                deployment.problem("distribution", f"{source.distribution} is already the distribution of {other}")
+                section.problem("distribution", f"{source.distribution} is already the distribution of {other}")
             if source.mount.is_parent_of(earlier.mount) or earlier.mount.is_parent_of(source.mount):
                 inner, outer = sorted((source.mount, earlier.mount), key=str, reverse=True)
-                deployment.problem("mount", f"{inner} is inside {outer} (sources {name} and {other})")
+                section.problem("mount", f"{inner} is inside {outer} (sources {name} and {other})")
 
 
-def _binaries(deployment: BoundProfile, source: Source) -> None:
+def _binaries(section: BoundProfile, source: Source) -> None:
     """Check that `binaries` are for a mounted source, and of its distribution."""
     if source.binaries is None:
         return
     if source.origin.kind != "checkout":
         message = "binaries are only for a mounted checkout"
-        deployment.problem("binaries", message, "remove it, or write `origin: {checkout: FOLDER}`", at_key=True)
+        section.problem("binaries", message, "remove it, or write `origin: {checkout: FOLDER}`", at_key=True)
     if canonicalize_name(source.binaries.name) != canonicalize_name(source.distribution):
         hint = f"write {replace(source.binaries, name=source.distribution)}"
-        deployment.problem(
-            "binaries", f"{source.binaries.name} is another distribution than {source.distribution}", hint
-        )
+        section.problem("binaries", f"{source.binaries.name} is another distribution than {source.distribution}", hint)
 
 
 def _origin(source: BoundProfile, origin: Origin) -> None:
-    deployment = source.at("origin")
+    section = source.at("origin")
     kinds = [kind for kind in ORIGIN_KINDS if getattr(origin, kind) is not None]
     if len(kinds) > 1:
-        deployment.problem("", f"names {' and '.join(kinds)}: a source has one origin", "keep one of them", whole=True)
+        section.problem("", f"names {' and '.join(kinds)}: a source has one origin", "keep one of them", whole=True)
     elif not kinds:
         hint = "write one of git (with ref or pull), pypi, wheel, folder, checkout"
-        deployment.problem("", "names no origin", hint, at_key=True, whole=True)
+        section.problem("", "names no origin", hint, at_key=True, whole=True)
     if origin.git is not None:
         if origin.ref is None and origin.pull is None:
             hint = "add ref (a branch, tag or commit) or pull (a number)"
-            deployment.problem("", "git without ref or pull", hint, at_key=True, whole=True)
-        if origin.git.startswith("file://") and deployment.is_shared("git"):
-            deployment.problem("git", "is a place on one machine", LOCAL_HINT.format("a file:// address"))
+            section.problem("", "git without ref or pull", hint, at_key=True, whole=True)
+        if origin.git.startswith("file://") and section.is_shared("git"):
+            section.problem("git", "is a place on one machine", LOCAL_HINT.format("a file:// address"))
     if origin.ref is not None and origin.pull is not None:
-        deployment.problem("pull", "ref and pull exclude each other", "keep one of them", at_key=True)
+        section.problem("pull", "ref and pull exclude each other", "keep one of them", at_key=True)
     for key in ("ref", "pull"):
-        if getattr(origin, key) is not None and origin.git is None and not deployment.is_broken("git"):
-            deployment.problem(key, f"{key} without git", "add the address: git: https://...", at_key=True)
+        if getattr(origin, key) is not None and origin.git is None and not section.is_broken("git"):
+            section.problem(key, f"{key} without git", "add the address: git: https://...", at_key=True)
     if origin.checkout is not None:
-        if deployment.profile.mode is Mode.PRODUCTION and not deployment.top.is_broken("mode"):
+        if section.profile.mode is Mode.PRODUCTION and not section.top.is_broken("mode"):
             hint = "give it a git ref, a pypi or a wheel version; or set mode: development"
-            node = deployment.node("checkout")
+            node = section.node("checkout")
             if node is not None and node.source.layer == LOCAL:
                 hint = "write it below `profiles:`, for those that mount it"
-            deployment.problem("checkout", "a production profile cannot mount checkouts", hint, at_key=True)
-        deployment.host_path("checkout", origin.checkout, checkout=True)
+            section.problem("checkout", "a production profile cannot mount checkouts", hint, at_key=True)
+        section.host_path("checkout", origin.checkout, checkout=True)
 
 
 def _python_path(report: BoundProfile) -> None:
@@ -199,7 +197,7 @@ def _python_path(report: BoundProfile) -> None:
                 report.problem(("python_path", number), message, f"name the folder above it: {source.mount}")
 
 
-def _requirements(deployment: BoundProfile, path: Path_, requirements: Sequence[str]) -> list[tuple[int, str]]:
+def _requirements(section: BoundProfile, path: Path_, requirements: Sequence[str]) -> list[tuple[int, str]]:
     """(number, distribution) of each requirement; adds problems that pip would report during a build."""
     names: list[tuple[int, str]] = []
     for number, text in enumerate(requirements):
@@ -207,12 +205,12 @@ def _requirements(deployment: BoundProfile, path: Path_, requirements: Sequence[
             names.append((number, canonicalize_name(Requirement(text).name)))
         except InvalidRequirement as error:
             reason = str(error).split("\n", 1)[0]
-            deployment.problem((*path, number), f"{text!r} is not a requirement: {reason}", "write it like cmake>=3.26")
+            section.problem((*path, number), f"{text!r} is not a requirement: {reason}", "write it like cmake>=3.26")
     return names
 
 
 def _packages(report: BoundProfile) -> None:
-    deployment, pip = report.at("pip"), report.profile.pip
+    section, pip = report.at("pip"), report.profile.pip
     protected = {canonicalize_name(name) for name in pip.protect}
     sources: dict[str, str] = {
         canonicalize_name(source.distribution): name for name, source in report.sources("distribution")
@@ -220,15 +218,15 @@ def _packages(report: BoundProfile) -> None:
     for number, name in enumerate(pip.remove):
         if canonicalize_name(name) in protected:
             message = f"{name} is in pip.protect, too, which keeps it"
-            deployment.problem(("remove", number), message, "remove it from one of the two")
+            section.problem(("remove", number), message, "remove it from one of the two")
     for key, requirements in (("tools", pip.tools), ("deps", pip.deps)):
-        for number, name in _requirements(deployment, (key,), requirements):
+        for number, name in _requirements(section, (key,), requirements):
             if name in protected:
                 message = f"{name} is in pip.protect, too, which keeps the base image's"
-                deployment.problem((key, number), message, "remove it from one of the two")
+                section.problem((key, number), message, "remove it from one of the two")
             if name in sources:
                 message = f"{name} is what the source {sources[name]} installs, and a wheel would replace it"
-                deployment.problem((key, number), message, "remove it here")
+                section.problem((key, number), message, "remove it here")
 
 
 # --- variables ------------------------------------------------------------------------------------------------------
@@ -366,12 +364,12 @@ def _own(report: BoundProfile) -> None:
     for name, source in report.sources("origin", "install"):
         if source.origin.folder is None:
             continue
-        deployment = report.at("sources", name)
-        folder = deployment.in_project("origin.folder", source.origin.folder.path)
+        section = report.at("sources", name)
+        folder = section.in_project("origin.folder", source.origin.folder.path)
         if folder is not None and not folder.is_dir():
-            deployment.problem("origin.folder", f"{str(source.origin.folder)!r} is not a folder")
+            section.problem("origin.folder", f"{str(source.origin.folder)!r} is not a folder")
         if source.patches is not None:
-            deployment.problem("patches", "a folder of the project is not patched", "edit its files", at_key=True)
+            section.problem("patches", "a folder of the project is not patched", "edit its files", at_key=True)
         if source.install.dependencies:
             message = "no index knows what a folder of the project depends on"
-            deployment.problem("install.dependencies", message, "name its dependencies in pip.deps")
+            section.problem("install.dependencies", message, "name its dependencies in pip.deps")

@@ -35,29 +35,28 @@ def head_of(deployment: Deployment, service: str | None = None) -> Deployment:
 
 @dataclass
 class Machines:
-    """The machines of services, the head's first (``found``), and those that do not answer (``lost``)."""
+    """The machines of services, the head's first (``reached``), and those that do not answer (``lost``)."""
 
     profile: Profile
-    found: list[Deployment] = field(default_factory=list)
+    reached: list[Deployment] = field(default_factory=list)
     lost: dict[str, EngineError] = field(default_factory=dict)
 
 
-def on_all(found: Machines, work: Callable[[Deployment], T]) -> tuple[list[tuple[Deployment, T]], list[str]]:
+def on_all(machines: Machines, work: Callable[[Deployment], T]) -> tuple[list[tuple[Deployment, T]], list[str]]:
     """Do ``work`` on all machines at once. Returns the results, and for each machine that failed what to type there."""
-    if not any(deployment.node for deployment in found.found) and not found.lost:
-        return [(deployment, work(deployment)) for deployment in found.found], []
-    done, left = (
-        [],
-        [cleanup_hint(node, found.profile, error.problems[0].message) for node, error in found.lost.items()],
-    )
-    with ThreadPoolExecutor(max(1, len(found.found))) as pool:
-        futures = [(deployment, pool.submit(work, deployment)) for deployment in found.found]
-    for deployment, future in futures:
+    profile, reached = machines.profile, machines.reached
+    if not any(machine.node for machine in reached) and not machines.lost:
+        return [(machine, work(machine)) for machine in reached], []
+    done = []
+    left = [cleanup_hint(node, profile, error.problems[0].message) for node, error in machines.lost.items()]
+    with ThreadPoolExecutor(max(1, len(reached))) as pool:
+        futures = [(machine, pool.submit(work, machine)) for machine in reached]
+    for machine, future in futures:
         error = future.exception()
         if isinstance(error, EngineError):
-            left.append(cleanup_hint(deployment.node, found.profile, error.problems[0].message))
+            left.append(cleanup_hint(machine.node, profile, error.problems[0].message))
         else:
-            done.append((deployment, future.result()))
+            done.append((machine, future.result()))
     return done, left
 
 
@@ -78,7 +77,7 @@ def machine_of(deployment: Deployment, service: str, node: str | None) -> Deploy
     found = machines_of(deployment, (service,), node or (cluster.nodes[0] if cluster else None))
     for error in found.lost.values():
         raise error
-    return found.found[0]
+    return found.reached[0]
 
 
 def machines_of(deployment: Deployment, names: Sequence[str] = (), node: str | None = None) -> Machines:

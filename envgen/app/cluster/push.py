@@ -151,10 +151,10 @@ def push_image(source: Deployment, target: Deployment, image: Image, name: str, 
 def _folders(service: Service, source: Deployment, target: Deployment, kinds: Collection[str]) -> Iterator[Copied]:
     """The folders and volumes of a service: checkouts and their overlay, weights, caches of compiled kernels."""
     if "sources" in kinds:
-        profile, deployment = source.profile, names.compose_environment(source.profile, source.root)
+        profile, variables = source.profile, names.compose_environment(source.profile, source.root)
         for name, one in profile.mounted_sources.items():
             if one.origin.checkout is not None:
-                mount = ContainerMount(deployment[names.checkout_variable(name)], FOLDER)
+                mount = ContainerMount(variables[names.checkout_variable(name)], FOLDER)
                 yield Copied(f"checkout {name}", mount, mount, mirror=True)
         overlay = ContainerMount(names.overlay_volume(profile), FOLDER, "volume")
         if profile.mounted_sources and source.engine.volume(overlay.source) is not None:

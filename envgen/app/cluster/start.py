@@ -53,22 +53,22 @@ class CheckedCluster(Checked):
 def check(deployment: Deployment, service: str) -> Checked:
     """Check all machines of ``service``, and what must agree between them. PreflightError with every problem."""
     profile = deployment.profile
-    found = machines_of(deployment, (service,))
-    for rank in found.found:
+    machines = machines_of(deployment, (service,))
+    for rank in machines.reached:
         try:
             rank.require_name()
         except RefusedError as refused:
             raise named(rank.node, refused) from None
     problems, ranks, running = [], list[Deployment](), list[tuple[Deployment, Container]]()
-    for rank in found.found:
-        there = rank.engine.containers(profile.compose_name, service)
-        for one in preflight.refusals(rank, service, running=bool(there)):
+    for rank in machines.reached:
+        containers = rank.engine.containers(profile.compose_name, service)
+        for one in preflight.refusals(rank, service, running=bool(containers)):
             problems.append(replace(one, message=rank.named(one.message)))
         ranks.append(rank.to_start(service))
-        running += [(ranks[-1], one) for one in there]
+        running += [(ranks[-1], one) for one in containers]
     if not running:
         problems += nodes.problems(deployment, service)
-    elif len(running) < len(ranks) + len(found.lost):
+    elif len(running) < len(ranks) + len(machines.lost):
         message = f"it runs on {', '.join(rank.node for rank, _ in running)} alone"
         problems.append(Problem(message, hint=f"envgen down {service} {profile.chosen}"))
     if problems:

@@ -36,8 +36,8 @@ def command(
     found = machines_of(session.deployment(), names, node)
     for error in found.lost.values():
         progress(str(error), always=True)
-    places_with_logs = [deployment for deployment in found.found if deployment.containers(names, all=True)]
-    if not places_with_logs and not found.lost:
+    machines = [deployment for deployment in found.reached if deployment.containers(names, all=True)]
+    if not machines and not found.lost:
         profile = session.profile()
         raise NotFoundError(
             f"no containers for {described(profile, names)}",
@@ -49,5 +49,5 @@ def command(
         f"--tail={tail}": tail is not None, f"--since={since}": since is not None,
     }  # fmt: skip
     words = ["--profile", "*", "logs", *(word for word, wanted in given.items() if wanted)]
-    code = show_logs({deployment.node: deployment.compose for deployment in places_with_logs}, *words, *names)
+    code = show_logs({deployment.node: deployment.compose for deployment in machines}, *words, *names)
     return code or (ExitCode.ENGINE if found.lost else ExitCode.OK)

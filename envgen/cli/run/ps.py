@@ -34,7 +34,7 @@ def command(session: Session, everything: bool, only_ids: bool) -> int:
     """
     profile, found = session.profile(), machines_of(session.deployment())
     rows = []
-    for deployment in found.found:
+    for deployment in found.reached:
         there = deployment.engine.containers(profile.compose_name, all=True)
         mine = [container for container in ours(there, deployment.root) if everything or not container.one_off]
         differ = {} if only_ids else changed(lambda: deployment, mine)  # noqa: B023

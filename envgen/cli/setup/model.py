@@ -62,15 +62,15 @@ def check(session: Session, service: str | None) -> int:
 def _weights(session: Session, service: str | None, *, fetch: bool) -> int:
     deployment = session.deployment()
     name = weights.choose(deployment.profile, service)
-    there = head_of(deployment, name)
-    fetched = [weights.fetch(there, model) for model in deployment.profile.services[name].models] if fetch else []
-    found = weights.look(there, name)
+    head = head_of(deployment, name)
+    fetched = [weights.fetch(head, model) for model in deployment.profile.services[name].models] if fetch else []
+    found = weights.look(head, name)
     main, *drafts = [_document(one) for one in found]
     main |= {"draft": drafts[0] if drafts else None}
     whole = all(one.whole for one in found)
     if fetch:
         lines = [
-            there.named(f"{one.model.repo} is complete: {size / GIB:.1f} GiB at {commit[:12]}")
+            head.named(f"{one.model.repo} is complete: {size / GIB:.1f} GiB at {commit[:12]}")
             for one, (commit, size) in zip(found, fetched, strict=True)
         ]
         return answer(main | {"fetched": sum(size for _, size in fetched)}, lines, not whole)
