@@ -21,8 +21,13 @@ from envgen.profile.check_services import ranks_of
 from envgen.profile.model import Cluster, GpuMode, Machine, Profile, Service
 from envgen.text import size
 
-LINK_BYTES = 64 << 20
-SLOW = 1e9 / 8 * 4  # bytes a second, 4 Gbit/s: the cable is faster
+LINK_BYTES = 1 << 20  # a hundred packets of the largest MTU
+FAST = 100.0  # Gbit/s of a link that must carry much more than a card that came up degraded
+SICK, WEAK = 25.0, 60.0  # Gbit/s of one RDMA device: a degraded card has 8 to 25, a healthy one 90 to 98, by reports
+DEGRADED = (
+    "the card came up degraded, with link and PCIe as ever: NVIDIA/dgx-spark-playbooks#108 has the way out; kho=off on"
+    " a kernel 6.17 is said to do the same"
+)
 DISK = 1 << 30  # bytes: logs, and what is compiled at the start
 UNLOCKED = "write LimitMEMLOCK=infinity for docker.service on that machine (rootless Docker: raise its user's limit)"
 CLOCKS = 30.0  # seconds that clocks may differ; logs are merged by time
@@ -174,7 +179,8 @@ def _rdma(node: NodeFacts, profile: Profile, service: Service) -> Iterator[Findi
             yield node.fail(message, hint)
         else:
             gids = ", ".join(f"GID {number} is {address}" for number, address, _ in port["gids"])
-            yield node.ok(f"{device} is active, {port['rate']}, {gids}")
+            pcie = f", PCIe {port['pcie']}" if port.get("pcie") else ""
+            yield node.ok(f"{device} is active, {port['rate']}{pcie}, {gids}")
     held = facts["handover"] if re.match(r"([7-9]|\d\d)\.", facts["kernel"]) else 0
     if machine.rdma and held > CMA:
         message = (
@@ -254,7 +260,7 @@ def between(nodes: Sequence[NodeFacts], service: Service) -> list[Finding]:
 
 
 def _compared(nodes: Sequence[NodeFacts], who: tuple[str, ...], service: Service) -> list[Finding]:
-    same = partial(_same, nodes)
+    same, doubt = partial(_same, nodes), partial(_same, nodes, severity=Severity.WARNING)
     found = [
         same(
             "the image", lambda node: node.image and content(node.image), fix="envgen nodes push --image", shown=False
@@ -263,12 +269,16 @@ def _compared(nodes: Sequence[NodeFacts], who: tuple[str, ...], service: Service
         same("the GPU's driver", lambda node: node.facts["driver"]),
         same("the kernel", lambda node: node.facts["kernel"]),
         same("the interface's MTU", _mtu, "set the same MTU at both ends"),
+        doubt("the link's speed (Mbit/s)", _speed, "is a cable not plugged in well, or of another kind?"),
         same("the number of RDMA devices", lambda node: len(node.machine.rdma), "NCCL pairs them by position"),
     ]
     for place in range(min(len(node.machine.rdma) for node in nodes)):
         if all(_rail(node, place) for node in nodes):
             hint = "NCCL pairs them by position: name them in the same order"
             found.append(same(f"the network of RDMA device {place + 1}", partial(_rail, place=place), hint))
+            hint = "a BIOS from before April 2026 gives the second device two lanes: fwupdmgr update"
+            if all(_port(place, "pcie", node) != "unknown" for node in nodes):
+                found.append(doubt(f"the PCIe link of RDMA device {place + 1}", partial(_port, place, "pcie"), hint))
     for name in nodes[0].facts["checkouts"]:
         if all(node.facts["checkouts"][name] for node in nodes):
             of = partial(_fact, kind="checkouts", name=name)
@@ -290,10 +300,21 @@ def _fact(node: NodeFacts, kind: str, name: str) -> object:
     return node.facts[kind].get(name)
 
 
+def _port(place: int, what: str, node: NodeFacts) -> str:
+    """A fact of a machine's RDMA device; "unknown" where the machine does not tell."""
+    return str((node.facts["rdma"].get(node.machine.rdma[place]) or {}).get(what) or "unknown")
+
+
 def _rail(node: NodeFacts, place: int) -> str:
     """The networks of a machine's RDMA device."""
     port = node.facts["rdma"].get(node.machine.rdma[place]) or {"gids": ()}
     return ", ".join(sorted({network for _, _, network in port["gids"]}))
+
+
+def _speed(node: NodeFacts) -> str:
+    """The negotiated speed of the interface, in Mbit/s."""
+    card = node.facts["interfaces"].get(node.machine.interface) or {}
+    return str(card.get("mbit") or "unknown")
 
 
 def _mtu(node: NodeFacts) -> str:
@@ -309,6 +330,7 @@ def _same(
     fix: str = "",
     *,
     shown: bool = True,
+    severity: Severity = Severity.ERROR,
 ) -> Finding:
     values = {node.name: str(of(node)) for node in nodes}
     who = tuple(values)
@@ -316,7 +338,7 @@ def _same(
         return finding(Severity.OK, who, f"{what} is the same" + f": {values[who[0]]}" * shown)
     differing = ": " + "; ".join(f"{name}: {value}" for name, value in values.items())
     message = f"{what} differs" + (differing if shown else f" between {' and '.join(who)}")
-    return finding(Severity.ERROR, who, message, hint, fix)
+    return finding(severity, who, message, hint, fix)
 
 
 def _same_model(nodes: Sequence[NodeFacts], who: tuple[str, ...]) -> list[Finding]:
@@ -347,7 +369,7 @@ def link(source: NodeFacts, target: NodeFacts, meeting: int, answer: Any, receiv
         port = f"TCP port {meeting}" if answer.get("port") == meeting else "a TCP port"
         return finding(Severity.ERROR, what, f"{link}: {port} cannot be reached: {note}", firewall)
     try:
-        got, rate = int(answer["bytes"]), int(answer["bytes"] / answer["seconds"])
+        got = int(answer["bytes"])
         packet = int(received.get("packet", 0)) if isinstance(received, dict) else 0
         mtu = int(target.facts["interfaces"][target.machine.interface]["mtu"])
     except MISSHAPEN as error:
@@ -358,9 +380,32 @@ def link(source: NodeFacts, target: NodeFacts, meeting: int, answer: Any, receiv
     if 0 < packet < mtu:
         hint = "something between the two has a smaller MTU: set the same one at all ends"
         return finding(Severity.ERROR, what, f"{link}: packets of {packet} bytes pass, and the MTU is {mtu}", hint)
-    text = f"{link}: connected, {size(rate)}/s, packets of {packet} bytes"
-    if rate < SLOW:
-        return finding(
-            Severity.WARNING, what, text, "this is slow for a cable between two Sparks: is it the right interface?"
-        )
-    return finding(Severity.OK, what, text)
+    return finding(Severity.OK, what, f"{link}: connected, packets of {packet} bytes")
+
+
+def unmeasured(nodes: Sequence[NodeFacts]) -> Finding:
+    """RDMA writes that are not measured, because the image has no program for it."""
+    who = tuple(node.name for node in nodes)
+    message = "the bandwidth of RDMA is not measured: the image has no ib_write_bw"
+    return finding(
+        Severity.INFO, who, message, "Debian's and Ubuntu's perftest", "apt: {runtime: [perftest]}", is_line=True
+    )
+
+
+def written(source: NodeFacts, target: NodeFacts, place: int, answer: Any, received: Any) -> Finding:
+    """Judge RDMA writes between the devices of two machines at the same ``place``, by the answers of both ends."""
+    what, device = (source.name, target.name), source.machine.rdma[place]
+    pair = f"{source.name} -> {target.name} through {device}"
+    for one in (answer, received):
+        if isinstance(one, run.NoAnswer) or "error" in one:
+            return finding(Severity.ERROR, what, f"{pair}: {one if isinstance(one, run.NoAnswer) else one['error']}")
+    try:
+        rate, link = float(answer["gbits"]), _port(place, "rate", source)
+        speed = float(found[0]) if (found := re.match(r"[\d.]+", link)) else 0.0
+    except MISSHAPEN as error:
+        return finding(Severity.ERROR, what, f"{pair}: the answer cannot be read: {type(error).__name__}")
+    text = f"{pair}: RDMA writes {rate:.1f} Gbit/s; the link is {link}"
+    if speed < FAST or rate >= WEAK:
+        return finding(Severity.OK, what, text)
+    judged, hint = (Severity.ERROR, DEGRADED) if rate < SICK else (Severity.WARNING, "something else uses the cable?")
+    return finding(judged, what, text, f"90 Gbit/s and more ({hint})")

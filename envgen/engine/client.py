@@ -316,6 +316,7 @@ class Engine:
         memory: int = values.MEMORY,
         ulimits: Mapping[str, tuple[int, int]] | None = None,
         gpus: Sequence[Mapping[str, Any]] = (),
+        devices: Sequence[str] = (),
     ) -> dict[str, Any]:
         """The request for a container without the image's entrypoint and health check.
 
@@ -330,6 +331,7 @@ class Engine:
             "MemorySwap": memory,
             "PidsLimit": values.PIDS,
             "DeviceRequests": [values.device_request(one) for one in gpus],
+            "Devices": [{"PathOnHost": it, "PathInContainer": it, "CgroupPermissions": "rwm"} for it in devices],
             "Ulimits": [{"Name": name, "Soft": at, "Hard": most} for name, (at, most) in (ulimits or {}).items()],
             "Mounts": [
                 {"Type": m.kind, "Source": m.source, "Target": m.target, "ReadOnly": m.read_only}

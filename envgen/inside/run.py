@@ -99,12 +99,14 @@ def in_image(
     on_line: Callable[[str], None] | None = None,
     absent: list[ContainerMount] | None = None,
     gpus: Sequence[Mapping[str, Any]] = (),
+    devices: Sequence[str] = (),
 ) -> Execute:
     """Run in a temporary container of an image.
 
     ``absent``: gets the mounts whose folders the engine's machine lacks; they are left out. ``gpus``: as Compose
-    writes them, in `deploy.resources.reservations.devices`.
+    writes them, in `deploy.resources.reservations.devices`. ``devices``: paths of the engine's machine.
     """
+    more: dict[str, Any] = {**({"gpus": gpus} if gpus else {}), **({"devices": devices} if devices else {})}
 
     def execute(argv: Sequence[str], stdin: bytes, timeout: float) -> ExecResult:
         present = list(mounts)
@@ -112,7 +114,7 @@ def in_image(
             try:
                 return engine.run_once(
                     image, argv, stdin=stdin, mounts=present, env=env, network=network, user=user, timeout=timeout,
-                    memory=memory, ulimits=ulimits, hold=hold, on_line=on_line, **({"gpus": gpus} if gpus else {}),
+                    memory=memory, ulimits=ulimits, hold=hold, on_line=on_line, **more,
                 )  # fmt: skip
             except EngineError as error:
                 missing = [mount for mount in present if f"{ABSENT}{mount.source}" in str(error).splitlines()[0]]

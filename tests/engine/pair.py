@@ -1,4 +1,4 @@
-"""Two machines: two real engines in network namespaces of their own, reached by ssh, joined by a cable."""
+"""Two machines or more: real engines in network namespaces of their own, reached by ssh, joined by a cable."""
 
 from __future__ import annotations
 
@@ -42,10 +42,11 @@ def told(name):
     return sys.argv[sys.argv.index(name) + 1]
 def has(name):
     return os.path.exists(sys.argv[2] + "/" + name)
+count = int(told("--nnodes"))
 worker, head = "--headless" in sys.argv, (told("--master-addr"), int(told("--master-port")))
 if worker and has("broken"):
     sys.exit("huggingface_hub.errors.HFValidationError: Repo id must be in the form 'repo_name'")
-print("world_size=2", *sys.argv[3:], flush=True)
+print(f"world_size={count}", *sys.argv[3:], flush=True)
 if worker:
     while True:
         try:
@@ -57,7 +58,7 @@ if worker:
         time.sleep(0.2)
     sys.exit(0)
 meeting = socket.create_server(head)
-peer = meeting.accept()
+peers = [meeting.accept() for _ in range(count - 1)]
 class Handler(http.server.BaseHTTPRequestHandler):
     def reply(self, document, streams=False):
         data = json.dumps(document).encode()
@@ -85,7 +86,7 @@ SMALL = (
 
 @dataclass(frozen=True)
 class Pair:
-    """Two machines and a project on a third, which reaches them by the contexts ``spark-1`` and ``spark-2``."""
+    """Machines and a project on another, which reaches them by the contexts ``spark-1``, ``spark-2`` and so on."""
 
     folder: Path
     env: dict[str, str]
@@ -156,7 +157,7 @@ def small_image(source: str, name: str, target: Path, server: str = "", project:
 
 
 @contextmanager
-def two_machines(folder: Path, numbers: dict[str, int], image: Path) -> Iterator[Pair]:
+def machines_up(folder: Path, numbers: dict[str, int], image: Path) -> Iterator[Pair]:
     """Bring up an engine for each of ``numbers``, with ``image`` loaded; all is gone afterwards, ``folder`` too."""
     config = folder / "docker"
     (config / "cli-plugins").mkdir(parents=True)
@@ -205,12 +206,14 @@ def machines(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     folder = tmp_path_factory.mktemp("pair")
     project(folder)
     small_image(BASE, IMAGE, folder / "small.tar", SERVER, folder)
-    with two_machines(Path(f"/tmp/envgentest-pair-{os.getpid()}"), NUMBERS, folder / "small.tar") as made:
+    with machines_up(Path(f"/tmp/envgentest-pair-{os.getpid()}"), NUMBERS, folder / "small.tar") as made:
         project(made.folder)
         yield made
 
 
-def project(folder: Path) -> None:
+def project(folder: Path, *names: str) -> None:
+    """A project that runs the server on the machines of ``names``; unset: on the two."""
+    names = names or tuple(NUMBERS)
     (folder / "envgen.yaml").write_text(
         yaml.safe_dump(
             {
@@ -222,11 +225,12 @@ def project(folder: Path) -> None:
                         "caches": {"models": {"path": "/models", "host": "./models"}},
                         "services": {
                             "serve": {
-                                "command": ["vllm", "serve", "/models/tiny"], "args": {"tensor-parallel-size": 2},
-                                "ports": ["8000:8000"], "cluster": {"nodes": ["spark-1", "spark-2"]},
+                                "command": ["vllm", "serve", "/models/tiny"],
+                                "args": {"tensor-parallel-size": len(names)},
+                                "ports": ["8000:8000"], "cluster": {"nodes": list(names)},
                                 "ready": {
                                     "model": "tiny", "port": 8000, "timeout": "60s",
-                                    "expect": {"head": "--node-rank 0", "ranks": "world_size=2"},
+                                    "expect": {"head": "--node-rank 0", "ranks": f"world_size={len(names)}"},
                                 },
                             }
                         },

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 from cpu_server import CpuServer
-from pair import Pair, small_image, two_machines
+from pair import Pair, machines_up, small_image
 from projects import BASE, docker
 
 pytestmark = pytest.mark.engine
@@ -48,7 +48,7 @@ def pair(cpu_server: CpuServer, tmp_path_factory: pytest.TempPathFactory) -> Ite
     clustered = tmp_path_factory.mktemp("clustered")
     project(clustered)
     small_image(cpu_server.image, IMAGE, place / "small.tar", SERVER, clustered, "PYTHONPATH=/opt/libraries")
-    with two_machines(Path(f"/tmp/envgentest-real-{os.getpid()}"), NUMBERS, place / "small.tar") as made:
+    with machines_up(Path(f"/tmp/envgentest-real-{os.getpid()}"), NUMBERS, place / "small.tar") as made:
         libraries = made.folder / "libraries"
         libraries.mkdir()
         docker("run", "--rm", "--entrypoint", "sh", "-v", f"{libraries}:/out", cpu_server.image, "-c", LIBRARIES)

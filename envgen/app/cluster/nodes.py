@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +24,8 @@ from envgen.doctor.nodes import (
     has_address,
     hint_of,
     link,
+    unmeasured,
+    written,
 )
 from envgen.engine.client import connect
 from envgen.engine.values import COMPOSE_PROJECT, ContainerMount
@@ -39,6 +41,7 @@ PROGRAM = run.Program("node")
 FACTS = 25.0  # seconds for the facts of one machine: an import of nothing, and samples of the weights
 DEEP = 1800.0  # seconds to read all of the weights: 60 GB of a slow disk
 LINK = 6.0  # seconds for one connection
+WRITE = 15.0  # seconds for one measurement of RDMA
 MODEL_HOME = "/run/envgen/model"
 FOLDER = ".envgen/nodes"
 
@@ -175,14 +178,58 @@ def check(deployment: Deployment, name: str, *, deep: bool = False) -> list[Find
     answered = [node for node in nodes if node.facts]
     found += between(answered, service)
     linked = [node for node in answered if has_address(node)]
-    pairs = [(a, b) for a in linked for b in linked if a is not b and 0 in (a.rank, b.rank)]
-    if pairs:
-        progress("trying TCP connections between the machines")
-        # One direction after the other: they would share the cable.
+    if len(linked) > 1:
+        progress("trying connections between the machines")
         taken = any(node.runs or cluster.port in node.facts["taken"] for node in linked if node.rank == 0)
         meeting = 0 if taken else cluster.port
-        found += [_connect(profile, source, target, meeting) for source, target in pairs]
+        found += _connections(profile, linked, meeting)
+        found += _writes(profile, linked)
     return [completed(one, profile, name) for one in found]
+
+
+def _connections(profile: Profile, nodes: Sequence[NodeFacts], meeting: int) -> list[Finding]:
+    """Each machine connects to each other one, as gloo and NCCL do. A machine takes one connection after the other."""
+
+    def reach(target: NodeFacts) -> dict[tuple[int, int], Finding]:
+        sources = (node for node in nodes if node is not target)
+        return {(one.rank, target.rank): _connect(profile, one, target, meeting) for one in sources}
+
+    with ThreadPoolExecutor(len(nodes)) as pool:
+        found = [pair for reached in pool.map(reach, nodes) for pair in reached.items()]
+    return [one for _, one in sorted(found, key=lambda pair: pair[0])]
+
+
+def _writes(profile: Profile, nodes: Sequence[NodeFacts]) -> list[Finding]:
+    """Measure RDMA from the first machine to each other one, through each device, unless a service uses them now."""
+    head, *others = nodes
+    count = min(len(node.machine.rdma) for node in nodes)
+    if not count or any(node.runs for node in nodes):
+        return []
+    if not all(node.facts.get("meter") for node in nodes):
+        return [unmeasured(nodes)]
+    progress("measuring RDMA between the machines")
+    return [_write(profile, head, other, place) for other in others for place in range(count)]
+
+
+def _write(profile: Profile, source: NodeFacts, target: NodeFacts, place: int) -> Finding:
+    port = random.randrange(40000, 60000)
+
+    def ask(node: NodeFacts, address: str) -> Any:
+        device = node.machine.rdma[place]
+        gids = (node.facts["rdma"].get(device) or {}).get("gids") or [[0]]
+        request = {
+            "ask": "write", "device": device, "gid": gids[0][0], "port": port, "address": address, "seconds": WRITE,
+        }  # fmt: skip
+        more = {"devices": ["/dev/infiniband"], "ulimits": {"memlock": (-1, -1)}}
+        try:
+            return _ask(node, profile, request, 2 * WRITE, **more)
+        except EngineError as error:
+            return {"error": error.problems[0].message}
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(ask, target, "")
+        answer = ask(source, target.machine.address)
+        return written(source, target, place, answer, waiting.result())
 
 
 def _connect(profile: Profile, source: NodeFacts, target: NodeFacts, meeting: int) -> Finding:

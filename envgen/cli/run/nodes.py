@@ -41,8 +41,9 @@ def check(session: Session, service: str | None, deep: bool) -> int:
     """Check that the machines of SERVICE match, before a start. Exits with 6 if they do not.
 
     Starts a container of the profile's image on each machine, through its Docker context. It compares Docker, the
-    image's content, versions, the network interface, RDMA devices, ports, memory, weights and clocks, and tries TCP in
-    both directions. The variables of each machine are written to .envgen/nodes/NAME.env, for plain Docker:
+    image's content, versions, the network interface, RDMA devices, ports, memory, weights and clocks, connects each
+    machine to each other one, and measures RDMA if the image has ib_write_bw. The variables of each machine are written
+    to .envgen/nodes/NAME.env, for plain Docker:
 
     \b
       docker --context spark-2 compose --env-file .envgen/nodes/spark-2.env -f compose/prod.yaml \\
