@@ -1,4 +1,4 @@
-"""One real vLLM for CPUs for the whole session: the server of `scripts/quickstart`.
+"""One real vLLM for CPUs for the whole session: the server of `scripts/quickstart cpu`.
 
 The script runs with the envgen of this environment, as on a machine with settings of its own (LOCAL). Before it stops
 its server it is held up until ``finish``, so that one lock, one build and one start serve all these tests. A test that
@@ -101,17 +101,16 @@ class CpuServer:
 class Quickstart:
     """The script under way: ``reach`` waits for its server, ``finish`` for its end."""
 
-    def __init__(self, folder: Path, *parts: str) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder, self.log = folder, folder / "log"
         (folder / "local.yaml").write_text(yaml.safe_dump({"profiles": {"cpu": LOCAL}}))
         program = folder / "envgen"
         program.write_text(PROGRAM.format(folder=shlex.quote(str(folder)), python=shlex.quote(sys.executable)))
         program.chmod(0o755)
-        for part in ("demo", "cpu"):
-            forget(f"{NAME}-{part}")
+        forget(f"{NAME}-cpu")
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [CHECKOUT / "scripts" / "quickstart", *parts, "--envgen", program],
+                [CHECKOUT / "scripts" / "quickstart", "cpu", "--envgen", program],
                 env={**os.environ, "PYTHONDONTWRITEBYTECODE": ""},
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
             )  # fmt: skip
@@ -134,12 +133,9 @@ class Quickstart:
 
 
 @pytest.fixture(scope="session")
-def quickstart(
-    engine: Engine, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Quickstart]:
-    """The README's first command as it stands; without its other half where no test of this session looks at that."""
-    whole = any(item.path.name == "test_quickstart.py" for item in request.session.items)
-    made = Quickstart(tmp_path_factory.mktemp("quickstart"), *(() if whole else ("cpu",)))
+def quickstart(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Quickstart]:
+    """Its other half is tests/engine/test_quickstart_demo.py, which shares nothing with the tests of the server."""
+    made = Quickstart(tmp_path_factory.mktemp("quickstart"))
     yield made
     made.finish()
 

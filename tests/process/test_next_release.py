@@ -40,7 +40,7 @@ def changed(warm: Warm, nowhere: dict[str, str], tmp_path: Path) -> Edit:
     def ask(moves: Mapping[str, str], words: Mapping[str, str]) -> dict[str, Any]:
         source = next((CACHE / PINNED).glob("lib/*/site-packages/vllm"))
         tree = tmp_path / "tree" / "vllm"
-        shutil.copytree(source, tree, copy_function=os.symlink, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(source, tree, copy_function=os.symlink)  # the compiled files, too: they fit what is unchanged
         for before, after in moves.items():
             target = tree.parent / f"{after.replace('.', '/')}.py"
             target.parent.mkdir(exist_ok=True)
