@@ -16,7 +16,11 @@ HERE = Path(__file__).parent
 
 def rendered(project: str) -> dict[str, bytes]:
     """What is rendered for this project alone: the programs in docker/ are the same for all."""
-    files = render_project(load_project(file=HERE / "projects" / project / "envgen.yaml", local=False).project)
+    return _rendered(HERE / "projects" / project / "envgen.yaml")
+
+
+def _rendered(file: Path) -> dict[str, bytes]:
+    files = render_project(load_project(file=file, local=False).project)
     return {path: content for path, content in files.items() if path not in scripts()}
 
 
@@ -67,9 +71,9 @@ def test_compose_files_say_nothing_twice(project: str) -> None:
 
 def test_every_awkward_value_is_in_the_compose_file_as_it_was() -> None:
     """Read by another YAML reader than Compose's; tests/engine asks Compose itself."""
-    project = load_project(file=HERE / "projects/awkward/envgen.yaml", local=False).project
-    profile = project.profiles["awkward"]
-    service = yaml.safe_load(rendered("awkward")["compose/awkward.yaml"])["services"]["no"]
+    file = HERE / "awkward" / "envgen.yaml"
+    profile = load_project(file=file, local=False).project.profiles["awkward"]
+    service = yaml.safe_load(_rendered(file)["compose/awkward.yaml"])["services"]["no"]
     assert tuple(word.replace("$$", "$") for word in service["command"]) == profile.services["no"].argv
     for name, value in {**profile.env["words"], **profile.services["no"].env}.items():
         assert service["environment"][name].replace("$$", "$") == value

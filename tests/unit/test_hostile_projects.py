@@ -28,7 +28,7 @@ SEEDS = [
         "envgen.yaml",
         "examples/quickstart/envgen.yaml",
         "examples/from-source/envgen.yaml",
-        "tests/golden/projects/awkward/envgen.yaml",
+        "tests/golden/awkward/envgen.yaml",
     )
 ]
 RAW = {"Cc", "Cs", "Zl", "Zp"}
