@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import pytest
 from click.testing import CliRunner, Result
 
 from envgen import cli
-from envgen.app.start import Checked, ServiceStart
+from envgen.app.start import Checked
 from envgen.engine.compose import Compose
 from envgen.engine.values import COMPOSE_ONE_OFF, Container, ExecResult
 from envgen.errors import EnvgenError, NotFoundError, ServiceError, UsageError
 from envgen.profile.model import GpuMode
 from envgen.serve.differences import CONFIG_HASH
-from envgen.serve.launch import Started
 from envgen.serve.preflight import Preflight, PreflightError
-from envgen.serve.readiness import Readiness
-from envgen.serve.wait import Awaited
 
 FILE = """
 version: 1
@@ -175,17 +171,6 @@ def test_start_wants_a_container(engine: StubEngine, asked: Words, verb: str) ->
     assert asked == []
 
 
-@pytest.mark.parametrize("verb", ["start", "restart"])
-def test_start_continues_a_stopped_one(
-    engine: StubEngine, asked: Words, monkeypatch: pytest.MonkeyPatch, verb: str
-) -> None:
-    """As Docker does: `restart` starts what has ended, too."""
-    engine.found = [container("web", "exited", exit_code=143), container("web", one_off=True)]
-    monkeypatch.setattr("envgen.serve.launch.Launcher.wait", lambda *_: Awaited(Readiness(True)))
-    assert "web is ready after 0.0 s" in invoke(verb, "web").output
-    assert asked == [(verb, "web")]
-
-
 def test_a_start_that_compose_refuses_is_the_services_failure(
     engine: StubEngine, asked: Words, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,38 +247,6 @@ def test_run_finds_service_and_command(
 
 def test_run_without_a_command_is_explained(engine: StubEngine) -> None:
     assert "no command given" in fails(UsageError, "run", "web")
-
-
-def test_up_without_a_service_is_for_all_and_names_what_failed(
-    engine: StubEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun: list[str] = []
-
-    class Passed:
-        machines, found, loads_model = (None,), Preflight(GpuMode.NONE, None), False
-
-        def __init__(self, name: str) -> None:
-            self.service, self.deployment = name, type("Here", (), {"compose": None, "profile": None})()
-
-        def begin(self, *_: object) -> ServiceStart:
-            begun.append(self.service)
-            future = Future[None]()
-            future.set_result(None)
-
-            def finish() -> Started:
-                if self.service == "web":
-                    raise ServiceError("web is not ready: it ended")
-                return Started(container(self.service), 2.0, "", False)
-
-            return ServiceStart(cast(Checked, self), future, finish)
-
-    monkeypatch.setattr("envgen.app.up.check", lambda _session, name: Passed(name))
-    monkeypatch.setattr("envgen.app.up.predicted", lambda checked: checked)
-    monkeypatch.setattr("envgen.app.provision.remember_modules", lambda _deployment: None)
-    monkeypatch.setattr("envgen.cli.run.up.print_started", lambda *_, **__: None)
-    monkeypatch.setattr("envgen.cli.run.up.started_document", lambda *_, **__: {})
-    assert "1 of 2 services did not start: web\nweb is not ready" in fails(ServiceError, "up")
-    assert begun == ["web", "srv"]
 
 
 def test_up_refuses_before_anything_is_started(engine: StubEngine, monkeypatch: pytest.MonkeyPatch) -> None:
