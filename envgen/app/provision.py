@@ -83,7 +83,7 @@ class Lacking:
         if self.lock:
             yield "  lock      resolves every version into envgen.lock (1 to 2 minutes)"
         if self.image:
-            yield f"  image     {self.image}; {self._last_build()}"
+            yield f"  image     {self.image.removeprefix('the image ')}; {self._last_build()}"
         for one in self.downloads:
             yield f"  weights   {one}"
         if self.modules:
@@ -94,7 +94,7 @@ class Lacking:
         if seconds := _longest_build(self.deployment):
             took = f"{seconds / 60:.1f} min" if seconds >= 90 else f"{seconds:.0f} s"
             return f"a build took up to {took} before"
-        return "the first build downloads the base image and all packages: several GB for a released vLLM"
+        return "the first build of a released vLLM downloads several GB"
 
 
 def look(session: Session, names: Sequence[str]) -> Lacking:

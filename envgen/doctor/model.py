@@ -155,6 +155,7 @@ class Context:
     foreign: tuple[Foreign, ...] = ()  # files of root in checkouts and cache folders
     refused: tuple[Problem, ...] = ()  # why `envgen up` would refuse, except what other checks report
     weights: Mapping[str, tuple[Problem, ...]] = field(default_factory=dict)  # service with a model -> its problems
+    is_unlocked: bool = False  # a production profile without a lock, which a build needs
     is_throw_away: bool = False  # started by `--run`
     asked: tuple[float, float] | None = None  # this machine's clock before and after the probe ran
 

@@ -15,7 +15,9 @@ def envgen(context: Context, verb: str, *words: str) -> Remedy:
 
 
 def build(context: Context) -> Remedy:
-    return envgen(context, "build")
+    """Build the image; a production build needs a lock first."""
+    built = envgen(context, "build")
+    return Remedy(f"{context.profile.lock_command} && {built.text}") if context.is_unlocked else built
 
 
 def up(context: Context) -> Remedy:

@@ -51,6 +51,15 @@ def severities(findings: list[Finding]) -> list[str]:
 # --- host ------------------------------------------------------------------------------------------------------------
 
 
+def test_a_production_build_needs_a_lock_first(make: Make) -> None:
+    """`envgen build` of a project without a lock is refused, so the remedy begins with the lock."""
+    for is_unlocked in (False, True):
+        remedy = outside.exists(make(image=None, is_unlocked=is_unlocked))[0].remedy
+        assert remedy is not None
+        assert remedy.text.startswith("envgen lock --profile ") == is_unlocked
+        assert remedy.text.endswith(f"envgen build -p {make().profile.name}")
+
+
 def test_docker(make: Make) -> None:
     assert severities(outside.docker(make())) == ["ok"]
     kind = replace(ENGINE, rootless=True, driver="fuse-overlayfs")
