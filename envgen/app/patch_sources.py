@@ -4,34 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
 
 from envgen import files
 from envgen.app.session import Session
 from envgen.deployment import Deployment
 from envgen.engine.git import Mirror
 from envgen.errors import BuildError, EnvgenError, Problem, UsageError
-from envgen.lock.index import PackageIndex
 from envgen.lock.pyproject import build_requires
-from envgen.patches.dry_run import (
-    DryRun,
-    GitTree,
-    SdistTree,
-    State,
-    Tree,
-    dry_run,
-    report_lines,
-)
+from envgen.patches.dry_run import DryRun, GitTree, State, dry_run, report_lines
 from envgen.patches.series import Series, load_series, version_of, version_of_ref
-from envgen.profile.model import Profile, Project, Source
+from envgen.profile.model import REPOSITORIES, Profile, Project, Source
 from envgen.redact import without_login
 from envgen.text import progress
 
@@ -131,73 +120,38 @@ def new_target(session: Session, name: str | None, title: str) -> tuple[PatchedS
     return PatchedSource(key, profile_name, source, loaded.project.root), "; ".join(lines)
 
 
-class Sources:
-    """Finds unpatched sources: in the cache, else at the package index or the git server."""
+def unpatched(target: PatchedSource, ref: str = "", *, seconds: float = 300) -> GitTree:
+    """A source without its patches, from its git repository: at ``ref``, else as the profile builds it.
 
-    def __init__(
-        self, profile: Profile, root: Path, *, seconds: float = 300, say: Callable[[str], None] = lambda _line: None
-    ) -> None:
-        """``profile``: its package indexes and logins are used; ``root``: the folder of the project."""
-        environ = {**os.environ, **profile.pip.index_variables}
-        if profile.pip.netrc is not None:
-            environ["NETRC"] = str(root / Path(profile.pip.netrc.path).expanduser())
-        self.index = PackageIndex(environ, seconds=seconds, say=say)
-        self._seconds = seconds
-        self._say = say
+    That is the locked commit, the ref of the origin, or the tag of the release that comes from the package index. Only
+    the files that are read are downloaded. ``seconds``: the limit of the download.
+    """
+    origin, version = target.source.origin, target.version
+    url = origin.git or REPOSITORIES.get(target.source.distribution, "")
+    wanted = ref or target.commit or (origin.git_ref if origin.git else f"v{version}" if version else "")
+    if not url or not wanted:
+        lacks = "git repository" if wanted else "version"
+        hint = "the build applies its patches; to test them before: git apply --check, in a checkout of the release"
+        raise UsageError(f"the {lacks} of {target.name} is not known", hint=hint)
+    mirror = Mirror(files.cache_dir() / "git" / hashlib.sha256(url.encode()).hexdigest()[:24])
+    if not _has(mirror, wanted):
+        mirror = Mirror.at(mirror.folder, url)
+        progress(f"fetching {wanted} of {without_login(url)}")
+        options = ["--quiet", "--depth=1", "--filter=blob:none", "--no-tags"]
+        mirror.git(["fetch", *options, "origin", f"+{wanted}:{_name(wanted)}"], timeout=seconds)
+    commit = mirror.git(["rev-parse", f"{_name(wanted)}^{{commit}}"]).text
+    if target.commit and not ref:
+        label = f"{origin.git_ref} of {without_login(url)}, locked at {commit[:12]}"
+        return GitTree(mirror, commit, label, version)
+    shown = wanted[:12] if _COMMIT.fullmatch(wanted) else wanted
+    return GitTree(mirror, commit, f"{shown} of {without_login(url)}", version_of_ref(wanted))
 
-    def release(self, target: PatchedSource, version: str) -> Tree:
-        """The source distribution of a release, even if its wheel is installed."""
-        try:
-            Version(version)
-        except InvalidVersion:
-            raise UsageError(f"{version!r} is not a release", hint="as in: --release 0.16.0") from None
-        archive = self.index.fetch(target.source.distribution, version)
-        return SdistTree(archive, f"{target.name} {version}", version)
 
-    def built(self, target: PatchedSource) -> Tree:
-        """What the build starts from: the locked commit, else what the ref points to."""
-        origin, version = target.source.origin, target.version
-        if origin.git is None:
-            return self.release(target, version)
-        ref, instead = origin.git_ref, "instead of the locked commit" if target.commit else "instead"
-        cached = version and not target.commit and self.index.cached(target.source.distribution, version)
-        if cached and not self._has(origin.git, ref):
-            return self.release(target, version)
-        try:
-            found = self.ref(target, target.commit or ref)
-        except EnvgenError as error:
-            if not version:
-                raise
-            self._say(f"{error}; taking the source distribution of {version} {instead}")
-            return self.release(target, version)
-        label = f"{ref} of {without_login(origin.git)}, locked at {target.commit[:12]}"
-        return replace(found, label=label, version=version) if target.commit else found
-
-    def ref(self, target: PatchedSource, ref: str) -> GitTree:
-        """A branch, tag or commit of the source's repository. Only the files that are read are downloaded."""
-        url = target.source.origin.git
-        if url is None:
-            hint = "name a checkout with --checkout, or a release with --release"
-            raise UsageError(f"{target.name} comes from the package index, which has no refs", hint=hint)
-        mirror = Mirror(self._folder(url))
-        if not self._has(url, ref):
-            mirror = Mirror.at(mirror.folder, url)
-            self._say(f"fetching {ref} of {url}")
-            options = ["--quiet", "--depth=1", "--filter=blob:none", "--no-tags"]
-            mirror.git(["fetch", *options, "origin", f"+{ref}:{_name(ref)}"], timeout=self._seconds)
-        commit = mirror.git(["rev-parse", f"{_name(ref)}^{{commit}}"]).text
-        shown = ref if not _COMMIT.fullmatch(ref) else ref[:12]
-        return GitTree(mirror, commit, f"{shown} of {url}", version_of_ref(ref))
-
-    def _has(self, url: str, ref: str) -> bool:
-        """Whether a tag or commit is in the cache. A branch never counts: it may have moved."""
-        mirror = Mirror(self._folder(url))
-        if not (version_of_ref(ref) or _COMMIT.fullmatch(ref)) or not (mirror.folder / "HEAD").is_file():
-            return False
-        return not mirror.git(["rev-parse", "--verify", "--quiet", f"{_name(ref)}^{{commit}}"], check=False).code
-
-    def _folder(self, url: str) -> Path:
-        return Path(files.cache_dir(), "git", hashlib.sha256(url.encode()).hexdigest()[:24])
+def _has(mirror: Mirror, ref: str) -> bool:
+    """Whether a tag or commit is in the cache. A branch never counts: it may have moved."""
+    if not (version_of_ref(ref) or _COMMIT.fullmatch(ref)) or not (mirror.folder / "HEAD").is_file():
+        return False
+    return not mirror.git(["rev-parse", "--verify", "--quiet", f"{_name(ref)}^{{commit}}"], check=False).code
 
 
 def _name(ref: str) -> str:
@@ -209,26 +163,6 @@ def _folder(folder: Path) -> Path:
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder")
     return folder
-
-
-def versions_between(available: Sequence[str], text: str) -> list[str]:
-    """The finished releases from A to B, both included, for ``A..B``."""
-    low, dots, high = text.partition("..")
-    try:
-        first, last = Version(low), Version(high)
-    except InvalidVersion:
-        raise UsageError(f"{text!r} is not a range of releases", hint="as in: --range 0.13.0..0.20.2") from None
-    if not dots or first > last:
-        raise UsageError(f"{text!r} is not a range of releases", hint="the older release comes first")
-    found = set()
-    for version in available:
-        try:
-            parsed = Version(version)
-        except InvalidVersion:
-            continue
-        if first <= parsed <= last and not parsed.is_prerelease:
-            found.add(parsed)
-    return [str(version) for version in sorted(found)]
 
 
 def checkout_of(project: Project, name: str, given: Path | None) -> Path:
@@ -276,13 +210,9 @@ def try_patches(deployment: Deployment) -> None:
         for warning in files.read(record).decode("utf-8", "replace").splitlines():
             progress(warning)
         return
-    started, found, sources = (
-        time.monotonic(),
-        _Tried(),
-        Sources(profile, deployment.root, seconds=SECONDS, say=progress),
-    )
+    started, found = time.monotonic(), _Tried()
     for target in targets_of(deployment):
-        _try(target, profile, sources, found)
+        _try(target, profile, found)
     _refuse(found)
     for warning in found.warnings:
         progress(warning)
@@ -294,13 +224,13 @@ def try_patches(deployment: Deployment) -> None:
             files.write(record, "\n".join(found.warnings).encode())
 
 
-def _try(target: PatchedSource, profile: Profile, sources: Sources, found: _Tried) -> None:
+def _try(target: PatchedSource, profile: Profile, found: _Tried) -> None:
     series = target.series()
     if not series.patches:
         found.warnings.append(f"note: {series.folder} has no patches, so {target.name} is built as it comes")
         return
     try:
-        tree = sources.built(target)
+        tree = unpatched(target, seconds=SECONDS)
         run = dry_run(tree, series)
         stops, notes = ([], []) if target.source.origin.wheel else examine(target.name, profile, tree)
     except EnvgenError as error:
@@ -330,7 +260,7 @@ def _refuse(found: _Tried) -> None:
         raise BuildError(problems=(Problem("nothing was built:"), *found.problems))
 
 
-def _left_out(run: DryRun, tree: Tree, series: Series) -> list[str]:
+def _left_out(run: DryRun, tree: GitTree, series: Series) -> list[str]:
     """A warning for each patch that is not for this version, so that none is dropped silently."""
     if all(verdict.state is not State.OUT_OF_RANGE for verdict in run.verdicts):
         return []
@@ -370,7 +300,7 @@ def script_of(source: Source) -> str:
     return words[1].removeprefix("./") if interpreted and not words[1].startswith(("-", "/")) else ""
 
 
-def examine(name: str, profile: Profile, tree: Tree) -> tuple[list[Problem], list[str]]:
+def examine(name: str, profile: Profile, tree: GitTree) -> tuple[list[Problem], list[str]]:
     """What certainly stops the build of a source, and what may stop it. Patches are not considered."""
     source = profile.sources[name]
     script = script_of(source)

@@ -11,6 +11,7 @@ import contextlib
 import os
 import posixpath
 import re
+import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
@@ -27,7 +28,6 @@ from envgen.engine.endpoint import plugin_argv
 from envgen.engine.git import GitOutput, Mirror, ask_server, read_config
 from envgen.engine.values import read_json
 from envgen.errors import EngineError, EnvgenError, LockError, ProcessError
-from envgen.lock.index import certificates
 from envgen.lock.model import REGISTRY, GitLock, ImageLock, Submodule
 from envgen.profile.model import ModelRef
 from envgen.profile.values import ImageRef
@@ -323,6 +323,26 @@ _REFUSALS = {
 }
 
 
+# Of Debian and Ubuntu; Fedora and RHEL; openSUSE. An interpreter built elsewhere may look in other places.
+BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem")
+
+
+def certificates() -> str | bool:
+    """The ``verify`` argument of requests: a file, or True for the list that requests finds.
+
+    requests uses certifi's list, which lacks a company's authority that was added to this machine. First come
+    REQUESTS_CA_BUNDLE and CURL_CA_BUNDLE, as in requests; then SSL_CERT_FILE or the interpreter's default, then
+    BUNDLES, then certifi.
+    """
+    if os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE"):
+        return True
+    for name in (ssl.get_default_verify_paths().cafile, *BUNDLES):
+        with contextlib.suppress(OSError):
+            if name and Path(name).is_file() and Path(name).stat().st_size:
+                return name
+    return True
+
+
 def commit_of(model: ModelRef) -> str:
     """The commit of a model's revision, by HF_ENDPOINT and HF_TOKEN. Raises LockError."""
     commit = str(_about_model(model, "").get("sha", ""))
@@ -352,7 +372,10 @@ def _about_model(model: ModelRef, query: str) -> Mapping[str, Any]:
                 body = answer.raw.read(LIMIT, decode_content=True) if status == 200 else b""
         except (requests.RequestException, OSError) as error:
             reason = str(error.__cause__ or error)[:200]
-            raise LockError(f"cannot reach the hub: {reason}", hint="check the network and its proxy") from None
+            hint = "check the network and its proxy"
+            if isinstance(error, requests.exceptions.SSLError):
+                hint = "export REQUESTS_CA_BUNDLE=FILE, with your company's certificates"
+            raise LockError(f"cannot reach the hub: {reason}", hint=hint) from None
         if status != 200:
             message, hint = _REFUSALS.get(status, (f"the hub answered {status}", "try again later"))
             raise LockError(message, hint=hint)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from pathlib import Path
 
 from envgen import files
 from envgen.engine.git import WorkTree, git
-from envgen.errors import EnvgenError, Place, ProjectError, RefusedError, UsageError
+from envgen.errors import EnvgenError, ProjectError, RefusedError, UsageError
 from envgen.patches.dry_run import APPLY, GitTree, put
 from envgen.patches.series import Patch, Series, load_series, read_patch, strip, version_of_ref
 from envgen.profile.model import Profile
@@ -55,13 +54,9 @@ def _missing(folder: Path, series: Series) -> tuple[str, ...]:
 
 def added(content: bytes, name: str) -> dict[str, list[str]]:
     """file -> the blocks of consecutive lines that a patch adds to it; {} for an invalid patch."""
-    blocks: dict[str, list[str]] = {}
     with contextlib.suppress(ProjectError):  # `envgen patch check` reports it
-        for file in read_patch(content, name, Place(name)):
-            lines = (line for hunk in file.hunks for line in (hunk.heading, *hunk.lines))
-            runs = itertools.groupby(lines, key=lambda line: line.startswith("+"))
-            blocks[strip(file.target)] = ["\n".join(line[1:] for line in run) for is_added, run in runs if is_added]
-    return blocks
+        return {strip(file.target): file.added for file in read_patch(content, name)}
+    return {}
 
 
 class Checkout:
@@ -139,16 +134,14 @@ class Checkout:
     def _has_lines_of(self, patch: Patch) -> bool:
         """Whether a file has a line that HEAD lacks and the patch adds."""
         before = self.bare().read(patch.touches)
-        for changed in read_patch(patch.content, patch.path, Place(patch.path)):
-            name = strip(changed.target)
+        for name, blocks in added(patch.content, patch.path).items():
             try:
                 now = set(files.read(self.folder / name, follow=False).splitlines())
             except OSError:
                 continue
             then = set(before[name].data.splitlines()) if name in before else set()
-            added = {line[1:].encode("utf-8", "surrogateescape") for hunk in changed.hunks for line in hunk.lines
-                     if line.startswith("+") and line[1:].strip()}  # fmt: skip
-            if added.intersection(now - then):
+            lines = {line.encode("utf-8", "surrogateescape") for block in blocks for line in block.split("\n")}
+            if any(line.strip() for line in lines.intersection(now - then)):
                 return True
         return False
 

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import tarfile
-import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from envgen import files
 from envgen.engine.git import GitRepository, git
 from envgen.errors import EnvgenError
 from envgen.patches.series import Patch, Series, in_range
-from envgen.text import counted, reason_of, table, visible
-
-LARGEST = 16 << 20  # bytes of one file
+from envgen.text import visible
 
 
 @dataclass(frozen=True)
@@ -26,48 +21,6 @@ class File:
 
     data: bytes
     executable: bool = False
-
-
-@dataclass(frozen=True)
-class SdistTree:
-    """A source distribution (.tar.gz), read without unpacking it."""
-
-    archive: Path
-    label: str
-    version: str
-
-    def read(self, names: Collection[str]) -> dict[str, File]:
-        """The named files, in memory; nothing else of the archive is used."""
-        wanted, found = set(names), dict[str, File]()
-        with self._open() as archive:
-            for member in archive:
-                name = member.name.split("/", 1)[-1]
-                if name not in wanted:
-                    continue
-                if not member.isfile():
-                    raise EnvgenError(f"{name} is not a plain file in {self.label}, so no patch may touch it")
-                if member.size > LARGEST:
-                    raise EnvgenError(f"{name} in {self.label} has more than {LARGEST >> 20} MiB")
-                data = archive.extractfile(member)
-                if data is not None:
-                    found[name] = File(data.read(), bool(member.mode & 0o100))
-                if len(found) == len(wanted):
-                    break
-        return found
-
-    def names(self) -> set[str]:
-        """All plain files, from the archive's own list."""
-        with self._open() as archive:
-            return {member.name.split("/", 1)[-1] for member in archive if member.isfile()}
-
-    @contextlib.contextmanager
-    def _open(self) -> Iterator[tarfile.TarFile]:
-        try:
-            with tarfile.open(self.archive, "r|gz") as archive:
-                yield archive
-        except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
-            message = f"cannot read {self.archive.name}: {reason_of(error)}"
-            raise EnvgenError(message, hint="delete it, and envgen fetches it again") from None
 
 
 @dataclass(frozen=True)
@@ -100,9 +53,6 @@ class GitTree:
         listed = self.repository.git(["ls-tree", "-r", "-z", self.commit], timeout=300).text
         lines = [line.partition("\t") for line in listed.split("\0") if line]
         return {name for head, _, name in lines if head.startswith("100")}
-
-
-Tree: TypeAlias = "SdistTree | GitTree"  # a source at one version, read only
 
 
 def put(folder: Path, files: dict[str, File]) -> None:
@@ -160,7 +110,7 @@ class DryRun:
 APPLY = ("apply", "--whitespace=nowarn")
 
 
-def dry_run(tree: Tree, series: Series, *, beyond_range: bool = False) -> DryRun:
+def dry_run(tree: GitTree, series: Series, *, beyond_range: bool = False) -> DryRun:
     """Try each patch of a series, in order, on top of those before it that fit.
 
     ``beyond_range``: also try patches that are not for this version; their state stays "out of range".
@@ -199,7 +149,6 @@ _CURES = {
     State.ALREADY: "the source has it: narrow its Applies-To, or delete it and its line in the series",
     State.CONFLICT: "docs/lock.md: carry a patch to another version; or narrow its Applies-To",
 }
-_SHORT = {State.FITS: "fits", State.ALREADY: "ALREADY IN", State.CONFLICT: "CONFLICT"}
 
 
 def report_lines(run: DryRun, *, only_bad: bool = False) -> list[str]:
@@ -214,36 +163,6 @@ def report_lines(run: DryRun, *, only_bad: bool = False) -> list[str]:
             lines += [f"        {visible(line)}" for line in verdict.messages]
             lines.append(f"      hint: {_CURES[verdict.state]}")
     return lines
-
-
-def report_matrix(runs: Sequence[DryRun]) -> list[str]:
-    """A table of releases (rows) and patches (columns), and the last release that each patch fits."""
-    names = [verdict.name for verdict in runs[0].verdicts]
-    found = [f"{runs[0].series}: {counted(len(names), 'patch', 'patches')}, {counted(len(runs), 'release')}"]
-    found += [f"  [{number}] {name}" for number, name in enumerate(names, 1)]
-    rows = [["", *(f"[{number}]" for number in range(1, len(names) + 1))]]
-    rows += [[run.version, *map(_cell, run.verdicts)] for run in runs]
-    found += table(rows, indent="  ")
-    if any(v.state is State.OUT_OF_RANGE for r in runs for v in r.verdicts):
-        found.append("  (in brackets: not for that release, so a build skips it)")
-    for number, (name, last) in enumerate(last_fits(runs).items(), 1):
-        found.append(f"  [{number}] {name}: last fits {last}" if last else f"  [{number}] {name}: fits none of them")
-    return found
-
-
-def _cell(verdict: PatchVerdict) -> str:
-    """One cell of the table; in brackets where a build skips the patch."""
-    short = _SHORT[verdict.measured or State.CONFLICT]
-    return f"({short.lower()})" if verdict.state is State.OUT_OF_RANGE else short
-
-
-def last_fits(runs: Sequence[DryRun]) -> dict[str, str]:
-    """The newest of these releases that each patch fits, whatever its range."""
-    last: dict[str, str] = {}
-    for run in runs:
-        for verdict in run.verdicts:
-            last[verdict.name] = run.version if verdict.measured is State.FITS else last.get(verdict.name, "")
-    return last
 
 
 def as_document(source: str, run: DryRun) -> dict[str, Any]:

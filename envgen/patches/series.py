@@ -6,8 +6,8 @@ diff below fields as in DEP-3; ``Applies-To`` is the range of its versions.
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -98,172 +98,82 @@ def version_of_ref(ref: str) -> str:
     return match[1] if match else ""
 
 
-LARGEST = 4 << 20
-_MODES = ("100644", "100755")
-_WITHOUT_HUNKS = ("new file mode ", "deleted file mode ", "old mode ", "rename ", "copy ")
-_MODE_LINES = ("new file mode ", "deleted file mode ", "old mode ", "new mode ")
-_NAMED = ("--- ", "+++ ", "diff --git ", "rename ", "copy ")
-_HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@(.*)")
+LARGEST = 4 << 20  # bytes of a patch
+_HUNK = re.compile(r"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
+_HEADER = re.compile(
+    r"(?:rename|copy) from (?P<source>.+)|(?:rename|copy) to (?P<target>.+)"
+    r"|(?:(?:new file|deleted file|old|new) mode|index \S+) (?P<mode>\d+)"
+)
 
 
 @dataclass
-class Hunk:
-    """``line``: the number of its @@ line. ``lines``: as in the patch, each with its mark."""
+class FileDiff:
+    """The changes of a patch to one file: its old and new name with a/ and b/, the line that names it, its hunks."""
 
+    source: str
+    target: str
     line: int
-    heading: str
-    lines: list[str] = field(default_factory=list)
+    hunks: list[list[str]] = field(default_factory=list)
+
+    @property
+    def added(self) -> list[str]:
+        """The blocks of consecutive lines that it adds."""
+        hunks = (itertools.groupby(hunk, key=lambda line: line[:1]) for hunk in self.hunks)
+        return ["\n".join(line[1:] for line in run) for runs in hunks for mark, run in runs if mark == "+"]
 
 
-@dataclass
-class FilePatch:
-    """The changes of a patch to one file. ``info``: git's lines before the names."""
+def read_patch(content: bytes, file: str) -> list[FileDiff]:
+    """The files that a patch touches, and the lines that it adds. `git apply` judges everything else.
 
-    source: str = ""
-    target: str = ""
-    info: list[str] = field(default_factory=list)
-    hunks: list[Hunk] = field(default_factory=list)
-
-
-def read_patch(content: bytes, file: str, fallback: Place) -> list[FilePatch]:
-    """Parse a patch. Raises ProjectError for what no patch may do. ``fallback``: its place in the series."""
-    if len(content) > LARGEST:
-        size = f"{len(content) / (1 << 20):.0f} MiB"
-        raise _refusal(f"is {size}; a patch may have {LARGEST >> 20} MiB", Place(file), "use a fork instead")
-    if not content.strip():
-        raise _refusal("changes no file: it is empty", fallback, "remove it from the series")
-    lines = _Lines(content.decode("utf-8", "surrogateescape").split("\n"), file)
-    for number, line in enumerate(lines.all, 1):
-        if line.rstrip("\r") == "GIT binary patch" or line.startswith("Binary files "):
-            hint = "a binary patch can't be reviewed: fetch the file in the source's install.prepare instead"
-            raise _refusal("changes a binary file", lines.place(number), hint)
-    found = _parsed(lines)
-    if not found:
-        raise _refusal("changes no file", fallback, "remove it from the series")
+    Raises ProjectError if it changes anything but plain files of the source, or has a changed line after the end of a
+    hunk, which git would ignore.
+    """
+    lines = content.decode("utf-8", "surrogateescape").split("\n")
+    found: list[FileDiff] = []
+    old = new = 0  # lines that the hunk still has
+    for number, line in enumerate(lines, 1):
+        place = Place(file, number, 1, text=masked(line[:160]))
+        in_header = bool(found) and not found[-1].hunks
+        if old > 0 or new > 0:
+            old, new = old - (line[:1] not in ("+", "\\")), new - (line[:1] not in ("-", "\\"))
+            found[-1].hunks[-1].append(line)
+        elif line.startswith("diff --git "):
+            names = line.split(" ")[2:]
+            found.append(FileDiff(names[0], names[-1], number))
+        elif line.startswith("--- ") and number < len(lines) and lines[number].startswith("+++ "):
+            if not in_header:
+                found.append(FileDiff("", "", number))
+            found[-1].source, found[-1].target = (name[4:].split("\t")[0] for name in (line, lines[number]))
+        elif match := _HUNK.match(line):
+            if not found:
+                raise _refusal("is not a unified diff: this hunk belongs to no file", place)
+            old, new = (int(count or 1) for count in match.groups())
+            found[-1].hunks.append([])
+        elif in_header and (match := _HEADER.match(line)):
+            if (match["mode"] or "100644") not in ("100644", "100755"):
+                raise _refusal(f"touches a file of mode {match['mode']}; a patch may change plain files only", place)
+            found[-1].source = f"a/{match['source']}" if match["source"] else found[-1].source
+            found[-1].target = f"b/{match['target']}" if match["target"] else found[-1].target
+        elif found and not in_header and line.startswith(("+", "-")) and line != "-- ":
+            raise _refusal("has a change after the end of a hunk", place, "the counts of its @@ line are wrong")
     for changed in found:
-        if not changed.hunks and not any(info.startswith(_WITHOUT_HUNKS) for info in changed.info):
-            raise _refusal(f"changes nothing in {changed.target}", lines.find(changed.target, _NAMED))
-        _check_info(changed, lines)
         for name in (changed.source, changed.target):
-            _check_name(name, lines)
+            if name != "/dev/null" and not _is_in_source(name):
+                message = f"names {name[:80]!r}; a patch may change files of the source only"
+                hint = "use `git diff` or `envgen patch new`, and save it with LF line endings"
+                raise _refusal(message, Place(file, changed.line, 1), hint)
     return found
 
 
-def touched(found: Sequence[FilePatch]) -> tuple[str, ...]:
-    """The files that a patch touches, old and new names, without their a/ and b/."""
-    names = {name for file in found for name in (file.source, file.target) if name != "/dev/null"}
-    return tuple(sorted({strip(name) for name in names}))
+def _is_in_source(name: str) -> bool:
+    side, _, path = name.partition("/")
+    outside = {"", ".", "..", ".git"}.intersection(path.lower().split("/"))
+    return side in ("a", "b", "i", "w", "c", "o") and path.isprintable() and not outside
 
 
 def strip(name: str) -> str:
     """A name without its a/ or b/."""
     return name.split("/", 1)[-1]
-
-
-@dataclass(frozen=True)
-class _Lines:
-    """The lines of a patch, and places in it."""
-
-    all: list[str]
-    file: str
-
-    def place(self, number: int) -> Place:
-        text = self.all[number - 1] if 0 < number <= len(self.all) else ""
-        return Place(self.file, number, 1, text=masked(text[:160]))
-
-    def find(self, part: str, starts: tuple[str, ...]) -> Place:
-        """The first line that contains ``part`` and begins with one of ``starts``; else line 1."""
-        numbers = (n for n, line in enumerate(self.all, 1) if line.startswith(starts) and part in line)
-        return self.place(next(numbers, 1))
-
-    def no_diff(self, number: int, why: str, hint: str = "") -> ProjectError:
-        return _refusal(f"is not a unified diff: {why}", self.place(number), hint)
-
-
-def _parsed(lines: _Lines) -> list[FilePatch]:
-    """The files of a patch. Text around them (a mail's head, its signature) is skipped."""
-    found: list[FilePatch] = []
-    in_info = False
-    at = 0
-    while at < len(lines.all):
-        line, number = lines.all[at], at + 1
-        at += 1
-        if line.startswith("diff --git "):
-            names = line.rstrip("\r").split(" ")
-            found.append(FilePatch(names[2] if len(names) > 3 else "", names[-1], [line]))
-            in_info = True
-        elif line.startswith("--- ") and at < len(lines.all) and lines.all[at].startswith("+++ "):
-            if not in_info:
-                found.append(FilePatch())
-            found[-1].source, found[-1].target = (name[4:].split("\t")[0] for name in (line, lines.all[at]))
-            in_info = False
-            at += 1
-        elif line.startswith("@@ ") and (found or _HUNK.fullmatch(line.rstrip("\r"))):
-            if not found or in_info:
-                raise lines.no_diff(number, "this hunk belongs to no file")
-            hunk, at = _hunk(lines, number)
-            found[-1].hunks.append(hunk)
-        elif in_info:
-            found[-1].info.append(line)
-        elif found and line.startswith(("+", "-")) and line != "-- ":
-            # It looks like a change, and git would ignore it.
-            raise lines.no_diff(number, "this line is in no hunk", "the counts of an @@ line are wrong")
-    for changed in found:
-        for info in changed.info:
-            if info.startswith(("rename from ", "copy from ")):
-                changed.source = "a/" + info.split(" ", 2)[2]
-            elif info.startswith(("rename to ", "copy to ")):
-                changed.target = "b/" + info.split(" ", 2)[2]
-    return found
-
-
-def _hunk(lines: _Lines, number: int) -> tuple[Hunk, int]:
-    """The hunk whose @@ line is ``number``, and the number of lines read so far."""
-    match = _HUNK.fullmatch(lines.all[number - 1].rstrip("\r"))
-    if not match:
-        raise lines.no_diff(number, "an @@ line without line numbers")
-    old, new = int(match[2] or 1), int(match[4] or 1)
-    hunk = Hunk(number, f"@@ -{match[1]},{old} +{match[3]},{new} @@ {match[5].strip()}".strip())
-    at = number
-    while (old > 0 or new > 0) or (at < len(lines.all) and lines.all[at].startswith("\\")):
-        line = lines.all[at] if at < len(lines.all) else None
-        mark = line[:1].rstrip("\r") or " " if line is not None else ""
-        old, new = old - (mark in (" ", "-")), new - (mark in (" ", "+"))
-        if line is None or mark not in (" ", "-", "+", "\\") or old < 0 or new < 0:
-            raise lines.no_diff(at + 1, "the hunk is shorter than its @@ line says", f"it begins on line {number}")
-        hunk.lines.append(line)
-        at += 1
-    return hunk, at
-
-
-def _check_info(changed: FilePatch, lines: _Lines) -> None:
-    for line in changed.info:
-        mode = ""
-        if line.startswith(_MODE_LINES) or (line.startswith("index ") and line.count(" ") == 2):
-            mode = line.rsplit(" ", 1)[1]
-        if mode and mode not in _MODES:
-            kind = {"120000": "a symbolic link", "160000": "a submodule"}.get(mode, f"a file of mode {mode!r}")
-            raise _refusal(f"touches {kind}, which no patch may touch", lines.find(line, (line[:6],)))
-
-
-def _check_name(name: str, lines: _Lines) -> None:
-    if name == "/dev/null":
-        return
-    place = lines.find(name if name.startswith(("/", '"')) else strip(name), _NAMED)
-    if name.endswith("\r") or lines.all[place.line - 1].endswith("\r"):
-        raise _refusal("has Windows line endings in its headers", place, "save it with LF (dos2unix)")
-    if name.startswith('"'):
-        raise _refusal(f"touches {name[:80]}, a name with unusual characters", place)
-    if name.startswith("/"):
-        raise _refusal(f"touches {name!r}, an absolute path, which no patch may touch", place)
-    side, slash, rest = name.partition("/")
-    parts = rest.split("/")
-    if not slash or side not in ("a", "b", "i", "w", "c", "o"):
-        raise _refusal(f"names {name!r} without the a/ or b/ of git", place, "use `git diff` or `envgen patch new`")
-    if rest.startswith("/") or {"", ".", ".."}.intersection(parts):
-        raise _refusal(f"touches {rest!r}, which no patch may touch", place, "name a file of the source")
-    if any(part.lower().rstrip(". ") in (".git", "git~1") for part in parts):
-        raise _refusal(f"touches {rest!r}, git's own data, which no patch may touch", place)
 
 
 def _refusal(message: str, place: Place, hint: str = "") -> ProjectError:
@@ -325,9 +235,15 @@ def version_of(origin: Origin) -> str:
 
 
 def make_patch(name: str, path: str, content: bytes, place: Place) -> Patch:
-    """A patch from its bytes. Raises ``ProjectError`` for an invalid patch."""
-    found = read_patch(content, path, place)
-    return Patch(name, path, content, touched(found), read_header(content, path))
+    """A patch from its bytes. Raises ``ProjectError`` for what no patch may do; ``place``: its line in the series."""
+    if len(content) > LARGEST:
+        message = f"{path} is {len(content) / (1 << 20):.0f} MiB; a patch may have {LARGEST >> 20} MiB"
+        raise _refusal(message, place, "use a fork instead")
+    found = read_patch(content, path)
+    if not found:
+        raise _refusal(f"{path} changes no file", place, "remove it from the series")
+    names = {strip(name) for file in found for name in (file.source, file.target) if name != "/dev/null"}
+    return Patch(name, path, content, tuple(sorted(names)), read_header(content, path))
 
 
 def load_series(root: Path, name: str) -> Series:

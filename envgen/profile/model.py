@@ -210,6 +210,13 @@ class Tiktoken:
 ORIGIN_KINDS = ("git", "pypi", "wheel", "folder", "checkout")
 
 
+# distribution -> its repository, in which a release has the tag v1.2.3
+REPOSITORIES = {
+    "vllm": "https://github.com/vllm-project/vllm.git",
+    "flashinfer-python": "https://github.com/flashinfer-ai/flashinfer.git",
+}
+
+
 @dataclass(frozen=True)
 class Origin:
     """Where a source is from: ``git`` (with ``ref`` or ``pull``), ``pypi``, ``wheel``, ``folder`` or ``checkout``."""

@@ -19,7 +19,7 @@ from envgen.engine.owner import ROOT, caller, run_as
 from envgen.engine.values import Container, ContainerMount
 from envgen.errors import EngineError, EnvgenError, ExitCode, Problem, RefusedError
 from envgen.profile.exposure import API_KEY, asks_for_key, exposed, on_loopback, renumbered
-from envgen.profile.model import GpuMode, Mode, Profile, Source
+from envgen.profile.model import REPOSITORIES, GpuMode, Mode, Profile, Source
 from envgen.profile.values import ByteSize, PortMapping
 from envgen.render import environment as names
 from envgen.render.environment import OVERLAY, overlay_volume
@@ -40,12 +40,6 @@ _VANISHED = re.compile(
 )
 # 'failed to set up container networking: network 1c9f... not found', with the ID of the network
 _NETWORK = re.compile(r"network [0-9a-f]{64} not found")
-
-# distribution -> what `git clone` needs for a checkout of a release, which is tagged v1.2.3.
-_CLONES = {
-    "vllm": ("https://github.com/vllm-project/vllm.git",),
-    "flashinfer-python": ("--recurse-submodules", "https://github.com/flashinfer-ai/flashinfer.git"),
-}
 
 
 class PreflightError(EnvgenError):
@@ -167,12 +161,12 @@ def _elsewhere(profile: Profile, name: str) -> str:
 
 def _clone(deployment: Deployment, source: Source, folder: Path) -> str:
     """The hint for a checkout for the `binaries` of a source, after its first quote; "" if it is not known."""
-    if source.binaries is None or source.distribution not in _CLONES:
+    if source.binaries is None or source.distribution not in REPOSITORIES:
         return ""
     version = with_version(source.binaries, deployment.locked).version
     if not version:  # the release that fits is what the others ask for
         return f"envgen lock -p {deployment.profile.name}` and this again: it names the release to clone"
-    words = ("git", "clone", "--branch", f"v{version}", *_CLONES[source.distribution])
+    words = ("git", "clone", "--branch", f"v{version}", "--recurse-submodules", REPOSITORIES[source.distribution])
     return shlex.join([*words, os.path.relpath(folder)]) + "`"
 
 

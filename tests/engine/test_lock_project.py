@@ -9,10 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from patch_sources import read
 from projects import BASE, LEAN, Project, docker
-
-from envgen.lock.index import PackageIndex
-from envgen.patches.dry_run import SdistTree
 
 NAME = "envgentestlock"
 MY_BASE = f"{NAME}base:1"
@@ -56,7 +54,7 @@ def make_base(salt: str) -> None:
 def project(make_project: Callable[..., Project]) -> Iterator[Project]:
     make_base("one")
     made = make_project(NAME, TEXT)
-    old = SdistTree(PackageIndex().fetch("six", "1.16.0"), "six", "1.16.0").read(["six.py"])["six.py"].data.decode()
+    old = read("six", "1.16.0", "six.py".__eq__)["six.py"].data.decode()
     lines = old.splitlines(keepends=True)
     (made.root / "patches/six").mkdir(parents=True)
     diff = difflib.unified_diff(lines, [*lines, "MARK = 1\n"], "a/six.py", "b/six.py")

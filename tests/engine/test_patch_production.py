@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from lock_servers import git_daemon
-from patch_sources import BUILD, checkout, files, project
+from patch_sources import BUILD, checkout, files, mirrored, project
 from projects import BASE, Project, docker
 
 from envgen.engine.client import Engine
@@ -34,12 +34,18 @@ print(json.dumps(found))
 
 
 @pytest.fixture(scope="module")
-def built(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+def mirror(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return mirrored(tmp_path_factory.mktemp("mirror"), vllm=["0.14.0"], flashinfer=["0.5.3"])
+
+
+@pytest.fixture(scope="module")
+def built(engine: Engine, tmp_path_factory: pytest.TempPathFactory, mirror: dict[str, str]) -> Iterator[Project]:
     del engine
     made = project(tmp_path_factory.mktemp("production"))
     try:
-        found = made.envgen(*BUILD)
-        assert "1 patch fits flashinfer 0.5.3; 5 patches fit vllm 0.14.0" in found.err
+        found = made.envgen(*BUILD, env=mirror)
+        assert "1 patch fits v0.5.3 of https://github.com/flashinfer-ai" in found.err
+        assert "; 5 patches fit v0.14.0 of https://github.com/vllm-project" in found.err
         yield made
     finally:
         made.envgen("down", "--volumes", code=None)
@@ -86,11 +92,11 @@ def test_the_label_names_the_patches(built: Project) -> None:
     assert labels["dev.envgen.patches"] == PATCHES
 
 
-def test_an_edited_python_patch_runs_only_what_comes_after_the_wheels(built: Project) -> None:
+def test_an_edited_python_patch_runs_only_what_comes_after_the_wheels(built: Project, mirror: dict[str, str]) -> None:
     patch = next((built.root / "patches/vllm").glob("0003-*"))
     # Words of its own: what an earlier run built is in the build cache still.
     patch.write_text(patch.read_text().replace("counts on one.", f"counts on one. {uuid.uuid4()}"))
-    found = built.envgen(*BUILD, "--json").json
+    found = built.envgen(*BUILD, "--json", env=mirror).json
     run = [step["name"] for step in found["steps"] if not step["cached"]]
     assert not [name for name in run if "build-wheel" in name or "envgen/fetch " in name]
     assert [name for name in run if "apply-patches --installed" in name]

@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from patch_sources import TOP, tree
+from patch_sources import TOP, read
 
 from envgen.engine.git import git
 from envgen.patches.dry_run import put
@@ -52,7 +52,7 @@ template __global__ void add(float *, float);
 
 def jobs_of_vllm(max_jobs: str, threads: str) -> int:
     """What setup.py of vLLM 0.14.0 makes of MAX_JOBS and NVCC_THREADS, by its own function."""
-    (content,) = (file.data for file in tree("vllm", "0.14.0").read({"setup.py"}).values())
+    (content,) = (file.data for file in read("vllm", "0.14.0", "setup.py".__eq__).values())
     module = ast.parse(content)
     (function,) = (n for n in ast.walk(module) if isinstance(n, ast.FunctionDef) and n.name == "compute_num_jobs")
     values: dict[str, Any] = {
@@ -136,12 +136,10 @@ LISTS = ("MARLIN_ARCHS", "MARLIN_BF16_ARCHS", "MARLIN_MOE_ARCHS", "MARLIN_FP8_AR
 def vllm_sources(folder: Path, *, patched: bool) -> Path:
     """CMakeLists.txt, setup.py, cmake/ and csrc/ of 0.14.0, with the shipped patches or without."""
     source = folder / ("patched" if patched else "plain")
-    sdist = tree("vllm", "0.14.0")
     names = {patch_file for patch in load_series(TOP, "vllm").patches for patch_file in patch.touches}
     folders = ("cmake/", "csrc/moe/marlin_moe_wna16/", "csrc/quantization/gptq_marlin/", "csrc/core/")
-    names |= {name for name in sdist.names() if name.startswith(folders)}
     source.mkdir(parents=True)
-    put(source, sdist.read(names))
+    put(source, read("vllm", "0.14.0", lambda name: name in names or name.startswith(folders)))
     if patched:
         for patch in load_series(TOP, "vllm").patches:
             git(["apply", str(TOP / "patches/vllm" / patch.name)], cwd=source)

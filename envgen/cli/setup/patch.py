@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import click
 
-from envgen.app.patch_sources import (
-    PatchedSource,
-    Sources,
-    checkout_of,
-    find_targets,
-    new_target,
-    one_target,
-    versions_between,
-)
+from envgen.app.patch_sources import PatchedSource, checkout_of, find_targets, new_target, one_target, unpatched
 from envgen.app.session import Session
 from envgen.cli import FullGroup
 from envgen.cli.common import answer, project_options, reporting
-from envgen.errors import EnvgenError, ExitCode, RefusedError, UsageError
+from envgen.errors import ExitCode, RefusedError, UsageError
 from envgen.patches import series as series_folder
 from envgen.patches.checkout import Checkout
-from envgen.patches.dry_run import DryRun, Tree, as_document, dry_run, last_fits, report_lines, report_matrix
+from envgen.patches.dry_run import DryRun, as_document, dry_run, report_lines
 from envgen.patches.series import Series, in_range
 from envgen.text import counted, progress
 
@@ -36,7 +27,7 @@ def command() -> None:
     \b
     Examples:
       envgen patch check
-      envgen patch check vllm --range 0.13.0..0.20.2
+      envgen patch check vllm --ref v0.16.0
       envgen patch new faster-moe vllm
     """
 
@@ -79,90 +70,28 @@ def _listed(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 @command.command("check")
 @click.argument("sources", nargs=-1, metavar="[SOURCE]...")
-@click.option("--release", "releases", multiple=True, metavar="V", help="Test against this release (repeatable).")
-@click.option("--range", "span", metavar="A..B", help="Test against every release from A to B.")
 @click.option("--ref", metavar="REF", help="Test against a branch, tag or commit of the source's repository.")
 @reporting
-def check(
-    session: Session, sources: tuple[str, ...], releases: tuple[str, ...], span: str | None, ref: str | None
-) -> int:
+def check(session: Session, sources: tuple[str, ...], ref: str | None) -> int:
     """Test whether patches apply to their sources, without building anything.
 
-    Without --release, --range or --ref, the versions that the profiles build are tested. Exits with 1 if a build would
-    fail.
+    Without --ref, the versions that the profiles build are tested. Exits with 1 if a build would fail.
 
     \b
     Examples:
       envgen patch check
-      envgen patch check vllm --range 0.13.0..0.20.2
+      envgen patch check vllm --ref v0.16.0
     """
-    if sum(map(bool, (releases, span, ref))) > 1:
-        raise UsageError("--release, --range and --ref exclude each other")
-    targets = find_targets(session, sources)
-    found: list[tuple[PatchedSource, list[DryRun]]] = []
-    profile, root = session.profile(), session.loaded().project.root
-    untried: dict[str, list[str]] = {}  # releases of a range that can't be read
-    empty = False
-    for target in targets:
+    found: list[tuple[PatchedSource, DryRun]] = []
+    for target in find_targets(session, sources):
         series = target.series()
-        if not series.patches:
-            empty = True
+        if series.patches:
+            found.append((target, dry_run(unpatched(target, ref or ""), series)))
+        else:
             progress(f"{target.folder} has no patches yet; create one with: envgen patch new NAME {target.name}")
-            continue
-        trees = _trees(
-            Sources(profile, root, say=progress), target, releases, span, ref, untried, alone=len(targets) == 1
-        )
-        beyond = bool(span) or len(releases) > 1
-        if trees:
-            found.append((target, [dry_run(tree, series, beyond_range=beyond) for tree in trees]))
-    if not found and not empty:
-        raise UsageError("none of these sources has such a release", hint="see the names: envgen patch list")
-
-    def lines() -> Iterator[str]:
-        for target, runs in found:
-            yield from report_matrix(runs) if span or len(runs) > 1 else report_lines(runs[0])
-            if left := untried.get(target.name):
-                yield f"not tested: {', '.join(left)}"
-                yield f"    test the tag: envgen patch check {target.name} --ref v{left[0]}"
-
-    documents = [as_document(target.name, run) for target, runs in found for run in runs]
-    last = {target.name: last_fits(runs) for target, runs in found}
-    code = ExitCode.OK if all(run.ok for _, runs in found for run in runs) else ExitCode.FINDINGS
-    return answer({"rehearsals": documents, "last_fits": last, "untried": untried}, lines(), code)
-
-
-def _trees(
-    bare: Sources, target: PatchedSource, releases: Sequence[str], span: str | None, ref: str | None,
-    untried: dict[str, list[str]], *, alone: bool,
-) -> list[Tree]:  # fmt: skip
-    """The trees to test ``target``'s series on; ``untried`` gets the releases of ``span`` that can't be read.
-
-    Without a release it raises only if ``target`` is the only source (``alone``).
-    """
-    if ref:
-        return [bare.ref(target, ref)]
-    if not releases and not span:
-        return [bare.built(target)]
-    wanted = list(releases)
-    if span:
-        wanted = versions_between(bare.index.versions(target.source.distribution), span)
-        if not wanted:
-            progress(f"{target.name}: no release in {span}")
-        untried[target.name] = []
-        with ThreadPoolExecutor(4) as pool:  # several downloads at once; a failure is reported when its result is used
-            for version in wanted:
-                pool.submit(bare.index.fetch, target.source.distribution, version)
-    trees: list[Tree] = []
-    for version in wanted:
-        try:
-            trees.append(bare.release(target, version))
-        except EnvgenError as error:
-            if span:
-                untried[target.name].append(version)
-            elif alone:
-                raise
-            progress(f"{target.name}: {error}")
-    return trees
+    documents = [as_document(target.name, run) for target, run in found]
+    code = ExitCode.OK if all(run.ok for _, run in found) else ExitCode.FINDINGS
+    return answer({"rehearsals": documents}, [line for _, run in found for line in report_lines(run)], code)
 
 
 source_argument = click.argument("source", required=False)

@@ -126,6 +126,6 @@ def test_names_that_are_refused(tmp_path: Path, title: str) -> None:
 
 
 def test_a_diff_that_is_refused_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(ProjectError, match="binary"):
-        folder.add(tmp_path, "patches/x", "bin", HEAD, b"diff --git a/x b/x\nBinary files a/x and b/x differ\n")
+    with pytest.raises(ProjectError, match="changes no file"):
+        folder.add(tmp_path, "patches/x", "bin", HEAD, b"Binary files a/x and b/x differ\n")
     assert not list(tmp_path.iterdir())

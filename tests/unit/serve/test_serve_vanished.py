@@ -146,7 +146,8 @@ def test_a_missing_checkout_of_a_release_is_offered_as_the_clone_that_fits(
     assert version is not None
     assert hints == [  # which FlashInfer fits is in the lock, and there is none yet
         "`envgen lock -p dev` and this again: it names the release to clone",
-        f"`git clone --branch v{version.version} https://github.com/vllm-project/vllm.git ../vllm`",
+        f"`git clone --branch v{version.version} --recurse-submodules https://github.com/vllm-project/vllm.git "
+        "../vllm`",
     ]
 
 
