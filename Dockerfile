@@ -1,6 +1,6 @@
 # Written by `envgen render` from profile prod. Edits here are lost: change the project file.
 # NOT LOCKED: a build installs the versions of its day. To pin them: `envgen lock`, then `envgen render`.
-# SHA-256 of the lines below: 585b02c3ae20.
+# SHA-256 of the lines below: 59880829abfb.
 # vLLM and FlashInfer from released wheels, on NVIDIA's CUDA image
 # Without envgen:  docker buildx build -f Dockerfile -t mxfp4:prod .
 #   --build-context wheelhouse=FOLDER      wheels of your own
@@ -68,6 +68,6 @@ LABEL dev.envgen.project="mxfp4" \
     dev.envgen.profile="prod" \
     dev.envgen.lock="" \
     org.opencontainers.image.base.name="nvcr.io/nvidia/cuda:13.0.2-devel-ubuntu24.04" \
-    dev.envgen.render="ac00231723bd89e2715d75a0abe8685d5155b352cf5181c86e08983ded59d03c"
+    dev.envgen.render="33ce462f8d71f4fad2bf8d7856e4aa9b613efb449f24264466f41f9ed8e2f268"
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

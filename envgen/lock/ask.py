@@ -58,12 +58,11 @@ def apt_build(profile: Profile) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class FetchedRepository:
-    """A git repository that a build fetches. ``without``: submodules of it that come from elsewhere."""
+    """A git repository that a build fetches."""
 
     name: str
     url: str
     ref: str
-    without: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -81,8 +80,7 @@ def repositories(profile: Profile) -> tuple[FetchedRepository, ...]:
     found = []
     for name, source in profile.sources.items():
         if source.origin.git:
-            without = tuple(source.submodule_origins)
-            found.append(FetchedRepository(name, source.origin.git, source.origin.git_ref, without))
+            found.append(FetchedRepository(name, source.origin.git, source.origin.git_ref))
             found += [FetchedRepository(f"{name}/{path}", r.git, r.ref) for path, r in source.submodule_origins.items()]
         if source.origin.is_built:
             found += [FetchedRepository(f"{name}.{key}", r.git, r.ref) for key, r in source.install.inputs.items()]

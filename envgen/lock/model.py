@@ -48,21 +48,13 @@ class ImageLock:
 
 
 @dataclass(frozen=True)
-class Submodule:
-    path: str
-    url: str
-    commit: str
-
-
-@dataclass(frozen=True)
 class GitLock:
-    """A git ref: its commit (of a tag: what it points at), and all submodules at that commit."""
+    """A git ref: its commit (of a tag: what it points at). The commit names those of its submodules."""
 
     url: str
     ref: str
     commit: str
     kind: str = "branch"  # tag, branch, commit or pull
-    submodules: tuple[Submodule, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -98,7 +90,10 @@ class PythonLock:
 
 @dataclass(frozen=True)
 class AptLock:
-    """The Debian packages that the steps of one profile install on one platform, as name=version."""
+    """The Debian packages that the steps of one profile install on one platform, as name=version.
+
+    Recorded and compared, not enforced: an archive drops a version as soon as there is a newer one.
+    """
 
     asks: str
     build: tuple[str, ...]
@@ -145,7 +140,7 @@ class ProfileLock:
     def digest(self) -> str:
         """Changes with any locked input of this profile."""
         base = self.base and [dict(self.base.platforms), self.base.created, self.base.resolved == LOCAL]
-        return digest_of(2, {"base": base, "inputs": facts_of(self)})
+        return digest_of(3, {"base": base, "inputs": facts_of(self)})
 
 
 def git_key(url: str, ref: str) -> str:
@@ -180,8 +175,6 @@ _OF_THE_KEY = ("name", "url", "ref")  # of images and git refs: they are in the 
 def _written(value: Any) -> Any:
     """As written in the file."""
     if isinstance(value, tuple):
-        if value and isinstance(value[0], Submodule):
-            return {module.path: f"{module.commit} {module.url}" for module in value}
         # The order of patches and Debian packages counts.
         return sorted(map(str, value)) if value and isinstance(value[0], Pinned) else list(map(str, value))
     if isinstance(value, (ImageLock, GitLock, PythonLock, AptLock)):
@@ -225,10 +218,9 @@ class _Record:
     keys: Mapping[str, Any]
 
 
-def _git(key: str, commit: str, kind: str, submodules: Mapping[str, str]) -> GitLock:
+def _git(key: str, commit: str, kind: str) -> GitLock:
     url, _, ref = key.rpartition(" ")
-    inner = ((path, *text.split(" ", 1)) for path, text in submodules.items())
-    return GitLock(url, ref, commit, kind, tuple(Submodule(path, address, at) for path, at, address in inner))
+    return GitLock(url, ref, commit, kind)
 
 
 def _pinned(text: str) -> Pinned:
@@ -249,7 +241,6 @@ _IMAGE = {
 _GIT = {
     "commit": _Text("a commit of 40 hexadecimal digits", _COMMIT),
     "kind": _Text("a kind", "tag|branch|commit|pull"),
-    "submodules": {_ANY: _Text("a commit and an address", rf"{_COMMIT} .*")},
 }
 _PYTHON = {
     "asks": _Text("a digest"),
@@ -362,10 +353,7 @@ def _short(value: str) -> str:
 def facts(lock: Lock) -> dict[str, str]:
     """Every input of a lock by the name that users know."""
     found = {f"image {name}": image.digest for name, image in lock.images.items()}
-    for one in lock.git.values():
-        address = f"git {without_login(one.url)} {one.ref}"
-        found[address] = one.commit
-        found |= {f"{address} submodule {module.path}": module.commit for module in one.submodules}
+    found |= {f"git {without_login(one.url)} {one.ref}": one.commit for one in lock.git.values()}
     found |= {f"file {url}": sha256 for url, sha256 in lock.files.items()}
     for folder, series in lock.patches.items():
         found |= {f"patch {folder}/{patch.file}": patch.sha256 for patch in series}

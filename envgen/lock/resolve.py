@@ -279,13 +279,9 @@ def _questions(
     owners = {one.key: (p.name, one.source) for p in reversed(profiles) for one in reversed(ask.repositories(p))}
     for one in every:
         if one.key not in git and (one.key not in old.git or upgrade.wants(one.name)):
-            same = [other for other in every if other.key == one.key]
-            # A submodule that one profile replaces may be needed by another.
-            without = set.intersection(*(set(other.without) for other in same))
-            whole = replace(one, without=tuple(sorted(without)))
             owner, source = owners[one.key]
             what, place = f"{one.name} {one.ref}", f"sources.{source}.origin"
-            git[one.key] = _Question(what, owner, place, functools.partial(_ask_git, tools, whole))
+            git[one.key] = _Question(what, owner, place, functools.partial(_ask_git, tools, one))
     for profile in profiles:
         name = str(profile.base.image)
         if name not in images and (name not in old.images or upgrade.wants("base", name)):
@@ -321,7 +317,7 @@ def _repository(name: str) -> tuple[str, str]:
 
 def _ask_git(tools: Tools, one: ask.FetchedRepository) -> GitLock:
     _online(tools, one.name)
-    return tools.git.resolve(one.url, one.ref, one.without)
+    return tools.git.resolve(one.url, one.ref)
 
 
 def _ask_model(tools: Tools, model: ModelRef) -> str:

@@ -6,36 +6,33 @@ proxies and certificates apply.
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import os
-import posixpath
 import re
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import quote
 
 import requests
 
 from envgen import files
 from envgen.engine import process
 from envgen.engine.endpoint import plugin_argv
-from envgen.engine.git import GitOutput, Mirror, ask_server, read_config
+from envgen.engine.git import GitOutput, Mirror, ask_server
 from envgen.engine.values import read_json
-from envgen.errors import EngineError, EnvgenError, LockError, ProcessError
-from envgen.lock.model import REGISTRY, GitLock, ImageLock, Submodule
+from envgen.errors import EngineError, LockError, ProcessError
+from envgen.lock.model import REGISTRY, GitLock, ImageLock
 from envgen.profile.model import ModelRef
 from envgen.profile.values import ImageRef
 from envgen.redact import without_login
 from envgen.text import instant, visible
 
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-MAX_DEPTH = 10  # of submodules in submodules
 ATTEMPTS = 3
 # Errors of git and buildx that may pass, so another try is worthwhile.
 _GIT_PASSES = re.compile(
@@ -76,7 +73,7 @@ def _about(what: str) -> Iterator[None]:
         raise LockError(f"{what}: {error.problems[0].message}", hint=error.problems[0].hint) from None
 
 
-# --- git: from a branch, tag, commit or pull request to a commit, and to those of its submodules ----------------------
+# --- git: from a branch, tag, commit or pull request to a commit ------------------------------------------------------
 
 _PRIVATE = re.compile(r"could not read username|authentication|40[13]", re.I)
 
@@ -89,15 +86,14 @@ class Git:
         self._timeout = timeout
         self._pause = pause
 
-    def resolve(self, url: str, ref: str, without: Sequence[str] = ()) -> GitLock:
-        """The commit of ``ref``, and of all submodules except those at the paths ``without``."""
+    def resolve(self, url: str, ref: str) -> GitLock:
+        """The commit of ``ref``. Raises LockError."""
         with _about(f"{ref} of {without_login(url)}"):
-            commit, kind = self._commit(url, ref)
-            modules = self._submodules(url, commit, without=without)
-        return GitLock(url, ref, commit, kind, tuple(sorted(modules, key=lambda module: module.path)))
+            return GitLock(url, ref, *self._commit(url, ref))
 
     def _commit(self, url: str, ref: str) -> tuple[str, str]:
         if COMMIT.fullmatch(ref):
+            self._require(url, ref)
             return ref, "commit"
         names = [f"refs/tags/{ref}^{{}}", f"refs/tags/{ref}", f"refs/heads/{ref}"]
         names = [ref] if ref.startswith("refs/") else names
@@ -112,66 +108,18 @@ class Git:
             hint = "write all 40 digits of a commit"
         raise LockError("the server has no such branch, tag or pull request", hint=hint)
 
-    def _submodules(
-        self, url: str, commit: str, prefix: str = "", depth: int = 0, without: Sequence[str] = ()
-    ) -> list[Submodule]:
-        """All submodules of ``commit``, nested ones too: addresses from .gitmodules, commits from the tree."""
-        if depth > MAX_DEPTH:
-            raise LockError(f"its submodules nest deeper than {MAX_DEPTH} levels")
-        with files.Scratch("git") as folder:
-            mirror = Mirror.at(Path(folder), url)
-            self._fetch(mirror, commit)
-            direct = self._direct(mirror, url, commit)
-        for path in without:
-            if direct.pop(path, None) is None:
-                raise LockError(f"it has no submodule {path}", hint="submodule_origins names submodules by their path")
-        found = [Submodule(f"{prefix}{path}", address, inner) for path, (address, inner) in direct.items()]
-        with concurrent.futures.ThreadPoolExecutor(max(1, len(found))) as pool:
-            below = [pool.submit(self._submodules, m.url, m.commit, f"{m.path}/", depth + 1) for m in found]
-            for module, future in zip(list(found), below, strict=True):
-                with _about(f"submodule {module.path}"):
-                    found += future.result()
-        return found
-
-    def _fetch(self, mirror: Mirror, commit: str) -> None:
-        """The trees of one commit, without its history and files."""
+    def _require(self, url: str, commit: str) -> None:
+        """LockError if the server does not have a commit."""
         try:
-            self._in(mirror, "fetch", "-q", "--no-tags", "--filter=blob:none", "--depth=1", "origin", commit)
+            with files.Scratch("git") as folder:
+                mirror = Mirror.at(Path(folder), url)
+                words = ["fetch", "-q", "--no-tags", "--filter=tree:0", "--depth=1", "origin", commit]
+                self._git(partial(mirror.git, words, check=False, timeout=self._timeout))
         except LockError as error:
             if _GIT_PASSES.search(error.problems[0].message):
                 raise
             message = f"the server does not have the commit {commit} (any more)"
             raise LockError(message, hint="was its branch force-pushed?") from None
-
-    def _direct(self, mirror: Mirror, url: str, commit: str) -> dict[str, tuple[str, str]]:
-        """path -> (address, commit) of the commit's own submodules."""
-        tree = self._in(mirror, "ls-tree", "-r", "-z", "--full-tree", commit).decode("utf-8", "surrogateescape")
-        entries = [entry.partition("\t") for entry in tree.split("\0")]
-        links = {path: head.split()[2] for head, _, path in entries if head.startswith("160000 ")}
-        if not links:
-            return {}
-        try:
-            listed = read_config(self._in(mirror, "show", f"{commit}:.gitmodules"))
-        except LockError:
-            raise LockError("it has submodules, but no .gitmodules with their addresses") from None
-        except EnvgenError as error:
-            raise LockError(f"its .gitmodules is {error.problems[0].message}") from None
-        fields = dict(listed)
-        paths = {
-            value: key.removesuffix("path") for key, value in listed if re.fullmatch(r"submodule\..*\.path", key, re.S)
-        }
-        found = {}
-        for path, inner in sorted(links.items()):
-            address = fields.get(f"{paths[path]}url", "") if path in paths else ""
-            if not address:
-                raise LockError(f"its .gitmodules has no address for the submodule {path}")
-            found[path] = absolute(url, address), inner
-            if _is_local(found[path][0]) and not _is_local(url):
-                raise LockError(f"its submodule {path} comes from {address}, which is a folder of this machine")
-        return found
-
-    def _in(self, mirror: Mirror, *words: str) -> bytes:
-        return self._git(partial(mirror.git, words, check=False, timeout=self._timeout))
 
     def _git(self, ask: Callable[[], GitOutput]) -> bytes:
         """Run git, with retries. Messages show no passwords."""
@@ -190,23 +138,6 @@ class Git:
             hint = "the repository is private, or its address is wrong; git's own credential helpers are used"
             raise LockError(trouble, hint=hint if _PRIVATE.search(trouble) else "")
         return printed
-
-
-def _is_local(address: str) -> bool:
-    return address.startswith(("/", ".", "file:"))
-
-
-def absolute(base: str, address: str) -> str:
-    """A submodule's address; ./ and ../ are relative to the address of its repository."""
-    if not address.startswith(("./", "../")):
-        return address
-    head, colon, path = base.partition(":")  # the short form host:path, or a folder
-    if "://" in base:
-        parts = urlsplit(base)
-        return urlunsplit(parts._replace(path=posixpath.normpath(posixpath.join(parts.path.rstrip("/"), address))))
-    if not colon or "/" in head:
-        head, path = "", base
-    return f"{head}{colon if head else ''}{posixpath.normpath(posixpath.join(path.rstrip('/'), address))}"
 
 
 def _sentence(stderr: str) -> str:

@@ -85,20 +85,6 @@ def _requirements(pins: Mapping[str, tuple[Pinned, ...]]) -> str:
     return "".join(lines)
 
 
-def apt_words(lock: ProfileLock | None, step: str, names: tuple[str, ...]) -> tuple[str, ...]:
-    """The packages of a step: as named, or as locked at exact versions (by architecture where those differ)."""
-    if lock is None or not lock.apt:
-        return names
-    lists = {p: apt.build if step == "build" else apt.runtime for p, apt in sorted(lock.apt.items())}
-    unique = set(lists.values())
-    if len(unique) == 1:
-        return unique.pop() or names  # the locked base image has all of them
-    words: list[str] = []
-    for platform, each in lists.items():
-        words += ["--arch=" + platform.rpartition("/")[2], *each]
-    return tuple(words)
-
-
 def manifest(profile: Profile, lock: ProfileLock | None) -> str:
     """The manifest of inputs in the image; "" without a lock."""
     if lock is None:
@@ -110,7 +96,7 @@ def manifest(profile: Profile, lock: ProfileLock | None) -> str:
         "profile": profile.name,
         "lock": lock.digest,
         "epoch": lock.epoch,
-        "inputs": facts_of(lock),
+        "inputs": facts_of(replace(lock, apt={})),  # the archive decides which Debian packages a build gets
         "sources": {name: _named_source(source) for name, source in profile.sources.items()},
         "open": sorted({f"{step}: {why}" for python in lock.python.values() for step, why in python.open.items()}),
     }

@@ -121,8 +121,8 @@ class ImagePlan:
         self.pip_install = (python, f"{RUN}/lib/with-index", python, f"{RUN}/lib/pip-install")
         removed = ("--remove", *pip.remove) if pip.remove else ()
         self.protect_words = ("record", *pip.protect, "--off", *pip.override, *removed)
-        self.apt_build = self._apt("build", apt_build(profile))
-        self.apt_runtime = self._apt("runtime", profile.apt.runtime)
+        self.apt_build = _apt(apt_build(profile))
+        self.apt_runtime = _apt(profile.apt.runtime)
         self.index_env = environment.index_env(profile)  # first of all: uv is installed from that index
         self.logins = environment.asks_logins(profile)
         self.uv_locked = self._list("uv")
@@ -142,10 +142,6 @@ class ImagePlan:
         steps = [self.patch_installed, *(source.patch_source for source in self.built)]
         read = {patch.path for step in steps if step for patch in step.patches}
         self.context_files = tuple(sorted(read))
-
-    def _apt(self, step: str, packages: tuple[str, ...]) -> RunStep | None:
-        words = locking.apt_words(self.lock, step, packages)
-        return RunStep(_listed(packages), words) if words else None
 
     def _list(self, step: str) -> str:
         """The file of a step's locked packages in the stage `scripts`; "" without any."""
@@ -352,6 +348,10 @@ def _encoding(folder: str, name: str, encoding: Encoding) -> Vocabulary:
 
 def _mounted(patches: Iterable[Patch]) -> list[str]:
     return [f"{RUN}/{patch.path}" for patch in patches]
+
+
+def _apt(packages: tuple[str, ...]) -> RunStep | None:
+    return RunStep(_listed(packages), packages) if packages else None
 
 
 def _listed(names: Iterable[str]) -> str:

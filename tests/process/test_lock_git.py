@@ -1,4 +1,4 @@
-"""Refs and submodules from a real git server: branches, annotated tags, pull requests, what moved and what is gone."""
+"""Refs from a real git server: branches, annotated tags, pull requests, what moved and what is gone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 from lock_servers import failing, git_daemon, git_http
 
 from envgen.errors import LockError
-from envgen.lock.model import Submodule
 from envgen.lock.servers import Git
 
 GIT = Git(pause=0.01, timeout=20)
@@ -76,15 +75,11 @@ def repositories(tmp_path: Path) -> Iterator[Repositories]:
 def test_over_http_too(tmp_path: Path) -> None:
     with git_http(tmp_path) as address:
         repositories = Repositories(tmp_path, address)
-        for name in ("vllm", "3rd/cutlass"):
-            repositories.make(name)
-        cutlass = repositories.commit("3rd/cutlass", "cutlass")
-        repositories.point("3rd/cutlass", "refs/heads/main", cutlass)
-        commit = repositories.commit("vllm", "top", {"3rdparty/cutlass": ("../3rd/cutlass.git", cutlass)})
+        repositories.make("vllm")
+        commit = repositories.commit("vllm", "top")
         repositories.point("vllm", "refs/pull/31740/head", commit)
         found = GIT.resolve(repositories.url("vllm"), "refs/pull/31740/head")
         assert (found.commit, found.kind) == (commit, "pull")
-        assert found.submodules == (Submodule("3rdparty/cutlass", repositories.url("3rd/cutlass"), cutlass),)
         with pytest.raises(LockError, match=r"main of http://127\.0\.0\.1:\d+/none\.git"):
             GIT.resolve(repositories.url("none"), "main")
 
@@ -98,7 +93,7 @@ def test_branch_annotated_tag_pull_request_and_commit(repositories: Repositories
     asked = [("main", first, "branch"), ("v0.14.0", second, "tag"), ("refs/pull/31740/head", third, "pull")]
     for ref, commit, kind in [*asked, (second, second, "commit")]:
         found = GIT.resolve(url, ref)
-        assert (found.commit, found.kind, found.submodules) == (commit, kind, ())
+        assert (found.commit, found.kind) == (commit, kind)
     assert repositories.git("vllm", "rev-parse", "v0.14.0") != second  # the tag has an object of its own
 
 
@@ -118,27 +113,7 @@ def test_moved_refs_are_seen_when_they_are_asked_for(repositories: Repositories)
             assert GIT.resolve(repositories.url("vllm"), asked).commit == commit
 
 
-def test_nested_submodules_with_relative_addresses(repositories: Repositories) -> None:
-    for name in ("3rd/cutlass", "3rd/spdlog", "3rd/fmt"):
-        repositories.make(name)
-    fmt = repositories.commit("3rd/fmt", "fmt")
-    repositories.point("3rd/fmt", "refs/heads/main", fmt)
-    spdlog = repositories.commit("3rd/spdlog", "spdlog", {"bundled/fmt": ("../fmt.git", fmt)})
-    repositories.point("3rd/spdlog", "refs/heads/main", spdlog)
-    cutlass = repositories.commit("3rd/cutlass", "old")  # not the newest of its branch
-    newer = repositories.git("3rd/cutlass", "commit-tree", "-p", cutlass, "-m", "new", f"{cutlass}^{{tree}}")
-    repositories.point("3rd/cutlass", "refs/heads/main", newer)
-    modules = {"3rdparty/cutlass": ("../3rd/cutlass.git", cutlass), "3rdparty/spdlog": ("../3rd/spdlog.git", spdlog)}
-    repositories.point("vllm", "refs/heads/main", repositories.commit("vllm", "top", modules))
-    found = GIT.resolve(repositories.url("vllm"), "main")
-    assert found.submodules == (
-        Submodule("3rdparty/cutlass", repositories.url("3rd/cutlass"), cutlass),
-        Submodule("3rdparty/spdlog", repositories.url("3rd/spdlog"), spdlog),
-        Submodule("3rdparty/spdlog/bundled/fmt", repositories.url("3rd/fmt"), fmt),
-    )
-
-
-def test_a_submodule_from_elsewhere_is_not_asked_for(repositories: Repositories, tmp_path: Path) -> None:
+def test_a_submodule_from_elsewhere_is_left_out_of_a_build(repositories: Repositories, tmp_path: Path) -> None:
     """A fork's submodule may name a commit that only the fork of the submodule has."""
     repositories.make("cutlass-fork")
     fork = repositories.commit("cutlass-fork", "fork")
@@ -149,11 +124,6 @@ def test_a_submodule_from_elsewhere_is_not_asked_for(repositories: Repositories,
     modules = {"3rdparty/cutlass": ("../none.git", "1" * 40), "3rdparty/spdlog": ("../spdlog.git", spdlog)}
     top = repositories.commit("vllm", "top", modules)
     repositories.point("vllm", "refs/heads/main", top)
-    found = GIT.resolve(repositories.url("vllm"), "main", ["3rdparty/cutlass"])
-    assert found.submodules == (Submodule("3rdparty/spdlog", repositories.url("spdlog"), spdlog),)
-    with pytest.raises(LockError, match="it has no submodule 3rdparty/none"):
-        GIT.resolve(repositories.url("vllm"), "main", ["3rdparty/none"])
-
     out = tmp_path / "out"
     done = fetch(tmp_path, "--without", "3rdparty/cutlass", repositories.url("vllm"), top, str(out))
     assert done.returncode == 0, done.stderr
@@ -164,12 +134,6 @@ def test_a_submodule_from_elsewhere_is_not_asked_for(repositories: Repositories,
     assert (out / "3rdparty/cutlass/README").read_text() == "fork"
     done = fetch(tmp_path, "--without", "3rdparty/none", repositories.url("vllm"), top, str(tmp_path / "o"))
     assert done.returncode == 1 and "has no submodule 3rdparty/none" in done.stderr
-
-
-def test_a_submodule_that_is_gone_is_named(repositories: Repositories) -> None:
-    repositories.point("vllm", "refs/heads/main", repositories.commit("vllm", "x", {"a/b": ("../none.git", "1" * 40)}))
-    with pytest.raises(LockError, match=r"main of git://.*: submodule a/b: "):
-        GIT.resolve(repositories.url("vllm"), "main")
 
 
 def test_a_commit_that_was_force_pushed_away(repositories: Repositories) -> None:
@@ -209,17 +173,6 @@ def test_a_server_that_hangs_is_given_up() -> None:
         pytest.raises(LockError, match=r"did not answer within 0\.5 s"),
     ):
         Git(pause=0.01, timeout=0.5).resolve(f"http://{server.host}/x.git", "main")
-
-
-def test_no_foreign_protocol_is_followed(repositories: Repositories, tmp_path: Path) -> None:
-    mark = tmp_path / "mark"
-    evil = repositories.commit(
-        "vllm", "x", {"a": (f"ext::sh -c 'touch {mark}'", "1" * 40), "b": ("--upload-pack=x", "2" * 40)}
-    )
-    repositories.point("vllm", "refs/heads/main", evil)
-    with pytest.raises(LockError):
-        GIT.resolve(repositories.url("vllm"), "main")
-    assert not mark.exists()
 
 
 SCRIPT = Path(__file__).parents[2] / "docker" / "build" / "fetch-git"

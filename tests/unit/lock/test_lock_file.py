@@ -22,7 +22,6 @@ from envgen.lock.model import (
     PatchLock,
     Pinned,
     PythonLock,
-    Submodule,
     changes,
     facts,
     load,
@@ -33,11 +32,7 @@ WHOLE = Lock(
     images={
         "host:5000/x/y:1": ImageLock("host:5000/x/y:1", f"sha256:{A}", {"linux/arm64": f"sha256:{B}"}, "registry", 7)
     },
-    git={
-        "https://h/r.git v1": GitLock(
-            "https://h/r.git", "v1", "c" * 40, "tag", (Submodule("3rd/x y", "https://h/x.git", "d" * 40),)
-        )
-    },
+    git={"https://h/r.git v1": GitLock("https://h/r.git", "v1", "c" * 40, "tag")},
     files={"https://h/o200k: base": A},
     patches={"vllm": (PatchLock("0002-b.patch", B), PatchLock("0001-a.patch", A)), "none": ()},
     python={
@@ -100,7 +95,7 @@ def test_all_problems_have_their_places(tmp_path: Path) -> None:
     with pytest.raises(ProjectError) as caught:
         load(tmp_path)
     message = str(caught.value)
-    assert "envgen.lock:22:13: images.host:5000/x/y:1.digest: expected sha256: and 64 digits" in message
+    assert "envgen.lock:20:13: images.host:5000/x/y:1.digest: expected sha256: and 64 digits" in message
     assert "surprise: unknown key" in message
     assert "created is missing" in message
     assert "commit: expected a commit of 40 hexadecimal digits, found the text 'main'" in message

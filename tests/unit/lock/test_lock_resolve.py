@@ -57,7 +57,7 @@ profiles:
 class Servers:
     """A git server that has lost one of its two repositories."""
 
-    def resolve(self, url: str, ref: str, _without: tuple[str, ...]) -> GitLock:
+    def resolve(self, url: str, ref: str) -> GitLock:
         if "two" in url:
             raise LockError("it is gone")
         return GitLock(url, ref, "c" * 40, "tag")
