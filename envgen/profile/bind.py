@@ -257,20 +257,16 @@ class Binding:
 
 
 def _begun_by_override(inner: Shape, node: YamlNode) -> bool:
-    """Whether ``node`` is a part of an entry that no profile has: a misspelt name in an override.
+    """Whether an override names an entry that no profile has: it has none of the keys that an entry needs.
 
-    The local file may also describe whole entries: one with a required key, and every machine.
+    Machines (`nodes`) belong in the local file, and are not overrides there.
     """
-    layer = node.source.layer
-    if (
-        layer not in (nodes.LOCAL, nodes.ENVIRONMENT, nodes.SET)
-        or inner.kind != shapes.RECORD
-        or node.kind != nodes.MAP
-    ):
+    if node.source.layer not in (nodes.LOCAL, nodes.ENVIRONMENT, nodes.SET) or node.kind != nodes.MAP:
+        return False
+    if inner.kind != shapes.RECORD or inner.type is Machine:
         return False
     required = [name for name, field in fields_of(inner.type).items() if field.required]
-    given = [name for name in required if name in node.items]
-    return len(given) < len(required) and (layer != nodes.LOCAL or not (given or inner.type is Machine))
+    return bool(required) and not any(name in node.items for name in required)
 
 
 def _below(path: str, name: str) -> str:

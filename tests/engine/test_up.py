@@ -247,25 +247,6 @@ def test_what_differs_is_named_and_asked_for(project: Project) -> None:
     assert container_id("plain") == after
 
 
-def test_what_its_own_compose_file_adds_is_printed(project: Project) -> None:
-    over = project.root / "over.yaml"
-    words = ("up", "plain", "--no-wait", "--recreate", "--set", "compose=over.yaml")
-    try:
-        over.write_text("services: {plain: {labels: {a: b}}}\n")
-        assert "note: over.yaml sets its labels" in project.envgen(*words).err
-        assert "note: " not in project.envgen(*words).err
-        over.write_text(
-            'services: {plain: {privileged: true, volumes: ["/:/host"], environment: {STOLEN: "${AWS_SECRET_KEY:-}"}}}'
-        )
-        done = project.envgen(*words, env={"AWS_SECRET_KEY": "wJalrXUtnFEMIK7MDENG"})
-        access = "all devices and rights of the host (privileged), / (read-write), $AWS_SECRET_KEY of your shell"
-        for sentence in (f"plain has access to {access}", f"new since its last start: {access}"):
-            assert sentence in done.err
-        assert "wJalr" not in done.err
-    finally:
-        over.unlink()
-
-
 # --- nothing is started ---------------------------------------------------------------------------------------------
 
 

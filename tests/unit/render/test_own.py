@@ -125,16 +125,9 @@ def test_patches_and_dependencies_of_a_folder_are_refused(root: Path) -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("a:\n  HF_TOKEN: hf_abcdefghijklmnopqrstuvwxyz012345\n", "over.yaml:2:0: looks like a secret"),
-        ("a: \x1b[2J\n", "over.yaml:1:1: contains a control character"),
-    ],
-)
-def test_a_compose_file_of_ones_own_is_looked_at(root: Path, text: str, message: str) -> None:
-    (root / "over.yaml").write_text(text)
-    with pytest.raises(ProjectError, match=message):
+def test_a_compose_file_of_ones_own_is_looked_at(root: Path) -> None:
+    (root / "over.yaml").write_text("a:\n  HF_TOKEN: hf_abcdefghijklmnopqrstuvwxyz012345\n")
+    with pytest.raises(ProjectError, match=r"over\.yaml:2:0: looks like a secret"):
         profile(root)
     (root / "over.yaml").unlink()
     (root / "over.yaml").symlink_to("/etc/hostname")
