@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from envgen.app.session import the_service
 from envgen.deployment import Deployment
@@ -17,7 +15,7 @@ from envgen.engine.host import mem_available
 from envgen.errors import EnvgenError, NotFoundError, Problem
 from envgen.inside import run
 from envgen.predict.gpus import Gpu, target
-from envgen.predict.judge import Judgement, Verdict, backends, judge, with_cubins
+from envgen.predict.judge import Contradiction, Judgement, Verdict, backends, judge, with_cubins
 from envgen.predict.memory import Estimate, estimate
 from envgen.profile.model import GpuMode, Profile, Service
 from envgen.recipes.shipped import models as known_models
@@ -263,10 +261,11 @@ def findings(found: Prediction, context: Context) -> list[Finding]:
         for one in judged.refusals
     ]  # fmt: skip
     for odd in judged.contradictions:
-        words = () if odd.first else ("--write",)
         title = f"{name} would start, but never be called ready: ready.{odd.kind}.{odd.name} {CONTRADICTED[odd.kind]}"
         wanted = f"{odd.kind}: {odd.pattern}" + (f"; {odd.first}" if odd.first else "")
-        reported.append(error(title, odd.seen, wanted, _again(name, context, *words), case="contradicts"))
+        line = corrected(found, odd)
+        remedy = remedies.line(line) if line else _again(name, context)
+        reported.append(error(title, odd.seen, wanted, remedy, case="contradicts"))
     if judged.verdict is Verdict.FITS:
         platform = found.effective.get("platform") or {}
         assumed = " (assumed: cuda.arch_list)" if found.assumed else ""
@@ -301,52 +300,8 @@ def _without_backend(step: str, service: str, context: Context) -> Remedy:
     return _again(service, context)
 
 
-# Patterns for `ready.expect` in a project file: edited as text, so that everything else stays as it is
-
-
-def expected(profile: Profile, service: str) -> Mapping[str, str]:
-    """The patterns of ``ready.expect``."""
-    ready = profile.services[service].ready
-    return ready.expect if ready else {}
-
-
-def own_place(profile: Profile, service: str) -> tuple[str, ...]:
-    """The keys under which a project file has the patterns of the profile, or of its variant."""
-    variant = ("variants", profile.variant) if profile.variant else ()
-    return ("profiles", profile.name, *variant, "services", service, "ready", "expect")
-
-
-def with_patterns(text: str, path: Sequence[str], patterns: Mapping[str, str]) -> str | None:
-    """``text`` with ``patterns`` in the mapping at ``path``; None if the file has no such mapping.
-
-    Existing entries are replaced, new ones are put in front. Comments, order and quotes of the rest are kept.
-    """
-    mapping: yaml.Node | None = yaml.compose(text, yaml.BaseLoader)
-    for key in path:
-        children = mapping.value if isinstance(mapping, yaml.MappingNode) else ()
-        mapping = next((value for name, value in children if name.value == key), None)
-    if not isinstance(mapping, yaml.MappingNode) or not mapping.value:
-        return None
-    present = {key.value: value for key, value in mapping.value if isinstance(key, yaml.ScalarNode)}
-    first = mapping.value[0][0].start_mark
-    after = ", " if mapping.flow_style else "\n" + " " * first.column
-    added = "".join(f"{name}: {quoted(pattern)}{after}" for name, pattern in patterns.items() if name not in present)
-    edits = [(first.index, first.index, added)]
-    for name, pattern in patterns.items():
-        if name in present:
-            edits.append((present[name].start_mark.index, present[name].end_mark.index, quoted(pattern)))
-    for start, end, new in sorted(edits, key=lambda one: one[0], reverse=True):
-        text = text[:start] + new + text[end:]
-    return text
-
-
-def snippet(path: Sequence[str], patterns: Mapping[str, str]) -> str:
-    """What to paste into a file without such a mapping."""
-    lines = [f"{'  ' * depth}{key}:" for depth, key in enumerate(path)]
-    lines += [f"{'  ' * len(path)}{name}: {quoted(pattern)}" for name, pattern in patterns.items()]
-    return "\n".join(lines)
-
-
-def quoted(text: str) -> str:
-    """``text`` as a YAML scalar, valid in block and flow style."""
-    return "'" + text.replace("'", "''") + "'"
+def corrected(found: Prediction, odd: Contradiction) -> str:
+    """The line for a project file that replaces a pattern which the release contradicts; "" if none is known."""
+    pattern = found.judgement.patterns.get(odd.name, "") if odd.kind == "expect" and not odd.first else ""
+    quoted = pattern.replace("'", "''")
+    return f"services: {{{found.service}: {{ready: {{expect: {{{odd.name}: '{quoted}'}}}}}}}}" if pattern else ""

@@ -18,9 +18,7 @@ profiles:
     mode: production
     services: {serve: {command: [x]}, second: {command: [x]}}
 """
-# `compopt` works in a completion alone; here it only says that it was called.
 ASK = """\
-compopt() { echo "compopt $1 $2"; }
 eval "$(envgen completion bash)"
 complete -p envgen
 COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
@@ -34,7 +32,6 @@ printf '%s\\n' "${COMPREPLY[@]}"
     [
         (("up", "se"), ["serve", "second"]),
         (("up", "-p", ""), ["prod"]),
-        (("build", "--set", "services.sec"), ["compopt -o nospace", "services.second."]),
         (("cache", "cl"), ["clear"]),
     ],
 )

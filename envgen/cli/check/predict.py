@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
-from envgen import files
 from envgen.app import predict as app
 from envgen.app.cluster.machines import head_of
 from envgen.app.predict import Prediction
@@ -31,10 +29,7 @@ from envgen.text import GIB, progress
               "engine has; without one, the first of cuda.arch_list).")  # fmt: skip
 @click.option("--python", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="PATH",
               help="Use the vLLM of this Python interpreter instead of the profile's image.")  # fmt: skip
-@click.option("--write", "write_", is_flag=True,
-              help="Correct ready.expect in the project file, if the profile or its variant defines it; otherwise "
-              "print what to paste.")  # fmt: skip
-def command(session: Session, service: str | None, gpu: str | None, python: Path | None, write_: bool) -> int:
+def command(session: Session, service: str | None, gpu: str | None, python: Path | None) -> int:
     """Ask SERVICE's vLLM which kernels it would choose on a GPU, without that GPU.
 
     Runs vLLM's own argument parser, configuration and kernel selection in the profile's image, with a platform that
@@ -59,37 +54,8 @@ def command(session: Session, service: str | None, gpu: str | None, python: Path
         place = app.release_in_engine(head_of(session.deployment(), name), name)
     progress(f"asking {place.shown} what it would choose for {name}")
     found = app.predict(profile, name, place, chosen, pretend=gpu is not None)
-    answer(document(found, profile), text(found, profile))
-    if write_:
-        _write(session, profile, found)
-    return ExitCode.OK if found.ends_well else ExitCode.FINDINGS
-
-
-def _write(session: Session, profile: Profile, found: Prediction) -> None:
-    """Write patterns to the project file, or print what to paste. Prints to stderr: results are on stdout."""
-    judged = found.judgement
-    patterns = {name: pattern for name, pattern in judged.patterns.items() if name not in judged.shown}
-    if not patterns:
-        progress("--write: ready.expect already has what this release logs")
-        return
-    path = app.own_place(profile, found.service)
-    plain = session.with_(sets=()).profile(local=False)
-    mine = app.expected(profile, found.service)
-    overridden = [name for name in patterns if mine.get(name) != app.expected(plain, found.service).get(name)]
-    file = session.loaded().project.file
-    before = file.read_text(encoding="utf-8")
-    after = None if overridden else app.with_patterns(before, path, patterns)
-    if after is None:
-        why = "it does not define " + ".".join(path)
-        if overridden:
-            why = "envgen.local.yaml, an ENVGEN_ variable or --set overrides ready.expect"
-        progress(f"--write: {file.name} is unchanged: {why}; paste this where you define it:")
-        progress(app.snippet(path, patterns))
-        return
-    files.write(file.resolve(), after.encode())
-    progress("".join(difflib.unified_diff(
-        before.splitlines(keepends=True), after.splitlines(keepends=True), file.name, file.name, n=1
-    )).rstrip("\n"))  # fmt: skip
+    code = ExitCode.OK if found.ends_well else ExitCode.FINDINGS
+    return answer(document(found, profile), text(found, profile), code)
 
 
 def document(found: Prediction, profile: Profile) -> dict[str, Any]:
@@ -142,6 +108,8 @@ def text(found: Prediction, profile: Profile) -> list[str]:
         lines += [f"  {refusal.first}"] if refusal.first else []
     for line, one in zip(app.contradicted(judged), judged.contradictions, strict=True):
         lines += [line, f"  {one.first}"] if one.first else [line]
+        if corrected := app.corrected(found, one):
+            lines.append(f"  this pattern fits: {corrected}")
     lines += [f"not asked: {one}" for one in judged.unasked]
     lines += [f"warning: {key} has no effect: {why}" for key, why in app.unread(found, profile).items()]
     lines += [f"note: {one}" for one in judged.caveats]

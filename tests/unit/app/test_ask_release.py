@@ -216,7 +216,8 @@ def test_doctor_reports_the_choice_and_what_ready_would_wait_for_in_vain(tmp_pat
     found, _ = reported(tmp_path, Recorded(recorded("0.32.0-two-gpus")))
     assert (found.severity, found.case) == (Severity.ERROR, "contradicts")
     assert found.seen == "Using 'MARLIN' Mxfp4 MoE backend." and found.expected == "expect: Using Marlin backend"
-    assert found.remedy is not None and found.remedy.text == "envgen predict -p prod serve --write"
+    line = "services: {serve: {ready: {expect: {moe: 'Using ''MARLIN'' Mxfp4 MoE backend'}}}}"
+    assert found.remedy is not None and found.remedy.text == line
     text = TEXT.replace("Using Marlin", "Using 'MARLIN' Mxfp4 MoE")
     fits, _ = reported(tmp_path, Recorded(recorded("0.32.0-two-gpus")), text=text)
     assert fits.severity is Severity.OK

@@ -57,14 +57,6 @@ def test_names_of_the_project(shell: str) -> None:
     assert completed("cache", "cl", shell=shell) == ["clear"]
 
 
-def test_keys_up_to_the_next_dot() -> None:
-    assert completed("build", "--set", "ser") == ["services."]
-    assert completed("build", "--set", "services.") == ["services.serve.", "services.second."]
-    assert completed("build", "--set", "services.serve.ready.t") == ["services.serve.ready.timeout="]
-    assert completed("build", "--set", "gp") == ["gpu="]
-    assert completed("build", "--set", "gpu=none", "--set", "build.max") == ["build.max_jobs="]
-
-
 @pytest.mark.parametrize("text", [None, "", "version: [", "version: 1\nname: x\nprofiles: {a: {gpu: 7}}\n"])
 @pytest.mark.parametrize("words", ["up", "up -p", "build --set", "cache clear", "nope", "logs -n x"])
 def test_no_error_ever_reaches_a_prompt(
@@ -89,4 +81,3 @@ def test_the_script_names_what_it_calls(shell: str, capsys: pytest.CaptureFixtur
     assert main(["completion", shell]) == 0
     script = capsys.readouterr().out
     assert f"_ENVGEN_COMPLETE={shell}_complete" in script and "_envgen_completion" in script
-    assert ("compopt -o nospace" in script) is (shell == "bash")

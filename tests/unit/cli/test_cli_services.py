@@ -206,10 +206,21 @@ def test_logs_take_dockers_options(engine: StubEngine, asked: Words) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("up", "-d"), "containers always run in the background"),
+        (("exec", "-it", "web", "ls"), "standard input is always connected"),
+    ],
+)
+def test_options_that_docker_users_type_are_answered(words: tuple[str, ...], hint: str) -> None:
+    assert hint in fails(UsageError, *words)
+
+
+@pytest.mark.parametrize(
     ("words", "options", "tty"),
     [
         (("exec", "web", "ls", "-u"), (), True),
-        (("exec", "-it", "web", "--", "ls", "-u"), (), True),
+        (("exec", "-t", "web", "--", "ls", "-u"), (), True),
         (("exec", "-T", "-u", "me", "-w", "/x", "-e", "A=b", "web", "ls", "-u"),
          ("--env=A=b", "--user=me", "--workdir=/x"), False),
     ],

@@ -1,15 +1,22 @@
-"""`envgen predict --write`: what changes in the project file, and what is only printed."""
+"""`envgen predict`: what it prints of a recorded answer."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
+from envgen.app.predict import corrected
 from envgen.cli import run_line as envgen
 from envgen.inside import run
+from envgen.predict.judge import Contradiction, escape
 
 ANSWERS = Path(__file__).parent / "answers"
 TEXT = """\
@@ -49,34 +56,12 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_patterns_of_the_release_replace_those_that_it_contradicts(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert envgen(["predict", "--python", "python", "--write"]) == 1  # what was asked is contradicted
-    after = (project / "envgen.yaml").read_text(encoding="utf-8")
-    line = "            moe: Using Marlin backend  # 0.14's words\n"
-    changed = after.splitlines(keepends=True)
-    assert "            moe: 'Using ''MARLIN'' Mxfp4 MoE backend'  # 0.14's words\n" in changed
-    kept = [one for one in TEXT.splitlines(keepends=True) if one != line]
-    assert [one for one in changed if one in kept] == kept and len(changed) == len(kept) + 3
-    assert "+            moe: 'Using ''MARLIN'' Mxfp4 MoE backend'" in capsys.readouterr().err
-    assert envgen(["predict", "--python", "python", "--write"]) == 0
-    assert "already has what this release logs" in capsys.readouterr().err
-    assert (project / "envgen.yaml").read_text(encoding="utf-8") == after
-
-
-@pytest.mark.parametrize(
-    "words",
-    [["--variant", "other"], ["--set", "services.serve.ready.expect.moe=no such line"]],
-    ids=["inherited", "overridden"],
-)
-def test_what_is_not_the_profile_s_own_is_printed(
-    project: Path, capsys: pytest.CaptureFixture[str], words: list[str]
-) -> None:
-    assert envgen(["predict", "--python", "python", "--write", *words]) == 1
-    assert (project / "envgen.yaml").read_text(encoding="utf-8") == TEXT
-    said = capsys.readouterr().err
-    assert "envgen.yaml is unchanged" in said and "moe: 'Using ''MARLIN'' Mxfp4 MoE backend'" in said
+def test_a_contradicted_pattern_is_printed_as_it_should_be(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert envgen(["predict", "--python", "python"]) == 1
+    line = "services: {serve: {ready: {expect: {moe: 'Using ''MARLIN'' Mxfp4 MoE backend'}}}}"
+    assert f"  this pattern fits: {line}\n" in capsys.readouterr().out
+    (project / "envgen.local.yaml").write_text(f"profiles: {{prod: {{{line}}}}}\n")
+    assert envgen(["predict", "--python", "python"]) == 0
 
 
 def test_the_report_is_one_json_document(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,3 +83,10 @@ def test_where_only_the_cubins_make_it_fit_that_choice_is_reported(
     assert any(line["text"] == "Using AttentionBackendEnum.FLASHINFER backend." for line in report["lines"])
     assert envgen(words) == 0
     assert "  attention     FLASHINFER" in capsys.readouterr().out
+
+
+@given(st.text(st.characters(exclude_categories=("C", "Z"), include_characters=" "), min_size=1))
+def test_any_line_of_a_log_comes_back_as_a_pattern_that_finds_it(line: str) -> None:
+    found: Any = SimpleNamespace(service="serve", judgement=SimpleNamespace(patterns={"moe": escape(line)}))
+    written = yaml.safe_load(corrected(found, Contradiction("expect", "moe", "other", line)))
+    assert re.search(written["services"]["serve"]["ready"]["expect"]["moe"], f"INFO {line} x")
