@@ -19,7 +19,7 @@ from envgen.profile.bind import Binding
 from envgen.profile.checks import check_profile, check_project
 from envgen.profile.layers import Override, from_environ, from_sets
 from envgen.profile.model import LocalFile, Profile, Project, ProjectFile
-from envgen.profile.shape import NAME, as_profile_name, matches, meaning
+from envgen.profile.shape import NAME, as_profile_name, matches
 from envgen.profile.tree import LOCAL, MAP, NULL, ValueText, YamlNode, label_of, lay_over, near, read, which
 
 FILE_NAME = "envgen.yaml"
@@ -248,7 +248,7 @@ def _sections(top: YamlNode, problems: list[Problem]) -> tuple[YamlNode, dict[st
     for name, node in layers.section(top, "profiles", problems).items.items():
         key = f"profiles.{name}"
         if not matches(NAME, name):
-            hint = f"write {as_profile_name(name)}: {meaning(NAME)}"
+            hint = f"write {as_profile_name(name)}: {NAME.meaning}"
             problems.append(Problem(f"{name!r} is not a profile name", node.key_place(key), hint))
         if node.kind == NULL:
             node = replace(node, kind=MAP)
