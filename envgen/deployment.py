@@ -25,7 +25,7 @@ from envgen.inside import run
 from envgen.lock.ask import locked
 from envgen.lock.model import InputChange, Lock, ProfileLock, load
 from envgen.patches.series import Series
-from envgen.profile.model import Cluster, GpuMode, Machine, Profile
+from envgen.profile.model import Cluster, GpuMode, Machine, Mode, Profile
 from envgen.profile.values import own_path
 from envgen.render import environment as names
 from envgen.render.compose import cluster_file, gpu_devices, written_mode
@@ -136,6 +136,11 @@ class Deployment:
     def lock(self) -> ProfileLock | None:
         """The lock to compare the image by: that of the lock file, or none if the image was built without one."""
         return None if self.image and self.image.labels.get(LOCK_LABEL) == "" else self.locked
+
+    @cached_property
+    def needs_lock(self) -> bool:
+        """Whether `envgen build` would refuse, because a production profile is in no lock."""
+        return self.profile.mode is Mode.PRODUCTION and self.locked is None
 
     def to_build(self, *, unlocked: bool = False) -> Deployment:
         """The same with the current lock file, whatever the image was built with. ``unlocked``: with none."""

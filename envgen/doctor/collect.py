@@ -44,7 +44,7 @@ from envgen.errors import EngineError, EnvgenError
 from envgen.inside import run
 from envgen.lock.pyproject import build_requires
 from envgen.patches.checkout import added, lacking
-from envgen.profile.model import Mode, Profile
+from envgen.profile.model import Profile
 from envgen.render import environment as promised
 from envgen.render.plan import wheel_folder
 from envgen.serve.edits import Edits, edits_inside
@@ -382,7 +382,7 @@ def _look(subject: Subject, service: str, containers: Sequence[Container]) -> di
         "foreign": foreign(profile, deployment.root) if local else (),
         "digest": or_none(lambda: deployment.digest) or "",
         "outdated": tuple(map(str, or_none(lambda: deployment.outdated) or ())),
-        "is_unlocked": profile.mode is Mode.PRODUCTION and or_none(lambda: deployment.locked) is None,
+        "is_unlocked": bool(or_none(lambda: deployment.needs_lock)),
     }
 
 

@@ -135,7 +135,10 @@ def of_image(deployment: Deployment) -> Iterator[Problem]:
         if changes := first_of([str(one) for one in deployment.outdated], 4):
             what += f" ({'; '.join(changes)})"
     if image is None or image.labels.get(RENDER_LABEL) != deployment.digest:
-        yield Problem(f"the image {profile.image_name} {what}", hint=f"envgen build {profile.chosen}")
+        hint = f"envgen build {profile.chosen}"
+        if deployment.needs_lock:
+            hint = f"{profile.lock_command} && {hint}"
+        yield Problem(f"the image {profile.image_name} {what}", hint=hint)
 
 
 def check_again(deployment: Deployment, container: Container) -> None:

@@ -13,6 +13,7 @@ from envgen.deployment import Deployment
 from envgen.engine.compose import Compose
 from envgen.engine.values import ContainerMount, ExecResult
 from envgen.errors import EnvgenError
+from envgen.lock.model import ProfileLock
 from envgen.profile.load import load_project
 from envgen.profile.model import Profile
 from envgen.serve import preflight
@@ -167,3 +168,17 @@ def test_a_cache_folder_with_a_colon_is_refused(tmp_path: Path) -> None:
     (root / "envgen.local.yaml").write_text(f"profiles: {{dev: {{{line.replace('/other/folder', str(tmp_path))}}}}}\n")
     found = load_project(file=root / "envgen.yaml").project.profiles["dev"]
     assert preflight.refusals(Deployment(found, root).knowing(engine=engine), "web", running=True) == ()
+
+
+@pytest.mark.parametrize("mode", ["production", "development"])
+@pytest.mark.parametrize("is_locked", [True, False])
+def test_the_hint_of_a_missing_image_works_when_it_is_typed(tmp_path: Path, mode: str, is_locked: bool) -> None:
+    """`envgen build` refuses a production profile without a lock."""
+    one = f"{{mode: {mode}, gpu: none, base: {{image: base:1}}, services: {{s: {{command: [x]}}}}}}"
+    (tmp_path / "envgen.yaml").write_text(f"version: 1\nname: lab\nprofiles: {{p: {one}}}\n")
+    profile = load_project(file=tmp_path / "envgen.yaml", environ={}).project.profiles["p"]
+    locked = ProfileLock(None, {}, {}, {}, {}, {}) if is_locked else None
+    deployment = Deployment(profile, tmp_path).knowing(engine=ENGINE, image=None, locked=locked)
+    (problem,) = preflight.of_image(deployment)
+    lock = "" if is_locked or mode == "development" else "envgen lock --profile p && "
+    assert problem.hint == f"{lock}envgen build --profile p"
