@@ -74,7 +74,10 @@ class NoCompletion(Exception):
 
 @dataclass
 class Completion:
-    """The output of /v1/completions or of a chat. Token counts are the server's; None: it gave none."""
+    """The output of /v1/completions or of a chat. Token counts are the server's; None: it gave none.
+
+    ``model``: the name of the model that answered, as the server has it; "" if it gave none.
+    """
 
     text: str = ""
     logprobs: list[float] = field(default_factory=list)
@@ -84,12 +87,15 @@ class Completion:
     first: float | None = None  # when the first generated text arrived
     prompt_tokens: int | None = None
     output_tokens: int | None = None
+    model: str = ""
 
     def add(self, document: Any, at: float = 0.0) -> Completion:
         """Add an event of a stream, or a whole answer. Raises NoCompletion."""
         try:
             for choice in document["choices"]:
                 self._choice(choice, at)
+            if isinstance(name := document.get("model"), str):
+                self.model = name
             # The last event may have only token counts.
             if usage := document.get("usage") if document["choices"] else document["usage"]:
                 self.prompt_tokens, self.output_tokens = (

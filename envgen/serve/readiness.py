@@ -69,6 +69,14 @@ class _Server:
     headers: Mapping[str, str]
     timeout: float
     on_step: Callable[[str], None]
+    names: frozenset[str] = frozenset()  # of the model, in its answers; empty: any
+
+    def named(self, completion: Completion, what: str) -> str:
+        """What is wrong if ``completion`` names another model."""
+        if not self.names or completion.model in ("", *self.names):
+            return ""
+        wanted = " or ".join(visible(name[:80]) for name in sorted(self.names)[:8])
+        return f"{what} was answered by the model {visible(completion.model[:80])}, not {wanted}"
 
     def post(
         self, path: str, body: Mapping[str, Any], what: str, enough: Callable[[Completion], bool] = lambda _: False
@@ -103,6 +111,9 @@ class _Server:
             raise _Unanswered(Readiness(False, f"{what} is not a completion: {error}", fatal=True)) from None
 
 
+_Rows = Mapping[str, Mapping[str, Any]]  # of /v1/models, by name
+
+
 class _Unanswered(Exception):
     def __init__(self, answer: Readiness) -> None:
         super().__init__(answer.why)
@@ -119,10 +130,11 @@ def ask(
     """
     headers = {"Authorization": f"Bearer {question.api_key}"} if question.api_key else {}
     on_step("/v1/models")
-    row = _listed(base_url, question.model, headers)
-    if isinstance(row, Readiness):
-        return _expected(row, question)
-    model, server = str(row["id"]), _Server(base_url, headers, timeout, on_step)
+    rows = _listed(base_url, question.model, headers)
+    if isinstance(rows, Readiness):
+        return _expected(rows, question)
+    model = next(iter(rows)) if question.model is None else question.model
+    row, server = rows[model], _Server(base_url, headers, timeout, on_step, _names(rows, question.model))
     try:
         answer = _complete(server, model, question)
         if not answer.ready or answer.unasked or question.chat is None:
@@ -139,8 +151,15 @@ def _expected(answer: Readiness, question: Question) -> Readiness:
     return answer
 
 
-def _listed(base_url: str, model: str | None, headers: Mapping[str, str]) -> Readiness | Mapping[str, Any]:
-    """The row of ``model`` (None: the first one) in /v1/models, or what is wrong.
+def _names(rows: _Rows, model: str | None) -> frozenset[str]:
+    """The names under which a server may answer for ``model``: of several --served-model-name, vLLM gives the first."""
+    if model is None:
+        return frozenset()
+    return frozenset(name for name, row in rows.items() if row.get("root") == rows[model].get("root"))
+
+
+def _listed(base_url: str, model: str | None, headers: Mapping[str, str]) -> Readiness | _Rows:
+    """The rows of /v1/models, with ``model`` (None: any) among them, or what is wrong.
 
     Only an answer counts, not a connection: Docker's proxy accepts those to a published port before the program in the
     container listens.
@@ -150,7 +169,7 @@ def _listed(base_url: str, model: str | None, headers: Mapping[str, str]) -> Rea
     except OSError as error:
         return Readiness(False, f"{base_url} does not answer yet ({error})")
     if model is None:
-        return _first_of(status, document)
+        return _any_of(status, document)
     if status in (401, 403):
         key = "it needs an API key; write `secrets: [VLLM_API_KEY]` and export it in your shell"
         return Readiness(False, f"/v1/models answers {status}: {key}", fatal=True)
@@ -159,16 +178,16 @@ def _listed(base_url: str, model: str | None, headers: Mapping[str, str]) -> Rea
     rows = models(document)
     if rows is None:
         return Readiness(False, "/v1/models answers 200 with something that is not a list of models", refused=True)
-    return rows[model] if model in rows else Readiness(False, listing(list(rows), model), fatal=bool(rows))
+    return rows if model in rows else Readiness(False, listing(list(rows), model), fatal=bool(rows))
 
 
-def _first_of(status: int, document: Any) -> Readiness | Mapping[str, Any]:
-    """The first model of an answer to /v1/models. A server without that page may be right as it is."""
+def _any_of(status: int, document: Any) -> Readiness | _Rows:
+    """The models of an answer to /v1/models. A server without that page may be right as it is."""
     if status >= 500 and status != 501:
         return Readiness(False, f"/v1/models answers {status}")
     rows = models(document) if status == 200 else None
     if rows:
-        return next(iter(rows.values()))
+        return rows
     if rows is None and status == 200:
         return Readiness(True, unasked="/v1/models answers 200 with something that is not a list of models")
     key = ": it needs an API key (`secrets: [VLLM_API_KEY]`)" if status in (401, 403) else ""
@@ -196,10 +215,7 @@ def _complete(server: _Server, model: str, question: Question) -> Readiness:
     status, answered, first = server.post("/v1/completions", body, "the answer to the first prompt")
     if question.model is None and status in NO_PROMPTS:
         return Readiness(True, unasked=f"{visible(model[:80])} takes no prompts (/v1/completions answers {status})")
-    if isinstance(answered, Completion):
-        answer = judge_completion(answered, question.expect_text)
-    else:
-        answer = judge(status, answered, question.expect_text)
+    answer = judge(status, answered, question.expect_text, lambda reply: server.named(reply, "the first prompt"))
     return replace(answer, first_token=first)
 
 
@@ -222,6 +238,8 @@ def _chat(server: _Server, model: str, context: int | None, flags: ChatFlags, an
                 whole = reply if isinstance(reply, Completion) else Completion().add(reply)
             except NoCompletion as error:
                 return Readiness(False, f"the answer to the first {name} is not a completion: {error}", fatal=True)
+            if wrong := server.named(whole, f"the first {name}"):
+                return Readiness(False, wrong, fatal=True)
             verdicts[name] = (chat.judge_call if tool else chat.judge_chat)(whole, flags)
         good, seen = verdicts[name]
         if good is False:
@@ -232,17 +250,25 @@ def _chat(server: _Server, model: str, context: int | None, flags: ChatFlags, an
     return replace(answer, chats=verdicts)
 
 
-def judge(status: int, document: Any, expect_text: str | None = None) -> Readiness:
-    """Judge the answer to a completion request: status 200, a non-empty text, finite log probabilities."""
+def judge(
+    status: int, document: Any, expect_text: str | None = None, wrong: Callable[[Completion], str] = lambda _: ""
+) -> Readiness:
+    """Judge the answer to a completion request: status 200, a non-empty text, finite log probabilities.
+
+    ``document``: JSON, or a Completion that was read from a stream. ``wrong``: what else is wrong with it, or "".
+    """
     if status in (429, 503):  # busy
         return Readiness(False, f"the first prompt was answered with {status}: {visible(str(document)[:200])}")
     if status != 200:
         why = f"the first prompt was answered with {status}: {visible(str(document)[:200])}"
         return Readiness(False, why, fatal=400 <= status < 500, refused=True)
     try:
-        return judge_completion(Completion().add(document), expect_text)
+        reply = document if isinstance(document, Completion) else Completion().add(document)
     except NoCompletion as error:
         return Readiness(False, f"the answer to the first prompt is not a completion: {error}", fatal=True)
+    if why := wrong(reply):
+        return Readiness(False, why, fatal=True)
+    return judge_completion(reply, expect_text)
 
 
 def judge_completion(completion: Completion, expect_text: str | None = None) -> Readiness:

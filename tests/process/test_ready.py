@@ -45,6 +45,23 @@ def test_a_server_whose_chats_are_wrong_is_not_ready(fault: str, why: str, tmp_p
     assert verdicts["chat"] == {"no template": "not checked", "null tool": "passed"}.get(fault, "failed")
 
 
+@pytest.mark.parametrize(("name", "good"), [("other\x1b[31m", 0), ("adapter", 0), ("other", 1)])
+def test_an_answer_of_another_model_is_not_ready(name: str, good: int) -> None:
+    """Of a proxy in front, or of another program on the port: in its first prompt, or only in the chat after it."""
+    with fault_server(f"answers as {name}", good) as server:
+        answer = ask(server.url, Question("tiny", chat=PROMISED))
+    what = "chat" if good else "prompt"
+    shown = name.replace("\x1b", "\\x1b")
+    assert not answer.ready and answer.fatal
+    assert answer.why == f"the first {what} was answered by the model {shown}, not alias or tiny"
+
+
+@pytest.mark.parametrize(("asked", "name"), [("alias", "tiny"), ("tiny", "alias"), ("tiny", ""), (None, "other")])
+def test_another_name_of_the_model_is_its_own(asked: str | None, name: str) -> None:
+    with fault_server(f"answers as {name}") as server:
+        assert ask(server.url, Question(asked, chat=PROMISED)).ready
+
+
 def test_a_port_without_a_model_must_answer_http() -> None:
     """Docker's proxy accepts a connection, and closes it while nothing listens in the container."""
 

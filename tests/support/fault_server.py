@@ -35,7 +35,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             status = self.server.fault.split()[1]
             self.document(200, '{"data": []}') if status == "none" else self.document(int(status), "{}")
         else:
-            self.document(200, json.dumps({"data": [{"id": "tiny", "max_model_len": 512}]}))
+            rows: list[dict[str, Any]] = [{"id": "tiny", "root": "/models/tiny", "max_model_len": 512}]
+            if self.server.fault.startswith("answers as "):
+                rows += [{**rows[0], "id": "alias"}, {"id": "adapter", "root": "/adapters/a", "parent": "tiny"}]
+            self.document(200, json.dumps({"data": rows}))
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -83,8 +86,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         chance = float("nan") if "nan" in fault else -0.5
         logprobs = {"token_logprobs": [chance]} if body.get("logprobs") else None
+        # As vLLM: of several names of a model, it answers with the first.
+        name = fault.removeprefix("answers as ") if fault.startswith("answers as ") else "tiny"
         for part in parts or [{"text": text, "logprobs": logprobs} for text in GOOD]:
-            self.event({"choices": [part]})
+            self.event({"model": name, "choices": [part]})
             if fault == "half an event":
                 self.chunk(b'data: {"choices": [{"te')
                 self.connection.shutdown(socket.SHUT_RDWR)
