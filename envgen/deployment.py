@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import hashlib
 import json
 import os
 from collections.abc import Container as Holds
@@ -35,7 +36,7 @@ from envgen.render.locking import LABEL as LOCK_LABEL
 from envgen.render.locking import applied, namespace, places_of, series_of
 from envgen.render.outputs import Rendered, Workspace, lay_out, render_profile
 
-ENGINE_FILE = "compose/this-engine.yaml"
+ENGINE_FILE = "compose/this-engine-{}.yaml"  # by its content: several engines may be in use at once
 
 
 @dataclass(frozen=True)
@@ -388,7 +389,7 @@ def engine_file(profile: Profile, folder: Path, gpu: GpuMode, unmapped: Holds[st
     ``gpu``: how the engine gives containers GPUs. ``unmapped``: services that must run with this machine's user ID on
     an engine that remaps user IDs.
     """
-    path, services = folder / ENGINE_FILE, dict[str, str]()
+    services = dict[str, str]()
     for name, service in profile.services.items():
         settings = ["userns_mode: host"] if name in unmapped else []
         wanted, given = gpu_devices(service, written_mode(profile)), gpu_devices(service, gpu)
@@ -398,10 +399,9 @@ def engine_file(profile: Profile, folder: Path, gpu: GpuMode, unmapped: Holds[st
         if settings:
             services[name] = f"  {name}: {{{', '.join(settings)}}}\n"
     if not services:
-        if path.exists():  # a file system that is read-only refuses in any case
-            path.unlink()
         return None
     content = ("services:\n" + "".join(services.values())).encode()
+    path = folder / ENGINE_FILE.format(hashlib.sha256(content).hexdigest()[:12])
     if not path.is_file() or files.read(path) != content:
         files.write(path, content, within=folder)
     return path

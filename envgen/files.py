@@ -183,6 +183,33 @@ def locked(path: Path, *, within: Path, on_wait: Callable[[str], None]) -> Itera
         os.close(descriptor)
 
 
+_used: dict[Path, int] = {}  # of this process: lock files, and their descriptors, which close with it
+
+
+@contextlib.contextmanager
+def used(path: Path, *, within: Path) -> Iterator[bool]:
+    """Use what the lock file ``path`` stands for until the end of this process.
+
+    The value: whether no other process uses it, so that this block may change it.
+    """
+    if path not in _used:
+        with folder(path.parent, within) as directory:
+            flags = os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            _used[path] = os.open(path.name, flags, 0o644, dir_fd=directory)
+    try:
+        yield _flocked(_used[path], fcntl.LOCK_EX)
+    finally:
+        _flocked(_used[path], fcntl.LOCK_SH)
+
+
+def _flocked(descriptor: int, how: int) -> bool:
+    try:
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def _holder(descriptor: int, proc: Path = Path("/proc")) -> str:
     """The process that has the lock of a file: its pid, its command without options, and whether it is stopped."""
     end = f":{os.fstat(descriptor).st_ino}"  # some file systems show another device there

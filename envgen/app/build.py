@@ -59,6 +59,11 @@ class Job:
         """The folder of the files that are used: rendered with all layers, unlike the committed ones."""
         return state_dir(self.deployment.root, "render") / self.deployment.profile.name
 
+    def placed(self, request: BuildRequest) -> BuildRequest:
+        """``request`` with the files written; another folder, where another command uses this one."""
+        folder = self.deployment.workspace.folder
+        return replace(request, dockerfile=folder / self.deployment.rendered.dockerfile, context=folder)
+
     @property
     def text(self) -> str:
         """The Dockerfile itself."""
@@ -218,7 +223,7 @@ def _run(
     job: Job, request: BuildRequest, how: str, on_step: Callable[[BuildStep], None], on_tick: Callable[[], None]
 ) -> tuple[BuildResult, Explanation | None, str]:
     """Run buildx and log all of its output. Returns its result, the cause of a failure, and the log's path."""
-    _ = job.deployment.workspace
+    request = job.placed(request)
     with BuildLog(state_dir(job.deployment.root, "logs"), job.deployment.profile.name) as log:
         log.say(f"$ {shlex.join(buildx.argv_of(request))}")
         log.say(how)
@@ -278,10 +283,9 @@ def verify(session: Session) -> Verified:
     if deployment.lock is None:
         raise UsageError("without an envgen.lock, two builds may differ", hint=deployment.profile.lock_command)
     require_lock(deployment)
-    _ = deployment.workspace
     names = [f"envgen-verify-{deployment.profile.compose_name}:{number}" for number in (1, 2)]
     try:
-        results = _twice(job, request_of(job, Options(no_cache=True)), names)
+        results = _twice(job, job.placed(request_of(job, Options(no_cache=True))), names)
         ids = tuple(result.image_id for result in results)
         found = [] if ids[0] == ids[1] else _differences(engine, names)
     finally:
@@ -295,8 +299,8 @@ def _twice(job: Job, request: BuildRequest, names: Sequence[str]) -> list[BuildR
     results = []
     with files.Scratch("verify") as folder:
         copy = Path(folder, "context")
-        shutil.copytree(job.folder, copy)
-        for name, context in zip(names, (job.folder, copy), strict=True):
+        shutil.copytree(request.context, copy)
+        for name, context in zip(names, (request.context, copy), strict=True):
             progress(f"building {name} from {context}")
             dockerfile = context / job.deployment.rendered.dockerfile
             result = buildx.build(replace(request, tags=(name,), context=context, dockerfile=dockerfile))

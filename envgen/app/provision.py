@@ -308,8 +308,7 @@ def _fetcher(job: builds.Job, options: Options) -> str:
         return ""
     progress(f"preparing the download of weights: the stage {BASE_STAGE}")
     first = replace(job, target=BASE_STAGE)
-    _ = job.deployment.workspace
-    result = buildx.build(replace(builds.request_of(first, options), tags=(first.image,)))
+    result = buildx.build(replace(job.placed(builds.request_of(first, options)), tags=(first.image,)))
     return first.image if result.ok else ""  # the build itself says why
 
 

@@ -9,6 +9,7 @@ import hashlib
 import os
 import re
 import stat
+import threading
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, count
@@ -367,31 +368,50 @@ def prepare(profile: Profile, root: Path, lock: ProfileLock | None = None) -> Wo
 def lay_out(rendered: Rendered, profile: Profile, root: Path) -> Workspace:
     """Write the rendered files into the profile's folder; unchanged files keep their times.
 
-    Where the project can't be written, into a temporary folder: a service must be stopped there, too.
+    Into a temporary folder where the project can't be written, for a service must be stopped there, too; and where
+    another command uses the folder with other content: `up --set` must not start what a `ps` beside it has rendered.
     """
-    folder = state_dir(root, "render", profile.name)
+    folder, made = state_dir(root, "render", profile.name), _context(rendered, root)
+    programs = {path for path in made if path not in rendered.files and (root / path).stat().st_mode & 0o100}
     try:
         with file_io.folder(folder, root):
             pass
-        _fill(folder, rendered, profile, root)
-        return Workspace(folder, rendered)
+        with _laying_out, file_io.used(state_dir(root, "state") / f"render-{profile.name}.lock", within=root) as alone:
+            if alone:
+                write(folder, made, programs)
+                for path in _others(folder, made, profile):
+                    path.unlink()
+        if alone or _holds(folder, made, profile):
+            return Workspace(folder, rendered)
     except OSError as error:
         if error.errno not in (errno.EROFS, errno.EACCES):
             raise
     temporary = file_io.Scratch("render")
-    _fill(Path(temporary.name), rendered, profile, root)
+    write(Path(temporary.name), made, programs)
     return Workspace(Path(temporary.name), rendered, temporary)
 
 
-def _fill(folder: Path, rendered: Rendered, profile: Profile, root: Path) -> None:
+_laying_out = threading.Lock()  # the threads of this process share its lock of the folder
+
+
+def _context(rendered: Rendered, root: Path) -> dict[str, bytes]:
+    """All files of the folder, which is the whole context of the build, with files of the project."""
     made = dict(rendered.files)
-    # The folder is the whole context of the build, with files of the project.
     for path in rendered.context_files:
         with contextlib.suppress(FileNotFoundError):
             made[path] = file_io.read(root / path)
-    programs = {path for path in made if path not in rendered.files and (root / path).stat().st_mode & 0o100}
-    write(folder, made, programs)
-    for path in paths_of(profile):  # remove files that no longer exist in the project
-        for file in (folder / path).rglob("*"):
-            if file.is_file() and file.relative_to(folder).as_posix() not in made:
-                file.unlink()
+    return made
+
+
+def _others(folder: Path, made: Mapping[str, bytes], profile: Profile) -> list[Path]:
+    """Files that no longer exist in the project, in folders that the image gets whole."""
+    files = (file for path in paths_of(profile) for file in (folder / path).rglob("*") if file.is_file())
+    return [file for file in files if file.relative_to(folder).as_posix() not in made]
+
+
+def _holds(folder: Path, made: Mapping[str, bytes], profile: Profile) -> bool:
+    """Whether the folder has this content."""
+    with contextlib.suppress(OSError, RefusedError):
+        same = all(file_io.read(folder / path, follow=False) == data for path, data in made.items())
+        return same and not _others(folder, made, profile)
+    return False

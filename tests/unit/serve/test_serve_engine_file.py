@@ -38,7 +38,14 @@ def test_what_the_engine_lacks_is_taken_out(tmp_path: Path, gpu: str) -> None:
     lines = [f"  {name}: {{{HEAD}!reset []}}}}}}}}" for name in ("web", "one")]
     assert written(tmp_path, gpu, GpuMode.NONE) == ["services:", *lines]
     assert written(tmp_path, gpu, GpuMode.ALL) == []
-    assert not (tmp_path / ".envgen/compose/this-engine.yaml").exists()
+
+
+def test_two_engines_of_one_profile_have_a_file_each(tmp_path: Path) -> None:
+    (tmp_path / "envgen.yaml").write_text(FILE.format(gpu="auto"))
+    profile = load_project(file=tmp_path / "envgen.yaml").project.profiles["dev"]
+    first, second = (engine_file(profile, tmp_path, mode) for mode in (GpuMode.NONE, GpuMode.CDI))
+    assert first and second and "!reset" in first.read_text() and "!override" in second.read_text()
+    assert engine_file(profile, tmp_path, GpuMode.NONE) == first
 
 
 def test_an_engine_with_cdi_alone(tmp_path: Path) -> None:
