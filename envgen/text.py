@@ -48,6 +48,28 @@ def visible(text: str, *, lines: bool = False) -> str:
     return _IN_LINE.sub(lambda match: escaped(match[0]), text)
 
 
+def shell_line(words: Iterable[str]) -> str:
+    """``words`` as one printable line that a shell reads as just these words.
+
+    A name of a file may hold a line break or a control character: bash's and zsh's $'...' writes those as escapes.
+    """
+    return " ".join(_dollar_quoted(word) if _IN_LINE.search(word) else shlex.quote(word) for word in words)
+
+
+def _dollar_quoted(word: str) -> str:
+    def escape(found: re.Match[str]) -> str:
+        how = "surrogateescape" if "\udc80" <= found[0] <= "\udcff" else "surrogatepass"  # a byte; no text at all
+        return "".join(f"\\x{byte:02x}" for byte in found[0].encode("utf-8", how))
+
+    return "$'" + _IN_LINE.sub(escape, re.sub(r"(['\\])", r"\\\1", word)) + "'"
+
+
+def whole_number(text: str) -> int | None:
+    """The number of at most 15 ASCII digits, None for other text: `int` takes more signs, fewer than `str.isdigit`, and
+    refuses thousands of digits."""
+    return int(text) if len(text) <= 15 and text.isascii() and text.isdecimal() else None
+
+
 def plain_text(text: str) -> str:
     """``text`` without terminal sequences: vLLM colours the names of its processes even without a terminal."""
     return _SEQUENCE.sub("", text) if "\x1b" in text else text
@@ -250,4 +272,4 @@ def progress(line: str, *, always: bool = False) -> None:
 def show_command(argv: Sequence[str]) -> None:
     """With `--verbose`, print a program before it runs."""
     if Loudness.verbose:
-        print(f"$ {shlex.join(argv)}", file=sys.stderr, flush=True)
+        print(f"$ {shell_line(argv)}", file=sys.stderr, flush=True)

@@ -6,6 +6,7 @@ Read-only: /proc, the kernel's log where it may be read, and nvidia-smi where it
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from envgen.engine import process
 from envgen.errors import EnvgenError
+from envgen.text import whole_number
 
 PATIENCE = 5.0  # seconds for a program
 LOG = 2 << 20  # bytes of the kernel's log that are read
@@ -28,7 +30,7 @@ LIMITS = {
 _EVENT = re.compile(
     r"NVRM: Xid \(|PCIe Bus Error: severity=(?:Uncorrect|Fatal)|AER: .*(?:Uncorrected|fatal) error", re.I
 )
-_THRESHOLD = re.compile(r"(?:^|\0)(-m|-M)\0?(\d+)")
+_THRESHOLD = re.compile(r"(?:^|\0)(-m|-M)\0?(\d{1,9})")
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ def parse_gpus(text: str) -> tuple[BoxGpu, ...]:
 
 def _number(text: str) -> float | None:
     try:
-        return float(text)
+        return found if math.isfinite(found := float(text)) else None
     except ValueError:  # [N/A]
         return None
 
@@ -149,10 +151,10 @@ def _processes(root: Path, text: str) -> tuple[GpuProcess, ...]:
     found = []
     for line in text.splitlines():
         pid, comma, name = line.partition(",")
-        if comma and pid.strip().isdigit():
-            groups = _read(root / "proc" / pid.strip() / "cgroup")
+        if comma and (number := whole_number(pid.strip())):
+            groups = _read(root / "proc" / str(number) / "cgroup")
             contained = bool(re.search(r"docker|containerd|libpod|kubepods", groups))
-            found.append(GpuProcess(int(pid), name.strip()[:200], contained))
+            found.append(GpuProcess(number, name.strip()[:200], contained))
     return tuple(found)
 
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from envgen.text import whole_number
+
 COMPOSE_PROJECT = "com.docker.compose.project"
 COMPOSE_SERVICE = "com.docker.compose.service"
 COMPOSE_ONE_OFF = "com.docker.compose.oneoff"
@@ -277,17 +279,17 @@ def _is_podman(version: Mapping[str, Any]) -> bool:
 def too_old(version: Mapping[str, Any]) -> str:
     """The reason why envgen cannot use this engine; "" where it can. From ``GET /version``."""
     release = str(version.get("Version", ""))
-    major = release.partition(".")[0]
+    major = whole_number(release.partition(".")[0])
     if _is_podman(version):
-        old = not major.isdigit() or int(major) < MINIMUM_PODMAN
+        old = major is None or major < MINIMUM_PODMAN
         return f"this is Podman {release}; envgen needs Podman {MINIMUM_PODMAN} or newer, or Docker" if old else ""
-    if not major.isdigit():
+    if major is None:
         # Builds from source have the version "dev" or a branch; Docker 25.0 has API 1.44.
-        api = str(version.get("ApiVersion", "")).split(".")
-        if len(api) == 2 and all(part.isdigit() for part in api) and (int(api[0]), int(api[1])) >= (1, 44):
+        api = [whole_number(part) or 0 for part in str(version.get("ApiVersion", "")).split(".")]
+        if len(api) == 2 and api >= [1, 44]:
             return ""
         return "no Docker Engine version in the answer; envgen needs Docker Engine 25 or newer"
-    if int(major) < MINIMUM_ENGINE:
+    if major < MINIMUM_ENGINE:
         return f"this Docker Engine is {release}; envgen needs version {MINIMUM_ENGINE} or newer"
     return ""
 

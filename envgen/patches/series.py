@@ -17,7 +17,7 @@ from packaging.version import InvalidVersion, Version
 from envgen import files
 from envgen.errors import Place, Problem, ProjectError, RefusedError, UsageError
 from envgen.profile.model import Origin
-from envgen.text import masked
+from envgen.text import masked, whole_number
 
 _FIELD = re.compile(r"([A-Z][A-Za-z-]*):[ \t]*(.*)")
 _DIFF = ("diff --git ", "--- ", "Index: ")
@@ -329,8 +329,7 @@ def next_name(names: list[str], title: str) -> str:
     if not _TITLE.fullmatch(title):
         hint = "write small letters, digits and single dashes, as in: faster-moe"
         raise UsageError(f"{title!r} is not a name for a patch", hint=hint)
-    numbers = [int(name[:4]) for name in names if name[:4].isdigit()]
-    return f"{max(numbers, default=0) + 1:04d}-{title}.patch"
+    return f"{max((whole_number(name[:4]) or 0 for name in names), default=0) + 1:04d}-{title}.patch"
 
 
 def add(root: Path, folder: str, title: str, head: str, diff: bytes) -> str:

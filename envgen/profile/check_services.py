@@ -14,7 +14,7 @@ from envgen.profile.bind import BoundProfile, Path_
 from envgen.profile.caches import HUGGINGFACE
 from envgen.profile.model import Cluster, GpuMode, Service
 from envgen.profile.values import ContainerPath
-from envgen.text import shorten
+from envgen.text import shorten, whole_number
 
 # Flags that envgen sets for each rank; vLLM has all of them from 0.11.2 on.
 OWN_FLAGS = ("nnodes", "node-rank", "master-addr", "master-port", "headless", "distributed-executor-backend")
@@ -211,7 +211,7 @@ def _cluster(section: BoundProfile, service: Service, cluster: Cluster) -> None:
 def ranks_of(args: Mapping[str, object]) -> int:
     """The number of ranks in a service's flags; 0 where they can't be read."""
     sizes = [args.get(flag) or args.get(flag.replace("-", "_")) or "1" for flag in SIZES]
-    return math.prod(int(size) if isinstance(size, str) and size.isdigit() else 0 for size in sizes)
+    return math.prod((whole_number(size) if isinstance(size, str) else None) or 0 for size in sizes)
 
 
 # --- mounts ---------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from packaging.version import InvalidVersion, Version
 from envgen.errors import Place, Problem, ProjectError
 from envgen.profile.shape import ENV_NAME, FLAG, matches
 from envgen.profile.tree import LIST, MAP, NULL, PROJECT, ValueText, YamlNode, parse
+from envgen.text import whole_number
 
 HARDWARE = "dgx_spark_gb10"
 _WIDER = ("blackwell", "nvidia")  # groups of hardware that include it; the first one in a recipe counts
@@ -157,11 +158,11 @@ class _Reader:
         repo = self._repo(self._text("repo"), self.top.items["repo"].place())
         args = {name: value_of(node) for name, node in self._map("args").items()}
         nodes = self._text("nodes") or "1"
-        if not nodes.isascii() or not nodes.isdigit() or not 1 <= int(nodes[:3]) <= 64:
+        if not 1 <= (machines := whole_number(nodes) or 0) <= 64:
             raise _problem(f"{nodes!r} is not a number of machines", self.top.items["nodes"].place())
         return Recipe(
             name_of(self.file), repo, self._text("revision"), args, self._env(self._map("env")),
-            self._release(self._text("release"), self.top), "", int(nodes), self._text("weights"),
+            self._release(self._text("release"), self.top), "", machines, self._text("weights"),
             self._text("draft"), self._text("source"), self._text("commit"), self._text("date"), self._text("ran"),
         )  # fmt: skip
 
@@ -258,10 +259,10 @@ class _Reader:
         else:
             args = {name.replace("_", "-"): value for name, value in defaults.items() if name not in _OURS}
             args = {{"tensor-parallel": "tensor-parallel-size"}.get(name, name): value for name, value in args.items()}
-        ranks = str(args.get("tensor-parallel-size", "1"))
-        nodes = int(self._text("min_nodes") or 1) if (self._text("min_nodes") or "1").isdigit() else 1
-        if self._text("cluster_only") == "true" or (nodes == 1 and ranks.isdigit() and int(ranks) > 1):
-            nodes = max(nodes, int(ranks) if ranks.isdigit() else 2, 2)
+        ranks = whole_number(str(args.get("tensor-parallel-size", "1")))
+        nodes = whole_number(self._text("min_nodes") or "1") or 1
+        if self._text("cluster_only") == "true" or (nodes == 1 and ranks and ranks > 1):
+            nodes = max(nodes, ranks or 2, 2)
         if args.pop("distributed-executor-backend", None):
             self.left.append("distributed-executor-backend: `cluster` uses vLLM's own multi-node mode")
         image = self._text("container")

@@ -135,7 +135,7 @@ def _flow(value: Any) -> str:
 def _scalar(text: str) -> str:
     if re.fullmatch(r"-?[0-9]+(\.[0-9]+)?|true|false|[A-Za-z0-9_][A-Za-z0-9_./+-]*|~?/[A-Za-z0-9_./+-]+", text):
         return text
-    return json.dumps(text)
+    return json.dumps(text, ensure_ascii=not text.isprintable())  # JSON's pairs of \\u for one character are not YAML
 
 
 def added(text: str, lines: str) -> str:

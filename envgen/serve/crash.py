@@ -21,7 +21,7 @@ from envgen.engine.client import Engine
 from envgen.engine.values import Container, ContainerMount
 from envgen.errors import EngineError, ProcessError, UsageError
 from envgen.redact import redact
-from envgen.text import counted, last_printed, plain_text, reason_of
+from envgen.text import counted, last_printed, plain_text, reason_of, whole_number
 
 
 def write_bundle(
@@ -120,9 +120,10 @@ def parse(lines: Iterable[str]) -> Iterator[ProcessState]:
         head, _, rest = stat.rpartition(")")  # a program's name may hold blanks and brackets
         pid, _, name = head.partition("(")
         fields = rest.split()
-        if pid.strip().isdigit() and len(fields) >= 22 and all(f.removeprefix("-").isdigit() for f in fields[1:22]):
-            parent, group, memory = int(fields[1]), int(fields[2]), int(fields[21]) * _PAGE
-            yield ProcessState(int(pid), parent, group, fields[0], memory, name, command.strip())
+        numbers = [whole_number(one) for one in (pid.strip(), *fields[1:3], *fields[21:22])]
+        if len(numbers) == 4 and None not in numbers:
+            number, parent, group, pages = (one or 0 for one in numbers)
+            yield ProcessState(number, parent, group, fields[0], pages * _PAGE, name, command.strip())
 
 
 def tree(found: Sequence[ProcessState]) -> str:

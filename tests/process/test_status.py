@@ -27,4 +27,4 @@ def test_branch_and_dirty_state(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_not_a_checkout_is_named(tmp_path: Path) -> None:
     assert "is not a git checkout" in str(checkout(tmp_path)["trouble"])
-    assert "there is no folder" in str(checkout(tmp_path / "x")["trouble"])
+    assert "does not exist" in str(checkout(tmp_path / "x")["trouble"])

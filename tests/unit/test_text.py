@@ -29,6 +29,7 @@ from envgen.text import (
     table,
     visible,
     wants_colour,
+    whole_number,
     with_own_colours,
 )
 
@@ -202,3 +203,10 @@ def test_a_reason_is_never_empty(error: Exception, reason: str) -> None:
 def test_a_silent_program_has_a_reason_too(printed: bytes | str, code: int, lines: int, words: str) -> None:
     assert last_printed(printed, code, lines) == words
     assert str(ProcessError(["uv", "pip"], code, "")).rpartition(": ")[2]
+
+
+@given(st.text(st.characters(categories=["Nd", "No"]), max_size=20) | st.integers(0).map(str))
+def test_only_digits_are_a_number(text: str) -> None:
+    found = whole_number(text)
+    assert found is None or (str(found) == (text.lstrip("0") or "0") and len(text) <= 15)
+    assert (found is None) == (not text or len(text) > 15 or any(char not in "0123456789" for char in text))

@@ -55,8 +55,9 @@ def recorded(package: Doc, document: Doc) -> list[Doc]:
         for path, size in record_rows(os.path.join(entry, folder, "RECORD")):
             if path in wanted:
                 file = os.path.normpath(os.path.join(entry, path))
+                length = int(size) if size.isdecimal() and len(size) < 19 else 0
                 found.append({"name": name, "version": version, "file": file, "metadata": os.path.join(entry, folder),
-                              "size": int(size) if size.isdigit() else 0, "exists": os.path.isfile(file)})  # fmt: skip
+                              "size": length, "exists": os.path.isfile(file)})  # fmt: skip
     return found
 
 

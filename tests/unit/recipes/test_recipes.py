@@ -152,6 +152,30 @@ def test_a_flag_with_any_value_is_no_traceback(
     capsys.readouterr()
 
 
+@pytest.mark.parametrize("value", ["²", "9" * 5000, "064" + "0" * 5000, "x", "-1", ""])
+def test_a_number_of_machines_in_any_spelling_is_no_traceback(
+    value: str, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for text in (
+        SPARKRUN.replace("min_nodes: 1", f'min_nodes: "{value}"'),
+        SPARKRUN.replace("tensor_parallel: 1", f'tensor_parallel: "{value}"'),
+        f'repo: org/M\nnodes: "{value}"\n',
+    ):
+        (project / "other.yaml").write_text(text, encoding="utf-8")
+        assert main(["recipe", "show", "other.yaml"]) in (0, 2)
+    capsys.readouterr()
+
+
+def test_text_of_any_script_is_taken_over(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (project / "other.yaml").write_text(
+        'repo: org/M\nargs: {hf-overrides: "\U0001f600 größe \\\\ \\" \'"}\n', encoding="utf-8"
+    )
+    assert main(["recipe", "add", "other.yaml", "--yes", "--name", "other"]) == 0
+    profile = load_project(file=project / "envgen.yaml", local=False).project.profiles["other"]
+    assert profile.services["serve"].args["hf-overrides"] == "\U0001f600 größe \\ \" '"
+    capsys.readouterr()
+
+
 @pytest.mark.parametrize(("text", "room"), [("20G", 20 << 30), ("20g", 20 * 10**9), ("5000", 5000), ("lots", None)])
 def test_a_cache_of_a_fixed_size(
     text: str, room: int | None, project: Path, capsys: pytest.CaptureFixture[str]
