@@ -15,6 +15,7 @@ from envgen.errors import Problem
 from envgen.profile.model import Profile
 from envgen.serve.edits import Edits
 from envgen.serve.ended import Ended
+from envgen.text import visible
 
 CMA = 1 << 30  # bytes of CmaFree; a Spark whose kernel has Kexec HandOver on has 9.3 GiB (NVIDIA/NV-Kernels#591)
 HANDOVER_CURE = "sudo apt-get install nvidia-spark-grub-kho && sudo reboot"
@@ -55,8 +56,8 @@ class Remedy:
     is_line: bool = False
 
     def __post_init__(self) -> None:
-        if "\n" in self.text:
-            raise ValueError("a remedy is one line")
+        # A hint of another part may name a file with a line break: still one line, with the break as an escape.
+        object.__setattr__(self, "text", visible(self.text))
 
 
 @dataclass(frozen=True)

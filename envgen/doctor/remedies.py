@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable
 
 from envgen.doctor.model import Context, Remedy
 from envgen.profile.model import Source
+from envgen.text import shell_line
 
 
 def envgen(context: Context, verb: str, *words: str) -> Remedy:
     """An envgen command for this profile."""
-    return Remedy(shlex.join(["envgen", verb, "-p", context.profile.name, *context.profile.options, *words]))
+    return Remedy(shell_line(["envgen", verb, "-p", context.profile.name, *context.profile.options, *words]))
 
 
 def build(context: Context) -> Remedy:
@@ -46,7 +46,7 @@ def away(context: Context, path: str) -> Remedy:
         if path.startswith(mount.target + "/"):
             if mount.kind == "bind" and mount.read_only:  # only this machine can change it
                 place = mount.source + path[len(mount.target) :]
-                return Remedy(shlex.join(["mv", place, f"{place}.off"]))
+                return Remedy(shell_line(["mv", place, f"{place}.off"]))
             break
     return inside(context, "mv", path, f"{path}.off")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -33,6 +32,7 @@ from envgen.profile.values import (
     WheelPin,
     own_path,
 )
+from envgen.text import shell_line
 
 
 class Mode(Enum):
@@ -690,17 +690,17 @@ class Profile:
     @property
     def chosen(self) -> str:
         """The options to add to a command in a hint, so that it is about this profile with these values."""
-        return shlex.join(["--profile", self.name, *self.options])
+        return shell_line(["--profile", self.name, *self.options])
 
     @property
     def lock_command(self) -> str:
         """`envgen lock` for this profile, which takes no --set."""
-        return shlex.join(["envgen", "lock", "--profile", self.name, *self._file])
+        return shell_line(["envgen", "lock", "--profile", self.name, *self._file])
 
     @property
     def render_command(self) -> str:
         """`envgen render` for the project of this profile."""
-        return shlex.join(["envgen", "render", *self._file])
+        return shell_line(["envgen", "render", *self._file])
 
     @property
     def _file(self) -> tuple[str, ...]:

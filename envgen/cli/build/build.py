@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict
@@ -24,7 +23,7 @@ from envgen.engine.client import Engine, connect
 from envgen.errors import BuildError, EngineError, ExitCode, UsageError
 from envgen.profile.model import Platform
 from envgen.serve.launch import in_profile
-from envgen.text import counted, progress, short_id, shorten
+from envgen.text import counted, progress, shell_line, short_id, shorten
 
 SHOWN_LINES = 25  # of a step that failed
 
@@ -195,6 +194,6 @@ def _dry_run(job: Job, options: Options) -> int:
             f"digest   {job.deployment.rendered.digest}",
             f"files    {', '.join(sorted(job.deployment.rendered.files))} into {job.shown(job.folder)}",
             how,
-            f"command  {shlex.join(argv)}",
+            f"command  {shell_line(argv)}",
         ],
     )

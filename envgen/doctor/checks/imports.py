@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import posixpath
-import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -13,6 +12,7 @@ from packaging.utils import canonicalize_name
 from envgen.doctor import remedies
 from envgen.doctor.model import Context, Finding, Imported, Probe, Remedy, Where, check, error, ok
 from envgen.profile.model import Source
+from envgen.text import shell_line
 
 # Names that every release of a package has: vLLM 0.28 to 0.33 and FlashInfer 0.5.3 to 0.7.2 were looked at.
 NAMES = {
@@ -265,7 +265,7 @@ def restored(name: str, source: Source, file: str, context: Context) -> Remedy:
     inner = posixpath.relpath(file, str(source.mount))
     if not folder:
         return remedies.inside(context, "git", "-C", str(source.mount), "stash", "push", "--", inner)
-    return Remedy(shlex.join(["git", "-C", folder, "stash", "push", "--", inner]))
+    return Remedy(shell_line(["git", "-C", folder, "stash", "push", "--", inner]))
 
 
 def judge_source(name: str, source: Source, context: Context, probe: Probe) -> list[Finding]:

@@ -22,7 +22,7 @@ from envgen.doctor.model import (
 )
 from envgen.profile.model import GpuMode, Source
 from envgen.render.environment import GATE
-from envgen.text import GIB, counted
+from envgen.text import GIB, counted, shell_line
 
 SWAPPED = 1 * GIB
 REMOVED = "//deleted"  # the kernel's mark of a removed folder in /proc/self/mountinfo
@@ -138,8 +138,8 @@ def _own(context: Context, folder: FolderFacts, place: str) -> Remedy:
         return remedies.line(f"services: {{{context.service}: {{user: host}}}}")
     owner = f"{system.uid}:{system.gid}"
     if container is None:
-        return Remedy(f"sudo chown -R {owner} {place}")
-    return Remedy(f"docker exec --user 0 {container.name} chown -R {owner} {folder.path}")
+        return Remedy(shell_line(["sudo", "chown", "-R", owner, place]))
+    return Remedy(shell_line(["docker", "exec", "--user", "0", container.name, "chown", "-R", owner, folder.path]))
 
 
 @check("mounts.caches", Where.INSIDE, needs="probe")

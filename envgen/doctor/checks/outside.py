@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 
 from envgen.doctor import remedies
@@ -16,7 +15,7 @@ from envgen.profile.exposure import asks_for_key, exposed, on_loopback, renumber
 from envgen.profile.model import GpuMode
 from envgen.redact import redact
 from envgen.serve.ended import Ended
-from envgen.text import GIB, counted, first_of
+from envgen.text import GIB, counted, first_of, shell_line
 
 LITTLE, TIGHT = 5 * GIB, 30 * GIB
 SKEW = 2.0  # seconds; more clock skew misleads build tools
@@ -182,7 +181,7 @@ def owners(context: Context, _engine: EngineInfo) -> Findings:
         more = foreign.count - len(foreign.examples)
         seen = ", ".join(foreign.examples) + (f" and {more} more" if more else "")
         belong = counted(foreign.count, "file belongs", "files belong")
-        cure = Remedy(f'sudo chown -Rh "$(id -u):$(id -g)" {shlex.quote(foreign.folder)}')
+        cure = Remedy(f'sudo chown -Rh "$(id -u):$(id -g)" {shell_line([foreign.folder])}')
         title = f"{foreign.name}: {belong} to root in {foreign.folder}"
         yield warning(title, seen, "your own files", cure, case="of-root", folder=foreign.folder)
     return None
@@ -266,7 +265,7 @@ def unpatched(context: Context) -> Findings:
     """Mounted checkouts have the profile's patches."""
     for name, lacks in context.unpatched.items():
         folder = context.checkouts.get(name, "")
-        cure = Remedy(shlex.join(["envgen", "patch", "apply", name, "--checkout", folder]))
+        cure = Remedy(shell_line(["envgen", "patch", "apply", name, "--checkout", folder]))
         title = f"{name}: its checkout lacks {counted(len(lacks), 'patch', 'patches')} of the profile"
         yield warning(title, f"{folder} lacks {', '.join(lacks)}", "patches applied", cure, case="lacks")
     return None
@@ -324,7 +323,7 @@ def others(context: Context, _engine: EngineInfo) -> Findings:
         if one.state == "paused":
             yield error(_state(one), _seen(one, end), "running", Remedy(f"docker unpause {one.name}"), case="paused")
         elif (end and end.failed) or one.state in ("dead", "restarting"):
-            cure = Remedy(shlex.join(["envgen", "up", "-p", context.profile.name, one.service]))
+            cure = Remedy(shell_line(["envgen", "up", "-p", context.profile.name, one.service]))
             yield error(str(end or _state(one)), _seen(one, end), "running, or removed", cure, case="died")
         elif end and end.asked and one.server:
             yield info(str(end), _seen(one, end))

@@ -14,7 +14,7 @@ from doctor_facts import CONTAINER, DATA, ENGINE, IMAGE, Make, recording
 
 from envgen.binding import ShapeError
 from envgen.deployment import Deployment
-from envgen.doctor import collect, report
+from envgen.doctor import collect, remedies, report
 from envgen.doctor.checks import machine, outside
 from envgen.doctor.collect import choose_container, gather
 from envgen.doctor.model import (
@@ -40,6 +40,7 @@ from envgen.inside.probe.facts import is_safe, without_password
 from envgen.inside.run import Execute
 from envgen.profile.model import Profile
 from envgen.serve.ended import Ended
+from envgen.text import shell_line
 
 GIB = 1 << 30
 
@@ -447,8 +448,13 @@ def test_a_defect_in_a_check_is_a_finding(make: Make) -> None:
 
 
 def test_a_remedy_is_one_line() -> None:
-    with pytest.raises(ValueError, match="one line"):
-        Remedy("a\nb")
+    assert Remedy("rm a\nb\x1b").text == "rm a\\nb\\x1b"
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\x1b[2Jb", "it's\n\\", "\udcff", "a b", "\u202ex", "\ud800"])
+def test_a_file_of_any_name_gets_a_command_in_one_line(name: str, make: Make) -> None:
+    cure = remedies.away(make(), f"/app/{name}.py")
+    assert cure.text.isprintable() and cure.text.endswith(shell_line([f"/app/{name}.py.off"]))
 
 
 # --- the report ------------------------------------------------------------------------------------------------------
