@@ -213,7 +213,10 @@ def _drop_alternatives(items: dict[str, YamlNode], over: YamlNode, path: tuple[s
 def layered(
     files: Sequence[tuple[YamlNode, dict[str, YamlNode]]], orders: Mapping[str, list[str]]
 ) -> dict[str, YamlNode]:
-    """The merged tree of each profile: for each file its defaults, then the profiles that it extends, then itself."""
+    """The merged tree of each profile: for each file its defaults, then the profiles that it extends, then itself.
+
+    What a later file says of an extended profile gives way to what the profile itself says in the first one.
+    """
     defaults, profiles = files[0]
     # In the first file, the shared one, a profile starts from its parent's tree, so that long chains stay linear.
     shared: dict[str, YamlNode] = {}
@@ -225,10 +228,24 @@ def layered(
         tree = profiles[name].with_items(shared[name].items)
         for file_defaults, file_profiles in files[1:]:
             tree = merge(tree, file_defaults)
-            for step in order:
-                tree = _laid_over(tree, file_profiles[step]) if step in file_profiles else tree
+            for number, step in enumerate(order):
+                if step in file_profiles:
+                    tree = _laid_over(tree, file_profiles[step])
+                    for later in order[number + 1 :]:
+                        tree = _laid_over(tree, _of_its_own(profiles[later], file_profiles[step]))
         merged[name] = tree
     return merged
+
+
+def _of_its_own(node: YamlNode, over: YamlNode, path: tuple[str, ...] = ()) -> YamlNode:
+    """What a profile says itself of the places that ``over``, a change of the profile that it extends, sets."""
+    items = {}
+    for name in node.items.keys() & over.items.keys():
+        own, above, at = node.items[name], over.items[name], (*path, name)
+        alternatives = len(at) == 3 and at[::2] in (("sources", "origin"), ("services", "health"))
+        nested = own.kind == above.kind == nodes.MAP and not alternatives
+        items[name] = _of_its_own(own, above, at) if nested else own
+    return node.with_items(items)
 
 
 def with_binaries(trees: Mapping[str, YamlNode], orders: Mapping[str, list[str]]) -> dict[str, YamlNode]:

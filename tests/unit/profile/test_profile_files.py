@@ -209,11 +209,38 @@ def test_a_local_default_that_breaks_a_profile_is_an_error_there(tmp_path: Path)
     problem = only(project(tmp_path, text, "defaults: {sources: {vllm: {origin: {checkout: /home/me/vllm}}}}\n"))
     assert "a production profile cannot mount checkouts" in problem.message and "below `profiles:`" in problem.hint
     child = "    services: {web: {command: [x]}}\n  small: {extends: dev, services: {web: null}}\n"
-    problem = only(project(tmp_path, HEAD + child, "profiles: {dev: {services: {web: {working_dir: /w}}}}\n"))
-    assert problem.message == "does not exist; overrides can't add it"
-    own = "profiles: {dev: {services: {web: {working_dir: /w}}}, small: {services: {web: null}}}\n"
+    own = "profiles: {dev: {services: {web: {working_dir: /w}}}}\n"
     found = load_project(file=project(tmp_path, HEAD + child, own)).project.profiles
     assert str(found["dev"].services["web"].working_dir) == "/w" and not found["small"].services
+
+
+LAYERS = (
+    HEAD.replace("development", "production")
+    + """\
+    sources: {vllm: {package: vllm, distribution: vllm, mount: /w/vllm, origin: {wheel: vllm==1}}}
+    services: {web: {command: [x], args: {a: 1, b: 1}, health: {command: [x]}}}
+  child:
+    extends: dev
+    mode: development
+    sources: {vllm: {origin: {checkout: ../vllm}}}
+    services: {web: {args: {a: 2}, health: {http: /health, port: 1}}}
+"""
+)
+
+
+def test_a_local_change_of_the_extended_profile_gives_way_to_the_profiles_own_words(tmp_path: Path) -> None:
+    over = "sources: {vllm: {origin: {wheel: vllm==2}}}, services: {web: {args: {a: 9, b: 9}, health: {command: [y]}}}"
+    found = load_project(file=project(tmp_path, LAYERS, f"profiles: {{dev: {{{over}}}}}\n")).project.profiles
+    assert str(found["dev"].sources["vllm"].origin.wheel) == "vllm==2"
+    child = found["child"]
+    origin, web = child.sources["vllm"].origin, child.services["web"]
+    assert str(origin.checkout) == "../vllm" and origin.wheel is None
+    assert str(child.sources["vllm"].binaries) == "vllm==2"  # its checkout lies on the wheel of `dev`
+    assert dict(web.args) == {"a": "2", "b": "9"}
+    assert web.health is not None and web.health.http == "/health" and not web.health.command
+    mine = "child: {sources: {vllm: {origin: {wheel: vllm==3}}}, mode: production}"
+    found = load_project(file=project(tmp_path, LAYERS, f"profiles: {{dev: {{{over}}}, {mine}}}\n")).project.profiles
+    assert str(found["child"].sources["vllm"].origin.wheel) == "vllm==3"
 
 
 def test_a_machine_of_the_local_file_says_what_it_lacks(tmp_path: Path) -> None:
