@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import time
@@ -53,7 +54,7 @@ class Display:
             return
         rows = []
         for step, since in self._running.values():
-            status = f": {step.status.strip()}" if step.status.strip() else ""
+            status = f": {_now(step.status.strip())}" if step.status.strip() else ""
             rows.append(_line(f"… {now - since:.0f}s", shorten(self._name_of(step), 70) + status))
         if beside := self._beside():
             rows.append(_line("beside it", beside))
@@ -84,6 +85,13 @@ class Display:
             text = text[: max(20, shutil.get_terminal_size().columns - 1)]
         self._last_print = time.monotonic()
         print(text, file=self._out, end=end, flush=True)
+
+
+def _now(status: str) -> str:
+    """What runs after ``status``: uv prints a line at the end of each phase, and the next one takes the time."""
+    phase = re.fullmatch(r"(Resolved|Prepared|Uninstalled) [0-9]+ packages? in .*", status)
+    then = {"Resolved": "downloading", "Prepared": "installing", "Uninstalled": "installing"}
+    return f"{status}, now {then[phase[1]]}" if phase else status
 
 
 def _line(outcome: str, name: str) -> str:

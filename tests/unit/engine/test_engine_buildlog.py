@@ -86,6 +86,28 @@ def test_the_export_of_an_image_is_shown_while_it_runs(monkeypatch: pytest.Monke
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        ("Resolved 138 packages in 1.20s", "Resolved 138 packages in 1.20s, now downloading"),
+        ("Prepared 1 package in 20ms", "Prepared 1 package in 20ms, now installing"),
+        ("Uninstalled 2 packages in 202ms", "Uninstalled 2 packages in 202ms, now installing"),
+        ("Installed 138 packages in 6.1s", "Installed 138 packages in 6.1s"),
+        ("Downloaded torch", "Downloaded torch"),
+    ],
+)
+def test_the_end_of_a_phase_is_not_shown_for_what_runs(
+    status: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, out = [100.0], io.StringIO()
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    display = Display(NAMES, out)
+    display.step(step(status=status))
+    now[0] += 40
+    display.tick()
+    assert out.getvalue().splitlines() == [f"    … 40s  Builds all: {expected}"]
+
+
 def test_a_plain_display_is_never_silent_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
