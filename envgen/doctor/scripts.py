@@ -97,8 +97,12 @@ def answer_of(script: Path, ask: Ask, context: Context, folder: str) -> tuple[li
         if script.stat().st_size > LARGEST:
             raise ValueError(f"it has more than {LARGEST} bytes")
         answer = ask(list(RUN_WITH[script.suffix]), script.read_bytes())
-        found, rows = read_answer(answer.stdout, context)
         seen = f"exit code {answer.code}; {last_printed(answer.stderr, answer.code)}" if answer.code else ""
+        try:
+            found, rows = read_answer(answer.stdout, context)
+        except ValueError:
+            if not seen:  # of one that was killed, its end says more than what it did not print
+                raise
     except (EnvgenError, OSError, ValueError) as problem:
         seen = reason_of(problem).splitlines()[0]
     if seen:

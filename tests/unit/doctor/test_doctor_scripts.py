@@ -62,6 +62,13 @@ def test_what_can_not_be_read_is_one_finding(stdout: bytes, seen: str, tmp_path:
     assert seen in found.seen and found.severity is Severity.WARNING and found.remedy
 
 
+@pytest.mark.parametrize("stdout", [b"", b'{"findings": [', b"hello"])
+def test_of_one_that_was_killed_the_end_is_said(stdout: bytes, tmp_path: Path, make: Make) -> None:
+    """A kernel that takes the process with it leaves no document."""
+    (found,) = run(tmp_path, make, stdout, 139, b"moe, 4 tokens\nSegmentation fault")
+    assert found.seen == "exit code 139; Segmentation fault"
+
+
 def test_a_script_that_hangs_is_one_finding(tmp_path: Path, make: Make) -> None:
     def ask(_argv: list[str], _stdin: bytes) -> ExecResult:
         raise EngineError("no end within 30 s")
