@@ -7,8 +7,11 @@ kills the server brings it back with ``restore``.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import shlex
+import socket
 import subprocess
 import sys
 import time
@@ -26,6 +29,18 @@ from envgen.engine.client import Engine
 
 CHECKOUT = Path(__file__).parents[2]
 NAME = "quickstart"
+
+
+def free_port() -> int:
+    """A port of this machine's loopback on which nothing listens; none of those that it hands out by itself."""
+    for port in random.sample(range(20000, 30000), 100):
+        with socket.socket() as sock, contextlib.suppress(OSError):
+            sock.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port between 20000 and 30000 is free")
+
+
+PORT = free_port()  # several runs at once on one machine, each with an engine of its own, don't meet
 # Each process of vLLM imports all of it. No own process for the only worker, and what vLLM learns of the model's class
 # in one more process it keeps beside the model, for the next container. A profiler for one request: three steps of the
 # model, not the whole of it and of the web server. A health check every two seconds would take a minute of a core.
@@ -33,6 +48,7 @@ LOCAL: dict[str, Any] = {
     "env": {"cpu": {"VLLM_ENABLE_V1_MULTIPROCESSING": 0, "VLLM_CACHE_ROOT": "/models/.vllm"}},
     "services": {
         "serve": {
+            "ports": [f"127.0.0.1:{PORT}:8000"],
             "health": {"interval": "60s"},
             "args": {
                 "profiler-config": {
@@ -59,7 +75,7 @@ class CpuServer:
     """A served tiny model: ``project`` runs envgen commands beside its files; ``profile`` is always `cpu`."""
 
     project: Project
-    port: int = 8000
+    port: int = PORT
     profile: str = "cpu"
     service: str = "serve"
     model: str = "tiny"

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from projects import forget
+from projects import docker, forget
 
 from envgen.engine.client import Engine
 
@@ -39,3 +39,4 @@ def test_mounted_sources_doctor_and_cache(engine: Engine) -> None:
     assert re.search(".*".join(map(re.escape, SEEN)), printed, re.DOTALL), printed[-6000:]
     assert engine.image("quickstart:demo") is None  # it cleans up
     assert not engine.containers("quickstart-demo", all=True)
+    assert docker("images", "-q", "--filter", "dangling=true", "--filter", "label=dev.envgen.project=quickstart") == ""
