@@ -19,6 +19,7 @@ from envgen.inside import run
 from envgen.profile.model import Profile
 from envgen.redact import without_login
 from envgen.serve.crash import processes
+from envgen.text import counted
 
 PROGRAM = run.Program("inventory")
 _GPU = ["nvidia-smi", "--query-compute-apps=used_gpu_memory", "--format=csv,noheader,nounits"]
@@ -60,6 +61,10 @@ def _of_container(engine: Engine, container: Container) -> dict[str, Any]:
         inside = run.ask(run.in_container(engine, container.id), "python3", PROGRAM, {}, timeout=60)
         if not isinstance(inside, run.NoAnswer):
             found |= {key: inside.get(key) for key in ("versions", "gpu", "inputs")}
+            found["tuning"] = {
+                one["place"]: f"{counted(one['results'], 'result')}, sha256 {one['digest']}"
+                for one in inside.get("tuning") or ()
+            }
     return found
 
 

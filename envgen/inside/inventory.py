@@ -1,4 +1,4 @@
-"""Runs inside a server's container: versions, GPU and inputs, for the record of a run."""
+"""Runs inside a server's container: versions, GPU, inputs and tuning results, for the record of a run."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import subprocess
 from importlib import metadata
 from typing import Any, Dict
 
+from envgen.inside.common import tunings
+
 Doc = Dict[str, Any]
 
 WANTED = re.compile(
@@ -20,7 +22,7 @@ WANTED = re.compile(
 
 
 def answer(_request: Doc) -> Doc:
-    """Versions of the WANTED packages, the GPU with its driver, and the image's inputs."""
+    """Versions of the WANTED packages, the GPU with its driver, the image's inputs, and FlashInfer's tuning results."""
     found: Doc = {"versions": {"python": platform.python_version()}}
     for one in metadata.distributions():
         name = one.metadata["Name"] or ""
@@ -35,6 +37,7 @@ def answer(_request: Doc) -> Doc:
         rows = [[cell.strip() for cell in line.split(",")] for line in gpu.splitlines()]
         names = ("name", "driver", "compute_capability", "memory")
         found["gpu"] = dict({name: cell for name, cell in zip(names, rows[0])}, count=len(rows))  # noqa: C416
+    found["tuning"] = tunings()
     try:
         with open("/opt/envgen/manifest.json", encoding="utf-8") as file:
             inputs = json.load(file).get("inputs", {})

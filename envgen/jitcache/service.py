@@ -66,6 +66,17 @@ class Leftovers:
 
 
 @dataclass(frozen=True)
+class Tuning:
+    """A folder with results of FlashInfer's autotuner. ``digest``: of their names and content."""
+
+    place: str
+    results: int
+    bytes: int
+    newest: float
+    digest: str
+
+
+@dataclass(frozen=True)
 class Inventory:
     """Everything in the cache. ``place``: where the agent ran."""
 
@@ -77,6 +88,7 @@ class Inventory:
     problems: tuple[str, ...]
     package: ImportedPackage = ImportedPackage()
     place: str = ""
+    tuning: tuple[Tuning, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -160,6 +160,19 @@ _FLASHINFER = (
     'for f in "$base"/*/flashinfer_jit.log "$base"/*/*/flashinfer_jit.log $dest; do '
     'if [ -f "$f" ]; then printf "==> %s <==\\n" "$f"; tail -c 2000000 "$f"; fi; done; true'
 )
+# The results of FlashInfer's autotuner, in its own cache and in vLLM's (as envgen.inside.common looks for them).
+_TUNING = (
+    'base="${FLASHINFER_WORKSPACE_BASE:-${HOME:-/root}}/.cache/flashinfer"; '
+    'vllm="${VLLM_CACHE_ROOT:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/vllm}"; '
+    'for d in "${FLASHINFER_AUTOTUNE_CACHE_DIR:-$base/autotune}" '
+    '"${VLLM_FLASHINFER_AUTOTUNE_CACHE_DIR:-$vllm/flashinfer_autotune_cache}"; do '
+    'if [ -d "$d" ]; then printf "==> %s <==\\n" "$d"; '
+    'find "$d" -type f -name "*.json" -exec sha256sum {} + | sort -k 2 | head -n 5000; fi; done; true'
+)
+_CACHE_VARIABLES = (
+    "HOME", "XDG_CACHE_HOME", "VLLM_CACHE_ROOT", "VLLM_FLASHINFER_AUTOTUNE_CACHE_DIR", "FLASHINFER_WORKSPACE_BASE",
+    "FLASHINFER_AUTOTUNE_CACHE_DIR",
+)  # fmt: skip
 _CGROUP = (
     "for f in memory.max memory.current memory.peak memory.swap.current memory.events pids.current; do "
     'if [ -f /sys/fs/cgroup/$f ]; then printf "==> %s <==\\n" $f; cat /sys/fs/cgroup/$f; fi; done; true'
@@ -179,6 +192,7 @@ memory.txt         memory of the machine and of the container; with a guard, sec
 gpu.txt            nvidia-smi
 kernel.log         the end of the kernel's messages (GPU errors are "NVRM: Xid", the memory killer is "oom-kill")
 flashinfer.log     FlashInfer's JIT log, and its API log where FLASHINFER_LOGDEST names a file
+autotune.txt       the results of FlashInfer's autotuner that are in use, each with its sha256
 rendered/          the Compose files that were used
 If something could not be collected, its file has the reason.
 """
@@ -212,7 +226,14 @@ def collect(
         "memory.txt": lambda: _memory(engine, container_id, running),
         "gpu.txt": lambda: _gpu(engine, container_id, running),
         "kernel.log": lambda: _kernel(engine),
-        "flashinfer.log": lambda: _flashinfer(engine, found, running),
+        "flashinfer.log": lambda: (
+            _of_caches(engine, found, running, _FLASHINFER)
+            or "no FlashInfer log: nothing was compiled, or it isn't used\n"
+        ),
+        "autotune.txt": lambda: (
+            _of_caches(engine, found, running, _TUNING)
+            or "no tuning results of FlashInfer: nothing was tuned, or they are in no folder that lasts\n"
+        ),
     }
     for file in compose_files:
         members[f"rendered/{file.name}"] = lambda file=file: files.read(file, follow=False).decode()  # type: ignore[misc]
@@ -296,23 +317,22 @@ def _kernel(engine: Engine) -> str:
     return "\n".join(lines) + "\n" if lines else "the kernel has no messages\n"
 
 
-def _flashinfer(engine: Engine, container: Container | None, running: bool) -> str:
+def _of_caches(engine: Engine, container: Container | None, running: bool, script: str) -> str:
+    """What a script prints about the caches of FlashInfer and vLLM."""
     if container is None:
         return "not available: no container was there\n"
     if running:
-        done = engine.exec(container.id, ["sh", "-c", _FLASHINFER], timeout=_PATIENCE)
+        done = engine.exec(container.id, ["sh", "-c", script], timeout=_PATIENCE)
     else:
         # Its folders outlive it on their mounts; what it wrote elsewhere can't be reached without its processes.
+        vllm = container.env.get("VLLM_CACHE_ROOT", "/root/.cache/vllm")
         mounts = [
             ContainerMount(one.source, one.target, one.kind, True)
             for one in container.mounts
-            if one.kind in ("bind", "volume") and "flashinfer" in one.target
+            if one.kind in ("bind", "volume") and ("flashinfer" in one.target or one.target == vllm)
         ]
         if not mounts:
             return "not available: the container has ended, and FlashInfer's folder is on no mount of it\n"
-        env = {name: value for name, value in container.env.items() if name in ("FLASHINFER_WORKSPACE_BASE", "HOME")}
-        done = engine.run_once(
-            container.image_id, ["sh", "-c", _FLASHINFER], mounts=mounts, env=env, timeout=_PATIENCE
-        )  # fmt: skip
-    found = done.stdout.decode(errors="replace")
-    return found or "no FlashInfer log: nothing was compiled, or it isn't used\n"
+        env = {name: value for name, value in container.env.items() if name in _CACHE_VARIABLES}
+        done = engine.run_once(container.image_id, ["sh", "-c", script], mounts=mounts, env=env, timeout=_PATIENCE)
+    return done.stdout.decode(errors="replace")

@@ -98,9 +98,9 @@ class Group:
         try:
             for deployment in self.ranks:
                 watch.add(deployment, deployment.running(self.service))
-            progress(
-                f"watching {self.service} on {', '.join(one.node for one in self.ranks)}; Ctrl-C ends only the watching"
-            )
+            nodes = ", ".join(one.node for one in self.ranks)
+            progress(f"watching {self.service} on {nodes}; Ctrl-C ends only the watching")
+            progress("  if one ends, all are stopped; only a systemd unit starts them again")
             watch.first.result()
         finally:
             watch.over.set()

@@ -63,7 +63,7 @@ def command() -> None:
 def list_(session: Session, patterns: tuple[str, ...], version: str | None, arch: str | None) -> int:
     """List the compiled modules of FlashInfer: size, objects, age, and whether each is stale or being built.
 
-    Other caches of compiled code are listed below, each with its volume or folder.
+    Results of FlashInfer's autotuner and other caches of compiled code are listed below, each with its folder.
 
     \b
     Example:

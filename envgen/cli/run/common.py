@@ -118,6 +118,8 @@ def print_started(profile: Profile, service: str, started: Started, *, waited: b
         click.echo(f"  {name}: {line.strip()[:160]}")
     if awaited.restarts:
         click.echo(f"  Docker restarted it {awaited.restarts} times: envgen logs {service} {profile.chosen}")
+    if profile.services[service].cluster:
+        click.echo("  nobody starts it again if a machine's rank ends; `up --stay` in a systemd unit does")
 
 
 def ended(document: Any, lines: Sequence[str], left: Sequence[str]) -> int:

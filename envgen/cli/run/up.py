@@ -57,7 +57,8 @@ def command(
     one machine fails, a crash bundle is saved, and the service is stopped on all.
 
     --stay keeps watching, and ends with 0 when the service is stopped on purpose. If the service ends by itself, and
-    Docker does not restart it, a crash bundle is saved (exit code 5). With `cluster`, all machines are watched.
+    Docker does not restart it, a crash bundle is saved (exit code 5). With `cluster`, all machines are watched: when a
+    rank ends, for whatever reason, all are stopped (exit code 5), and only a systemd unit starts them again.
 
     \b
     Examples:

@@ -13,6 +13,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any, Callable, Iterable
 
+from envgen.inside.common import tunings
 from envgen.inside.jit import tree
 from envgen.inside.jit.generators import generators, makes, shadows
 from envgen.inside.jit.layout import OURS, Shelf, Shelves, asked, choose, root_of
@@ -412,6 +413,7 @@ def run_list(request: dict[str, Any]) -> dict[str, Any]:
                               "leftovers": {"count": 0, "bytes": 0}, "problems": []}  # fmt: skip
     if not patterns and not os.path.exists(root):
         return {**answer, "exists": False}
+    answer["tuning"] = tunings(root, not request.get("blind"))
     with asked(request) as cache:
         package = package_of()
         judge = Judge(cache, request, package, thorough=thorough)
