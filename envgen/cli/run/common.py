@@ -26,7 +26,7 @@ def no_option(*names: str, hint: str) -> Callable[[F], F]:
 
     def refuse(_context: click.Context, _param: click.Parameter, value: bool) -> None:
         if value:
-            raise UsageError(f"there is no option {names[0]}", hint=hint)
+            raise UsageError(f"no such option: {names[0]}", hint=hint)
 
     return click.option(*names, is_flag=True, hidden=True, expose_value=False, callback=refuse)
 
