@@ -174,7 +174,8 @@ def require_plugin(name: str) -> None:
 
 # Engines behind ssh get a socket on this machine, which OpenSSH forwards: the SDK, buildx, Compose and `docker exec`
 # then use a socket. One connection per address is kept until envgen ends. Where envgen was killed, the next run removes
-# its folder.
+# its folder. The SDK's own ssh (``use_ssh_client``) imports paramiko, which nothing else needs; it logs in for each
+# connection of its pool, needs Docker's CLI on the other machine, and forwards no port of a server there.
 
 REMOTE_SOCKET = "/var/run/docker.sock"
 PATIENCE = 15.0  # seconds to log in; ConnectTimeout below is shorter

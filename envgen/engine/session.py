@@ -263,7 +263,11 @@ class OutputTooLong(Exception):
 
 
 class Demultiplexer:
-    """Parses Docker's frames of stdout and stderr; ``feed`` gets them in pieces of any size."""
+    """Parses Docker's frames of stdout and stderr; ``feed`` gets them in pieces of any size.
+
+    The SDK's ``frames_iter`` keeps no time limit: it polls without one, so a socket's time-out of 1 s does not end its
+    wait for an engine that is silent, also in the middle of a frame. It takes the text of an HTTP error for a frame.
+    """
 
     def __init__(self, on_data: Callable[[int, bytes], None]) -> None:
         self._on_data = on_data
