@@ -19,7 +19,7 @@ import stat
 import tempfile
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
@@ -132,8 +132,8 @@ def _written(directory: int, name: str, mode: int | None, new: bool) -> Iterator
             yield out
             out.flush()
             os.fsync(out.fileno())
-            if new:
-                name_new(temporary, name, directory)
+            if new:  # a rename would replace a file of that name
+                os.link(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
             else:
                 os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
                 temporary = ""
@@ -141,18 +141,6 @@ def _written(directory: int, name: str, mode: int | None, new: bool) -> Iterator
         if temporary:
             with contextlib.suppress(OSError):
                 os.unlink(temporary, dir_fd=directory)
-
-
-def name_new(written: str, name: str, directory: int | None = None) -> None:
-    """Rename a finished file; FileExistsError where the name exists, which a rename would replace."""
-    try:
-        os.link(written, name, src_dir_fd=directory, dst_dir_fd=directory)
-    except OSError as error:
-        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK):
-            raise
-        # A file system without hard links: reserve the name by an empty file.
-        os.close(os.open(name, _NEW, 0o600, dir_fd=directory))
-        os.rename(written, name, src_dir_fd=directory, dst_dir_fd=directory)
 
 
 def create(path: Path, *, within: Path) -> TextIO:
@@ -319,9 +307,8 @@ def _enter(directory: int, part: str, at: Path, create: bool) -> int:
 
 SHORT = Path("/tmp")  # for sockets, whose paths are short; TMPDIR may be long
 SOCKET = "s"  # in the temporary folder of a connection to an engine
-UNFINISHED = 86400.0  # seconds after which a temporary file or folder is a leftover
-# With the random part of mkdtemp or token_hex.
-_OURS = re.compile(r"envgen-scratch-[a-z]+-[a-z0-9_]{8}|\.envgen-[0-9a-f]{16}\.tmp")
+UNFINISHED = 86400.0  # seconds after which a temporary folder is a leftover
+_OURS = re.compile(r"envgen-scratch-[a-z]+-[a-z0-9_]{8}")  # with the random part of mkdtemp
 
 
 class Scratch:
@@ -332,7 +319,7 @@ class Scratch:
 
     def __init__(self, kind: str, parent: Path | None = None) -> None:
         for leftover in _left_in(Path(tempfile.gettempdir()) if parent is None else parent):
-            remove_leftover(leftover)
+            shutil.rmtree(leftover, ignore_errors=True)
         self.name = tempfile.mkdtemp(prefix=f"envgen-scratch-{kind}-", dir=parent)
         self._end = weakref.finalize(self, shutil.rmtree, self.name, ignore_errors=True)
 
@@ -347,16 +334,6 @@ class Scratch:
         self._end()
 
 
-def leftovers(project: Path) -> list[Path]:
-    """Temporary files and folders of killed runs, by their names and age, in all folders that envgen writes to."""
-    folders = [*_trees(project, ("compose", "docker", "patches", "results", ".envgen"))]
-    with contextlib.suppress(UsageError):
-        folders += _trees(cache_dir(), ("sdists", "tried-patches"))
-    return sorted(
-        path for folder in dict.fromkeys((*folders, Path(tempfile.gettempdir()))) for path in _left_in(folder)
-    )
-
-
 def _left_in(folder: Path) -> list[Path]:
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         return [Path(one) for one in entries if _OURS.fullmatch(one.name) and _is_left(one)]
@@ -365,8 +342,7 @@ def _left_in(folder: Path) -> list[Path]:
 
 def _is_left(entry: os.DirEntry[str]) -> bool:
     status = entry.stat(follow_symlinks=False)
-    plain = stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)
-    old = plain and status.st_uid == os.geteuid() and time.time() - status.st_mtime > UNFINISHED
+    old = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and time.time() - status.st_mtime > UNFINISHED
     path = Path(entry) / SOCKET
     return old and not (path.is_socket() and _answers(path))
 
@@ -382,24 +358,6 @@ def _answers(path: Path) -> bool:
         except OSError:
             return True  # busy, or not ours to say
     return True
-
-
-def remove_leftover(path: Path) -> str:
-    """Delete one of ``leftovers``. Returns the reason where it stays, else ""."""
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
-    return "it can't be removed" if os.path.lexists(path) else ""
-
-
-def _trees(root: Path, names: Sequence[str]) -> Iterator[Path]:
-    """``root``, and all folders below some of its folders, through no link."""
-    yield root
-    for name in names:
-        with contextlib.suppress(OSError):
-            for at, *_ in os.fwalk(root / name):
-                yield Path(at)
 
 
 # envgen's own data: at the top of a checkout, inside the package of a wheel.

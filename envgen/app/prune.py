@@ -58,7 +58,6 @@ def find(engine: Engine, project: Project, variants: Sequence[Profile] = ()) -> 
     yield from _images(engine, project, containers, foreign)
     yield from _overlays(engine, project, profiles, containers, foreign)
     yield from _caches(engine, project, profiles, foreign)
-    yield from _temporaries(project.root)
     yield from _old(project.root, "log", "logs", LOGS_KEPT)
     yield from _old(project.root, "crash", "crash", CRASHES_KEPT)
 
@@ -152,13 +151,6 @@ def _caches(
 # In the project
 
 
-def _temporaries(root: Path) -> Iterator[Item]:
-    """Temporary files and folders of killed runs."""
-    for path in files.leftovers(root):
-        name = str(path.relative_to(root) if path.is_relative_to(root) else path)
-        yield Item("temporary", name, _size(path), "of an interrupted run", partial(files.remove_leftover, path))
-
-
 def _old(root: Path, kind: str, folder: str, kept: int) -> Iterator[Item]:
     """All but the newest ``kept`` files, by their time."""
     parts = (STATE, folder)
@@ -180,12 +172,3 @@ def _remove_file(root: Path, parts: Sequence[str], name: str) -> str:
     with files.folder(root.joinpath(*parts), root, create=False) as fd, contextlib.suppress(FileNotFoundError):
         os.unlink(name, dir_fd=fd)
     return ""
-
-
-def _size(path: Path) -> int:
-    total = path.lstat().st_size if path.is_file() else 0
-    for folder, _, names in os.walk(path):
-        for name in names:
-            with contextlib.suppress(OSError):
-                total += os.lstat(os.path.join(folder, name)).st_size  # noqa: PTH118
-    return total

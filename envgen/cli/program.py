@@ -16,9 +16,9 @@ import click
 
 from envgen import files
 from envgen.cli import run_line
-from envgen.errors import EnvgenError, ExitCode, OutputMode, RefusedError, as_annotations, document, without_echo
+from envgen.errors import EnvgenError, ExitCode, OutputMode, as_annotations, document, without_echo
 from envgen.redact import hidden_values
-from envgen.text import SafeStream, hide, reason_of
+from envgen.text import SafeStream, hide
 
 
 def _report_defect(error: BaseException) -> int:
@@ -35,58 +35,17 @@ def _report_defect(error: BaseException) -> int:
     return ExitCode.INTERNAL
 
 
-def _drop(stream: TextIO) -> None:
-    """Whatever is still in the stream's buffer goes nowhere: Python's flush at exit must not fail, too (code 120)."""
-    with contextlib.suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
 class _Messages(SafeStream):
-    """Standard error: a full disk or a missing reader changes no result and no exit code."""
+    """Standard error: a reader that left (`envgen up 2>&1 | head`) changes no result and no exit code."""
 
     def write(self, text: str) -> int:
-        with self._losing():
+        with contextlib.suppress(OSError):
             super().write(text)
         return len(text)
 
     def flush(self) -> None:
-        with self._losing():
+        with contextlib.suppress(OSError):
             self.raw.flush()
-
-    @contextlib.contextmanager
-    def _losing(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError:
-            _drop(self.raw)
-
-
-class _Results(SafeStream):
-    """Standard output: results that cannot be written are a RefusedError, not an ``OSError``."""
-
-    _lost = ""
-
-    def write(self, text: str) -> int:
-        with self._recording_loss():
-            return super().write(text)
-
-    def flush(self) -> None:
-        """Raises RefusedError, also for an earlier write that failed."""
-        with self._recording_loss():
-            self.raw.flush()
-        if self._lost:
-            raise RefusedError(self._lost)
-
-    @contextlib.contextmanager
-    def _recording_loss(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            _drop(self.raw)
-            if isinstance(error, BrokenPipeError):
-                raise
-            self._lost = f"standard output cannot be written: {reason_of(error).lower()}"
-            raise RefusedError(self._lost) from None
 
 
 @contextlib.contextmanager
@@ -102,12 +61,16 @@ def _streams() -> Iterator[None]:
     if sys.stderr is None:
         sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = cast(TextIO, _Results(sys.stdout)), cast(TextIO, _Messages(sys.stderr))
+    sys.stdout, sys.stderr = cast(TextIO, SafeStream(sys.stdout)), cast(TextIO, _Messages(sys.stderr))
     try:
         yield
     finally:
-        sys.stderr.flush()
         sys.stdout, sys.stderr = before
+        for stream in before:
+            try:
+                stream.flush()
+            except OSError:  # what is in its buffer goes nowhere: Python's flush at exit must not fail, too (code 120)
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -147,7 +110,7 @@ def _main(argv: Sequence[str] | None) -> int:
 def _failed(output: OutputMode, error: BaseException | str, code: int) -> int:
     """Print a failure as the JSON document with --json. Returns ``code``."""
     if output.json and not output.printed:
-        with contextlib.suppress(OSError, RefusedError):  # standard output may have failed
+        with contextlib.suppress(OSError):  # standard output may have failed
             print(json.dumps(document(error, code), indent=2, sort_keys=True), flush=True)
     return code
 

@@ -21,8 +21,8 @@ from envgen.text import counted, progress, size, table, visible
 def command(session: Session, dry_run: bool, yes: bool) -> int:
     """Remove leftovers of earlier and killed runs from the engine and the project folder.
 
-    Leftovers are temporary containers, untagged images, overlays and cache namespaces that no profile uses, unfinished
-    files, and all but the newest logs and crash bundles. Shows the list and asks first. Exits with 1 if something could
+    Leftovers are temporary containers, untagged images, overlays and cache namespaces that no profile uses, and all but
+    the newest logs and crash bundles. Shows the list and asks first. Exits with 1 if something could
     not be removed.
 
     \b

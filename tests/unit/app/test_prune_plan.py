@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
-from envgen import files
 from envgen.app import prune
 from envgen.engine.owner import WORKING_DIR
 from envgen.engine.values import Container
@@ -36,37 +34,11 @@ def put(path: Path, age: float = 0) -> Path:
     return path
 
 
-@pytest.fixture(autouse=True)
-def no_other_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "tmp").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 def left(root: Path) -> set[str]:
     """What is removed, and is really gone."""
-    items = [*prune._temporaries(root), *prune._old(root, "log", "logs", 3), *prune._old(root, "crash", "crash", 2)]
+    items = [*prune._old(root, "log", "logs", 3), *prune._old(root, "crash", "crash", 2)]
     assert not any(prune.remove(items))
     return {item.name for item in items}
-
-
-def test_unfinished_files_go_when_no_run_can_finish_them(tmp_path: Path) -> None:
-    root = tmp_path / "p"
-    gone = [
-        ".envgen-0123456789abcdef.tmp", "compose/.envgen-0123456789abcdef.tmp",
-        "patches/a/.envgen-00000000000000aa.tmp", ".envgen/state/.envgen-0123456789abcdef.tmp",
-    ]  # fmt: skip
-    stay = [
-        "Dockerfile", "notes.tmp", ".x.tmp", "src/.envgen-0123456789abcdef.tmp", ".envgen-0123456789abcdeg.tmp",
-        "patches/a/.envgen-fresh", ".hidden.tmp",
-    ]  # fmt: skip
-    for name in (*gone, *stay):
-        put(root / name, age=2 * files.UNFINISHED)
-    fresh = put(root / ".envgen-00000000000000bb.tmp", age=60)
-    assert left(root) == set(gone)
-    there = [path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()]
-    assert sorted([*stay, fresh.name]) == sorted(there)
-    assert left(root) == set()
 
 
 def test_the_newest_logs_and_crash_bundles_stay(tmp_path: Path) -> None:
@@ -79,37 +51,15 @@ def test_the_newest_logs_and_crash_bundles_stay(tmp_path: Path) -> None:
 
 
 def test_no_link_is_followed(tmp_path: Path) -> None:
-    victim = put(tmp_path / "victim/.envgen-0123456789abcdef.tmp")
+    victim = tmp_path / "victim"
     for number in range(9):
         put(tmp_path / f"victim/{number}.log")
     root = tmp_path / "p"
     root.mkdir()
-    (root / "compose").symlink_to(victim.parent)
     (root / ".envgen").mkdir()
-    (root / ".envgen/logs").symlink_to(victim.parent)
-    (root / ".envgen-fedcba9876543210.tmp").symlink_to(victim)
-    old = time.time() - 2 * files.UNFINISHED
-    os.utime(victim, (old, old))
-    os.utime(root / ".envgen-fedcba9876543210.tmp", (old, old), follow_symlinks=False)
+    (root / ".envgen/logs").symlink_to(victim)
     assert left(root) == set()
-    assert len(list(victim.parent.iterdir())) == 10
-
-
-def test_folders_of_killed_runs_go(tmp_path: Path) -> None:
-    other = tmp_path / "tmp" / "envgen-defect-abcdefgh.txt"
-    old = time.time() - 2 * files.UNFINISHED
-    ours = [f"envgen-scratch-{name}" for name in ("build-01234567", "git-abcdefgh", "engine-abcdefgh")]
-    with files.Scratch("git") as living:
-        for name in (*ours, "envgen-notes-abcdefgh"):
-            put(tmp_path / "tmp" / name / "inner" / "x")
-            os.utime(tmp_path / "tmp" / name, (old, old))
-        put(other, age=2 * files.UNFINISHED)
-        put(tmp_path / "cache" / "envgen" / "sdists" / ".envgen-0123456789abcdef.tmp", age=2 * files.UNFINISHED)
-        found = {Path(name).name for name in left(tmp_path / "p")}
-        assert found == {*ours, ".envgen-0123456789abcdef.tmp"}
-        assert Path(living).is_dir()
-    there = {path.name for path in (tmp_path / "tmp").iterdir()}
-    assert there == {"envgen-notes-abcdefgh", other.name}
+    assert len(list(victim.iterdir())) == 9
 
 
 @pytest.mark.parametrize(("folder", "theirs"), [("p/compose", False), ("p", False), ("p2/compose", True), ("", True)])
