@@ -93,6 +93,6 @@ KEYS = st.sampled_from(["choices", "usage", "delta", "text", "logprobs", "conten
 LEAVES = st.none() | st.integers() | st.text()
 
 
-@given(st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(KEYS, inner)))
+@given(st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner), max_leaves=12))
 def test_whatever_json_it_is(document: Any) -> None:
     reply_of({"choices": document, "usage": document}, document)

@@ -91,7 +91,7 @@ KEYS = st.sampled_from(
     ["rows", "kernel", "tokens", "microseconds", "findings", "severity", "title", "remedy", "text", "evidence"]
 )
 LEAVES = st.none() | st.booleans() | st.integers() | st.text()
-TREES = st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(KEYS, inner))
+TREES = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner), max_leaves=12)
 
 
 @given(st.binary() | TREES.map(lambda tree: json.dumps(tree).encode()))
