@@ -96,7 +96,7 @@ def manifest(profile: Profile, lock: ProfileLock | None) -> str:
         "profile": profile.name,
         "lock": lock.digest,
         "epoch": lock.epoch,
-        "inputs": facts_of(replace(lock, apt={})),  # the archive decides which Debian packages a build gets
+        "inputs": facts_of(lock),
         "sources": {name: _named_source(source) for name, source in profile.sources.items()},
         "open": sorted({f"{step}: {why}" for python in lock.python.values() for step, why in python.open.items()}),
     }
