@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from envgen import files
 from envgen.engine.client import Engine, connect
@@ -79,6 +80,17 @@ class Deployment:
     def endpoint(self) -> Endpoint:
         """The address of the engine."""
         return find_endpoint(self._environment)
+
+    @property
+    def address(self) -> str:
+        """Where the ports of the engine's machine are, as seen from this one.
+
+        The socket of a context of one's own may lead to another machine; its address in `nodes` is its own.
+        """
+        machine, engine = self.profile.nodes[self.node] if self.node else None, urlsplit(self.endpoint.host)
+        if machine is not None and machine.context != "default" and engine.scheme == "unix":
+            return machine.address
+        return engine.hostname or "127.0.0.1"
 
     @cached_property
     def engine(self) -> Engine:

@@ -148,7 +148,7 @@ def _own_service(asked: Asked) -> Server:
         engine = head.engine
         if found := ours(engine.containers(profile.compose_name, name), root):
             service = head.profile.services[name]
-            url = reachable_url(service, head.endpoint)
+            url = reachable_url(service, head)
             model = asked.model or (service.ready.model if service.ready else None)
             return Server(url, model, head, name, engine, found[0])
     raise NotFoundError(f"{likely[0]} is not running", hint=f"envgen up {likely[0]} {profile.chosen_variant}")

@@ -8,14 +8,13 @@ import shlex
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from urllib.parse import urlsplit
 
 from packaging.utils import canonicalize_name
 
 from envgen import files
 from envgen.deployment import Deployment
 from envgen.engine.client import Engine
-from envgen.engine.endpoint import Endpoint, forward
+from envgen.engine.endpoint import forward
 from envgen.engine.values import Container
 from envgen.errors import ServiceError
 from envgen.explain import Circumstances, Explanation, cause_of
@@ -147,7 +146,7 @@ class Launcher:
     @property
     def url(self) -> str:
         """The service's address on the engine's machine; "" if it publishes no port."""
-        return service_url(self.service, self.deployment.compose.endpoint.host)
+        return service_url(self.service, self.deployment.address)
 
     def _create(self) -> Sequence[Container]:
         lines: list[str] = []
@@ -201,7 +200,7 @@ class Launcher:
 
     def wait(self, container_id: str, timeout: float | None) -> Awaited:
         """Wait until it is ready; NotReady otherwise. The time-out starts after the installation of sources."""
-        url = reachable_url(self.service, self.deployment.compose.endpoint)
+        url = reachable_url(self.service, self.deployment)
         python = self.deployment.profile.base.python
         waiter = Waiter(self.deployment.engine, self.name, self.service, url, self.say, key_of(self.deployment), python)
         return waiter.wait(container_id, time.monotonic() + (timeout if timeout is not None else self._patience()))
@@ -296,16 +295,15 @@ def undeclared(profile: Profile, service: str, lines: Sequence[str]) -> ServiceE
     return None
 
 
-def service_url(service: Service, engine_host: str) -> str:
+def service_url(service: Service, machine: str) -> str:
     """``http://address:port`` of the port that answers HTTP; "" if the service publishes none.
 
-    ``engine_host``: the engine's address (unix://... or tcp://host:port); ports are published on its machine.
+    ``machine``: the address of the engine's machine, on which ports are published.
     """
     port = _answering(service)
     if port is None:
         return ""
-    host = urlsplit(engine_host).hostname or "127.0.0.1"
-    return f"http://{port.address if port.address not in ('', '0.0.0.0') else host}:{port.host}"
+    return f"http://{port.address if port.address not in ('', '0.0.0.0') else machine}:{port.host}"
 
 
 def _answering(service: Service) -> PortMapping | None:
@@ -313,11 +311,11 @@ def _answering(service: Service) -> PortMapping | None:
     return next((port for port in service.host_ports if not inside or inside == port.container), None)
 
 
-def reachable_url(service: Service, endpoint: Endpoint) -> str:
+def reachable_url(service: Service, deployment: Deployment) -> str:
     """The URL at which this process reaches the service; for an ssh:// engine, through a forwarded port."""
-    port = _answering(service)
+    port, endpoint = _answering(service), deployment.endpoint
     if port is None or not endpoint.host.startswith("ssh://"):
-        return service_url(service, endpoint.host)
+        return service_url(service, deployment.address)
     address = port.address if port.address not in ("", "0.0.0.0", "::") else "127.0.0.1"
     address = f"[{address}]" if ":" in address else address
     return f"http://127.0.0.1:{forward(endpoint.host, f'{address}:{port.host}').port}"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from envgen.deployment import Deployment
 from envgen.errors import EngineError, UsageError
 from envgen.profile.load import load_project
 from envgen.profile.model import Profile
+from envgen.serve.launch import reachable_url
 
 FILE = """\
 version: 1
@@ -115,3 +119,26 @@ def test_a_machine_has_the_shared_folders_and_its_own_and_no_other_machines(tmp_
         deployment.node: str(deployment.profile.caches["huggingface"].host) for deployment in (one, one.on("two"))
     }
     assert folders == {"one": "/of-one", "two": "~/shared"}
+
+
+@pytest.mark.parametrize(
+    ("node", "engine", "address"),
+    [
+        ("two", "unix:///run/user/1000/forwarded.sock", "10.0.0.2"),  # the socket says nothing of its machine
+        ("two", "tcp://192.0.2.7:2375", "192.0.2.7"),
+        ("two", "ssh://me@spark-2", "spark-2"),
+        ("one", "", "127.0.0.1"),
+        ("", "", "127.0.0.1"),
+    ],
+)
+def test_the_address_of_a_machines_ports(tmp_path: Path, node: str, engine: str, address: str) -> None:
+    context = tmp_path / "contexts/meta" / hashlib.sha256(b"two").hexdigest()
+    context.mkdir(parents=True)
+    described = {"Name": "two", "Endpoints": {"docker": {"Host": engine}}}
+    (context / "meta.json").write_text(json.dumps(described))
+    deployment = Deployment(profile(tmp_path, FILE + NODES), tmp_path).on(node)
+    assert deployment.address == address
+    service = deployment.profile.services["serve"]
+    serving = replace(service, network="host", args={**service.args, "host": "0.0.0.0", "port": "8000"})
+    if not engine.startswith("ssh"):
+        assert reachable_url(serving, deployment) == f"http://{address}:8000"
