@@ -221,7 +221,7 @@ def _stop_error(reason: str, server: Server, kept: str) -> EnvgenError:
         deadline = time.monotonic() + ENDING
         while (now := engine.container(container.id)) and now.running and time.monotonic() < deadline:
             time.sleep(POLL)
-        how = "its program still runs" if now and now.running else ending(now).reason
+        how = "its process still runs" if now and now.running else ending(now).reason
         reason = "; ".join(filter(None, (reason, how, kept)))
         found, saved = reason_for(engine, StartFailure(reason, now)), ""
         if deployment:

@@ -188,7 +188,7 @@ def ask_release(deployment: Deployment, service: str) -> list[str]:
         release = release_in_engine(deployment, service, fresh=True)
         found = predict(profile, service, release, target(profile), pretend=False)
     except EnvgenError as problem:
-        return [f"the release could not be asked what it would choose: {str(problem).splitlines()[0]}"]
+        return [f"vLLM could not be queried: {str(problem).splitlines()[0]}"]
     judged = found.judgement
     if judged.refusals:
         chosen = f"{service} {profile.chosen_variant}"
@@ -202,10 +202,10 @@ def ask_release(deployment: Deployment, service: str) -> list[str]:
         )
         raise PreflightError(service, tuple(refused))
     if isinstance(found.answer, run.NoAnswer):
-        return [f"the release could not be asked what it would choose: {found.answer}"]
+        return [f"vLLM could not be queried: {found.answer}"]
     gpu = found.gpu or target(profile)
     assumed = " (assumed: cuda.arch_list)" if found.assumed else ""
-    notes = [f"this release would choose on {gpu.name}{assumed}: {found.chosen}"] if found.chosen else []
+    notes = [f"vLLM would use on {gpu.name}{assumed}: {found.chosen}"] if found.chosen else []
     if found.memory is not None:
         notes.append(f"memory: {'; '.join(found.memory.lines())}")
         if gpu.unified and deployment.engine.info().local and profile.services[service].needs_memory is None:
@@ -269,10 +269,10 @@ def findings(found: Prediction, context: Context) -> list[Finding]:
     if judged.verdict is Verdict.FITS:
         platform = found.effective.get("platform") or {}
         assumed = " (assumed: cuda.arch_list)" if found.assumed else ""
-        title = f"{name}: on {platform.get('name')}{assumed} this release would choose {chosen}"
+        title = f"{name}: on {platform.get('name')}{assumed} vLLM would use {chosen}"
         reported.append(ok(title, quantization=found.effective.get("quantization"), kv_cache=found.effective.get("kv")))
     elif chosen and not reported:
-        reported.append(info(f"{name}: this release would choose {chosen}", "and could not be asked about the rest"))
+        reported.append(info(f"{name}: vLLM would use {chosen}", "the other choices could not be checked"))
     # The check env.known has those that the release does not know at all.
     for key, why in unread(found, profile, known=True).items():
         again = _again(name, context)
@@ -282,7 +282,7 @@ def findings(found: Prediction, context: Context) -> list[Finding]:
 
 
 def _not_asked(service: str, why: str, context: Context) -> Finding:
-    title = f"{service}: the release could not be asked what it would choose"
+    title = f"{service}: vLLM could not be queried"
     return warning(title, why[:600], "an answer", _again(service, context), case="not-asked")
 
 

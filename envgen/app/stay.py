@@ -51,7 +51,7 @@ class Stay:
                 continue
             end = last_end(self._engine, container)
             if end is not None and not end.asked:
-                raise self._failed(StartFailure(f"its program {how_ended(container)}", container))
+                raise self._failed(StartFailure(f"its process {how_ended(container)}", container))
             again, lost = (container, True) if lost else self._settled(container)
             if again is None or again.running:
                 continue  # the next look finds out

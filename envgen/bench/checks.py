@@ -85,7 +85,7 @@ class Trial:
         if load.gone:
             good = sum(not reply.fault for reply in load.replies)
             # Not the last fault: that may be of a reply that was cut off.
-            faults = ["its program ended", *(reply.fault for reply in load.replies if reply.kind in UNANSWERED)]
+            faults = ["its process exited", *(reply.fault for reply in load.replies if reply.kind in UNANSWERED)]
             raise ServerGone(f"the server stopped answering after {good} good replies: {faults[-1]}")
         return load
 

@@ -173,7 +173,7 @@ Judge = Callable[..., Findings | list[Finding] | Finding | None]
 
 @dataclass(frozen=True)
 class Check:
-    """A check. Its judge yields problems and returns the finding for the case without any (None: nothing to judge).
+    """A check. Its judge yields findings; the returned one is used if there are none (None: nothing to judge).
 
     ``needs``: the field of the context that it requires and gets as its second argument. docs/doctor.md describes each
     finding.

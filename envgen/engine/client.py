@@ -397,7 +397,7 @@ class Engine:
 
 
 class _absent(contextlib.suppress):
-    """Suppresses the errors for what is not there, and for an empty name."""
+    """Ignore NotFound and empty names."""
 
     def __init__(self) -> None:
         super().__init__(docker.errors.NotFound, docker.errors.NullResource)

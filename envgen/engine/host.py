@@ -36,11 +36,11 @@ def compilers(wanted: int | None, engine: EngineInfo | None, *, root: Path = Pat
         size, where = min(memory, key=lambda pair: pair[0])
         free = f" ({size / GIB:.1f} GiB {where} now)"
     if wanted is not None:
-        most = f"; at most {wanted} at once, as given"
+        most = f"up to {wanted} (as given); "
     elif cores:
         count, of_machine = min(cores, key=lambda pair: pair[0])
-        most = f"; at most {count} at once, the cores{of_machine}"
-    return f"compilers: each starts when the memory that it needs is free{free}{most}"
+        most = f"up to {count} (cores{of_machine}); "
+    return f"compilers: {most}each waits for free memory{free}"
 
 
 def mem_available(meminfo: str) -> int | None:

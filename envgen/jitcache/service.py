@@ -135,7 +135,7 @@ class User:
 class Cleared:
     """The plan (``dry_run``) or result of a clear. ``restart``: services and containers that use removed libraries.
 
-    ``guesses``: modules that are only probably stale, and stay; ``generators``: changed generators.
+    ``guesses``: modules that are possibly stale, and stay; ``generators``: changed generators.
     """
 
     root: str

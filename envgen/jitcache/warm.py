@@ -33,7 +33,7 @@ HOURS = 24 * 3600.0
 
 @dataclass
 class Built:
-    """A module's result. ``outcome``: done, masked, unknown (no generator takes its name alone) or failed."""
+    """A module's result. ``outcome``: done, masked, unknown (it can't be compiled by name) or failed."""
 
     name: str
     outcome: str = "failed"

@@ -265,7 +265,7 @@ def keep(have: Mapping[str, PythonLock], upgrade: Upgrade, profile: Profile) -> 
 
 
 def checked(names: Sequence[str], profiles: Sequence[Profile], lock: Lock) -> tuple[str, ...]:
-    """``names``, if each is an input. Raises UsageError with a similar name."""
+    """Validate the names of inputs. UsageError with a similar name."""
     known = {"base", "pip", "apt"}
     for profile in profiles:
         known |= {

@@ -358,7 +358,7 @@ class BoundProfile:
         the home folder, but no hidden ones (except ~/.cache); a ``checkout`` may also be beside the project."""
         if self.is_shared(path):
             if value.is_machine_specific:
-                message = f"{str(value)!r} is a place on one machine, but this file is shared"
+                message = f"{str(value)!r} is an absolute path; this file is shared"
                 self.problem(path, message, LOCAL_HINT.format("an absolute path"))
             elif message := self._elsewhere(value, checkout):
                 self.problem(path, f"{str(value)!r} {message}", LOCAL_HINT.format("such a path"))

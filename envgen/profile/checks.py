@@ -146,7 +146,9 @@ def _binaries(section: BoundProfile, source: Source) -> None:
         section.problem("binaries", message, "remove it, or write `origin: {checkout: FOLDER}`", at_key=True)
     if canonicalize_name(source.binaries.name) != canonicalize_name(source.distribution):
         hint = f"write {replace(source.binaries, name=source.distribution)}"
-        section.problem("binaries", f"{source.binaries.name} is another distribution than {source.distribution}", hint)
+        section.problem(
+            "binaries", f"names {source.binaries.name}, but the distribution is {source.distribution}", hint
+        )
 
 
 def _origin(source: BoundProfile, origin: Origin) -> None:
@@ -162,7 +164,7 @@ def _origin(source: BoundProfile, origin: Origin) -> None:
             hint = "add ref (a branch, tag or commit) or pull (a number)"
             section.problem("", "git without ref or pull", hint, at_key=True, whole=True)
         if origin.git.startswith("file://") and section.is_shared("git"):
-            section.problem("git", "is a place on one machine", LOCAL_HINT.format("a file:// address"))
+            section.problem("git", "is an address on one machine", LOCAL_HINT.format("a file:// address"))
     if origin.ref is not None and origin.pull is not None:
         section.problem("pull", "ref and pull exclude each other", "keep one of them", at_key=True)
     for key in ("ref", "pull"):
@@ -217,12 +219,12 @@ def _packages(report: BoundProfile) -> None:
     }
     for number, name in enumerate(pip.remove):
         if canonicalize_name(name) in protected:
-            message = f"{name} is in pip.protect, too, which keeps it"
+            message = f"{name} is also in pip.protect"
             section.problem(("remove", number), message, "remove it from one of the two")
     for key, requirements in (("tools", pip.tools), ("deps", pip.deps)):
         for number, name in _requirements(section, (key,), requirements):
             if name in protected:
-                message = f"{name} is in pip.protect, too, which keeps the base image's"
+                message = f"{name} is also in pip.protect, which keeps the base image's"
                 section.problem((key, number), message, "remove it from one of the two")
             if name in sources:
                 message = f"{name} is what the source {sources[name]} installs, and a wheel would replace it"

@@ -272,8 +272,7 @@ class Input:
 @dataclass(frozen=True)
 class Install:
     requires: tuple[str, ...] = key(
-        "What must be installed before it can be built; of a mounted source, unset: what its pyproject.toml and build"
-        " backend ask for.",
+        "Build requirements. Default for a mounted source: those of its pyproject.toml and build backend.",
         (),
         item=p.REQUIREMENT,
     )
@@ -450,7 +449,7 @@ class Service:
         names=p.NAME,
     )
     devices: tuple[str, ...] = key("Devices of this machine, such as /dev/infiniband.", (), item=p.DEVICE)
-    cap_add: tuple[str, ...] = key("Rights that containers lack by default, such as IPC_LOCK.", (), item=p.CAPABILITY)
+    cap_add: tuple[str, ...] = key("Linux capabilities to add, such as IPC_LOCK.", (), item=p.CAPABILITY)
     network: str | None = key(
         "host: the machine's own network. `ports` has no effect then.",
         None,

@@ -119,10 +119,10 @@ BY_ITSELF = 75  # of docker/runtime/lib/server: the server ended with 0, and Doc
 
 
 def how_ended(container: Container) -> str:
-    """How a container ended, as a continuation of "its program"."""
+    """How a container ended, as a continuation of "its process"."""
     if container.oom_killed:
         return "was killed because memory ran out"
-    return f"ended with {own_code(container)}"
+    return f"exited with code {own_code(container)}"
 
 
 def own_code(container: Container) -> int:
@@ -392,7 +392,7 @@ class Waiter:
         if container.state in ("exited", "dead"):
             times = f", restarted {counted(container.restarts, 'time')} by Docker" if container.restarts else ""
             how = f"{how_ended(container)} {when or 'while ' + self.progress.words()}{times} {container.error}"
-            raise self._failure(container, f"its program {how}")
+            raise self._failure(container, f"its process {how}")
         if container.state == "paused":
             raise self._failure(container, "it is paused", says_all=True)
         if container.state == "restarting":  # once it runs again, Docker's exit code is 0
@@ -403,14 +403,14 @@ class Waiter:
             raise self._failure(container, why)
         # Docker also calls a container unhealthy that has just ended and is being restarted.
         if container.health == "unhealthy" and container.state == "running":
-            raise self._failure(container, f"Docker calls it unhealthy while {self.progress.words()}")
+            raise self._failure(container, f"its health check failed while {self.progress.words()}")
         return container
 
     def _note_restarts(self, container: Container) -> None:
         if container.restarts > self._restarts:
             self._restarts = container.restarts
             times = counted(container.restarts, "time")
-            self._say(f"  {self._name}: its program ended and was restarted {times} ({self._policy})")
+            self._say(f"  {self._name}: its process exited and was restarted {times} ({self._policy})")
             self.progress.restart()
             self._evidence.restart()
             self._why = ""
@@ -440,7 +440,7 @@ class Waiter:
             with contextlib.suppress(EngineTimeout):
                 before, container = container.restarts, self._look(container.id, "after its answer")
                 if not container.running or container.restarts > before:
-                    raise self._failure(container, f"its program ended after its answer{self._ended_with}")
+                    raise self._failure(container, f"its process exited after its answer{self._ended_with}")
         if not self._evidence.missing:
             shown = {name: log_text(line) for name, line in self._evidence.seen.items()}
             return Awaited(answer, self.progress.took(), shown, self._restarts, self._ready.prompt)

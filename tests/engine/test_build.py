@@ -156,7 +156,7 @@ def test_a_stage_is_pushed_to_a_registry(project: Project, engine: Engine, tmp_p
 def test_plain_progress_and_a_log_of_everything(project: Project) -> None:
     done = project.envgen("build", "--no-cache")
     lines = done.err.splitlines()
-    assert lines[0].startswith("compilers: each starts when the memory that it needs is free (") and "GiB" in lines[0]
+    assert lines[0].startswith("compilers: up to ") and "each waits for free memory (" in lines[0] and "GiB" in lines[0]
     assert any(re.match(r" +[0-9.]+s  Installs uv beside the base image's Python", line) for line in lines)
     assert "COPY" not in done.err and "FROM" not in done.err
     assert done.out.startswith("built envgentestbuild:prod (") and "steps" in done.out

@@ -68,5 +68,5 @@ def test_four_machines_fit_serve_and_end_together(four: Pair) -> None:
         finally:
             staying.kill()
     assert running == [*NUMBERS], text
-    assert code == 5 and "spark-3 (rank 2): serve has failed: its program ended with 137" in text
+    assert code == 5 and "spark-3 (rank 2): serve has failed: its process exited with code 137" in text
     assert four.running() == []

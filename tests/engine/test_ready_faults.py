@@ -163,7 +163,7 @@ def test_503_first_and_a_slow_first_token_are_no_failures(faults: Faults) -> Non
 
 def test_a_restart_is_seen_counted_and_forgiven(faults: Faults) -> None:
     done = faults.up("fault", *mode("restarts"), "--set", "services.fault.restart=on-failure:2", "--json")
-    assert done.json["restarts"] == 1 and "its program ended and was restarted 1 time (on-failure:2)" in done.err
+    assert done.json["restarts"] == 1 and "its process exited and was restarted 1 time (on-failure:2)" in done.err
 
 
 def test_no_secret_reaches_the_bundle(faults: Faults) -> None:
@@ -240,7 +240,7 @@ def test_the_real_server_dies_while_it_loads(faults: Faults, engine: Engine) -> 
         child.kill()
     assert child.returncode == 5, f"{out}\n{err}"
     sentence = next(line for line in err.splitlines() if line.startswith("envgen: "))
-    assert "second is not ready: its program ended with 137 while starting" in sentence
+    assert "second is not ready: its process exited with code 137 while starting" in sentence
     named = next(line.split(": ", 1)[1] for line in err.splitlines() if "  crash bundle: " in line)
     members = faults.bundle(faults.server.project.root / named)
     assert "non-default args" in members["server.log"]

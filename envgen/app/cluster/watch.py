@@ -165,4 +165,4 @@ class Watch:
 
 def ending(container: Container | None) -> StartFailure:
     """How a container ended."""
-    return StartFailure(f"its program {how_ended(container)}" if container else "its container was removed", container)
+    return StartFailure(f"its process {how_ended(container)}" if container else "its container was removed", container)

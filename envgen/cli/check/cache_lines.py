@@ -29,7 +29,7 @@ CAUSES = {
 OUTCOMES = {
     "done": "compiled",
     "masked": "not compiled: a prebuilt library wins",
-    "unknown": "not compiled: no generator of this FlashInfer takes its name alone; its first use compiles it",
+    "unknown": "cannot be compiled by name; compiled on first use",
     "failed": "failed",
 }
 
@@ -148,7 +148,7 @@ def cleared(cleared: Cleared) -> Iterator[str]:
     freed = cleared.freed + (cleared.leftovers.bytes if cleared.dry_run else 0)
     yield f"{'would free' if cleared.dry_run else 'freed'} {size(freed)}"
     if cleared.guesses:
-        progress(f"kept, only probably stale: {_names(cleared.guesses)}; name them to clear them too")
+        progress(f"kept (possibly stale): {_names(cleared.guesses)}; clear them by name")
     for path in cleared.generators:
         progress(f"changed, and it may concern more modules than those that it names: {visible(path)}")
     for error in cleared.errors:

@@ -114,10 +114,10 @@ def text(found: Prediction, profile: Profile) -> list[str]:
     lines += [f"warning: {key} has no effect: {why}" for key, why in app.unread(found, profile).items()]
     lines += [f"note: {one}" for one in judged.caveats]
     lines.append({
-        Verdict.FITS: "it fits: nothing is refused, and no ready pattern contradicts it",
+        Verdict.FITS: "OK: vLLM accepts the settings, and `ready` matches its log",
         Verdict.REFUSED: "refused: this service would not start",
         Verdict.CONTRADICTS: "it would start, but never become ready",
-        Verdict.UNKNOWN: "unknown: this release could not be asked everything",
+        Verdict.UNKNOWN: "incomplete: some choices could not be checked",
     }[judged.verdict])  # fmt: skip
     return lines
 

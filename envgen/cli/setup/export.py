@@ -88,7 +88,7 @@ def kubernetes(session: Session, service: str | None, image: str, output: Path |
     name = _named(profile, service)
     if not DIGEST.fullmatch(image):
         hint = "`docker push NAME` prints it: --image NAME@sha256:..."
-        raise UsageError(f"--image {image} has no digest: a tag can become another image", hint=hint)
+        raise UsageError(f"--image {image} has no digest, and tags can move", hint=hint)
     found = exports.kubernetes(profile, name, image, locked_commit(profile.services[name].model, root))
     return _deliver(exports.kubernetes_text(found), output)
 

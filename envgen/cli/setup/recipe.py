@@ -106,7 +106,7 @@ def _shown(recipe: Recipe, memory: Sequence[str]) -> Iterator[str]:
             )
             yield f"  --{key} {visible(shown)}".rstrip()
     yield from (f"  {key}={visible(value)}" for key, value in recipe.env.items())
-    yield from (f"  not placed: {visible(one)}" for one in recipe.left)
+    yield from (f"  not supported in a profile: {visible(one)}" for one in recipe.left)
 
 
 @command.command("add")
@@ -144,7 +144,7 @@ def add(
         return ExitCode.OK
     click.echo(visible(change.diff, lines=True))
     for setting in change.left:
-        progress(f"not placed: {setting}", always=True)
+        progress(f"not supported in a profile: {setting}", always=True)
     if change.left:
         progress(f"a profile can't hold {counted(len(change.left), 'setting')} of this recipe")
     if dry_run:

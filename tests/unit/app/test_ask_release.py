@@ -169,7 +169,7 @@ def test_memory_is_a_note_and_so_is_too_little_of_it_where_none_is_asked_for(tmp
 
 def test_a_release_that_can_not_be_asked_is_a_note(tmp_path: Path) -> None:
     notes = ask(tmp_path, Recorded(None, 137))
-    assert notes == [f"the release could not be asked what it would choose: no answer: {KILLED}"]
+    assert notes == [f"vLLM could not be queried: no answer: {KILLED}"]
     [note] = ask(tmp_path, Recorded(None, 127))
     assert "cannot start python3 in the container" in note
 

@@ -97,8 +97,8 @@ def test_what_is_no_failure(
 @pytest.mark.parametrize(
     ("answers", "why"),
     [
-        ([RUNS, DIED], "web has ended: its program ended with 0"),
-        ([RUNS, replace(DIED, state="restarting"), AGAIN, DIED], "web has ended: its program ended with 0"),
+        ([RUNS, DIED], "web has ended: its process exited with code 0"),
+        ([RUNS, replace(DIED, state="restarting"), AGAIN, DIED], "web has ended: its process exited with code 0"),
         ([RUNS, replace(DIED, exit_code=137, oom_killed=True)], "was killed because memory ran out"),
         ([RUNS, STOPPED, STOPPED, GONE, GONE, STOPPED], "web has ended: it ended with the engine"),
         ([RUNS, GONE, STOPPED], "web has ended: it ended with the engine"),

@@ -76,13 +76,13 @@ def test_the_first_to_end_is_the_culprit_whoever_is_seen_first(idle: Watch) -> N
     idle.ranks += [worker, head]
     idle.report(head, watch.ending(head.engine.container("a")))
     first, failure = idle.first.result(0)
-    assert first is worker and failure.reason == "its program ended with 137" and idle.culprit == "b"
+    assert first is worker and failure.reason == "its process exited with code 137" and idle.culprit == "b"
 
 
 def test_a_rank_that_runs_or_cannot_be_asked_is_not_blamed(idle: Watch) -> None:
     head = rank("a", StubEngine(container("a", "exited", 1), "2026-11-22T11:00:02.5Z"))
     idle.ranks += [head, rank("b", StubEngine(container("b"))), rank("c", StubEngine(container("c"), lost=True))]
-    idle.report(head, StartFailure("its program ended with 1"))
+    idle.report(head, StartFailure("its process exited with code 1"))
     assert idle.first.result(0)[0] is head
     idle.report(idle.ranks[1], StartFailure("later"))  # a consequence
     assert idle.first.result(0)[0] is head

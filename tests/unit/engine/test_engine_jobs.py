@@ -32,21 +32,22 @@ def write(root: Path, name: str, text: str) -> None:
 
 
 def test_the_sentence_promises_nothing_that_the_gate_does_not_do(machine: Path) -> None:
-    start = "compilers: each starts when the memory that it needs is free (100.0 GiB available now); at most "
-    assert compilers(None, info(), root=machine) == start + "20 at once, the cores"
-    assert compilers(7, info(), root=machine) == start + "7 at once, as given"
+    waits = "each waits for free memory (100.0 GiB available now)"
+    assert compilers(None, info(), root=machine) == f"compilers: up to 20 (cores); {waits}"
+    assert compilers(7, info(), root=machine) == f"compilers: up to 7 (as given); {waits}"
     unknown = compilers(None, info(0, 0, "ssh://build@far"), root=machine)
-    assert unknown == "compilers: each starts when the memory that it needs is free"
+    assert unknown == "compilers: each waits for free memory"
 
 
 def test_an_engine_in_a_smaller_virtual_machine_decides(machine: Path) -> None:
     found = compilers(None, info(4, 8 * GIB), root=machine)
-    assert found.endswith("(8.0 GiB in the engine's machine now); at most 4 at once, the cores of the engine's machine")
+    most = "compilers: up to 4 (cores of the engine's machine); "
+    assert found == f"{most}each waits for free memory (8.0 GiB in the engine's machine now)"
 
 
 def test_a_remote_engine_is_asked_and_this_machine_is_not(machine: Path) -> None:
     found = compilers(None, info(64, 512 * GIB, "ssh://build@far"), root=machine)
-    assert "512.0 GiB" in found and "64 at once" in found
+    assert "512.0 GiB" in found and "up to 64" in found
 
 
 def test_nothing_known_about_memory(tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def build_log(state: Path, name: str, code: int, when: int) -> Path:
 
 def bundle(state: Path, stamp: str, service: str, log: str, when: int, **members: str) -> Path:
     path = state / "crash" / f"{stamp}-{service}.tar.gz"
-    findings = json.dumps({"reason": "its program ended with 1 while starting", "service": service})
+    findings = json.dumps({"reason": "its process exited with code 1 while starting", "service": service})
     write_bundle(path, {"findings.json": findings, "server.log": log, **members})
     os.utime(path, (when, when))
     return path
@@ -159,7 +159,7 @@ def test_without_an_argument_the_newest_failure_is_taken(state: Path) -> None:
     bundle(state, "20260101T000000Z", "serve", "RuntimeError: CUDA unknown error\n", 950)
     done = run()
     assert done.return_value == 1 and done.stdout.startswith("serve failed, ") and "(cuda_init)" in done.stdout
-    assert "its program ended with 1 while starting" in done.stdout
+    assert "its process exited with code 1 while starting" in done.stdout
     build_log(state, "build-c.log", -9, 960)
     assert "the build failed with -9" in run().stdout
     found = json.loads(run("--json").stdout)

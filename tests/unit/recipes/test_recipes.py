@@ -332,8 +332,8 @@ def test_other_bad_input(project: Path, capsys: pytest.CaptureFixture[str]) -> N
     Path("new.yaml").write_text(VLLM.replace('"0.20.0"', '"99.1"'))
     assert main(["recipe", "add", "new.yaml", "--dry-run"]) == 0
     printed = capsys.readouterr().err
-    assert "not placed: vLLM 99.1 or newer: profile prod installs 0." in printed
-    assert "not placed: image vllm/vllm-openai:v0.28.0" in printed
+    assert "not supported in a profile: vLLM 99.1 or newer: profile prod installs 0." in printed
+    assert "not supported in a profile: image vllm/vllm-openai:v0.28.0" in printed
     Path("flag.yaml").write_text("repo: a/b\nargs: {Not A Flag: 1}\n")
     assert main(["recipe", "add", "flag.yaml", "--yes"]) == 2
     assert "the recipe makes an invalid profile" in capsys.readouterr().err
@@ -355,7 +355,7 @@ def test_a_folder_of_recipes(project: Path, capsys: pytest.CaptureFixture[str]) 
     assert main(["recipe", "list", "--from", "theirs", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["recipes"] == [{"name": "mine", "path": "deep/Mine.yaml"}]
     assert main(["recipe", "add", "mine", "--from", "theirs", "--yes"]) == 0
-    assert "not placed: image vllm-node" in capsys.readouterr().err
+    assert "not supported in a profile: image vllm-node" in capsys.readouterr().err
     found = yaml.safe_load((project / "envgen.yaml").read_text())["profiles"]["my_model"]
     assert found["services"]["serve"]["cluster"] == {"nodes": ["spark-1", "spark-2"]}
     assert main(["recipe", "show", "mine", "--from", "theirs"]) == 0

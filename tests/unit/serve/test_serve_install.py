@@ -137,7 +137,7 @@ def test_ctrl_c_removes_what_was_begun(launcher: Launcher, created: bool, monkey
 STOPPED: Any = SimpleNamespace(id="mine", running=False)  # Compose stops the old one after it has created the new one
 FAILURES = (
     NotReady(StartFailure("its container was removed while it started")),
-    NotReady(StartFailure("its program ended with 143 while starting", STOPPED)),
+    NotReady(StartFailure("its process exited with code 143 while starting", STOPPED)),
     ServiceError("no"),
     RefusedError("no"),
 )
@@ -169,7 +169,7 @@ def test_another_container_of_a_scaled_service_has_replaced_none(launcher: Launc
     engine: Any = launcher.deployment.engine
     engine.there = ["mine", "other"]
     begun = Begun(STOPPED, 0.0, already=False, created=True, beside=frozenset(["other"]))
-    failure = StartFailure("its program ended with 1", STOPPED)
+    failure = StartFailure("its process exited with code 1", STOPPED)
     assert launcher.unless_replaced(begun, failure) is failure
     engine.there.append("successor")
     assert "was replaced while it started" in launcher.unless_replaced(begun, failure).reason
