@@ -54,7 +54,7 @@ class Deployment:
     dotenv: Mapping[str, str] = field(default_factory=dict, repr=False)
     shared: Profile | None = None
 
-    def knowing(self, **values: Any) -> Deployment:
+    def with_cached(self, **values: Any) -> Deployment:
         """A copy with ``values`` in place of what it would look up. What it has looked up already stays."""
         made = copy.copy(self)
         made.__dict__.update(values)
@@ -158,7 +158,7 @@ class Deployment:
     def to_build(self, *, unlocked: bool = False) -> Deployment:
         """The same with the current lock file, whatever the image was built with. ``unlocked``: with none."""
         made = replace(self)  # a fresh copy: nothing rendered with another lock
-        return made.knowing(lock=None) if unlocked else made.knowing(lock=made.locked)
+        return made.with_cached(lock=None) if unlocked else made.with_cached(lock=made.locked)
 
     @cached_property
     def series(self) -> Mapping[str, Series]:
@@ -201,7 +201,7 @@ class Deployment:
 
     def to_start(self, service: str) -> Deployment:
         """The same with Compose files for a start of ``service``."""
-        return self.knowing(compose=self._compose((service,)))
+        return self.with_cached(compose=self._compose((service,)))
 
     def _compose(self, services: Sequence[str]) -> Compose:
         """The rendered Compose files for this engine, with this machine's paths and user."""
@@ -279,7 +279,7 @@ class Deployment:
             return ()
         return gpu_devices(self.profile.services[service], self.gpu)
 
-    def throw_away(
+    def temporary_container(
         self, service: str, memory: int = run.MEMORY, *, gpu: bool = False
     ) -> tuple[run.Execute, list[ContainerMount]]:
         """A temporary container with the mounts and variables of the service. Returns its runner and the mounts.

@@ -74,7 +74,7 @@ def _diagnose(subject: Subject, deep: bool) -> Report:
         return report.examine(context, extra)
     deployment, service = subject.deployment, context.service
     if service in deployment.profile.services:
-        running = context.container is not None and context.container.running and not context.is_throw_away
+        running = context.container is not None and context.container.running and not context.is_temporary
         refused = or_none(lambda: preflight.refusals(deployment, service, running=running))
         lacking = or_none(lambda: weights.report(deployment))
         context = replace(context, refused=refused or (), weights=lacking or {})

@@ -117,10 +117,10 @@ def release_in_engine(deployment: Deployment, service: str, *, fresh: bool = Fal
             f"the image {profile.image_name} is not built, so vLLM can't be asked",
             hint=f"envgen build {profile.chosen}",
         )
-    without, _ = deployment.throw_away(service)
+    without, _ = deployment.temporary_container(service)
     if not deployment.gpus_of(service):
         return AskedRelease(without, python, f"image {profile.image_name}")
-    gpu, _ = deployment.throw_away(service, gpu=True)
+    gpu, _ = deployment.temporary_container(service, gpu=True)
     return AskedRelease(run.first_of(gpu, without), python, f"image {profile.image_name}", has_gpu=True)
 
 

@@ -69,7 +69,7 @@ def held_elsewhere(engine: Engine, project: Project) -> dict[str, Path]:
 
 
 def _at(engine: Engine, project: Project, profile: Profile) -> Deployment:
-    return Deployment(profile, project.root).knowing(engine=engine)
+    return Deployment(profile, project.root).with_cached(engine=engine)
 
 
 def remove(items: Sequence[Item]) -> list[str]:

@@ -104,7 +104,7 @@ class Stay:
         self._restarts = container.restarts
 
     def _failed(self, failure: StartFailure) -> ServiceError:
-        deployment = self._deployment.knowing(engine=self._engine)
+        deployment = self._deployment.with_cached(engine=self._engine)
         hint = f"envgen up {self._service} {deployment.profile.chosen_variant}"
         return failed(deployment, self._service, failure, verdict="has ended", hint=hint)
 

@@ -293,11 +293,11 @@ def gather(subject: Subject) -> tuple[Context, list[Finding]]:
     }
     comparing = in_background(lambda: edits_inside(engine, container, python)) if container is not None else None
     facts = _look(subject, service, containers)
-    is_alone = probing is None and subject.throw_away and facts["image"] is not None
+    is_alone = probing is None and subject.may_start and facts["image"] is not None
     if probing is not None and container is not None:
         (probe, trouble), asked = _awaited(probing, engine, container.id)
     elif is_alone:  # not in a thread: a temporary container needs signal handlers
-        inside, mounted = deployment.throw_away(service)
+        inside, mounted = deployment.temporary_container(service)
         label, targets = facts["image"].labels.get(LABEL, ""), [mount.target for mount in mounted]
         probe, trouble = ask(inside, python, _request(subject, service, label, targets))
     # Where the engine went away, nothing is waited for.
@@ -305,7 +305,7 @@ def gather(subject: Subject) -> tuple[Context, list[Finding]]:
     edits = comparing.result() if comparing and trouble is None else Edits()
     return Context(
         profile, service, project_file=subject.project_file, container=container, probe=probe, trouble=trouble,
-        is_throw_away=is_alone, asked=asked, running=running, edits=edits,
+        is_temporary=is_alone, asked=asked, running=running, edits=edits,
         **facts,
     ), []  # fmt: skip
 

@@ -39,8 +39,11 @@ def examine(context: Context, subject: Subject) -> list[Finding]:
     profile, container = context.profile, context.container
     if container is not None and container.state == "running":
         execute = run.in_container(subject.deployment.engine, container.id, workdir=str(profile.working_dir))
-    elif subject.throw_away and context.image is not None:
-        places = [subject.deployment.throw_away(context.service, memory=32 << 30, gpu=gpu)[0] for gpu in (True, False)]
+    elif subject.may_start and context.image is not None:
+        places = [
+            subject.deployment.temporary_container(context.service, memory=32 << 30, gpu=gpu)[0]
+            for gpu in (True, False)
+        ]
         execute = run.first_of(*places)
     else:
         title, start = "no container for the deep checks", envgen(context, "up", context.service)

@@ -157,7 +157,7 @@ class Context:
     refused: tuple[Problem, ...] = ()  # why `envgen up` would refuse, except what other checks report
     weights: Mapping[str, tuple[Problem, ...]] = field(default_factory=dict)  # service with a model -> its problems
     is_unlocked: bool = False  # a production profile without a lock, which a build needs
-    is_throw_away: bool = False  # started by `--run`
+    is_temporary: bool = False  # started by `--run`
     asked: tuple[float, float] | None = None  # this machine's clock before and after the probe ran
 
     @property
@@ -212,7 +212,7 @@ class Subject:
 
     deployment: Deployment
     service: str | None = None
-    throw_away: bool = False  # start a container if none runs
+    may_start: bool = False  # start a container if none runs
     project_file: str = "envgen.yaml"
     load: bool = False  # also load the vocabularies, which takes a second
 

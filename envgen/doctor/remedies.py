@@ -22,7 +22,7 @@ def build(context: Context) -> Remedy:
 
 def up(context: Context) -> Remedy:
     """Start the service; a running container whose settings differ is replaced."""
-    replaces = context.container is not None and context.container.state == "running" and not context.is_throw_away
+    replaces = context.container is not None and context.container.state == "running" and not context.is_temporary
     variant = ["--variant", context.profile.variant] if context.profile.variant else []
     return envgen(context, "up", context.service, *variant, *(["--recreate"] if replaces else []))
 
@@ -41,7 +41,7 @@ def anew(context: Context) -> Remedy:
 
 def away(context: Context, path: str) -> Remedy:
     """Move a file or folder of the container out of Python's way; nothing is deleted."""
-    binds = context.container.mounts if context.container and not context.is_throw_away else ()
+    binds = context.container.mounts if context.container and not context.is_temporary else ()
     for mount in sorted(binds, key=lambda one: -len(one.target)):
         if path.startswith(mount.target + "/"):
             if mount.kind == "bind" and mount.read_only:  # only this machine can change it

@@ -291,18 +291,18 @@ class Engine:
         on_line: Callable[[str], None] | None = None,
         **container: Any,
     ) -> values.ExecResult:
-        """Run a program in a temporary container that is always removed. ``container``: as in ``_throwaway``.
+        """Run a program in a temporary container that is always removed. ``container``: as in ``_temporary``.
 
         ``on_line`` gets each line as it is written.
         """
         what = f"`{argv[0]}` in a container of {image}"
         output = session.OutputCollector(on_line)
-        body = self._throwaway(image, argv, bool(stdin), **container)
+        body = self._temporary(image, argv, bool(stdin), **container)
         with self._wrap_errors(what), process.terminable(), self._started(body, what, hold) as (stream, ended):
             session.run_stream(stream, stdin, timeout, what, output.receive, lambda: None)
             return output.result(_exit_code(ended))
 
-    def _throwaway(
+    def _temporary(
         self,
         image: str,
         argv: Sequence[str],

@@ -63,7 +63,7 @@ def find_place(deployment: Deployment) -> AgentHost | None:
             hint=f"add `{FLASHINFER.line()}` to the profile",
         )
     mount = cache_mount(deployment)
-    place = throw_away(deployment, root_in(service_env(profile), profile), mount)
+    place = temporary_host(deployment, root_in(service_env(profile), profile), mount)
     return place if _exists(deployment, mount) else None
 
 
@@ -71,7 +71,7 @@ def _exists(deployment: Deployment, mount: ContainerMount) -> bool:
     return Path(mount.source).is_dir() if mount.kind == "bind" else deployment.engine.volume(mount.source) is not None
 
 
-def throw_away(deployment: Deployment, root: str, *mounts: ContainerMount) -> AgentHost:
+def temporary_host(deployment: Deployment, root: str, *mounts: ContainerMount) -> AgentHost:
     """A temporary container of the profile's image or its base. EngineError if the engine has neither."""
     profile = deployment.profile
     for name in (profile.image_name, str(profile.base.image)):

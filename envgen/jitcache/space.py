@@ -9,7 +9,7 @@ from typing import Any
 
 from envgen.engine.values import ContainerMount
 from envgen.errors import EngineError
-from envgen.jitcache.place import CACHE, cache_mount, key_in, throw_away
+from envgen.jitcache.place import CACHE, cache_mount, key_in, temporary_host
 from envgen.jitcache.service import JitCache
 
 
@@ -94,7 +94,7 @@ def _users(cache: JitCache, source: str) -> tuple[str, ...]:
 
 
 def _ask(cache: JitCache, mounts: Sequence[ContainerMount], **request: Any) -> Removal:
-    place = throw_away(cache.deployment, "/", *mounts)
+    place = temporary_host(cache.deployment, "/", *mounts)
     return cache.ask(Removal, place, {"operation": "spaces", **request})
 
 

@@ -13,7 +13,7 @@ from envgen.engine.values import MISSHAPEN, read_json
 from envgen.errors import EngineError
 from envgen.inside.run import text_of
 from envgen.inside.warm import MARK
-from envgen.jitcache.place import NO_ARCH, AgentHost, Query, arch_folders, throw_away
+from envgen.jitcache.place import NO_ARCH, AgentHost, Query, arch_folders, temporary_host
 from envgen.jitcache.service import JitCache, RecordedBaseline
 from envgen.jitcache.space import create_mount
 from envgen.render.environment import service_env, user_env, with_start_up
@@ -155,7 +155,7 @@ def warm_image(cache: JitCache, names: Sequence[str], show: Callable[[str], None
     For an image that no container runs yet. EngineError if FlashInfer can't be imported there.
     """
     mount = create_mount(cache)
-    place = throw_away(cache.deployment, mount.target, mount)
+    place = temporary_host(cache.deployment, mount.target, mount)
     run = Warm(_runner(cache, place), cache.deployment.profile.base.python, place.shown, show)
     run.run(names, None)
     return list(run.built.values())
@@ -179,7 +179,7 @@ def find_compile_host(cache: JitCache) -> AgentHost:
             hint=f"run `envgen up {next(iter(profile.services), 'dev')} {profile.chosen_variant}`",
         )
     mount = create_mount(cache)
-    return throw_away(cache.deployment, mount.target, mount)
+    return temporary_host(cache.deployment, mount.target, mount)
 
 
 def _runner(cache: JitCache, place: AgentHost) -> RunLines:

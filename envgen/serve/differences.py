@@ -36,7 +36,7 @@ def keep_moment(deployment: Deployment, running: Container) -> Deployment:
     kept = {
         name: running.env[name] for name in _passed(deployment.profile) if running.env.get(name) and name not in shell
     }
-    return deployment.knowing(compose=replace(deployment.compose, env={**deployment.compose.env, **kept}))
+    return deployment.with_cached(compose=replace(deployment.compose, env={**deployment.compose.env, **kept}))
 
 
 def settings_differ(deployment: Deployment, found: Iterable[Container]) -> dict[str, bool]:

@@ -5,41 +5,6 @@ A scenario is a function of the same name in ``doctor_scenes.py``: a real contai
 
 from __future__ import annotations
 
-# Findings that need hardware, or a machine that a test can't make. tests/unit/doctor/test_doctor_recorded.py fires each
-# of them from a recorded or altered document of the probe; the text says what is missing.
-RECORDED = {
-    ("patches.mounted", "lacks"): "a checkout beside a series: test_doctor_sources.py makes one",
-    ("packages.binaries", "gone"): "a wheel of many megabytes: scripts/build-prod --dev has one",
-    ("packages.binaries", "others"): "the same",
-    ("packages.binaries", "release"): "the same",
-    ("packages.binaries", "csrc"): "the same",
-    ("host.kernel", "kho"): "a DGX Spark after an update of its kernel",
-    ("host.clocks", "latched"): "a GPU that is stuck",
-    ("host.clocks", "throttled"): "a GPU that is hot or short of power",
-    ("host.clocks", "hot"): "the same",
-    ("host.events", "faults"): "a machine with a fault",
-    ("host.holders", "orphan"): "a GPU",
-    ("host.blocks", "killer"): "a machine with earlyoom, and one memory for all",
-    ("host.plugins", "missing"): "a machine without the plug-ins, which lie in folders of the whole machine",
-    ("host.plugins", "old"): "plug-ins from before 2024",
-    ("host.disk", "full"): "a full disk",
-    ("host.disk", "tight"): "a disk that is nearly full",
-    ("host.memory", "limit"): "a server that needs more than a container's limit",
-    ("host.memory", "shared-limit"): "a limit of the machine's own cgroups",
-    ("host.owners", "of-root"): "a user who is not root: test_normal_user.py",
-    ("gpu.arch", "other"): "a GPU; the document was recorded on one",
-    ("cuda.driver", "old"): "a GPU with an older driver than its container's CUDA",
-    ("flashinfer.set", "ignored"): "FlashInfer 0.7 beside companions of another version",
-    ("memory.unified", "swapping"): "a machine that swaps",
-    ("memory.unified", "taken"): "a machine whose memory is taken",
-}
-
-# The same for checks that only such a machine can show silent.
-RECORDED_SILENT = {"host.kernel": "any kernel but that one", "host.clocks": "a GPU",
-                   "host.disk": "a disk with 30 GiB free", "gpu.arch": "a GPU; the document was recorded on one",
-                   "cuda.driver": "a GPU",
-                   "packages.binaries": "a wheel of many megabytes: scripts/build-prod --dev"}  # fmt: skip
-
 # check -> case -> scenario
 FIRES: dict[str, dict[str, str]] = {
     "host.docker": {"absent": "no_engine"},

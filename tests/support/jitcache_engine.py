@@ -136,4 +136,4 @@ def cache(
 ) -> JitCache:
     file = put(tmp_path / "project/envgen.yaml", PROJECT.format(caches=caches))
     project = load_project(file=file).project
-    return JitCache(Deployment(select(project, None), project.root).knowing(engine=engine))
+    return JitCache(Deployment(select(project, None), project.root).with_cached(engine=engine))

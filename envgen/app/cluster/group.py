@@ -137,7 +137,9 @@ class Group:
         rank, failure = watch.first.result()
         watch.over.set()
         engines = {one.deployment.node: one.engine for one in watch.ranks}  # reconnected where necessary
-        now = Group(tuple(one.knowing(engine=engines.get(one.node, one.engine)) for one in self.ranks), self.service)
+        now = Group(
+            tuple(one.with_cached(engine=engines.get(one.node, one.engine)) for one in self.ranks), self.service
+        )
         at, deployment = next((at, one) for at, one in enumerate(now.ranks) if one.node == rank.deployment.node)
         mine = {one.deployment.node: one.container.id for one in watch.ranks}
         return now._down(named(f"{deployment.node} (rank {at})", now._error(deployment, watch, failure, verdict)), mine)

@@ -96,9 +96,9 @@ def machines_of(deployment: Deployment, names: Sequence[str] = (), node: str | N
     if not reached:
         return Machines(profile, lost=lost)
     # One rendering for all: that of the first machine's image.
-    first = next(iter(reached.values())).knowing(profile=profile)
+    first = next(iter(reached.values())).with_cached(profile=profile)
     known = {"rendered": first.rendered, "workspace": first.workspace}
-    return Machines(profile, [one.knowing(**known).rendered_files() for one in reached.values()], lost)
+    return Machines(profile, [one.with_cached(**known).rendered_files() for one in reached.values()], lost)
 
 
 def nodes_of(profile: Profile, names: Sequence[str] = ()) -> list[str]:

@@ -85,7 +85,7 @@ def _look_at(node: NodeFacts, deployment: Deployment, name: str, cluster: Cluste
         node.engine = connect(docker_environment(node.machine))
         info = node.engine.info()
         node.version, node.arch = info.version, info.arch
-        deployment = deployment.on(node.name).knowing(engine=node.engine)
+        deployment = deployment.on(node.name).with_cached(engine=node.engine)
         node.image = deployment.image
         if node.rank == 0:
             node.stale = tuple(of_image(deployment))

@@ -113,7 +113,7 @@ def push(session: Session, wanted: str | None, *, kinds: Collection[str], dry_ru
     for node in others:
         what = f"image {name}"
         try:
-            target = deployment.on(node).knowing(lock=source.lock)
+            target = deployment.on(node).with_cached(lock=source.lock)
             if "image" in kinds:
                 found.append(push_image(source, target, image, name, dry_run))
             for folder in _folders(service, source, target, kinds):

@@ -24,7 +24,7 @@ from envgen.text import wants_colour
 @click.command()
 @click.argument("service", required=False)
 @reporting
-@click.option("--run", "throw_away", is_flag=True, help="If no service is running, check in a temporary container.")
+@click.option("--run", "may_start", is_flag=True, help="If no service is running, check in a temporary container.")
 @click.option(
     "--deep",
     is_flag=True,
@@ -36,7 +36,7 @@ from envgen.text import wants_colour
 @click.option("--strict", is_flag=True, help="Exit with 1 if there are warnings, too.")
 @time_budget(DOCTOR)
 def command(
-    session: Session, service: str | None, throw_away: bool, deep: bool, bundle: Path | None, only_host: bool,
+    session: Session, service: str | None, may_start: bool, deep: bool, bundle: Path | None, only_host: bool,
     strict: bool,
 ) -> int:  # fmt: skip
     """Check host, image and container, and prove which vLLM and FlashInfer are imported.
@@ -52,14 +52,14 @@ def command(
       envgen doctor --bundle diagnosis.tar.gz
     """
     if only_host:
-        if service is not None or throw_away or deep or bundle is not None:
+        if service is not None or may_start or deep or bundle is not None:
             raise UsageError("--host looks at this machine alone", hint="envgen doctor --host")
         return _print(this_machine(session), strict)
     if service is not None:
         known_service(session.profile(), service)
     plain = session.deployment()
     session = with_running_variant(session, service, lambda: head_of(plain, service).engine)
-    subject = Subject(session.deployment(), service, throw_away, session.loaded().project.file.name, load=deep)
+    subject = Subject(session.deployment(), service, may_start, session.loaded().project.file.name, load=deep)
     diagnoses = diagnose(subject, deep=deep)
     if bundle is not None:
         write_report(bundle, diagnoses)

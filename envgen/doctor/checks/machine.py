@@ -118,7 +118,7 @@ def _moved(name: str, folder: FolderFacts, context: Context) -> str:
 
 def _mounted_from(context: Context, target: str) -> str:
     """The folder of the host that is mounted at ``target``; "" if unknown."""
-    if context.container is None or context.is_throw_away:
+    if context.container is None or context.is_temporary:
         return ""
     binds = (mount for mount in context.container.mounts if mount.target == target and mount.kind == "bind")
     return next((mount.source for mount in binds), "")
@@ -131,7 +131,7 @@ def _owner(folder: FolderFacts) -> str:
 def _own(context: Context, folder: FolderFacts, place: str) -> Remedy:
     """Make the folder writable. ``place``: the folder on this machine; "": a volume, which `up` fixes."""
     system = context.inside.system
-    container = None if context.is_throw_away else context.container
+    container = None if context.is_temporary else context.container
     if folder.read_only or not (container or place):
         return remedies.up(context)
     if not system.uid:  # userns-remap: root in the container is another user on the machine

@@ -108,7 +108,7 @@ def _limits(context: Context, host: Host) -> Iterator[Finding]:
     if needs is None:
         return
     wanted, container = f"needs_memory: {needs}", context.container
-    if container is not None and not context.is_throw_away and 0 < container.memory < needs.bytes:
+    if container is not None and not context.is_temporary and 0 < container.memory < needs.bytes:
         title, seen = "the container's memory limit is below needs_memory", f"{container.memory / GIB:.1f} GiB"
         yield warning(title, seen, wanted, remedies.up(context), case="limit")
     for name, limit in host.limits.items():
@@ -279,7 +279,7 @@ def running(context: Context, _engine: EngineInfo) -> Finding | None:
     """A container of the profile runs; without one, imports can't be checked."""
     container = context.container
     end = context.ended.get(container.id) if container else None
-    if context.is_throw_away and not (end and end.failed):
+    if context.is_temporary and not (end and end.failed):
         return info("checked in a temporary container with the service's mounts and variables")
     if container is None:
         if context.image is None:
@@ -335,7 +335,7 @@ def others(context: Context, _engine: EngineInfo) -> Findings:
 def current_image(context: Context, container: Container) -> Finding | None:
     """The container runs the profile's current image."""
     image = context.image
-    if image is None or context.is_throw_away:
+    if image is None or context.is_temporary:
         return None
     if container.image_id and container.image_id != image.id:
         seen = f"{container.name} was created from {container.image_id[:19]}"

@@ -117,7 +117,7 @@ def _metadata(name: str, source: Source, context: Context, probe: Probe) -> list
         # Without PYTHONPATH its code would be imported, too.
         title = f"{source.distribution} {first.version} is installed as a wheel, beside the mounted checkout"
         seen, wanted = first.metadata, f"an editable installation of {source.mount}"
-        if context.is_throw_away:  # without the service's first step, which installs the checkout
+        if context.is_temporary:  # without the service's first step, which installs the checkout
             found.append(info(title, seen, version=first.version))
         else:
             found.append(error(title, seen, wanted, cure, case="second", version=first.version))

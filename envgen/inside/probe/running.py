@@ -196,6 +196,85 @@ def is_path(node: Any) -> bool:
     return isinstance(node, ast.Attribute) and node.attr == "path" and getattr(node.value, "id", "") == "sys"
 
 
+class Reader:
+    """Reads what one file does to sys.path, without running it."""
+
+    def __init__(self, code: bytes, file: str, folder: str, depth: int) -> None:
+        self.code, self.file, self.folder, self.depth = code, file, folder, depth
+        self.names: Dict[str, Any] = {}  # variable -> its value, as far as it is known
+
+    def value(self, node: Any) -> Any:
+        return value_of(node, self.names, self.file, self.folder)
+
+    def entry(self, node: Any) -> str:
+        found = self.value(node)
+        if not isinstance(found, str):
+            raise Unknown()
+        return absolute(found, self.folder)
+
+    def read(self, node: Any) -> Iterator[Doc]:
+        """The changes that one node makes."""
+        place = {"file": self.file, "line": getattr(node, "lineno", 0)}
+        if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and node.module and not node.level):
+            names = [node.module] if isinstance(node, ast.ImportFrom) else [each.name for each in node.names]
+            for name in names:
+                yield dict(place, what="import", entry=str(name).split(".")[0])
+        try:
+            if isinstance(node, (ast.Assign, ast.AugAssign)):
+                for what, item in self.assigned(node):
+                    yield dict(place, what=what, entry=self.entry(item))
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                for what, item in self.added(node.func, node.args):
+                    yield dict(place, what=what, entry=self.entry(item))
+                for other in self.other_files(node.func, node.args):
+                    for change in changes(read_bytes(other, CODE_LIMIT), other, self.folder, self.depth + 1):
+                        yield change
+        except (Unknown, TypeError, ValueError):
+            if "sys.path" in (ast.get_source_segment(self.code.decode("utf-8", "replace"), node) or ""):
+                yield dict(place, what="unknown", entry="")
+
+    def assigned(self, node: Any) -> Iterator[Tuple[str, Any]]:
+        """(`first` or `last`, the entry) of `sys.path = [...] + sys.path` and `sys.path += [...]`."""
+        if isinstance(node, ast.AugAssign):
+            for item in getattr(node.value, "elts", [node.value]) if is_path(node.target) else ():
+                yield "last", item
+        elif len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            name = node.targets[0].id
+            try:
+                self.names[name] = self.value(node.value)
+            except (Unknown, TypeError):
+                self.names.pop(name, None)
+        elif any(is_path(one) or (isinstance(one, ast.Subscript) and is_path(one.value)) for one in node.targets):
+            items = node.value.left if isinstance(node.value, ast.BinOp) else node.value
+            if not isinstance(items, (ast.List, ast.Tuple)):
+                raise Unknown()
+            for item in reversed(items.elts):
+                yield "first", item
+
+    def added(self, function: ast.Attribute, given: List[Any]) -> Iterator[Tuple[str, Any]]:
+        """(`first` or `last`, the entry) of `sys.path.insert`, `append` and `extend`, and of `addsitedir`."""
+        method, on_path = function.attr, is_path(function.value)
+        if on_path and method == "insert" and len(given) == 2:
+            yield "first" if self.value(given[0]) in (0, 1) else "last", given[1]
+        elif (on_path and method == "append" and given) or (method == "addsitedir" and given):
+            yield "last", given[0]
+        elif on_path and method == "extend" and given:
+            for item in getattr(given[0], "elts", [given[0]]):
+                yield "last", item
+
+    def other_files(self, function: ast.Attribute, given: List[Any]) -> Iterator[str]:
+        """The file of `run_path(FILE)` and `open(FILE).read()`, which may be executed."""
+        if self.depth >= 3:
+            return
+        if function.attr == "run_path" and given:
+            yield self.entry(given[0])
+        opened = function.value
+        if function.attr == "read" and isinstance(opened, ast.Call) and getattr(opened.func, "id", "") == "open":
+            other = self.entry(opened.args[0]) if opened.args else ""
+            if other.endswith(".py"):
+                yield other
+
+
 def changes(code: bytes, file: str, folder: str, depth: int = 0) -> Iterator[Doc]:
     """What code does to sys.path, in its order: `first` or `last`, with the entry; `unknown` with its line; and the
     packages that it names in an `import`.
@@ -206,62 +285,10 @@ def changes(code: bytes, file: str, folder: str, depth: int = 0) -> Iterator[Doc
         tree = ast.parse(code, file or "<-c>")
     except (SyntaxError, ValueError):
         return
-    names: Dict[str, Any] = {}
+    reader = Reader(code, file, folder, depth)
     for node in sorted(ast.walk(tree), key=lambda one: (getattr(one, "lineno", 0), getattr(one, "col_offset", 0))):
-        place = {"file": file, "line": getattr(node, "lineno", 0)}
-
-        def entry(each: Any) -> str:
-            found = value_of(each, names, file, folder)
-            if not isinstance(found, str):
-                raise Unknown()
-            return absolute(found, folder)
-
-        if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and node.module and not node.level):
-            names_of = [node.module] if isinstance(node, ast.ImportFrom) else [each.name for each in node.names]
-            for name in names_of:
-                yield dict(place, what="import", entry=str(name).split(".")[0])
-        try:
-            if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-                try:
-                    names[node.targets[0].id] = value_of(node.value, names, file, folder)
-                except (Unknown, TypeError):
-                    names.pop(node.targets[0].id, None)
-            elif isinstance(node, ast.Assign) and any(
-                is_path(target) or (isinstance(target, ast.Subscript) and is_path(target.value))
-                for target in node.targets
-            ):
-                items = node.value.left if isinstance(node.value, ast.BinOp) else node.value
-                if not isinstance(items, (ast.List, ast.Tuple)):
-                    raise Unknown()
-                for item in reversed(items.elts):
-                    yield dict(place, what="first", entry=entry(item))
-            elif isinstance(node, ast.AugAssign) and is_path(node.target):
-                for item in getattr(node.value, "elts", [node.value]):
-                    yield dict(place, what="last", entry=entry(item))
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                method, given = node.func.attr, node.args
-                if is_path(node.func.value) and method == "insert" and len(given) == 2:
-                    at = value_of(given[0], names, file, folder)
-                    yield dict(place, what="first" if at in (0, 1) else "last", entry=entry(given[1]))
-                elif is_path(node.func.value) and method == "append" and given:
-                    yield dict(place, what="last", entry=entry(given[0]))
-                elif is_path(node.func.value) and method == "extend" and given:
-                    for item in getattr(given[0], "elts", [given[0]]):
-                        yield dict(place, what="last", entry=entry(item))
-                elif method == "addsitedir" and given:
-                    yield dict(place, what="last", entry=entry(given[0]))
-                elif method == "run_path" and given and depth < 3:
-                    other = entry(given[0])
-                    yield from changes(read_bytes(other, CODE_LIMIT), other, folder, depth + 1)
-                elif method == "read" and isinstance(node.func.value, ast.Call) and depth < 3:
-                    opened = node.func.value
-                    if getattr(opened.func, "id", "") == "open" and opened.args:
-                        other = entry(opened.args[0])
-                        if other.endswith(".py"):
-                            yield from changes(read_bytes(other, CODE_LIMIT), other, folder, depth + 1)
-        except (Unknown, TypeError, ValueError):
-            if "sys.path" in (ast.get_source_segment(code.decode("utf-8", "replace"), node) or ""):
-                yield dict(place, what="unknown", entry="")
+        for change in reader.read(node):
+            yield change
 
 
 def code_of(launch: Doc, folder: str) -> Tuple[bytes, str]:

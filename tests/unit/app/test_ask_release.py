@@ -81,7 +81,7 @@ def profile(tmp_path: Path, text: str = TEXT) -> Profile:
 
 
 def ask(tmp_path: Path, engine: Recorded, service: str = "serve", text: str = TEXT) -> list[str]:
-    return ask_release(Deployment(profile(tmp_path, text), tmp_path).knowing(engine=engine), service)
+    return ask_release(Deployment(profile(tmp_path, text), tmp_path).with_cached(engine=engine), service)
 
 
 def test_a_refusal_stops_up_with_the_reasons_and_a_way_on(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_the_one_service_that_starts_vllm_needs_no_name(tmp_path: Path) -> None:
 def reported(tmp_path: Path, engine: Recorded, service: str = "dev", text: str = TEXT) -> list[Finding]:
     """What `doctor --deep` says; asked about `dev` it asks every server of the profile."""
     of = profile(tmp_path, text)
-    found = examine(Deployment(of, tmp_path).knowing(engine=engine), Context(of, service))
+    found = examine(Deployment(of, tmp_path).with_cached(engine=engine), Context(of, service))
     assert all(one.check == "deep.predict" for one in found)
     return found
 

@@ -46,7 +46,9 @@ def group(**engines: Engine) -> Group:
     services = {"serve": SimpleNamespace(ready=None)}
     profile: Any = SimpleNamespace(name="prod", chosen="--profile prod", compose_name="p-prod", services=services)
     nodes = {name.replace("_", "-"): engine for name, engine in engines.items()}
-    return Group(tuple(Deployment(profile, Path(), node).knowing(engine=one) for node, one in nodes.items()), "serve")
+    return Group(
+        tuple(Deployment(profile, Path(), node).with_cached(engine=one) for node, one in nodes.items()), "serve"
+    )
 
 
 def test_a_container_that_has_replaced_one_stays() -> None:

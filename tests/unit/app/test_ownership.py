@@ -61,7 +61,7 @@ def profile(root: Path) -> Profile:
 
 
 def on(engine: Any, profile: Profile, root: Path) -> Deployment:
-    return Deployment(profile, root).knowing(engine=engine)
+    return Deployment(profile, root).with_cached(engine=engine)
 
 
 def test_a_name_is_the_folders_that_has_containers(root: Path, profile: Profile) -> None:

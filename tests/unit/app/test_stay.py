@@ -68,7 +68,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session
 
 def watch(session: Session, engine: StubEngine, policy: str = "") -> None:
     clock = iter(range(10_000))
-    deployment: Any = session.deployment().knowing(engine=engine, compose=SimpleNamespace(files=()))
+    deployment: Any = session.deployment().with_cached(engine=engine, compose=SimpleNamespace(files=()))
     Stay(
         deployment, "web", replace(RUNS, restart_policy=policy), connect=lambda: engine,  # type: ignore[arg-type, return-value]
         now=lambda: float(next(clock)), sleep=lambda _seconds: None,

@@ -188,7 +188,7 @@ def test_platform(make: Make) -> None:
 def test_running(make: Make) -> None:
     assert severities(outside.running(make())) == ["ok"]
     assert severities(outside.running(make(container=None))) == ["warning"]
-    assert severities(outside.running(make(container=None, is_throw_away=True))) == ["info"]
+    assert severities(outside.running(make(container=None, is_temporary=True))) == ["info"]
     assert outside.running(make(container=None, image=None)) == []
     assert severities(outside.running(make(container=replace(CONTAINER, state="exited")))) == ["error"]
     assert severities(outside.running(make(container=replace(CONTAINER, health="unhealthy")))) == ["error"]
@@ -348,7 +348,7 @@ def test_caches(make: Make, facts: dict[str, Any], expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("uid", "runs", "throw_away", "host", "cure"),
+    ("uid", "runs", "temporary", "host", "cure"),
     [
         (1000, True, False, "/mine", "docker exec --user 0 lab-dev-dev-1 chown -R 1000:1000 /root/.cache/flashinfer"),
         (1000, True, True, "/mine", "sudo chown -R 1000:1000 /mine"),
@@ -359,13 +359,13 @@ def test_caches(make: Make, facts: dict[str, Any], expected: str) -> None:
     ],
 )  # fmt: skip
 def test_a_cache_that_can_not_be_written(
-    make: Make, uid: int, runs: bool, throw_away: bool, host: str, cure: str
+    make: Make, uid: int, runs: bool, temporary: bool, host: str, cure: str
 ) -> None:
     document = with_folder(path="/root/.cache/flashinfer", writable=False, uid=65534)
     document["system"] |= {"uid": uid, "gid": uid}
     container = replace(CONTAINER, name="lab-dev-dev-1") if runs else None
     sets = (f"caches.flashinfer.host={host}",) if host else ()
-    context = replace(make(document, container=container, sets=sets), is_throw_away=throw_away)
+    context = replace(make(document, container=container, sets=sets), is_temporary=temporary)
     (found,) = machine.caches(context)
     assert found.remedy is not None and found.remedy.text == cure
 
@@ -572,7 +572,7 @@ class FakeEngine:
 
 
 def deployment(profile: Profile, root: Path, engine: FakeEngine) -> Deployment:
-    return Deployment(profile, root).knowing(engine=engine)
+    return Deployment(profile, root).with_cached(engine=engine)
 
 
 def test_gather(make: Make, tmp_path: Path) -> None:
@@ -615,8 +615,8 @@ def test_an_engine_that_goes_while_the_probe_runs(make: Make, tmp_path: Path, mo
 def test_gather_without_a_container(make: Make, tmp_path: Path) -> None:
     subject = Subject(deployment(make().profile, tmp_path, FakeEngine()))
     assert gather(subject)[0].probe is None
-    context, _ = gather(replace(subject, throw_away=True))
-    assert context.is_throw_away
+    context, _ = gather(replace(subject, may_start=True))
+    assert context.is_temporary
     assert context.probe is not None
 
 

@@ -137,7 +137,7 @@ def test_a_wheel_beside_a_mounted_checkout(make: Make) -> None:
     (second,) = packages.metadata(make("wheel-pythonpath"))
     assert (second.case, second.severity) == ("second", Severity.ERROR)
     assert second.remedy is not None and second.remedy.text == "envgen exec -p dev dev envgen-install flashinfer"
-    (alone,) = packages.metadata(make("wheel-pythonpath", is_throw_away=True))  # nothing is installed there
+    (alone,) = packages.metadata(make("wheel-pythonpath", is_temporary=True))  # nothing is installed there
     assert alone.severity is Severity.INFO
 
 

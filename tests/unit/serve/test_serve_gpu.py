@@ -28,7 +28,7 @@ class Told:
 
 
 def on(engine: Told | None, wanted: GpuMode) -> Deployment:
-    return Deployment(cast(Profile, SimpleNamespace(gpu=wanted)), Path()).knowing(engine=engine)
+    return Deployment(cast(Profile, SimpleNamespace(gpu=wanted)), Path()).with_cached(engine=engine)
 
 
 def decide(wanted: GpuMode, **facts: Any) -> tuple[GpuMode, str]:

@@ -46,7 +46,7 @@ def test_why(text: str, reason: str, hint: str) -> None:
             on_line(line)
         return SimpleNamespace(code=1)
 
-    deployment = Deployment(profile(name="dev"), Path()).knowing(compose=SimpleNamespace(stream=stream))
+    deployment = Deployment(profile(name="dev"), Path()).with_cached(compose=SimpleNamespace(stream=stream))
     launcher = Launcher(deployment, "web", lambda _line: None)
     with pytest.raises(ServiceError) as raised:
         launcher._install("run")
@@ -99,7 +99,7 @@ def launcher(monkeypatch: pytest.MonkeyPatch) -> Launcher:
     services = {"web": SimpleNamespace(interactive=True, host_ports=(), ready=None)}
     values = {"compose_name": "unit-dev", "services": services, "chosen": "--profile dev", "chosen_variant": "",
               "mounted_sources": {}}  # fmt: skip
-    deployment = Deployment(cast(Profile, SimpleNamespace(**values)), Path()).knowing(
+    deployment = Deployment(cast(Profile, SimpleNamespace(**values)), Path()).with_cached(
         engine=Engine(), lock=None, compose=SimpleNamespace(endpoint=SimpleNamespace(host="unix:///x"), files=())
     )
     monkeypatch.setattr("envgen.serve.launch.preflight.is_development", lambda _profile: True)

@@ -56,7 +56,7 @@ def test_root_under_userns_remap_is_refused_before_it_fails(
     profile = load_project(file=tmp_path / "envgen.yaml", environ={}).project.profiles["prod"]
     info = SimpleNamespace(local=True, remapped=remapped, rootless=False)
     engine: Any = SimpleNamespace(info=lambda: info, image=lambda _name: None)
-    prepare(Deployment(profile, tmp_path).knowing(engine=engine), "web")
+    prepare(Deployment(profile, tmp_path).with_cached(engine=engine), "web")
     assert (tmp_path / "hub").is_dir()
     printed = capsys.readouterr().err
     assert (f"  {tmp_path}/hub unless it has `services.web.user: host`" in printed) is noted

@@ -40,7 +40,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def on(found: Any) -> Deployment:
-    return Deployment(found.profile, Path()).knowing(engine=found.engine)
+    return Deployment(found.profile, Path()).with_cached(engine=found.engine)
 
 
 HINT = "stop it, or take a free one: --set \"services.web.ports=['9000:9', '127.0.0.1:18004:8000', '18003:1']\""
@@ -54,7 +54,7 @@ def test_the_check_offers_a_free_port_on_the_same_address(found: Any) -> None:
 @pytest.mark.parametrize("line", LINES)
 def test_what_compose_says_becomes_the_same_sentence(found: Any, line: str) -> None:
     refused = preflight.changed_meanwhile(
-        Deployment(found.profile, Path()).knowing(engine=found.engine), "web", ["Container x Created", line]
+        Deployment(found.profile, Path()).with_cached(engine=found.engine), "web", ["Container x Created", line]
     )
     assert refused is not None and refused.exit_code == 6
     (problem,) = refused.problems

@@ -36,7 +36,7 @@ def deployment(described: Mapping[str, Any], runs: Sequence[str] = ()) -> Deploy
         )
 
     engine: Any = SimpleNamespace(image=lambda _name: None, inspect=lambda _id: {"Config": {"Cmd": list(runs)}})
-    return Deployment(profile(name="lab"), Path()).knowing(engine=engine, compose=SimpleNamespace(run=compose))
+    return Deployment(profile(name="lab"), Path()).with_cached(engine=engine, compose=SimpleNamespace(run=compose))
 
 
 def test_the_command_stands_below_what_differs() -> None:

@@ -65,7 +65,7 @@ ENGINE: Any = Stub()
 
 
 def on(profile: Profile, root: Path) -> Deployment:
-    return Deployment(profile, root).knowing(engine=ENGINE)
+    return Deployment(profile, root).with_cached(engine=ENGINE)
 
 
 @pytest.mark.parametrize("verb", LINES)
@@ -107,7 +107,7 @@ def test_up_uses_it(tmp_path: Path, profile: Profile, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(Compose, "stream", stream)
     compose = Compose(SimpleNamespace(host="unix:///x"), (), tmp_path / "p/compose")  # type: ignore[arg-type]
-    launcher = Launcher(on(profile, tmp_path / "p").knowing(compose=compose), "web", lambda _line: None)
+    launcher = Launcher(on(profile, tmp_path / "p").with_cached(compose=compose), "web", lambda _line: None)
     with pytest.raises(EnvgenError) as raised:
         launcher._create()
     assert f"sources.lib: folder {tmp_path}/src/lib does not exist" in str(raised.value)
@@ -162,12 +162,12 @@ def test_a_cache_folder_with_a_colon_is_refused(tmp_path: Path) -> None:
     (root / "envgen.yaml").write_text(text)
     found = load_project(file=root / "envgen.yaml").project.profiles["dev"]
     engine: Any = SimpleNamespace(info=lambda: SimpleNamespace(local=True), image=lambda _name: None)
-    (problem,) = preflight.refusals(Deployment(found, root).knowing(engine=engine), "web", running=True)
+    (problem,) = preflight.refusals(Deployment(found, root).with_cached(engine=engine), "web", running=True)
     assert problem.message == f"caches.hf: Docker can't mount {root}/cache, which has a colon in it"
     (line,) = re.findall("`(.*)`", problem.hint)
     (root / "envgen.local.yaml").write_text(f"profiles: {{dev: {{{line.replace('/other/folder', str(tmp_path))}}}}}\n")
     found = load_project(file=root / "envgen.yaml").project.profiles["dev"]
-    assert preflight.refusals(Deployment(found, root).knowing(engine=engine), "web", running=True) == ()
+    assert preflight.refusals(Deployment(found, root).with_cached(engine=engine), "web", running=True) == ()
 
 
 @pytest.mark.parametrize("mode", ["production", "development"])
@@ -178,7 +178,7 @@ def test_the_hint_of_a_missing_image_works_when_it_is_typed(tmp_path: Path, mode
     (tmp_path / "envgen.yaml").write_text(f"version: 1\nname: lab\nprofiles: {{p: {one}}}\n")
     profile = load_project(file=tmp_path / "envgen.yaml", environ={}).project.profiles["p"]
     locked = ProfileLock(None, {}, {}, {}, {}, {}) if is_locked else None
-    deployment = Deployment(profile, tmp_path).knowing(engine=ENGINE, image=None, locked=locked)
+    deployment = Deployment(profile, tmp_path).with_cached(engine=ENGINE, image=None, locked=locked)
     (problem,) = preflight.of_image(deployment)
     lock = "" if is_locked or mode == "development" else "envgen lock --profile p && "
     assert problem.hint == f"{lock}envgen build --profile p"
