@@ -390,7 +390,7 @@ def test_one_that_ran_before_stays(project: Project) -> None:
     [
         ("''", ("empty text", "GET /v1/models")),
         ("500", ("answered with 500", "GET /v1/models")),
-        ("crash", ("ended with 9", "vLLM's engine died")),
+        ("crash", ("exited with code 9", "vLLM's engine died")),
     ],
 )
 def test_a_server_that_is_healthy_and_wrong(project: Project, answer: str, sentences: tuple[str, ...]) -> None:

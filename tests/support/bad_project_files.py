@@ -289,7 +289,11 @@ source(
 )
 source("pin without version", "origin: {pypi: ⟦vllm}", ("is not an exact version", ""))
 source("pin with a range", "origin: {pypi: ⟦vllm>=1}", ("is not an exact version", ""))
-source("absolute checkout", "origin: {checkout: ⟦/home/me/vllm}", ("a place on one machine", "envgen.local.yaml"))
+source(
+    "absolute checkout",
+    "origin: {checkout: ⟦/home/me/vllm}",
+    ("an absolute path; this file is shared", "envgen.local.yaml"),
+)
 source(
     "file address",
     "origin: {git: ⟦file:///home/me/v, ref: main}",
@@ -496,11 +500,17 @@ dev(
 dev(
     "cache on one machine",
     "    caches: {a: {path: /c, host: ⟦/data/hf}}\n",
-    ("a place on one machine", "envgen.local.yaml"),
+    ("an absolute path; this file is shared", "envgen.local.yaml"),
 )
-dev("wheelhouse on one machine", "    build: {wheelhouse: ⟦/wheels}\n", ("a place on one machine", "ENVGEN_"))
 dev(
-    "certificates on one machine", "    network: {ca_certificates: ⟦/etc/ca.pem}\n", ("a place on one machine", "--set")
+    "wheelhouse on one machine",
+    "    build: {wheelhouse: ⟦/wheels}\n",
+    ("an absolute path; this file is shared", "ENVGEN_"),
+)
+dev(
+    "certificates on one machine",
+    "    network: {ca_certificates: ⟦/etc/ca.pem}\n",
+    ("an absolute path; this file is shared", "--set"),
 )
 ENCODING = "    tiktoken: {encodings: {o: {url: %s, sha256: %s}}}\n"
 dev(
@@ -511,7 +521,7 @@ dev(
 dev("encoding address", ENCODING % ("⟦ftp://h/o", "a" * 64), ("is not accepted here", "https://"))
 dev("cache over the encodings", ENCODING % ("https://h/o", "a" * 64) + "    caches: {a: {path: ⟦/workspace}}\n",
     ("would hide the vocabulary files at /workspace/tiktoken_encodings", ""))  # fmt: skip
-dev("tool is protected", "    pip: {tools: [⟦'torch>=2']}\n", ("torch is in pip.protect", ""))
+dev("tool is protected", "    pip: {tools: [⟦'torch>=2']}\n", ("torch is also in pip.protect", ""))
 dev("kept and removed", "    pip: {remove: [⟦Flash_Attn]}\n", ("Flash_Attn is also in pip.protect", ""))
 GIT = (
     "    sources:\n      fi:\n        origin: {%s}\n        package: f\n        distribution: f\n        mount: /w/f\n"

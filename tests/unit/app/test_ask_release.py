@@ -96,9 +96,7 @@ def test_a_refusal_stops_up_with_the_reasons_and_a_way_on(tmp_path: Path) -> Non
 def test_what_fits_is_a_note_and_the_target_of_the_profile_is_asked_for(tmp_path: Path) -> None:
     engine = Recorded(recorded("0.32.0-two-gpus"))
     notes = ask(tmp_path, engine)
-    assert notes[0] == (
-        "this release would choose on NVIDIA GB10 (assumed: cuda.arch_list): attention TRITON_ATTN, moe MARLIN"
-    )
+    assert notes[0] == ("vLLM would use on NVIDIA GB10 (assumed: cuda.arch_list): attention TRITON_ATTN, moe MARLIN")
     assert engine.gpus == [[]] and engine.asked[0]["real"] is False
     assert any("ready.expect.moe" in note and "Using 'MARLIN' Mxfp4 MoE backend." in note for note in notes)
     assert engine.asked[0]["gpu"]["capability"] == [12, 1] and engine.asked[0]["words"] == ["openai/gpt-oss-120b"]
@@ -133,7 +131,7 @@ def test_a_gpu_that_the_engine_has_is_asked(tmp_path: Path) -> None:
     engine = Recorded(answer)
     engine.runtimes = ("nvidia", "runc")
     notes = ask(tmp_path, engine)
-    assert notes[0].startswith("this release would choose on NVIDIA H100: ")
+    assert notes[0].startswith("vLLM would use on NVIDIA H100: ")
     assert engine.asked[0]["real"] is True
     assert engine.gpus == [[{"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}]]
 
@@ -222,7 +220,7 @@ def test_doctor_reports_the_choice_and_what_ready_would_wait_for_in_vain(tmp_pat
     fits, _ = reported(tmp_path, Recorded(recorded("0.32.0-two-gpus")), text=text)
     assert fits.severity is Severity.OK
     on = "NVIDIA GB10 (assumed: cuda.arch_list)"
-    assert fits.title == f"serve: on {on} this release would choose attention TRITON_ATTN, moe MARLIN"
+    assert fits.title == f"serve: on {on} vLLM would use attention TRITON_ATTN, moe MARLIN"
 
 
 def test_doctor_says_what_hangs_on_cubins_and_what_could_not_be_asked(tmp_path: Path) -> None:

@@ -117,5 +117,5 @@ def test_an_engine_that_starts_its_containers_again(session: Session, capsys: py
 
 
 def test_a_container_that_takes_its_place_is_watched(session: Session) -> None:
-    with pytest.raises(ServiceError, match="ended with 0"):
+    with pytest.raises(ServiceError, match="exited with code 0"):
         watch(session, StubEngine(RUNS, None, DIED, others=(replace(RUNS, id="b"),)))

@@ -47,7 +47,7 @@ def waiter(kind: type[Waiter], service: Service = SERVER, url: str = "http://127
     ("after", "why"),
     [
         (replace(RUNS, state="exited", exit_code=9), "its process exited with code 9 after its answer"),
-        (replace(RUNS, state="restarting", exit_code=9, restarts=1), "ended after its answer, last with 9"),
+        (replace(RUNS, state="restarting", exit_code=9, restarts=1), "exited after its answer, last with 9"),
         (replace(RUNS, restarts=1), "its process exited after its answer"),
         (replace(RUNS, state="paused"), "it is paused"),
     ],
