@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -47,7 +48,7 @@ def _screen(found: Mapping[str, Any], profile: Profile) -> Iterator[str]:
     if found["drift"]:
         yield f"files       out of date: {', '.join(found['drift'])}; update with: {profile.render_command}"
     if build := found["last_build"]:
-        yield f"last build  {build['log']}: {build['ended'] or 'not finished: running, or killed'}"
+        yield f"last build  {build['log']}: {_build(build['ended'])}"
     if run := found["last_run"]:
         yield f"last run    {run['id']} {run['kind']}, {run['started']}: {run['outcome']}"
     for message in found["lost"].values():
@@ -74,6 +75,16 @@ def _image(image: Mapping[str, Any], containers: Sequence[Mapping[str, Any]]) ->
         return f"{image['name']} is not built"
     state = "current" if image["state"] == "current" else "older than the profile"
     return f"{image['name']} ({short_id(image['id'])}), {state}, built {image['created'][:19]}"
+
+
+def _build(ended: str | None) -> str:
+    """The last line of a build's log, in words."""
+    if ended is None:
+        return "not finished: running, or killed"
+    found = re.match(r"ended with (-?\d+) after ([0-9.]+ s)", ended)
+    if found is None:
+        return ended
+    return f"succeeded in {found[2]}" if found[1] == "0" else f"failed after {found[2]}, exit code {found[1]}"
 
 
 def _lock(lock: Mapping[str, Any]) -> str:

@@ -90,7 +90,7 @@ def test_one_screen(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = ask(monkeypatch, StubEngine())
     for text in (
         "dev (development)", "others: prod", "unit:dev (0123456789ab), older than the profile",
-        "no envgen.lock", "build-dev-20260101T000000.log: ended with 4", "main at ccccccccc, 2 edited",
+        "no envgen.lock", "build-dev-20260101T000000.log: failed after", "main at ccccccccc, 2 edited",
         "2KiB", "web (run)",
     ):  # fmt: skip
         assert text in screen
@@ -164,6 +164,17 @@ def test_a_build_that_was_cancelled_is_not_taken_for_one_that_runs(
         raise KeyboardInterrupt
     (line,) = (line for line in ask(monkeypatch, None).splitlines() if line.startswith("last build"))
     assert line.endswith(".log: cancelled")
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), [(0, "succeeded in "), (1, "failed after "), (None, "not finished: running, or killed")]
+)
+def test_how_the_last_build_ended(project: Path, monkeypatch: pytest.MonkeyPatch, code: int | None, words: str) -> None:
+    folder = project / ".envgen" / "logs"
+    ended = "" if code is None else f"ended with {code} after 61.3 s sha256:0123"
+    (folder / "build-dev-20261126T000000.000000.log").write_text(f"#1 DONE 0.0s\n{ended}\n")
+    (line,) = (line for line in ask(monkeypatch, None).splitlines() if line.startswith("last build"))
+    assert words in line and "ended with" not in line and "sha256" not in line
 
 
 def test_for_machines(monkeypatch: pytest.MonkeyPatch) -> None:
