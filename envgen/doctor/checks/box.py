@@ -69,10 +69,8 @@ def clocks(_context: Context, box: Box) -> Findings:
 
 
 def _state(gpu: BoxGpu) -> str:
-    figures = (
-        (gpu.power, "{:.0f} W"), (gpu.clock, "{} MHz"), (gpu.fastest, "of {} MHz"), (gpu.temperature, "{} C"),
-        (gpu.load, "{} % busy"),
-    )  # fmt: skip
+    clock = "{} MHz" if gpu.fastest is None else f"{{}} of {gpu.fastest} MHz"
+    figures = ((gpu.power, "{:.0f} W"), (gpu.clock, clock), (gpu.temperature, "{} C"), (gpu.load, "{} % busy"))
     return f"{gpu.name}: " + (", ".join(text.format(one) for one, text in figures if one is not None) or "no figures")
 
 
