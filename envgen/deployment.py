@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 from collections.abc import Container as Holds
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -35,7 +35,7 @@ from envgen.render.inputs import LABEL as INPUTS_LABEL
 from envgen.render.inputs import changed
 from envgen.render.locking import LABEL as LOCK_LABEL
 from envgen.render.locking import applied, namespace, places_of, series_of
-from envgen.render.outputs import Rendered, Workspace, lay_out, render_profile
+from envgen.render.outputs import RENDER_LABEL, Rendered, Workspace, lay_out, render_profile
 
 ENGINE_FILE = "compose/this-engine-{}.yaml"  # by its content: several engines may be in use at once
 
@@ -176,9 +176,14 @@ class Deployment:
         return self.rendered.digest
 
     @property
+    def is_current(self) -> bool:
+        """Whether the image was built from what is rendered now."""
+        return self.image is not None and self.image.labels.get(RENDER_LABEL) == self.digest
+
+    @property
     def outdated(self) -> list[InputChange]:
         """What has changed since the image was built, as far as its labels tell."""
-        if self.image is None or self.image.labels.get("dev.envgen.render") == self.digest:
+        if self.image is None or self.is_current:
             return []
         return changed(self.image.labels.get(INPUTS_LABEL, ""), self.rendered.inputs)
 
@@ -329,6 +334,17 @@ class Deployment:
                 hint=f"to work beside it, write `name: {self.profile.project}-2`, and ports of its own, into "
                 f"envgen.local.yaml; to take its place: docker compose -p {name} down",
             )
+
+
+def missing_files(profile: Profile, root: Path) -> Iterator[Problem]:
+    """Missing files of this machine that the profile names: the CA file, the netrc file, the wheelhouse."""
+    for key, found, kind, is_there in (
+        ("pip.netrc", profile.pip.netrc, "file", Path.is_file),
+        ("network.ca_certificates", profile.network.ca_certificates, "file", Path.is_file),
+        ("build.wheelhouse", profile.build.wheelhouse, "folder", Path.is_dir),
+    ):
+        if found is not None and not is_there(root / Path(found.path).expanduser()):
+            yield Problem(f"{key}: {kind} {found} does not exist", hint=f"correct {key}, or unset it")
 
 
 def known_service(profile: Profile, name: str) -> None:

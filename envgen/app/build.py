@@ -12,7 +12,7 @@ from envgen import files
 from envgen.app.lock import require_lock
 from envgen.app.patch_sources import try_patches
 from envgen.app.session import Session
-from envgen.deployment import Deployment
+from envgen.deployment import Deployment, missing_files
 from envgen.engine import buildx, host, process
 from envgen.engine.buildx import (
     BuildLog,
@@ -37,7 +37,7 @@ from envgen.render.environment import CA_VARIABLE, NETRC_VARIABLE, WHEELHOUSE_VA
 from envgen.render.inputs import LABEL as INPUTS_LABEL
 from envgen.render.inputs import label_of
 from envgen.render.locking import base_image, lock_of
-from envgen.serve import preflight
+from envgen.render.outputs import RENDER_LABEL
 from envgen.text import first_of, progress
 
 
@@ -102,7 +102,7 @@ def request_of(job: Job, options: Options) -> BuildRequest:
     """The request for buildx. RefusedError if a file that the profile names does not exist."""
     profile = job.deployment.profile
     paths = compose_environment(profile, job.deployment.root)
-    if problems := tuple(preflight.files(profile, job.deployment.root)):
+    if problems := tuple(missing_files(profile, job.deployment.root)):
         raise RefusedError(problems=problems)
     most = job.max_jobs(options)
     secrets: dict[str, Path | str] = {} if most is None else {"jobs": str(most)}
@@ -144,7 +144,7 @@ def up_to_date(job: Job, options: Options, engine: Engine) -> str:
     """
     known = options.plain and not job.target and not job.deployment.profile.build.wheelhouse
     image = engine.image(job.image) if known else None
-    if image is None or image.labels.get(preflight.RENDER_LABEL) != job.deployment.rendered.digest:
+    if image is None or image.labels.get(RENDER_LABEL) != job.deployment.rendered.digest:
         return ""
     base = (
         None

@@ -9,6 +9,7 @@ from envgen.app.session import VARIANT_LABEL
 from envgen.deployment import Deployment
 from envgen.engine.values import Container
 from envgen.profile.exposure import is_local
+from envgen.render.outputs import RENDER_LABEL
 from envgen.serve.differences import CONFIG_HASH, settings_differ
 from envgen.serve.ended import Ended
 
@@ -26,7 +27,7 @@ def as_data(
 
     ``end``: how its program ended last.
     """
-    current = container.labels.get("dev.envgen.render") == digest
+    current = container.labels.get(RENDER_LABEL) == digest
     started = container.started_at
     return {
         "container": container.name,

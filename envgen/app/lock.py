@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from envgen.app.session import Session
-from envgen.deployment import Deployment
+from envgen.deployment import Deployment, missing_files
 from envgen.engine.client import connect
 from envgen.errors import LockError, Place, Problem, RefusedError
 from envgen.files import state_dir
@@ -33,7 +33,6 @@ from envgen.lock.servers import Git
 from envgen.patches.series import Series, load_series
 from envgen.profile.load import siblings
 from envgen.profile.model import Mode, Profile
-from envgen.serve import preflight
 from envgen.text import progress
 
 
@@ -121,7 +120,7 @@ def place_of(session: Session, profile: str, key: str) -> Place | None:
 def _tools(session: Session, offline: bool) -> Tools:
     profile, root = session.profile(), session.loaded().project.root  # with envgen.local.yaml: files of this machine
     wanted = {CA: profile.network.ca_certificates, WHEELHOUSE: profile.build.wheelhouse, NETRC: profile.pip.netrc}
-    if missing := tuple(preflight.files(profile, root)):
+    if missing := tuple(missing_files(profile, root)):
         raise RefusedError(problems=missing)
     files = {to: str((root / Path(one.path).expanduser()).resolve()) for to, one in wanted.items() if one is not None}
     return Tools(connect, Git(progress), progress, files, offline)

@@ -19,7 +19,7 @@ from envgen.errors import Problem, RefusedError, ServiceError
 from envgen.patches.checkout import lacking
 from envgen.profile.model import GpuMode
 from envgen.serve import preflight
-from envgen.serve.differences import differences, keep_moment, not_set, recreate_refused
+from envgen.serve.differences import compared, recreate_refused
 from envgen.serve.edits import edits_by_diff, edits_inside
 from envgen.serve.launch import Launcher, Started, what_next
 from envgen.serve.readiness import Readiness
@@ -137,14 +137,11 @@ def check(deployment: Deployment, service: str) -> Checked:
     """Check everything that a start on this engine needs. PreflightError with every problem."""
     deployment.rendered_files().require_name()
     found = preflight.check(deployment, service, partial(weights.preflight, deployment, service))
-    if not found.running:
-        return Checked(deployment, service, found, notes=notes_on(deployment, service, found))
-    require_unpaused(found.running)
-    for name in not_set(deployment, found.running):
-        progress(f"  note: {name} is not set in this terminal; {service} keeps the value it was started with")
-    kept = keep_moment(deployment, found.running)
-    differing = differences(kept, service, found.running)
-    return Checked(kept, service, found, differing, notes_on(kept, service, found))
+    differing: tuple[str, ...] = ()
+    if found.running:
+        require_unpaused(found.running)
+        deployment, differing = compared(deployment, service, found.running)
+    return Checked(deployment, service, found, differing, notes_on(deployment, service, found))
 
 
 def notes_on(deployment: Deployment, service: str, found: preflight.Preflight) -> tuple[str, ...]:

@@ -30,7 +30,6 @@ from envgen.render.environment import checkout_variable, compose_environment
 from envgen.render.outputs import diff, render_project
 from envgen.serve.differences import differences, keep_moment
 from envgen.serve.ended import last_ends
-from envgen.serve.preflight import RENDER_LABEL
 
 T = TypeVar("T")
 PATIENCE = 5.0  # seconds in all
@@ -147,9 +146,7 @@ def _in_time(answer: Future[Mapping[str, Any]], deadline: float) -> Mapping[str,
 
 def _image(deployment: Deployment) -> Mapping[str, Any]:
     image = deployment.image
-    state = (
-        "missing" if image is None else "current" if image.labels.get(RENDER_LABEL) == deployment.digest else "older"
-    )
+    state = "missing" if image is None else "current" if deployment.is_current else "older"
     id_, created = (image.id, image.tagged or image.created) if image else (None, None)
     why = [asdict(one) | {"text": str(one)} for one in deployment.outdated]
     return {"name": deployment.profile.image_name, "id": id_, "created": created, "state": state, "changed": why}

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from envgen.doctor.model import Context, Remedy
 from envgen.profile.model import Source
+from envgen.render.outputs import RENDER_LABEL
 from envgen.text import shell_line
 
 
@@ -29,7 +30,7 @@ def up(context: Context) -> Remedy:
 
 def renew(context: Context) -> Remedy:
     """Make the container match the profile: a new container or, for what is in the image, a build."""
-    digest = context.image.labels.get("dev.envgen.render", "") if context.image else ""
+    digest = context.image.labels.get(RENDER_LABEL, "") if context.image else ""
     return up(context) if digest and digest == context.digest else build(context)
 
 

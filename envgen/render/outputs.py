@@ -32,6 +32,7 @@ from envgen.render.plan import ImagePlan
 from envgen.render.quote import Pair, Quoted, docker_pairs, render
 
 BASE_STAGE = "base"  # of a Dockerfile: the base image with Python, pip and uv
+RENDER_LABEL = "dev.envgen.render"  # of an image and its containers: the digest of ``Rendered``
 FOLDER = "docker"  # of the project: the content of the stage `scripts`
 IGNORE_FILE = ".dockerignore"
 # Replaced by the labels, which contain the digest. No quoted text can contain NUL.
@@ -73,7 +74,7 @@ def render_profile(
         shared_text = dockerfile(shared)
         read_files = _files(shared, used(shared_text, docker_files(shared)), root, own)
         digest, inputs = _digest(shared_text, shared, read_files), inputs_of(shared, read_files)
-        labels = docker_pairs((*plan.labels, Pair("dev.envgen.render", digest)))
+        labels = docker_pairs((*plan.labels, Pair(RENDER_LABEL, digest)))
         composed = compose_files(profile, namespace(profile, lock, series), is_locked=lock is not None)
         files = {
             **programs,

@@ -18,7 +18,7 @@ from envgen.errors import Problem, RefusedError, ServiceError
 from envgen.profile.model import Profile
 from envgen.redact import redact
 from envgen.render.compose import PROXY
-from envgen.text import short_id
+from envgen.text import progress, short_id
 
 CONFIG_HASH = "com.docker.compose.config-hash"
 
@@ -37,6 +37,14 @@ def keep_moment(deployment: Deployment, running: Container) -> Deployment:
         name: running.env[name] for name in _passed(deployment.profile) if running.env.get(name) and name not in shell
     }
     return deployment.with_cached(compose=replace(deployment.compose, env={**deployment.compose.env, **kept}))
+
+
+def compared(deployment: Deployment, service: str, running: Container) -> tuple[Deployment, tuple[str, ...]]:
+    """``keep_moment`` and the ``differences`` that are left; prints which variables are kept."""
+    for name in not_set(deployment, running):
+        progress(f"  note: {name} is not set in this terminal; {service} keeps the value it was started with")
+    kept = keep_moment(deployment, running)
+    return kept, differences(kept, service, running)
 
 
 def settings_differ(deployment: Deployment, found: Iterable[Container]) -> dict[str, bool]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envgen.deployment import Deployment
+from envgen.deployment import Deployment, missing_files
 from envgen.engine import host
 from envgen.engine.client import Engine
 from envgen.engine.gpu import NO_GPU
@@ -24,9 +24,9 @@ from envgen.profile.values import ByteSize, PortMapping
 from envgen.render import environment as names
 from envgen.render.environment import OVERLAY, overlay_volume
 from envgen.render.locking import with_version
+from envgen.render.outputs import RENDER_LABEL
 from envgen.text import GIB, first_of, progress
 
-RENDER_LABEL = "dev.envgen.render"
 Holder = Callable[[PortMapping], str]  # who uses a port, in words; "" if it is free
 # "Bind for 127.0.0.1:8000 failed: port is already allocated", "failed to bind host port 127.0.0.1:8000/tcp: address
 # already in use", "failed to bind host port for 127.0.0.1:8000:172.18.0.2:8000/tcp: ..."
@@ -112,7 +112,7 @@ def refusals(
     profile, root = deployment.profile, deployment.root
     service, problems = profile.services[name], list[Problem]()
     if deployment.engine.info().local:  # a remote engine's machine can't be checked from here
-        problems += [*_mounts(deployment), *_own_mounts(profile, root, name), *files(profile, root)]
+        problems += [*_mounts(deployment), *_own_mounts(profile, root, name), *missing_files(profile, root)]
         problems += _cache_folders(deployment)
         if service.needs_memory is not None and not running:
             short, memory_notes = check_memory(service.needs_memory.bytes, unified=profile.gpu is not GpuMode.NONE)
@@ -134,7 +134,7 @@ def of_image(deployment: Deployment) -> Iterator[Problem]:
         what = "is older than the profile" if RENDER_LABEL in image.labels else "was not built by envgen"
         if changes := first_of([str(one) for one in deployment.outdated], 4):
             what += f" ({'; '.join(changes)})"
-    if image is None or image.labels.get(RENDER_LABEL) != deployment.digest:
+    if not deployment.is_current:
         hint = f"envgen build {profile.chosen}"
         if deployment.needs_lock:
             hint = f"{profile.lock_command} && {hint}"
@@ -217,17 +217,6 @@ def _cache_folders(deployment: Deployment) -> Iterator[Problem]:
 def _has_package(folder: Path, package: str) -> bool:
     places = [folder / sub / package for sub in ("", "src")]
     return any((p / "__init__.py").is_file() or p.with_name(f"{package}.py").is_file() for p in places)
-
-
-def files(profile: Profile, root: Path) -> Iterator[Problem]:
-    """Missing files of this machine that the profile names: the CA file, the netrc file, the wheelhouse."""
-    for key, found, kind, there in (
-        ("pip.netrc", profile.pip.netrc, "file", Path.is_file),
-        ("network.ca_certificates", profile.network.ca_certificates, "file", Path.is_file),
-        ("build.wheelhouse", profile.build.wheelhouse, "folder", Path.is_dir),
-    ):
-        if found is not None and not there(root / Path(found.path).expanduser()):
-            yield Problem(f"{key}: {kind} {found} does not exist", hint=f"correct {key}, or unset it")
 
 
 def ports(engine: Engine, profile: Profile, name: str, mine: tuple[Container, ...]) -> Iterator[Problem]:

@@ -14,12 +14,13 @@ from envgen.profile.check_services import ENDLESS
 from envgen.profile.exposure import asks_for_key, exposed, on_loopback, renumbered
 from envgen.profile.model import GpuMode
 from envgen.redact import redact
+from envgen.render.outputs import RENDER_LABEL
 from envgen.serve.ended import Ended
 from envgen.text import GIB, counted, first_of, shell_line
 
 LITTLE, TIGHT = 5 * GIB, 30 * GIB
 SKEW = 2.0  # seconds; more clock skew misleads build tools
-LABEL_RENDER, LABEL_PROFILE, LABEL_PATCHES = "dev.envgen.render", "dev.envgen.profile", "dev.envgen.patches"
+LABEL_PROFILE, LABEL_PATCHES = "dev.envgen.profile", "dev.envgen.patches"
 LOOPING = 3  # restarts that make a restart loop
 
 
@@ -218,7 +219,7 @@ def exists(context: Context, _engine: EngineInfo) -> Finding:
 @check("image.render", Where.IMAGE, needs="image")
 def rendered_from_profile(context: Context, image: Image) -> Finding:
     """The image is up to date with the profile, by its render digest."""
-    digest, owner = image.labels.get(LABEL_RENDER, ""), image.labels.get(LABEL_PROFILE, "")
+    digest, owner = image.labels.get(RENDER_LABEL, ""), image.labels.get(LABEL_PROFILE, "")
     cure, name = remedies.build(context), context.profile.name
     if not digest:
         seen = "no label dev.envgen.render"
