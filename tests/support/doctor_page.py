@@ -10,6 +10,6 @@ DESCRIBED: dict[tuple[str, str], str] = {}  # (check, case) -> severity
 for _line in (Path(__file__).parents[2] / "docs" / "doctor.md").read_text("utf-8").splitlines():
     if _line.startswith("#### `"):
         CHECKS.append(_line.split("`")[1])
-    elif _row := re.fullmatch(r"\| `([a-z0-9-]+)` \| (info|warning|error) \|( [^|]+ \|){2}", _line):
+    elif _row := re.fullmatch(r"\| `([a-z0-9-]+)` \| (info|warning|error) \|( [^|]+ \|){1,2}", _line):
         assert (CHECKS[-1], _row[1]) not in DESCRIBED, _line
         DESCRIBED[CHECKS[-1], _row[1]] = _row[2]

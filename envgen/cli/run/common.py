@@ -119,7 +119,7 @@ def print_started(profile: Profile, service: str, started: Started, *, waited: b
     if awaited.restarts:
         click.echo(f"  Docker restarted it {awaited.restarts} times: envgen logs {service} {profile.chosen}")
     if profile.services[service].cluster:
-        click.echo("  nobody starts it again if a machine's rank ends; `up --stay` in a systemd unit does")
+        click.echo("  if a rank ends, the service stays down; `up --stay` in a systemd unit starts it again")
 
 
 def ended(document: Any, lines: Sequence[str], left: Sequence[str]) -> int:
