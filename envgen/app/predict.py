@@ -161,7 +161,7 @@ def unread(found: Prediction, profile: Profile, *, known: bool = False) -> dict[
     if isinstance(found.answer, run.NoAnswer):
         return {}
     values = compose_env(profile, found.service)
-    release, places, told = found.answer.get("vllm") or {}, places_of_variables(profile, found.service), {}
+    release, places, reasons = found.answer.get("vllm") or {}, places_of_variables(profile, found.service), {}
     for one in found.answer.get("unread", ()):
         if known and not one["readers"]:
             continue
@@ -172,8 +172,8 @@ def unread(found: Prediction, profile: Profile, *, known: bool = False) -> dict[
         else:
             meant = f"; did you mean {one['near']}?" if one["near"] else ""
             why = f"vLLM {release.get('version', '')} does not read {one['name']}{meant}"
-        told[places.get(one["name"], one["name"])] = why
-    return told
+        reasons[places.get(one["name"], one["name"])] = why
+    return reasons
 
 
 # Before a service is started

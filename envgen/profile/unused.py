@@ -84,16 +84,16 @@ def warnings(loaded: Loaded, names: Iterable[str], environ: Mapping[str, str] = 
     users = [*actual.values(), *(case for some in cases.values() for case in some)]
     idle = _idle_variants(cases)
     used: dict[object, bool] = {}
-    told = list[Problem]()
+    warned = list[Problem]()
     for name in names:
         own = [actual[name]] if actual[name].variant else [actual[name], *cases[name]]
         problems = [problem for case in own for problem in _unused(case, users, used, is_actual=case is actual[name])]
         lines = {(one.place.file, one.place.line) for one in problems if one.place}
         problems = _merged(problems)
         problems += [one for one, inside in idle[name] if not inside & lines]
-        told += problems + _idle_options(loaded, actual[name], problems)
-        told += _overlay(loaded, actual[name].profile)
-    return tuple(dict.fromkeys(sorted([*told, *unread(environ)], key=_rank)))
+        warned += problems + _idle_options(loaded, actual[name], problems)
+        warned += _overlay(loaded, actual[name].profile)
+    return tuple(dict.fromkeys(sorted([*warned, *unread(environ)], key=_rank)))
 
 
 def _unused(case: _Case, users: Iterable[_Case], used: dict[object, bool], *, is_actual: bool) -> Iterator[Problem]:
@@ -244,10 +244,10 @@ def _idle_variants(cases: Mapping[str, list[_Case]]) -> dict[str, list[tuple[Pro
     }
 
 
-def _idle_options(loaded: Loaded, actual: _Case, told: Iterable[Problem]) -> list[Problem]:
+def _idle_options(loaded: Loaded, actual: _Case, warned: Iterable[Problem]) -> list[Problem]:
     """A warning for each --set without which the profile is the same."""
     sets = [one for one in loaded.overrides if not one.from_environment]
-    keys = [one.place.file for one in told if one.place]
+    keys = [one.place.file for one in warned if one.place]
     if loaded.before is None or not sets or actual.name != loaded.chosen:
         return []
     variant, name, found = actual.variant, actual.name, list[Problem]()
