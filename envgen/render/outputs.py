@@ -377,7 +377,7 @@ def lay_out(rendered: Rendered, profile: Profile, root: Path) -> Workspace:
     try:
         with file_io.folder(folder, root):
             pass
-        with _laying_out, file_io.used(state_dir(root, "state") / f"render-{profile.name}.lock", within=root) as alone:
+        with _laying_out, file_io.used(folder.with_name(f"{profile.name}.lock"), within=root) as alone:
             if alone:
                 write(folder, made, programs)
                 for path in _others(folder, made, profile):
