@@ -1,17 +1,19 @@
-"""What the small commands take, with plain docker beside them: python benchmarks/budget.py [ROUNDS]
+"""What the small commands take, beside plain docker in turns: python benchmarks/budget.py [ROUNDS]
 
-Needs a Docker Engine and the base image. Prints a Markdown table of medians; nothing is judged. The budget (two idle
-cores): `--help` under 0.3 s, everything else here under 1 s.
+Needs a Docker Engine and the base image. Prints a Markdown table of medians, by the clock and of CPU time, which a busy
+machine changes less; nothing is judged. The budget on two idle cores: `--help` under 0.3 s, the others under 1 s.
 """
 
 from __future__ import annotations
 
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 NAME = "envgenbudget"
@@ -61,18 +63,28 @@ def run(argv: Sequence[str], cwd: Path, *, stdin: str = "") -> str:
     return done.stdout.strip()
 
 
-def medians(contenders: Sequence[Sequence[str]], cwd: Path, rounds: int, before: Sequence[str] = ()) -> list[float]:
-    """Median seconds of each, run in turns after one warm-up. ``before``: what is run, untimed, before each."""
-    times: list[list[float]] = [[] for _ in contenders]
+@dataclass
+class Taken:
+    """Seconds of each run: by the clock, and of a core by the programs themselves (without the engine's)."""
+
+    wall: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+
+
+def measured(contenders: Sequence[Sequence[str]], cwd: Path, rounds: int, before: Sequence[str] = ()) -> list[Taken]:
+    """What each takes, run in turns after one warm-up. ``before``: what is run, untimed, before each."""
+    times = [Taken() for _ in contenders]
     for number in range(rounds + 1):
         for argv, taken in zip(contenders, times, strict=True):
             if before:
                 run(before, cwd)
-            start = time.perf_counter()
+            start, used = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
             run(argv, cwd)
+            seconds, now = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
             if number:
-                taken.append(time.perf_counter() - start)
-    return [statistics.median(taken) for taken in times]
+                taken.wall.append(seconds)
+                taken.cpu.append(now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime)
+    return times
 
 
 def main() -> None:
@@ -88,21 +100,29 @@ def main() -> None:
             execute = ["docker", "exec", container]
             run(["docker", "exec", "-i", container, "python3", "-"], cwd, stdin=LAY)
             build = ["docker", "buildx", "build", "-q", "-f", "Dockerfile.demo", "-t", f"{NAME}:plain", "."]
+            compose = ["docker", "compose", "-f", "compose/demo.yaml"]
             rows = [
                 ("--help", [sys.executable, "-c", "import click"], ()),
-                ("render", [], ()),
+                ("config", [*compose, "config"], ()),
+                ("render --check", [*compose, "config"], ()),
                 ("build", build, ()),
-                ("ps", ["docker", "compose", "-p", f"{NAME}-demo", "ps"], ()),
+                ("status", [*compose, "ps"], ()),
+                ("ps", [*compose, "ps"], ()),
+                ("up dev", [*compose, "up", "-d", "dev"], ()),
                 ("doctor", [*execute, "python3", "-c", "pass"], ()),
                 ("cache clear mod_0", [*execute, "rm", "-rf", f"{OPS}/mod_0"], [*execute, "sh", "-c", PUT_BACK]),
             ]
-            print("| command | median | plain | median |\n| --- | --- | --- | --- |")
+            print("| command | median, CPU | plain | median, CPU | ratio, CPU |\n| --- | --- | --- | --- | --- |")
             for words, plain, before in rows:
                 ours = [ENVGEN, *words.split()]
-                mine, *theirs = medians([ours, plain] if plain else [ours], cwd, rounds, before)
+                mine, theirs = measured([ours, plain], cwd, rounds, before)
                 label = " ".join(plain).replace(container, "C").replace(sys.executable, "python")
-                beside = f"`{label}` | {theirs[0] * 1000:.0f} ms" if theirs else " | "
-                print(f"| `envgen {words}` | {mine * 1000:.0f} ms | {beside} |", flush=True)
+                cells = [[statistics.median(one.wall), statistics.median(one.cpu)] for one in (mine, theirs)]
+                shown = [f"{wall * 1000:.0f}, {cpu * 1000:.0f} ms" for wall, cpu in cells]
+                ratio = ", ".join(f"{own / other:.1f}" for own, other in zip(*cells, strict=True))
+                print(f"| `envgen {words}` | {shown[0]} | `{label}` | {shown[1]} | {ratio} |", flush=True)
+            if container != run(["docker", "compose", "-f", "compose/demo.yaml", "ps", "-q", "dev"], cwd)[:12]:
+                raise SystemExit("`up` has made another container: it had something to do")
         finally:
             subprocess.run([ENVGEN, "down", "--volumes"], cwd=cwd, check=False, capture_output=True)
             images = [f"{NAME}:demo", f"{NAME}:plain"]
