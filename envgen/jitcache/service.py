@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from envgen.binding import ShapeError, bind
@@ -12,181 +12,23 @@ from envgen.deployment import Deployment
 from envgen.engine.values import COMPOSE_PROJECT, MEMORY, Container
 from envgen.errors import EngineError, EnvgenError, NotFoundError, RefusedError
 from envgen.inside import run
-from envgen.inside.jit.judge import BaselineRecord, Holder, Module
 from envgen.inside.jit.locks import BATCH
+from envgen.inside.jit.shapes import (
+    AgentFailed,
+    AgentRefusal,
+    Cleared,
+    HeldLock,
+    Holder,
+    Inventory,
+    Leftovers,
+    RecordedBaseline,
+    Used,
+    User,
+    Users,
+)
 from envgen.jitcache.place import CACHE, NO_ARCH, AgentHost, Query, arch_folders, find_place, root_in
 from envgen.render.environment import service_env
 from envgen.text import reason_of, visible
-
-# The agent's answers.
-
-
-@dataclass(frozen=True)
-class ImportedPackage:
-    """The FlashInfer that the service imports; empty: none, or unknown."""
-
-    root: str = ""
-    version: str = ""
-
-
-@dataclass(frozen=True)
-class RecordedBaseline:
-    """The answer of ``baseline``."""
-
-    root: str
-    modules: tuple[BaselineRecord, ...]
-    problems: tuple[str, ...]
-    place: str = ""
-
-
-@dataclass(frozen=True)
-class Used:
-    """The answer of ``used``: the modules that were ever compiled or loaded in this cache."""
-
-    names: tuple[str, ...] = ()
-    problems: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Building:
-    """A running batch build (FlashInfer's build_jit_specs) of one version and architecture."""
-
-    version: str
-    arch: str
-    locked: bool | None
-    holders: list[Holder]
-
-
-@dataclass(frozen=True)
-class Leftovers:
-    """Leftovers of killed clears, which the next clear deletes."""
-
-    count: int
-    bytes: int
-
-
-@dataclass(frozen=True)
-class Tuning:
-    """A folder with results of FlashInfer's autotuner. ``digest``: of their names and content."""
-
-    place: str
-    results: int
-    bytes: int
-    newest: float
-    digest: str
-
-
-@dataclass(frozen=True)
-class Inventory:
-    """Everything in the cache. ``place``: where the agent ran."""
-
-    root: str
-    exists: bool
-    modules: tuple[Module, ...]
-    building: tuple[Building, ...]
-    leftovers: Leftovers
-    problems: tuple[str, ...]
-    package: ImportedPackage = ImportedPackage()
-    place: str = ""
-    tuning: tuple[Tuning, ...] = ()
-
-
-@dataclass(frozen=True)
-class ModuleTarget:
-    """A module to remove.
-
-    ``damaged``: its build.ninja could not be parsed completely. ``libraries``: inodes. ``gone``: it was removed.
-    """
-
-    version: str
-    arch: str
-    name: str
-    bytes: int
-    files: int
-    damaged: bool
-    libraries: tuple[int, ...]
-    gone: bool
-    why: str = ""
-
-
-@dataclass(frozen=True)
-class Generated:
-    """A path below ``generated`` to remove, or to keep because the modules ``kept_for`` compile it too."""
-
-    path: str
-    bytes: int
-    files: int
-    modules: tuple[str, ...]
-    kept_for: tuple[str, ...]
-    gone: bool
-
-
-@dataclass(frozen=True)
-class User:
-    """A process that has loaded a removed module's library."""
-
-    pid: int
-    command: str
-    modules: tuple[str, ...]
-    where: str = ""
-
-
-@dataclass(frozen=True)
-class Cleared:
-    """The plan (``dry_run``) or result of a clear. ``restart``: services and containers that use removed libraries.
-
-    ``guesses``: modules that are possibly stale, and stay; ``generators``: changed generators.
-    """
-
-    root: str
-    dry_run: bool
-    modules: tuple[ModuleTarget, ...]
-    generated: tuple[Generated, ...]
-    leftovers: Leftovers
-    freed: int
-    users: tuple[User, ...]
-    unseen: int
-    problems: tuple[str, ...]
-    errors: tuple[str, ...]
-    place: str = ""
-    restart: tuple[str, ...] = ()
-    guesses: tuple[str, ...] = ()
-    generators: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Users:
-    """Another container's answer: the processes that have loaded a library."""
-
-    users: tuple[User, ...]
-    unseen: int
-
-
-@dataclass(frozen=True)
-class HeldLock:
-    """A lock that prevents a clear."""
-
-    lock: str
-    holders: list[Holder]
-
-
-@dataclass(frozen=True)
-class AgentRefusal:
-    """Data of an agent's refusal. ``missing``: names and globs that match nothing; ``names``: all modules."""
-
-    missing: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()
-    held: tuple[HeldLock, ...] = ()
-
-
-@dataclass(frozen=True)
-class AgentFailed:
-    """An agent's answer without a result. ``kind``: not_found, refused or failed."""
-
-    kind: str
-    message: str
-    data: AgentRefusal
-
 
 TIMEOUT = 900.0  # seconds; a million files take three minutes
 ROOT_USER = "0:0"

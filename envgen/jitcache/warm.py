@@ -11,10 +11,11 @@ from typing import Any
 from envgen.engine.owner import run_as
 from envgen.engine.values import MISSHAPEN, read_json
 from envgen.errors import EngineError
+from envgen.inside.jit.shapes import RecordedBaseline
 from envgen.inside.run import text_of
 from envgen.inside.warm import MARK
 from envgen.jitcache.place import NO_ARCH, AgentHost, Query, arch_folders, temporary_host
-from envgen.jitcache.service import JitCache, RecordedBaseline
+from envgen.jitcache.service import JitCache
 from envgen.jitcache.space import create_mount
 from envgen.render.environment import service_env, user_env, with_start_up
 

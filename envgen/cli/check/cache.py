@@ -20,9 +20,10 @@ from envgen.engine.host import compilers
 from envgen.errors import NotFoundError, UsageError
 from envgen.explain.read import log_lines
 from envgen.inside.jit.main import named_in
+from envgen.inside.jit.shapes import Used
 from envgen.jitcache.place import changed_files, make_query
 from envgen.jitcache.place import other_caches as find_other_caches
-from envgen.jitcache.service import JitCache, Used
+from envgen.jitcache.service import JitCache
 from envgen.jitcache.warm import warm as compile_modules
 from envgen.text import progress, visible
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
-from envgen.inside.jit.judge import Module
+from envgen.inside.jit.shapes import Cleared, Inventory, Module, RecordedBaseline
 from envgen.jitcache.place import OtherCache
-from envgen.jitcache.service import Cleared, Inventory, RecordedBaseline, describe_holders
+from envgen.jitcache.service import describe_holders
 from envgen.jitcache.warm import Built
 from envgen.text import counted, duration, progress, size, table, visible
 

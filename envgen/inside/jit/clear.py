@@ -14,6 +14,7 @@ from envgen.inside.jit.layout import Choice, Shelf, Shelves, asked, choose, root
 from envgen.inside.jit.libraries import package_of
 from envgen.inside.jit.locks import Hold, close_all, loaded, scratch, sweep
 from envgen.inside.jit.ninja import parse
+from envgen.inside.jit.shapes import Cleared, Generated, ModuleTarget, document
 
 # Causes to clear a module: stale, compiled from changed files
 
@@ -234,23 +235,27 @@ def run_clear(request: dict[str, Any]) -> dict[str, Any]:
             tree.note(cache.problems, "not listed here: " + str(len(targets) - tree.LISTED) + " more modules")
         freed = sum(part.measure.bytes for part in targets + generated if part.gone or dry)
         why = causes.why if causes else {}
-        return {
-            "root": root_of(request),
-            "dry_run": dry,
-            "modules": [{"version": t.shelf.version, "arch": t.shelf.arch, "name": t.name, "bytes": t.measure.bytes,
-                         "files": t.measure.files, "damaged": t.damaged, "gone": t.gone, "why": why.get(t.shown, ""),
-                         "libraries": [inode for _, inode, _ in t.measure.libraries]} for t in targets[:tree.LISTED]],
-            "generated": [{"path": g.shown, "bytes": g.measure.bytes, "files": g.measure.files, "modules": g.modules,
-                           "kept_for": g.kept_for, "gone": g.gone} for g in generated[:tree.LISTED]],
-            "leftovers": swept,
-            "freed": freed + (0 if dry else swept["bytes"]),
-            "users": users,
-            "unseen": unseen,
-            "problems": cache.problems,
-            "errors": errors,
-            "guesses": causes.guesses if causes else [],
-            "generators": causes.generators if causes else [],
-        }  # fmt: skip
+        return document(Cleared(
+            root=root_of(request),
+            dry_run=dry,
+            modules=tuple(
+                ModuleTarget(t.shelf.version, t.shelf.arch, t.name, t.measure.bytes, t.measure.files, t.damaged,
+                             tuple(inode for _, inode, _ in t.measure.libraries), t.gone, why.get(t.shown, ""))
+                for t in targets[:tree.LISTED]
+            ),
+            generated=tuple(
+                Generated(g.shown, g.measure.bytes, g.measure.files, tuple(g.modules), tuple(g.kept_for), g.gone)
+                for g in generated[:tree.LISTED]
+            ),
+            leftovers=swept,
+            freed=freed + (0 if dry else swept.bytes),
+            users=tuple(users),
+            unseen=unseen,
+            problems=tuple(cache.problems),
+            errors=tuple(errors),
+            guesses=tuple(causes.guesses if causes else ()),
+            generators=tuple(causes.generators if causes else ()),
+        ))  # fmt: skip
 
 
 def _act(cache: Shelves, parts: list[Part], hold: Hold, errors: list[str]) -> None:

@@ -10,8 +10,7 @@ import json
 import os
 import re
 import time
-from dataclasses import asdict, dataclass, field
-from typing import Any, Callable, Iterable
+from typing import Any, Callable
 
 from envgen.inside.common import tunings
 from envgen.inside.jit import tree
@@ -20,70 +19,7 @@ from envgen.inside.jit.layout import OURS, Shelf, Shelves, asked, choose, root_o
 from envgen.inside.jit.libraries import InstalledPackage, package_of, runs
 from envgen.inside.jit.locks import BATCH, Held, acquire_inside, enter, holders, own_as, sweep
 from envgen.inside.jit.ninja import NinjaRecipe, RecipeReader, library_of
-
-NAMED = 40  # files listed for one reason; the rest are counted
-
-
-@dataclass
-class Holder:
-    """A process that holds a lock. ``where``: its service or container; "": that of this program."""
-
-    pid: int
-    command: str
-    where: str = ""
-
-
-@dataclass
-class Reason:
-    """A reason for the state of a module. ``stale``: it makes it stale; else it is a note. ``files``: the first of its
-    files; ``more``: the number of others."""
-
-    kind: str
-    message: str
-    stale: bool
-    files: list[str]
-    more: int
-
-
-@dataclass
-class Module:
-    """One folder in ``cached_ops``.
-
-    ``kind``: ninja (has a build.ninja), cute_dsl (from 0.6.16: meta.json, objects), link or other (kda_ptx, ...).
-    ``built``: its .so exists. ``modified``: the time of the .so, else of the newest file. ``locked``: None if unknown;
-    ``lock``: device and inode of the held lock. ``unread``: the number of unreadable parts. ``state``: see
-    docs/jit-cache.md; ``guess``: without a baseline as proof. ``baseline``: none, recorded or outdated (of an earlier
-    build). ``checked``: the number of compared files.
-    """
-
-    version: str
-    arch: str
-    name: str
-    kind: str = "link"
-    bytes: int = 0
-    files: int = 0
-    objects: int = 0
-    built: bool = False
-    modified: float = 0.0
-    locked: bool | None = False
-    lock: list[int] = field(default_factory=list)
-    holders: list[Holder] = field(default_factory=list)
-    unread: int = 0
-    state: str = "unknown"
-    guess: bool = False
-    baseline: str = "none"
-    reasons: list[Reason] = field(default_factory=list)
-    checked: int = 0
-
-    def add(self, kind: str, message: str, files: Iterable[str] = (), *, stale: bool = True) -> None:
-        """Add a reason. One with ``stale`` makes the module stale; others (a needless rebuild ahead) don't."""
-        names = list(files)
-        self.reasons.append(Reason(kind, message, stale, names[:NAMED], max(0, len(names) - NAMED)))
-
-    def prove(self, kind: str, message: str, files: Iterable[str] = ()) -> None:
-        """Add a reason that makes it certainly stale."""
-        self.add(kind, message, files)
-        self.guess = False
+from envgen.inside.jit.shapes import NAMED, BaselineRecord, Module, RecordedBaseline, document
 
 
 def describe(shelf: Shelf, name: str, kind: str, problems: list[str]) -> Module | None:
@@ -430,7 +366,7 @@ def run_list(request: dict[str, Any]) -> dict[str, Any]:
                     judge.judge(shelf, module)
                     for reason in () if thorough else module.reasons:  # thousands of modules have a million files
                         reason.files, reason.more = [], reason.more + len(reason.files)
-                    modules.append(asdict(module))
+                    modules.append(document(module))
             locked, lock = lock_of(shelf, BATCH, cache.problems)
             if locked:
                 building.append({"version": shelf.version, "arch": shelf.arch, "locked": locked, "lock": lock})
@@ -438,22 +374,9 @@ def run_list(request: dict[str, Any]) -> dict[str, Any]:
         known = holders([tuple(one["lock"]) for one in held])
         for one in held:
             one["holders"] = known[tuple(one["lock"])]
-        answer.update(modules=modules, building=building, leftovers=sweep(cache.fd, [], dry=True),
+        answer.update(modules=modules, building=building, leftovers=document(sweep(cache.fd, [], dry=True)),
                       package={"root": package.root, "version": package.version}, problems=cache.problems)  # fmt: skip
         return answer
-
-
-@dataclass
-class BaselineRecord:
-    """One recorded baseline, or the reason for none, with the files that changed."""
-
-    version: str
-    arch: str
-    name: str
-    recorded: bool
-    files: int
-    reason: str
-    changed: list[str]
 
 
 def run_baseline(request: dict[str, Any]) -> dict[str, Any]:
@@ -471,7 +394,7 @@ def run_baseline(request: dict[str, Any]) -> dict[str, Any]:
                 done.append(
                     BaselineRecord(one.shelf.version, one.shelf.arch, name, not why, count, why, changed[:NAMED])
                 )
-        return {"root": root_of(request), "modules": list(map(asdict, done)), "problems": cache.problems}
+        return document(RecordedBaseline(root_of(request), tuple(done), tuple(cache.problems)))
 
 
 def _record(

@@ -18,6 +18,7 @@ from typing import Any, Iterator, Tuple
 from envgen.inside.common import listing, read_bytes
 from envgen.inside.jit import tree
 from envgen.inside.jit.layout import WORK, Shelf
+from envgen.inside.jit.shapes import Leftovers, User, Users, document
 
 BATCH = "flashinfer_jit.lock"  # what FlashInfer's batch builds hold (build_jit_specs)
 BUSY = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
@@ -219,12 +220,12 @@ def holders(locks: list[LockId], proc: str = "/proc") -> dict[LockId, list[dict[
     return {key: [{"pid": pid, "command": command(pid, proc)} for pid in sorted(held)] for key, held in found.items()}
 
 
-def loaded(inodes: dict[int, str], proc: str = "/proc") -> tuple[list[dict[str, object]], int]:
+def loaded(inodes: dict[int, str], proc: str = "/proc") -> tuple[list[User], int]:
     """Processes that have mapped a library of the cache, and the number of processes that could not be inspected.
 
     Libraries are identified by inode: paths differ between containers, and after a clear.
     """
-    found: list[dict[str, object]] = []
+    found: list[User] = []
     unseen = 0
     for pid in pids(proc) if inodes else ():
         if pid == os.getpid():
@@ -237,7 +238,7 @@ def loaded(inodes: dict[int, str], proc: str = "/proc") -> tuple[list[dict[str, 
             continue
         if mapped & inodes.keys():
             names = sorted({inodes[inode] for inode in mapped & inodes.keys()})
-            found.append({"pid": pid, "command": command(pid, proc), "modules": names})
+            found.append(User(pid, command(pid, proc), tuple(names)))
     return found, unseen
 
 
@@ -259,7 +260,7 @@ def command(pid: int, proc: str = "/proc") -> str:
 def run_look(request: dict[str, Any]) -> dict[str, Any]:
     """Operation ``look``: the processes of this container that have loaded ``libraries`` ([inode, module] each)."""
     users, unseen = loaded(dict(request.get("libraries") or ()))
-    return {"users": users, "unseen": unseen}
+    return document(Users(tuple(users), unseen))
 
 
 # Folders at the top of a cache for modules and namespaces that are being deleted.
@@ -295,10 +296,10 @@ def _begin(top: int) -> tuple[str, int]:
             os.close(work)
 
 
-def sweep(top: int, errors: list[str], *, dry: bool = False) -> dict[str, int]:
+def sweep(top: int, errors: list[str], *, dry: bool = False) -> Leftovers:
     """Delete (``dry``: measure) what killed runs left in ``top``; its count and bytes. What can't be removed is added
     to ``errors``."""
-    swept = {"count": 0, "bytes": 0}
+    count = size = 0
     for name in [name for name in listing(top) if name.startswith(WORK)]:
         with ExitStack() as stack:  # the lock is held until it is gone
             try:
@@ -307,11 +308,10 @@ def sweep(top: int, errors: list[str], *, dry: bool = False) -> dict[str, int]:
                 if error.errno in (*BUSY, *tree.GONE):
                     continue
             measured = tree.measure_path(name, top)
-            swept["count"] += 1
-            swept["bytes"] += measured.bytes if measured is not None else 0
+            count, size = count + 1, size + (measured.bytes if measured is not None else 0)
             if not dry:
                 tree.remove(name, top, os.fstat(top).st_dev, errors, name)
-    return swept
+    return Leftovers(count, size)
 
 
 def discard(names: list[str], top: int, errors: list[str]) -> None:

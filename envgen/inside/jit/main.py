@@ -10,6 +10,7 @@ from envgen.inside.jit.clear import run_clear
 from envgen.inside.jit.judge import run_baseline, run_list
 from envgen.inside.jit.layout import asked, check_name, modules_of, open_cache, root_of
 from envgen.inside.jit.locks import BATCH, discard, run_look, sweep
+from envgen.inside.jit.shapes import Used, document
 from envgen.inside.jit.tree import Fault, Measure, measure, noting, opened, read_file
 
 Doc = Dict[str, Any]
@@ -22,7 +23,7 @@ def run_sweep(request: Doc) -> Doc:
     if cache is None:
         return {"count": 0, "bytes": 0, "errors": errors}
     with cache:
-        return {**sweep(cache.fd, errors, dry=bool(request.get("dry_run"))), "errors": errors}
+        return {**document(sweep(cache.fd, errors, dry=bool(request.get("dry_run")))), "errors": errors}
 
 
 def run_spaces(request: Doc) -> Doc:
@@ -68,7 +69,7 @@ def run_used(request: Doc) -> Doc:
                 with opened("tmp", shelf.fd) as fd:
                     names |= {name[:-5] for name in os.listdir(fd) if name.endswith(".lock") and name != BATCH}
                 names |= named_in(read_file("flashinfer_jit.log", shelf.base).decode("utf-8", "replace"))
-        return {"names": sorted(name for name in names if re.fullmatch(NAME, name)), "problems": cache.problems}
+        return document(Used(tuple(sorted(name for name in names if re.fullmatch(NAME, name))), tuple(cache.problems)))
 
 
 OPERATIONS: Dict[str, Callable[[Doc], Doc]] = {

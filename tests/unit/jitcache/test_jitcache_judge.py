@@ -15,9 +15,8 @@ from test_jitcache_deps import record
 
 from envgen.binding import bind
 from envgen.inside.jit import clear, judge, libraries
-from envgen.inside.jit.judge import Module
 from envgen.inside.jit.main import answer
-from envgen.jitcache.service import Cleared, Inventory, RecordedBaseline
+from envgen.inside.jit.shapes import Cleared, Inventory, Module, RecordedBaseline
 
 STEMS = {"page": ("page",), "rope": ("rope",)}
 

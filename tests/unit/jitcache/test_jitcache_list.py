@@ -15,7 +15,7 @@ from envgen.binding import bind
 from envgen.cli.check.cache_lines import inventory
 from envgen.inside.jit import layout
 from envgen.inside.jit.main import answer
-from envgen.jitcache.service import Inventory
+from envgen.inside.jit.shapes import Inventory
 
 
 def listed(root: Path, *patterns: str, **request: Any) -> Inventory:

@@ -17,11 +17,11 @@ from envgen.__main__ import main
 from envgen.binding import ShapeError, bind
 from envgen.engine.values import ContainerMount, ExecResult
 from envgen.errors import EngineError, NotFoundError, RefusedError
-from envgen.inside.jit.judge import Holder
+from envgen.inside.jit.shapes import Cleared, Holder
 from envgen.inside.run import STARTER
 from envgen.inside.warm import MARK
 from envgen.jitcache.place import BASE, arch_folders, make_query
-from envgen.jitcache.service import Cleared, JitCache, describe_holders
+from envgen.jitcache.service import JitCache, describe_holders
 from envgen.jitcache.warm import Warm
 from envgen.text import visible
 

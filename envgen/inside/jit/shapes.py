@@ -1,0 +1,261 @@
+"""The shapes of the agent's answers: built here, sent as JSON, and bound to the same classes by the host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, Iterable
+
+NAMED = 40  # files listed for one reason; the rest are counted
+
+
+def document(record: Any) -> dict[str, Any]:
+    """A record as JSON has it: objects and lists."""
+    return {one.name: _plain(getattr(record, one.name)) for one in fields(record)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    return document(value) if is_dataclass(value) else value
+
+
+@dataclass
+class Holder:
+    """A process that holds a lock. ``where``: its service or container; "": that of this program."""
+
+    pid: int
+    command: str
+    where: str = ""
+
+
+@dataclass
+class Reason:
+    """A reason for the state of a module. ``stale``: it makes it stale; else it is a note. ``files``: the first of its
+    files; ``more``: the number of others."""
+
+    kind: str
+    message: str
+    stale: bool
+    files: list[str]
+    more: int
+
+
+@dataclass
+class Module:
+    """One folder in ``cached_ops``.
+
+    ``kind``: ninja (has a build.ninja), cute_dsl (from 0.6.16: meta.json, objects), link or other (kda_ptx, ...).
+    ``built``: its .so exists. ``modified``: the time of the .so, else of the newest file. ``locked``: None if unknown;
+    ``lock``: device and inode of the held lock. ``unread``: the number of unreadable parts. ``state``: see
+    docs/jit-cache.md; ``guess``: without a baseline as proof. ``baseline``: none, recorded or outdated (of an earlier
+    build). ``checked``: the number of compared files.
+    """
+
+    version: str
+    arch: str
+    name: str
+    kind: str = "link"
+    bytes: int = 0
+    files: int = 0
+    objects: int = 0
+    built: bool = False
+    modified: float = 0.0
+    locked: bool | None = False
+    lock: list[int] = field(default_factory=list)
+    holders: list[Holder] = field(default_factory=list)
+    unread: int = 0
+    state: str = "unknown"
+    guess: bool = False
+    baseline: str = "none"
+    reasons: list[Reason] = field(default_factory=list)
+    checked: int = 0
+
+    def add(self, kind: str, message: str, files: Iterable[str] = (), *, stale: bool = True) -> None:
+        """Add a reason. One with ``stale`` makes the module stale; others (a needless rebuild ahead) don't."""
+        names = list(files)
+        self.reasons.append(Reason(kind, message, stale, names[:NAMED], max(0, len(names) - NAMED)))
+
+    def prove(self, kind: str, message: str, files: Iterable[str] = ()) -> None:
+        """Add a reason that makes it certainly stale."""
+        self.add(kind, message, files)
+        self.guess = False
+
+
+@dataclass
+class BaselineRecord:
+    """One recorded baseline, or the reason for none, with the files that changed."""
+
+    version: str
+    arch: str
+    name: str
+    recorded: bool
+    files: int
+    reason: str
+    changed: list[str]
+
+
+@dataclass(frozen=True)
+class ImportedPackage:
+    """The FlashInfer that the service imports; empty: none, or unknown."""
+
+    root: str = ""
+    version: str = ""
+
+
+@dataclass(frozen=True)
+class RecordedBaseline:
+    """The answer of ``baseline``."""
+
+    root: str
+    modules: tuple[BaselineRecord, ...]
+    problems: tuple[str, ...]
+    place: str = ""
+
+
+@dataclass(frozen=True)
+class Used:
+    """The answer of ``used``: the modules that were ever compiled or loaded in this cache."""
+
+    names: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Building:
+    """A running batch build (FlashInfer's build_jit_specs) of one version and architecture."""
+
+    version: str
+    arch: str
+    locked: bool | None
+    holders: list[Holder]
+
+
+@dataclass(frozen=True)
+class Leftovers:
+    """Leftovers of killed clears, which the next clear deletes."""
+
+    count: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """A folder with results of FlashInfer's autotuner. ``digest``: of their names and content."""
+
+    place: str
+    results: int
+    bytes: int
+    newest: float
+    digest: str
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """Everything in the cache. ``place``: where the agent ran."""
+
+    root: str
+    exists: bool
+    modules: tuple[Module, ...]
+    building: tuple[Building, ...]
+    leftovers: Leftovers
+    problems: tuple[str, ...]
+    package: ImportedPackage = ImportedPackage()
+    place: str = ""
+    tuning: tuple[Tuning, ...] = ()
+
+
+@dataclass(frozen=True)
+class ModuleTarget:
+    """A module to remove.
+
+    ``damaged``: its build.ninja could not be parsed completely. ``libraries``: inodes. ``gone``: it was removed.
+    """
+
+    version: str
+    arch: str
+    name: str
+    bytes: int
+    files: int
+    damaged: bool
+    libraries: tuple[int, ...]
+    gone: bool
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Generated:
+    """A path below ``generated`` to remove, or to keep because the modules ``kept_for`` compile it too."""
+
+    path: str
+    bytes: int
+    files: int
+    modules: tuple[str, ...]
+    kept_for: tuple[str, ...]
+    gone: bool
+
+
+@dataclass(frozen=True)
+class User:
+    """A process that has loaded a removed module's library."""
+
+    pid: int
+    command: str
+    modules: tuple[str, ...]
+    where: str = ""
+
+
+@dataclass(frozen=True)
+class Cleared:
+    """The plan (``dry_run``) or result of a clear. ``restart``: services and containers that use removed libraries.
+
+    ``guesses``: modules that are possibly stale, and stay; ``generators``: changed generators.
+    """
+
+    root: str
+    dry_run: bool
+    modules: tuple[ModuleTarget, ...]
+    generated: tuple[Generated, ...]
+    leftovers: Leftovers
+    freed: int
+    users: tuple[User, ...]
+    unseen: int
+    problems: tuple[str, ...]
+    errors: tuple[str, ...]
+    place: str = ""
+    restart: tuple[str, ...] = ()
+    guesses: tuple[str, ...] = ()
+    generators: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Users:
+    """Another container's answer: the processes that have loaded a library."""
+
+    users: tuple[User, ...]
+    unseen: int
+
+
+@dataclass(frozen=True)
+class HeldLock:
+    """A lock that prevents a clear."""
+
+    lock: str
+    holders: list[Holder]
+
+
+@dataclass(frozen=True)
+class AgentRefusal:
+    """Data of an agent's refusal. ``missing``: names and globs that match nothing; ``names``: all modules."""
+
+    missing: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    held: tuple[HeldLock, ...] = ()
+
+
+@dataclass(frozen=True)
+class AgentFailed:
+    """An agent's answer without a result. ``kind``: not_found, refused or failed."""
+
+    kind: str
+    message: str
+    data: AgentRefusal
