@@ -8,8 +8,7 @@ that determines them.
 from __future__ import annotations
 
 import contextlib
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,9 @@ import yaml
 from packaging.utils import canonicalize_name
 
 from envgen import files
-from envgen.binding import digest_of
+from envgen.binding import ShapeError, bind, digest_of
 from envgen.errors import Place, Problem, ProjectError, RefusedError
-from envgen.profile.tree import YamlNode, label_of, read
+from envgen.profile.tree import LIST, MAP, NULL, YamlNode, label_of, read
 from envgen.redact import without_login
 
 # Where an image's digest is from: its registry, or only the local engine.
@@ -201,79 +200,50 @@ def exclusive(state: Path) -> contextlib.AbstractContextManager[None]:
     return files.locked(state / "lock.lock", within=state.parents[1], on_wait=refuse)
 
 
-@dataclass(frozen=True)
-class _Text:
-    """A scalar: its pattern, in words, and its constructor."""
-
-    what: str
-    pattern: str = r"(?s).*"
-    make: Callable[[str], Any] = str
-
-
-@dataclass(frozen=True)
-class _Record:
-    """A mapping with these keys. ``make`` gets the mapping's own key, and its values by name."""
-
-    make: Callable[..., Any]
-    keys: Mapping[str, Any]
+def _plain(node: YamlNode) -> Any:
+    """A node as objects, lists and text, without the keys that have no value."""
+    if node.kind == MAP:
+        return {key: _plain(one) for key, one in node.items.items() if one.kind != NULL}
+    if node.kind == LIST:
+        return [_plain(one) for one in node.elements]
+    return node.text
 
 
-def _git(key: str, commit: str, kind: str) -> GitLock:
-    url, _, ref = key.rpartition(" ")
-    return GitLock(url, ref, commit, kind)
+def _shaped(found: Any) -> dict[str, Any]:
+    """The document of a file in the shape of ``Lock``: with the fields that are written as a key, or as one text."""
+    images = {
+        key: {"name": key, **one, "created": int(one.get("created", 0))} for key, one in found.get("images", {}).items()
+    }
+    urls = {key: key.rpartition(" ")[::2] for key in found.get("git", {})}
+    git = {key: {"url": urls[key][0], "ref": urls[key][1], **one} for key, one in found.get("git", {}).items()}
+    patches = {
+        name: [dict(zip(("file", "sha256"), text.split(" "), strict=True)) for text in series]
+        for name, series in found.get("patches", {}).items()
+    }
+    python = {
+        profile: {name: {**one, "sets": _pinned(one.get("sets", {}))} for name, one in platforms.items()}
+        for profile, platforms in found.get("python", {}).items()
+    }
+    return {**found, "images": images, "git": git, "patches": patches, "python": python}
 
 
-def _pinned(text: str) -> Pinned:
-    package, *hashes = text.split(" ")
-    name, _, version = package.partition("==")
-    return Pinned(name, version, tuple(hashes))
+def _pinned(sets: Any) -> dict[str, Any]:
+    texts = {step: [text.split(" ") for text in pins] for step, pins in sets.items()}
+    pairs = {step: [(*words[0].split("=="), words[1:]) for words in pins] for step, pins in texts.items()}
+    return {step: [dict(zip(_PIN, pin, strict=True)) for pin in pins] for step, pins in pairs.items()}
 
 
-_SHA, _COMMIT = r"[0-9a-f]{64}", r"(?:[0-9a-f]{40}|[0-9a-f]{64})"
-_ANY = "*"  # any key
-_DIGEST = _Text("sha256: and 64 digits", rf"sha256:{_SHA}")
-_IMAGE = {
-    "digest": _DIGEST,
-    "platforms": {_ANY: _DIGEST},
-    "resolved": _Text("how", "registry|local"),
-    "created": _Text("seconds", "[0-9]{1,12}", int),
-}
-_GIT = {
-    "commit": _Text("a commit of 40 hexadecimal digits", _COMMIT),
-    "kind": _Text("a kind", "tag|branch|commit|pull"),
-}
-_PYTHON = {
-    "asks": _Text("a digest"),
-    "python": _Text("a version"),
-    "sets": {_ANY: [_Text("a package, its version and the sha256 of its files", rf"[^ ]*==[^ ]*( {_SHA})+", _pinned)]},
-    "open": {_ANY: _Text("a reason")},
-}
-_APT = {"asks": _Text("a digest"), "build": [_Text("text")], "runtime": [_Text("text")]}
-_PATCH = _Text("a file and its sha256", rf"[^ ]* {_SHA}", lambda text: PatchLock(*text.split(" ")))
-# The shape of the file. A mapping with _ANY may be missing; a list has the shape of its items.
-_FILE = _Record(
-    lambda _key, format, **found: Lock(**found),
-    {
-        "format": _Text("a number"),
-        "images": {_ANY: _Record(ImageLock, _IMAGE)},
-        "git": {_ANY: _Record(_git, _GIT)},
-        "files": {_ANY: _Text("a sha256", _SHA)},
-        "patches": {_ANY: [_PATCH]},
-        "models": {_ANY: _Text("a commit", _COMMIT)},
-        "python": {_ANY: {_ANY: _Record(lambda _key, **found: PythonLock(**found), _PYTHON)}},
-        "apt": {_ANY: {_ANY: _Record(lambda _key, **found: AptLock(**found), _APT)}},
-    },
-)
+_PIN = ("name", "version", "hashes")
 
 
 def load(root: Path) -> Lock | None:
-    """The lock of the project in ``root``; None where there is none. Raises ProjectError with all problems."""
+    """The lock of the project in ``root``; None where there is none. Raises ProjectError."""
     path = root / FILE_NAME
     return read_lock(path) if path.exists() else None
 
 
 def read_lock(path: Path) -> Lock:
-    """The lock in a file. Raises ProjectError with all problems."""
+    """The lock in a file. Raises ProjectError."""
     top = read(path, label_of(path))
     version = top.items.get("format")
     if version is None or version.text != str(FORMAT):
@@ -281,48 +251,14 @@ def read_lock(path: Path) -> Lock:
         message = f"this envgen reads lock files of format {FORMAT}" + (f", not {version.text}" if version else "")
         hint = "use the envgen that wrote it; or remove the file and run `envgen lock`"
         raise ProjectError([Problem(message, place, hint)])
-    problems: list[Problem] = []
-    found: Lock = _read(top, _FILE, "", "", problems)
-    if problems:
-        raise ProjectError(problems)
-    return found
-
-
-def _read(node: YamlNode, shape: Any, key: str, name: str, problems: list[Problem]) -> Any:
-    """The value at ``node``, whose key is ``name``; None, with a problem, where it does not have this ``shape``."""
-
-    def bad(message: str, at: YamlNode = node, where: str = key) -> None:
+    try:
+        return bind(Lock, _shaped(_plain(top)))
+    except (ShapeError, ValueError, TypeError, AttributeError) as error:
+        why = str(error) if isinstance(error, ShapeError) else "an entry does not have its form"
         hint = f"`git checkout {FILE_NAME}`; or remove the file and run `envgen lock`"
-        problems.append(Problem(message, at.place(where), hint))
-
-    if isinstance(shape, _Text):
-        if node.kind in ("map", "list", "null") or not re.fullmatch(shape.pattern, node.text):
-            return bad(f"expected {shape.what}, found {node.seen()}")
-        return shape.make(node.text)
-    if isinstance(shape, list):
-        if node.kind != "list":
-            return bad("expected a list")
-        return tuple(_read(child, shape[0], key, "", problems) for child in node.elements)
-    keys = shape.keys if isinstance(shape, _Record) else {}
-    if not keys and (node.kind == "null" or (node.kind == "list" and not node.items)):
-        return {}
-    if node.kind != "map":
-        return bad(f"expected a mapping, found {node.seen()}")
-    found: dict[str, Any] = {}
-    before = len(problems)
-    for child_name, child in node.items.items():
-        where = f"{key}.{child_name}".lstrip(".")
-        if (inner := keys.get(child_name) if keys else shape[_ANY]) is None:
-            bad("unknown key", child, where)
-        else:
-            found[child_name] = _read(child, inner, where, child_name, problems)
-    for missing in (name for name in keys if name not in node.items):
-        found[missing] = {}
-        if not isinstance(keys[missing], dict):
-            bad(f"{missing} is missing", where=f"{key}.{missing}".lstrip("."))
-    if not keys:
-        return found
-    return shape.make(name, **found) if len(problems) == before else None
+        raise ProjectError(
+            [Problem(f"is not what `envgen lock` writes: {why}", Place(top.source.label), hint)]
+        ) from None
 
 
 # --- compared ---------------------------------------------------------------------------------------------------------

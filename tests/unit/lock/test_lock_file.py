@@ -88,21 +88,38 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
     assert [entry.name for entry in tmp_path.iterdir()] == ["envgen.lock"]
 
 
-def test_all_problems_have_their_places(tmp_path: Path) -> None:
-    text = model.text_of(WHOLE).replace(f"digest: sha256:{A}", "digest: sha256:abc").replace("c" * 40, "main")
-    text = text.replace("created: 7", "surprise: 7")
-    (tmp_path / "envgen.lock").write_text(text)
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        ("created: 7", "created: seven", "an entry does not have its form"),
+        (f"commit: {'c' * 40}", "x: 1", "git.https://h/r.git v1.commit is missing"),
+        ("numpy==2.1", "numpy", "an entry does not have its form"),
+        (f"0001-a.patch {A}", "0001-a.patch", "an entry does not have its form"),
+        ("- git=1:2.39", "- [git]", "apt.prod.linux/arm64.build is not str"),
+        ("asks: '123456'", "asks: {}", "python.prod.linux/arm64.asks is not str"),
+    ],
+)
+def test_what_no_lock_has_is_named(tmp_path: Path, before: str, after: str, why: str) -> None:
+    text = model.text_of(WHOLE)
+    assert before in text, text
+    (tmp_path / "envgen.lock").write_text(text.replace(before, after, 1))
     with pytest.raises(ProjectError) as caught:
         load(tmp_path)
-    message = str(caught.value)
-    assert "envgen.lock:20:13: images.host:5000/x/y:1.digest: expected sha256: and 64 digits" in message
-    assert "surprise: unknown key" in message
-    assert "created is missing" in message
-    assert "commit: expected a commit of 40 hexadecimal digits, found the text 'main'" in message
+    assert f"envgen.lock: is not what `envgen lock` writes: {why}" in str(caught.value)
+    assert "git checkout envgen.lock" in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    "text", ["", "format: 2\n", "[1]\n", "format: 1\nimages: [1]\n", "format: 1\npython: {p: 3}\n", "\0"]
+    "text",
+    [
+        "",
+        "format: 2\n",
+        "[1]\n",
+        "format: 1\nimages: [1]\n",
+        "format: 1\npython: {p: 3}\n",
+        "format: 1\ngit: {a: 3}\n",
+        "\0",
+    ],
 )
 def test_a_foreign_file_is_refused_with_a_sentence(tmp_path: Path, text: str) -> None:
     (tmp_path / "envgen.lock").write_text(text)
