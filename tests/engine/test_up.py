@@ -73,6 +73,7 @@ profiles:
         command: [sh, -c, "echo up; exec sleep 1000"]
       crash:
         command: [sh, -c, "echo about to fail; echo 'CUDA out of memory. Tried to allocate' >&2; exit 3"]
+        health: {{command: ["false"], interval: 1s, start_period: 300s}}  # else it counts as running after a second
       late:
         command: [sh, -c, "sleep 2; echo late failure; exit 4"]
         health: {{command: ["false"], interval: 1s, start_period: 300s}}
