@@ -141,10 +141,10 @@ class Added:
         return "".join(difflib.unified_diff(old, new, self.file.name, self.file.name, n=2)).rstrip("\n")
 
     def write(self) -> None:
-        """Write the file. RefusedError if it has changed since it was read."""
+        """Write the file. RefusedError if it has changed since it was read, or is a link to elsewhere."""
         if text_of(self.file, self.file.name) != self.before:
             raise RefusedError(f"{self.file.name} has changed meanwhile; nothing was written", hint="run it again")
-        files.write(self.file.resolve(), self.after.encode())
+        files.write(files.inside(self.file, self.file.parent), self.after.encode())
 
 
 def add(session: Session, recipe: Recipe, name: str = "", extends: str = "") -> Added:

@@ -29,7 +29,7 @@ def write_default(root: Path, profile: str) -> Path:
         raise RefusedError(f"{label_of(path)} is not a block mapping, so nothing was changed", hint=hint)
     if after != text or not there:
         try:
-            files.write(path.resolve() if path.is_symlink() else path, after.encode(), new=not there)
+            files.write(files.inside(path, root), after.encode(), new=not there)
         except OSError as error:
             raise files.trouble(error) from None
     return path
@@ -41,7 +41,10 @@ def with_default(text: str, profile: str) -> str | None:
         top = yaml.compose(text, yaml.BaseLoader)
     except yaml.YAMLError:
         return None
-    line = f"{KEY}: {profile}\n"
+    spelled = (
+        profile if isinstance(yaml.safe_load(profile), str) else f'"{profile}"'
+    )  # `true` and `null` are names, too
+    line = f"{KEY}: {spelled}\n"
     if top is None or (isinstance(top, yaml.ScalarNode) and not top.value):  # nothing but comments
         return f"{text}{'' if not text or text.endswith(chr(10)) else chr(10)}{line}"
     if not isinstance(top, yaml.MappingNode) or top.flow_style:
@@ -51,7 +54,7 @@ def with_default(text: str, profile: str) -> str | None:
             if not isinstance(value, yaml.ScalarNode):
                 return None
             start, end = value.start_mark.index, value.end_mark.index
-            return text[:start] + ("" if end > start else " ") + profile + text[end:]
+            return text[:start] + ("" if end > start else " ") + spelled + text[end:]
     at = top.start_mark.index
     for name, value in top.value:  # below `version`, and `name`, where they come first
         if name.value not in ("version", "name") or not isinstance(value, yaml.ScalarNode):

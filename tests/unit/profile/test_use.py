@@ -38,6 +38,30 @@ def default() -> str:
     return load_project().project.default_profile
 
 
+def test_a_link_that_leads_out_of_the_project_is_not_written_through(
+    lab: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path_factory.mktemp("elsewhere") / "mine.yaml"
+    other.write_text("# mine\n")
+    (lab / "envgen.local.yaml").symlink_to(other)
+    assert main(["use", "prod"]) == 6
+    assert other.read_text() == "# mine\n" and "a link leads it out of" in capsys.readouterr().err
+    (lab / "envgen.local.yaml").unlink()
+    (lab / "machine.yaml").write_text("# mine\n")
+    (lab / "envgen.local.yaml").symlink_to("machine.yaml")
+    assert main(["use", "prod"]) == 0
+    assert (lab / "machine.yaml").read_text() == "# mine\ndefault_profile: prod\n"
+
+
+@pytest.mark.parametrize("name", ["null", "true", "on", "no"])
+@pytest.mark.parametrize("before", ["", "default_profile: dev\n", "version: 1\n"])
+def test_a_name_that_yaml_reads_as_something_else(lab: Path, name: str, before: str) -> None:
+    (lab / "envgen.yaml").write_text(TEXT.replace("  prod:", f'  "{name}":'))
+    (lab / "envgen.local.yaml").write_text(before)
+    assert main(["use", name]) == 0
+    assert default() == name
+
+
 def test_use_writes_the_local_file_and_nothing_else(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["use", "prod"]) == 0
     assert default() == "prod" and (lab / "envgen.yaml").read_text() == TEXT

@@ -205,6 +205,16 @@ def test_only_lines_are_added_and_nothing_without_a_yes(project: Path, capsys: p
     assert after[:start] + after[end:] == before + "# the end\n"
 
 
+def test_a_project_file_that_is_a_link_to_elsewhere_is_not_written(
+    project: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path_factory.mktemp("elsewhere") / "theirs.yaml"
+    before = (project / "envgen.yaml").rename(other).read_text()
+    (project / "envgen.yaml").symlink_to(other)
+    assert main(["recipe", "add", "gpt-oss-20b", "--yes", "--name", "small"]) == 6
+    assert other.read_text() == before and "a link leads it out of" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("last", [True, False])
 def test_the_line_ends_of_the_file_stay(project: Path, end: str, last: bool) -> None:
