@@ -94,7 +94,10 @@ GIT_URL = Pattern(
 )
 GIT_REF = Pattern(r"(?!.*(\.\.|//))[A-Za-z0-9_][A-Za-z0-9._/-]*(?<![/.])(?<!\.lock)", "a branch, tag or commit")
 HTTP_URL = Pattern(r"https?://[^\s]+", "an address such as https://host/path")
-INDEX_URL = Pattern(r"https?://[^\s@]+", "an address without a login, such as https://host/simple")
+INDEX_URL = Pattern(
+    r"https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/[A-Za-z0-9._~%+,=:/-]*)?",
+    "an address without a login, a query and variables, such as https://host/simple",
+)
 # A folder inside a repository: no part begins with a dot or a dash.
 INNER_PATH = Pattern(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*", "a folder such as 3rdparty/cutlass")
 USER = Pattern(r"host|root|[0-9]{1,9}(:[0-9]{1,9})?", "host, root, or numbers: UID or UID:GID")

@@ -31,6 +31,19 @@ def test_every_pattern_has_a_meaning() -> None:
     assert len(set(PATTERNS)) == len(PATTERNS)
 
 
+def test_what_an_index_is() -> None:
+    good = (
+        "https://pypi.org/simple",
+        "http://[::1]:8080/root/pypi/+simple/",
+        "https://h",
+        "https://h/a%20b/~me/simple/",
+    )
+    login, query = "https://me:pw@h/simple", "https://h/simple?key=x"
+    bad = (login, query, "https://h/simple#x", "https://h:999999/", "https://me:pw%40h/", "https://h/${TOKEN}/",
+           "https://h/$(id)", "https://h/'x", 'https://h/"x', "https:///simple", "ftp://h/simple")  # fmt: skip
+    assert [one for one in (*good, *bad) if shape.matches(shape.INDEX_URL, one)] == [*good]
+
+
 @given(st.text(max_size=30))
 def test_images_come_back_or_are_refused(text: str) -> None:
     try:
