@@ -121,7 +121,9 @@ def test_cores_and_free_memory_change_nothing(root: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0})
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     monkeypatch.setattr("envgen.engine.host.mem_available", lambda _meminfo: 512 << 10)
-    assert "0.0 GiB available now); at most 1 at once" in compilers(None, None), "what builds see"
+    assert "up to 1 (cores); each waits for free memory (0.0 GiB available now)" in compilers(None, None), (
+        "what builds see"
+    )
     assert main(["render", "--check"]) == 0
     assert compose_environment(profile, root) == before
     assert "ENVGEN_BUILD__MAX_JOBS" not in before
