@@ -131,7 +131,7 @@ def test_a_new_wheel_in_the_wheelhouse_is_seen(project: Project) -> None:
 def test_the_number_of_jobs_rebuilds_nothing(project: Project) -> None:
     docker("image", "rm", "envgentestbuild:prod")
     document = project.envgen("build", "--max-jobs", "3", "--json")
-    assert document.json["compilers"].endswith("at most 3 at once, as given")
+    assert document.json["compilers"].startswith("compilers: up to 3 (as given); each waits for free memory")
     assert not [step for step in document.json["steps"] if "RUN" in step["name"] and not step["cached"]]
 
 
@@ -169,7 +169,7 @@ def test_dry_run_does_nothing_and_shows_all(project: Project) -> None:
     before = sorted(project.root.rglob("*"))
     docker("image", "rm", "envgentestbuild:prod")
     done = project.envgen("build", "--dry-run", "--max-jobs", "2")
-    assert "at most 2 at once, as given" in done.out and "--progress=plain" in done.out
+    assert "compilers: up to 2 (as given); " in done.out and "--progress=plain" in done.out
     assert sorted(project.root.rglob("*")) == before
     assert docker("images", "-q", "envgentestbuild:prod") == ""
     document = project.envgen("build", "--dry-run", "--json", env={"DOCKER_HOST": "unix:///no/such.sock"}).json
