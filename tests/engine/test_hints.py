@@ -80,7 +80,6 @@ class Fault:
     fix: Callable[[CpuServer, str, tuple[str, ...]], tuple[str, ...]] = typed
 
 
-# docs/troubleshooting.md has the same rows.
 FAULTS = [
     Fault("cause: memory ran out: the container may use 0.29 GiB", raise_limit),
     Fault("cause: no package of the name 'vllm' is installed"),

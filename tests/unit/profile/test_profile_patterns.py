@@ -33,7 +33,7 @@ def test_every_pattern_has_a_meaning() -> None:
 
 def test_what_an_index_is() -> None:
     good = (
-        "https://pypi.org/simple",
+        "https://index.example.org/simple",
         "http://[::1]:8080/root/pypi/+simple/",
         "https://h",
         "https://h/a%20b/~me/simple/",
