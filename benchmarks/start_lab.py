@@ -61,13 +61,17 @@ class Lab:
 
 @contextlib.contextmanager
 def lab(weights: int, rate: int) -> Iterator[Lab]:
-    """A project whose model has ``weights`` bytes, at ``rate`` bytes per second. Everything is removed at the end."""
+    """A project whose model has ``weights`` bytes, at ``rate`` bytes per second. Everything is removed at the end.
+
+    ``weights`` of 0: as many as take as long as the image's first build.
+    """
     with tempfile.TemporaryDirectory() as folder, serve(Hub({})) as hub:
         root = Path(folder)
         (root / "envgen.yaml").write_text(project_file(NAME, PORT))
         gateway = docker("network", "inspect", "bridge", "-f", "{{(index .IPAM.Config 0).Gateway}}")
         made = Lab(root, {**os.environ, "HF_ENDPOINT": f"http://{gateway}:{hub.port}"})
-        made.envgen("build", "--unlocked")
+        built = made.envgen("build", "--unlocked")
+        weights = weights or int(built) * rate
         maker = (TOP / "examples/quickstart/make_tiny_model.py").read_bytes()
         docker(
             "run",
