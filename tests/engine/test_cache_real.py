@@ -134,7 +134,7 @@ def test_warm_says_the_compilers_own_first_error(lab: Lab, envgen: Envgen) -> No
     printed = envgen("warm", "page", "nonsense", code=1)
     assert "page: failed\n" in printed
     assert "error: #error envgen broke this" in printed
-    assert "nonsense: not compiled: no generator" in printed
+    assert "nonsense: cannot be compiled by name; compiled on first use" in printed
     assert envgen.states()["0.5.3 page"] in ("partial", "building")
 
 

@@ -160,7 +160,12 @@ def test_one_command_makes_lock_image_and_weights(project: Project, hub: Hub, re
     fresh = ("--set", "caches.huggingface.host=fourth", "--set", "pip.tools=[huggingface_hub, six]")
     (project.root / "envgen.lock").unlink(missing_ok=True)
     refused = project.envgen("up", "web", *fresh, env=reach, code=6)
-    for part in ("lock      resolves every version", "image     the image", "weights   acme/tiny: 0.0 GiB", "--yes"):
+    for part in (
+        "lock      resolves every version",
+        "image     envgentestmodel:prod ",
+        "weights   acme/tiny: 0.0 GiB",
+        "--yes",
+    ):
         assert part in refused.err
     assert not (project.root / "envgen.lock").exists() and not (project.root / "fourth").exists()
     asked = len(hub.asked)

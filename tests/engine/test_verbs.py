@@ -113,9 +113,9 @@ def test_a_container_whose_packages_were_changed_is_said_to_differ(project: Proj
 
 def test_docker_options_inside_a_container(project: Project) -> None:
     project.envgen("up", "--build", "one")
-    shown = project.envgen(
-        "exec", "-it", "-u", "nobody", "-w", "/tmp", "-e", "A=b", "one", "sh", "-c", "id -un; pwd; echo $A"
-    )
+    command = ("-u", "nobody", "-w", "/tmp", "-e", "A=b", "one", "sh", "-c", "id -un; pwd; echo $A")
+    assert "standard input is always connected" in project.envgen("exec", "-it", *command, code=2).err
+    shown = project.envgen("exec", "-t", *command)
     assert shown.out == "nobody\n/tmp\nb\n"
     (identity,) = project.envgen("ps", "-q").out.split()
     assert docker("inspect", "-f", "{{.Name}}", identity) == f"/{NAME}-dev-one-1"

@@ -51,7 +51,9 @@ def test_the_addresses_of_an_rdma_device(tmp_path: Path, monkeypatch: pytest.Mon
     (port / "state").write_text("4: ACTIVE\n")
     (port / "rate").write_text("200 Gb/sec (4X HDR)\n")
     monkeypatch.setattr(node, "RDMA", str(tmp_path))
-    found = {"state": "4: ACTIVE", "rate": "200 Gb/sec (4X HDR)", "gids": [[3, "127.0.1.2", "127.0.0.0"]]}
+    found = {
+        "state": "4: ACTIVE", "rate": "200 Gb/sec (4X HDR)", "pcie": "", "gids": [[3, "127.0.1.2", "127.0.0.0"]]
+    }  # fmt: skip
     assert node.rdma_port("rocep1s0f1") == found
     (port / "gid_attrs/ndevs/3").write_text("gone\n")
     assert node.rdma_port("rocep1s0f1")["gids"] == [[3, "127.0.1.2", "127.0.1.2"]]
