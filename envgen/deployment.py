@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 from collections.abc import Container as Holds
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -27,8 +27,9 @@ from envgen.inside import run
 from envgen.lock.ask import locked
 from envgen.lock.model import InputChange, Lock, ProfileLock, load
 from envgen.patches.series import Series
+from envgen.patches.source import PatchedSource, patched_sources
 from envgen.profile.model import Cluster, GpuMode, Machine, Mode, Profile
-from envgen.profile.values import own_path
+from envgen.profile.values import HostPath, own_path
 from envgen.render import environment as names
 from envgen.render.compose import cluster_file, gpu_devices, written_mode
 from envgen.render.inputs import LABEL as INPUTS_LABEL
@@ -124,6 +125,11 @@ class Deployment:
         context = self.profile.nodes[self.node].context if self.node else "default"
         return ["docker", *([] if context == "default" else ["--context", context]), *words]
 
+    @property
+    def is_local(self) -> bool:
+        """Whether the engine runs on this machine, so that its files and ports can be checked."""
+        return self.engine.info().local
+
     def named(self, text: str) -> str:
         """``text`` with the machine in front."""
         return f"{self.node}: {text}" if self.node else text
@@ -165,6 +171,12 @@ class Deployment:
         """Source -> its patches, of the sources that a build patches. ProjectError with everything wrong in them."""
         return series_of(self.profile, self.root)
 
+    @property
+    def patched_sources(self) -> list[PatchedSource]:
+        """The sources that a build patches, at their locked commits."""
+        commits = {name: git.commit for name, git in self.lock.git.items()} if self.lock else {}
+        return patched_sources(self.profile, self.root, commits)
+
     @cached_property
     def rendered(self) -> Rendered:
         """The files as rendered for the image, in memory."""
@@ -191,6 +203,38 @@ class Deployment:
     def workspace(self) -> Workspace:
         """The rendered files, in the project's folder or a temporary one; written on first use."""
         return lay_out(self.rendered, self.profile, self.root)
+
+    @cached_property
+    def own_files(self) -> dict[str, Path]:
+        """Key -> the file or folder of this machine that the profile names there for its builds. It may not exist."""
+        return {key: (self.root / Path(one.path).expanduser()).resolve() for key, one in self._named_files.items()}
+
+    @property
+    def missing_files(self) -> tuple[Problem, ...]:
+        """A problem for each of ``own_files`` that does not exist."""
+        found = []
+        for key, path in self.own_files.items():
+            kind = "folder" if key == "build.wheelhouse" else "file"
+            if not (path.is_dir() if kind == "folder" else path.is_file()):
+                message = f"{key}: {kind} {self._named_files[key]} does not exist"
+                found.append(Problem(message, hint=f"correct {key}, or unset it"))
+        return tuple(found)
+
+    def require_own_files(self) -> dict[str, Path]:
+        """``own_files``. RefusedError with all that do not exist."""
+        if problems := self.missing_files:
+            raise RefusedError(problems=problems)
+        return self.own_files
+
+    @property
+    def _named_files(self) -> dict[str, HostPath]:
+        profile = self.profile
+        found = {
+            "pip.netrc": profile.pip.netrc,
+            "network.ca_certificates": profile.network.ca_certificates,
+            "build.wheelhouse": profile.build.wheelhouse,
+        }
+        return {key: path for key, path in found.items() if path is not None}
 
     # Services
 
@@ -292,7 +336,7 @@ class Deployment:
         Mounts that do not exist are left out. ``gpu``: with the service's GPUs, too.
         """
         mounted = self.mounts(service)
-        if self.engine.info().local:
+        if self.is_local:
             mounted = [one for one in mounted if one.kind == "volume" or Path(one.source).exists()]
         inside = run.in_image(
             self.engine, self.profile.image_name, mounts=mounted, env=names.compose_env(self.profile, service),
@@ -314,7 +358,7 @@ class Deployment:
         label = self.engine.volume_labels(name).get(FOLDER, "")
         if not label or same(Path(label), self.root):
             return None
-        return Path(label) if not self.engine.info().local or os.path.lexists(label) else None
+        return Path(label) if not self.is_local or os.path.lexists(label) else None
 
     # The name on the engine. Containers, image and overlay are called NAME-PROFILE, so folders with the same `name:`
     # would use each other's. The name belongs to the folder that has containers under it.
@@ -328,23 +372,12 @@ class Deployment:
         """RefusedError with both folders if the name belongs to another one."""
         other, name = self.other_folder(), self.profile.compose_name
         if other is not None:
-            gone = "; that folder no longer exists" if self.engine.info().local and not other.exists() else ""
+            gone = "; that folder no longer exists" if self.is_local and not other.exists() else ""
             raise RefusedError(
                 f"{name} belongs to {other}; this is {self.root}{gone}",
                 hint=f"to work beside it, write `name: {self.profile.project}-2`, and ports of its own, into "
                 f"envgen.local.yaml; to take its place: docker compose -p {name} down",
             )
-
-
-def missing_files(profile: Profile, root: Path) -> Iterator[Problem]:
-    """Missing files of this machine that the profile names: the CA file, the netrc file, the wheelhouse."""
-    for key, found, kind, is_there in (
-        ("pip.netrc", profile.pip.netrc, "file", Path.is_file),
-        ("network.ca_certificates", profile.network.ca_certificates, "file", Path.is_file),
-        ("build.wheelhouse", profile.build.wheelhouse, "folder", Path.is_dir),
-    ):
-        if found is not None and not is_there(root / Path(found.path).expanduser()):
-            yield Problem(f"{key}: {kind} {found} does not exist", hint=f"correct {key}, or unset it")
 
 
 def known_service(profile: Profile, name: str) -> None:

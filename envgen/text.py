@@ -267,9 +267,3 @@ def progress(line: str, *, always: bool = False) -> None:
     """One line of progress, on stderr. ``always``: with `--quiet`, too, as a part of an error."""
     if always or not Loudness.quiet:
         print(line, file=sys.stderr, flush=True)
-
-
-def show_command(argv: Sequence[str]) -> None:
-    """With `--verbose`, print a program before it runs."""
-    if Loudness.verbose:
-        print(f"$ {shell_line(argv)}", file=sys.stderr, flush=True)

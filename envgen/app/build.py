@@ -1,19 +1,19 @@
-"""Build a profile's image; build it twice and compare."""
+"""`envgen build`: check the patches and the lock, then build a profile's image."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import shlex
-import shutil
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from envgen import files
-from envgen.app.lock import require_lock
-from envgen.app.patch_sources import try_patches
-from envgen.app.session import Session
-from envgen.deployment import Deployment, missing_files
-from envgen.engine import buildx, host, process
+from envgen.deployment import Deployment
+from envgen.engine import buildx, host
 from envgen.engine.buildx import (
     BuildLog,
     BuildRequest,
@@ -24,29 +24,28 @@ from envgen.engine.buildx import (
     proxy_arguments,
     stages_in,
 )
-from envgen.engine.client import Engine, connect
-from envgen.engine.compose import docker_program
-from envgen.engine.endpoint import find_endpoint, require_plugin
-from envgen.errors import BuildError, LockError, RefusedError, UsageError, named
+from envgen.engine.endpoint import require_plugin
+from envgen.engine.values import EngineInfo, Image
+from envgen.errors import Problem, RefusedError, UsageError
 from envgen.explain import Circumstances, Explanation, cause_of
 from envgen.files import state_dir
-from envgen.lock.image import Difference, compare
+from envgen.lock.ask import patched, series_lock, stale
 from envgen.lock.model import LOCAL, InputChange
-from envgen.lock.servers import registry_error
-from envgen.render.environment import CA_VARIABLE, NETRC_VARIABLE, WHEELHOUSE_VARIABLE, compose_environment
+from envgen.patches.dry_run import rehearse, summary
+from envgen.profile.model import Mode
 from envgen.render.inputs import LABEL as INPUTS_LABEL
 from envgen.render.inputs import label_of
-from envgen.render.locking import base_image, lock_of
-from envgen.render.outputs import RENDER_LABEL
 from envgen.text import first_of, progress
 
 
 @dataclass(frozen=True)
 class Job:
-    """One build. ``deployment`` has the lock that the build follows."""
+    """One build, rendered in memory. ``deployment`` has the lock that the build follows."""
 
     deployment: Deployment
+    options: Options
     target: str = ""  # the stage to stop after; its image has a name of its own
+    unlocked: bool = False
 
     @property
     def image(self) -> str:
@@ -55,14 +54,14 @@ class Job:
         )
 
     @property
+    def existing(self) -> Image | None:
+        """The image as it is before the build."""
+        return self.deployment.engine.image(self.image) if self.target else self.deployment.image
+
+    @property
     def folder(self) -> Path:
         """The folder of the files that are used: rendered with all layers, unlike the committed ones."""
         return state_dir(self.deployment.root, "render") / self.deployment.profile.name
-
-    def placed(self, request: BuildRequest) -> BuildRequest:
-        """``request`` with the files written; another folder, where another command uses this one."""
-        folder = self.deployment.workspace.folder
-        return replace(request, dockerfile=folder / self.deployment.rendered.dockerfile, context=folder)
 
     @property
     def text(self) -> str:
@@ -74,12 +73,41 @@ class Job:
         """What each step does, by its instruction."""
         return names_in(self.text)
 
-    def compilers(self, engine: Engine | None, options: Options) -> str:
-        """One sentence about how many compilers will run."""
-        return host.compilers(self.max_jobs(options), engine.info() if engine else None)
+    @property
+    def max_jobs(self) -> int | None:
+        wanted = self.options.max_jobs
+        return self.deployment.profile.build.max_jobs.count if wanted is None else wanted
 
-    def max_jobs(self, options: Options) -> int | None:
-        return self.deployment.profile.build.max_jobs.count if options.max_jobs is None else options.max_jobs
+    def compilers(self, engine: EngineInfo | None) -> str:
+        """One sentence about how many compilers will run."""
+        return host.compilers(self.max_jobs, engine)
+
+    @cached_property
+    def request(self) -> BuildRequest:
+        """The request for buildx. RefusedError if a file that the profile names does not exist."""
+        profile, options, own = self.deployment.profile, self.options, self.deployment.require_own_files()
+        secrets: dict[str, Path | str] = {} if self.max_jobs is None else {"jobs": str(self.max_jobs)}
+        for secret, key in (("ca_certificates", "network.ca_certificates"), ("netrc", "pip.netrc")):
+            secrets |= {secret: own[key]} if key in own else {}
+        return BuildRequest(
+            self.folder / self.deployment.rendered.dockerfile,
+            self.folder,
+            options,
+            tags=options.tags if options.push else (self.image, *options.tags),
+            # Files in layers have this time anyway; the argument also sets `created` in the image's metadata.
+            args={"SOURCE_DATE_EPOCH": str(self.deployment.lock.epoch)} if self.deployment.lock else {},
+            pass_args=proxy_arguments(),
+            secrets=secrets,
+            contexts={"wheelhouse": own["build.wheelhouse"]} if "build.wheelhouse" in own else {},
+            target=self.target,
+            platform=profile.base.platform.value if profile.base.platform else "",
+            labels={INPUTS_LABEL: label_of(self.deployment.rendered.inputs)} if not self.target else {},
+        )
+
+    def placed(self, request: BuildRequest) -> BuildRequest:
+        """``request`` with the files written; another folder, where another command uses this one."""
+        folder = self.deployment.workspace.folder
+        return replace(request, dockerfile=folder / self.deployment.rendered.dockerfile, context=folder)
 
     def shown(self, path: Path) -> str:
         """``path``, relative to the project where it is inside."""
@@ -87,77 +115,15 @@ class Job:
         return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
 
 
-def job_of(deployment: Deployment, target: str = "", *, unlocked: bool = False) -> Job:
+def job_of(deployment: Deployment, options: Options, target: str = "", *, unlocked: bool = False) -> Job:
     """Render the build in memory. UsageError if ``target`` is not a stage of the Dockerfile."""
-    job = Job(deployment.to_build(unlocked=unlocked), target)
+    job = Job(deployment.to_build(unlocked=unlocked), options, target, unlocked)
     stages = stages_in(job.text)
     if target and target not in stages:
         raise UsageError(
             f"{job.deployment.rendered.dockerfile} has no stage {target!r}", hint=f"it has: {', '.join(stages)}"
         )
     return job
-
-
-def request_of(job: Job, options: Options) -> BuildRequest:
-    """The request for buildx. RefusedError if a file that the profile names does not exist."""
-    profile = job.deployment.profile
-    paths = compose_environment(profile, job.deployment.root)
-    if problems := tuple(missing_files(profile, job.deployment.root)):
-        raise RefusedError(problems=problems)
-    most = job.max_jobs(options)
-    secrets: dict[str, Path | str] = {} if most is None else {"jobs": str(most)}
-    if ca := paths.get(CA_VARIABLE):
-        secrets["ca_certificates"] = Path(ca)
-    if logins := paths.get(NETRC_VARIABLE):
-        secrets["netrc"] = Path(logins)
-    wheelhouse = paths.get(WHEELHOUSE_VARIABLE)
-    return BuildRequest(
-        job.folder / job.deployment.rendered.dockerfile,
-        job.folder,
-        options,
-        tags=options.tags if options.push else (job.image, *options.tags),
-        # Files in layers have this time anyway; the argument also sets `created` in the image's metadata.
-        args={"SOURCE_DATE_EPOCH": str(job.deployment.lock.epoch)} if job.deployment.lock else {},
-        pass_args=proxy_arguments(),
-        secrets=secrets,
-        contexts={"wheelhouse": Path(wheelhouse)} if wheelhouse else {},
-        target=job.target,
-        platform=profile.base.platform.value if profile.base.platform else "",
-        labels={INPUTS_LABEL: label_of(job.deployment.rendered.inputs)} if not job.target else {},
-    )
-
-
-def require_builder(builder: str, engine: Engine) -> None:
-    """RefusedError if the engine has no BuildKit and no other builder is named."""
-    if builder == buildx.OWN and engine.info().product == "Podman":
-        raise RefusedError(
-            "Podman has no BuildKit, and envgen builds with that: name a builder of buildx in BUILDX_BUILDER",
-            hint="docker buildx create --name envgen --driver docker-container; BUILDX_BUILDER=envgen envgen build",
-        )
-
-
-def up_to_date(job: Job, options: Options, engine: Engine) -> str:
-    """The image's ID if a build would change nothing; "" if only BuildKit can tell.
-
-    A label says which files the image was built from. They do not identify an unlocked base image: the image must have
-    its layers, and its variables and labels except those that a build sets. A wheelhouse is left to BuildKit.
-    """
-    known = options.plain and not job.target and not job.deployment.profile.build.wheelhouse
-    image = engine.image(job.image) if known else None
-    if image is None or image.labels.get(RENDER_LABEL) != job.deployment.rendered.digest:
-        return ""
-    base = (
-        None
-        if job.deployment.lock and job.deployment.lock.base
-        else engine.image(str(job.deployment.profile.base.image))
-    )
-    if base is not None:
-        changed = (base.env.items() ^ image.env.items()) | (base.labels.items() ^ image.labels.items())
-        if image.layers[: len(base.layers)] != base.layers or any(
-            name != INPUTS_LABEL and f" {name}=" not in job.text for name, _ in changed
-        ):
-            return ""
-    return image.id
 
 
 @dataclass(frozen=True)
@@ -174,41 +140,152 @@ class BuildOutcome:
     changed: tuple[InputChange, ...] = ()  # since the existing image was built
 
 
-def build(
-    job: Job,
-    *,
-    on_step: Callable[[BuildStep], None],
-    on_tick: Callable[[], None],
-    options: Options,
-    unlocked: bool = False,
-) -> BuildOutcome:
+def build(job: Job, *, on_step: Callable[[BuildStep], None], on_tick: Callable[[], None]) -> BuildOutcome:
     """Try the patches, check the lock, and build the image unless it is up to date."""
-    deployment = job.deployment
+    deployment, options = job.deployment, job.options
     try_patches(deployment)  # before Docker is asked for anything
-    if not unlocked:
+    if not job.unlocked:
         require_lock(deployment)
     deployment.require_name()
-    if image_id := up_to_date(job, options, deployment.engine):
+    if image_id := up_to_date(job):
         return BuildOutcome(job, image_id)
     changed = _changed(job)
-    request = request_of(job, options)
+    request, existing, engine = job.request, job.existing, deployment.engine.info()
     require_plugin("buildx")
-    require_builder(options.builder, deployment.engine)
-    before = deployment.engine.image(job.image)
-    how = job.compilers(deployment.engine, options)
+    require_builder(options.builder, engine.product)
+    how = job.compilers(engine)
     progress(how)
     result, cause, log = _run(job, request, how, on_step, on_tick)
-    if (
-        result.ok
-        and options.builder != buildx.OWN
-        and not options.push
-        and (image := deployment.engine.image(job.image))
-    ):
-        result = replace(result, image_id=image.id)  # another builder reports only the manifest's digest
-    if options.plain and before and before.id == result.image_id:
-        return BuildOutcome(job, before.id, changed=changed)
+    if result.ok and options.builder != buildx.OWN and not options.push:
+        image = deployment.engine.image(job.image)
+        result = replace(result, image_id=image.id) if image else result  # the builder reports the manifest's digest
+    if options.plain and existing and existing.id == result.image_id:
+        return BuildOutcome(job, existing.id, changed=changed)
     pushed = options.tags if result.ok and options.push else ()
     return BuildOutcome(job, result.image_id, how, result, cause, log, pushed, changed)
+
+
+# --- what is checked first --------------------------------------------------------------------------------------------
+
+
+def try_patches(deployment: Deployment) -> None:
+    """Try each series on the unpatched source, and look there for what the build needs.
+
+    BuildError if a patch does not fit, or the source lacks the script that prepares it.
+
+    The source is the one that will be built: its locked commit if there is one. A digest covers patches, origins and
+    commits, so what passed once is not tried again; a branch that is not locked may move and is tried every time.
+    """
+    sources = deployment.patched_sources
+    if not sources:
+        return
+    # Not in the project, where a commit could switch the dry run off.
+    record = files.cache_dir() / "tried-patches" / hashlib.sha256(f"1 {deployment.digest}".encode()).hexdigest()
+    if record.is_file():
+        for warning in files.read(record).decode("utf-8", "replace").splitlines():
+            progress(warning)
+        return
+    started = time.monotonic()
+    found = rehearse(sources, deployment.series, deployment.profile)
+    found.require()
+    for warning in found.warnings:
+        progress(warning)
+    if found.runs:
+        progress(f"tried in {time.monotonic() - started:.1f} s: {'; '.join(map(summary, found.runs))}")
+    if found.complete:
+        with contextlib.suppress(OSError):  # only saves time
+            record.parent.mkdir(parents=True, exist_ok=True)
+            files.write(record, "\n".join(found.warnings).encode())
+
+
+def require_lock(deployment: Deployment) -> None:
+    """RefusedError when a production build would differ from the lock; a development build prints warnings."""
+    profile, lock = deployment.profile, deployment.lock
+    production, unlocked = profile.mode is Mode.PRODUCTION, f"`envgen build {profile.chosen} --unlocked` takes none"
+    found = lock_problems(deployment)
+    if not found:
+        return
+    if production:
+        head = Problem(f"{profile.name} is a production profile, and the lock lacks some of its inputs:")
+        # The committed files have the lock's versions, too.
+        rendered = [profile.render_command] if (deployment.root / profile.dockerfile).exists() else []
+        # Without it, a lock keeps the base that it has.
+        lock_again = f"{profile.lock_command} --upgrade base" if _has_moved(deployment) else profile.lock_command
+        chain = " && ".join([lock_again, *rendered, f"envgen build {profile.chosen}"])
+        last = Problem("nothing was built", hint=f"{chain}; {unlocked}")
+        raise RefusedError(problems=(head, *found, last))
+    platform = _platform(deployment)
+    if lock is not None and lock.python and platform not in lock.python:
+        others = ", ".join(sorted(lock.python))
+        message = f"envgen.lock has the packages of {profile.name} for {others}, but this image is for {platform}"
+        raise RefusedError(message, hint=f"`{profile.lock_command}` adds those for {platform}; {unlocked}")
+    if lock is None:
+        progress(f"note: no envgen.lock; `{profile.lock_command}` makes this build repeatable")
+        return
+    for problem in found:
+        progress(f"warning: envgen.lock: {problem.message}")
+
+
+def _platform(deployment: Deployment) -> str:
+    chosen = deployment.profile.base.platform
+    return chosen.value if chosen else f"linux/{deployment.engine.info().arch}"
+
+
+def lock_problems(deployment: Deployment) -> list[Problem]:
+    """What a build would need and the lock file lacks."""
+    profile, lock, whole = deployment.profile, deployment.lock, deployment.lock_file
+    if whole is None or lock is None:
+        return [Problem("no envgen.lock")]
+    patches = {folder: series_lock(deployment.series[name]) for name, folder in patched(profile).items()}
+    outdated = stale(profile, whole, patches, _platform(deployment), weights=False)
+    found = [Problem(str(item)) for item in outdated]
+    if lock.base and _has_moved(deployment):
+        seen = "is missing" if deployment.engine.image(lock.base.name) is None else "has another ID"
+        message = f"base: {lock.base.name} was built locally, and here it {seen}"
+        found.append(Problem(message, hint=f"`{profile.lock_command} --upgrade base` locks the one on this engine"))
+    return found
+
+
+def _has_moved(deployment: Deployment) -> bool:
+    """Whether the lock names a base image that was built on an engine, and this engine has another one."""
+    base = deployment.lock.base if deployment.lock else None
+    if base is None or base.resolved != LOCAL:
+        return False
+    image = deployment.engine.image(base.name)
+    return image is None or image.id != base.digest
+
+
+def require_builder(builder: str, product: str) -> None:
+    """RefusedError if the engine, a ``product``, has no BuildKit and no other builder is named."""
+    if builder == buildx.OWN and product == "Podman":
+        raise RefusedError(
+            "Podman has no BuildKit, and envgen builds with that: name a builder of buildx in BUILDX_BUILDER",
+            hint="docker buildx create --name envgen --driver docker-container; BUILDX_BUILDER=envgen envgen build",
+        )
+
+
+def up_to_date(job: Job) -> str:
+    """The image's ID if a build would change nothing; "" if only BuildKit can tell.
+
+    A label says which files the image was built from. They do not identify an unlocked base image: the image must have
+    its layers, and its variables and labels except those that a build sets. A wheelhouse is left to BuildKit.
+    """
+    deployment, image = job.deployment, job.existing
+    known = job.options.plain and not job.target and not deployment.profile.build.wheelhouse
+    if not known or image is None or not deployment.is_current:
+        return ""
+    is_locked = deployment.lock is not None and deployment.lock.base is not None
+    base = None if is_locked else deployment.engine.image(str(deployment.profile.base.image))
+    if base is not None:
+        changed = (base.env.items() ^ image.env.items()) | (base.labels.items() ^ image.labels.items())
+        if image.layers[: len(base.layers)] != base.layers or any(
+            name != INPUTS_LABEL and f" {name}=" not in job.text for name, _ in changed
+        ):
+            return ""
+    return image.id
+
+
+# --- the build itself -------------------------------------------------------------------------------------------------
 
 
 def _changed(job: Job) -> tuple[InputChange, ...]:
@@ -239,84 +316,3 @@ def _cause(result: BuildResult) -> Explanation | None:
     failed = result.failed
     lines = [*result.last_lines, *([failed.error] if failed else []), *result.error.splitlines()]
     return cause_of(lines, Circumstances(True, failed.exit_code if failed else None))
-
-
-def pull(session: Session) -> tuple[str, str]:
-    """Pull the base image with the docker CLI, which has the user's logins. Returns the image's name and ID."""
-    profile, root = session.profile(), session.loaded().project.root
-    lock = lock_of(profile, root)
-    name = base_image(profile.base.image, lock)
-    engine = connect()
-    if lock is not None and lock.base is not None and lock.base.resolved == LOCAL:
-        raise LockError(f"{name} is locked as an image of this machine", hint=f"{profile.lock_command} --upgrade base")
-    platform = [f"--platform={profile.base.platform.value}"] if profile.base.platform else []
-    done = process.stream(
-        [docker_program(), "pull", *platform, name],
-        lambda _channel, line: progress(f"  {line.decode(errors='replace')}"),
-        env=find_endpoint().environment,
-    )
-    image = engine.image(name)
-    if done.code or image is None:
-        reason = "".join(done.stderr.decode(errors="replace").strip().splitlines()[-1:])
-        login = f"docker login {profile.base.image.registry}".strip()
-        hint = f"if it needs a login: {login}"
-        raise named(f"{name} could not be pulled", registry_error(reason, profile.base.image, hint=hint))
-    return name, image.id
-
-
-# --- two builds, compared ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Verified:
-    """The IDs of two images, the seconds that each took, and the differences in their content."""
-
-    ids: tuple[str, ...]
-    seconds: tuple[float, ...]
-    found: Sequence[Difference]
-
-
-def verify(session: Session) -> Verified:
-    """Build without cache from two folders, and compare. Both images are removed afterwards."""
-    job = job_of(session.deployment())
-    deployment, engine = job.deployment, job.deployment.engine
-    if deployment.lock is None:
-        raise UsageError("without an envgen.lock, two builds may differ", hint=deployment.profile.lock_command)
-    require_lock(deployment)
-    names = [f"envgen-verify-{deployment.profile.compose_name}:{number}" for number in (1, 2)]
-    try:
-        results = _twice(job, job.placed(request_of(job, Options(no_cache=True))), names)
-        ids = tuple(result.image_id for result in results)
-        found = [] if ids[0] == ids[1] else _differences(engine, names)
-    finally:
-        for name in names:
-            engine.remove_image(name)
-    return Verified(ids, tuple(result.seconds for result in results), found)
-
-
-def _twice(job: Job, request: BuildRequest, names: Sequence[str]) -> list[BuildResult]:
-    """Build from the project's folder, then from a copy of it elsewhere."""
-    results = []
-    with files.Scratch("verify") as folder:
-        copy = Path(folder, "context")
-        shutil.copytree(request.context, copy)
-        for name, context in zip(names, (request.context, copy), strict=True):
-            progress(f"building {name} from {context}")
-            dockerfile = context / job.deployment.rendered.dockerfile
-            result = buildx.build(replace(request, tags=(name,), context=context, dockerfile=dockerfile))
-            if not result.ok:
-                step = result.failed.title if result.failed else "buildx"
-                lines = "\n    ".join(result.last_lines[-15:])
-                raise BuildError(f"the build failed in {step}:\n    {lines}", hint="`envgen build` says more")
-            progress(f"{name}: {result.image_id} in {result.seconds:.1f} s")
-            results.append(result)
-    return results
-
-
-def _differences(engine: Engine, names: Sequence[str]) -> Sequence[Difference]:
-    progress("the image IDs differ, as timestamps do: comparing the content")
-    with files.Scratch("verify") as folder:
-        paths = [Path(folder, f"{number}.tar") for number in (1, 2)]
-        for name, path in zip(names, paths, strict=True):
-            engine.save_image(name, path)
-        return compare(*paths)

@@ -1,8 +1,7 @@
-"""envgen.lock: resolve it, check it, and require it before a build."""
+"""envgen.lock: resolve it and check it. `build.py` requires it before a build."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,42 +10,24 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from envgen.app.session import Session
-from envgen.deployment import Deployment, missing_files
+from envgen.deployment import Deployment
 from envgen.engine.client import connect
-from envgen.errors import LockError, Place, Problem, RefusedError
+from envgen.errors import LockError, Place, Problem
 from envgen.files import state_dir
-from envgen.lock.ask import Stale, Upgrade, checked, patched, python_sets, stale
-from envgen.lock.model import (
-    FILE_NAME,
-    LOCAL,
-    InputChange,
-    Lock,
-    PatchLock,
-    changes,
-    exclusive,
-    facts,
-    load,
-    save,
-)
+from envgen.lock.ask import Stale, Upgrade, checked, patched, python_sets, series_lock, stale
+from envgen.lock.model import FILE_NAME, InputChange, Lock, PatchLock, changes, exclusive, facts, load, save
 from envgen.lock.resolve import CA, NETRC, WHEELHOUSE, Tools, Unresolved, resolve
 from envgen.lock.servers import Git
-from envgen.patches.series import Series, load_series
+from envgen.patches.series import load_series
 from envgen.profile.load import siblings
-from envgen.profile.model import Mode, Profile
+from envgen.profile.model import Profile
 from envgen.text import progress
 
 
 def patch_locks(profiles: list[Profile], root: Path) -> dict[str, tuple[PatchLock, ...]]:
     """Patch folder -> its patches now."""
     folders = sorted({folder for profile in profiles for folder in patched(profile).values()})
-    return {folder: _locks_of(load_series(root, folder)) for folder in folders}
-
-
-def _locks_of(series: Series) -> tuple[PatchLock, ...]:
-    return tuple(PatchLock(one.name, hashlib.sha256(one.content).hexdigest()) for one in series.patches)
-
-
-# --- `envgen lock` ----------------------------------------------------------------------------------------------------
+    return {folder: series_lock(load_series(root, folder)) for folder in folders}
 
 
 @dataclass(frozen=True)
@@ -118,11 +99,9 @@ def place_of(session: Session, profile: str, key: str) -> Place | None:
 
 
 def _tools(session: Session, offline: bool) -> Tools:
-    profile, root = session.profile(), session.loaded().project.root  # with envgen.local.yaml: files of this machine
-    wanted = {CA: profile.network.ca_certificates, WHEELHOUSE: profile.build.wheelhouse, NETRC: profile.pip.netrc}
-    if missing := tuple(missing_files(profile, root)):
-        raise RefusedError(problems=missing)
-    files = {to: str((root / Path(one.path).expanduser()).resolve()) for to, one in wanted.items() if one is not None}
+    deployment = Deployment(session.profile(), session.loaded().project.root)  # with envgen.local.yaml
+    targets = {"network.ca_certificates": CA, "build.wheelhouse": WHEELHOUSE, "pip.netrc": NETRC}
+    files = {targets[key]: str(path) for key, path in deployment.require_own_files().items()}
     return Tools(connect, Git(progress), progress, files, offline)
 
 
@@ -133,63 +112,3 @@ def _problems_of(session: Session, found: Sequence[Unresolved]) -> list[Problem]
         replace(one.problem, place=one.problem.place or place_of(session, one.profile, one.key))
         for one in reversed(unique.values())
     ]
-
-
-# --- before a build ---------------------------------------------------------------------------------------------------
-
-
-def require_lock(deployment: Deployment) -> None:
-    """RefusedError when a production build would differ from the lock; a development build prints warnings."""
-    profile, lock = deployment.profile, deployment.lock
-    production, unlocked = profile.mode is Mode.PRODUCTION, f"`envgen build {profile.chosen} --unlocked` takes none"
-    found = problems(deployment)
-    if not found:
-        return
-    if production:
-        head = Problem(f"{profile.name} is a production profile, and the lock lacks some of its inputs:")
-        # The committed files have the lock's versions, too.
-        files = [profile.render_command] if (deployment.root / profile.dockerfile).exists() else []
-        # Without it, a lock keeps the base that it has.
-        lock_again = f"{profile.lock_command} --upgrade base" if _has_moved(deployment) else profile.lock_command
-        chain = " && ".join([lock_again, *files, f"envgen build {profile.chosen}"])
-        last = Problem("nothing was built", hint=f"{chain}; {unlocked}")
-        raise RefusedError(problems=(head, *found, last))
-    platform = _platform(deployment)
-    if lock is not None and lock.python and platform not in lock.python:
-        others = ", ".join(sorted(lock.python))
-        message = f"envgen.lock has the packages of {profile.name} for {others}, but this image is for {platform}"
-        raise RefusedError(message, hint=f"`{profile.lock_command}` adds those for {platform}; {unlocked}")
-    if lock is None:
-        progress(f"note: no envgen.lock; `{profile.lock_command}` makes this build repeatable")
-        return
-    for problem in found:
-        progress(f"warning: envgen.lock: {problem.message}")
-
-
-def _platform(deployment: Deployment) -> str:
-    chosen = deployment.profile.base.platform
-    return chosen.value if chosen else f"linux/{deployment.engine.info().arch}"
-
-
-def problems(deployment: Deployment) -> list[Problem]:
-    """What a build would need and the lock file lacks."""
-    profile, lock, whole = deployment.profile, deployment.lock, deployment.lock_file
-    if whole is None or lock is None:
-        return [Problem("no envgen.lock")]
-    patches = {folder: _locks_of(deployment.series[name]) for name, folder in patched(profile).items()}
-    outdated = stale(profile, whole, patches, _platform(deployment), weights=False)
-    found = [Problem(str(item)) for item in outdated]
-    if lock.base and _has_moved(deployment):
-        seen = "is missing" if deployment.engine.image(lock.base.name) is None else "has another ID"
-        message = f"base: {lock.base.name} was built locally, and here it {seen}"
-        found.append(Problem(message, hint=f"`{profile.lock_command} --upgrade base` locks the one on this engine"))
-    return found
-
-
-def _has_moved(deployment: Deployment) -> bool:
-    """Whether the lock names a base image that was built on an engine, and this engine has another one."""
-    base = deployment.lock.base if deployment.lock else None
-    if base is None or base.resolved != LOCAL:
-        return False
-    image = deployment.engine.image(base.name)
-    return image is None or image.id != base.digest

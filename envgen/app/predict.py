@@ -208,7 +208,7 @@ def ask_release(deployment: Deployment, service: str) -> list[str]:
     notes = [f"vLLM would use on {gpu.name}{assumed}: {found.chosen}"] if found.chosen else []
     if found.memory is not None:
         notes.append(f"memory: {'; '.join(found.memory.lines())}")
-        if gpu.unified and deployment.engine.info().local and profile.services[service].needs_memory is None:
+        if gpu.unified and deployment.is_local and profile.services[service].needs_memory is None:
             free = mem_available(meminfo())
             notes += filter(None, [found.memory.short(free)] if free is not None else [])
     notes += [f"{key} has no effect: {why}" for key, why in unread(found, profile).items()]

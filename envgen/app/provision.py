@@ -106,7 +106,7 @@ def look(session: Session, names: Sequence[str]) -> Lacking:
     profile = deployment.profile
     chosen = tuple(name for name in names or profile.services if profile.services[name].cluster is None)
     image = next((problem.message for problem in of_image(deployment)), "")
-    lock = bool(image) and profile.mode is Mode.PRODUCTION and bool(locks.problems(deployment.to_build()))
+    lock = bool(image) and profile.mode is Mode.PRODUCTION and bool(builds.lock_problems(deployment.to_build()))
     downloads = [one for name in chosen for one in _downloads(deployment, name)]
     modules = _modules_to_compile(deployment, chosen) if image else ()
     return Lacking(deployment, chosen, lock, image, tuple(downloads), modules)
@@ -268,12 +268,12 @@ def provide(
         if not lacking.image:
             fetching.start(deployment, lacking.downloads, "")
         else:
-            job = builds.job_of(deployment)
+            job = builds.job_of(deployment, options)
             if lacking.downloads:
-                helper = _fetcher(job, options)
+                helper = _fetcher(job)
             if helper or (lacking.downloads and deployment.image is not None):
                 fetching.start(deployment, lacking.downloads, helper)
-            _build(job, options, display, shown, fetching)
+            _build(job, display, shown, fetching)
             deployment = session.deployment()
             if lacking.downloads and fetching.future is None:
                 fetching.start(deployment, lacking.downloads, "")
@@ -299,25 +299,22 @@ def _lock(session: Session, profile: str) -> None:
         progress(f"not pinned: {problem}", always=True)
 
 
-def _fetcher(job: builds.Job, options: Options) -> str:
+def _fetcher(job: builds.Job) -> str:
     """Build the first stage, which has Python and pip, as an image that downloads weights; "" where that can't be.
 
     Its layers are those of the build itself.
     """
-    if options.builder != buildx.OWN or BASE_STAGE not in buildx.stages_in(job.text):
+    if job.options.builder != buildx.OWN or BASE_STAGE not in buildx.stages_in(job.text):
         return ""
     progress(f"preparing the download of weights: the stage {BASE_STAGE}")
     first = replace(job, target=BASE_STAGE)
-    result = buildx.build(replace(job.placed(builds.request_of(first, options)), tags=(first.image,)))
+    result = buildx.build(replace(job.placed(first.request), tags=(first.image,)))
     return first.image if result.ok else ""  # the build itself says why
 
 
-def _build(
-    job: builds.Job, options: Options, display: Display, shown: Callable[[builds.BuildOutcome], None],
-    fetching: Fetching,
-) -> None:  # fmt: skip
+def _build(job: builds.Job, display: Display, shown: Callable[[builds.BuildOutcome], None], fetching: Fetching) -> None:
     with closing(display(job, lambda: fetching.status)) as steps:
-        outcome = builds.build(job, on_step=steps.step, on_tick=steps.tick, options=options)
+        outcome = builds.build(job, on_step=steps.step, on_tick=steps.tick)
     shown(outcome)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ from envgen import files
 from envgen.app.session import Session
 from envgen.engine.git import Mirror
 from envgen.errors import EnvgenError, Place, Problem, ProjectError, RefusedError, UsageError
-from envgen.patches.dry_run import GitTree
+from envgen.patches.source import GitTree
 from envgen.predict.memory import Estimate, estimate
 from envgen.profile.load import called, load_project
 from envgen.profile.model import Profile
@@ -24,7 +23,6 @@ from envgen.recipes.read import LARGEST, Recipe, name_of, read_recipe
 from envgen.recipes.shipped import shipped, size_of
 from envgen.recipes.write import GB10, added, indent_of, left_of, profile_text
 from envgen.redact import without_login
-from envgen.text import progress
 
 _MOST = 5000  # files of a folder or repository
 _YAML = (".yaml", ".yml")
@@ -89,13 +87,8 @@ def collection(place: str, ref: str = "") -> Collection:
 
 
 def _repository(url: str, ref: str) -> Collection:
-    mirror = Mirror.at(files.cache_dir() / "git" / hashlib.sha256(url.encode()).hexdigest()[:24], url)
-    name = f"refs/envgen/recipes-{hashlib.sha256(ref.encode()).hexdigest()[:24]}"
     shown = without_login(url)
-    progress(f"fetching {ref} of {shown}")
-    options = ["--quiet", "--depth=1", "--filter=blob:none", "--no-tags"]
-    mirror.git(["fetch", *options, "origin", f"+{ref}:{name}"], timeout=120)
-    commit = mirror.git(["rev-parse", f"{name}^{{commit}}"]).text
+    mirror, commit = Mirror.fetched(url, ref, moves=True, timeout=120)
     tree = GitTree(mirror, commit, f"{commit[:12]} of {shown}")
     paths = sorted(path for path in tree.names() if path.endswith(_YAML))
     return Collection(shown, commit, paths[:_MOST], tree=tree)

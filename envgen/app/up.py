@@ -56,7 +56,7 @@ def _check_memory(deployment: Deployment, passed: Sequence[Checked]) -> None:
     needs = {
         one.service: need.bytes for one in starting if (need := deployment.profile.services[one.service].needs_memory)
     }
-    if len(needs) < 2 or not deployment.engine.info().local:
+    if len(needs) < 2 or not deployment.is_local:
         return
     problems, _ = preflight.check_memory(sum(needs.values()), unified=False)
     if problems:

@@ -42,8 +42,8 @@ from envgen.engine.process import in_background
 from envgen.engine.values import Container, EngineInfo, ExecResult
 from envgen.errors import EngineError, EnvgenError
 from envgen.inside import run
-from envgen.lock.pyproject import build_requires
 from envgen.patches.checkout import added, lacking
+from envgen.patches.source import build_requires
 from envgen.profile.model import Profile
 from envgen.render import environment as promised
 from envgen.render.plan import wheel_folder

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 import shutil
@@ -25,7 +26,8 @@ from typing import Any
 from envgen import files
 from envgen.engine import process
 from envgen.errors import EngineError, EnvgenError, RefusedError, UsageError
-from envgen.text import reason_of
+from envgen.redact import without_login
+from envgen.text import progress, reason_of
 
 _SAME_EVERYWHERE = {
     "GIT_TERMINAL_PROMPT": "0",
@@ -105,8 +107,27 @@ class Mirror(GitRepository):
                 mirror.git(["config", f"remote.origin.{key}", value])
         return cls(folder)
 
+    @classmethod
+    def fetched(cls, url: str, ref: str, *, moves: bool, timeout: float) -> tuple[Mirror, str]:
+        """The mirror of ``url`` in envgen's cache, and the commit of ``ref`` there.
+
+        ``moves``: fetch it even if the cache has it. Only the files that are read are downloaded.
+        """
+        mirror = cls.at(files.cache_dir() / "git" / _short_digest(url), url)
+        name = f"refs/envgen/{_short_digest(ref)}"
+        words = ["rev-parse", "--verify", "--quiet", f"{name}^{{commit}}"]
+        if moves or mirror.git(words, check=False).code:
+            progress(f"fetching {ref} of {without_login(url)}")
+            options = ["--quiet", "--depth=1", "--filter=blob:none", "--no-tags"]
+            mirror.git(["fetch", *options, "origin", f"+{ref}:{name}"], timeout=timeout)
+        return mirror, mirror.git(words).text
+
     def _setting(self) -> tuple[Sequence[str], Path, Mapping[str, str]]:
         return ["--git-dir=.", *_FETCHING], self.folder, server_environment()
+
+
+def _short_digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
 # Gives up on a silent server after 30 s; git itself would wait forever.

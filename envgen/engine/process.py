@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from envgen.engine.values import ExecResult
 from envgen.errors import EngineError, ProcessError
-from envgen.text import reason_of, show_command
+from envgen.text import Loudness, reason_of, shell_line
 
 Child = subprocess.Popen[bytes]
 PIPE = subprocess.PIPE
@@ -145,6 +145,12 @@ def start(
     It also ends with the *thread* that called this (see ``_dies_with_us``).
     """
     return _popen(argv, env, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True)
+
+
+def show_command(argv: Sequence[str]) -> None:
+    """With `--verbose`, print a program before it runs."""
+    if Loudness.verbose:
+        print(f"$ {shell_line(argv)}", file=sys.stderr, flush=True)
 
 
 def _popen(argv: Sequence[str], env: Mapping[str, str] | None, **options: Any) -> subprocess.Popen[bytes]:

@@ -12,6 +12,7 @@ from packaging.utils import canonicalize_name
 
 from envgen.errors import UsageError
 from envgen.lock.model import Lock, PatchLock, ProfileLock, PythonLock, git_key, model_key
+from envgen.patches.series import Series
 from envgen.profile.model import ModelRef, Profile, Source, draft_of
 from envgen.profile.tree import near
 from envgen.redact import without_login
@@ -90,6 +91,11 @@ def repositories(profile: Profile) -> tuple[FetchedRepository, ...]:
 def patched(profile: Profile) -> dict[str, str]:
     """source -> the folder of its series, for sources whose patches a build applies."""
     return {n: s.patches for n, s in profile.sources.items() if s.patches and s.origin.kind != "checkout"}
+
+
+def series_lock(series: Series) -> tuple[PatchLock, ...]:
+    """What the lock records of a series."""
+    return tuple(PatchLock(one.name, hashlib.sha256(one.content).hexdigest()) for one in series.patches)
 
 
 def python_sets(profile: Profile) -> tuple[PythonSet, ...]:

@@ -8,8 +8,9 @@ from pathlib import Path
 from envgen import files
 from envgen.engine.git import WorkTree, git
 from envgen.errors import EnvgenError, ProjectError, RefusedError, UsageError
-from envgen.patches.dry_run import APPLY, GitTree, put
+from envgen.patches.dry_run import APPLY
 from envgen.patches.series import Patch, Series, load_series, read_patch, strip, version_of_ref
+from envgen.patches.source import GitTree, put
 from envgen.profile.model import Profile
 
 

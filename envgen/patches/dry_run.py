@@ -1,67 +1,20 @@
-"""Tries a series against the files of a source, in a temporary folder, with `git apply`."""
+"""Tries series against their sources, in a temporary folder, with `git apply`."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from envgen import files
-from envgen.engine.git import GitRepository, git
-from envgen.errors import EnvgenError
-from envgen.patches.series import Patch, Series, in_range
-from envgen.text import visible
-
-
-@dataclass(frozen=True)
-class File:
-    """One file of a source."""
-
-    data: bytes
-    executable: bool = False
-
-
-@dataclass(frozen=True)
-class GitTree:
-    """A commit in a repository on this machine."""
-
-    repository: GitRepository
-    commit: str
-    label: str
-    version: str = ""
-
-    def read(self, names: Collection[str]) -> dict[str, File]:
-        """The named files of the commit; the work tree does not count."""
-        found: dict[str, File] = {}
-        for name in sorted(names):
-            listed = self.repository.git(["ls-tree", "-z", self.commit, "--", f":(literal){name}"]).text
-            if not listed.rstrip("\0"):
-                continue
-            mode, kind, blob = listed.partition("\t")[0].split(" ")
-            if kind == "tree":
-                continue
-            if mode not in ("100644", "100755"):
-                raise EnvgenError(f"{name} is not a plain file in {self.label}, so no patch may touch it")
-            data = self.repository.git(["cat-file", "blob", blob], timeout=120).stdout
-            found[name] = File(data, mode == "100755")
-        return found
-
-    def names(self) -> set[str]:
-        """All plain files of the commit."""
-        listed = self.repository.git(["ls-tree", "-r", "-z", self.commit], timeout=300).text
-        lines = [line.partition("\t") for line in listed.split("\0") if line]
-        return {name for head, _, name in lines if head.startswith("100")}
-
-
-def put(folder: Path, files: dict[str, File]) -> None:
-    """Write files below a temporary folder. ``read_patch`` has checked the names."""
-    for name, file in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(file.data)
-        path.chmod(0o755 if file.executable else 0o644)
+from envgen.engine.git import git
+from envgen.errors import BuildError, EnvgenError, Problem
+from envgen.patches.series import Patch, Series
+from envgen.patches.source import File, GitTree, PatchedSource, examine, put
+from envgen.profile.model import Profile
+from envgen.text import progress, visible
 
 
 class State(str, Enum):
@@ -75,7 +28,7 @@ class State(str, Enum):
 
 @dataclass(frozen=True)
 class PatchVerdict:
-    """One patch on one source. ``measured``: the state without its range; ``messages``: of git.
+    """One patch on one source. ``measured``: the state if its range did not count; ``messages``: of git.
 
     ``ok`` is False where a build would fail.
     """
@@ -84,7 +37,7 @@ class PatchVerdict:
     path: str
     applies_to: str
     state: State
-    measured: State | None
+    measured: State
     messages: tuple[str, ...] = ()
 
     @property
@@ -110,26 +63,34 @@ class DryRun:
 APPLY = ("apply", "--whitespace=nowarn")
 
 
-def dry_run(tree: GitTree, series: Series, *, beyond_range: bool = False) -> DryRun:
-    """Try each patch of a series, in order, on top of those before it that fit.
+def dry_run(tree: GitTree, series: Series) -> DryRun:
+    """Try each patch of a series that is for the version of ``tree``, in order, on top of those before it that fit.
 
-    ``beyond_range``: also try patches that are not for this version; their state stays "out of range".
+    Then, if some are not for it, the whole series, to tell whether those would fit; their state is "out of range".
     """
+    code = tree.read({name for patch in series.patches for name in patch.touches})
+    wanted = series.for_version(tree.version)
+    states = _tried(code, wanted)
+    measured = states if wanted == series else {**_tried(code, series), **states}
     verdicts = []
-    with files.Scratch("patches") as scratch:
-        folder = Path(scratch, "source")
-        folder.mkdir()
-        put(folder, tree.read({name for patch in series.patches for name in patch.touches}))
-        for patch in series.patches:
-            inside = in_range(patch.header.applies_to, tree.version)
-            state, messages = _tried(folder, patch) if inside or beyond_range else (None, ())
-            now = state if inside and state else State.OUT_OF_RANGE
-            verdicts.append(PatchVerdict(patch.name, patch.path, patch.header.applies_to, now, state, messages))
+    for patch in series.patches:
+        state, messages = states.get(patch.name, (State.OUT_OF_RANGE, ()))
+        verdicts.append(
+            PatchVerdict(patch.name, patch.path, patch.header.applies_to, state, measured[patch.name][0], messages)
+        )
     return DryRun(series.folder, tree.label, tree.version, tuple(verdicts))
 
 
-def _tried(folder: Path, patch: Patch) -> tuple[State, tuple[str, ...]]:
-    """The state of one patch, and git's messages. One that fits is applied, for the patches after it."""
+def _tried(code: Mapping[str, File], series: Series) -> dict[str, tuple[State, tuple[str, ...]]]:
+    """Patch -> its state, and git's messages. One that fits stays applied, for the patches after it."""
+    with files.Scratch("patches") as scratch:
+        folder = Path(scratch, "source")
+        folder.mkdir()
+        put(folder, code)
+        return {patch.name: _state(folder, patch) for patch in series.patches}
+
+
+def _state(folder: Path, patch: Patch) -> tuple[State, tuple[str, ...]]:
     code, messages = _apply(folder, patch.content)
     if code == 0:
         return State.FITS, ()
@@ -169,3 +130,87 @@ def as_document(source: str, run: DryRun) -> dict[str, Any]:
     """One dry run, for --json."""
     verdicts = {"ok": run.ok, "patches": [{**asdict(one), "ok": one.ok} for one in run.verdicts]}
     return {"source": source, "series": run.series, "tree": run.tree, "version": run.version, **verdicts}
+
+
+# --- before a build ---------------------------------------------------------------------------------------------------
+
+# A slower download is not worth waiting for: the build fetches and patches the source anyway.
+SECONDS = 60.0
+
+
+@dataclass
+class Rehearsal:
+    """The dry runs of all sources. ``complete``: no source was left out, and none can change."""
+
+    runs: list[DryRun] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    complete: bool = True
+
+    def require(self) -> None:
+        """BuildError if the build would fail."""
+        failed = [run for run in self.runs if not run.ok]
+        for run in failed:
+            progress(f"{run.series} does not fit {run.tree}:")
+            for line in report_lines(run, only_bad=True):
+                progress(line)
+        if bad := [verdict for run in failed for verdict in run.verdicts if not verdict.ok]:
+            names = ", ".join(f"{verdict.path} ({verdict.state.value})" for verdict in bad)
+            raise BuildError(
+                f"patches do not fit, so nothing was built: {names}", hint="`envgen patch check` shows it again"
+            )
+        if self.problems:
+            raise BuildError(problems=(Problem("nothing was built:"), *self.problems))
+
+
+def rehearse(sources: Sequence[PatchedSource], series: Mapping[str, Series], profile: Profile) -> Rehearsal:
+    """Try the ``series`` of each source on its code, and look there for what its build needs.
+
+    A source that can't be downloaded is reported and left to the build.
+    """
+    found = Rehearsal()
+    for one in sources:
+        _rehearse(one, series[one.name], profile, found)
+    return found
+
+
+def _rehearse(one: PatchedSource, series: Series, profile: Profile, found: Rehearsal) -> None:
+    if not series.patches:
+        found.warnings.append(f"note: {series.folder} has no patches, so {one.name} is built as it comes")
+        return
+    try:
+        tree = one.unpatched(seconds=SECONDS)
+        run = dry_run(tree, series)
+        stops, notes = ([], []) if one.source.origin.wheel else examine(one.name, profile, tree)
+    except EnvgenError as error:
+        progress(f"{series.folder} is not tried: {error}")
+        found.complete = False
+        return
+    found.runs.append(run)
+    found.warnings += _left_out(run)
+    found.problems += stops
+    for note in notes:
+        progress(f"note: {note}")
+    found.complete = found.complete and bool(one.version or one.commit)
+
+
+def _left_out(run: DryRun) -> list[str]:
+    """A warning for each patch that is not for this version, so that none is dropped silently."""
+    lines = []
+    for verdict in run.verdicts:
+        if verdict.state is State.OUT_OF_RANGE:
+            fits = verdict.measured is State.FITS
+            would = (
+                "it would still fit: widen its Applies-To" if fits else f"it would not fit ({verdict.measured.value})"
+            )
+            left = f"warning: {verdict.path} is left out: it is for {verdict.applies_to}, not {run.version}"
+            lines.append(f"{left}; {would}")
+    return lines
+
+
+def summary(run: DryRun) -> str:
+    """One line about a series that fits."""
+    fitting = sum(verdict.state is State.FITS for verdict in run.verdicts)
+    skipped = len(run.verdicts) - fitting
+    words = f"{fitting} patch{'es' * (fitting != 1)} fit{'s' * (fitting == 1)} {run.tree}"
+    return words + (f" ({skipped} skipped, not for this version)" if skipped else "")

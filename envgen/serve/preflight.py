@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envgen.deployment import Deployment, missing_files
+from envgen.deployment import Deployment
 from envgen.engine import host
 from envgen.engine.client import Engine
 from envgen.engine.gpu import NO_GPU
@@ -111,8 +111,8 @@ def refusals(
     """
     profile, root = deployment.profile, deployment.root
     service, problems = profile.services[name], list[Problem]()
-    if deployment.engine.info().local:  # a remote engine's machine can't be checked from here
-        problems += [*_mounts(deployment), *_own_mounts(profile, root, name), *missing_files(profile, root)]
+    if deployment.is_local:  # a remote engine's machine can't be checked from here
+        problems += [*_mounts(deployment), *_own_mounts(profile, root, name), *deployment.missing_files]
         problems += _cache_folders(deployment)
         if service.needs_memory is not None and not running:
             short, memory_notes = check_memory(service.needs_memory.bytes, unified=profile.gpu is not GpuMode.NONE)
@@ -143,7 +143,7 @@ def of_image(deployment: Deployment) -> Iterator[Problem]:
 
 def check_again(deployment: Deployment, container: Container) -> None:
     """PreflightError if folders that ``container`` mounts are gone: it would stop and not start again."""
-    if deployment.engine.info().local:
+    if deployment.is_local:
         profile, root = deployment.profile, deployment.root
         mounted = {mount.source for mount in container.mounts}
         problems = [*_mounts(deployment, mounted), *_own_mounts(profile, root, container.service, mounted)]

@@ -58,8 +58,8 @@ def test_the_patched_files_are_inside(built: Project) -> None:
     from pathlib import Path
 
     from envgen.engine.git import git
-    from envgen.patches.dry_run import put
     from envgen.patches.series import load_series
+    from envgen.patches.source import put
 
     expected = {}
     for source, version in (("vllm", "0.14.0"), ("flashinfer", "0.5.3")):

@@ -22,8 +22,8 @@ import pytest
 from patch_sources import TOP, read
 
 from envgen.engine.git import git
-from envgen.patches.dry_run import put
 from envgen.patches.series import load_series
+from envgen.patches.source import put
 from envgen.profile.load import load_project
 from envgen.render.environment import nvcc_threads
 

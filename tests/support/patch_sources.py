@@ -16,8 +16,8 @@ from projects import Project
 from envgen.cli.build.build import command as build_command
 from envgen.engine.git import git
 from envgen.patches.checkout import Checkout
-from envgen.patches.dry_run import File, GitTree, put
 from envgen.patches.series import load_series
+from envgen.patches.source import File, GitTree, put
 from envgen.profile.model import REPOSITORIES
 
 TOP = Path(__file__).parents[2]

@@ -19,7 +19,7 @@ from envgen.app.status import drift
 from envgen.cli.build.display import Display
 from envgen.cli.common import answer, print_json, reporting, wants_json, warn_of_unused
 from envgen.engine.buildx import OWN, BuildResult, Options, argv_of
-from envgen.engine.client import Engine, connect
+from envgen.engine.client import Engine
 from envgen.errors import BuildError, EngineError, ExitCode, UsageError
 from envgen.profile.model import Platform
 from envgen.serve.launch import in_profile
@@ -67,14 +67,12 @@ def command(
     options = Options(**chosen, builder=_builder())
     if options.push and not options.tags:
         raise UsageError("--push needs a --tag that names a registry", hint="add --tag registry.example/name:tag")
-    job = _job(session, target, unlocked=unlocked)
+    job = builds.job_of(session.deployment(), options, target, unlocked=unlocked)
     warn_of_unused(typed)
     if dry_run:
-        return _dry_run(job, options)
+        return _dry_run(job)
     with closing(Display(job.steps, live=not wants_json())) as display:
-        outcome = builds.build(
-            job, on_step=display.step, on_tick=display.tick, options=options, unlocked=unlocked
-        )  # fmt: skip
+        outcome = builds.build(job, on_step=display.step, on_tick=display.tick)
     _show(outcome)
     if files := drift(session):
         progress(f"out of date: {', '.join(files)}; update with: {job.deployment.profile.render_command}")
@@ -83,10 +81,6 @@ def command(
 
 def _builder() -> str:
     return os.environ.get("BUILDX_BUILDER") or OWN
-
-
-def _job(session: Session, target: str = "", *, unlocked: bool = False) -> Job:
-    return builds.job_of(session.deployment(), target, unlocked=unlocked)
 
 
 def provide(session: Session, lacking: Lacking) -> None:
@@ -172,16 +166,16 @@ def _head(job: Job) -> dict[str, Any]:
     return {"profile": job.deployment.profile.name, "image": job.image, "digest": job.deployment.rendered.digest}
 
 
-def _dry_run(job: Job, options: Options) -> int:
+def _dry_run(job: Job) -> int:
     """Print the plan. Works without an engine, but then not whether the image is up to date."""
     engine: Engine | None
     try:
-        engine, trouble = connect(), ""
+        engine, trouble = job.deployment.engine, ""
     except EngineError as error:
         engine, trouble = None, str(error)
-    how = job.compilers(engine, options)
-    argv = argv_of(builds.request_of(job, options))
-    current = bool(engine and builds.up_to_date(job, options, engine))
+    how = job.compilers(engine.info() if engine else None)
+    argv = argv_of(job.request)
+    current = bool(engine and builds.up_to_date(job))
     changed = job.deployment.outdated if engine and not current and not job.target else []
     if trouble and not wants_json():
         progress(f"no engine: {trouble}")

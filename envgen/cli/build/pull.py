@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from envgen.app.build import pull as pull_base
+from envgen.app.pull import pull as pull_base
 from envgen.app.session import Session
 from envgen.cli.common import answer, reporting
 from envgen.text import short_id

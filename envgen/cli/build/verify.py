@@ -7,8 +7,8 @@ from dataclasses import asdict
 
 import click
 
-from envgen.app import build as builds
 from envgen.app.session import Session
+from envgen.app.verify import Verified, verify
 from envgen.cli.common import answer, reporting
 from envgen.errors import ExitCode
 from envgen.text import progress
@@ -28,7 +28,7 @@ def command(session: Session) -> int:
     Example:
       envgen verify -p prod
     """
-    verified = builds.verify(session)
+    verified = verify(session)
     ids, found = verified.ids, verified.found
     document = {
         "same_content": not found, "same_id": ids[0] == ids[1], "image_ids": list(ids),
@@ -37,7 +37,7 @@ def command(session: Session) -> int:
     return answer(document, _verdict(verified), ExitCode.FINDINGS if found else ExitCode.OK)
 
 
-def _verdict(verified: builds.Verified) -> Iterator[str]:
+def _verdict(verified: Verified) -> Iterator[str]:
     ids, found = verified.ids, verified.found
     yield "different content" if found else "same content"
     yield f"same ID: {ids[0]}" if ids[0] == ids[1] else f"different IDs: {ids[0]} and {ids[1]}"

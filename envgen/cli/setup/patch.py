@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from envgen.app.patch_sources import PatchedSource, checkout_of, find_targets, new_target, one_target, unpatched
+from envgen.app.patch_sources import checkout_of, find_targets, new_target, one_target
 from envgen.app.session import Session
 from envgen.cli import FullGroup
 from envgen.cli.common import answer, project_options, reporting
@@ -17,6 +17,7 @@ from envgen.patches import series as series_folder
 from envgen.patches.checkout import Checkout
 from envgen.patches.dry_run import DryRun, as_document, dry_run, report_lines
 from envgen.patches.series import Series, in_range
+from envgen.patches.source import PatchedSource
 from envgen.text import counted, progress
 
 
@@ -86,7 +87,7 @@ def check(session: Session, sources: tuple[str, ...], ref: str | None) -> int:
     for target in find_targets(session, sources):
         series = target.series()
         if series.patches:
-            found.append((target, dry_run(unpatched(target, ref or ""), series)))
+            found.append((target, dry_run(target.unpatched(ref or ""), series)))
         else:
             progress(f"{target.folder} has no patches yet; create one with: envgen patch new NAME {target.name}")
     documents = [as_document(target.name, run) for target, run in found]

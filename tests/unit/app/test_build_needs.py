@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from envgen.app.patch_sources import examine
-from envgen.lock.pyproject import build_requires
-from envgen.patches.dry_run import File
+from envgen.patches.source import File, build_requires, examine
 from envgen.profile.load import load_project
 
 TOP = Path(__file__).resolve().parents[3]

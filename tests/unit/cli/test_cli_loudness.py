@@ -12,8 +12,9 @@ import pytest
 from envgen import cli
 from envgen.__main__ import main
 from envgen.app.session import Session
+from envgen.engine.process import show_command
 from envgen.profile.model import Profile
-from envgen.text import Loudness, SafeStream, Styled, paint, progress, show_command
+from envgen.text import Loudness, SafeStream, Styled, paint, progress
 
 
 @pytest.fixture(autouse=True)

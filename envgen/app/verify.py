@@ -1,0 +1,73 @@
+"""`envgen verify`: build twice and compare."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from envgen import files
+from envgen.app.build import Job, job_of, require_lock
+from envgen.app.session import Session
+from envgen.engine import buildx
+from envgen.engine.buildx import BuildRequest, BuildResult, Options
+from envgen.engine.client import Engine
+from envgen.errors import BuildError, UsageError
+from envgen.lock.image import Difference, compare
+from envgen.text import progress
+
+
+@dataclass(frozen=True)
+class Verified:
+    """The IDs of two images, the seconds that each took, and the differences in their content."""
+
+    ids: tuple[str, ...]
+    seconds: tuple[float, ...]
+    found: Sequence[Difference]
+
+
+def verify(session: Session) -> Verified:
+    """Build without cache from two folders, and compare. Both images are removed afterwards."""
+    job = job_of(session.deployment(), Options(no_cache=True))
+    deployment, engine = job.deployment, job.deployment.engine
+    if deployment.lock is None:
+        raise UsageError("without an envgen.lock, two builds may differ", hint=deployment.profile.lock_command)
+    require_lock(deployment)
+    names = [f"envgen-verify-{deployment.profile.compose_name}:{number}" for number in (1, 2)]
+    try:
+        results = _twice(job, job.placed(job.request), names)
+        ids = tuple(result.image_id for result in results)
+        found = [] if ids[0] == ids[1] else _differences(engine, names)
+    finally:
+        for name in names:
+            engine.remove_image(name)
+    return Verified(ids, tuple(result.seconds for result in results), found)
+
+
+def _twice(job: Job, request: BuildRequest, names: Sequence[str]) -> list[BuildResult]:
+    """Build from the project's folder, then from a copy of it elsewhere."""
+    results = []
+    with files.Scratch("verify") as folder:
+        copy = Path(folder, "context")
+        shutil.copytree(request.context, copy)
+        for name, context in zip(names, (request.context, copy), strict=True):
+            progress(f"building {name} from {context}")
+            dockerfile = context / job.deployment.rendered.dockerfile
+            result = buildx.build(replace(request, tags=(name,), context=context, dockerfile=dockerfile))
+            if not result.ok:
+                step = result.failed.title if result.failed else "buildx"
+                lines = "\n    ".join(result.last_lines[-15:])
+                raise BuildError(f"the build failed in {step}:\n    {lines}", hint="`envgen build` says more")
+            progress(f"{name}: {result.image_id} in {result.seconds:.1f} s")
+            results.append(result)
+    return results
+
+
+def _differences(engine: Engine, names: Sequence[str]) -> Sequence[Difference]:
+    progress("the image IDs differ, as timestamps do: comparing the content")
+    with files.Scratch("verify") as folder:
+        paths = [Path(folder, f"{number}.tar") for number in (1, 2)]
+        for name, path in zip(names, paths, strict=True):
+            engine.save_image(name, path)
+        return compare(*paths)

@@ -1,0 +1,171 @@
+"""A source with patches, and its code without them: a commit in a git repository on this machine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from packaging.utils import canonicalize_name
+
+from envgen.engine.git import GitRepository, Mirror
+from envgen.errors import EnvgenError, Problem, UsageError
+from envgen.patches.series import Series, load_series, version_of, version_of_ref
+from envgen.profile.model import REPOSITORIES, Profile, Source
+from envgen.redact import without_login
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+PYPROJECT = "pyproject.toml"
+_SECTION = re.compile(r"^\[build-system\]\s*$(.*?)(?=^\[|\Z)", re.MULTILINE | re.DOTALL)
+_REQUIRES = re.compile(r"^requires\s*=\s*\[((?:[^\[\]]|\[[^\[\]]*\])*)\]", re.MULTILINE)
+_ITEM = re.compile(r"([\"'])\s*([A-Za-z0-9][A-Za-z0-9._-]*).*?\1")
+
+
+@dataclass(frozen=True)
+class File:
+    """One file of a source."""
+
+    data: bytes
+    executable: bool = False
+
+
+def put(folder: Path, files: Mapping[str, File]) -> None:
+    """Write files below a temporary folder. ``read_patch`` has checked the names."""
+    for name, file in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(file.data)
+        path.chmod(0o755 if file.executable else 0o644)
+
+
+@dataclass(frozen=True)
+class GitTree:
+    """A commit in a repository on this machine."""
+
+    repository: GitRepository
+    commit: str
+    label: str
+    version: str = ""
+
+    def read(self, names: Collection[str]) -> dict[str, File]:
+        """The named files of the commit; the work tree does not count."""
+        found: dict[str, File] = {}
+        for name in sorted(names):
+            listed = self.repository.git(["ls-tree", "-z", self.commit, "--", f":(literal){name}"]).text
+            if not listed.rstrip("\0"):
+                continue
+            mode, kind, blob = listed.partition("\t")[0].split(" ")
+            if kind == "tree":
+                continue
+            if mode not in ("100644", "100755"):
+                raise EnvgenError(f"{name} is not a plain file in {self.label}, so no patch may touch it")
+            data = self.repository.git(["cat-file", "blob", blob], timeout=120).stdout
+            found[name] = File(data, mode == "100755")
+        return found
+
+    def names(self) -> set[str]:
+        """All plain files of the commit."""
+        listed = self.repository.git(["ls-tree", "-r", "-z", self.commit], timeout=300).text
+        lines = [line.partition("\t") for line in listed.split("\0") if line]
+        return {name for head, _, name in lines if head.startswith("100")}
+
+
+@dataclass(frozen=True)
+class PatchedSource:
+    """A source with patches, as a profile builds it."""
+
+    name: str
+    profile: str
+    source: Source
+    root: Path
+    commit: str = ""  # the ref's commit in envgen.lock; "" if it is not locked
+
+    @property
+    def folder(self) -> str:
+        """The folder of its patches, relative to the project."""
+        return f"patches/{self.source.patches}"
+
+    @property
+    def version(self) -> str:
+        """The version that the profile builds; "" if the origin names none."""
+        return version_of(self.source.origin)
+
+    def series(self) -> Series:
+        """Read its patches. ProjectError with everything that is wrong with them."""
+        return load_series(self.root, self.source.patches or "")
+
+    def unpatched(self, ref: str = "", *, seconds: float = 300) -> GitTree:
+        """The source without its patches, from its git repository: at ``ref``, else as the profile builds it.
+
+        That is the locked commit, the ref of the origin, or the tag of the release that comes from the package index.
+        Only the files that are read are downloaded. ``seconds``: the limit of the download.
+        """
+        origin, version = self.source.origin, self.version
+        url = origin.git or REPOSITORIES.get(self.source.distribution, "")
+        wanted = ref or self.commit or (origin.git_ref if origin.git else f"v{version}" if version else "")
+        if not url or not wanted:
+            lacks = "git repository" if wanted else "version"
+            hint = "the build applies its patches; to test them before: git apply --check, in a checkout of the release"
+            raise UsageError(f"the {lacks} of {self.name} is not known", hint=hint)
+        is_commit, tagged = _COMMIT.fullmatch(wanted) is not None, version_of_ref(wanted)
+        # A branch is fetched every time: it may have moved.
+        mirror, commit = Mirror.fetched(url, wanted, moves=not (is_commit or tagged), timeout=seconds)
+        if self.commit and not ref:
+            label = f"{origin.git_ref} of {without_login(url)}, locked at {commit[:12]}"
+            return GitTree(mirror, commit, label, version)
+        return GitTree(mirror, commit, f"{wanted[:12] if is_commit else wanted} of {without_login(url)}", tagged)
+
+
+def patched_sources(profile: Profile, root: Path, commits: Mapping[str, str]) -> list[PatchedSource]:
+    """The sources that a build of ``profile`` patches. ``commits``: source -> its locked commit."""
+    return [
+        PatchedSource(name, profile.name, source, root, commits.get(name, ""))
+        for name, source in profile.sources.items()
+        if source.patches and source.origin.kind != "checkout"
+    ]
+
+
+# --- what its build asks for ------------------------------------------------------------------------------------------
+
+
+def examine(name: str, profile: Profile, tree: GitTree) -> tuple[list[Problem], list[str]]:
+    """What certainly stops the build of a source, and what may stop it. Patches are not considered."""
+    source = profile.sources[name]
+    script = _script_of(source)
+    there = tree.read({PYPROJECT, script} if script else {PYPROJECT})
+    problems, notes = list[Problem](), list[str]()
+    if script and script not in there:
+        moved = sorted(one for one in tree.names() if PurePosixPath(one).name == PurePosixPath(script).name)
+        words = ", ".join((source.install.prepare[0], *moved[:1], *source.install.prepare[2:]))
+        hint = f"sources: {{{name}: {{install: {{prepare: [{words}]}}}}}}" if moved else "take install.prepare out"
+        problems.append(Problem(f"{tree.label} has no {script}, which sources.{name}.install.prepare runs", hint=hint))
+    if PYPROJECT in there:
+        missing = _unnamed(profile, source, there[PYPROJECT].data.decode("utf-8", "replace"))
+        if missing:
+            wanted, place = ", ".join(missing), f"sources.{name}.install.requires"
+            notes.append(
+                f"the build of {tree.label} asks for {wanted}: name it in {place}, or have it in the base image"
+            )
+    return problems, notes
+
+
+def build_requires(pyproject: str) -> list[str]:
+    """The names in ``[build-system] requires`` of a pyproject.toml. (No TOML reader is in Python 3.10.)"""
+    section = _SECTION.search(pyproject)
+    listed = _REQUIRES.search(section[1]) if section else None
+    return [canonicalize_name(name) for _, name in _ITEM.findall(listed[1])] if listed else []
+
+
+def _unnamed(profile: Profile, source: Source, pyproject: str) -> list[str]:
+    """The packages that the source's build needs and the profile neither installs nor protects."""
+    given = (*source.install.requires, *profile.pip.protect, *profile.pip.deps, *profile.pip.tools, "pip", "torch")
+    names = {canonicalize_name(match[0]) for text in given if (match := re.match(r"[A-Za-z0-9._-]+", text))}
+    return [name for name in dict.fromkeys(build_requires(pyproject)) if name not in names]
+
+
+def _script_of(source: Source) -> str:
+    """The file of the source that ``install.prepare`` runs; "" if it runs something else."""
+    words = source.install.prepare
+    interpreted = len(words) > 1 and re.fullmatch(r"(?:ba)?sh|python[0-9.]*", PurePosixPath(words[0]).name) is not None
+    return words[1].removeprefix("./") if interpreted and not words[1].startswith(("-", "/")) else ""
