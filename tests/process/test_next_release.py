@@ -51,7 +51,7 @@ def changed(warm: Warm, nowhere: dict[str, str], tmp_path: Path) -> Edit:
             if (edited := pattern.sub(lambda one: {**moves, **words}[one[0]], text)) != text:
                 path.unlink()
                 path.write_text(edited, encoding="utf-8")
-        python = with_path(warm(PINNED), tree.parent, tmp_path)
+        python = with_path(warm(environment(PINNED)), tree.parent, tmp_path)
         env = {**nowhere, "VLLM_HAS_FLASHINFER_CUBIN": "1"}
         answer = run.ask(run.on_host(env), str(python), PROGRAM, GPT_OSS, timeout=300)
         assert isinstance(answer, dict), answer

@@ -6,7 +6,6 @@ The environments are made by scripts/predict-env: vLLM's released Python code wi
 from __future__ import annotations
 
 import functools
-import json
 import os
 import re
 import subprocess
@@ -18,7 +17,8 @@ from typing import Any
 import pytest
 from warm_python import warm_python
 
-from envgen.app.predict import vllm_words
+from envgen.app.predict import PROGRAM, vllm_words
+from envgen.inside import run
 from envgen.profile.load import load_project
 from envgen.profile.model import Profile
 
@@ -57,14 +57,14 @@ SHIPPED = [
     if vllm_words(described) is not None
     for variant in ("", *profile.variants)
 ]
-# Libraries of other projects that both releases import, and that take the longest.
+# Libraries of other projects that the releases import, and that take the longest.
 LIBRARIES = (
     "torch", "torch._inductor.lowering", "torch._inductor.compile_fx", "torch._inductor.standalone_compile",
     "torch._dynamo.repro.after_dynamo", "torch.utils.cpp_extension", "transformers",
     "transformers.models.auto.image_processing_auto", "transformers.models.auto.modeling_auto", "openai.types.chat",
     "openai.types.responses", "fastapi", "aiohttp", "requests", "compressed_tensors.quantization", "xgrammar",
 )  # fmt: skip
-Warm = Callable[[str], Path]
+Warm = Callable[[Path], Path]
 Answers = dict[str, dict[str, Any]]
 Ask = Callable[[str, Mapping[str, Mapping[str, Any]]], Answers]
 
@@ -94,47 +94,41 @@ def nowhere(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def warm(nowhere: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
-    """The Python of a release as a program that costs less to start."""
+    """A release's Python as a program that costs less to start: the libraries of other projects are imported."""
     with ExitStack() as stack:
 
         @functools.cache
-        def made(version: str) -> Path:
-            place = tmp_path_factory.mktemp("warm")
+        def made(python: Path) -> Path:
             env = {**os.environ, **nowhere, "HF_HUB_OFFLINE": "1"}  # envgen's program sets it before it imports any
-            return stack.enter_context(warm_python(environment(version), LIBRARIES, env, place))
+            return stack.enter_context(warm_python(python, LIBRARIES, env, tmp_path_factory.mktemp("warm")))
 
         yield made
 
 
 @pytest.fixture(scope="session")
-def ask_models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
-    """What a release answers to requests, each with a name: from one process for each release (ask_models.py)."""
+def hot(nowhere: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
+    """A release's Python as a program that has imported vLLM, too, on a platform that reports a GB10."""
     with ExitStack() as stack:
 
         @functools.cache
-        def asked(version: str) -> tuple[subprocess.Popen[str], Path]:
-            folder = tmp_path_factory.mktemp("asked")
-            errors = folder / "errors"
-            env = {**os.environ, "HOME": str(folder), "HF_HOME": str(folder), "VLLM_HAS_FLASHINFER_CUBIN": "1"}
-            argv = [environment(version), TOP / "tests" / "support" / "ask_models.py"]
-            child = stack.enter_context(
-                subprocess.Popen(
-                    argv, env=env, cwd=folder, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                    stderr=stack.enter_context(errors.open("w")),
-                )
-            )  # fmt: skip
-            return child, errors
+        def made(python: Path) -> Path:
+            env, modules = {**os.environ, **nowhere}, [str(Path(__file__).with_name("import_vllm.py"))]
+            return stack.enter_context(warm_python(python, modules, env, tmp_path_factory.mktemp("hot")))
 
-        def ask(version: str, requests: Mapping[str, Mapping[str, Any]]) -> Answers:
-            (child, errors), found = asked(version), Answers()
-            assert child.stdin and child.stdout
-            for one in requests.items():
-                child.stdin.write(json.dumps(one) + "\n")
-                child.stdin.flush()
-                line = next((line for line in child.stdout if line.startswith("@@")), "")
-                assert line, errors.read_text()[-3000:]
-                name, answer = json.loads(line[2:])
-                found[name] = answer
-            return found
+        yield made
 
-        yield ask
+
+@pytest.fixture(scope="session")
+def ask_models(hot: Warm, nowhere: dict[str, str]) -> Ask:
+    """What a release answers to requests, each with a name."""
+
+    def ask(version: str, requests: Mapping[str, Mapping[str, Any]]) -> Answers:
+        found = Answers()
+        for name, request in requests.items():
+            env = {**nowhere, "VLLM_HAS_FLASHINFER_CUBIN": "1", **request.get("env", {})}
+            answer = run.ask(run.on_host(env), str(hot(environment(version))), PROGRAM, request, timeout=300)
+            assert isinstance(answer, dict), answer
+            found[name] = answer
+        return found
+
+    return ask

@@ -1,7 +1,7 @@
 """A foreign Python that costs a fork: `python -c` in a process that has imported large libraries before.
 
 PyTorch, Transformers and other libraries are most of what an import of vLLM costs, and none of what differs between
-questions to a release. vLLM itself is imported anew by each.
+questions to a release. vLLM itself is imported anew by each, or before the first (import_vllm.py).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import json
 import os
+import runpy
 import signal
 import socket
 import subprocess
@@ -31,7 +32,10 @@ sys.exit(int(server.makefile().readline() or 1))
 
 @contextlib.contextmanager
 def warm_python(python: Path, modules: Sequence[str], env: Mapping[str, str], folder: Path) -> Iterator[Path]:
-    """A program in ``folder`` to be called like ``python``, which imports ``modules`` once, with these variables."""
+    """A program in ``folder`` to be called like ``python``, which imports ``modules`` once, with these variables.
+
+    A module may be a file, which is run.
+    """
     place = str(folder / "socket")
     program = folder / "python"
     program.write_text(PROGRAM.format(python=sys.executable, place=place), encoding="utf-8")
@@ -81,7 +85,7 @@ def serve(asked: socket.socket) -> str:
 if __name__ == "__main__":
     del sys.path[0]  # this folder
     for name in sys.argv[2:]:
-        importlib.import_module(name)
+        runpy.run_path(name) if name.endswith(".py") else importlib.import_module(name)
     with socket.socket(fileno=int(sys.argv[1])) as listening:
         text = serve(listening)
     exec(text, {"__name__": "__main__"})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import collections
+import functools
 import glob
 import os
 from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
@@ -86,19 +87,38 @@ def origin(name: str, path: str, package: str) -> Optional[str]:
             return None
         with open(path, "rb") as file:
             text = file.read()
-        if name.encode() not in text:
-            return None
-        tree = ast.parse(text)
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+    except OSError:
         return None
+    return sources(text, path, package).get(name) if name.encode() in text else None
+
+
+@functools.lru_cache(maxsize=None)
+def sources(text: bytes, path: str, package: str) -> Dict[str, str]:
+    """Name -> the module from which a source file takes it. Parsing is the slow part: many things are in one file."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return {}
     inner = os.path.relpath(path, package)[: -len(".py")].split(os.sep)
     own = ["vllm"] + (inner[:-1] if inner[-1] == "__init__" else inner)
     around = ["vllm"] + inner[:-1]
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and any(one.name == name for one in node.names):
+    found: Dict[str, str] = {}
+    for node in statements(tree):
+        if isinstance(node, ast.ImportFrom):
             above = around[: len(around) - node.level + 1] if node.level else []
-            return ".".join(above + ([node.module] if node.module else []))
-    defined = (ast.FunctionDef, ast.ClassDef)
-    if any(isinstance(node, defined) and node.name == name for node in tree.body):
-        return ".".join(own)
-    return None
+            for one in node.names:
+                found.setdefault(one.name, ".".join(above + ([node.module] if node.module else [])))
+    for node in tree.body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            found.setdefault(node.name, ".".join(own))
+    return found
+
+
+def statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """All statements, outer ones first; expressions are most of a tree, and import nothing."""
+    waiting: "collections.deque[ast.AST]" = collections.deque(tree.body)
+    while waiting:
+        node = waiting.popleft()
+        yield node
+        for field in ("body", "handlers", "orelse", "finalbody", "cases"):
+            waiting.extend(getattr(node, field, ()))

@@ -1,0 +1,57 @@
+"""Runs in a release's Python (warm_python.py): imports what each question of `envgen predict` imports, vLLM included.
+
+The platform that reports a GB10 is put in place first, as the questions do, which are asked in forks of this process.
+What is only envgen's own is undone: a question brings its program along.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+TOP = str(Path(__file__).parents[2])
+GPU = {"name": "NVIDIA GB10", "capability": [12, 1], "memory": 120 << 30}
+# A release lacks some of them.
+MODULES = (
+    "torch._inductor.lowering", "torch._inductor.compile_fx", "torch._dynamo.repro.after_dynamo",
+    "transformers.models.auto.image_processing_auto", "transformers.models.auto.modeling_auto",
+    "vllm.engine.arg_utils", "vllm.model_executor.layers.fused_moe", "vllm.model_executor.models",
+    "flashinfer", "flashinfer.fused_moe", "compressed_tensors.quantization",
+)  # fmt: skip
+
+
+def prepare(folder: str) -> None:
+    sys.path.insert(0, TOP)
+    from envgen.inside.predict import machine, release
+    from envgen.inside.predict.main import forget
+
+    os.environ.update(HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", VLLM_CACHE_ROOT=folder)
+    found: Any = {"asked": {}, "stubs": [], "notes": [], "refusals": [], "unasked": []}
+    lines = release.Lines()
+    release.release(found, lines)
+    machine.driver(found, folder)
+    machine.unloadable(found)
+    machine.set_platform({"gpu": GPU}, found)
+    for name in MODULES:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    with contextlib.suppress(release.NotAskable):
+        release.named("parser")
+    forget()
+    logger: Any = logging.getLogger("vllm")
+    del logger.removeHandler
+    logger.removeHandler(lines)
+    sys.path.remove(TOP)
+    for name in [one for one in sys.modules if one.partition(".")[0] == "envgen"]:
+        del sys.modules[name]
+    sys.stdout.flush()
+
+
+with tempfile.TemporaryDirectory() as made:
+    prepare(made)
