@@ -26,6 +26,7 @@ from envgen.errors import EngineError, NotFoundError, Problem, RefusedError, Usa
 from envgen.inside import run
 from envgen.lock.ask import locked
 from envgen.lock.model import InputChange, Lock, ProfileLock, load
+from envgen.patches.checkout import lacking
 from envgen.patches.series import Series
 from envgen.patches.source import PatchedSource, patched_sources
 from envgen.profile.model import Cluster, GpuMode, Machine, Mode, Profile
@@ -170,6 +171,11 @@ class Deployment:
     def series(self) -> Mapping[str, Series]:
         """Source -> its patches, of the sources that a build patches. ProjectError with everything wrong in them."""
         return series_of(self.profile, self.root)
+
+    @cached_property
+    def lacking_patches(self) -> dict[str, tuple[str, ...]]:
+        """Mounted source -> the patches of its series that its checkout lacks."""
+        return lacking(self.profile, self.root)
 
     @property
     def patched_sources(self) -> list[PatchedSource]:
@@ -407,16 +413,18 @@ def host_of(profile: Profile, node: str) -> str:
         return ""
 
 
-def require_described(profile: Profile, service: str) -> None:
-    """UsageError if ``nodes`` does not describe a machine that the service runs on."""
+def require_described(profile: Profile, service: str) -> Cluster:
+    """The machines that a service with `cluster` runs on. UsageError if ``nodes`` does not describe one."""
     cluster = profile.services[service].cluster
-    missing = [node for node in cluster.nodes if node not in profile.nodes] if cluster else []
+    assert cluster is not None
+    missing = [node for node in cluster.nodes if node not in profile.nodes]
     if missing:
         raise UsageError(
             f"no address for {', '.join(missing)}",
             hint=f"write into envgen.local.yaml: defaults: {{nodes: {{{missing[0]}: {{context: NAME, "
             "address: 192.168.177.11, interface: enp1s0f1np1}}}",
         )
+    return cluster
 
 
 def on_machine(profile: Profile, name: str) -> Profile:

@@ -11,7 +11,7 @@ from pathlib import Path
 from envgen.app.cluster.machines import machine_of
 from envgen.app.failed import failed
 from envgen.app.session import Session, with_running_variant
-from envgen.app.start import Agree, StartOptions, explain_edits, note_edits, require_unpaused
+from envgen.app.start import Agree, StartOptions, explain_edits, note_edits
 from envgen.app.up import check, predicted, start_all
 from envgen.deployment import Deployment
 from envgen.engine.values import Container
@@ -19,6 +19,7 @@ from envgen.errors import NotFoundError, ServiceError
 from envgen.profile.model import Profile
 from envgen.serve import preflight
 from envgen.serve.launch import Begun, Launcher, Started
+from envgen.serve.prepare import prepare
 from envgen.serve.wait import NotReady
 from envgen.text import progress
 
@@ -42,7 +43,7 @@ def again(verb: str, session: Session, service: str, timeout: int | None) -> tup
     deployment = machine_of(session.deployment(), service, None)
     container = _there(deployment, service)
     if verb == "start":
-        require_unpaused(container)
+        preflight.require_unpaused(container)
     varied = with_running_variant(session, service, lambda: deployment.engine, stopped=True)
     if deployment.node:  # `up` keeps existing containers and starts them
         checked = predicted(check(varied.deployment(), service))
@@ -140,6 +141,6 @@ def one_off(deployment: Deployment, service: str, argv: Sequence[str], options: 
     deployment.require_name()
     preflight.check_once(deployment, service)
     compose = deployment.to_start(service).compose
-    preflight.prepare(deployment, service)
+    prepare(deployment, service)
     terminal = () if tty and sys.stdin.isatty() and sys.stdout.isatty() else ("-T",)
     return compose.interactive("--progress=quiet", "run", "--rm", "--no-deps", *terminal, *options, service, *argv)

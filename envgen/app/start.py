@@ -15,13 +15,13 @@ from envgen.deployment import Deployment
 from envgen.doctor import collect
 from envgen.engine.process import in_background
 from envgen.engine.values import Container
-from envgen.errors import Problem, RefusedError, ServiceError
-from envgen.patches.checkout import lacking
+from envgen.errors import Problem, ServiceError
 from envgen.profile.model import GpuMode
 from envgen.serve import preflight
 from envgen.serve.differences import compared, recreate_refused
 from envgen.serve.edits import edits_by_diff, edits_inside
 from envgen.serve.launch import Launcher, Started, what_next
+from envgen.serve.prepare import prepare
 from envgen.serve.readiness import Readiness
 from envgen.serve.wait import Awaited
 from envgen.text import progress
@@ -77,7 +77,7 @@ class Checked:
         for machine in self.machines:
             machine.require_name()
             if self.differing or options.recreate or not running:
-                preflight.prepare(machine, self.service)
+                prepare(machine, self.service)
         return self.launch(options)
 
     def _may_replace(self, running: Container, agree: Agree) -> None:
@@ -139,7 +139,6 @@ def check(deployment: Deployment, service: str) -> Checked:
     found = preflight.check(deployment, service, partial(weights.preflight, deployment, service))
     differing: tuple[str, ...] = ()
     if found.running:
-        require_unpaused(found.running)
         deployment, differing = compared(deployment, service, found.running)
     return Checked(deployment, service, found, differing, notes_on(deployment, service, found))
 
@@ -147,20 +146,14 @@ def check(deployment: Deployment, service: str) -> Checked:
 def notes_on(deployment: Deployment, service: str, found: preflight.Preflight) -> tuple[str, ...]:
     """Notes for the user that stop nothing."""
     profile, notes = deployment.profile, list[str]()
-    for source, lacks in lacking(profile, deployment.root).items():
+    for source, lacks in deployment.lacking_patches.items():
         apply = f"envgen patch apply {source} --checkout {profile.sources[source].origin.checkout}"
         notes.append(f"the checkout of {source} lacks {', '.join(lacks)}: {apply}")
-    notes += found.notes
+    notes += [*found.notes, *preflight.exposure(profile, service)]
     unset = [name for name in profile.secrets if name not in deployment.shell]
     if unset and not found.running:
         notes.append(f"not set in this terminal or in .env: {', '.join(unset)}")
     return tuple(notes)
-
-
-def require_unpaused(container: Container) -> None:
-    """RefusedError for a paused container, which can't be started."""
-    if container.state == "paused":
-        raise RefusedError(f"{container.service} is paused", hint=f"docker unpause {container.name}")
 
 
 def note_edits(deployment: Deployment, service: str, kept: Container) -> None:

@@ -15,7 +15,7 @@ from envgen.deployment import Deployment, known_service
 from envgen.engine.endpoint import require_plugin
 from envgen.errors import EngineError, EnvgenError, Problem, UsageError
 from envgen.profile.model import Profile
-from envgen.serve import preflight
+from envgen.serve import memory
 from envgen.serve.launch import Started
 from envgen.serve.preflight import PreflightError
 
@@ -58,8 +58,7 @@ def _check_memory(deployment: Deployment, passed: Sequence[Checked]) -> None:
     }
     if len(needs) < 2 or not deployment.is_local:
         return
-    problems, _ = preflight.check_memory(sum(needs.values()), unified=False)
-    if problems:
+    if problems := memory.too_little(sum(needs.values())):
         names = ", ".join(needs)
         raise PreflightError(names, (replace(problems[0], message=f"together, {problems[0].message}"),))
 

@@ -23,7 +23,7 @@ from envgen.profile.caches import HUGGINGFACE
 from envgen.profile.model import ModelRef, Profile
 from envgen.render import environment as names
 from envgen.render.compose import PROXY
-from envgen.serve.preflight import make_folder
+from envgen.serve.prepare import make_folder
 from envgen.text import GIB, progress
 
 PROGRAM = run.Program("hub")
@@ -209,7 +209,7 @@ def _mount(deployment: Deployment, *, make: bool = False) -> ContainerMount | No
             deployment.create_volume(volume, f"cache-{CACHE}")
         return ContainerMount(volume, HOME, "volume", read_only=not make)
     folder = (deployment.root / Path(cache.host.path).expanduser()).resolve()
-    if engine.info().local:
+    if deployment.is_local:
         if make:
             make_folder(folder)
         elif not folder.is_dir():
@@ -230,7 +230,7 @@ def _ask(
     if mount is None:
         return None
     image = image or (profile.image_name if deployment.image is not None else "")
-    if not image and mount.kind == "bind" and on_line is None and engine.info().local:
+    if not image and mount.kind == "bind" and on_line is None and deployment.is_local:
         answer = run.ask(run.on_host({}), sys.executable, PROGRAM, {**request, "home": mount.source}, timeout=timeout)
         return _checked(answer)
     if not image:
@@ -241,13 +241,8 @@ def _ask(
     fetches = on_line is not None
     if fetches:
         env |= {name: value for name, value in os.environ.items() if name in PROXY}
-        ca = profile.network.ca_certificates
-        if ca is not None:
-            mounts.append(
-                ContainerMount(
-                    str((deployment.root / Path(ca.path).expanduser()).resolve()), names.CA_FILE, read_only=True
-                )
-            )
+        if ca := deployment.own_files.get("network.ca_certificates"):
+            mounts.append(ContainerMount(str(ca), names.CA_FILE, read_only=True))
 
     execute = run.in_image(
         engine, image, mounts=mounts, env=env, user=user, on_line=on_line, hold=fetches,

@@ -19,6 +19,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from envgen import files
 from envgen.binding import ShapeError, bind
+from envgen.deployment import Deployment
 from envgen.doctor.checks.imports import NAMES
 from envgen.doctor.model import (
     Context,
@@ -42,7 +43,7 @@ from envgen.engine.process import in_background
 from envgen.engine.values import Container, EngineInfo, ExecResult
 from envgen.errors import EngineError, EnvgenError
 from envgen.inside import run
-from envgen.patches.checkout import added, lacking
+from envgen.patches.checkout import added
 from envgen.patches.source import build_requires
 from envgen.profile.model import Profile
 from envgen.render import environment as promised
@@ -369,7 +370,7 @@ def _look(subject: Subject, service: str, containers: Sequence[Container]) -> di
     return {
         "engine": info,
         "image": image,
-        "host": _host_facts(info, _busy_ports(profile, containers, engine) if local else ()),
+        "host": _host_facts(info, _busy_ports(deployment, containers) if local else ()),
         "box": or_none(box.look) if local else None,
         "env": service_env(profile, service),
         "others": tuple(one for one in containers if one.service != service),
@@ -378,7 +379,7 @@ def _look(subject: Subject, service: str, containers: Sequence[Container]) -> di
             name: found.st_ino if (found := or_none(Path(path).stat)) else 0 for name, path in folders.items() if path
         },
         "build_needs": build_needs(profile, deployment.root) if local else frozenset(),
-        "unpatched": lacking(profile, deployment.root) if local else {},
+        "unpatched": deployment.lacking_patches if local else {},
         "foreign": foreign(profile, deployment.root) if local else (),
         "digest": or_none(lambda: deployment.digest) or "",
         "outdated": tuple(map(str, or_none(lambda: deployment.outdated) or ())),
@@ -408,16 +409,16 @@ def _host_facts(info: EngineInfo | None, ports: tuple[tuple[int, str], ...] = ()
     )
 
 
-def _busy_ports(profile: Profile, containers: Sequence[Container], engine: Engine) -> tuple[tuple[int, str], ...]:
+def _busy_ports(deployment: Deployment, containers: Sequence[Container]) -> tuple[tuple[int, str], ...]:
     """The ports of services that don't run, with what uses them."""
     running = {one.service for one in containers if one.state == "running"}
     mine = {port.host for one in containers if one.state == "running" for port in one.ports}
     wanted = [
         port
-        for name, service in profile.services.items()
+        for name, service in deployment.profile.services.items()
         if name not in running
         for port in service.host_ports
         if port.host not in mine
     ]
-    holder = or_none(lambda: holders(engine)) if wanted else None
+    holder = or_none(lambda: holders(deployment)) if wanted else None
     return tuple({port.host: who for port in wanted if holder and (who := holder(port))}.items())

@@ -6,14 +6,13 @@ first terminal had (HF_TOKEN) are taken from the running container; every other 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from envgen.deployment import Deployment
-from envgen.engine.client import Engine
 from envgen.engine.compose import Compose
-from envgen.engine.values import Container, read_json
+from envgen.engine.values import Container, Image, read_json
 from envgen.errors import Problem, RefusedError, ServiceError
 from envgen.profile.model import Profile
 from envgen.redact import redact
@@ -85,7 +84,17 @@ def differences(deployment: Deployment, service: str, running: Container) -> tup
     lines = (done.stdout + b"\n" + done.stderr).decode(errors="replace").splitlines()
     if not any(line.rstrip().endswith(" Recreate") for line in lines):
         return ()
-    found = tuple(_named(deployment.engine, deployment.profile, _wanted(deployment.compose, service), running))
+    wanted, engine = _wanted(deployment.compose, service), deployment.engine
+    config = (engine.inspect(running.id) or {}).get("Config") or {}
+    base = engine.image(running.image_id)
+    found = (
+        *_image(deployment.image, running),
+        *_command(wanted.get("command"), list(config.get("Cmd") or [])),
+        *_user(str(wanted.get("user") or ""), running),
+        *_environment(wanted.get("environment") or {}, running, base.env if base else {}, _passed(deployment.profile)),
+        *_mounts(wanted.get("volumes") or [], running),
+        *_ports(wanted.get("ports") or [], running),
+    )
     return found or ("other settings of the Compose file",)
 
 
@@ -101,34 +110,31 @@ def _wanted(compose: Compose, service: str) -> Mapping[str, Any]:
         raise ServiceError(f"docker compose config describes no service {service}") from None
 
 
-def _named(engine: Engine, profile: Profile, wanted: Mapping[str, Any], running: Container) -> Iterator[str]:
-    image = engine.image(profile.image_name)
+def _image(image: Image | None, running: Container) -> Iterator[str]:
     if image is not None and image.id != running.image_id:
         yield f"image: {short_id(running.image_id)} is now {short_id(image.id)}"
-    details = engine.inspect(running.id) or {}
-    config = details.get("Config") or {}
-    command = wanted.get("command")
-    old = list(config.get("Cmd") or [])
-    if isinstance(command, list) and command != old:
-        shown = [f"-{redact(word)}" for word in old if word not in command]
-        shown += [f"+{redact(word)}" for word in command if word not in old]
+
+
+def _command(wanted: Any, old: Sequence[str]) -> Iterator[str]:
+    if isinstance(wanted, list) and wanted != old:
+        shown = [f"-{redact(word)}" for word in old if word not in wanted]
+        shown += [f"+{redact(word)}" for word in wanted if word not in old]
         yield f"command: {' '.join(shown) or 'the same words in another order'}"
-    user = str(wanted.get("user") or "")
-    if user != running.user and (user or ":" in running.user):  # an unset user is the image's
-        yield f"user: {running.user or 'root'} is now {user or 'root'}"
-    yield from _environment(engine, profile, wanted.get("environment") or {}, running)
-    yield from _mounts(wanted.get("volumes") or [], running)
-    yield from _ports(wanted.get("ports") or [], running)
 
 
-def _environment(engine: Engine, profile: Profile, wanted: Mapping[str, Any], running: Container) -> Iterator[str]:
-    base = engine.image(running.image_id)
-    inherited = base.env if base else {}
+def _user(wanted: str, running: Container) -> Iterator[str]:
+    if wanted != running.user and (wanted or ":" in running.user):  # an unset user is the image's
+        yield f"user: {running.user or 'root'} is now {wanted or 'root'}"
+
+
+def _environment(
+    wanted: Mapping[str, Any], running: Container, inherited: Mapping[str, str], passed: Collection[str]
+) -> Iterator[str]:
     for name, value in sorted(wanted.items()):
         old = running.env.get(name)
         if value is None or old == str(value):  # None: passed on from the terminal, where it is not set
             continue
-        if name in _passed(profile):
+        if name in passed:
             yield f"environment: {name} has another value"
         elif old is None:
             yield f"environment: {name}={redact(str(value))} is new"

@@ -1,8 +1,7 @@
-"""Checks before a service starts, all problems at once; and its folders and volumes, made ready."""
+"""The checks of one machine before a service starts there, all problems at once."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shlex
@@ -12,20 +11,16 @@ from pathlib import Path
 
 from envgen.deployment import Deployment
 from envgen.engine import host
-from envgen.engine.client import Engine
 from envgen.engine.gpu import NO_GPU
-from envgen.engine.host import mem_available
-from envgen.engine.owner import ROOT, caller, run_as
-from envgen.engine.values import Container, ContainerMount
-from envgen.errors import EngineError, EnvgenError, ExitCode, Problem, RefusedError
+from envgen.engine.values import Container
+from envgen.errors import EnvgenError, ExitCode, Problem, RefusedError
 from envgen.profile.exposure import API_KEY, asks_for_key, exposed, on_loopback, renumbered
 from envgen.profile.model import REPOSITORIES, GpuMode, Mode, Profile, Source
-from envgen.profile.values import ByteSize, PortMapping
-from envgen.render import environment as names
-from envgen.render.environment import OVERLAY, overlay_volume
+from envgen.profile.values import PortMapping
 from envgen.render.locking import with_version
 from envgen.render.outputs import RENDER_LABEL
-from envgen.text import GIB, first_of, progress
+from envgen.serve import memory
+from envgen.text import first_of
 
 Holder = Callable[[PortMapping], str]  # who uses a port, in words; "" if it is free
 # "Bind for 127.0.0.1:8000 failed: port is already allocated", "failed to bind host port 127.0.0.1:8000/tcp: address
@@ -68,22 +63,27 @@ def check(deployment: Deployment, name: str, weights: Callable[[], Iterable[Prob
     ``weights``: what keeps the service from loading its model; asked only if the image exists and the service does not
     run. Nothing is started, pulled or written.
     """
-    notes: list[str] = []
-    profile, engine = deployment.profile, deployment.engine
-    mine = engine.containers(profile.compose_name, name)
-    image = tuple(of_image(deployment))
-    problems = [*refusals(deployment, name, running=bool(mine), notes=notes)]
-    if engine.info().local:
-        problems += ports(engine, profile, name, mine)
-    notes += exposure(profile, name)
-    gpu = deployment.gpu
-    if gpu is GpuMode.NONE and profile.gpu is GpuMode.AUTO:
-        notes.append(f"{name} starts without a GPU: {NO_GPU} (`gpu: required` refuses then, `gpu: none` is silent)")
+    profile = deployment.profile
+    mine = deployment.engine.containers(profile.compose_name, name)
+    for container in mine:
+        require_unpaused(container)
+    image, problems = tuple(of_image(deployment)), [*refusals(deployment, name, running=bool(mine))]
+    if deployment.is_local:
+        problems += ports(deployment, name, mine)
     looked = profile.services[name].model is not None and not mine and deployment.image is not None
     lacking = tuple(weights()) if looked else ()
     if image or problems or lacking:
         raise PreflightError(name, (*image, *problems, *lacking), only_lacking=not problems)
-    return Preflight(gpu, mine[0] if mine else None, tuple(notes))
+    notes = memory.notes(deployment, name) if deployment.is_local and not mine else []
+    if deployment.gpu is GpuMode.NONE and profile.gpu is GpuMode.AUTO:
+        notes.append(f"{name} starts without a GPU: {NO_GPU} (`gpu: required` refuses then, `gpu: none` is silent)")
+    return Preflight(deployment.gpu, mine[0] if mine else None, tuple(notes))
+
+
+def require_unpaused(container: Container) -> None:
+    """RefusedError for a paused container, which can't be started."""
+    if container.state == "paused":
+        raise RefusedError(f"{container.service} is paused", hint=f"docker unpause {container.name}")
 
 
 def exposure(profile: Profile, name: str) -> list[str]:
@@ -102,27 +102,18 @@ def check_once(deployment: Deployment, name: str) -> None:
         raise PreflightError(name, tuple(problems))
 
 
-def refusals(
-    deployment: Deployment, name: str, *, running: bool, notes: list[str] | None = None
-) -> tuple[Problem, ...]:
+def refusals(deployment: Deployment, name: str, *, running: bool) -> tuple[Problem, ...]:
     """What `up` refuses besides an old image and taken ports: checkouts, files, memory, the GPU.
 
-    ``running``: the service already has its memory. ``notes`` gets what may still go wrong.
+    ``running``: the service already has its memory.
     """
-    profile, root = deployment.profile, deployment.root
-    service, problems = profile.services[name], list[Problem]()
+    problems = list[Problem]()
     if deployment.is_local:  # a remote engine's machine can't be checked from here
-        problems += [*_mounts(deployment), *_own_mounts(profile, root, name), *deployment.missing_files]
+        problems += _mounts(deployment)
+        problems += _own_mounts(deployment, name)
+        problems += deployment.missing_files
         problems += _cache_folders(deployment)
-        if service.needs_memory is not None and not running:
-            short, memory_notes = check_memory(service.needs_memory.bytes, unified=profile.gpu is not GpuMode.NONE)
-            problems += short
-            notes = [] if notes is None else notes
-            notes += memory_notes
-        if floor := names.memory_floor(profile, name) if not running else "":
-            problems += check_floor(deployment.shell.get(names.FLOOR_VARIABLE) or floor)
-        if notes is not None and not running:
-            notes += memory_plan(profile, name, deployment.shell.get(names.FLOOR_VARIABLE) or floor)
+        problems += [] if running else memory.problems(deployment, name)
     return (*problems, *([deployment.lacks_gpu] if deployment.lacks_gpu else []))
 
 
@@ -144,9 +135,8 @@ def of_image(deployment: Deployment) -> Iterator[Problem]:
 def check_again(deployment: Deployment, container: Container) -> None:
     """PreflightError if folders that ``container`` mounts are gone: it would stop and not start again."""
     if deployment.is_local:
-        profile, root = deployment.profile, deployment.root
         mounted = {mount.source for mount in container.mounts}
-        problems = [*_mounts(deployment, mounted), *_own_mounts(profile, root, container.service, mounted)]
+        problems = [*_mounts(deployment, mounted), *_own_mounts(deployment, container.service, mounted)]
         if problems:
             raise PreflightError(container.service, tuple(problems))
 
@@ -195,9 +185,9 @@ def _mounts(deployment: Deployment, among: Collection[str] | None = None) -> Ite
             yield Problem(f"sources.{name}: {folder} has no Python package {source.package}{instead}", hint=hint)
 
 
-def _own_mounts(profile: Profile, root: Path, name: str, among: Collection[str] | None = None) -> Iterator[Problem]:
-    for key, mount in profile.services[name].mounts.items():
-        place = _place(root, mount.host.path)
+def _own_mounts(deployment: Deployment, name: str, among: Collection[str] | None = None) -> Iterator[Problem]:
+    for key, mount in deployment.profile.services[name].mounts.items():
+        place = _place(deployment.root, mount.host.path)
         if not place.exists() and (among is None or str(place) in among):
             where = f"services.{name}.mounts.{key}"
             yield Problem(f"{where}: {place} does not exist", hint=f"make it, or correct {where}.host")
@@ -219,16 +209,16 @@ def _has_package(folder: Path, package: str) -> bool:
     return any((p / "__init__.py").is_file() or p.with_name(f"{package}.py").is_file() for p in places)
 
 
-def ports(engine: Engine, profile: Profile, name: str, mine: tuple[Container, ...]) -> Iterator[Problem]:
+def ports(deployment: Deployment, name: str, mine: Sequence[Container]) -> Iterator[Problem]:
     """Ports of the service that something other than its own containers ``mine`` uses."""
-    service = profile.services[name]
+    service = deployment.profile.services[name]
     own = {port.host for container in mine for port in container.ports}
     wanted = [port for port in service.host_ports if port.host not in own]
     if not wanted or (service.network is not None and mine):  # then the listener is the service itself
         return
-    holder = holders(engine)
+    holder = holders(deployment)
     taken = {port: found for port in wanted if (found := holder(port))}
-    hint = _free_ports(profile, name, holder, *(port.host for port in taken))
+    hint = _free_ports(deployment.profile, name, holder, *(port.host for port in taken))
     for port, found in taken.items():
         yield Problem(f"port {port.host} is taken by {found}", hint=hint)
 
@@ -256,7 +246,7 @@ def changed_meanwhile(deployment: Deployment, name: str, lines: Sequence[str]) -
         port = next((one for one in profile.services[name].ports if one.host in refused), None)
         if port is None:
             return None
-        holder = holders(deployment.engine)
+        holder = holders(deployment)
         who = holder(port) or "another program"
         taken = f"{name} was not started: port {port.host} was taken by {who} in the meantime"
         return RefusedError(taken, hint=_free_ports(profile, name, holder, port.host))
@@ -279,10 +269,10 @@ def network_gone(lines: Sequence[str]) -> bool:
     return any(_NETWORK.search(line) for line in lines)
 
 
-def holders(engine: Engine) -> Holder:
+def holders(deployment: Deployment) -> Holder:
     """Who uses a port of the engine's machine. On a remote one, only its containers are known."""
-    listeners = host.listening() if engine.info().local else ()
-    everybody = engine.containers()
+    listeners = host.listening() if deployment.is_local else ()
+    everybody = deployment.engine.containers()
 
     def holder(port: PortMapping) -> str:
         for container in everybody:  # a port that a firewall rule forwards has no listener
@@ -297,140 +287,3 @@ def holders(engine: Engine) -> Holder:
 def is_development(profile: Profile) -> bool:
     """Whether sources are mounted and installed into the overlay."""
     return profile.mode is Mode.DEVELOPMENT and bool(profile.mounted_sources)
-
-
-def check_memory(needed: int, *, unified: bool, root: Path = Path("/")) -> tuple[list[Problem], list[str]]:
-    """A problem if less than ``needed`` bytes are available on this machine; else notes on what may still go wrong.
-
-    ``unified``: a GPU is used; if it shares this memory, CUDA counts the page cache as used.
-    """
-    try:
-        meminfo = (root / "proc/meminfo").read_text(encoding="utf-8")
-    except OSError:
-        meminfo = ""
-    available = mem_available(meminfo)
-    if available is None:
-        return [], ["free memory is unknown: it is not in /proc/meminfo"]
-    if available < needed:
-        message = f"it needs {needed / GIB:.1f} GiB of memory, and {available / GIB:.1f} GiB are available"
-        hint = "stop something (`ps axo rss,pid,comm --sort=-rss | head` shows the largest), or lower needs_memory"
-        return [Problem(message, hint=hint)], []
-    found = re.search(r"^MemFree:\s+(\d+) kB$", meminfo, re.MULTILINE)
-    if not (unified and found and (free := int(found[1]) << 10) < needed):
-        return [], []
-    note = f"of the {available / GIB:.1f} GiB available, only {free / GIB:.1f} GiB are unused, the rest is page "
-    note += "cache; a GPU that shares this memory may count that as used: sync; echo 3 | sudo tee "
-    return [], [note + "/proc/sys/vm/drop_caches"]
-
-
-def memory_plan(profile: Profile, name: str, floor: str, root: Path = Path("/")) -> list[str]:
-    """Notes: how much memory the guard keeps free, and limits that contradict the profile."""
-    service, notes = profile.services[name], list[str]()
-    with contextlib.suppress(OSError, AttributeError):
-        meminfo = (root / "proc/meminfo").read_text(encoding="utf-8")
-        total = int(re.search(r"^MemTotal:\s+(\d+) kB$", meminfo, re.MULTILINE)[1]) << 10  # type: ignore[index]
-        plan = re.fullmatch(r"auto(?::(0?\.\d+))?", floor)
-        if plan:  # as docker/runtime/lib/memory-guard
-            kept = min(6 << 30, total // 20, int(total * float(plan[1] or 1) / 4))
-            notes.append(f"memory-guard ends {name} when less than {kept / GIB:.1f} GiB of the machine are available")
-    limit, needed = profile.memory.limit, service.needs_memory
-    if limit is not None and needed is not None and limit.bytes < needed.bytes and profile.gpu is GpuMode.NONE:
-        notes.append(f"memory.limit is {limit}, and needs_memory of {name} is {needed}: Docker would end it")
-    return notes
-
-
-def check_floor(floor: str, root: Path = Path("/")) -> list[Problem]:
-    """A problem if the machine has no more memory than ``floor``: memory-guard would end the service at once.
-
-    ``floor``: a size from the profile or ENVGEN_MEMORY_FLOOR; `auto` fits every machine.
-    """
-    if floor == "off" or floor.startswith("auto"):
-        return []
-    try:
-        wanted = ByteSize.parse(floor).bytes
-        available = mem_available((root / "proc/meminfo").read_text(encoding="utf-8"))
-    except ValueError as error:
-        return [Problem(f"{names.FLOOR_VARIABLE}: {error}", hint="or off")]
-    except OSError:
-        return []
-    if available is None or wanted < available:
-        return []
-    message = f"memory.floor keeps {wanted / GIB:.1f} GiB free, and {available / GIB:.1f} GiB are available"
-    return [
-        Problem(message, hint="stop something, lower memory.floor, or start without the guard: ENVGEN_MEMORY_FLOOR=off")
-    ]
-
-
-LIMIT = 900.0  # seconds, for a cache of a million files
-# The whole overlay: a single file of root would stop pip. A cache may be large, so its folder's owner decides.
-_HAND_OVER = """\
-owner=$1 overlay=$2; shift 2; uid=${owner%:*}; gid=${owner#*:}
-for folder; do
-  if [ "$folder" = "$overlay" ] || [ "$(stat -c %u "$folder")" != "$uid" ]; then
-    find "$folder" -xdev ! -uid "$uid" -exec chown -h "$uid:$gid" {} + || exit
-  fi
-done
-"""
-
-
-def prepare(deployment: Deployment, service: str) -> None:
-    """Create missing cache folders on this machine, and give existing volumes to the service's user."""
-    profile, engine, image = deployment.profile, deployment.engine, deployment.image
-    create_volumes(deployment, service)
-    folders = [Path(mount.source) for mount in deployment.caches.values() if mount.kind == "bind"]
-    if folders and engine.info().local:
-        for folder in folders:
-            make_folder(folder)
-    owner = run_as(engine, profile, service)
-    if folders and owner in ("", ROOT) and engine.info().remapped:
-        user = "host" if caller()[0] else "UID:GID"  # root itself is remapped, too
-        progress(f"  note: under userns-remap, {service} is root only in its container and may not write to")
-        progress(f"  {', '.join(map(str, folders))} unless it has `services.{service}.user: {user}`")
-    if owner in ("", ROOT) or image is None:
-        return
-    volumes = [mount for mount in deployment.caches.values() if mount.kind == "volume"]
-    if profile.mounted_sources:
-        volumes.append(ContainerMount(overlay_volume(profile), OVERLAY, "volume"))
-    mounts = [mount for mount in volumes if engine.volume(mount.source) is not None]
-    if mounts:
-        owner = owner if ":" in owner else f"{owner}:0"
-        words = ["sh", "-c", _HAND_OVER, "sh", owner, OVERLAY, *(mount.target for mount in mounts)]
-        done = engine.run_once(image.id, words, mounts=mounts, user=ROOT, unmapped=True, timeout=LIMIT)
-        if done.code:
-            error = (done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.code}"])[-1]
-            raise EngineError(f"the volumes of {profile.compose_name} could not be given to user {owner}: {error}")
-
-
-def create_volumes(deployment: Deployment, service: str) -> None:
-    """Create the missing volumes of a service, as Compose would, with the label of this folder.
-
-    The committed Compose files hold no folder of a machine, so Compose can't write that label.
-    """
-    profile = deployment.profile
-    own = [mount.source for mount in deployment.caches.values() if mount.kind == "volume"]
-    own += [overlay_volume(profile)] if profile.mounted_sources else []
-    if profile.compose is None and all(deployment.engine.volume(name) is not None for name in own):
-        return
-    document = deployment.compose.config()
-    used = {str(one.get("source")) for one in document["services"][service].get("volumes") or ()}
-    for key, one in (document.get("volumes") or {}).items():
-        name = str(one.get("name", key))
-        if key in used and not one.get("external") and deployment.engine.volume(name) is None:
-            deployment.create_volume(name, key, str(one.get("driver") or ""), one.get("driver_opts"))
-
-
-def make_folder(folder: Path) -> None:
-    """Create a folder and its parents for the user who runs envgen; under sudo, for the user who called sudo."""
-    missing = [at for at in (folder, *folder.parents) if not at.exists()]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if missing and os.getuid() == 0:
-            for at in missing:
-                os.chown(at, *caller(), follow_symlinks=False)
-    except OSError as error:
-        raise RefusedError(
-            f"the cache folder {folder} can't be created: {error.strerror}",
-            hint="name another folder in envgen.local.yaml (caches.NAME.host), or create it yourself",
-        ) from None
-    if missing:
-        progress(f"  created the folder {folder}")

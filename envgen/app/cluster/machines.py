@@ -105,7 +105,8 @@ def nodes_of(profile: Profile, names: Sequence[str] = ()) -> list[str]:
     """The machines of these services (none named: of all); "" for Docker's default engine."""
     for name in names:
         known_service(profile, name)
-        require_described(profile, name)
+        if profile.services[name].cluster is not None:
+            require_described(profile, name)
     chosen = [profile.services[name] for name in names or profile.services]
     shared = [one.cluster.nodes for one in chosen if one.cluster and profile.nodes.keys() >= {*one.cluster.nodes}]
     found = list(dict.fromkeys(node for nodes in shared for node in nodes))

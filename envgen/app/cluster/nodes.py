@@ -12,7 +12,7 @@ from typing import Any
 
 from envgen import files
 from envgen.app.session import the_service
-from envgen.deployment import Deployment, docker_environment, rank_environment, require_described
+from envgen.deployment import Deployment, rank_environment, require_described
 from envgen.doctor.model import Finding, Severity
 from envgen.doctor.nodes import (
     COMPARED,
@@ -27,7 +27,6 @@ from envgen.doctor.nodes import (
     unmeasured,
     written,
 )
-from envgen.engine.client import connect
 from envgen.engine.values import COMPOSE_PROJECT, ContainerMount
 from envgen.errors import EngineError, Problem
 from envgen.inside import run
@@ -46,15 +45,12 @@ MODEL_HOME = "/run/envgen/model"
 FOLDER = ".envgen/nodes"
 
 
-def choose(profile: Profile, wanted: str | None) -> tuple[str, Service, Cluster]:
-    """The service to check: ``wanted``, or the only one with `cluster`. UsageError otherwise."""
+def choose(profile: Profile, wanted: str | None) -> tuple[str, Cluster]:
+    """The service to check, and its machines: ``wanted``, or the only one with `cluster`. UsageError otherwise."""
     found = [name for name, service in profile.services.items() if service.cluster is not None]
     hint = "write `cluster: {nodes: [spark-1, spark-2]}`; see docs/two-machines.md"
     name = the_service(profile, wanted, found, "names no machines", hint)
-    service = profile.services[name]
-    assert service.cluster is not None
-    require_described(profile, name)
-    return name, service, service.cluster
+    return name, require_described(profile, name)
 
 
 def write_variables(deployment: Deployment, cluster: Cluster) -> list[str]:
@@ -71,21 +67,19 @@ def write_variables(deployment: Deployment, cluster: Cluster) -> list[str]:
     return written
 
 
-def look(deployment: Deployment, service: str, *, deep: bool = False) -> list[NodeFacts]:
-    """Ask all machines of ``service`` in parallel. ``deep``: read all bytes of the weights."""
-    _, _, cluster = choose(deployment.profile, service)
-    nodes = [NodeFacts(name, deployment.profile.nodes[name], rank) for rank, name in enumerate(cluster.nodes)]
+def look(machines: Sequence[Deployment], name: str, *, deep: bool = False) -> list[NodeFacts]:
+    """Ask all machines of service ``name`` in parallel, the head first. ``deep``: read all bytes of the weights."""
+    nodes = [NodeFacts(one.node, one.profile.nodes[one.node], rank) for rank, one in enumerate(machines)]
     with ThreadPoolExecutor(len(nodes)) as pool:
-        list(pool.map(lambda node: _look_at(node, deployment, service, cluster, deep), nodes))
+        list(pool.map(lambda node, machine: _look_at(node, machine, name, deep), nodes, machines))
     return nodes
 
 
-def _look_at(node: NodeFacts, deployment: Deployment, name: str, cluster: Cluster, deep: bool) -> None:
+def _look_at(node: NodeFacts, deployment: Deployment, name: str, deep: bool) -> None:
     try:
-        node.engine = connect(docker_environment(node.machine))
+        node.engine = deployment.engine
         info = node.engine.info()
         node.version, node.arch = info.version, info.arch
-        deployment = deployment.on(node.name).with_cached(engine=node.engine)
         node.image = deployment.image
         if node.rank == 0:
             node.stale = tuple(of_image(deployment))
@@ -97,9 +91,10 @@ def _look_at(node: NodeFacts, deployment: Deployment, name: str, cluster: Cluste
         node.runs = any(one.service == name for one in mine)
         node.gpus = tuple(one for one in running if one.gpu and not (one in mine and one.service == name))
         mounts = [replace(mount, read_only=True) for mount in deployment.mounts(name)]
-        if certificates := names.compose_environment(profile, deployment.root).get(names.CA_VARIABLE):
-            mounts.append(ContainerMount(certificates, names.CA_FILE, read_only=True))
-        wanted = [cluster.port, *(port.container for port in service.ports)]
+        if certificates := deployment.own_files.get("network.ca_certificates"):
+            mounts.append(ContainerMount(str(certificates), names.CA_FILE, read_only=True))
+        meeting = [service.cluster.port] if service.cluster else []
+        wanted = [*meeting, *(port.container for port in service.ports)]
         limits = {key: (limit.soft, limit.hard) for key, limit in profile.ulimits.items()}
         limits |= {"memlock": (-1, -1)} if node.machine.rdma else {}
         request = {
@@ -127,7 +122,7 @@ def _look_at(node: NodeFacts, deployment: Deployment, name: str, cluster: Cluste
             node.offset = now - ended if now > ended else min(0.0, now - began)
     except EngineError as error:
         problem = error.problems[0]
-        node.trouble, node.hint = problem.message, problem.hint
+        node.trouble, node.hint = problem.message.removeprefix(f"{node.name}: "), problem.hint
 
 
 def _ask(node: NodeFacts, profile: Profile, request: Mapping[str, Any], seconds: float, **more: Any) -> Any:
@@ -164,16 +159,19 @@ def weights_of(deployment: Deployment, service: Service) -> tuple[list[Container
     return [], None
 
 
-def check(deployment: Deployment, name: str, *, deep: bool = False) -> list[Finding]:
+def check(
+    deployment: Deployment, name: str, *, deep: bool = False, reached: Sequence[Deployment] = ()
+) -> list[Finding]:
     """Check what must hold before ``name`` starts on its machines. Only probes run; nothing is changed.
 
-    ``deep``: compare all bytes of the weights instead of samples.
+    ``deep``: compare all bytes of the weights instead of samples. ``reached``: machines that are connected already.
     """
     profile = deployment.profile
-    _, service, cluster = choose(profile, name)
+    service, cluster = profile.services[name], require_described(profile, name)
     if deep:
         progress("reading all bytes of the weights on each machine")
-    nodes = look(deployment, name, deep=deep)
+    connected = {one.node: one for one in reached}
+    nodes = look([connected.get(node) or deployment.on(node) for node in cluster.nodes], name, deep=deep)
     found = [finding for node in nodes for finding in about(node, profile, service, cluster)]
     answered = [node for node in nodes if node.facts]
     found += between(answered, service)
@@ -245,7 +243,7 @@ def _connect(profile: Profile, source: NodeFacts, target: NodeFacts, meeting: in
     return link(source, target, meeting, answer, received)
 
 
-def problems(deployment: Deployment, name: str) -> list[Problem]:
-    """What keeps ``name`` from being started on its machines."""
-    failed = (one for one in check(deployment, name) if one.severity is Severity.ERROR)
+def problems(deployment: Deployment, name: str, reached: Sequence[Deployment]) -> list[Problem]:
+    """What keeps ``name`` from being started on its machines. ``reached``: those that are connected already."""
+    failed = (one for one in check(deployment, name, reached=reached) if one.severity is Severity.ERROR)
     return [Problem(f"{'+'.join(one.evidence['nodes'])}: {one.seen}", None, hint_of(one)) for one in failed]

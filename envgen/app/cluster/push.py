@@ -102,7 +102,7 @@ def push(session: Session, wanted: str | None, *, kinds: Collection[str], dry_ru
     """
     deployment = session.deployment()
     profile = deployment.profile
-    _, service, cluster = nodes.choose(profile, wanted)
+    service, cluster = nodes.choose(profile, wanted)
     first, *others = cluster.nodes
     name = profile.image_name
     source = deployment.on(first)
@@ -116,7 +116,7 @@ def push(session: Session, wanted: str | None, *, kinds: Collection[str], dry_ru
             target = deployment.on(node).with_cached(lock=source.lock)
             if "image" in kinds:
                 found.append(push_image(source, target, image, name, dry_run))
-            for folder in _folders(service, source, target, kinds):
+            for folder in _folders(profile.services[service], source, target, kinds):
                 what = folder.what
                 found.append(push_folder(folder, source, target, dry_run))
         except (EngineError, RefusedError) as error:

@@ -43,7 +43,7 @@ class CheckedCluster(Checked):
         """Stop it on all machines, and check what could not be checked while it ran."""
         progress(f"  stopping {self.service} on {', '.join(one.node for one in self.ranks)}")
         problems = [Problem(line) for line in self.group.take_down()]
-        if problems := problems or nodes.problems(self.deployment, self.service):
+        if problems := problems or nodes.problems(self.deployment, self.service, self.ranks):
             raise PreflightError(self.service, tuple(problems))
 
     def stay(self, container: Container) -> None:
@@ -54,20 +54,21 @@ def check(deployment: Deployment, service: str) -> Checked:
     """Check all machines of ``service``, and what must agree between them. PreflightError with every problem."""
     profile = deployment.profile
     machines = machines_of(deployment, (service,))
-    for rank in machines.reached:
+    ranks = [rank.to_start(service) for rank in machines.reached]
+    for rank in ranks:
         try:
             rank.require_name()
         except RefusedError as refused:
             raise named(rank.node, refused) from None
-    problems, ranks, running = [], list[Deployment](), list[tuple[Deployment, Container]]()
-    for rank in machines.reached:
-        containers = rank.engine.containers(profile.compose_name, service)
-        for one in preflight.refusals(rank, service, running=bool(containers)):
-            problems.append(replace(one, message=rank.named(one.message)))
-        ranks.append(rank.to_start(service))
-        running += [(ranks[-1], one) for one in containers]
+    there = [(rank, rank.engine.containers(profile.compose_name, service)) for rank in ranks]
+    running = [(rank, one) for rank, containers in there for one in containers]
+    problems = [
+        replace(one, message=rank.named(one.message))
+        for rank, containers in there
+        for one in preflight.refusals(rank, service, running=bool(containers))
+    ]
     if not running:
-        problems += nodes.problems(deployment, service)
+        problems += nodes.problems(deployment, service, ranks)
     elif len(running) < len(ranks) + len(machines.lost):
         message = f"it runs on {', '.join(rank.node for rank, _ in running)} alone"
         problems.append(Problem(message, hint=f"envgen down {service} {profile.chosen}"))
@@ -76,8 +77,6 @@ def check(deployment: Deployment, service: str) -> Checked:
     differing = [
         rank.named(line) for rank, one in running for line in differences(keep_moment(rank, one), service, one)
     ]
-    notes = preflight.exposure(profile, service)
-    passed = preflight.Preflight(ranks[0].gpu, running[0][1] if running else None, tuple(notes))
-    return CheckedCluster(
-        ranks[0], service, passed, tuple(differing), notes_on(ranks[0], service, passed), ranks=tuple(ranks)
-    )
+    found = preflight.Preflight(ranks[0].gpu, running[0][1] if running else None)
+    notes = notes_on(ranks[0], service, found)
+    return CheckedCluster(ranks[0], service, found, tuple(differing), notes, ranks=tuple(ranks))

@@ -55,7 +55,7 @@ def check(session: Session, service: str | None, deep: bool) -> int:
       envgen nodes check serve --json
     """
     deployment, began = session.deployment(), time.monotonic()
-    name, _, cluster = nodes.choose(deployment.profile, service)
+    name, cluster = nodes.choose(deployment.profile, service)
     written = nodes.write_variables(deployment, cluster)
     found = nodes.check(deployment, name, deep=deep)
     failed = [one for one in found if one.severity is Severity.ERROR]

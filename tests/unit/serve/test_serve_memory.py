@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests_render_make import profile
 
-from envgen.serve.preflight import check_memory, memory_plan
+from envgen.serve.memory import in_page_cache, plan, too_little
 
 GIB = 1 << 30
 
@@ -23,23 +23,24 @@ def machine(tmp_path: Path) -> Path:
 
 
 def test_too_little(machine: Path) -> None:
-    (problem,), notes = check_memory(101 * GIB, unified=True, root=machine)
-    assert problem.message == "it needs 101.0 GiB of memory, and 100.0 GiB are available" and notes == []
+    (problem,) = too_little(101 * GIB, root=machine)
+    assert problem.message == "it needs 101.0 GiB of memory, and 100.0 GiB are available"
     assert "--sort=-rss" in problem.hint and "needs_memory" in problem.hint
 
 
 def test_enough_but_in_the_page_cache(machine: Path) -> None:
-    problems, (note,) = check_memory(84 * GIB, unified=True, root=machine)
-    assert problems == [] and "only 20.0 GiB are unused" in note and "drop_caches" in note
-    assert check_memory(84 * GIB, unified=False, root=machine) == ([], [])
-    assert check_memory(19 * GIB, unified=True, root=machine) == ([], [])
+    assert too_little(84 * GIB, root=machine) == []
+    (note,) = in_page_cache(84 * GIB, unified=True, root=machine)
+    assert "only 20.0 GiB are unused" in note and "drop_caches" in note
+    assert in_page_cache(84 * GIB, unified=False, root=machine) == []
+    assert in_page_cache(19 * GIB, unified=True, root=machine) == []
 
 
 def test_a_machine_that_does_not_tell(tmp_path: Path) -> None:
-    assert "is unknown" in check_memory(1, unified=True, root=tmp_path)[1][0]
+    assert "is unknown" in in_page_cache(1, unified=True, root=tmp_path)[0]
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/meminfo").write_text("nothing\n")
-    assert "is unknown" in check_memory(1, unified=True, root=tmp_path)[1][0]
+    assert "is unknown" in in_page_cache(1, unified=True, root=tmp_path)[0]
 
 
 @pytest.mark.parametrize(
@@ -49,5 +50,5 @@ def test_up_says_what_the_guard_keeps_free(tmp_path: Path, floor: str, kept: str
     """As the guard itself computes it (tests/process/test_memory_guard.py), for the 121.7 GiB of a GB10."""
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/meminfo").write_text("MemTotal: 127611904 kB\n")
-    notes = memory_plan(profile(), "serve", floor, root=tmp_path)
+    notes = plan(profile(), "serve", floor, root=tmp_path)
     assert notes == ([f"memory-guard ends serve when less than {kept} of the machine are available"] if kept else [])

@@ -11,7 +11,7 @@ import pytest
 from envgen.deployment import Deployment
 from envgen.errors import RefusedError
 from envgen.profile.load import load_project
-from envgen.serve.preflight import make_folder, prepare
+from envgen.serve.prepare import make_folder, prepare
 
 
 def test_a_missing_folder_is_made_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

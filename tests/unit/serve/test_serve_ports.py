@@ -47,7 +47,7 @@ HINT = "stop it, or take a free one: --set \"services.web.ports=['9000:9', '127.
 
 
 def test_the_check_offers_a_free_port_on_the_same_address(found: Any) -> None:
-    (problem,) = preflight.ports(found.engine, found.profile, "web", ())
+    (problem,) = preflight.ports(on(found), "web", ())
     assert (problem.message, problem.hint) == ("port 18001 is taken by process 18001", HINT)
 
 

@@ -1,0 +1,105 @@
+"""Is there enough memory on this machine for a service, and for the guard that ends it when memory runs out?"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from pathlib import Path
+
+from envgen.deployment import Deployment
+from envgen.engine.host import mem_available
+from envgen.errors import Problem
+from envgen.profile.model import GpuMode, Profile
+from envgen.profile.values import ByteSize
+from envgen.render.environment import FLOOR_VARIABLE, memory_floor
+from envgen.text import GIB
+
+ROOT = Path("/")
+
+
+def problems(deployment: Deployment, service: str) -> list[Problem]:
+    """Less memory than ``service`` needs, or no more than its guard keeps free."""
+    needed = deployment.profile.services[service].needs_memory
+    return [*(too_little(needed.bytes) if needed else []), *too_low(_floor(deployment, service))]
+
+
+def notes(deployment: Deployment, service: str) -> list[str]:
+    """What may still go wrong where there are no ``problems``."""
+    profile = deployment.profile
+    needed = profile.services[service].needs_memory
+    found = in_page_cache(needed.bytes, unified=profile.gpu is not GpuMode.NONE) if needed else []
+    return [*found, *plan(profile, service, _floor(deployment, service))]
+
+
+def _floor(deployment: Deployment, service: str) -> str:
+    """What memory-guard keeps free, as it gets it: the profile's, unless this terminal or `.env` sets another."""
+    floor = memory_floor(deployment.profile, service)
+    return floor and (deployment.shell.get(FLOOR_VARIABLE) or floor)
+
+
+def _meminfo(root: Path) -> str:
+    with contextlib.suppress(OSError):
+        return (root / "proc/meminfo").read_text(encoding="utf-8")
+    return ""
+
+
+def too_little(needed: int, root: Path = ROOT) -> list[Problem]:
+    """A problem if less than ``needed`` bytes are available."""
+    available = mem_available(_meminfo(root))
+    if available is None or available >= needed:
+        return []
+    message = f"it needs {needed / GIB:.1f} GiB of memory, and {available / GIB:.1f} GiB are available"
+    hint = "stop something (`ps axo rss,pid,comm --sort=-rss | head` shows the largest), or lower needs_memory"
+    return [Problem(message, hint=hint)]
+
+
+def in_page_cache(needed: int, *, unified: bool, root: Path = ROOT) -> list[str]:
+    """A note if ``needed`` bytes are only free without the page cache, or if that is unknown.
+
+    ``unified``: a GPU is used; if it shares this memory, CUDA counts the page cache as used.
+    """
+    meminfo = _meminfo(root)
+    available = mem_available(meminfo)
+    if available is None:
+        return ["free memory is unknown: it is not in /proc/meminfo"]
+    found = re.search(r"^MemFree:\s+(\d+) kB$", meminfo, re.MULTILINE)
+    if not (unified and found and (free := int(found[1]) << 10) < needed):
+        return []
+    note = f"of the {available / GIB:.1f} GiB available, only {free / GIB:.1f} GiB are unused, the rest is page "
+    note += "cache; a GPU that shares this memory may count that as used: sync; echo 3 | sudo tee "
+    return [note + "/proc/sys/vm/drop_caches"]
+
+
+def plan(profile: Profile, service: str, floor: str, root: Path = ROOT) -> list[str]:
+    """Notes: how much memory the guard keeps free, and limits that contradict the profile."""
+    found = []
+    total = re.search(r"^MemTotal:\s+(\d+) kB$", _meminfo(root), re.MULTILINE)
+    share = re.fullmatch(r"auto(?::(0?\.\d+))?", floor)
+    if total and share:  # as docker/runtime/lib/memory-guard
+        size = int(total[1]) << 10
+        kept = min(6 << 30, size // 20, int(size * float(share[1] or 1) / 4))
+        found.append(f"memory-guard ends {service} when less than {kept / GIB:.1f} GiB of the machine are available")
+    limit, needed = profile.memory.limit, profile.services[service].needs_memory
+    if limit is not None and needed is not None and limit.bytes < needed.bytes and profile.gpu is GpuMode.NONE:
+        found.append(f"memory.limit is {limit}, and needs_memory of {service} is {needed}: Docker would end it")
+    return found
+
+
+def too_low(floor: str, root: Path = ROOT) -> list[Problem]:
+    """A problem if the machine has no more memory than ``floor``: memory-guard would end the service at once.
+
+    ``floor``: a size from the profile or ENVGEN_MEMORY_FLOOR; `auto` fits every machine; "": no guard.
+    """
+    if floor in ("", "off") or floor.startswith("auto"):
+        return []
+    try:
+        wanted = ByteSize.parse(floor).bytes
+    except ValueError as error:
+        return [Problem(f"{FLOOR_VARIABLE}: {error}", hint="or off")]
+    available = mem_available(_meminfo(root))
+    if available is None or wanted < available:
+        return []
+    message = f"memory.floor keeps {wanted / GIB:.1f} GiB free, and {available / GIB:.1f} GiB are available"
+    return [
+        Problem(message, hint="stop something, lower memory.floor, or start without the guard: ENVGEN_MEMORY_FLOOR=off")
+    ]
