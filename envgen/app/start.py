@@ -65,6 +65,10 @@ class Checked:
         uses_gpu = self.found.gpu is not GpuMode.NONE and service.gpu != ()
         return uses_gpu and (service.is_vllm or service.ready is not None)
 
+    def starts(self, options: StartOptions) -> bool:
+        """Whether a container is started: False for a running one that is left alone."""
+        return not self.found.running or bool(self.differing) or options.recreate or options.again
+
     def begin(self, agree: Agree, options: StartOptions) -> ServiceStart:
         """Start it without waiting. ``agree`` is asked before a running container is replaced."""
         profile, running = self.deployment.profile, self.found.running

@@ -16,6 +16,7 @@ from envgen.engine.endpoint import require_plugin
 from envgen.errors import EngineError, EnvgenError, Problem, UsageError
 from envgen.profile.model import Profile
 from envgen.serve import memory
+from envgen.serve.differences import NotReplaced
 from envgen.serve.launch import Started
 from envgen.serve.preflight import PreflightError
 
@@ -134,7 +135,14 @@ def start_all(
             begun.checked.note_left()
         raise
     if failed:
-        summary = Problem(f"{len(failed)} of {len(checked)} services did not start: {', '.join(failed)}")
+        # A running service that was left alone was not to be started, and may still have failed the checks.
+        wanted = [
+            one.service
+            for one in checked
+            if one.starts(options) and not isinstance(failed.get(one.service), NotReplaced)
+        ]
+        lost = [name for name in wanted if name in failed]
+        summary = [Problem(f"{len(lost)} of {len(wanted)} services did not start: {', '.join(lost)}")] if lost else []
         raised = next(iter(failed.values()))
-        raised.problems = (summary, *(problem for error in failed.values() for problem in error.problems))
+        raised.problems = (*summary, *(problem for error in failed.values() for problem in error.problems))
         raise raised

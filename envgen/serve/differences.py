@@ -22,11 +22,15 @@ from envgen.text import progress, short_id
 CONFIG_HASH = "com.docker.compose.config-hash"
 
 
-def recreate_refused(profile: Profile, service: str, differences: Sequence[str]) -> RefusedError:
+class NotReplaced(RefusedError):
+    """A service that runs with other settings, and was left alone."""
+
+
+def recreate_refused(profile: Profile, service: str, differences: Sequence[str]) -> NotReplaced:
     """The error for a service that runs with other settings, with the command that replaces it."""
     head = Problem(f"{service} is running, and a start with the current settings would replace it:")
     last = Problem(differences[-1], hint=f"envgen up {service} {profile.chosen_variant} --recreate")
-    return RefusedError(problems=(head, *map(Problem, differences[:-1]), last))
+    return NotReplaced(problems=(head, *map(Problem, differences[:-1]), last))
 
 
 def keep_moment(deployment: Deployment, running: Container) -> Deployment:

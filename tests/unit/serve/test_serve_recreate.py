@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,11 +13,16 @@ from typing import Any, cast
 import pytest
 from tests_render_make import profile
 
+from envgen.app.start import Checked, ServiceStart, StartOptions, done
+from envgen.app.up import start_all
 from envgen.deployment import Deployment
 from envgen.engine.client import Engine
 from envgen.engine.values import Container, ContainerMount
+from envgen.errors import EnvgenError, ServiceError
 from envgen.profile.model import Service
-from envgen.serve.differences import differences, recreate_refused
+from envgen.serve.differences import NotReplaced, differences, recreate_refused
+from envgen.serve.launch import Started
+from envgen.serve.preflight import Preflight
 from envgen.serve.wait import NotReady, Waiter
 
 RUNS = Container(
@@ -53,6 +58,39 @@ def test_the_command_has_the_variant_and_the_values_that_were_given() -> None:
     assert str(recreate_refused(found, "web", ["x"])).endswith(
         "hint: envgen up web --profile lab --set 'services.web.env.A=b c' --variant small --recreate"
     )
+
+
+@dataclass(frozen=True)
+class Begun(Checked):
+    """Whose start fails, or ends well."""
+
+    fails: EnvgenError | None = None
+
+    def begin(self, _agree: Any, _options: StartOptions) -> ServiceStart:
+        if self.fails:
+            raise self.fails
+        return ServiceStart(self, done(None), lambda: cast(Started, None))
+
+
+def begun(service: str, *, running: bool = False, fails: EnvgenError | None = None) -> Begun:
+    found = profile(name="lab", services={service: Service(command=("x",))})
+    runs = replace(RUNS, service=service) if running else None
+    differing = ("image: a is now b",) if isinstance(fails, NotReplaced) else ()
+    return Begun(Deployment(found, Path()), service, Preflight(found.gpu, runs), differing, fails=fails)
+
+
+def test_only_services_that_were_to_start_count_as_not_started() -> None:
+    """One runs and is kept, one runs with other settings and the user says no."""
+    kept = recreate_refused(profile(name="lab"), "web", ["image: a is now b"])
+    chosen = [begun("old", running=True), begun("web", running=True, fails=kept), begun("new")]
+    with pytest.raises(EnvgenError) as caught:
+        list(start_all(chosen, lambda _question: False, StartOptions()))
+    assert "not start" not in str(caught.value) and "image: a is now b" in str(caught.value)
+    chosen.append(begun("bad", fails=ServiceError("bad is not ready: its process exited")))
+    with pytest.raises(EnvgenError, match="1 of 2 services did not start: bad\n"):
+        list(start_all(chosen, lambda _question: False, StartOptions()))
+    with pytest.raises(EnvgenError, match="1 of 3 services did not start: bad\n"):
+        list(start_all(chosen, lambda _question: False, StartOptions(recreate=True)))
 
 
 def test_what_is_mounted_in_a_checkout_that_moved_is_not_listed_too() -> None:
