@@ -328,5 +328,5 @@ def compile_modules(deployment: Deployment, names: Sequence[str]) -> None:
         progress(f"note: no kernel was compiled ahead: {error}")
         return
     for one in built:
-        if one.outcome not in ("done", "masked"):
+        if one.outcome not in ("done", "fresh", "masked"):
             progress(f"note: {one.name} was not compiled ahead; its first use compiles it")

@@ -34,7 +34,8 @@ HOURS = 24 * 3600.0
 
 @dataclass
 class Built:
-    """A module's result. ``outcome``: done, masked, unknown (it can't be compiled by name) or failed."""
+    """A module's result. ``outcome``: done, fresh (there was nothing to compile), masked, unknown (it can't be compiled
+    by name) or failed."""
 
     name: str
     outcome: str = "failed"
@@ -114,7 +115,8 @@ class Warm:
             self._since = time.monotonic()
             return
         built = self.built[module]
-        built.outcome = kind
+        # ninja prints a line for each step of a build.
+        built.outcome = "fresh" if kind == "done" and not any(map(_STEP.match, built.lines)) else kind
         built.seconds = round(time.monotonic() - self._since, 2)
         self._now = None
         if kind == "failed":
@@ -145,7 +147,7 @@ def warm(
     show(f"compiling in {place.shown}")
     run = Warm(_runner(cache, place), cache.deployment.profile.base.python, place.shown, show)
     run.run(wanted, jobs)
-    done = tuple(name for name, built in run.built.items() if built.outcome == "done")
+    done = tuple(name for name, built in run.built.items() if built.outcome in ("done", "fresh"))
     recorded = cache.baseline(Query(done, run.version, archs), since=since) if done else None
     return list(run.built.values()), recorded
 

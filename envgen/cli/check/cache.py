@@ -212,5 +212,5 @@ def warm(session: Session, names: tuple[str, ...], jobs: int | None) -> int:
          "error": module.error, "baseline": module.name in baselines}
         for module in built
     ]  # fmt: skip
-    failed = any(module.outcome not in ("done", "masked") for module in built)
+    failed = any(module.outcome not in ("done", "fresh", "masked") for module in built)
     return answer({"modules": rows}, shown.built(built, recorded), failed)

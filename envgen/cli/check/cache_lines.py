@@ -28,6 +28,7 @@ CAUSES = {
 }
 OUTCOMES = {
     "done": "compiled",
+    "fresh": "already compiled",
     "masked": "not compiled: a prebuilt library wins",
     "unknown": "cannot be compiled by name; compiled on first use",
     "failed": "failed",

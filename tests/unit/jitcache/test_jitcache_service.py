@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from jitcache_layouts import Shelf, put, release
 
 from envgen.__main__ import main
 from envgen.binding import ShapeError, bind
+from envgen.cli.check import cache_lines as shown
 from envgen.engine.values import ContainerMount, ExecResult
 from envgen.errors import EngineError, NotFoundError, RefusedError
 from envgen.inside.jit.shapes import Cleared, Holder
@@ -299,3 +301,19 @@ def test_what_the_gate_prints_is_progress_and_not_the_output_of_a_module() -> No
     run.run(["page"], None)
     assert shown == ["compilers: 1 running, 2 waiting"]
     assert (run.version, run.built["page"].lines, run.built["page"].error) == ("0.5.3", [], "boom")
+
+
+@pytest.mark.parametrize(("output", "outcome"), [(["[1/2] nvcc -o page.o", "[2/2] ld"], "done"), ([], "fresh"),
+                                                 (["ninja: no work to do."], "fresh")])  # fmt: skip
+def test_a_module_that_was_compiled_already_is_not_called_compiled(output: list[str], outcome: str) -> None:
+    def run_lines(_argv: Sequence[str], on_line: Callable[[str], None], _env: Mapping[str, str]) -> int:
+        events = ['{"event": "import", "version": "0.5.3"}', '{"event": "start", "module": "page"}']
+        for line in (*(MARK + event for event in events), *output, MARK + '{"event": "done", "module": "page"}'):
+            on_line(line)
+        return 0
+
+    run = Warm(run_lines, "python3", "here", lambda _line: None)
+    run.run(["page"], None)
+    assert run.built["page"].outcome == outcome
+    (line,) = shown.built([replace(run.built["page"], seconds=0.3)], None)
+    assert line == ("page: compiled in 0.3s" if outcome == "done" else "page: already compiled")
