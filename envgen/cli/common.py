@@ -124,9 +124,20 @@ def print_json(document: Any) -> None:
 
 
 def ask(question: str) -> bool:
-    """Ask on the terminal; False without one."""
+    """Ask on the terminal; False without one, or without an answer."""
     with paused():
-        return sys.stdin.isatty() and sys.stderr.isatty() and click.confirm(question, err=True)
+        return sys.stdin.isatty() and sys.stderr.isatty() and _agrees(question)
+
+
+def _agrees(question: str) -> bool:
+    """The answer on the terminal. The end of the input is none, and counts as a no."""
+    try:
+        return click.confirm(question, err=True)
+    except click.Abort as abort:
+        if not isinstance(abort.__context__, EOFError):
+            raise  # Ctrl-C
+        progress("\nno answer: the input ended", always=True)
+        return False
 
 
 def confirm(what: str, question: str, lines: Iterable[str]) -> None:
@@ -135,7 +146,8 @@ def confirm(what: str, question: str, lines: Iterable[str]) -> None:
         raise UsageError(f"{what} needs --yes with --json or without a terminal", hint="add --yes or --dry-run")
     for line in lines:
         click.echo(line)
-    click.confirm(question, abort=True, err=True)
+    if not _agrees(question):
+        raise click.Abort("cancelled")
 
 
 def show_logs(composes: Mapping[str, Compose], *words: str) -> int:

@@ -126,5 +126,5 @@ def _run(argv: Sequence[str] | None, output: OutputMode) -> int:
     except click.ClickException as error:
         error.show()
         return _failed(output, error.format_message(), ExitCode.USAGE)
-    except click.Abort:
-        raise KeyboardInterrupt from None
+    except click.Abort as stopped:
+        raise KeyboardInterrupt(*stopped.args) from None

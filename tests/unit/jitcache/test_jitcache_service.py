@@ -252,9 +252,22 @@ def test_all_asks_on_a_terminal(
 ) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    monkeypatch.setattr("click.confirm", lambda *_a, **_k: (_ for _ in ()).throw(__import__("click").Abort()))
+
+    def interrupted(_prompt: str) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("click.termui.visible_prompt_func", interrupted)
     assert main(["cache", "clear", "--all"]) == 130
-    assert "would remove page" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert "would remove page" in printed.out and printed.err.endswith("envgen: interrupted\n")
+
+    def ended(_prompt: str) -> str:
+        raise EOFError
+
+    for answer in (lambda _prompt: "n", ended):  # neither is an interruption
+        monkeypatch.setattr("click.termui.visible_prompt_func", answer)
+        assert main(["cache", "clear", "--all"]) == 130
+        assert capsys.readouterr().err.endswith("envgen: cancelled\n")
     monkeypatch.setattr("click.confirm", lambda *_a, **_k: True)
     assert main(["cache", "clear", "--all"]) == 0
     assert not list(shell.folder.rglob("*.so"))

@@ -113,6 +113,24 @@ def test_each_shipped_recipe_is_a_profile_that_loads_and_renders(
     assert "choose another name: --name NAME" in capsys.readouterr().err
 
 
+def test_a_question_without_an_answer_names_the_option(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ctrl-D at the question: the end of the input, not an interruption."""
+
+    def ended(_prompt: str) -> str:
+        raise EOFError
+
+    for stream in ("stdin", "stderr"):
+        monkeypatch.setattr(f"sys.{stream}.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("click.termui.visible_prompt_func", ended)
+    before = (project / "envgen.yaml").read_text()
+    assert main(["recipe", "add", sorted(shipped())[0]]) == 6
+    printed = capsys.readouterr().err
+    assert "no answer: the input ended\n" in printed and "--yes" in printed and "interrupted" not in printed
+    assert (project / "envgen.yaml").read_text() == before
+
+
 @pytest.mark.parametrize("name", sorted(shipped()))
 def test_a_shipped_recipe_shows_its_memory(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["recipe", "show", name, "--json"]) == 0
