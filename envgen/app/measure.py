@@ -147,10 +147,8 @@ def _own_service(asked: Asked) -> Server:
         head = head_of(deployment, name)
         engine = head.engine
         if found := ours(engine.containers(profile.compose_name, name), root):
-            service = head.profile.services[name]
-            url = reachable_url(service, head)
-            model = asked.model or (service.ready.model if service.ready else None)
-            return Server(url, model, head, name, engine, found[0])
+            url = reachable_url(head.profile.services[name], head)
+            return Server(url, asked.model, head, name, engine, found[0])
     raise NotFoundError(f"{likely[0]} is not running", hint=f"envgen up {likely[0]} {profile.chosen_variant}")
 
 
@@ -164,7 +162,8 @@ def measure(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) 
     ServiceError has the reason.
     """
     server = server_of(asked)
-    target = find(server.url, model=server.model, key=_key(asked, server), silence=asked.timeout)
+    expected = server.profile.services[server.service].served_name if server.profile else None
+    target = find(server.url, model=server.model, key=_key(asked, server), silence=asked.timeout, expected=expected)
     environment = {"url": without_login(target.url), "model": target.model, **server.environment}
     given = {**parameters, "max_len": target.max_len}
     with terminable(), record.start(asked.folder(server), kind, environment, given) as run:

@@ -107,7 +107,7 @@ def smoke(trial: Trial) -> list[Criterion]:
     def ask(name: str, body: Mapping[str, Any], judge: Judge, wanted: str, note: str = "", **cell: int) -> None:
         with doing("smoke", name):
             reply = trial.ask(name, [body], **cell).replies[0]
-        judged(name, *((False, reply.fault) if reply.fault else judge(reply)), wanted, note)
+        judged(name, *(_wrong(reply, target) or judge(reply)), wanted, note)
 
     def ask_chat(
         name: str, judge: Callable[[Completion, chat.ChatFlags], chat.Verdict], wanted: str, *, tool: bool
@@ -118,7 +118,8 @@ def smoke(trial: Trial) -> list[Criterion]:
         if reply.kind == "status":
             verdict = chat.refused(reply.status, reply.fault, given)
         else:
-            verdict = (False, reply.fault) if reply.fault and not reply.answer.finish else judge(reply.answer, given)
+            wrong = None if reply.fault and reply.answer.finish else _wrong(reply, target)
+            verdict = wrong or judge(reply.answer, given)
         judged(name, *verdict, wanted)
 
     ask("short prompt", target.body(PROMPT, SHORT), _text, "a text")
@@ -140,6 +141,15 @@ def smoke(trial: Trial) -> list[Criterion]:
     wanted = f"all succeed, memory grows by less than {gigabytes(SMOKE_GROWTH)}"
     judged(f"{REPEATS} repeats", not bad and good, bad or f"all succeed; memory growth: {seen}", wanted)
     return found
+
+
+def _wrong(reply: Reply, target: BenchTarget) -> tuple[bool, str] | None:
+    """The verdict on a reply that failed, or that another model gave; None for others."""
+    if reply.fault:
+        return False, reply.fault
+    if target.names and reply.answer.model not in ("", *target.names):
+        return False, f"answered by the model {reply.answer.model[:80]}, not {target.model}"
+    return None
 
 
 def _text(reply: Reply) -> tuple[bool | None, str]:

@@ -28,7 +28,7 @@ from envgen.serve.events import (
     read_events,
     short_answer,
 )
-from envgen.serve.readiness import models
+from envgen.serve.readiness import models, names_of
 from envgen.text import reason_of, shorten
 
 if TYPE_CHECKING:
@@ -80,7 +80,10 @@ class Reply:
 
 @dataclass(frozen=True)
 class BenchTarget:
-    """A server. ``root``: the model's folder or name; ``max_len``: its context in tokens (None: unknown)."""
+    """A server. ``root``: the model's folder or name; ``max_len``: its context in tokens (None: unknown).
+
+    ``names``: those that its answers may have as the model's; empty: any.
+    """
 
     url: str
     model: str
@@ -88,6 +91,7 @@ class BenchTarget:
     max_len: int | None = None
     key: str = field(default="", repr=False)
     silence: float = 300.0
+    names: frozenset[str] = frozenset()
 
     @property
     def headers(self) -> dict[str, str]:
@@ -224,9 +228,12 @@ def read(reply: Reply, parts: Sequence[Part]) -> None:
 # --- the server -------------------------------------------------------------------------------------------------------
 
 
-def find(url: str, *, model: str | None, key: str, silence: float) -> BenchTarget:
-    """The server at ``url`` and its model. ServiceError if it is not an OpenAI-compatible server, UsageError if it
-    doesn't have ``model``."""
+def find(url: str, *, model: str | None, key: str, silence: float, expected: str | None = None) -> BenchTarget:
+    """The server at ``url`` and its model: ``model``, which the user names, or ``expected``, which the profile names.
+
+    ServiceError if it is not an OpenAI-compatible server or serves another model than the profile says, UsageError if
+    it doesn't have ``model``.
+    """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or any(c in url for c in " \r\n\t"):
         raise UsageError(f"{url!r} is not the address of a server", hint="it looks like http://127.0.0.1:8000")
@@ -243,13 +250,16 @@ def find(url: str, *, model: str | None, key: str, silence: float) -> BenchTarge
     if model is not None and model not in listed:
         hint = f"choose one: --model {next(iter(listed), 'NAME')}"
         raise UsageError(f"{target.url} has no model {model!r}; it has: {names or '(none)'}", hint=hint)
+    if model is None and expected is not None and expected not in listed:
+        hint = f"`envgen up` names what differs; to measure it as it is: --model {next(iter(listed), 'NAME')}"
+        raise ServiceError(f"{target.url} serves {names or 'no model'}, not {expected}, as the profile says", hint=hint)
+    model = model or expected
     if model is None and len(listed) != 1:
         what = f"has {len(listed)} models: {names}" if listed else "lists no model"
         raise UsageError(f"{target.url} {what}", hint="choose one with --model NAME")
     name = model or next(iter(listed))
-    return BenchTarget(
-        target.url, name, str(listed[name].get("root") or ""), context_length(listed[name]), key, silence
-    )
+    root, length = str(listed[name].get("root") or ""), context_length(listed[name])
+    return BenchTarget(target.url, name, root, length, key, silence, names_of(listed, name))
 
 
 _DRAFTS = re.compile(

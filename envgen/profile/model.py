@@ -530,6 +530,15 @@ class Service:
         return (self.ready is not None or self.health is not None) and not self.interactive
 
     @property
+    def served_name(self) -> str | None:
+        """The name by which the server lists its model: `ready.model`, else the first `served-model-name`."""
+        if self.ready is not None and self.ready.model is not None:
+            return self.ready.model
+        found = next((one for key, one in self.args.items() if key.replace("_", "-") == "served-model-name"), None)
+        first = found[0] if isinstance(found, tuple) and found else found
+        return first if isinstance(first, str) else None
+
+    @property
     def is_vllm(self) -> bool:
         """Whether the command is `vllm serve`."""
         return self.command[:2] == ("vllm", "serve")

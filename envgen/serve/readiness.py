@@ -134,7 +134,7 @@ def ask(
     if isinstance(rows, Readiness):
         return _expected(rows, question)
     model = next(iter(rows)) if question.model is None else question.model
-    row, server = rows[model], _Server(base_url, headers, timeout, on_step, _names(rows, question.model))
+    row, server = rows[model], _Server(base_url, headers, timeout, on_step, names_of(rows, question.model))
     try:
         answer = _complete(server, model, question)
         if not answer.ready or answer.unasked or question.chat is None:
@@ -151,7 +151,7 @@ def _expected(answer: Readiness, question: Question) -> Readiness:
     return answer
 
 
-def _names(rows: _Rows, model: str | None) -> frozenset[str]:
+def names_of(rows: _Rows, model: str | None) -> frozenset[str]:
     """The names under which a server may answer for ``model``: of several --served-model-name, vLLM gives the first."""
     if model is None:
         return frozenset()

@@ -20,6 +20,9 @@ import forked
 import pytest
 from fault_server import fault_server
 
+from envgen.bench.client import find
+from envgen.errors import ServiceError
+
 
 def start(deployment: Path, *words: str) -> subprocess.Popen[str]:
     """Ctrl-C works, also where these tests run in the background of a script."""
@@ -89,6 +92,20 @@ def test_replies_that_are_wrong(tmp_path: Path) -> None:
         out, _ = ask(tmp_path, "smoke", server.url, code=1)
     assert "FAIL  NaN/Inf in log probabilities: 3 of 3 are not finite" in out
     assert "FAIL  chat: <|channel|> in '<|channel|><|channel|><|channel|>'" in out and out.count("FAIL") == 2
+
+
+def test_another_model_than_the_one_that_is_asked_for(tmp_path: Path) -> None:
+    with fault_server("answers as another") as server:
+        out, _ = ask(tmp_path, "smoke", server.url, "--model", "tiny", code=1)
+        assert "FAIL  short prompt: answered by the model another, not tiny" in out
+        assert "FAIL  chat: answered by the model another, not tiny" in out
+        with pytest.raises(ServiceError) as caught:
+            find(server.url, model=None, key="", silence=2, expected="big")
+        assert "serves tiny, alias, adapter, not big, as the profile says" in str(caught.value)
+        assert "--model tiny" in caught.value.problems[0].hint
+        assert find(server.url, model=None, key="", silence=2, expected="alias").model == "alias"
+    with fault_server("answers as alias") as server:  # another name of the same model
+        ask(tmp_path, "smoke", server.url, "--model", "tiny", code=0)
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ def command(asked: Asked) -> int:
     """Run quick checks against the model server SERVICE (default: the only one), or the server at --url.
 
     Sends a short prompt, a chat (with a tool call, if the server supports tools), four requests in parallel, and a
-    prompt of 4096 tokens (or what the model takes). Fails if log probabilities have NaN or Inf, or if memory grows by 1
-    GB or more over five repeats. Exits with 1 if a check fails.
+    prompt of 4096 tokens (or what the model takes). Fails if another model answers than the profile names, if log
+    probabilities have NaN or Inf, or if memory grows by 1 GB or more over five repeats. Exits with 1 if a check fails.
 
     \b
     Examples:

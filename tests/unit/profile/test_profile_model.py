@@ -39,6 +39,20 @@ def test_one_place_names_a_model(tmp_path: Path) -> None:
     assert asked(found) == "Big"
 
 
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (PLAIN, "Small-1B"),
+        (PLAIN.replace("ready: {port: 8000}", "args: {served_model_name: [first, second]}"), "first"),
+        (PLAIN.replace("ready: {port: 8000}", "args: {served-model-name: x}"), "x"),
+        (PLAIN.replace("port: 8000}", "port: 8000, model: y}"), "y"),
+        ("command: [server]", None),
+    ],
+)
+def test_the_name_that_the_server_must_list(tmp_path: Path, text: str, name: str | None) -> None:
+    assert serve(tmp_path, text).served_name == name
+
+
 def test_a_profile_that_extends_it_and_a_variant_name_another_model(tmp_path: Path) -> None:
     more = """\
     variants: {big: {services: {serve: {model: {repo: you/Big}}}}}
