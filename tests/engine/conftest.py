@@ -16,6 +16,7 @@ from installed_wheel import installed as installed
 from jit_lab import cache_command as cache_command
 from jit_lab import jit_image as jit_image
 from jit_lab import jit_lab as jit_lab
+from pair import four as four
 from pair import machines as machines
 from projects import BASE, Project, docker, forget
 

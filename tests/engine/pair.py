@@ -11,7 +11,7 @@ import subprocess
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,9 @@ ROOT = Path(__file__).resolve().parents[2]
 CARD = "enp1s0f0np0"
 IMAGE = "envgentest-pair:cpu"
 # Other numbers where two runs share a computer.
-_FIRST, _SECOND = os.environ.get("ENVGEN_TEST_NODES", "211,212").split(",")
-NUMBERS = {"spark-1": int(_FIRST), "spark-2": int(_SECOND)}
+_NUMBERS = os.environ.get("ENVGEN_TEST_NODES", "211,212,213,214").split(",")
+FOUR = {f"spark-{place}": int(number) for place, number in enumerate(_NUMBERS, 1)}
+NUMBERS = {name: FOUR[name] for name in ("spark-1", "spark-2")}
 ADDRESS = {name: f"192.168.177.{number}" for name, number in NUMBERS.items()}
 # Stands in for vLLM, which needs minutes to start here: the ranks meet at the head's port, then the head answers like
 # vLLM's server. Files in a machine's model folder make trouble there: `broken` (a worker ends at once, as one whose
@@ -201,27 +202,36 @@ def machines_up(folder: Path, numbers: dict[str, int], image: Path) -> Iterator[
 
 
 @pytest.fixture(scope="session")
-def machines(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """Two machines and a project that runs a server on both; its image is on both."""
-    folder = tmp_path_factory.mktemp("pair")
-    project(folder)
+def four(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Four machines and a project that runs a server on all; its image is on each."""
+    folder = tmp_path_factory.mktemp("four")
+    project(folder, *FOUR)
     small_image(BASE, IMAGE, folder / "small.tar", SERVER, folder)
-    with machines_up(Path(f"/tmp/envgentest-pair-{os.getpid()}"), NUMBERS, folder / "small.tar") as made:
-        project(made.folder)
+    with machines_up(Path(f"/tmp/envgentest-four-{os.getpid()}"), FOUR, folder / "small.tar") as made:
+        project(made.folder, *FOUR)
         yield made
 
 
+@pytest.fixture(scope="session")
+def machines(four: Pair) -> Pair:
+    """Two of them, and another project that runs its server on both. What a profile is built of is the same."""
+    folder = four.folder / "pair"
+    folder.mkdir()
+    project(folder, *NUMBERS)
+    return replace(four, folder=folder, numbers=NUMBERS)
+
+
 def project(folder: Path, *names: str) -> None:
-    """A project that runs the server on the machines of ``names``; unset: on the two."""
-    names = names or tuple(NUMBERS)
+    """A project that runs the server on the machines of ``names``."""
     (folder / "envgen.yaml").write_text(
         yaml.safe_dump(
             {
                 "version": 1,
-                "name": "envgentest-pair",
+                "name": "envgentest-pair" if len(names) == 2 else "envgentest-four",
                 "profiles": {
                     "cpu": {
-                        "mode": "production", "base": {"image": BASE}, "cuda": {"arch_list": "12.1a"}, "gpu": "none",
+                        "mode": "production", "image": IMAGE, "base": {"image": BASE},
+                        "cuda": {"arch_list": "12.1a"}, "gpu": "none",
                         "caches": {"models": {"path": "/models", "host": "./models"}},
                         "services": {
                             "serve": {

@@ -5,41 +5,24 @@ A server stands in for vLLM, as in pair.py: four of vLLM's would take minutes he
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from pair import IMAGE, SERVER, Pair, failed, machines_up, project, small_image
-from projects import BASE
-
-from envgen.engine.client import Engine
+from pair import FOUR, Pair, failed
 
 pytestmark = pytest.mark.engine
 
-NUMBERS = {f"spark-{place + 1}": 217 + place for place in range(4)}
-CONTAINER = "envgentest-pair-cpu-serve-1"
-
-
-@pytest.fixture(scope="module")
-def four(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    folder = tmp_path_factory.mktemp("four")
-    project(folder, *NUMBERS)
-    small_image(BASE, IMAGE, folder / "small.tar", SERVER, folder)
-    with machines_up(Path(f"/tmp/envgentest-four-{os.getpid()}"), NUMBERS, folder / "small.tar") as made:
-        project(made.folder, *NUMBERS)
-        made.write()
-        for name in NUMBERS:
-            model = made.folder / "models" / name / "tiny"
-            model.mkdir(parents=True)
-            (model / "model.safetensors").write_bytes(b"the same")
-        yield made
+CONTAINER = "envgentest-four-cpu-serve-1"
 
 
 def test_four_machines_fit_serve_and_end_together(four: Pair) -> None:
-    blocked = ["INPUT", "-s", f"192.168.177.{NUMBERS['spark-3']}", "-p", "tcp", "--syn", "-j", "DROP"]
+    four.write()
+    for name in FOUR:
+        model = four.folder / "models" / name / "tiny"
+        model.mkdir(parents=True)
+        (model / "model.safetensors").write_bytes(b"the same")
+    blocked = ["INPUT", "-s", f"192.168.177.{FOUR['spark-3']}", "-p", "tcp", "--syn", "-j", "DROP"]
     four.inside("spark-4", "iptables", "-A", *blocked)  # between two workers: the head sees nothing of it
     try:
         other = four.folder / "models/spark-3/tiny/model.safetensors"
@@ -48,7 +31,7 @@ def test_four_machines_fit_serve_and_end_together(four: Pair) -> None:
     finally:
         four.inside("spark-4", "iptables", "-D", *blocked)
         other.write_bytes(b"the same")
-    target = f"192.168.177.{NUMBERS['spark-4']}"
+    target = f"192.168.177.{FOUR['spark-4']}"
     assert found == [
         "spark-1+spark-3: the model differs in model.safetensors",
         f"spark-3+spark-4: spark-3 -> spark-4 ({target}): a TCP port cannot be reached: timed out",
@@ -67,6 +50,6 @@ def test_four_machines_fit_serve_and_end_together(four: Pair) -> None:
             code = staying.wait(120)
         finally:
             staying.kill()
-    assert running == [*NUMBERS], text
+    assert running == [*FOUR], text
     assert code == 5 and "spark-3 (rank 2): serve has failed: its process exited with code 137" in text
     assert four.running() == []
