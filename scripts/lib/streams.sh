@@ -4,9 +4,11 @@
 # A group is a line of tests/groups: files of one tier that one pytest runs, because they share what is expensive to set
 # up. The streams take group after group until none is left, so that all are busy to the end.
 
-# make_queue FOLDER TIER...: FOLDER/queue, the groups of these tiers; files that tests/groups doesn't name come last.
+# make_queue FOLDER TIER...: FOLDER/queue, the groups of these tiers; files that tests/groups doesn't name come last, the
+# process tests as one group.
 make_queue() {
   local folder=$1 tier line file
+  local -a small=()
   local -A named=()
   shift
   : >"$folder/queue"
@@ -22,9 +24,11 @@ make_queue() {
   done <tests/groups
   for tier; do
     for file in tests/"$tier"/test_*.py; do
-      [ -n "${named[${file#tests/}]:-}" ] || printf '%s\n' "${file#tests/}" >>"$folder/queue"
+      [ -z "${named[${file#tests/}]:-}" ] || continue
+      if [ "$tier" = process ]; then small+=("${file#tests/}"); else printf '%s\n' "${file#tests/}" >>"$folder/queue"; fi
     done
   done
+  [ ${#small[@]} = 0 ] || echo "${small[*]}" >>"$folder/queue"
 }
 
 # take_group FOLDER TIERS: print the next group of these tiers (separated by |) and remove it; fails when there is none.

@@ -360,7 +360,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return checkout(tmp_path_factory.mktemp("damaged") / "vllm", "vllm", "0.14.0")
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=damaged())
 def test_whatever_a_patch_is_the_tree_is_changed_wholly_or_not_at_all(shared: Path, text: str) -> None:
     before = tree_hash(shared)
