@@ -60,7 +60,8 @@ OURS = f"{INSIDE}/{NAME}"
 CHOICES = {
     "attention": r"Using (?:AttentionBackendEnum\.)?(\w+)(?: attention)? backend",
     "moe": r"Using '?(\w+)'? (?:\w+ )?MoE backend",
-    "linear": r"Selected (\w*Kernel\w*) for",
+    "linear": r"(?:Selected|Using) (\w*Kernel\w*) for",
+    "mamba": r"Using (\S+) (?:GDN prefill kernel|Mamba SSU backend)",
 }
 FIGURES = {
     "model_gib": r"Model loading took ([\d.]+) GiB",
@@ -375,7 +376,8 @@ EAGLE = {
     "num_attention_heads": 64, "num_key_value_heads": 8, "num_hidden_layers": 1, "intermediate_size": 17280,
     "vocab_size": 201088, "draft_vocab_size": 201088, "max_position_embeddings": 131072, "rms_norm_eps": 1e-05,
     "rope_theta": 150000, "hidden_act": "silu", "torch_dtype": "bfloat16", "tie_word_embeddings": False,
-    "eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]},
+    # The old model runner reads the one, the new one the other.
+    "eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 3]}, "eagle_aux_hidden_state_layer_ids": [1, 2, 3],
 }  # fmt: skip
 
 # --- the steps --------------------------------------------------------------------------------------------------------
@@ -620,10 +622,12 @@ def compare(rows: Rows, name: str, found: Mapping[str, Any], seen: Mapping[str, 
             f"{name}: started", bool(told), why, "a start, unless predict names a refusal" + f": {told}" * bool(told)
         )
         return
-    for key in CHOICES:
-        if key in seen and key in expected:
-            named = re.split(r"[,\s]+", expected[key])
-            rows.add(f"{name}: {key}", bool(set(named) & set(seen[key])), f"log {', '.join(seen[key])}", expected[key])
+    # A draft's attention has a line like the model's.
+    for key, line in {**dict(zip(CHOICES, CHOICES, strict=True)), "draft": "attention"}.items():
+        if line in seen and key in expected:
+            named = set(re.split(r"[,\s/]+", expected[key].lower()))
+            logged_ = {word for one in seen[line] for word in one.lower().split("/")}
+            rows.add(f"{name}: {key}", bool(named & logged_), f"log {', '.join(seen[line])}", expected[key])
         elif key in seen:
             rows.add(f"{name}: {key}", None, f"log {', '.join(seen[key])}", "unknown")
     memory = found.get("memory") or {}
@@ -657,7 +661,7 @@ def log(day: Day, rows: Rows) -> None:
 def models(day: Day, rows: Rows) -> None:
     if day.foreign or not (day.hub / NAME / "gpt-oss/config.json").exists():
         raise NotRun("no models: run the step model first")
-    chosen = [name for name in MODELS if name != WHOLE]
+    chosen = day.options.models or [name for name in MODELS if name != WHOLE]
     answers, texts = dict[str, Any](), dict[str, str]()
     if not day.two:
         day.envgen("down", day.service)  # its memory is needed
@@ -980,6 +984,8 @@ def main(words: Sequence[str]) -> int:
                         help="with --base: dependencies that are left out")  # fmt: skip
     parser.add_argument("--bench", default="", help="options for bench and accept, such as '--pp 512 --runs 2'")
     parser.add_argument("--accept", default="", help="options for accept alone, such as '--requests 50'")
+    parser.add_argument("--models", type=names, default=[], metavar="NAME,...",
+                        help=f"those of the step models (default: all): {', '.join(MODELS)}")  # fmt: skip
     parser.add_argument("--at-once", type=int, default=7, help="servers at once in the step models (default: 7)")
     parser.add_argument("--project", metavar="FOLDER", help="the day of a project of your own, built already")
     parser.add_argument("--profile", default="prod", help="its profile (default: prod)")
@@ -989,6 +995,8 @@ def main(words: Sequence[str]) -> int:
     if day.options.steps == ["clean"]:
         clean(day)
         return 0
+    if strange := set(day.options.models) - set(MODELS):
+        parser.error(f"no model {', '.join(sorted(strange))}; models: {', '.join(MODELS)}")
     unknown = [name for name in day.options.steps if name not in (*STEPS, "report")]
     if unknown:
         parser.error(f"no step {', '.join(unknown)}; steps: {', '.join(STEPS)}, report, clean")
