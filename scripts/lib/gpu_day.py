@@ -549,17 +549,21 @@ def doctor(day: Day, rows: Rows) -> None:
 def measured(day: Day, rows: Rows, *words: str) -> Done:
     done = day.envgen(*words, "--json", timeout=1800)
     found = done.document
-    failed = [
-        f"{one['name']}: {one['seen']}, wanted {one['wanted']}"
-        for one in found.get("criteria", [])
-        if one["verdict"] == "failed"
-    ]
+    lacking = [one for one in found.get("criteria", []) if one["verdict"] != "passed"]
+    told = [f"{one['name']} {one['verdict']}: {one['seen']}, wanted {one['wanted']}" for one in lacking]
     cells = []
     for cell in found.get("cells", []):
         figures = [f"{name} {cell[key]['mean']:.0f} {unit}" for key, (name, unit) in SPEEDS.items() if cell.get(key)]
         cells.append(f"{cell['test']}: {', '.join(figures)}")
-    seen = "; ".join([str(found.get("outcome", "")), *cells, *failed]).strip("; ") or done.last
-    rows.add(f"envgen {' '.join(words)}", done.code == 0, seen, "passed", done.seconds)
+    seen = "; ".join([str(found.get("outcome", "")), *cells, *told]).strip("; ") or done.last
+    # The model that is made here calls no tool, which accept does not let pass.
+    made = not (day.foreign or day.options.repo)
+    good = done.code == 0 or (
+        made
+        and bool(lacking)
+        and all(one["name"] == "tool call" and one["verdict"] == "not checked" for one in lacking)
+    )
+    rows.add(f"envgen {' '.join(words)}", good, seen, "passed" + ", but for the tool call" * made, done.seconds)
     rows.data[words[0]] = {key: value for key, value in found.items() if key != "record"}
     return done
 
@@ -671,12 +675,12 @@ def models(day: Day, rows: Rows) -> None:
             asked = {name: pool.submit(day.envgen, "predict", service_of(name), "--json") for name in batch}
             texts |= started(day, batch)
             answers |= {name: one.result().document for name, one in asked.items()}
+        for name in batch:
+            (day.work / "logs" / f"server-{name}.log").write_text(texts[name])
     for name in chosen:
         seen = logged(texts[name])
         compare(rows, name, answers[name], seen, texts[name])
         rows.data[name] = {"log": seen, "predict": predicted(answers[name]), "memory": answers[name].get("memory")}
-        (day.work / "logs").mkdir(exist_ok=True)
-        (day.work / "logs" / f"server-{name}.log").write_text(texts[name])
 
 
 def started(day: Day, names: Sequence[str], limit: float = 400) -> dict[str, str]:
