@@ -36,6 +36,8 @@ _BEGIN = (
 )
 # Source code in a traceback: the line below it has the exception with its message. (in lower case)
 _SOURCE = re.compile(r"(?:^|[\])|] ) {2,40}raise [\w.]{1,120}(?:\(|$| from )")
+# What vLLM, FlashInfer and NCCL log below an error: they go on after it. (in lower case)
+_MILD = re.compile(r"(?:^|[ )])(?:info|warning|debug) \d\d-\d\d \d\d:\d\d:\d\d \[| - (?:info|warning) - |\bnccl info ")
 _FACT = re.compile(r"\{([a-z_]+)\}")
 _OPTIONAL = re.compile(r"\[\[(.*?)\]\]", re.DOTALL)
 
@@ -217,7 +219,7 @@ class Classifier:
         self.build |= self._kind is None and before == 0 and _OF_BUILD.search(block) is not None
         news = set()
         for rule, pattern in self._waiting:
-            if match := _search(pattern, block, low, rule.never):
+            if match := _search(pattern, block, low, rule.never, not rule.notice and not rule.weak):
                 begin, text, named = match
                 line = before + low.count("\n", 0, begin) + 1
                 # Several patterns of a rule may match: the earliest line is the evidence.
@@ -273,7 +275,7 @@ def classify(
 
 
 def _search(
-    pattern: RulePattern, block: str, low: str, never: Sequence[str] = ()
+    pattern: RulePattern, block: str, low: str, never: Sequence[str] = (), strict: bool = False
 ) -> tuple[int, str, dict[str, str]] | None:
     """Search a block of lines; ``low``: in lower case. Where the line begins, its text, and the named groups."""
     at = low.find(pattern.has)
@@ -282,6 +284,7 @@ def _search(
         end = len(low) if end < 0 else end
         line = low[begin:end]
         skipped = any(text in line for text in never) or ("raise " in line and _SOURCE.search(line))
+        skipped = skipped or (strict and _MILD.search(line) is not None)
         place = -1 if skipped else pattern.find(line)
         if place >= 0:
             first = max(0, min(place - 60, end - begin - SHOWN))  # of a long line, the part around the match

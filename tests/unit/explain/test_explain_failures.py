@@ -189,6 +189,9 @@ def test_exit_137_alone_says_killed_not_why() -> None:
     [
         "DEBUG Some attention backends are not valid for cuda. Reasons: {FLASHINFER: [sink setting not supported]}",
         "PATH=/usr/bin:/usr/local/cuda/bin/nvcc", "[1/9] /usr/local/cuda/bin/nvcc -c page.cu",
+        "node:237:237 [0] NCCL INFO dlvsym failed on x - /lib/libmlx5.so: undefined symbol: x, version MLX5_1.25",
+        "(EngineCore pid=9) WARNING 11-26 06:28:55 [flashinfer.py:670] Temporary failure in name resolution)",
+        "2026-11-26 06:28:55,098 - WARNING - core.py:594 - flashinfer.jit: No space left on device",
     ],
 )  # fmt: skip
 def test_what_a_healthy_service_prints(line: str) -> None:
