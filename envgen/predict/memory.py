@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 # The engine's memory besides weights and cache: CUDA's context, activations, graphs, workspaces. On a GPU with its own
@@ -13,6 +13,7 @@ DISCRETE, UNIFIED = 2 << 30, 6 << 30
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "half": 2, "float": 4, "int8": 1}
 _MAMBA = ("mamba", "linear_attention", "mamba2")
 _OTHER = ("compress_ratios", "index_topk", "num_kv_shared_layers")  # keys of models with caches of other kinds
+_BLOCK = 64  # tokens; a block of a model with states is a multiple of so many (seen with Hopper's kernels)
 _NO_CACHE = ("moe", "mlp", "-", "E")
 _PATTERN = {"M": "mamba", "*": "full_attention", "-": "mlp", "E": "moe"}
 
@@ -44,12 +45,20 @@ class KvCost:
 
 
 def cache_of(
-    config: Mapping[str, Any], cache_dtype: str, *, ranks: int = 1, dtype: str = "bfloat16", draft: int = 0
+    config: Mapping[str, Any],
+    cache_dtype: str,
+    *,
+    ranks: int = 1,
+    dtype: str = "bfloat16",
+    draft: int = 0,
+    beside: int = 0,
+    states: int | None = 1,
 ) -> KvCost | None:
     """The cache of a model, by its config.json, on one of ``ranks`` GPUs; None if unknown.
 
     ``cache_dtype``: vLLM's ``--kv-cache-dtype``; ``auto`` is ``dtype``, the model's own. ``draft``: layers of a draft
-    with the model's shape (MTP) and full attention.
+    with the model's shape (MTP) and full attention; ``beside``: bytes for each token of a separate one. ``states``: of
+    each Mamba or GDN layer that a sequence keeps (None: unknown).
     """
     text = _text(config)
     layers, wide = _layers(text), _width(dtype if cache_dtype == "auto" else cache_dtype)
@@ -59,20 +68,33 @@ def cache_of(
         rope = _number(text, "qk_rope_head_dim")
         if rope is None or cache_dtype not in ("auto", "bfloat16") or set(layers) != {"full_attention"}:
             return None
-        return KvCost((rank + rope) * wide * len(layers))
+        return KvCost((rank + rope) * wide * len(layers) + beside)
     full, windowed = layers.count("full_attention"), layers.count("sliding_attention")
     linear = sum(kind in _MAMBA for kind in layers)
     if full + windowed + linear + sum(kind in _NO_CACHE for kind in layers) != len(layers):
         return None
     one, other = _pair(text, ranks), _pair(text, ranks, wider="global_")
     state = _state(text, ranks, _width(dtype)) if linear else 0
+    states = states if linear else 0
     window = _number(text, "sliding_window") if windowed else 0
-    if one is None or other is None or state is None or window is None:
-        return None
     index = _index(text)
-    if index is None:
+    if one is None or other is None or state is None or window is None or index is None or states is None:
         return None
-    return KvCost((other * wide + index) * (full + draft), one * wide * windowed, window, state * linear)
+    token = other * wide + index
+    if beside % token == 0:  # its layers are like the model's, and share their groups
+        draft, beside = draft + beside // token, 0
+    full, windowed, linear = _padded(full + draft, windowed, linear)
+    state = -(-state // (token * _BLOCK)) * token * _BLOCK  # a state's page is as large as one of attention
+    return KvCost(token * full + beside, one * wide * windowed, window, state * linear * states)
+
+
+def _padded(*kinds: int) -> list[int]:
+    """The layers of each kind as vLLM counts them: in groups of one size, which padding layers fill."""
+    there = [count for count in kinds if count]
+    if len(there) < 2:
+        return list(kinds)
+    group = max(there) if max(there) < min(there) * 1.5 else min(there)
+    return [-(-count // group) * group for count in kinds]
 
 
 def _text(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -155,13 +177,13 @@ def _state(text: Mapping[str, Any], ranks: int, wide: int | None) -> int | None:
     return (heads * size * state * 4 + (heads * size + 2 * groups * state) * (taps - 1) * wide) // ranks
 
 
-def _draft_beside(size: Mapping[str, Any], ranks: int) -> tuple[int | None, int]:
-    """A separate draft's bytes of cache for each token on one GPU (None: unknown), and those of its weights."""
-    config, weights = size.get("draft_config"), _number(size, "draft_weights")
-    if not isinstance(config, Mapping) or weights is None:
-        return None, 0
+def _draft_beside(size: Mapping[str, Any], ranks: int) -> int | None:
+    """A separate draft's bytes of cache for each token on one GPU; None: unknown."""
+    config = size.get("draft_config")
+    if not isinstance(config, Mapping):
+        return None
     cache = cache_of(config, str(size.get("cache_dtype")), ranks=ranks, dtype=str(size.get("dtype")))
-    return (None, 0) if cache is None else (cache.each_token + cache.window_token, weights)
+    return None if cache is None else cache.each_token + cache.window_token
 
 
 @dataclass(frozen=True)
@@ -176,7 +198,9 @@ class Estimate:
     weights: int | None
     cache: KvCost | None
     fixed: int | None = None  # kv-cache-memory-bytes
-    draft: str = ""  # "own" (the checkpoint's, MTP) and "counted" are in the figures; another one is not
+    draft: str = (
+        ""  # "own" (the checkpoint's, MTP) and "counted" are in the figures, of "cache" its cache; else nothing
+    )
     engine: int = UNIFIED
     published: bool = False  # ``weights`` is the published figure, not the size of files
 
@@ -218,9 +242,9 @@ class Estimate:
 
     def lines(self) -> list[str]:
         """The estimate as text."""
-        draft = {"": "", "own": ", draft included", "counted": ", draft included"}.get(
-            self.draft, ", draft not counted"
-        )
+        included = {"": "", "own": ", draft included", "counted": ", draft included"}
+        included["cache"] = ", the draft's weights not counted"
+        draft = included.get(self.draft, ", draft not counted")
         about = "about " if self.published and self.weights is not None else ""
         found = [f"weights {about}{_size(self.weights)}, engine about {_size(self.engine)}{draft}"]
         if (one := self.sequence) is None:
@@ -257,17 +281,20 @@ def estimate(size: object, gpu: object, *, unified: bool) -> Estimate | None:
     assert ranks and stages and context and sequences and batched and memory
     if not 0 < share <= 1:
         return None
-    named_draft = str(size.get("draft") or "")
-    own = _own_draft(_text(size["config"])) if named_draft.endswith("mtp") else 0
-    cache = cache_of(size["config"], str(size.get("cache_dtype")), ranks=ranks, dtype=str(size.get("dtype")), draft=own)
-    weights = _number(size, "weights")
-    beside, extra = _draft_beside(size, ranks)
-    if beside is not None and cache is not None and weights is not None:
-        cache, weights, named_draft = replace(cache, each_token=cache.each_token + beside), weights + extra, "counted"
+    draft = str(size.get("draft") or "")
+    own = _own_draft(_text(size["config"])) if draft.endswith("mtp") else 0
+    weights, extra, beside = _number(size, "weights"), _number(size, "draft_weights"), _draft_beside(size, ranks)
+    if own or beside is not None:
+        draft = "own" if own else "counted"
+    if beside is not None and extra is None and weights is not None:
+        draft = "cache"
+    cache = cache_of(
+        size["config"], str(size.get("cache_dtype")), ranks=ranks, dtype=str(size.get("dtype")), draft=own,
+        beside=beside or 0, states=_number(size, "states") if "states" in size else 1,
+    )  # fmt: skip
     return Estimate(
         memory, share, context, sequences, batched,
-        None if weights is None else weights // ranks // stages,
+        None if weights is None else (weights + (extra or 0) * (beside is not None)) // ranks // stages,
         cache if stages == 1 else None,  # stages have different layers
-        _number(size, "fixed"), "own" if own else named_draft, UNIFIED if unified else DISCRETE,
-        bool(size.get("published")),
+        _number(size, "fixed"), draft, UNIFIED if unified else DISCRETE, bool(size.get("published")),
     )  # fmt: skip

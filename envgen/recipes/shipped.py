@@ -13,6 +13,7 @@ from envgen.recipes.read import Recipe, name_of, read_recipe
 
 _UNITS = {"GB": 10**9, "GiB": 1 << 30}
 _SHARE = 0.92  # vLLM 0.32.0's own default of gpu-memory-utilization
+_STATES = 3  # of a Mamba or GDN layer, for each sequence, with a prefix cache (vLLM 0.33.0)
 
 
 @cache
@@ -67,6 +68,7 @@ def size_of(recipe: Recipe) -> Mapping[str, Any] | None:
     config, args = facts["config"], recipe.args
     text = config.get("text_config", config)
     draft, beside = args.get("speculative-config"), models().get(draft_of(recipe))
+    drafted = str(draft.get("num_speculative_tokens", 0)) if isinstance(draft, Mapping) else "0"
     scheme = config.get("quantization_config", {}).get("kv_cache_scheme", {})  # vLLM's `auto` follows the checkpoint
 
     try:
@@ -92,5 +94,6 @@ def size_of(recipe: Recipe) -> Mapping[str, Any] | None:
         "sequences": number("max-num-seqs", 1),
         "batched": number("max-num-batched-tokens", 8192),
         "draft": str(draft.get("method", "draft")) if isinstance(draft, Mapping) else "",
+        "states": _STATES + (int(drafted) if re.fullmatch("[0-9]{1,4}", drafted) else 0),
         **({"draft_config": beside["config"], "draft_weights": beside["weights"]} if beside else {}),
     }

@@ -161,7 +161,11 @@ PHASE_LINES: tuple[tuple[str, Phase | None, _Detail], ...] = (
     (r"Initial profiling/warmup run took", Phase.COMPILE, lambda _: "capturing CUDA graphs; compiles Triton kernels"),
     (r"Warming up (FlashInfer|model|kernel)|[Aa]utotun", Phase.COMPILE, lambda _: "warming up"),
     (r"flashinfer\.jit: Building JIT module (\w{1,80})", None, lambda found: f"nvcc compiles FlashInfer's {found[1]}"),
-    (r"init engine \(.*took ([\d.]+) s", Phase.COMPILE, lambda found: f"the engine is ready after {found[1]} s"),
+    (
+        r"init engine \(.*took ([\d.]+) s",
+        Phase.COMPILE,
+        lambda found: f"the engine took {found[1]} s; starting the API server",
+    ),
     # ninja's own lines, with FLASHINFER_JIT_VERBOSE=1; a JIT build may come in any phase.
     (r"^\[(\d+)/(\d+)\] .*(nvcc|c\+\+|g\+\+|cuda)", None, lambda found: f"JIT: {found[1]} of {found[2]} files"),
     (r"flashinfer\.jit: (.{1,80})", None, lambda found: f"JIT: {found[1]}"),

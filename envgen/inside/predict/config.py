@@ -147,9 +147,13 @@ def find_config(args: Any, request: Doc, found: Doc, folder: str) -> None:
     if "place" in model:
         check_config(model["place"])
     draft = getattr(args, "speculative_config", None)
+    if isinstance(draft, dict):
+        model["drafted"] = draft.get("num_speculative_tokens")
     if isinstance(draft, dict) and draft.get("model"):
         repository = str(draft["model"])
-        if not os.path.isdir(repository):
+        if os.path.isdir(repository):
+            model["draft"] = os.path.join(repository, "config.json")
+        else:
             hub = importlib.import_module("huggingface_hub")
             revision = draft.get("revision")
             place = hub.try_to_load_from_cache(repository, "config.json", revision=revision)
@@ -279,8 +283,26 @@ def size_of(config: Any, found: Doc) -> Doc:
         # Later releases count every step that is under way: two with async scheduling.
         "batched": getattr(config, "max_in_flight_tokens", steps.max_num_batched_tokens),
         "draft": str(getattr(getattr(config, "speculative_config", None), "method", None) or ""),
+        "states": states_of(config, found["model"].get("drafted")),
         **size_of_draft(found["model"]),
     }  # fmt: skip
+
+
+def states_of(config: Any, drafted: object) -> Optional[int]:
+    """The states of a Mamba or GDN layer that a sequence keeps; None: unknown (a state for each block).
+
+    MambaSpec.max_memory_usage_bytes: one and one for each drafted token; with a prefix cache ("align") one more, and in
+    releases that know the checkpoint of a prefill another one. ``drafted``: tokens, if the draft could not be asked.
+    """
+    mode = getattr(config.cache_config, "mamba_cache_mode", "none")
+    if mode not in ("none", "align"):
+        return None
+    asked = getattr(getattr(config, "speculative_config", None), "num_speculative_tokens", None)
+    tokens = int(asked or (drafted if isinstance(drafted, int) else 0))
+    if mode == "none":
+        return 1 + tokens
+    spec: Any = importlib.import_module("vllm.v1.kv_cache_interface").MambaSpec
+    return 2 + tokens + ("num_prefill_checkpoint_blocks" in spec.__dataclass_fields__)
 
 
 def size_of_draft(model: Doc) -> Doc:

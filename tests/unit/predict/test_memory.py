@@ -16,30 +16,37 @@ MINIMAX = {"num_hidden_layers": 62, "num_key_value_heads": 8, "head_dim": 128, "
 QWEN_235B = {"num_hidden_layers": 94, "num_key_value_heads": 4, "head_dim": 128, "sliding_window": None}
 QWEN_35B = MODELS["nvidia/Qwen3.6-35B-A3B-NVFP4"]["text_config"]
 
+QWEN_27B = {
+    **MODELS["Qwen/Qwen3.6-27B-FP8"]["text_config"],
+    "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+}
 QWEN_NEXT = MODELS["nvidia/Qwen3.8-Flash-Next-NVFP4"]["text_config"]
 
-# Model, GPUs, cache's dtype, tokens of one sequence, what vLLM logged as sequences or bytes, the error that is known.
-MEASURED = [
+# Model, GPUs, cache's dtype, tokens of one sequence, what vLLM logged as sequences or bytes, the known error; for
+# models with states, how many a sequence keeps.
+MEASURED: list[tuple[Any, ...]] = [
     # eugr/spark-vllm-docker#396: 23.25 GiB are needed for 196608 tokens
-    (MINIMAX, 2, "auto", 196608, 23.25 * GIB, 0.001),
+    (MINIMAX, 2, "auto", 196608, 23.25 * GIB, 0.001, 1),
     # the same: 28.74 GiB hold 240,816 tokens
-    (MINIMAX, 2, "auto", 240816, 28.74 * GIB, 0.01),
+    (MINIMAX, 2, "auto", 240816, 28.74 * GIB, 0.01, 1),
     # vllm#21348: 8.11 GiB hold 178,880 tokens
-    (QWEN_235B, 4, "auto", 178880, 8.11 * GIB, 0.015),
+    (QWEN_235B, 4, "auto", 178880, 8.11 * GIB, 0.015, 1),
     # noonghunna/club-3090#612: 5.98 GiB are 4.33 sequences of 131072 tokens
-    (QWEN_35B, 1, "fp8", 131072, 5.98 / 4.33 * GIB, 0.06),
+    (QWEN_35B, 1, "fp8", 131072, 5.98 / 4.33 * GIB, 0.01, 2),
     # the same project's #652, another machine and vLLM 0.24.0: 6.01 GiB are 4.35 sequences
-    (QWEN_35B, 1, "fp8", 131072, 6.01 / 4.35 * GIB, 0.06),
+    (QWEN_35B, 1, "fp8", 131072, 6.01 / 4.35 * GIB, 0.01, 2),
     # MiaAI-Lab/Qwen3.8-Flash-Next-Dual-DGX-Sparks: 31.7 GiB hold 2,131,159 tokens, a layer of MTP included
-    (QWEN_NEXT, 2, "auto", 262144, 31.7 * 262144 / 2131159 * 12 / 13 * GIB, 0.1),
+    (QWEN_NEXT, 2, "auto", 262144, 31.7 * 262144 / 2131159 * 12 / 13 * GIB, 0.03, 6),
+    # An H200, vLLM 0.33.0: 2 GiB hold 271,629 tokens of 8192 each; four layers, one with attention (gpu-day)
+    (QWEN_27B, 1, "auto", 8192, 2 * 8192 / 271629 * GIB, 0.01, 3),
 ]
 
 
-@pytest.mark.parametrize(("config", "ranks", "dtype", "tokens", "measured", "error"), MEASURED)
+@pytest.mark.parametrize(("config", "ranks", "dtype", "tokens", "measured", "error", "states"), MEASURED)
 def test_the_cache_is_as_large_as_vllm_s_own_logs_say(
-    config: dict[str, Any], ranks: int, dtype: str, tokens: int, measured: float, error: float
+    config: dict[str, Any], ranks: int, dtype: str, tokens: int, measured: float, error: float, states: int
 ) -> None:
-    found = cache_of(config, dtype, ranks=ranks)
+    found = cache_of(config, dtype, ranks=ranks, states=states)
     assert found is not None and abs(found.sequence(tokens) / measured - 1) <= error
 
 
@@ -69,6 +76,22 @@ def test_a_separate_draft_counts_with_its_weights_and_its_cache() -> None:
     assert known.weights == (alone.weights or 0) + 2 * GIB
     assert known.cache.each_token - alone.cache.each_token == 2 * 8 * 64 * 2
     assert alone.lines()[0].endswith("draft not counted") and known.lines()[0].endswith("draft included")
+
+
+def test_layers_of_a_draft_fill_a_group_of_their_own() -> None:
+    # An H200, vLLM 0.33.0, gpt-oss with four layers and an Eagle3 draft: "Add 1 padding layers", 2 GiB hold 174,648
+    config = {**GPT_OSS, "layer_types": GPT_OSS["layer_types"][:4]}
+    draft = {"num_hidden_layers": 1, "num_key_value_heads": 8, "head_dim": 64, "num_attention_heads": 64}
+    size = {**SIZE, "config": config, "context": 8192, "fixed": 2 * GIB, "draft": "eagle3", "draft_config": draft}
+    found = estimate(size, 140 * GIB, unified=False)
+    assert found is not None and found.sequence is not None
+    assert abs(2 * GIB / found.sequence * 8192 / 174_648 - 1) < 0.01
+    assert found.lines()[0].endswith("the draft's weights not counted")
+
+
+def test_states_that_are_not_known_are_an_unknown_cache() -> None:
+    assert cache_of(QWEN_27B, "auto", states=None) is None
+    assert cache_of(GPT_OSS, "auto", states=None) == cache_of(GPT_OSS, "auto")  # it has none
 
 
 def test_a_windowed_layer_keeps_its_window_and_a_step() -> None:

@@ -77,6 +77,32 @@ def test_a_recipe_s_draft_is_asked_about_by_envgen_s_own_facts(tmp_path: Path, m
     assert args.speculative_config is None and "org/draft is not in the" in found["unasked"][0]["why"]
 
 
+def test_a_draft_in_a_folder_counts(tmp_path: Path) -> None:
+    for name in ("model", "draft"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text('{"head_dim": 64}')
+    asked = {"method": "eagle3", "model": str(tmp_path / "draft"), "num_speculative_tokens": 3}
+    args, found = Namespace(model=str(tmp_path / "model"), speculative_config=asked), dict[str, Any](unasked=[])
+    config.find_config(args, {"models": {}}, found, str(tmp_path))
+    assert args.speculative_config == asked and found["model"]["drafted"] == 3
+    assert config.size_of_draft(found["model"]) == {"draft_config": {"head_dim": 64}, "draft_weights": None}
+
+
+@pytest.mark.parametrize(
+    ("mode", "asked", "drafted", "states"),
+    [("none", None, None, 1), ("none", 3, None, 4), ("align", 3, None, 5), ("align", None, 3, 5), ("all", 3, 3, None)],
+)
+def test_the_states_that_a_sequence_keeps(
+    monkeypatch: pytest.MonkeyPatch, mode: str, asked: int | None, drafted: int | None, states: int | None
+) -> None:
+    monkeypatch.setattr(
+        "importlib.import_module", lambda _: Namespace(MambaSpec=Namespace(__dataclass_fields__={"shapes": None}))
+    )
+    speculation = Namespace(num_speculative_tokens=asked) if asked else None
+    found = Namespace(cache_config=Namespace(mamba_cache_mode=mode), speculative_config=speculation)
+    assert config.states_of(found, drafted) == states
+
+
 @pytest.mark.parametrize(
     ("triton", "drafted", "message", "lacks"),
     [

@@ -31,7 +31,7 @@ LOG = [
     ("[3/12] /usr/local/cuda/bin/nvcc --generate-dependencies-with-compile page.cu", Phase.COMPILE,
      "JIT: 3 of 12 files"),
     ("(EngineCore pid=69) INFO 11-21 06:47:57 [core.py:379] init engine (profile, create kv cache, warmup model) "
-     "took 0.11 s", Phase.COMPILE, "the engine is ready after 0.11 s"),
+     "took 0.11 s", Phase.COMPILE, "the engine took 0.11 s; starting the API server"),
 ]  # fmt: skip
 
 
