@@ -41,6 +41,10 @@ class KernelRow:
     microseconds: tuple[float, ...] = ()
 
 
+class ContainerEnded(Exception):
+    """The container of a check ended while it ran, which is no fault of the check."""
+
+
 def from_folder(context: Context, root: Path, engine: Engine) -> list[Finding]:
     """The findings of each script of ``checks/`` in the running container; none without a container."""
     container = context.container
@@ -72,7 +76,12 @@ def from_deep_folder(
         words = with_start_up(
             [*(["env", *(f"{name}={value}" for name, value in chosen.items())] if chosen else []), *argv]
         )
-        return engine.exec(container.id, words, stdin=stdin, timeout=DEEP_LIMIT, on_line=on_line)
+        answer = engine.exec(container.id, words, stdin=stdin, timeout=DEEP_LIMIT, on_line=on_line)
+        if answer.code == 137:  # killed: with its container, or alone
+            now = engine.container(container.id)
+            if now is None or now.state != "running":
+                raise ContainerEnded
+        return answer
 
     for script in scripts_in(root / DEEP):
         show(f"{DEEP}/{script.name}")
@@ -105,6 +114,9 @@ def answer_of(script: Path, ask: Ask, context: Context, folder: str) -> tuple[li
                 raise
     except (EnvgenError, OSError, ValueError) as problem:
         seen = reason_of(problem).splitlines()[0]
+    except ContainerEnded:
+        again = Remedy("envgen doctor --deep")
+        found, seen = [warning(f"the check {name} did not finish", "its container ended", "findings", again)], ""
     if seen:
         edit = Remedy(f"${{EDITOR:-vi}} {name}")
         found.append(warning(f"the check {name} is broken", seen[:300], "findings", edit, case="broken"))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -12,7 +14,8 @@ from hypothesis import strategies as st
 
 from envgen.doctor import scripts
 from envgen.doctor.model import Context, Finding, Severity
-from envgen.engine.values import ExecResult
+from envgen.engine.client import Engine
+from envgen.engine.values import Container, ExecResult
 from envgen.errors import EngineError
 
 Make = Callable[..., Context]
@@ -107,3 +110,25 @@ def test_helpers_and_other_files_are_left_alone(tmp_path: Path) -> None:
         (tmp_path / name).write_text("")
     assert [path.name for path in scripts.scripts_in(tmp_path)] == ["a.py", "b.sh"]
     assert scripts.scripts_in(tmp_path / "none") == []
+
+
+@pytest.mark.parametrize(("state", "title"), [("running", "is broken"), ("exited", "did not finish"), ("", "finish")])
+def test_a_deep_check_that_ended_with_its_container_is_not_broken(
+    state: str, title: str, tmp_path: Path, make: Make
+) -> None:
+    context = make()
+    running = context.container
+    assert running is not None and running.state == "running"
+    gone = replace(running, state=state) if state else None
+
+    class Killing:
+        def exec(self, *_: object, **__: object) -> ExecResult:
+            return ExecResult(137, b"", b"Building JIT module fused_moe_90")
+
+        def container(self, _: str) -> Container | None:
+            return gone
+
+    (tmp_path / "checks/deep").mkdir(parents=True)
+    script(tmp_path / "checks/deep")
+    ((found, rows),) = scripts.from_deep_folder(context, tmp_path, cast(Engine, Killing()), lambda _: None)
+    assert title in found[0].title and rows == []
