@@ -8,8 +8,8 @@ that determines them.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -242,8 +242,11 @@ def load(root: Path) -> Lock | None:
     return read_lock(path) if path.exists() else None
 
 
+_MISFIT = (ShapeError, ValueError, TypeError, AttributeError)  # of ``_shaped`` and ``bind``
+
+
 def read_lock(path: Path) -> Lock:
-    """The lock in a file. Raises ProjectError."""
+    """The lock in a file. ProjectError with every entry that is wrong."""
     top = read(path, label_of(path))
     version = top.items.get("format")
     if version is None or version.text != str(FORMAT):
@@ -253,12 +256,32 @@ def read_lock(path: Path) -> Lock:
         raise ProjectError([Problem(message, place, hint)])
     try:
         return bind(Lock, _shaped(_plain(top)))
-    except (ShapeError, ValueError, TypeError, AttributeError) as error:
-        why = str(error) if isinstance(error, ShapeError) else "an entry does not have its form"
+    except _MISFIT:
+        *found, last = _misfits(top)
         hint = f"`git checkout {FILE_NAME}`; or remove the file and run `envgen lock`"
-        raise ProjectError(
-            [Problem(f"is not what `envgen lock` writes: {why}", Place(top.source.label), hint)]
-        ) from None
+        raise ProjectError([*found, replace(last, hint=hint)]) from None
+
+
+def _misfits(top: YamlNode) -> Iterator[Problem]:
+    """A problem for each entry that can't be read, in the order of the file."""
+    for keys, node in _entries(top):
+        document = _plain(node)
+        for key in reversed(keys):
+            document = {key: document}
+        try:
+            bind(Lock, _shaped(document))
+        except _MISFIT as error:
+            why = str(error) if isinstance(error, ShapeError) else "an entry does not have its form"
+            yield Problem(f"is not what `envgen lock` writes: {why}", node.key_place())
+
+
+def _entries(node: YamlNode, *keys: str) -> Iterator[tuple[tuple[str, ...], YamlNode]]:
+    """What is locked by itself: an image, a ref, a profile's packages for one platform, ..."""
+    if not node.items or len(keys) == (3 if keys[:1] in (("python",), ("apt",)) else 2):
+        yield keys, node
+        return
+    for key, one in node.items.items():
+        yield from _entries(one, *keys, key)
 
 
 # --- compared ---------------------------------------------------------------------------------------------------------

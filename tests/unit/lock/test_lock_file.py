@@ -105,7 +105,23 @@ def test_what_no_lock_has_is_named(tmp_path: Path, before: str, after: str, why:
     (tmp_path / "envgen.lock").write_text(text.replace(before, after, 1))
     with pytest.raises(ProjectError) as caught:
         load(tmp_path)
-    assert f"envgen.lock: is not what `envgen lock` writes: {why}" in str(caught.value)
+    (problem,) = caught.value.problems
+    assert problem.message == f"is not what `envgen lock` writes: {why}" and problem.place and problem.place.line
+    assert "git checkout envgen.lock" in problem.hint
+
+
+def test_every_entry_that_is_wrong_is_named_at_once(tmp_path: Path) -> None:
+    lines = model.text_of(WHOLE).replace("- git=1:2.39", "- [git]").replace("asks: '123456'", "asks: {}")
+    lines = lines.replace(f"commit: {'c' * 40}", "x: 1").replace(f"0001-a.patch {A}", "0001-a.patch")
+    (tmp_path / "envgen.lock").write_text(lines)
+    with pytest.raises(ProjectError) as caught:
+        load(tmp_path)
+    ends = [problem.message.rpartition(": ")[2] for problem in caught.value.problems]
+    assert ends == [
+        "apt.prod.linux/arm64.build is not str", "git.https://h/r.git v1.commit is missing",
+        "an entry does not have its form", "python.prod.linux/arm64.asks is not str",
+    ]  # fmt: skip
+    assert [bool(problem.hint) for problem in caught.value.problems] == [False, False, False, True]
     assert "git checkout envgen.lock" in str(caught.value)
 
 
