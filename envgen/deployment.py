@@ -25,7 +25,7 @@ from envgen.engine.values import COMPOSE_PROJECT, COMPOSE_VOLUME, Container, Con
 from envgen.errors import EngineError, NotFoundError, Problem, RefusedError, UsageError, named
 from envgen.inside import run
 from envgen.lock.ask import locked
-from envgen.lock.model import InputChange, Lock, ProfileLock, load
+from envgen.lock.model import LOCAL, InputChange, Lock, ProfileLock, load
 from envgen.patches.checkout import lacking
 from envgen.patches.series import Series
 from envgen.patches.source import PatchedSource, patched_sources
@@ -156,6 +156,21 @@ class Deployment:
     def lock(self) -> ProfileLock | None:
         """The lock to compare the image by: that of the lock file, or none if the image was built without one."""
         return None if self.image and self.image.labels.get(LOCK_LABEL) == "" else self.locked
+
+    @cached_property
+    def platform(self) -> str:
+        """The platform of the image: the profile's, else the engine's."""
+        chosen = self.profile.base.platform
+        return chosen.value if chosen else f"linux/{self.engine.info().arch}"
+
+    @cached_property
+    def base_moved(self) -> str:
+        """What is wrong with a base image that was locked as one of this engine: "is missing", ...; "": nothing."""
+        base = self.lock.base if self.lock else None
+        if base is None or base.resolved != LOCAL:
+            return ""
+        image = self.engine.image(base.name)
+        return "is missing" if image is None else "has another ID" if image.id != base.digest else ""
 
     @cached_property
     def needs_lock(self) -> bool:

@@ -30,7 +30,7 @@ from envgen.errors import Problem, RefusedError, UsageError
 from envgen.explain import Circumstances, Explanation, cause_of
 from envgen.files import state_dir
 from envgen.lock.ask import patched, series_lock, stale
-from envgen.lock.model import LOCAL, InputChange
+from envgen.lock.model import InputChange
 from envgen.patches.dry_run import rehearse, summary
 from envgen.profile.model import Mode
 from envgen.render.inputs import LABEL as INPUTS_LABEL
@@ -135,7 +135,7 @@ class BuildOutcome:
     compilers: str = ""
     result: BuildResult | None = None
     cause: Explanation | None = None  # of a failure
-    log: str = ""
+    log: Path | None = None
     pushed: tuple[str, ...] = ()
     changed: tuple[InputChange, ...] = ()  # since the existing image was built
 
@@ -150,12 +150,13 @@ def build(job: Job, *, on_step: Callable[[BuildStep], None], on_tick: Callable[[
     if image_id := up_to_date(job):
         return BuildOutcome(job, image_id)
     changed = _changed(job)
-    request, existing, engine = job.request, job.existing, deployment.engine.info()
+    deployment.require_own_files()
     require_plugin("buildx")
+    engine, existing = deployment.engine.info(), job.existing
     require_builder(options.builder, engine.product)
     how = job.compilers(engine)
     progress(how)
-    result, cause, log = _run(job, request, how, on_step, on_tick)
+    result, cause, log = _run(job, how, on_step, on_tick)
     if result.ok and options.builder != buildx.OWN and not options.push:
         image = deployment.engine.image(job.image)
         result = replace(result, image_id=image.id) if image else result  # the builder reports the manifest's digest
@@ -210,11 +211,11 @@ def require_lock(deployment: Deployment) -> None:
         # The committed files have the lock's versions, too.
         rendered = [profile.render_command] if (deployment.root / profile.dockerfile).exists() else []
         # Without it, a lock keeps the base that it has.
-        lock_again = f"{profile.lock_command} --upgrade base" if _has_moved(deployment) else profile.lock_command
+        lock_again = f"{profile.lock_command} --upgrade base" if deployment.base_moved else profile.lock_command
         chain = " && ".join([lock_again, *rendered, f"envgen build {profile.chosen}"])
         last = Problem("nothing was built", hint=f"{chain}; {unlocked}")
         raise RefusedError(problems=(head, *found, last))
-    platform = _platform(deployment)
+    platform = deployment.platform
     if lock is not None and lock.python and platform not in lock.python:
         others = ", ".join(sorted(lock.python))
         message = f"envgen.lock has the packages of {profile.name} for {others}, but this image is for {platform}"
@@ -226,33 +227,17 @@ def require_lock(deployment: Deployment) -> None:
         progress(f"warning: envgen.lock: {problem.message}")
 
 
-def _platform(deployment: Deployment) -> str:
-    chosen = deployment.profile.base.platform
-    return chosen.value if chosen else f"linux/{deployment.engine.info().arch}"
-
-
 def lock_problems(deployment: Deployment) -> list[Problem]:
     """What a build would need and the lock file lacks."""
-    profile, lock, whole = deployment.profile, deployment.lock, deployment.lock_file
-    if whole is None or lock is None:
+    profile, lock = deployment.profile, deployment.lock
+    if lock is None:
         return [Problem("no envgen.lock")]
     patches = {folder: series_lock(deployment.series[name]) for name, folder in patched(profile).items()}
-    outdated = stale(profile, whole, patches, _platform(deployment), weights=False)
-    found = [Problem(str(item)) for item in outdated]
-    if lock.base and _has_moved(deployment):
-        seen = "is missing" if deployment.engine.image(lock.base.name) is None else "has another ID"
-        message = f"base: {lock.base.name} was built locally, and here it {seen}"
+    found = [Problem(str(item)) for item in stale(profile, lock, patches, deployment.platform)]
+    if lock.base and deployment.base_moved:
+        message = f"base: {lock.base.name} was built locally, and here it {deployment.base_moved}"
         found.append(Problem(message, hint=f"`{profile.lock_command} --upgrade base` locks the one on this engine"))
     return found
-
-
-def _has_moved(deployment: Deployment) -> bool:
-    """Whether the lock names a base image that was built on an engine, and this engine has another one."""
-    base = deployment.lock.base if deployment.lock else None
-    if base is None or base.resolved != LOCAL:
-        return False
-    image = deployment.engine.image(base.name)
-    return image is None or image.id != base.digest
 
 
 def require_builder(builder: str, product: str) -> None:
@@ -297,10 +282,10 @@ def _changed(job: Job) -> tuple[InputChange, ...]:
 
 
 def _run(
-    job: Job, request: BuildRequest, how: str, on_step: Callable[[BuildStep], None], on_tick: Callable[[], None]
-) -> tuple[BuildResult, Explanation | None, str]:
+    job: Job, how: str, on_step: Callable[[BuildStep], None], on_tick: Callable[[], None]
+) -> tuple[BuildResult, Explanation | None, Path]:
     """Run buildx and log all of its output. Returns its result, the cause of a failure, and the log's path."""
-    request = job.placed(request)
+    request = job.placed(job.request)
     with BuildLog(state_dir(job.deployment.root, "logs"), job.deployment.profile.name) as log:
         log.say(f"$ {shlex.join(buildx.argv_of(request))}")
         log.say(how)
@@ -309,7 +294,7 @@ def _run(
         if cause:
             log.say(f"{cause.cause}: {cause.evidence}")
         log.say(f"ended with {result.code} after {result.seconds:.1f} s {result.image_id}")
-    return result, cause, job.shown(log.path)
+    return result, cause, log.path
 
 
 def _cause(result: BuildResult) -> Explanation | None:

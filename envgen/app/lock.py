@@ -14,7 +14,7 @@ from envgen.deployment import Deployment
 from envgen.engine.client import connect
 from envgen.errors import LockError, Place, Problem
 from envgen.files import state_dir
-from envgen.lock.ask import Stale, Upgrade, checked, patched, python_sets, series_lock, stale
+from envgen.lock.ask import Stale, Upgrade, checked, locked, patched, python_sets, series_lock, stale, unlocked_models
 from envgen.lock.model import FILE_NAME, InputChange, Lock, PatchLock, changes, exclusive, facts, load, save
 from envgen.lock.resolve import CA, NETRC, WHEELHOUSE, Tools, Unresolved, resolve
 from envgen.lock.servers import Git
@@ -52,7 +52,9 @@ def check(session: Session) -> dict[str, list[Stale]] | None:
     root = session.loaded(local=False).project.root
     lock = load(root)
     patches = patch_locks(profiles, root)
-    return {p.name: stale(p, lock, patches) for p in profiles} if lock else None
+    if lock is None:
+        return None
+    return {p.name: [*stale(p, locked(p, lock), patches), *unlocked_models(p, lock)] for p in profiles}
 
 
 def update(session: Session, names: tuple[str, ...], *, upgrade: bool, offline: bool, dry_run: bool) -> Updated:

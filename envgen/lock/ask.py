@@ -168,18 +168,12 @@ def locked(profile: Profile, lock: Lock) -> ProfileLock:
 
 
 def stale(
-    profile: Profile,
-    lock: Lock,
-    patches: Mapping[str, tuple[PatchLock, ...]],
-    platform: str = "",
-    *,
-    weights: bool = True,
+    profile: Profile, mine: ProfileLock, patches: Mapping[str, tuple[PatchLock, ...]], platform: str = ""
 ) -> list[Stale]:
-    """The inputs of ``profile`` that the lock lacks or has out of date. ``patches``: those of the project now.
+    """The inputs of the image that ``mine``, the profile's part of the lock, lacks or has out of date.
 
-    ``platform``: the one whose packages must be locked; "": any. Without ``weights``: only the inputs of the image.
+    ``patches``: those of the project now. ``platform``: the one whose packages must be locked; "": any.
     """
-    mine = locked(profile, lock)
     found = []
     if mine.base is None:
         found.append(Stale("base", f"{profile.base.image} is not in the lock", "base.image"))
@@ -194,11 +188,6 @@ def stale(
         if mine.patches.get(folder) != patches.get(folder):
             message = f"patches/{folder} is not what was locked"
             found.append(Stale(f"patches.{source_name}", message, f"sources.{source_name}.patches"))
-    for name, models in models_of(profile).items() if weights else ():
-        for model in models:
-            if model_key(model.repo, model.revision) not in lock.models:
-                message = f"{model.revision} of the model {model.repo} is not in the lock"
-                found.append(Stale(name, message, f"services.{name}.model"))
     if mine.base is not None:
         where = f" for {platform}" if platform else ""
         if not (platform in mine.python if platform else mine.python):
@@ -206,6 +195,16 @@ def stale(
         if not (platform in mine.apt if platform else mine.apt):
             found.append(Stale("apt", f"the Debian packages{where} are not locked, or out of date", "apt"))
     return found
+
+
+def unlocked_models(profile: Profile, lock: Lock) -> list[Stale]:
+    """The models of services that the lock lacks. No image depends on them."""
+    return [
+        Stale(name, f"{model.revision} of the model {model.repo} is not in the lock", f"services.{name}.model")
+        for name, models in models_of(profile).items()
+        for model in models
+        if model_key(model.repo, model.revision) not in lock.models
+    ]
 
 
 _VARIED = re.compile(r"services\.([^.]+)\.(?:model\.repo|args\.speculative-config\.model)")

@@ -68,8 +68,8 @@ def dry_run(tree: GitTree, series: Series) -> DryRun:
 
     Then, if some are not for it, the whole series, to tell whether those would fit; their state is "out of range".
     """
-    code = tree.read({name for patch in series.patches for name in patch.touches})
     wanted = series.for_version(tree.version)
+    code = tree.read({name for patch in series.patches for name in patch.touches})
     states = _tried(code, wanted)
     measured = states if wanted == series else {**_tried(code, series), **states}
     verdicts = []

@@ -127,7 +127,7 @@ def _failure(outcome: BuildOutcome, result: BuildResult, quiet: bool) -> BuildEr
     elif step and step.exit_code is None:
         what += f"\n    {shorten(step.error, 500)}"
     hints = [in_profile(cause.cure, outcome.job.deployment.profile, "SERVICE")] if cause else []
-    error = BuildError(what, hint="; ".join([*hints, f"the whole output is in {outcome.log}"]))
+    error = BuildError(what, hint="; ".join([*hints, f"the whole output is in {_log(outcome)}"]))
     error.details = _document(outcome)
     return error
 
@@ -157,9 +157,13 @@ def _document(outcome: BuildOutcome) -> dict[str, Any]:
             for n, s in enumerate(result.steps, 1)
         ],
         "compilers": outcome.compilers or None,
-        "log": outcome.log,
+        "log": _log(outcome),
         "failure": None if result.ok else failure,
     }
+
+
+def _log(outcome: BuildOutcome) -> str:
+    return outcome.job.shown(outcome.log) if outcome.log else ""
 
 
 def _head(job: Job) -> dict[str, Any]:

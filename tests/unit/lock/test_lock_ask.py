@@ -103,7 +103,7 @@ def test_every_repository_that_a_build_fetches_is_asked_for(profile: Profile) ->
     more = dataclasses.replace(profile, sources={**profile.sources, "fi": forked})
     found = {one.name: one for one in ask.repositories(more)}
     assert list(found) == ["fi", "fi/3rd/c", "fi.triton", "moving"]
-    assert {one.name for one in ask.stale(more, whole(profile), PATCHES)} == {"fi/3rd/c", "fi.triton"}
+    assert {one.name for one in ask.stale(more, ask.locked(more, whole(profile)), PATCHES)} == {"fi/3rd/c", "fi.triton"}
     assert checked(["fi/3rd/c", "fi.triton"], [more], Lock()) == ("fi/3rd/c", "fi.triton")
     lock = whole(profile)
     lock = dataclasses.replace(lock, git={**lock.git, "https://h/c.git x": GitLock("https://h/c.git", "x", "1" * 40)})
@@ -139,7 +139,7 @@ def test_a_tag_names_a_release(profile: Profile, ref: str, version: str) -> None
 
 
 def test_a_whole_lock_is_not_stale(profile: Profile) -> None:
-    lock = whole(profile)
+    lock = ask.locked(profile, whole(profile))
     assert ask.stale(profile, lock, PATCHES) == []
     assert ask.stale(profile, lock, PATCHES, "linux/arm64") == []
     stale = [str(one) for one in ask.stale(profile, lock, PATCHES, "linux/amd64")]
@@ -148,13 +148,13 @@ def test_a_whole_lock_is_not_stale(profile: Profile) -> None:
 
 
 def test_an_empty_lock_lacks_everything_at_once(profile: Profile) -> None:
-    names = [one.name for one in ask.stale(profile, Lock(), PATCHES)]
+    names = [one.name for one in ask.stale(profile, ask.locked(profile, Lock()), PATCHES)]
     assert names == ["base", "fi", "moving", "patches.fi"]
 
 
 def test_an_edited_patch_is_stale(profile: Profile) -> None:
     edited = {"fi": (PatchLock("a.patch", "c" * 64),)}
-    assert [one.name for one in ask.stale(profile, whole(profile), edited)] == ["patches.fi"]
+    assert [one.name for one in ask.stale(profile, ask.locked(profile, whole(profile)), edited)] == ["patches.fi"]
 
 
 def test_another_base_voids_what_was_resolved_on_it(profile: Profile) -> None:
@@ -163,7 +163,7 @@ def test_another_base_voids_what_was_resolved_on_it(profile: Profile) -> None:
         {"h:5000/base:1": ImageLock("h:5000/base:1", "sha256:" + "f" * 64)}, lock.git, lock.files, lock.patches,
         lock.python, lock.apt,
     )  # fmt: skip
-    assert [one.name for one in ask.stale(profile, moved, PATCHES)] == ["pip", "apt"]
+    assert [one.name for one in ask.stale(profile, ask.locked(profile, moved), PATCHES)] == ["pip", "apt"]
 
 
 def test_the_digest_changes_with_what_concerns_the_profile_alone(profile: Profile) -> None:

@@ -11,8 +11,8 @@ import requests
 from envgen.__main__ import main
 from envgen.engine.client import Engine
 from envgen.errors import EngineError
-from envgen.lock import model
-from envgen.lock.ask import apt_asks, python_asks, stale
+from envgen.lock import ask, model
+from envgen.lock.ask import apt_asks, python_asks
 from envgen.lock.model import AptLock, GitLock, ImageLock, Lock, PythonLock
 from envgen.lock.servers import Git
 from envgen.profile.load import load_project
@@ -160,4 +160,4 @@ def test_without_the_hub_all_else_is_pinned(
     assert found is not None and found.git["https://h/fi.git v1"].commit == "b" * 40 and not found.models
     assert main(["lock", "--check"]) == 1
     assert "main of the model a/m is not in the lock" in capsys.readouterr().out
-    assert stale(profile, found, {}, weights=False) == []
+    assert ask.stale(profile, ask.locked(profile, found), {}) == []
