@@ -17,7 +17,6 @@ from envgen.engine.client import Engine
 from envgen.engine.values import MISSHAPEN, Container, ContainerMount, Image
 from envgen.errors import Problem
 from envgen.inside import run
-from envgen.profile.check_services import ranks_of
 from envgen.profile.model import Cluster, GpuMode, Machine, Profile, Service
 from envgen.text import size
 
@@ -226,7 +225,7 @@ def _room(node: NodeFacts, profile: Profile, service: Service, cluster: Cluster)
     if facts["disk_free"] < DISK:
         fix = f"docker --context {node.machine.context} system df"
         yield node.fail(f"{size(facts['disk_free'])} are free on Docker's disk", "room there", fix)
-    if 0 < facts["gpus"] < (ranks := ranks_of(service.args) // len(cluster.nodes)):
+    if 0 < facts["gpus"] < (ranks := service.ranks // len(cluster.nodes)):
         message = f"{ranks} ranks are to run here, each with a GPU; there are {facts['gpus']}"
         line = f"args: {{tensor-parallel-size: {len(cluster.nodes)}}}"
         yield node.fail(message, "a GPU for each rank", line, is_line=True)

@@ -6,20 +6,18 @@ vllm/config/parallel.py:600).
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from envgen.logpattern import LogPattern
 from envgen.profile.bind import BoundProfile, Path_
 from envgen.profile.caches import HUGGINGFACE
-from envgen.profile.model import Cluster, GpuMode, Service
+from envgen.profile.model import RANKS, Cluster, GpuMode, Service
 from envgen.profile.values import ContainerPath
-from envgen.text import shorten, whole_number
+from envgen.text import shorten
 
 # Flags that envgen sets for each rank; vLLM has all of them from 0.11.2 on.
 OWN_FLAGS = ("nnodes", "node-rank", "master-addr", "master-port", "headless", "distributed-executor-backend")
 PER_NODE = ("VLLM_HOST_IP", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA")
-SIZES = ("tensor-parallel-size", "pipeline-parallel-size")
 ENDLESS = ("always", "unless-stopped")  # Docker's restart policies without a limit
 # Folders of the image's system, which a mount would hide. Below _SYSTEM_TREES no mount is allowed, either.
 _SYSTEM = frozenset(
@@ -173,9 +171,9 @@ def _cluster(section: BoundProfile, service: Service, cluster: Cluster) -> None:
         elif flag.replace("_", "-").startswith("data-parallel"):
             hint = "use tensor-parallel-size or pipeline-parallel-size"
             section.problem(("args", flag), "data parallel is not supported with `cluster`", hint, at_key=True)
-    ranks = ranks_of(service.args)
+    ranks = service.ranks
     if count > 1 and (0 < ranks < count or ranks % count):  # vLLM requires the same number on each
-        where: Path_ = next((("args", flag) for flag in SIZES if flag in service.args), ("cluster",))
+        where: Path_ = next((("args", flag) for flag in RANKS if flag in service.args), ("cluster",))
         hint = f"write args: {{tensor-parallel-size: {count}}}"
         section.problem(where, f"{ranks} rank{'s' * (ranks != 1)} cannot be shared by {count} machines", hint)
     if service.restart != "no":
@@ -206,12 +204,6 @@ def _cluster(section: BoundProfile, service: Service, cluster: Cluster) -> None:
             hint = "write a whole path that all machines have, in envgen.local.yaml"
             message = f"{mount.host} is a folder of this machine, not of {', '.join(others)}"
             section.problem(("mounts", name), message, hint)
-
-
-def ranks_of(args: Mapping[str, object]) -> int:
-    """The number of ranks in a service's flags; 0 where they can't be read."""
-    sizes = [args.get(flag) or args.get(flag.replace("-", "_")) or "1" for flag in SIZES]
-    return math.prod((whole_number(size) if isinstance(size, str) else None) or 0 for size in sizes)
 
 
 # --- mounts ---------------------------------------------------------------------------------------------------------

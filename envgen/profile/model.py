@@ -8,6 +8,7 @@ reads: scalars, the value types of ``values.py``, enums, tuples, mappings from s
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ from envgen.profile.values import (
     WheelPin,
     own_path,
 )
-from envgen.text import shell_line
+from envgen.text import shell_line, whole_number
 
 
 class Mode(Enum):
@@ -398,6 +399,7 @@ class Mount:
     EXAMPLE: ClassVar[str] = "~/models:/models:ro"
 
 
+RANKS = ("tensor-parallel-size", "pipeline-parallel-size")  # the flags whose product is the number of ranks
 ArgValue = bool | str | tuple[str, ...]  # bind.py knows this alias by its name
 
 
@@ -475,6 +477,16 @@ class Service:
         """All weights that it loads: `model`, and its draft."""
         return tuple(one for one in (self.model, self.draft) if one is not None)
 
+    def flag(self, name: str) -> ArgValue | None:
+        """The value of a flag in `args`, which may be spelled with dashes or underscores."""
+        return next((value for key, value in self.args.items() if key.replace("_", "-") == name), None)
+
+    @property
+    def ranks(self) -> int:
+        """The number of vLLM's ranks by its flags; 0 where they can't be read."""
+        sizes = [self.flag(name) or "1" for name in RANKS]
+        return math.prod((whole_number(size) if isinstance(size, str) else None) or 0 for size in sizes)
+
     @property
     def argv(self) -> tuple[str, ...]:
         """The whole command: words, then flags in the order of the file."""
@@ -534,7 +546,7 @@ class Service:
         """The name by which the server lists its model: `ready.model`, else the first `served-model-name`."""
         if self.ready is not None and self.ready.model is not None:
             return self.ready.model
-        found = next((one for key, one in self.args.items() if key.replace("_", "-") == "served-model-name"), None)
+        found = self.flag("served-model-name")
         first = found[0] if isinstance(found, tuple) and found else found
         return first if isinstance(first, str) else None
 

@@ -12,7 +12,6 @@ import yaml
 
 from envgen.errors import Problem, RefusedError
 from envgen.profile.caches import HUGGINGFACE
-from envgen.profile.check_services import ranks_of
 from envgen.profile.model import GpuMode, Health, Profile, Service
 from envgen.profile.values import own_path
 from envgen.render import environment as names
@@ -173,7 +172,7 @@ def _pod(profile: Profile, name: str, image: str, commit: str, leads: bool) -> D
 def _gpus(service: Service) -> int:
     """GPUs of one pod: the ranks in the flags, divided by the machines; 1 where the flags can't be read."""
     machines = len(service.cluster.nodes) if service.cluster is not None else 1
-    return max(1, ranks_of(service.args) // machines)
+    return max(1, service.ranks // machines)
 
 
 def _literal(value: str) -> str:

@@ -92,10 +92,16 @@ def machines_of(deployment: Deployment, names: Sequence[str] = (), node: str | N
         wanted = [node]
     if wanted == [""]:
         return Machines(profile, [deployment.rendered_files()])
-    reached, lost = reach(deployment, wanted)
+    return connected(deployment, wanted)
+
+
+def connected(deployment: Deployment, nodes: Sequence[str]) -> Machines:
+    """``deployment`` on these machines, with one rendering for all."""
+    profile = deployment.profile
+    reached, lost = reach(deployment, nodes)
     if not reached:
         return Machines(profile, lost=lost)
-    # One rendering for all: that of the first machine's image.
+    # That of the first machine's image.
     first = next(iter(reached.values())).with_cached(profile=profile)
     known = {"rendered": first.rendered, "workspace": first.workspace}
     return Machines(profile, [one.with_cached(**known).rendered_files() for one in reached.values()], lost)

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 from envgen.app.cluster import nodes
 from envgen.app.cluster.group import Group
-from envgen.app.cluster.machines import machines_of
+from envgen.app.cluster.machines import connected
 from envgen.app.start import Checked, ServiceStart, StartOptions, done, notes_on
-from envgen.deployment import Deployment
+from envgen.deployment import Deployment, require_described
 from envgen.engine.values import Container
 from envgen.errors import Problem, RefusedError, named
 from envgen.serve import preflight
@@ -53,7 +53,7 @@ class CheckedCluster(Checked):
 def check(deployment: Deployment, service: str) -> Checked:
     """Check all machines of ``service``, and what must agree between them. PreflightError with every problem."""
     profile = deployment.profile
-    machines = machines_of(deployment, (service,))
+    machines = connected(deployment, require_described(profile, service).nodes)
     ranks = [rank.to_start(service) for rank in machines.reached]
     for rank in ranks:
         try:
