@@ -90,7 +90,7 @@ def _repository(url: str, ref: str) -> Collection:
     shown = without_login(url)
     mirror, commit = Mirror.fetched(url, ref, moves=True, timeout=120)
     tree = GitTree(mirror, commit, f"{commit[:12]} of {shown}")
-    paths = sorted(path for path in tree.names() if path.endswith(_YAML))
+    paths = sorted(path for path in tree.names if path.endswith(_YAML))
     return Collection(shown, commit, paths[:_MOST], tree=tree)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from packaging.utils import canonicalize_name
@@ -16,6 +17,7 @@ from envgen.profile.model import REPOSITORIES, Profile, Source
 from envgen.redact import without_login
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+PLAIN = ("100644", "100755")  # git's modes of plain files
 PYPROJECT = "pyproject.toml"
 _SECTION = re.compile(r"^\[build-system\]\s*$(.*?)(?=^\[|\Z)", re.MULTILINE | re.DOTALL)
 _REQUIRES = re.compile(r"^requires\s*=\s*\[((?:[^\[\]]|\[[^\[\]]*\])*)\]", re.MULTILINE)
@@ -51,24 +53,25 @@ class GitTree:
     def read(self, names: Collection[str]) -> dict[str, File]:
         """The named files of the commit; the work tree does not count."""
         found: dict[str, File] = {}
-        for name in sorted(names):
-            listed = self.repository.git(["ls-tree", "-z", self.commit, "--", f":(literal){name}"]).text
-            if not listed.rstrip("\0"):
-                continue
-            mode, kind, blob = listed.partition("\t")[0].split(" ")
-            if kind == "tree":
-                continue
-            if mode not in ("100644", "100755"):
+        for name in sorted(self._listed.keys() & {*names}):
+            mode, _kind, blob = self._listed[name]
+            if mode not in PLAIN:
                 raise EnvgenError(f"{name} is not a plain file in {self.label}, so no patch may touch it")
             data = self.repository.git(["cat-file", "blob", blob], timeout=120).stdout
             found[name] = File(data, mode == "100755")
         return found
 
+    @property
     def names(self) -> set[str]:
         """All plain files of the commit."""
+        return {name for name, (mode, _kind, _blob) in self._listed.items() if mode in PLAIN}
+
+    @cached_property
+    def _listed(self) -> dict[str, list[str]]:
+        """File -> its mode, kind and object."""
         listed = self.repository.git(["ls-tree", "-r", "-z", self.commit], timeout=300).text
-        lines = [line.partition("\t") for line in listed.split("\0") if line]
-        return {name for head, _, name in lines if head.startswith("100")}
+        rows = (row.partition("\t") for row in listed.split("\0") if row)
+        return {name: head.split(" ") for head, _, name in rows}
 
 
 @dataclass(frozen=True)
@@ -136,7 +139,7 @@ def examine(name: str, profile: Profile, tree: GitTree) -> tuple[list[Problem], 
     there = tree.read({PYPROJECT, script} if script else {PYPROJECT})
     problems, notes = list[Problem](), list[str]()
     if script and script not in there:
-        moved = sorted(one for one in tree.names() if PurePosixPath(one).name == PurePosixPath(script).name)
+        moved = sorted(one for one in tree.names if PurePosixPath(one).name == PurePosixPath(script).name)
         words = ", ".join((source.install.prepare[0], *moved[:1], *source.install.prepare[2:]))
         hint = f"sources: {{{name}: {{install: {{prepare: [{words}]}}}}}}" if moved else "take install.prepare out"
         problems.append(Problem(f"{tree.label} has no {script}, which sources.{name}.install.prepare runs", hint=hint))

@@ -46,6 +46,7 @@ class Release:
     def read(self, names: Collection[str]) -> dict[str, File]:
         return {name: self.files[name] for name in names if name in self.files}
 
+    @property
     def names(self) -> set[str]:
         return set(self.files)
 
