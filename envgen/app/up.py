@@ -142,7 +142,9 @@ def start_all(
             if one.starts(options) and not isinstance(failed.get(one.service), NotReplaced)
         ]
         lost = [name for name in wanted if name in failed]
-        summary = [Problem(f"{len(lost)} of {len(wanted)} services did not start: {', '.join(lost)}")] if lost else []
+        summary = []
+        if lost and len(wanted) > 1:
+            summary = [Problem(f"{len(lost)} of {len(wanted)} services did not start: {', '.join(lost)}")]
         raised = next(iter(failed.values()))
         raised.problems = (*summary, *(problem for error in failed.values() for problem in error.problems))
         raise raised

@@ -89,6 +89,8 @@ def test_only_services_that_were_to_start_count_as_not_started() -> None:
     chosen.append(begun("bad", fails=ServiceError("bad is not ready: its process exited")))
     with pytest.raises(EnvgenError, match="1 of 2 services did not start: bad\n"):
         list(start_all(chosen, lambda _question: False, StartOptions()))
+    with pytest.raises(EnvgenError, match=r"^bad is not ready"):
+        list(start_all([chosen[0], chosen[-1]], lambda _question: False, StartOptions()))
     with pytest.raises(EnvgenError, match="1 of 3 services did not start: bad\n"):
         list(start_all(chosen, lambda _question: False, StartOptions(recreate=True)))
 
