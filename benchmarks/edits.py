@@ -41,6 +41,7 @@ class Edit:
     possible: int
     never: str = "no such stage"
     patch: str = ""
+    program: str = ""  # under docker/
 
 
 EDITS = (
@@ -50,6 +51,8 @@ EDITS = (
     Edit("a runtime ENV", ("env.logging.FLASHINFER_LOGLEVEL=3",), 0),
     Edit("a runtime apt package", ("apt.runtime=[curl, less]",), 1),
     Edit("MAX_JOBS", ("build.max_jobs=3",), 0),
+    # It is copied late: what follows are files, a package and folders.
+    Edit("a program of containers", (), 6, "wheel-", program="runtime/lib/server"),
     # "Its own stage, then copies": one step for the file, then at most the five behind the copy; no wheel.
     Edit("a tiktoken file", ("tiktoken.encodings.o200k_base.url=http://127.0.0.1/o200k_base",), 6, "wheel-"),
 )
@@ -83,6 +86,9 @@ def context(folder: Path, edit: Edit | None) -> str:
         if path.startswith("docker/"):
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_bytes(content)
+    if edit and edit.program:
+        with (folder / "docker" / edit.program).open("a") as file:
+            file.write("# edited\n")
     return stub(files["Dockerfile.source"].decode())
 
 
