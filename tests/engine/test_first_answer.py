@@ -5,6 +5,7 @@ The hub is a stand-in, and so are the objects of FlashInfer's JIT modules: there
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -24,12 +25,15 @@ def test_init_and_up_end_with_a_completion_and_a_chat(installed: Path, cpu_serve
     forget(NAME)
     run(installed, "init", NAME, cwd=tmp_path)
     project = tmp_path / NAME
-    # What `init` writes takes a GPU and 65 GB of weights: the small profile instead. One process imports all of vLLM,
-    # not two, and Docker looks at its health now and then.
+    # What `init` writes takes a GPU and 65 GB of weights: the small profile instead. Few processes import all of vLLM
+    # (see LOCAL), and Docker looks at its health now and then.
     text = project_file(NAME, free_port()).replace("interval: 2s", "interval: 60s")
-    text = text.replace("VLLM_NO_USAGE_STATS: 1", "VLLM_ENABLE_V1_MULTIPROCESSING: 0, VLLM_NO_USAGE_STATS: 1")
+    known = "VLLM_CACHE_ROOT: /root/.cache/huggingface/.vllm"
+    text = text.replace("VLLM_NO_USAGE_STATS: 1", f"VLLM_ENABLE_V1_MULTIPROCESSING: 0, {known}, VLLM_NO_USAGE_STATS: 1")
     (project / "envgen.yaml").write_text(text)
-    tiny = cpu_server.project.root / "models/tiny"
+    models = cpu_server.project.root / "models"
+    shutil.copytree(models / ".vllm", project / "huggingface/.vllm")
+    tiny = models / "tiny"
     try:
         with serve(Hub({path.name: path.read_bytes() for path in tiny.iterdir()})) as hub:
             gateway = docker("network", "inspect", "bridge", "-f", "{{(index .IPAM.Config 0).Gateway}}")
