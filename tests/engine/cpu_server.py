@@ -62,7 +62,7 @@ LOCAL: dict[str, Any] = {
 PROGRAM = """\
 #!/bin/sh
 case "$*" in
-  lock) cp {folder}/local.yaml envgen.local.yaml ;;
+  "lock -p cpu") cp {folder}/local.yaml envgen.local.yaml ;;
   "down -p cpu") pwd >{folder}/held.new && mv {folder}/held.new {folder}/held
     until [ -e {folder}/on ]; do sleep 0.2; done ;;
 esac
