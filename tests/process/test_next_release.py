@@ -126,6 +126,8 @@ def test_the_newest_release_answers(ask_models: Ask, tmp_path: Path, capsys: pyt
     """Red for the newest release alone is printed, for it is news and no fault of a change here (scripts/test repeats
     these lines at its end). It fails where the releases that have answered before don't answer, either."""
     version = newest()
+    if version == PINNED:
+        return  # none is newer, and test_predict_models.py asks this one about these models and more
     silent = red(ask_models, version, tmp_path / "newest")
     if not silent:
         return

@@ -43,6 +43,11 @@ def prepare(folder: str) -> None:
             importlib.import_module(name)
     with contextlib.suppress(release.NotAskable):
         release.named("parser")
+    with contextlib.suppress(ImportError, AttributeError):
+        kinds = importlib.import_module("vllm.model_executor.layers.quantization")
+        for kind in kinds.QUANTIZATION_METHODS:
+            with contextlib.suppress(Exception):  # of another platform, say
+                kinds.get_quantization_config(kind)
     forget()
     logger: Any = logging.getLogger("vllm")
     del logger.removeHandler
