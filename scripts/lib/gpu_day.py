@@ -635,13 +635,13 @@ def compare(rows: Rows, name: str, found: Mapping[str, Any], seen: Mapping[str, 
         elif key in seen:
             rows.add(f"{name}: {key}", None, f"log {', '.join(seen[key])}", "unknown")
     memory = found.get("memory") or {}
-    if seen.get("tokens") and seen.get("length") and memory.get("sequence"):
-        room = (memory.get("fixed") or 0) or seen.get("available_gib", 0) * (1 << 30)
-        tokens = room / memory["sequence"] * memory["context"] if room else 0
-        off = tokens / seen["tokens"] - 1 if tokens else 1
-        rows.add(f"{name}: KV tokens in the memory that the server found", abs(off) <= 0.1 if room else None,
+    room = seen.get("available_gib", 0) * (1 << 30)
+    if room and seen.get("tokens") and memory.get("sequence"):
+        tokens = room / memory["sequence"] * memory["context"]
+        off = tokens / seen["tokens"] - 1
+        rows.add(f"{name}: KV tokens in the memory that the server found", abs(off) <= 0.1,
                  f"{seen['tokens']:.0f} in the log", f"{tokens:.0f} ({off:+.1%}), within 10 %")  # fmt: skip
-    if memory.get("room") and not memory.get("fixed") and seen.get("tokens") and memory.get("sequence"):
+    if memory.get("room") and seen.get("tokens") and memory.get("sequence"):
         tokens = memory["room"] / memory["sequence"] * memory["context"]
         off = tokens / seen["tokens"] - 1
         rows.add(f"{name}: KV tokens as estimated", abs(off) <= 0.1, f"{seen['tokens']:.0f} in the log; model "
@@ -863,6 +863,8 @@ def two_gpus(day: Day, rows: Rows) -> None:
         text = day.log(day.service)
         seen = re.findall(r"world_size=(\d+)", text)
         rows.add("its log: world_size", "2" in seen, f"{sorted(set(seen))}; {logged(text)}", "2")
+        answer = day.envgen("predict", day.service, "--json", *sets).document
+        compare(rows, "tensor-parallel-size 2", answer, logged(text), text)
 
 
 @step("down", "stop, and remove what was started")

@@ -111,5 +111,22 @@ def test_a_failed_criterion_is_named_with_what_was_wanted(tmp_path: Path, monkey
     gpu_day.measured(day, rows, "accept", "serve")
     assert [(row["held"], row["seen"]) for row in rows.rows] == [
         (False, "failed; pp64 tg8: prefill 533 t/s, decode 24 t/s, first token 289 ms; "
-                "prefill: 533 t/s, wanted at least 49,086 t/s")
+                "prefill failed: 533 t/s, wanted at least 49,086 t/s")
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("verdict", "repo", "held"),
+    [("not checked", None, True), ("failed", None, False), ("not checked", "openai/gpt-oss-120b", False)],
+)
+def test_only_the_model_that_is_made_need_not_call_a_tool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verdict: str, repo: str | None, held: bool
+) -> None:
+    criteria = [{"name": "tool call", "verdict": verdict, "seen": "the model made none", "wanted": "a call"}]
+    found = json.dumps({"outcome": "failed", "criteria": criteria})
+    options = argparse.Namespace(work=str(tmp_path), project=None, profile="p", service="serve", repo=repo)
+    day = gpu_day.Day(options)
+    monkeypatch.setattr(day, "run", lambda *_, **__: gpu_day.Done(1, found, "", 15.0))
+    rows = gpu_day.Rows()
+    gpu_day.measured(day, rows, "accept", "serve")
+    assert [row["held"] for row in rows.rows] == [held] and "tool call " + verdict in rows.rows[0]["seen"]
