@@ -158,7 +158,7 @@ PHASE_LINES: tuple[tuple[str, Phase | None, _Detail], ...] = (
     (r"Graph capturing finished", Phase.COMPILE, lambda _: "CUDA graphs are captured"),
     (r"Dynamo bytecode transform|Compiling a graph|torch\.compile takes", Phase.COMPILE, lambda _: "torch.compile"),
     # What follows this line is logged only when it has ended.
-    (r"Initial profiling/warmup run took", Phase.COMPILE, lambda _: "capturing CUDA graphs; compiles Triton kernels"),
+    (r"Initial profiling/warmup run took", Phase.COMPILE, lambda _: "Triton kernels and CUDA graphs"),
     (r"Warming up (FlashInfer|model|kernel)|[Aa]utotun", Phase.COMPILE, lambda _: "warming up"),
     (r"flashinfer\.jit: Building JIT module (\w{1,80})", None, lambda found: f"nvcc compiles FlashInfer's {found[1]}"),
     (

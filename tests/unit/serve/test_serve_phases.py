@@ -177,7 +177,7 @@ def test_the_progress_is_what_happens_now_with_its_own_seconds() -> None:
     progress = StartProgress(Phases(), lambda: float(next(clock)))
     progress.feed("(EngineCore pid=1) INFO [x.py:1] Model loading took 61.43 GiB memory")
     progress.feed("(EngineCore pid=1) INFO [monitor.py:91] [backbone] Initial profiling/warmup run took 0.17 s")
-    assert progress.words() == "compiling, capturing CUDA graphs; compiles Triton kernels"
+    assert progress.words() == "compiling, Triton kernels and CUDA graphs"
     assert 0 < progress.seconds < progress.seconds
     progress.feed(
         "2026 - INFO - core.py:594 - flashinfer.jit: Building JIT module fused_moe_90; this can take minutes."
