@@ -1,6 +1,6 @@
 # Written by `envgen render` from profile prod. Edits here are lost: change the project file.
 # NOT LOCKED: a build installs the versions of its day. To pin them: `envgen lock`, then `envgen render`.
-# SHA-256 of the lines below: 306042b817fd.
+# SHA-256 of the lines below: 7deb6f8e5933.
 # vLLM and FlashInfer from released wheels, on NVIDIA's CUDA image
 # Without envgen:  docker buildx build -f Dockerfile -t mxfp4:prod .
 #   --build-context wheelhouse=FOLDER      wheels of your own
@@ -8,9 +8,8 @@
 FROM scratch AS wheelhouse
 FROM scratch AS scripts
 COPY --chmod=0755 docker/ /
-FROM scratch AS index
-COPY --from=scripts /runtime/lib/pip-install /runtime/lib/with-index /runtime/lib/with-network /lib/
-COPY --from=wheelhouse / /lib/wheelhouse/
+FROM scripts AS index
+COPY --from=wheelhouse / /runtime/lib/wheelhouse/
 FROM nvcr.io/nvidia/cuda:13.0.2-devel-ubuntu24.04 AS base
 # Installs packages for the build: ca-certificates, python3, python3-dev, python3-pip.
 RUN --mount=from=scripts,source=/build/apt-install,target=/run/envgen/apt-install \
@@ -19,7 +18,7 @@ RUN --mount=from=scripts,source=/build/apt-install,target=/run/envgen/apt-instal
     /run/envgen/apt-install ca-certificates python3 python3-dev python3-pip
 
 # Installs uv beside the base image's Python.
-RUN --mount=from=index,source=/lib,target=/run/envgen/lib \
+RUN --mount=from=index,source=/runtime/lib,target=/run/envgen/lib \
     --mount=type=cache,target=/run/envgen/cache \
     --mount=from=scripts,source=/build/bootstrap,target=/run/envgen/bootstrap \
     python3 /run/envgen/lib/with-index /run/envgen/bootstrap python3
@@ -27,11 +26,11 @@ ENV PATH="/opt/envgen/bin:$PATH"
 
 FROM base AS final
 # Installs llama-benchy, cuda-python.
-RUN --mount=from=index,source=/lib,target=/run/envgen/lib \
+RUN --mount=from=index,source=/runtime/lib,target=/run/envgen/lib \
     --mount=type=cache,target=/run/envgen/cache \
     python3 /run/envgen/lib/with-index python3 /run/envgen/lib/pip-install --never flashinfer-python --never vllm -- llama-benchy==0.4.0 'cuda-python>=13,<14'
 # Installs flashinfer-python, vllm==0.33.0.
-RUN --mount=from=index,source=/lib,target=/run/envgen/lib \
+RUN --mount=from=index,source=/runtime/lib,target=/run/envgen/lib \
     --mount=type=cache,target=/run/envgen/cache \
     python3 /run/envgen/lib/with-index python3 /run/envgen/lib/pip-install --own flashinfer-python --own vllm -- flashinfer-python vllm==0.33.0
 
@@ -69,6 +68,6 @@ LABEL dev.envgen.project="mxfp4" \
     dev.envgen.profile="prod" \
     dev.envgen.lock="" \
     org.opencontainers.image.base.name="nvcr.io/nvidia/cuda:13.0.2-devel-ubuntu24.04" \
-    dev.envgen.render="0137ea90b3be0fc8b4ba517cc47deffcb0a365fec487bcaa5b569e40a6ae4a23"
+    dev.envgen.render="d0c44589c312c0bb86a09e24f38662ed09b0433e7ecff6cab1b2a97ffa7d3c96"
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

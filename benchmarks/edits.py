@@ -52,7 +52,7 @@ EDITS = (
     Edit("a runtime apt package", ("apt.runtime=[curl, less]",), 1),
     Edit("MAX_JOBS", ("build.max_jobs=3",), 0),
     # It is copied late: what follows are files, a package and folders.
-    Edit("a program of containers", (), 6, "wheel-", program="runtime/lib/server"),
+    Edit("a program of containers", (), 6, "wheel-", program="runtime/libexec/server"),
     # "Its own stage, then copies": one step for the file, then at most the five behind the copy; no wheel.
     Edit("a tiktoken file", ("tiktoken.encodings.o200k_base.url=http://127.0.0.1/o200k_base",), 6, "wheel-"),
 )

@@ -1,5 +1,5 @@
-"""What eats memory, with and without docker/runtime/lib/memory-guard: who ends it, and what a heartbeat of this machine
-loses meanwhile; and what the guard costs. Prints tables of Markdown.
+"""What eats memory, with and without docker/runtime/libexec/memory-guard: who ends it, and what a heartbeat of this
+machine loses meanwhile; and what the guard costs. Prints tables of Markdown.
 
     python benchmarks/memory_guard.py [IMAGE]
 
@@ -25,7 +25,7 @@ EAT = (
     "kept = [(bytearray(b'x') * (1 << 24), time.sleep(max(0, (n << 24) / rate - (time.monotonic() - began))))"
     " for n in range(most >> 24)]; time.sleep(1000)"
 )
-START = 'exec python3 -I /opt/envgen/lib/record-env "$@" 3>&1'
+START = 'exec python3 -I /opt/envgen/libexec/record-env "$@" 3>&1'
 
 
 def available() -> int:
@@ -88,7 +88,7 @@ HELD = "import sys, time; kept = bytearray(b'x') * int(sys.argv[1]); time.sleep(
 # Reads what the guard reads, and then says that so much is left: the memory of a busy machine does not stand still.
 LEFT = (
     "import importlib.machinery, sys, types; sys.dont_write_bytecode = True; "
-    "loader = importlib.machinery.SourceFileLoader('guard', '/opt/envgen/lib/memory-guard'); "
+    "loader = importlib.machinery.SourceFileLoader('guard', '/opt/envgen/libexec/memory-guard'); "
     "guard = types.ModuleType('guard'); loader.exec_module(guard); real = guard.Machine.left; "
     "floor, above = int(sys.argv[1]), int(sys.argv[2]); "
     "guard.Machine.left = lambda self: real(self) * 0 + floor + above; "

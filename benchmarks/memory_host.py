@@ -1,5 +1,5 @@
-"""What eats memory on a whole machine without a limit, with and without docker/runtime/lib/memory-guard: an emulated
-machine, so that the real one is in no danger. Prints a table of Markdown.
+"""What eats memory on a whole machine without a limit, with and without docker/runtime/libexec/memory-guard: an
+emulated machine, so that the real one is in no danger. Prints a table of Markdown.
 
     apt-get install qemu-system-x86 e2fsprogs
     python benchmarks/memory_host.py

@@ -14,7 +14,7 @@ COMPOSE_PROJECT = "com.docker.compose.project"
 COMPOSE_SERVICE = "com.docker.compose.service"
 COMPOSE_ONE_OFF = "com.docker.compose.oneoff"
 COMPOSE_VOLUME = "com.docker.compose.volume"
-SERVER = "/opt/envgen/lib/server"  # before a server's command: docker/runtime/lib/server
+SERVER = "/opt/envgen/libexec/server"  # before a server's command: docker/runtime/libexec/server
 
 # Bytes; an endless writer must not fill the memory of envgen.
 OUTPUT_LIMIT = 10 << 20
@@ -131,7 +131,7 @@ class Container:
     sick_since: str = ""  # of an unhealthy one: the first failure in the engine's record
     memory: int = 0  # its own limit in bytes; 0: none
     finished_at: str = ""  # when its program ended last; "": never
-    server: bool = False  # docker/runtime/lib/server runs its command
+    server: bool = False  # docker/runtime/libexec/server runs its command
 
     @property
     def one_off(self) -> bool:

@@ -148,7 +148,7 @@ def tree(found: Sequence[ProcessState]) -> str:
     return "\n".join(lines) + "\n"
 
 
-RECORD = "/run/envgen-memory"  # of docker/runtime/lib/memory-guard: two minutes, a line a second
+RECORD = "/run/envgen-memory"  # of docker/runtime/libexec/memory-guard: two minutes, a line a second
 LOG_LINES = 100_000  # of a server's log: as many as LOG_LIMIT holds, with lines as servers write them
 _KERNEL_LINES = 2000
 _PATIENCE = 20.0  # seconds for one question to a container that may be stuck

@@ -1,8 +1,8 @@
 """How the program of a container ended: Docker's record of it, and the cause in its log.
 
 Nothing is stored for this. Docker keeps the time, the exit code, whether memory ran out, and how often it has started
-the program again, until the container is removed. Whether Docker had asked a server to stop, docker/runtime/lib/server
-writes into its log; of other programs it is taken from the exit code.
+the program again, until the container is removed. Whether Docker had asked a server to stop,
+docker/runtime/libexec/server writes into its log; of other programs it is taken from the exit code.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def plan(profile: Profile, service: str, floor: str, root: Path = ROOT) -> list[
     found = []
     total = re.search(r"^MemTotal:\s+(\d+) kB$", _meminfo(root), re.MULTILINE)
     share = re.fullmatch(r"auto(?::(0?\.\d+))?", floor)
-    if total and share:  # as docker/runtime/lib/memory-guard
+    if total and share:  # as docker/runtime/libexec/memory-guard
         size = int(total[1]) << 10
         kept = min(6 << 30, size // 20, int(size * float(share[1] or 1) / 4))
         found.append(f"memory-guard ends {service} when less than {kept / GIB:.1f} GiB of the machine are available")

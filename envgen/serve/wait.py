@@ -115,7 +115,7 @@ class Evidence:
         return tuple(name for name in self._wanted if name not in self.seen)
 
 
-BY_ITSELF = 75  # of docker/runtime/lib/server: the server ended with 0, and Docker had not asked it to stop
+BY_ITSELF = 75  # of docker/runtime/libexec/server: the server ended with 0, and Docker had not asked it to stop
 
 
 def how_ended(container: Container) -> str:

@@ -152,8 +152,8 @@ def small_image(source: str, name: str, target: Path, server: str = "", project:
     with target.open("wb") as file:
         subprocess.run(["docker", "run", "--rm", "--entrypoint", "sh", source, "-c", SMALL], stdout=file, check=True)
     with tarfile.open(target, "a") as archive:
-        runner = (ROOT / "docker/runtime/lib/server").read_bytes()  # before each server's command
-        for path, program in (("usr/local/bin/vllm", server.encode()), ("opt/envgen/lib/server", runner)):
+        runner = (ROOT / "docker/runtime/libexec/server").read_bytes()  # before each server's command
+        for path, program in (("usr/local/bin/vllm", server.encode()), ("opt/envgen/libexec/server", runner)):
             member = tarfile.TarInfo(path)
             member.size, member.mode = len(program), 0o755
             archive.addfile(member, io.BytesIO(program))

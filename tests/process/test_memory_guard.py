@@ -1,4 +1,4 @@
-"""docker/runtime/lib/memory-guard: what it sees, and whom it ends, with a machine of files and real processes."""
+"""docker/runtime/libexec/memory-guard: what it sees, and whom it ends, with a machine of files and real processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docker/runtime/lib/server: a server never ends with 0 by itself; all else is as without it."""
+"""docker/runtime/libexec/server: a server never ends with 0 by itself; all else is as without it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-SERVER = [sys.executable, "-I", "-S", str(Path(__file__).resolve().parents[2] / "docker/runtime/lib/server")]
+SERVER = [sys.executable, "-I", "-S", str(Path(__file__).resolve().parents[2] / "docker/runtime/libexec/server")]
 WAITS = "echo ready; while :; do sleep 0.05; done"
 
 

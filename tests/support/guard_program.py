@@ -1,4 +1,4 @@
-"""docker/runtime/lib/memory-guard as a module: it has no .py."""
+"""docker/runtime/libexec/memory-guard as a module: it has no .py."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from typing import Any
 
-PATH = Path(__file__).resolve().parents[2] / "docker/runtime/lib/memory-guard"
+PATH = Path(__file__).resolve().parents[2] / "docker/runtime/libexec/memory-guard"
 
 
 def load() -> Any:

@@ -60,7 +60,10 @@ def no_envgen_variables(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytes
     """Overrides in the developer's own shell, and what envgen remembers, must not change what a test sees."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
     for name in list(os.environ):
-        if name.startswith("ENVGEN_") or name in ("NO_COLOR", "FORCE_COLOR", "TERM"):
+        if name.startswith(("ENVGEN_", "DOCKER_")) or name in ("NO_COLOR", "FORCE_COLOR", "TERM"):
             monkeypatch.delenv(name)
+    # Nor must the Docker that is installed.
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path_factory.getbasetemp() / "docker"))
+    monkeypatch.setattr("envgen.engine.endpoint.SYSTEM_PLUGINS", ())
     monkeypatch.setattr(Loudness, "quiet", False)
     monkeypatch.setattr(Loudness, "verbose", False)
