@@ -28,11 +28,13 @@ import yaml
 TOP = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TOP))
 
+from envgen import files  # noqa: E402
 from envgen.errors import EnvgenError  # noqa: E402
 from envgen.profile.load import load_project  # noqa: E402
 from envgen.recipes.shipped import models as shipped_models  # noqa: E402
-from envgen.redact import redact_secrets  # noqa: E402
+from envgen.redact import redact  # noqa: E402
 from envgen.serve.launch import service_url  # noqa: E402
+from envgen.text import visible  # noqa: E402
 
 DESCRIPTION = """\
 Serve a model on this machine's GPU with everything that envgen does, and write one report of what was seen.
@@ -52,6 +54,9 @@ examples:
   scripts/gpu-day --repo openai/gpt-oss-120b                  # real weights, from your Hugging Face cache
 """
 NAME = "gpu-day"
+MARKER = ".gpu-day"
+# All that it writes into its folder, and all that `clean` removes from it.
+OWN = ("project", "huggingface", "logs", "steps", "gpu-day.json", "gpu-day.md", MARKER)
 MODEL = "openai/gpt-oss-120b"
 COMMIT = "0" * 39 + "1"
 INSIDE = "/root/.cache/huggingface"  # of the containers
@@ -95,7 +100,8 @@ class Done:
     @property
     def last(self) -> str:
         """Its last lines, for a report."""
-        return " | ".join((self.err or self.out).strip().splitlines()[-3:])[-400:]
+        # A secret that is cut has no shape any more: it is removed before.
+        return redact(" | ".join((self.err or self.out).strip().splitlines()[-3:]))[-400:]
 
 
 class NotRun(Exception):
@@ -111,12 +117,12 @@ class Rows:
 
     def add(self, what: str, held: bool | None, seen: object, expected: str = "", seconds: float | None = None) -> bool:
         """A row; ``held`` None: noted, not judged."""
-        row: dict[str, Any] = {"what": what, "held": held, "seen": str(seen)[:600], "expected": expected}
+        row: dict[str, Any] = {"what": what, "held": held, "seen": redact(str(seen))[:600], "expected": expected}
         if seconds is not None:
             row["seconds"] = round(seconds, 1)
         self.rows.append(row)
         mark = {True: "ok  ", False: "FAIL", None: "note"}[held]
-        print(f"  {mark} {what}: {str(seen)[:160]}", file=sys.stderr, flush=True)
+        print(visible(f"  {mark} {what}: {row['seen'][:160]}"), file=sys.stderr, flush=True)
         return bool(held)
 
 
@@ -227,6 +233,16 @@ class Day:
             lacking.append("a Docker Engine that answers")
         if lacking:
             sys.exit(f"gpu-day: needs {' and '.join(lacking)}")
+
+    def claim(self) -> None:
+        """Make the folder, or end with one sentence: what is in another's folder would be overwritten."""
+        try:
+            if not (self.work / MARKER).is_file() and self.work.exists() and any(self.work.iterdir()):
+                sys.exit(f"gpu-day: {self.work} has files that are not its own; name an empty folder with --work")
+            self.work.mkdir(parents=True, exist_ok=True)
+            (self.work / MARKER).touch()
+        except OSError as error:
+            sys.exit(f"gpu-day: {self.work} can't be its folder: {error.strerror}; name another with --work")
 
     # The project
 
@@ -877,9 +893,11 @@ def down(day: Day, rows: Rows) -> None:
 
 
 def clean(day: Day) -> None:
-    """Remove everything of the day."""
+    """Remove everything of the day, and nothing else that lies in its folder."""
     if day.foreign:
         sys.exit("gpu-day: the project is your own; `envgen down` stops it")
+    if not (day.work / MARKER).is_file():
+        sys.exit(f"gpu-day: {day.work} is not a folder that it made; nothing was removed")
     if (day.project / "envgen.yaml").exists():
         day.envgen("down", "--volumes")
         image_name = day.settings.image_name
@@ -887,8 +905,15 @@ def clean(day: Day) -> None:
         empty = ("-v", f"{day.hub}:/hub", image_name, "-rf", "/hub/hub", f"/hub/{NAME}")
         day.docker("run", "--rm", "--entrypoint", "rm", *empty)
         day.docker("image", "rm", "-f", image_name)
-    if (day.work / ".gpu-day").exists():
-        shutil.rmtree(day.work)
+    for path in (day.work / name for name in OWN):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    if any(day.work.iterdir()):
+        print(f"gpu-day: {day.work} stays: it has files that are not its own", file=sys.stderr)
+    else:
+        day.work.rmdir()
 
 
 # --- the report -------------------------------------------------------------------------------------------------------
@@ -905,13 +930,15 @@ def kept(day: Day, name: str) -> dict[str, Any]:
 def noted(day: Day, name: str, rows: Rows) -> Iterator[None]:
     """Write the step's result, however it ends."""
     title, _ = STEPS[name]
-    began, why, outcome = time.monotonic(), "", "passed"
+    began, why, outcome, stopped = time.monotonic(), "", "passed", False
     print(f"== {name}: {title}", file=sys.stderr, flush=True)
     try:
         yield
     except NotRun as reason:
         outcome, why = "not run", str(reason)
-    except (EnvgenError, OSError, KeyError, ValueError, TypeError, IndexError) as error:
+    except KeyboardInterrupt:
+        stopped = not rows.add("the step itself", False, "interrupted")
+    except Exception as error:  # whatever a server answers, the other steps run
         rows.add("the step itself", False, f"{type(error).__name__}: {error}")
     if any(row["held"] is False for row in rows.rows):
         outcome = "failed"
@@ -922,8 +949,10 @@ def noted(day: Day, name: str, rows: Rows) -> Iterator[None]:
     }  # fmt: skip
     folder = day.work / "steps"
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{name}.json").write_text(json.dumps(document, indent=1, default=str))
-    print(f"   {outcome} after {document['seconds']} s {why}", file=sys.stderr, flush=True)
+    files.write(folder / f"{name}.json", json.dumps(document, indent=1, default=str).encode())
+    print(visible(f"   {outcome} after {document['seconds']} s {why}"), file=sys.stderr, flush=True)
+    if stopped:
+        raise KeyboardInterrupt
 
 
 def anonymous(day: Day, text: str) -> str:
@@ -934,13 +963,22 @@ def anonymous(day: Day, text: str) -> str:
     for name in sorted(names, key=len, reverse=True):
         if len(name) > 3 and name != "/root":
             text = text.replace(name, names[name])
-    return redact_secrets(text)
+    return redact(text)
+
+
+def anonymous_values(day: Day, value: Any) -> Any:
+    """``value`` with each text made anonymous by itself: a secret that has no end would take the rest along."""
+    if isinstance(value, dict):
+        return {key: anonymous_values(day, one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [anonymous_values(day, one) for one in value]
+    return anonymous(day, value) if isinstance(value, str) else value
 
 
 def report(day: Day) -> str:
     """Write gpu-day.json and gpu-day.md; the latter's text."""
     done = [kept(day, name) for name in STEPS]
-    found = [one for one in done if one]
+    found = [anonymous_values(day, one) for one in done if one]
     absent = [name for name in STEPS if not kept(day, name)]
     text = json.dumps({"format": 1, "without_gpu": bool(day.options.without_gpu), "steps": found}, indent=1)
     (day.work / "gpu-day.json").write_text(anonymous(day, text) + "\n")
@@ -949,7 +987,7 @@ def report(day: Day) -> str:
     lines += ["| step | | seconds | seen | expected |", "| --- | --- | --- | --- | --- |"]
 
     def cell(value: object) -> str:
-        return re.sub(r"\s+", " ", str(value)).replace("|", "\\|")
+        return visible(re.sub(r"\s+", " ", str(value))).replace("|", "\\|")
 
     for one in found:
         lines.append(f"| **{one['step']}** | {one['outcome']} | {one['seconds']} | {cell(one['why'])} | |")
@@ -999,7 +1037,10 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--without-gpu", action="store_true", help="try this script without a GPU; the report says so")
     day = Day(parser.parse_args(words))
     if day.options.steps == ["clean"]:
-        clean(day)
+        try:
+            clean(day)
+        except (EnvgenError, OSError) as error:
+            sys.exit(f"gpu-day: {error}")
         return 0
     if strange := set(day.options.models) - set(MODELS):
         parser.error(f"no model {', '.join(sorted(strange))}; models: {', '.join(MODELS)}")
@@ -1007,14 +1048,18 @@ def main(words: Sequence[str]) -> int:
     if unknown:
         parser.error(f"no step {', '.join(unknown)}; steps: {', '.join(STEPS)}, report, clean")
     day.require()
-    day.work.mkdir(parents=True, exist_ok=True)
-    (day.work / ".gpu-day").touch()
+    day.claim()
     chosen = [name for name in STEPS if name in day.options.steps] if day.options.steps else list(STEPS)
-    for name in chosen:
-        rows = Rows()
-        with noted(day, name, rows):
-            STEPS[name][1](day, rows)
+    try:
+        for name in chosen:
+            rows = Rows()
+            with noted(day, name, rows):
+                STEPS[name][1](day, rows)
+            report(day)
+    except KeyboardInterrupt:
         report(day)
+        print("gpu-day: interrupted; what was started still runs: `scripts/gpu-day clean` removes it", file=sys.stderr)
+        return 130
     print(report(day))
     print(f"gpu-day: {day.work / 'gpu-day.md'}, {day.work / 'gpu-day.json'}", file=sys.stderr)
     return int(any(kept(day, name).get("outcome") == "failed" for name in chosen))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import http.client
 import json
 import os
 import subprocess
@@ -49,6 +50,70 @@ def test_help_names_each_step(tmp_path: Path) -> None:
 def test_an_unknown_step_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     done = run(tmp_path, "--work", str(tmp_path / "work"), "upp")
     assert done.returncode == 2 and "no step upp; steps: facts, image" in done.stderr
+
+
+def made(tmp_path: Path, *files: str) -> Path:
+    """A folder with files in it."""
+    for name in files:
+        (tmp_path / "work" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "work" / name).write_text("mine")
+    return tmp_path / "work"
+
+
+@pytest.mark.parametrize("file", ["thesis.txt", "project/envgen.yaml", "logs/a.log"])
+def test_a_folder_with_files_of_others_is_neither_used_nor_cleaned(tmp_path: Path, file: str) -> None:
+    for name in ("nvidia-smi", "docker"):
+        (tmp_path / name).write_text(f"#!/bin/sh\ntouch {tmp_path}/called\n")
+        (tmp_path / name).chmod(0o755)
+    work = made(tmp_path, file)
+    done = run(tmp_path, "--without-gpu", "--work", str(work), "debug")
+    assert done.returncode == 1 and "has files that are not its own" in done.stderr
+    assert "Traceback" not in done.stderr
+    (tmp_path / "called").unlink()
+    done = run(tmp_path, "--work", str(work), "clean")
+    assert done.returncode == 1 and "nothing was removed" in done.stderr
+    assert [path.name for path in work.rglob("*") if path.is_file()] == [Path(file).name]
+    assert not (tmp_path / "called").exists()
+
+
+def test_clean_removes_what_it_made_and_leaves_what_others_put_beside_it(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "weights").write_text("mine")
+    work = made(tmp_path, ".gpu-day", "steps/up.json", "gpu-day.md", "notes.txt")
+    (work / "huggingface").symlink_to(outside)
+    (tmp_path / "link").symlink_to(work)
+    done = run(tmp_path, "--work", str(tmp_path / "link"), "clean")
+    assert done.returncode == 0 and "it has files that are not its own" in done.stderr
+    assert [path.name for path in work.iterdir()] == ["notes.txt"] and (outside / "weights").exists()
+    made(tmp_path, ".gpu-day")
+    (work / "notes.txt").unlink()
+    assert run(tmp_path, "--work", str(work), "clean").returncode == 0 and not work.exists()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [AttributeError("'list' object has no attribute 'get'"), http.client.BadStatusLine("x"), KeyboardInterrupt()],
+)
+def test_the_report_is_written_however_a_step_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], error: BaseException
+) -> None:
+    def step(_day: gpu_day.Day, rows: gpu_day.Rows) -> None:
+        secret = "hf_" + "a1" * 20
+        home = "/home/somebody/x"
+        rows.add("answer\x1b[2J", None, f"\x1b]0;x\x07 {home} {'x' * 520} token={secret}")
+        rows.data["log"] = "-----BEGIN PRIVATE KEY-----\n"
+        raise error
+
+    monkeypatch.setattr(gpu_day, "STEPS", {"facts": ("a title", step)})
+    monkeypatch.setattr(gpu_day.Day, "require", lambda _: None)
+    code = gpu_day.main(["--work", str(tmp_path / "work")])
+    assert code == (130 if isinstance(error, KeyboardInterrupt) else 1)
+    page, document = ((tmp_path / "work" / name).read_text() for name in ("gpu-day.md", "gpu-day.json"))
+    assert json.loads(document)["steps"][0]["outcome"] == "failed" and "the step itself" in page
+    shown = "".join(capfd.readouterr())
+    for text in (page, document, shown):
+        assert "hf_a1" not in text and "somebody" not in text and "\x1b" not in text
 
 
 def test_a_log_s_choices_and_figures() -> None:
