@@ -5,16 +5,22 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import stat
 from typing import Any, Mapping
 
 
 def read_bytes(path: str, limit: int = 1 << 20) -> bytes:
-    """The first ``limit`` bytes of a file; empty where it can't be read."""
+    """The first ``limit`` bytes of a file; empty where it can't be read, or is none: a pipe would never end."""
     try:
-        with open(path, "rb") as file:
-            return file.read(limit)
-    except OSError:
+        with open(path, "rb", opener=without_waiting) as file:
+            return file.read(limit) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
+    except (OSError, ValueError):  # ValueError: a null character in the name
         return b""
+
+
+def without_waiting(path: str, flags: int) -> int:
+    """For ``open``: a pipe without a writer is opened at once, too."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def read_text(path: str, limit: int = 20000) -> str:

@@ -172,10 +172,19 @@ def find_config(args: Any, request: Doc, found: Doc, folder: str) -> None:
                 args.speculative_config = None
                 why = "the config.json of the draft model %s is not in the Hugging Face cache" % repository
                 found["unasked"].append({"step": "speculative-config", "why": why})
+        if os.path.lexists(model.get("draft", "")):  # a folder without one is the release's own to refuse
+            try:
+                check_config(model["draft"])
+            except NotAskable as odd:
+                args.speculative_config = None
+                del model["draft"]
+                found["unasked"].append({"step": "speculative-config", "why": "the draft model: %s" % odd})
 
 
 def check_config(place: str) -> None:
-    """Raises NotAskable for a config.json that is too large or damaged."""
+    """Raises NotAskable for a config.json that is no file, too large or damaged."""
+    if not os.path.isfile(place):
+        raise NotAskable("%s is not a file" % place)
     if os.path.getsize(place) > LARGEST_CONFIG:
         raise NotAskable("%s has %d MiB: no model has such a config.json" % (place, os.path.getsize(place) >> 20))
     try:
@@ -328,8 +337,8 @@ def weights_of(folder: str) -> Optional[int]:
         try:
             with open(index, encoding="utf-8") as file:
                 total = int(json.load(file)["metadata"]["total_size"])
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):  # the rest of the estimate is still valid
-            return None
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            return None  # the rest of the estimate is still valid
         return total if total > 0 else None
     return os.path.getsize(whole) if os.path.isfile(whole) else None
 

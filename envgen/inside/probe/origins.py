@@ -83,7 +83,7 @@ def state_of(file: str, names: Iterable[str]) -> Doc:
     try:
         there = names_in(data, file) if names else set()
         fact["lacks"] = [name for name in names if name not in there]
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two: nested too deep
         fact["broken"] = "%s, line %s" % (error, getattr(error, "lineno", None) or "?")
     return fact
 

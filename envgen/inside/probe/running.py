@@ -29,6 +29,7 @@ VARIABLES = ("PYTHONPATH", "PYTHONHOME", "PYTHONSAFEPATH", "BASH_ENV", "VIRTUAL_
 MOST = 200  # processes
 FILES = 20_000  # of one package
 CODE_LIMIT = 1 << 20
+LONGEST = 1 << 16  # characters of a path that code puts together
 CHILD_LIMIT = 4.0  # seconds, for one interpreter
 SPARE = 3.0  # seconds of the whole time that are left for the answer
 
@@ -162,6 +163,8 @@ def value_of(node: Any, names: Dict[str, Any], file: str, folder: str) -> Any:
         return absolute(file, folder)
     if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Div)):
         left, right = (value_of(part, names, file, folder) for part in (node.left, node.right))
+        if isinstance(left, (str, bytes)) and len(left) + len(right) > LONGEST:  # a loop of `x = x + x` doubles it
+            raise Unknown()
         return left + right if isinstance(node.op, ast.Add) else os.path.join(left, right)
     if isinstance(node, ast.Attribute):
         inner = value_of(node.value, names, file, folder)
@@ -172,7 +175,7 @@ def value_of(node: Any, names: Dict[str, Any], file: str, folder: str) -> Any:
         index = getattr(index, "value", index)  # a number; up to Python 3.8 the node of one
         index = getattr(index, "value", index)
         inner = value_of(node.value.value, names, file, folder)
-        for _ in range(int(index) + 1):
+        for _ in range(min(int(index), LONGEST) + 1):
             inner = os.path.dirname(inner)
         return inner
     if isinstance(node, ast.Call):
@@ -186,6 +189,8 @@ def value_of(node: Any, names: Dict[str, Any], file: str, folder: str) -> Any:
         if name == "dirname" and len(given) == 1:
             return os.path.dirname(given[0])
         if name == "join" and given and all(isinstance(each, str) for each in given):
+            if sum(map(len, given)) > LONGEST:
+                raise Unknown()
             return os.path.join(*given)
         if name in ("getcwd", "cwd"):
             return folder
@@ -229,7 +234,7 @@ class Reader:
                 for other in self.other_files(node.func, node.args):
                     for change in changes(read_bytes(other, CODE_LIMIT), other, self.folder, self.depth + 1):
                         yield change
-        except (Unknown, TypeError, ValueError):
+        except (Unknown, TypeError, ValueError, RecursionError):
             if "sys.path" in (ast.get_source_segment(self.code.decode("utf-8", "replace"), node) or ""):
                 yield dict(place, what="unknown", entry="")
 
@@ -242,7 +247,7 @@ class Reader:
             name = node.targets[0].id
             try:
                 self.names[name] = self.value(node.value)
-            except (Unknown, TypeError):
+            except (Unknown, TypeError, RecursionError):
                 self.names.pop(name, None)
         elif any(is_path(one) or (isinstance(one, ast.Subscript) and is_path(one.value)) for one in node.targets):
             items = node.value.left if isinstance(node.value, ast.BinOp) else node.value
@@ -283,7 +288,7 @@ def changes(code: bytes, file: str, folder: str, depth: int = 0) -> Iterator[Doc
     """
     try:
         tree = ast.parse(code, file or "<-c>")
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: nested too deep
         return
     reader = Reader(code, file, folder, depth)
     for node in sorted(ast.walk(tree), key=lambda one: (getattr(one, "lineno", 0), getattr(one, "col_offset", 0))):

@@ -46,7 +46,7 @@ def tree_of(path: str, data: bytes) -> ast.Module | None:
     """The syntax tree; None for a file that this Python can't read."""
     try:
         return ast.parse(data, path)
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: nested too deep
         return None
 
 

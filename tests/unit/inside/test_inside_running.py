@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,31 @@ def test_code_that_another_file_has(tmp_path: Path) -> None:
     # One that runs itself ends.
     (tmp_path / "c.py").write_text(f"exec(open('{tmp_path}/c.py').read())\n")
     assert list(running.changes((tmp_path / "c.py").read_bytes(), "", "/")) == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "x = 'abcdefgh'\n" + "x = x + x\n" * 26 + "sys.path.insert(0, x)",
+        "x = 'abcdefgh'\n" + "x = os.path.join(x, x)\n" * 26 + "sys.path.insert(0, x)",
+        "x = b'abcdefgh'\n" + "x = x + x\n" * 26 + "sys.path.insert(0, x)",
+        "sys.path.insert(0, " + "+".join(["'a'"] * 900_000) + ")",
+        "sys.path.insert(0, " + "+".join(["'a'"] * 2_000) + ")",
+        "sys.path.insert(0, " + "-" * 100_000 + "1)",
+        "sys.path.insert(0, Path(__file__).parents[10**12])",
+        "sys.path.insert(0, Path(__file__).parents[1000000000000])",
+    ],
+    ids=["sum", "join", "bytes", "huge", "deep", "signs", "power", "parents"],
+)
+def test_code_without_end_takes_no_memory(code: str) -> None:
+    tracemalloc.start()
+    try:
+        assert all(
+            len(one["entry"]) < 1 << 17 for one in running.changes(code[: 1 << 20].encode(), "/app/a.py", "/srv")
+        )
+        assert tracemalloc.get_traced_memory()[1] < 1 << 29
+    finally:
+        tracemalloc.stop()
 
 
 def test_the_packages_that_code_names() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,7 @@ def test_a_plain_one_is(tmp_path: Path) -> None:
         ("{}", None),
         ("[" * 100_000, None),
         ('{"metadata": {"total_size": -1}}', None),
+        ('{"metadata": {"total_size": 1e999}}', None),
     ],
 )
 def test_an_index_that_is_broken_leaves_the_weights_unknown_and_nothing_else(
@@ -86,6 +88,40 @@ def test_a_draft_in_a_folder_counts(tmp_path: Path) -> None:
     config.find_config(args, {"models": {}}, found, str(tmp_path))
     assert args.speculative_config == asked and found["model"]["drafted"] == 3
     assert config.size_of_draft(found["model"]) == {"draft_config": {"head_dim": 64}, "draft_weights": None}
+
+
+def odd(place: Path, kind: str) -> None:
+    """A config.json that never ends, or is none."""
+    if kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "device":
+        place.symlink_to("/dev/zero")
+    elif kind == "large":
+        with place.open("wb") as file:
+            file.truncate(10 << 30)
+    elif kind == "loop":
+        place.symlink_to(place.name)
+    else:
+        place.write_text("[" * 100_000)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "large", "loop", "deep"])
+def test_a_draft_with_an_odd_config_is_not_handed_to_the_release(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "draft").mkdir()
+    odd(tmp_path / "draft/config.json", kind)
+    args = Namespace(model=str(tmp_path), speculative_config={"method": "eagle3", "model": str(tmp_path / "draft")})
+    found = dict[str, Any](unasked=[])
+    config.find_config(args, {"models": {}}, found, str(tmp_path))
+    assert args.speculative_config is None and config.size_of_draft(found["model"]) == {}
+    assert found["unasked"][0]["why"].startswith(f"the draft model: {tmp_path}/draft/config.json ")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "loop"])
+def test_a_config_that_is_no_file_is_not_opened(tmp_path: Path, kind: str) -> None:
+    odd(tmp_path / "config.json", kind)
+    with pytest.raises(NotAskable, match="is not a file"):
+        config.check_config(str(tmp_path / "config.json"))
 
 
 @pytest.mark.parametrize(
