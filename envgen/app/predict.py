@@ -14,6 +14,7 @@ from envgen.doctor.model import Context, Finding, Remedy, error, info, ok, warni
 from envgen.engine.host import mem_available
 from envgen.errors import EnvgenError, NotFoundError, Problem
 from envgen.inside import run
+from envgen.predict.answer import checked
 from envgen.predict.gpus import Gpu, target
 from envgen.predict.judge import Contradiction, Judgement, Verdict, backends, judge, with_cubins
 from envgen.predict.memory import Estimate, estimate
@@ -142,7 +143,7 @@ def predict(profile: Profile, service: str, release: AskedRelease, gpu: Gpu, *, 
         "variables": sorted(places_of_variables(profile, service)),
         "models": {repo: facts for repo, facts in known_models().items() if any(repo in word for word in words)},
     }
-    answer = run.ask(release.execute, release.python, PROGRAM, request, timeout=TIMEOUT)
+    answer = checked(run.ask(release.execute, release.python, PROGRAM, request, timeout=TIMEOUT))
     seen = pretend or isinstance(answer, run.NoAnswer) or (answer.get("platform") or {}).get("real", False)
     return Prediction(service, release.shown, answer, judge(answer, described), assumed=not seen)
 

@@ -183,7 +183,7 @@ def backends(answer: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _judge(answer: Mapping[str, Any], service: Service) -> Judgement:
-    version = str(answer.get("vllm", {}).get("version", ""))
+    version = str((answer.get("vllm") or {}).get("version", ""))
     family = _family(answer)
 
     def cutlass(pattern: str, seen: str) -> str:

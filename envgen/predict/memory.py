@@ -144,7 +144,7 @@ def _pair(text: Mapping[str, Any], ranks: int, wider: str = "") -> int | None:
     if size is None:
         hidden, many = _number(text, "hidden_size"), _number(text, "num_attention_heads")
         size = hidden // many if hidden and many else None
-    if heads is None or size is None:
+    if not heads or not size:  # a size of 0: more heads than elements
         return None
     return 2 * max(heads // ranks, 1) * size
 

@@ -148,7 +148,7 @@ def _choices(answer: Any) -> list[tuple[str, str]]:
         found.append(("KV cache", f"dtype {kv['dtype']}, blocks of {kv['block_size']}{layout}"))
     if model:
         origin = {"envgen": "envgen's own copy", "cache": "the Hugging Face cache"}.get(
-            model.get("from", ""), str(model.get("place", ""))
+            str(model.get("from")), str(model.get("place", ""))
         )
         facts = f"head size {model['head_size']}, " if "head_size" in model else ""
         facts += "attention sinks, " if model.get("sinks") else ""

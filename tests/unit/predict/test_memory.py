@@ -198,3 +198,10 @@ def test_too_little_memory_on_this_machine_is_reported() -> None:
     found = estimate(SIZE, 120 * GIB, unified=True)
     assert found is not None and found.least is not None and found.short(found.least) is None
     assert found.short(40 * GIB) == "memory: at least 71.8 GiB needed, 40.0 GiB available (page cache included)"
+
+
+def test_more_heads_than_elements_are_unknown() -> None:
+    odd = {"num_hidden_layers": 1, "hidden_size": 1, "num_attention_heads": 2}
+    assert cache_of(odd, "auto") is None
+    found = estimate({**SIZE, "config": odd, "draft": "eagle3", "draft_config": odd}, 120 * GIB, unified=True)
+    assert found is not None and found.cache is None

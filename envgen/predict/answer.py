@@ -1,0 +1,134 @@
+"""The shape of a release's answer. It comes from a container, so it is checked before anything reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from envgen.binding import ShapeError, bind
+from envgen.inside.run import NoAnswer
+
+TEXT = 10_000  # characters of a line or a message; the program in the container cuts both before
+LINES = 1000  # the program keeps 400
+
+
+@dataclass(frozen=True)
+class _LogLine:
+    step: str
+    level: str
+    text: str
+
+
+@dataclass(frozen=True)
+class _Refusal:
+    step: str
+    message: str
+
+
+@dataclass(frozen=True)
+class _Unasked:
+    step: str
+    why: str
+
+
+@dataclass(frozen=True)
+class _Stub:
+    name: str
+    how: str
+
+
+@dataclass(frozen=True)
+class _Unread:
+    name: str
+    readers: tuple[str, ...]
+    near: str
+
+
+@dataclass(frozen=True)
+class _Rejected:
+    step: str
+    backend: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class _Platform:
+    name: str
+    capability: tuple[int, ...]
+    memory: int
+    count: int
+    real: bool
+
+
+@dataclass(frozen=True)
+class _Release:
+    version: str
+    file: str
+
+
+@dataclass(frozen=True)
+class _Kv:
+    dtype: str
+    block_size: int | None
+    layout: str | None = None
+
+
+@dataclass(frozen=True)
+class _Model:
+    name: str
+    place: str | None = None
+    head_size: int | None = None
+
+
+@dataclass(frozen=True)
+class _Choice:
+    backend: str
+    asked_for: str | None
+
+
+@dataclass(frozen=True)
+class _Answer:
+    asked: Mapping[str, Any]
+    refusals: tuple[_Refusal, ...]
+    unasked: tuple[_Unasked, ...]
+    notes: tuple[str, ...]
+    lines: tuple[_LogLine, ...]
+    stubs: tuple[_Stub, ...] = ()
+    unread: tuple[_Unread, ...] = ()
+    rejected: tuple[_Rejected, ...] = ()
+    platform: _Platform | None = None
+    vllm: _Release | None = None
+    kv: _Kv | None = None
+    model: _Model | None = None
+    quantization: str | None = None
+    config_line: str | None = None
+    with_cubins: _Answer | None = None
+
+
+def checked(answer: Mapping[str, Any] | NoAnswer) -> Mapping[str, Any] | NoAnswer:
+    """The answer, or NoAnswer with the reason if it has another shape or texts without end."""
+    if isinstance(answer, NoAnswer):
+        return answer
+    try:
+        _check(bind(_Answer, answer))
+    except ShapeError as problem:
+        return NoAnswer("the answer can't be read", str(problem)[:300])
+    except RecursionError:
+        return NoAnswer("the answer can't be read", "it is nested too deep")
+    return answer
+
+
+def _check(answer: _Answer) -> None:
+    for step, one in answer.asked.items():
+        if one is not None and step != "parser":
+            bind(_Choice, one, f"asked.{step}")
+    if answer.platform and len(answer.platform.capability) != 2:
+        raise ShapeError("platform is not that of a GPU")
+    if len(answer.lines) > LINES:
+        raise ShapeError(f"lines has {len(answer.lines)} entries")
+    texts = [line.text for line in answer.lines] + [one.message for one in answer.refusals]
+    if (longest := max(map(len, texts), default=0)) > TEXT:
+        raise ShapeError(f"a text has {longest} characters")
+    if answer.with_cubins is not None:
+        _check(answer.with_cubins)
