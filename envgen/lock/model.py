@@ -8,7 +8,8 @@ that determines them.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from envgen.binding import ShapeError, bind, digest_of
 from envgen.errors import Place, Problem, ProjectError, RefusedError
 from envgen.profile.tree import LIST, MAP, NULL, YamlNode, label_of, read
 from envgen.redact import without_login
+from envgen.text import visible
 
 # Where an image's digest is from: its registry, or only the local engine.
 REGISTRY, LOCAL = "registry", "local"
@@ -242,24 +244,42 @@ def load(root: Path) -> Lock | None:
     return read_lock(path) if path.exists() else None
 
 
+# In bytes. The packages of a profile take 40 KB for each platform: 50 profiles with two.
+LARGEST = 4 << 20
+_NAMED = 50  # entries that are wrong; further ones are counted
+# HEAD: without it git refuses a file whose conflict is not resolved.
+_RESTORE = f"`git checkout HEAD -- {FILE_NAME}`; or remove the file and run `envgen lock`"
 _MISFIT = (ShapeError, ValueError, TypeError, AttributeError)  # of ``_shaped`` and ``bind``
 
 
 def read_lock(path: Path) -> Lock:
     """The lock in a file. ProjectError with every entry that is wrong."""
-    top = read(path, label_of(path))
+    try:
+        top = read(path, label_of(path), limit=LARGEST)
+    except ProjectError as error:
+        if path.is_file() and os.access(path, os.R_OK):
+            raise _unusable(error.problems) from None
+        raise
     version = top.items.get("format")
     if version is None or version.text != str(FORMAT):
         place = version.place("format") if version else Place(top.source.label)
-        message = f"this envgen reads lock files of format {FORMAT}" + (f", not {version.text}" if version else "")
+        other = visible(version.text[:40]) or version.seen() if version else ""
+        message = f"this envgen reads lock files of format {FORMAT}" + (f", not {other}" if other else "")
         hint = "use the envgen that wrote it; or remove the file and run `envgen lock`"
         raise ProjectError([Problem(message, place, hint)])
     try:
         return bind(Lock, _shaped(_plain(top)))
     except _MISFIT:
-        *found, last = _misfits(top)
-        hint = f"`git checkout {FILE_NAME}`; or remove the file and run `envgen lock`"
-        raise ProjectError([*found, replace(last, hint=hint)]) from None
+        raise _unusable(tuple(_misfits(top))) from None
+
+
+def _unusable(problems: Sequence[Problem]) -> ProjectError:
+    """The problems of a file that nobody edits: one hint for all, and no more of them than can be read."""
+    found = [replace(one, hint="") for one in problems[:_NAMED]]
+    if more := len(problems) - len(found):
+        place = found[0].place
+        found.append(Problem(f"has {more} further problems", Place(place.file) if place else None))
+    return ProjectError([*found[:-1], replace(found[-1], hint=_RESTORE)])
 
 
 def _misfits(top: YamlNode) -> Iterator[Problem]:

@@ -20,6 +20,7 @@ import yaml
 
 from envgen import files
 from envgen.errors import Place, Problem, ProjectError
+from envgen.redact import redact_secrets
 from envgen.text import masked, reason_of, visible
 
 MAP, LIST, TEXT, INT, FLOAT, BOOL, NULL = "map", "list", "text", "int", "float", "bool", "null"
@@ -110,10 +111,11 @@ class YamlNode:
         return replace(self, items=items, below=None)
 
     def seen(self) -> str:
-        """The value, for an error message."""
+        """The value, for an error message: in short, and without secrets."""
         if self.kind in (MAP, LIST, NULL):
             return SEEN[self.kind]
-        text = self.text if len(self.text) <= 60 else self.text[:57] + "..."
+        text = redact_secrets(self.text)
+        text = text if len(text) <= 60 else text[:57] + "..."
         return f"{SEEN[self.kind]} ({text})" if self.kind != TEXT else f"the text {text!r}"
 
 
@@ -367,23 +369,23 @@ def label_of(path: Path) -> str:
     return str(path)
 
 
-def read(path: Path, label: str, *, layer: str = PROJECT) -> YamlNode:
-    """Read ``path``, called ``label`` in messages, as one mapping. Raises ProjectError."""
-    node, problems = parse(ValueText(label, layer, text_of(path, label)))
+def read(path: Path, label: str, *, layer: str = PROJECT, limit: int = MAX_BYTES) -> YamlNode:
+    """Read ``path``, called ``label`` in messages, as one mapping; ``limit`` in bytes. Raises ProjectError."""
+    node, problems = parse(ValueText(label, layer, text_of(path, label, limit)))
     if problems or node is None:
         raise ProjectError(problems)
     return node
 
 
-def text_of(path: Path, label: str) -> str:
-    """The text of ``path``, called ``label`` in messages: at most 1 MiB of UTF-8. Raises ProjectError."""
+def text_of(path: Path, label: str, limit: int = MAX_BYTES) -> str:
+    """The text of ``path``, called ``label`` in messages: at most ``limit`` bytes of UTF-8. Raises ProjectError."""
 
     def refused(message: str, hint: str = "") -> ProjectError:
         return ProjectError([Problem(message, Place(label), hint)])
 
     try:
         with files.opened(path) as file:
-            data = file.read(MAX_BYTES + 1)
+            data = file.read(limit + 1)
     except FileNotFoundError:
         raise refused("there is no such file", "`envgen init DIR` writes a starter project") from None
     except files.NotAFile as error:
@@ -392,8 +394,11 @@ def text_of(path: Path, label: str) -> str:
         raise refused(reason_of(error)) from None
     except OSError as error:
         raise refused(f"cannot be read: {reason_of(error).lower()}") from None
-    if len(data) > MAX_BYTES:
-        raise refused("is larger than 1 MiB, the limit for a project file", "name the project file")
+    if len(data) > limit:
+        message = f"is larger than {limit >> 20} MiB, the limit"
+        raise refused(
+            *((f"{message} for a project file", "name the project file") if limit == MAX_BYTES else (message,))
+        )
     return decode(data, label)
 
 

@@ -107,7 +107,7 @@ def test_what_no_lock_has_is_named(tmp_path: Path, before: str, after: str, why:
         load(tmp_path)
     (problem,) = caught.value.problems
     assert problem.message == f"is not what `envgen lock` writes: {why}" and problem.place and problem.place.line
-    assert "git checkout envgen.lock" in problem.hint
+    assert "git checkout HEAD -- envgen.lock" in problem.hint
 
 
 def test_every_entry_that_is_wrong_is_named_at_once(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_every_entry_that_is_wrong_is_named_at_once(tmp_path: Path) -> None:
         "an entry does not have its form", "python.prod.linux/arm64.asks is not str",
     ]  # fmt: skip
     assert [bool(problem.hint) for problem in caught.value.problems] == [False, False, False, True]
-    assert "git checkout envgen.lock" in str(caught.value)
+    assert "git checkout HEAD -- envgen.lock" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -141,6 +141,63 @@ def test_a_foreign_file_is_refused_with_a_sentence(tmp_path: Path, text: str) ->
     (tmp_path / "envgen.lock").write_text(text)
     with pytest.raises(ProjectError, match=r"envgen\.lock|lock"):
         load(tmp_path)
+
+
+def test_no_more_is_named_than_can_be_read(tmp_path: Path) -> None:
+    entries = "".join(f"  a{number}: [x]\n" for number in range(10_000))
+    (tmp_path / "envgen.lock").write_text(f"format: 1\nfiles:\n{entries}")
+    with pytest.raises(ProjectError) as caught:
+        load(tmp_path)
+    *named, last = caught.value.problems
+    assert len(named) == 50 and last.message == "has 9950 further problems" and "git checkout" in last.hint
+    assert len(str(caught.value)) < 10_000
+
+
+def test_a_lock_of_many_profiles_is_read_back(tmp_path: Path) -> None:
+    pins = tuple(Pinned(f"package-{number:03}", "1.0", (A, B)) for number in range(250))
+    one = {platform: PythonLock("x", "3.12", {"deps": pins}) for platform in ("linux/amd64", "linux/arm64")}
+    lock = Lock(python={f"profile-{number}": one for number in range(20)})
+    model.save(tmp_path / "envgen.lock", lock)
+    assert (tmp_path / "envgen.lock").stat().st_size > 1 << 20
+    assert load(tmp_path) == lock
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("format: 1\n<<<<<<< HEAD\nfiles: {a: x}\n=======\nfiles: {a: y}\n>>>>>>> other\n", 3),
+        ("format: 1\nfiles:\n  a: x\n  a: y\n", 4),
+        ("format: 1\nfiles: &f\n  a: *f\n", 2),
+        ("- format: 1\n", 1),
+        ("format: 1\n" + "#" * (4 << 20), 0),
+    ],
+)
+def test_what_is_no_lock_at_all_is_restored_by_a_command_that_works_in_a_conflict(
+    tmp_path: Path, text: str, line: int
+) -> None:
+    (tmp_path / "envgen.lock").write_text(text)
+    with pytest.raises(ProjectError) as caught:
+        load(tmp_path)
+    (problem,) = caught.value.problems
+    assert problem.place and problem.place.line == line
+    assert problem.hint == "`git checkout HEAD -- envgen.lock`; or remove the file and run `envgen lock`"
+
+
+def test_a_lock_that_is_a_folder_keeps_its_own_hint(tmp_path: Path) -> None:
+    (tmp_path / "envgen.lock").mkdir()
+    with pytest.raises(ProjectError, match="is a folder") as caught:
+        load(tmp_path)
+    assert "is a folder, not a file" in str(caught.value) and "git checkout" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [("2", "2"), ("[1]", "a list"), ("{a: 1}", "a mapping"), (f"'{'x' * 900}'", "x" * 40)]
+)
+def test_another_format_is_shown_in_short(tmp_path: Path, value: str, shown: str) -> None:
+    (tmp_path / "envgen.lock").write_text(f"format: {value}\n")
+    with pytest.raises(ProjectError) as caught:
+        load(tmp_path)
+    assert caught.value.problems[0].message == f"this envgen reads lock files of format 1, not {shown}"
 
 
 def test_no_file_is_no_lock(tmp_path: Path) -> None:
