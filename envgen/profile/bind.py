@@ -25,6 +25,7 @@ from envgen.profile.model import LocalFile, Machine, Mount, Profile, ProjectFile
 from envgen.profile.shape import ENV_NAME, Field, Key, Shape, fields_of, matches, meaning
 from envgen.profile.tree import YamlNode, join_path, near, overlay, plain_kind, written
 from envgen.profile.values import HostPath, own_path, plain_text
+from envgen.redact import redact_secrets
 
 _INTEGER_DIGITS = 15
 _WRONG: Any = object()
@@ -49,7 +50,10 @@ class Binding:
         self.broken.add(place.key)
 
     def wrong(self, node: YamlNode, path: str, message: str, hint: str = "") -> Any:
-        """Add a problem with the value at ``node``; returns _WRONG."""
+        """Add a problem with the value at ``node``, without a secret in it; returns _WRONG."""
+        shown = redact_secrets(node.text)
+        if shown != node.text:
+            message = message.replace(node.text, shown).replace(repr(node.text)[1:-1], shown)
         self.report(message, node.place(path), hint)
         return _WRONG
 
@@ -274,6 +278,7 @@ def _below(path: str, name: str) -> str:
 
 
 def _short(text: str) -> str:
+    text = redact_secrets(text)  # a secret that is cut has no shape any more
     return repr(text if len(text) <= 60 else text[:57] + "...")
 
 

@@ -16,7 +16,7 @@ from envgen.profile.bind import LOCAL_HINT, Binding, BoundProfile, Path_
 from envgen.profile.compose_file import problems_of
 from envgen.profile.model import ORIGIN_KINDS, GpuMode, Mode, Origin, Profile, Source
 from envgen.profile.tree import DEFAULT, LIST, LOCAL, MAP, TEXT, YamlNode, near
-from envgen.redact import is_secret_value, secret_in, secret_like, secret_word
+from envgen.redact import is_secret_value, redact_secrets, secret_in, secret_like, secret_word
 
 # Names with another meaning: stages of a Dockerfile, words of the command line.
 RESERVED_SOURCES = frozenset(("all", "base", "context", "scratch", "scripts", "wheelhouse"))
@@ -207,7 +207,9 @@ def _requirements(section: BoundProfile, path: Path_, requirements: Sequence[str
             names.append((number, canonicalize_name(Requirement(text).name)))
         except InvalidRequirement as error:
             reason = str(error).split("\n", 1)[0]
-            section.problem((*path, number), f"{text!r} is not a requirement: {reason}", "write it like cmake>=3.26")
+            section.problem(
+                (*path, number), f"{redact_secrets(text)!r} is not a requirement: {reason}", "write it like cmake>=3.26"
+            )
     return names
 
 

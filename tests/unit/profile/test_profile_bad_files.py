@@ -71,3 +71,43 @@ def test_bad_file(
         if problem.place and problem.place.line and problem.place.text:
             caret = shown.err[shown.err.index(str(problem.place)) :].splitlines()[2]
             assert caret.rstrip().endswith("^")
+
+
+SECRET = "s3cretpw99"
+LOGIN = f"https://joe:{SECRET}@index.example/simple"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        f"pip: {{index: '{LOGIN}'}}",
+        f"pip: {{index: 'https://joe:{'x' * 40}{SECRET}{'x' * 40}@index.example/simple'}}",
+        f"pip: {{extra_indexes: ['{LOGIN}']}}",
+        f"pip: {{index: 'https://index.example/simple?token={SECRET}'}}",
+        f"pip: '{LOGIN}'",
+        f"mode: '{LOGIN}'",
+        f"base: {{image: '{LOGIN}'}}",
+        f"pip: {{override: ['x y @ {LOGIN}']}}",
+        f"cuda: {{arch_list: '{LOGIN}'}}",
+    ],
+)
+@pytest.mark.parametrize("json", [False, True])
+def test_an_error_about_a_value_shows_no_secret(
+    lines: str, json: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rest = "".join(
+        f"    {key}: {value}\n"
+        for key, value in (
+            ("mode", "production"),
+            ("base", "{image: 'nvcr.io/nvidia/pytorch:25.12-py3'}"),
+            ("cuda", "{arch_list: 12.1a}"),
+        )
+        if not lines.startswith(f"{key}:")
+    )
+    text = f"version: 1\nname: x\nprofiles:\n  p:\n{rest}    sources: {{}}\n    {lines}\n"
+    (tmp_path / "envgen.yaml").write_text(text)
+    assert main(["config", "-p", "p", *(["--json"] if json else [])]) == 2
+    shown = "".join(capsys.readouterr())
+    assert "envgen.yaml:" in shown or '"line"' in shown
+    assert SECRET not in shown, shown
