@@ -42,7 +42,7 @@ class KernelRow:
 
 
 class ContainerEnded(Exception):
-    """The container of a check ended while it ran, which is no fault of the check."""
+    """The container of a check ended while it ran; the check is not at fault."""
 
 
 def from_folder(context: Context, root: Path, engine: Engine) -> list[Finding]:

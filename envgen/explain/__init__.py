@@ -11,6 +11,7 @@ rule, beside its texts:
 ``weak``     a notice, unless something else shows that the program failed
 ``only``     `build` or `server`; `mounted` or `installed`: for such logs, or such profiles, only
 
+A rule of a failure matches no line that was logged below an error (INFO, WARNING): notices and weak rules do.
 In ``cause`` and ``cure``, ``[[ text with {fact} ]]`` is left out where a fact is missing.
 """
 

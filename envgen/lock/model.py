@@ -274,7 +274,7 @@ def read_lock(path: Path) -> Lock:
 
 
 def _unusable(problems: Sequence[Problem]) -> ProjectError:
-    """The problems of a file that nobody edits: one hint for all, and no more of them than can be read."""
+    """The problems of a file that is not edited by hand: one hint for all, and no more of them than can be read."""
     found = [replace(one, hint="") for one in problems[:_NAMED]]
     if more := len(problems) - len(found):
         place = found[0].place

@@ -198,9 +198,8 @@ class Estimate:
     weights: int | None
     cache: KvCost | None
     fixed: int | None = None  # kv-cache-memory-bytes
-    draft: str = (
-        ""  # "own" (the checkpoint's, MTP) and "counted" are in the figures, of "cache" its cache; else nothing
-    )
+    # "own" (the checkpoint's, MTP) and "counted" are in the figures, of "cache" only its cache; another one is not.
+    draft: str = ""
     engine: int = UNIFIED
     published: bool = False  # ``weights`` is the published figure, not the size of files
 

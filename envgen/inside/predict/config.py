@@ -146,43 +146,51 @@ def find_config(args: Any, request: Doc, found: Doc, folder: str) -> None:
         model["weights"] = request["models"][name]["weights"]
     if "place" in model:
         check_config(model["place"])
-    draft = getattr(args, "speculative_config", None)
-    if isinstance(draft, dict):
-        model["drafted"] = draft.get("num_speculative_tokens")
-    if isinstance(draft, dict) and draft.get("model"):
-        repository = str(draft["model"])
-        if os.path.isdir(repository):
-            model["draft"] = os.path.join(repository, "config.json")
+    find_draft(args, request, found, folder)
+
+
+def find_draft(args: Any, request: Doc, found: Doc, folder: str) -> None:
+    """Find the config.json of a separate draft in the same places; without a usable one, nothing is asked about it."""
+    draft, model = getattr(args, "speculative_config", None), found["model"]
+    if not isinstance(draft, dict):
+        return
+    model["drafted"] = draft.get("num_speculative_tokens")
+    if not draft.get("model"):
+        return
+    repository, why = str(draft["model"]), ""
+    if os.path.isdir(repository):
+        model["draft"] = os.path.join(repository, "config.json")
+    else:
+        hub = importlib.import_module("huggingface_hub")
+        place = None
+        with contextlib.suppress(ValueError):  # not the name of a repository
+            place = hub.try_to_load_from_cache(repository, "config.json", revision=draft.get("revision"))
+        if isinstance(place, str):
+            model["draft"] = place
+        elif repository in request["models"]:
+            facts = request["models"][repository]
+            model["draft"] = os.path.join(folder, "draft", "config.json")
+            model["draft_weights"] = facts["weights"]
+            os.mkdir(os.path.dirname(model["draft"]))
+            with open(model["draft"], "w", encoding="utf-8") as file:
+                json.dump(facts["config"], file)
+            args.speculative_config = {key: value for key, value in draft.items() if key != "revision"}
+            args.speculative_config["model"] = os.path.dirname(model["draft"])
         else:
-            hub = importlib.import_module("huggingface_hub")
-            revision = draft.get("revision")
-            place = hub.try_to_load_from_cache(repository, "config.json", revision=revision)
-            if isinstance(place, str):
-                model["draft"] = place
-            elif repository in request["models"]:
-                facts = request["models"][repository]
-                model["draft"] = os.path.join(folder, "draft", "config.json")
-                model["draft_weights"] = facts["weights"]
-                os.mkdir(os.path.dirname(model["draft"]))
-                with open(model["draft"], "w", encoding="utf-8") as file:
-                    json.dump(facts["config"], file)
-                args.speculative_config = {key: value for key, value in draft.items() if key != "revision"}
-                args.speculative_config["model"] = os.path.dirname(model["draft"])
-            else:
-                args.speculative_config = None
-                why = "the config.json of the draft model %s is not in the Hugging Face cache" % repository
-                found["unasked"].append({"step": "speculative-config", "why": why})
-        if os.path.lexists(model.get("draft", "")):  # a folder without one is the release's own to refuse
-            try:
-                check_config(model["draft"])
-            except NotAskable as odd:
-                args.speculative_config = None
-                del model["draft"]
-                found["unasked"].append({"step": "speculative-config", "why": "the draft model: %s" % odd})
+            why = "the config.json of the draft model %s is not in the Hugging Face cache" % repository
+    if os.path.lexists(model.get("draft", "")):  # a folder without one is the release's own to refuse
+        try:
+            check_config(model["draft"])
+        except NotAskable as odd:
+            del model["draft"]
+            why = "the draft model: %s" % odd
+    if why:
+        args.speculative_config = None
+        found["unasked"].append({"step": "speculative-config", "why": why})
 
 
 def check_config(place: str) -> None:
-    """Raises NotAskable for a config.json that is no file, too large or damaged."""
+    """Raises NotAskable for a config.json that is not a file, is too large or is damaged."""
     if not os.path.isfile(place):
         raise NotAskable("%s is not a file" % place)
     if os.path.getsize(place) > LARGEST_CONFIG:

@@ -79,6 +79,18 @@ def test_a_recipe_s_draft_is_asked_about_by_envgen_s_own_facts(tmp_path: Path, m
     assert args.speculative_config is None and "org/draft is not in the" in found["unasked"][0]["why"]
 
 
+def test_a_draft_whose_folder_is_not_there_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise ValueError("not the name of a repository")  # as huggingface_hub of a path
+
+    monkeypatch.setattr("importlib.import_module", lambda _: Namespace(try_to_load_from_cache=refuse))
+    (tmp_path / "config.json").write_text("{}")
+    args = Namespace(model=str(tmp_path), speculative_config={"model": "/not/there", "num_speculative_tokens": 2})
+    found: dict[str, Any] = {"unasked": []}
+    config.find_config(args, {"models": {}}, found, str(tmp_path))
+    assert args.speculative_config is None and "/not/there" in found["unasked"][0]["why"]
+
+
 def test_a_draft_in_a_folder_counts(tmp_path: Path) -> None:
     for name in ("model", "draft"):
         (tmp_path / name).mkdir()
