@@ -11,7 +11,7 @@ from pathlib import Path
 from envgen.app.cluster.machines import machine_of
 from envgen.app.failed import failed
 from envgen.app.session import Session, with_running_variant
-from envgen.app.start import Agree, StartOptions, explain_edits, note_edits
+from envgen.app.start import Agree, StartOptions
 from envgen.app.up import check, predicted, start_all
 from envgen.deployment import Deployment
 from envgen.engine.values import Container
@@ -54,7 +54,6 @@ def again(verb: str, session: Session, service: str, timeout: int | None) -> tup
         deployment = varied.deployment().rendered_files()
     profile = deployment.profile
     preflight.check_again(deployment, container)  # before a running one is stopped
-    note_edits(deployment, service, container)
     progress(f"  {verb}ing {container.name}")
     done = deployment.compose.run(verb, service, check=False)
     if done.code:
@@ -67,12 +66,11 @@ def again(verb: str, session: Session, service: str, timeout: int | None) -> tup
             hint = f"to create the container anew: {hint}"
         raise ServiceError(f"{service} was not started: {reason}", hint=hint)
     launcher = Launcher(deployment, service, progress)
-    with explain_edits(deployment, service, container):
-        try:
-            awaited = launcher.wait(container.id, timeout)
-        except NotReady as error:  # it is kept: it was there before
-            raise failed(deployment, service, error.failure) from None
-        return profile, launcher.started(Begun(container, launcher.began, already=False, created=False), awaited)
+    try:
+        awaited = launcher.wait(container.id, timeout)
+    except NotReady as error:  # it is kept: it was there before
+        raise failed(deployment, service, error.failure) from None
+    return profile, launcher.started(Begun(container, launcher.began, already=False, created=False), awaited)
 
 
 def _decline(_question: str) -> bool:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -12,14 +11,11 @@ from typing import Any, TypeVar
 from envgen.app import failed, grants, weights
 from envgen.app.stay import Stay
 from envgen.deployment import Deployment
-from envgen.doctor import collect
 from envgen.engine.process import in_background
 from envgen.engine.values import Container
-from envgen.errors import Problem, ServiceError
 from envgen.profile.model import GpuMode
 from envgen.serve import preflight
 from envgen.serve.differences import compared, recreate_refused
-from envgen.serve.edits import edits_by_diff, edits_inside
 from envgen.serve.launch import Launcher, Started, what_next
 from envgen.serve.prepare import prepare
 from envgen.serve.readiness import Readiness
@@ -95,9 +91,7 @@ class Checked:
 
     def launch(self, options: StartOptions) -> ServiceStart:
         """Create the container; wait in the background."""
-        deployment, service, running = self.deployment, self.service, self.found.running
-        if running and not (options.recreate or self.differing):
-            note_edits(deployment, service, running)
+        deployment, service = self.deployment, self.service
         launcher = Launcher(deployment, service, progress, options.recreate)
         on_failure = partial(failed.failed, deployment, service)
         begun = failed.begin(launcher, on_failure)
@@ -112,8 +106,7 @@ class Checked:
         future = in_background(waiting) if options.wait else done(Awaited(Readiness(True)))
 
         def finish() -> Started:
-            edits = contextlib.nullcontext() if begun.created else explain_edits(deployment, service, begun.container)
-            with edits, failed.cleaned_up(launcher, begun, on_failure):
+            with failed.cleaned_up(launcher, begun, on_failure):
                 return launcher.started(begun, future.result())
 
         return ServiceStart(self, future, finish)
@@ -158,29 +151,6 @@ def notes_on(deployment: Deployment, service: str, found: preflight.Preflight) -
     if unset and not found.running:
         notes.append(f"not set in this terminal or in .env: {', '.join(unset)}")
     return tuple(notes)
-
-
-def note_edits(deployment: Deployment, service: str, kept: Container) -> None:
-    """Print which files of packages were changed in a running container that is kept."""
-    edits = edits_inside(deployment.engine, kept, collect.program(deployment.profile))
-    if edits.count:
-        anew = f"envgen up {service} {deployment.profile.chosen_variant} --recreate"
-        progress(f"  note: {edits.were_changed} of {service}, and stay so: {edits}; a new container: {anew}")
-
-
-@contextlib.contextmanager
-def explain_edits(deployment: Deployment, service: str, kept: Container) -> Iterator[None]:
-    """Where an older container does not start: add what was changed in its files, and the command for a new one."""
-    try:
-        yield
-    except ServiceError as error:
-        progress("  comparing the container's packages with its image")
-        edits = edits_by_diff(deployment.engine, kept)
-        if edits.count:
-            anew = f"envgen up {service} {deployment.profile.chosen_variant} --recreate"
-            changed = Problem(f"{edits.were_changed}: {edits}", hint=f"{anew}  (a new container, as the image has it)")
-            error.problems = (*error.problems, changed)
-        raise
 
 
 def done(value: T) -> Future[T]:

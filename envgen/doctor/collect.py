@@ -48,7 +48,6 @@ from envgen.patches.source import build_requires
 from envgen.profile.model import Profile
 from envgen.render import environment as promised
 from envgen.render.plan import wheel_folder
-from envgen.serve.edits import Edits, edits_inside
 from envgen.serve.preflight import holders
 
 PROGRAM = run.Program("probe/facts")
@@ -292,7 +291,6 @@ def gather(subject: Subject) -> tuple[Context, list[Finding]]:
         for one in containers
         if one.state == "running" and profile.sources
     }
-    comparing = in_background(lambda: edits_inside(engine, container, python)) if container is not None else None
     facts = _look(subject, service, containers)
     is_alone = probing is None and subject.may_start and facts["image"] is not None
     if probing is not None and container is not None:
@@ -303,11 +301,9 @@ def gather(subject: Subject) -> tuple[Context, list[Finding]]:
         probe, trouble = ask(inside, python, _request(subject, service, label, targets))
     # Where the engine went away, nothing is waited for.
     running = tuple(_in_time(looking[one.id], one) for one in containers if one.id in looking and trouble is None)
-    edits = comparing.result() if comparing and trouble is None else Edits()
     return Context(
         profile, service, project_file=subject.project_file, container=container, probe=probe, trouble=trouble,
-        is_temporary=is_alone, asked=asked, running=running, edits=edits,
-        **facts,
+        is_temporary=is_alone, asked=asked, running=running, **facts,
     ), []  # fmt: skip
 
 

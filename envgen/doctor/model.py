@@ -13,7 +13,6 @@ from envgen.engine.box import Box
 from envgen.engine.values import Container, EngineInfo, Image
 from envgen.errors import Problem
 from envgen.profile.model import Profile
-from envgen.serve.edits import Edits
 from envgen.serve.ended import Ended
 from envgen.text import visible
 
@@ -146,7 +145,6 @@ class Context:
     probe: Probe | None = None
     trouble: Trouble | None = None
     running: tuple[Running, ...] = ()  # of each running container
-    edits: Edits = field(default_factory=Edits)  # of the container's installed packages
     ended: Mapping[str, Ended] = field(default_factory=dict)  # container ID -> how its program ended last
     others: tuple[Container, ...] = ()  # containers of the profile's other services, running or not
     checkouts: Mapping[str, str] = field(default_factory=dict)  # source -> folder on this machine

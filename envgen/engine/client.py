@@ -31,7 +31,6 @@ _UPGRADE = {"Connection": "Upgrade", "Upgrade": "tcp"}
 IMAGE = 6 * 3600  # seconds to read or load an image; the engine may store all of it before it answers
 SAVING = 1800  # seconds to save an image
 FILE = 64 << 10  # bytes read of a container's file
-COMPARING = 60  # seconds to compare a container's files with its image
 LOG_TIME = 30  # seconds to read a log; the rest is left out
 
 
@@ -104,19 +103,6 @@ class Engine:
             document: Mapping[str, Any] = self._api.inspect_container(name)
             return document
         return None
-
-    def changes(self, container_id: str) -> tuple[values.ChangedPath, ...]:
-        """The files that differ from the container's image (`docker diff`); volumes and mounts are none of them.
-
-        The engine walks both file systems: with a large image this takes many seconds (COMPARING at most).
-        """
-        with self._wrap_errors(f"changes of {container_id[:12]}"):
-            response = self._work.get(self._url("containers", container_id, "changes"), timeout=COMPARING)
-            response.raise_for_status()
-            return tuple(
-                values.ChangedPath(str(one["Path"]), values.KINDS.get(one["Kind"], "changed"))
-                for one in values.read_json(response.content) or ()
-            )
 
     def logs(
         self, container_id: str, *, tail: int | None = 30, since: str = "", until: str = "", timestamps: bool = False,

@@ -51,17 +51,6 @@ def read_json(data: bytes | str) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
-KINDS = {0: "changed", 1: "added", 2: "removed"}  # of a change, as the engine numbers them
-
-
-@dataclass(frozen=True)
-class ChangedPath:
-    """A path of a container that differs from its image, and how: changed, added or removed."""
-
-    path: str
-    kind: str
-
-
 @dataclass(frozen=True)
 class ContainerMount:
     """One mount of a container. ``source`` is a host path (bind) or the name of a volume (volume).

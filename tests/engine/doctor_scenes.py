@@ -323,12 +323,6 @@ def other_version(stage: Stage) -> Report:
     return stage.doctor(profile="prod", sets=["sources.flashinfer.origin.pypi=flashinfer-python==0.5.2"])
 
 
-def files_changed(stage: Stage) -> Report:
-    """Somebody edits a package in the container, later than its first second, which counts as its making."""
-    stage.start(script=f"sleep 2; echo 'raise RuntimeError' >> {site('hook')}/setuptools/__init__.py")
-    return stage.doctor()
-
-
 LATER = "import time; time.sleep(600)\nimport flashinfer"
 
 

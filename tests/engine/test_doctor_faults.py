@@ -121,7 +121,7 @@ def test_texts_that_are_not_utf_8(lab: Lab, tmp_path: Path, capsys: pytest.Captu
            f"printf 'Name: torch\\nVersion: \\377\\376\\n' > {site}/torch-1.0.dist-info/METADATA")  # fmt: skip
     docker("exec", name, "sh", "-c", f'printf \'import os; os.environ["VLLM_X"] = "\\\\udcff"\\n\' > {site}/odd.pth')
     _, report = doctor(capsys, "-f", str(project(tmp_path)))
-    assert {f["check"] for f in report["findings"] if f["severity"] == "error"} == {"container.files"}, report
+    assert not [f for f in report["findings"] if f["severity"] == "error"], report
     assert [f["severity"] for f in report["findings"] if f["check"] == "python.start"] == ["ok"]
 
 

@@ -75,42 +75,6 @@ def test_a_project_is_built_and_started_stopped_and_started_again(project: Proje
     assert states() == {"two": "running"}
 
 
-def identity(project: Project, service: str) -> str:
-    return docker("inspect", "-f", "{{.Id}}", f"{project.name}-dev-{service}-1")
-
-
-def test_a_container_whose_packages_were_changed_is_said_to_differ(project: Project) -> None:
-    """A restart and `up` keep it, and say so; --recreate makes a new one, and once more where nothing differs."""
-    project.envgen("up", "--build", "one")
-    first = identity(project, "one")
-    assert "note" not in project.envgen("restart", "one").err
-    file = docker("exec", first, "python3", "-c", "import pip; print(pip.__file__)")
-    docker("exec", first, "sh", "-c", f"echo '# an edit' >>{file} && mkdir -p /things/site-packages/mine")
-    for words in (("restart", "one"), ("up", "one")):
-        err = project.envgen(*words).err
-        assert "1 file of an installed package was changed in the container of one, and stay so: pip/" in err, err
-        assert "a new container: envgen up one --profile dev --recreate" in err
-    assert identity(project, "one") == first
-    found = {one["check"]: one for one in project.envgen("doctor", "one", "--json", code=None).json["findings"]}
-    assert found["container.files"]["evidence"]["files"] == ["pip/__init__.py"]
-    cure = found["container.files"]["remedy"]["text"]
-    assert cure == "envgen up -p dev one --recreate"
-    project.envgen(*cure.split()[1:])
-    second = identity(project, "one")
-    assert second != first and states() == {"one": "running"}
-    # A container that does not start again: what was changed is named, and the command for a new one.
-    docker("exec", second, "sh", "-c", f"echo '# an edit' >>{file}")
-    docker("exec", second, "sh", "-c", "mv /usr/bin/sleep /usr/bin/sleep.off")
-    err = project.envgen("restart", "one", code=5).err
-    assert "1 file of an installed package was changed in the container: pip/__init__.py" in err, err
-    assert "hint: envgen up one --profile dev --recreate" in err
-    project.envgen("up", "one", "--recreate")
-    assert identity(project, "one") != second
-    docker("exec", identity(project, "one"), "mkdir", "/things/kept")
-    assert project.envgen("up", "one", "--recreate", "--json").json["already_running"] is False
-    docker("exec", identity(project, "one"), "test", "-d", "/things/kept")  # caches stay
-
-
 def test_docker_options_inside_a_container(project: Project) -> None:
     project.envgen("up", "--build", "one")
     command = ("-u", "nobody", "-w", "/tmp", "-e", "A=b", "one", "sh", "-c", "id -un; pwd; echo $A")

@@ -14,7 +14,7 @@ CHECKS: tuple[Check, ...] = (
     # Image
     outside.exists, outside.rendered_from_profile, outside.platform, outside.patches, outside.unpatched,
     # Container
-    outside.running, outside.others, outside.current_image, outside.files, outside.variables, outside.restart_policy,
+    outside.running, outside.others, outside.current_image, outside.variables, outside.restart_policy,
     # Inside
     machine.probe_ran, machine.source_mounts, imports.import_truth, running.import_running, packages.leftovers,
     packages.console_scripts, packages.metadata, versions.locked, versions.protected, versions.conflicts,

@@ -345,16 +345,6 @@ def current_image(context: Context, container: Container) -> Finding | None:
     return ok("the container runs the current image")
 
 
-@check("container.files", Where.CONTAINER, needs="container")
-def files(context: Context, container: Container) -> Finding | None:
-    """The container's installed packages are the image's."""
-    edits = context.edits
-    if edits.count:
-        cure, files = remedies.anew(context), list(edits.files)
-        return error(edits.were_changed, str(edits), "the image's", cure, case="changed", files=files)
-    return ok("the installed packages are those of the image") if container.state == "running" else None
-
-
 def shown(name: str, value: str | None) -> str:
     """`NAME=VALUE`, with secrets hidden."""
     if value is None:
