@@ -10,9 +10,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import gpu_day
 import pytest
 import yaml
+from gpu_day import comparing, main, models, serving
+from gpu_day.day import Day, Done, Rows
 
 SCRIPT = Path(__file__).parents[2] / "scripts/gpu-day"
 LOG = """\
@@ -44,7 +45,7 @@ def test_without_a_gpu_it_says_in_one_sentence_what_it_needs(tmp_path: Path) -> 
 
 def test_help_names_each_step(tmp_path: Path) -> None:
     done = run(tmp_path, "--help")
-    assert done.returncode == 0 and all(f"\n  {name} " in done.stdout for name in gpu_day.STEPS)
+    assert done.returncode == 0 and all(f"\n  {name} " in done.stdout for name in main.STEPS)
 
 
 def test_an_unknown_step_is_refused_with_the_known_ones(tmp_path: Path) -> None:
@@ -91,6 +92,58 @@ def test_clean_removes_what_it_made_and_leaves_what_others_put_beside_it(tmp_pat
     assert run(tmp_path, "--work", str(work), "clean").returncode == 0 and not work.exists()
 
 
+PROFILE = {
+    "mode": "production", "base": {"image": "nvcr.io/nvidia/pytorch:25.12-py3"}, "cuda": {"arch_list": "12.1a"},
+    "sources": {},
+}  # fmt: skip
+
+
+def programs(tmp_path: Path) -> None:
+    """Stand-ins that note how they are called: nvidia-smi finds a GPU, docker answers to everything."""
+    for name, says in (("nvidia-smi", "NVIDIA H100, 580, 9.0, 81559 MiB, 1980 MHz, 700 W, 90 W"), ("docker", "")):
+        (tmp_path / name).write_text(f'#!/bin/sh\necho "{name} $*" >>{tmp_path}/called\necho "{says}"\n')
+        (tmp_path / name).chmod(0o755)
+
+
+def test_no_python_of_the_project_s_folder_or_of_the_working_folder_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs(tmp_path)
+    project = tmp_path / "project"
+    for name in ("envgen/__init__.py", "envgen/__main__.py", "click.py", "yaml.py", "docker.py", "json.py"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(f"open({str(tmp_path / 'ran')!r}, 'a').write({name!r})\n")
+    services = {
+        "serve": {"command": ["serve"], "ready": {"model": "m", "port": 8000}, "ports": ["127.0.0.1:8055:8000"]}
+    }
+    tree = {"version": 1, "name": "x", "profiles": {"prod": {**PROFILE, "services": services}}}
+    (project / "envgen.yaml").write_text(json.dumps(tree))
+    monkeypatch.chdir(project)
+    done = run(
+        tmp_path, "--project", ".", "--without-gpu", "--work", str(tmp_path / "work"), "predict", "down", "crash"
+    )
+    assert "Traceback" not in done.stderr and "| **predict** |" in done.stdout
+    logs = "".join(path.read_text() for path in (tmp_path / "work/logs").iterdir())
+    assert "$ envgen down" in logs and not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_clean_gives_no_container_a_link_to_remove_through(tmp_path: Path, linked: bool) -> None:
+    programs(tmp_path)
+    work = made(tmp_path, ".gpu-day", "project/envgen.yaml")
+    tree = {"version": 1, "name": "gpu-day", "profiles": {"prod": PROFILE}}
+    (work / "project/envgen.yaml").write_text(json.dumps(tree))
+    precious = tmp_path / "precious/hub"
+    precious.mkdir(parents=True)
+    if linked:
+        (work / "huggingface").symlink_to(precious.parent)
+    else:
+        (work / "huggingface/hub").mkdir(parents=True)
+    assert run(tmp_path, "--work", str(work), "clean").returncode == 0
+    asked = [line for line in (tmp_path / "called").read_text().splitlines() if "--entrypoint rm" in line]
+    assert bool(asked) is not linked and precious.exists() and not work.exists()
+
+
 @pytest.mark.parametrize(
     "error",
     [AttributeError("'list' object has no attribute 'get'"), http.client.BadStatusLine("x"), KeyboardInterrupt()],
@@ -98,16 +151,16 @@ def test_clean_removes_what_it_made_and_leaves_what_others_put_beside_it(tmp_pat
 def test_the_report_is_written_however_a_step_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], error: BaseException
 ) -> None:
-    def step(_day: gpu_day.Day, rows: gpu_day.Rows) -> None:
+    def step(_day: Day, rows: Rows) -> None:
         secret = "hf_" + "a1" * 20
         home = "/home/somebody/x"
         rows.add("answer\x1b[2J", None, f"\x1b]0;x\x07 {home} {'x' * 520} token={secret}")
         rows.data["log"] = "-----BEGIN PRIVATE KEY-----\n"
         raise error
 
-    monkeypatch.setattr(gpu_day, "STEPS", {"facts": ("a title", step)})
-    monkeypatch.setattr(gpu_day.Day, "require", lambda _: None)
-    code = gpu_day.main(["--work", str(tmp_path / "work")])
+    monkeypatch.setattr(main, "STEPS", {"facts": ("a title", step)})
+    monkeypatch.setattr(Day, "require", lambda _: None)
+    code = main.main(["--work", str(tmp_path / "work")])
     assert code == (130 if isinstance(error, KeyboardInterrupt) else 1)
     page, document = ((tmp_path / "work" / name).read_text() for name in ("gpu-day.md", "gpu-day.json"))
     assert json.loads(document)["steps"][0]["outcome"] == "failed" and "the step itself" in page
@@ -117,7 +170,7 @@ def test_the_report_is_written_however_a_step_ends(
 
 
 def test_a_log_s_choices_and_figures() -> None:
-    found = gpu_day.logged(LOG)
+    found = comparing.logged(LOG)
     assert found["attention"] == ["TRITON_ATTN"] and found["moe"] == ["TRITON"]
     assert found["linear"] == ["CutlassFP8ScaledMMLinearKernel"]
     assert (found["model_gib"], found["available_gib"], found["tokens"]) == (61.43, 7.92, 204827)
@@ -126,36 +179,35 @@ def test_a_log_s_choices_and_figures() -> None:
 
 @pytest.mark.parametrize(("chosen", "held"), [("TRITON", [True]), ("MARLIN", [False])])
 def test_a_prediction_is_held_against_the_log(chosen: str, held: list[bool]) -> None:
-    rows = gpu_day.Rows()
+    rows = Rows()
     text = "Using 'TRITON' Mxfp4 MoE backend."
-    gpu_day.compare(rows, "x", {"moe": {"backend": chosen}}, gpu_day.logged(text), text)
+    comparing.compare(rows, "x", {"moe": {"backend": chosen}}, comparing.logged(text), text)
     assert [row["held"] for row in rows.rows] == held
 
 
 def test_each_model_that_is_compared_has_a_shape_with_layers() -> None:
-    for name in gpu_day.MODELS:
-        config = gpu_day.shape(name)
+    for name in models.MODELS:
+        config = models.shape(name)
         text = config.get("text_config") or config
-        assert config["architectures"] and 0 < text["num_hidden_layers"] <= (36 if name == gpu_day.WHOLE else 8)
+        assert config["architectures"] and 0 < text["num_hidden_layers"] <= (36 if name == models.WHOLE else 8)
 
 
 @pytest.mark.parametrize(("refusals", "held"), [([], False), ([{"message": "it refuses"}], True)])
 def test_a_model_that_does_not_start_fails_unless_that_was_predicted(
     refusals: list[dict[str, str]], held: bool
 ) -> None:
-    rows = gpu_day.Rows()
-    gpu_day.compare(rows, "x", {"refusals": refusals}, {}, "ValueError: No available memory for the cache blocks")
+    rows = Rows()
+    comparing.compare(rows, "x", {"refusals": refusals}, {}, "ValueError: No available memory for the cache blocks")
     assert [(row["what"], row["held"]) for row in rows.rows] == [("x: started", held)]
 
 
 def test_the_server_is_asked_at_its_published_port(tmp_path: Path) -> None:
-    base, arch = {"image": "nvcr.io/nvidia/pytorch:25.12-py3"}, {"arch_list": "12.1a"}
     ports, ready = ["127.0.0.1:8055:8000"], {"model": "m", "port": 8000}
     serve = {"command": ["serve"], "ports": ports, "ready": ready}
-    profile = {"mode": "production", "base": base, "cuda": arch, "sources": {}, "services": {"serve": serve}}
+    profile = {**PROFILE, "services": {"serve": serve}}
     (tmp_path / "envgen.yaml").write_text(yaml.safe_dump({"version": 1, "name": "x", "profiles": {"p": profile}}))
     options = argparse.Namespace(work=str(tmp_path), project=str(tmp_path), profile="p", service="serve")
-    assert gpu_day.Day(options).url == "http://127.0.0.1:8055"
+    assert Day(options).url == "http://127.0.0.1:8055"
 
 
 def test_a_failed_criterion_is_named_with_what_was_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,10 +222,10 @@ def test_a_failed_criterion_is_named_with_what_was_wanted(tmp_path: Path, monkey
         {"name": "prefill", "verdict": "failed", "seen": "533 t/s", "wanted": "at least 49,086 t/s"},
     ]
     found = json.dumps({"outcome": "failed", "cells": [cell], "criteria": criteria})
-    day = gpu_day.Day(argparse.Namespace(work=str(tmp_path), project=str(tmp_path), profile="p", service="serve"))
-    monkeypatch.setattr(day, "run", lambda *_, **__: gpu_day.Done(1, found, "", 81.3))
-    rows = gpu_day.Rows()
-    gpu_day.measured(day, rows, "accept", "serve")
+    day = Day(argparse.Namespace(work=str(tmp_path), project=str(tmp_path), profile="p", service="serve"))
+    monkeypatch.setattr(day, "run", lambda *_, **__: Done(1, found, "", 81.3))
+    rows = Rows()
+    serving.measured(day, rows, "accept", "serve")
     assert [(row["held"], row["seen"]) for row in rows.rows] == [
         (False, "failed; pp64 tg8: prefill 533 t/s, decode 24 t/s, first token 289 ms; "
                 "prefill failed: 533 t/s, wanted at least 49,086 t/s")
@@ -190,8 +242,8 @@ def test_only_the_model_that_is_made_need_not_call_a_tool(
     criteria = [{"name": "tool call", "verdict": verdict, "seen": "the model made none", "wanted": "a call"}]
     found = json.dumps({"outcome": "failed", "criteria": criteria})
     options = argparse.Namespace(work=str(tmp_path), project=None, profile="p", service="serve", repo=repo)
-    day = gpu_day.Day(options)
-    monkeypatch.setattr(day, "run", lambda *_, **__: gpu_day.Done(1, found, "", 15.0))
-    rows = gpu_day.Rows()
-    gpu_day.measured(day, rows, "accept", "serve")
+    day = Day(options)
+    monkeypatch.setattr(day, "run", lambda *_, **__: Done(1, found, "", 15.0))
+    rows = Rows()
+    serving.measured(day, rows, "accept", "serve")
     assert [row["held"] for row in rows.rows] == [held] and "tool call " + verdict in rows.rows[0]["seen"]

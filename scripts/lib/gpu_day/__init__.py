@@ -1,0 +1,1 @@
+"""The steps of scripts/gpu-day, and its report."""
