@@ -28,8 +28,7 @@ from envgen.serve.ended import last_end
 from envgen.text import instant, reason_of
 
 PATIENCE = 20.0  # seconds for all questions to the engine: a frozen one must not hide what the files say
-LARGEST = 256 << 20  # bytes of a bundle's log
-_SMALL = 4 << 20  # bytes of its other files
+LARGEST = 64 << 20  # bytes of a bundle that are read
 _TAIL = 4096  # bytes at the end of a build log, where its result is
 _BUNDLE = re.compile(r"^\d{8}T\d{6}Z-(?P<service>.+)\.tar\.gz$")
 _ENDED = re.compile(rb"^ended with (-?\d{1,10}) after ", re.MULTILINE)
@@ -174,29 +173,25 @@ def open_file(path: Path) -> BinaryIO:
 
 def _of_bundle(path: Path, file: BinaryIO) -> Log:
     """The server's log in a crash bundle, of the machine that failed first, and what the bundle knows beside it."""
-    logs, others = dict[str, bytes](), dict[str, bytes]()
+    members, left = dict[str, bytes](), LARGEST
     with file, tarfile.open(fileobj=file, mode="r:gz") as bundle:
-        left = LARGEST
         for member in bundle:
-            wanted = member.name.endswith("server.log")
-            if not member.isfile() or not (wanted or member.name.endswith((".json", "kernel.log"))):
-                continue
-            if (content := bundle.extractfile(member)) is not None and left > 0:
-                data = content.read(left if wanted else min(left, _SMALL))
-                left -= len(data)
-                (logs if wanted else others)[member.name] = data
+            if member.name.endswith(("server.log", "kernel.log", ".json")) and (content := bundle.extractfile(member)):
+                members[member.name] = content.read(left)
+                left -= len(members[member.name])
+    logs = [name for name in sorted(members) if name.endswith("server.log")]
     if not logs:
         raise UsageError(f"{path} has no server.log", hint="name a crash bundle of `envgen up`, or a log file")
-    findings = _document(others, "findings.json")
-    culprit = str(findings.get("culprit") or "")
-    folder = f"{culprit}/" if f"{culprit}/server.log" in logs else next(iter(sorted(logs))).removesuffix("server.log")
-    container, seen = None, _document(others, f"{folder}container.json")
+    findings = _document(members, "findings.json")
+    culprit = f"{findings.get('culprit') or ''}/"
+    folder = culprit if f"{culprit}server.log" in logs else logs[0].removesuffix("server.log")
+    container, seen = None, _document(members, f"{folder}container.json")
     with contextlib.suppress(*MISSHAPEN):
         container = container_of(seen) if seen else None
-    kernel = others.get(f"{folder}kernel.log", b"").decode("utf-8", "replace")
+    kernel = members.get(f"{folder}kernel.log", b"").decode("utf-8", "replace")
     known = circumstances(container, kernel=kernel)
     reason = " ".join(str(findings.get("reason") or "").split())
-    return Log(io.BytesIO(logs[f"{folder}server.log"]), known, "serve", reason, findings)
+    return Log(io.BytesIO(members[f"{folder}server.log"]), known, "serve", reason, findings)
 
 
 def _document(members: Mapping[str, bytes], name: str) -> dict[str, Any]:

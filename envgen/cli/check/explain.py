@@ -16,7 +16,7 @@ from envgen.app.session import Session
 from envgen.cli.common import answer, reporting
 from envgen.errors import EnvgenError, ExitCode, UsageError
 from envgen.explain import Explanation, likeliest
-from envgen.explain.read import ExplainReader, LogReport
+from envgen.explain.read import LogReport, read_log
 from envgen.profile.model import Phases
 from envgen.serve.launch import in_profile
 from envgen.serve.wait import Phase, StartProgress
@@ -47,9 +47,7 @@ def command(session: Session, what: str | None) -> int:
     if log is None:
         return answer({"log": None, "failure": None, "explanations": [], "first_exception": None}, [name])
     with log.file as file:
-        reader = ExplainReader(log.kind, StartLine())
-        reader.read(file)
-    report = reader.report(log.known)
+        report = read_log(file, log.known, kind=log.kind, phases=StartLine())
     found = _fitted(session, failure, log, _with_proof(report, log))
     failed = any(one.failure for one in found) or failure is not None
     document = {
@@ -179,7 +177,7 @@ def _text(found: Sequence[Explanation], name: str, report: LogReport) -> list[st
     if all(one.general for one in known):
         lines += [f"      {line}" for line in _first(report, name)]
     if report.skipped:
-        lines.append(f"      {report.skipped >> 20} MiB between both ends were only searched for errors")
+        lines.append(f"      its first {report.skipped >> 20} MiB were not read: only the end of so large a log is")
     return lines
 
 

@@ -7,9 +7,7 @@ import json
 import os
 import re
 import shlex
-import tracemalloc
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
@@ -21,8 +19,8 @@ from rules_page import renew
 from envgen import cli
 from envgen.cli.check.explain import command
 from envgen.errors import UsageError
-from envgen.explain import LONGEST, classify, rules
-from envgen.explain.read import ALL_IS_WELL, ENDS, log_lines, pieces, read_log
+from envgen.explain import classify, read, rules
+from envgen.explain.read import ALL_IS_WELL, last_of, log_lines, read_log
 from envgen.serve.crash import write_bundle
 
 LOGS = Path(__file__).parent / "logs"
@@ -37,26 +35,6 @@ def test_the_lines_are_those_of_an_editor(content: bytes) -> None:
     assert list(log_lines(io.BytesIO(content))) == [
         line.decode("utf-8", "replace").removesuffix("\r") for line in expected
     ]
-
-
-def test_a_line_of_any_length_takes_little_memory() -> None:
-    class Endless(io.RawIOBase):
-        left = 200
-
-        def readable(self) -> bool:
-            return True
-
-        def readinto(self, buffer: Any) -> int:
-            self.left -= 1
-            data = b"x" * len(buffer) if self.left > 0 else b"\nlast\n" if self.left == 0 else b""
-            buffer[: len(data)] = data
-            return len(data)
-
-    tracemalloc.start()
-    found = list(log_lines(io.BufferedReader(Endless(), 1 << 20)))
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert [len(found[0]) <= LONGEST, found[1]] == [True, "last"] and peak < 20 * LONGEST
 
 
 @pytest.mark.parametrize("log", sorted(LOGS.glob("*-ends-well.log")), ids=lambda path: path.name)
@@ -94,34 +72,25 @@ def test_a_notice_alone_is_no_failure() -> None:
     assert run("-", stdin=b"NCCL INFO Channel 00/0 : 1[1] -> 0[0] [send] via NET/Socket/0\n").return_value == 0
 
 
-def test_the_middle_of_a_large_log_is_searched_for_its_first_exception(tmp_path: Path) -> None:
-    """Its ends are read whole, and what is around the first error between them; the memory has a limit."""
-    # Long lines: what takes time is the number of lines.
-    quiet = b"(EngineCore pid=9) INFO 08-08 08:01:25 [core.py:12] Engine 000: 3 t/s" + b", 0 waiting" * 180 + b"\n"
-    trace = b'Traceback (most recent call last):\n  File "/x/dist-packages/vllm/a.py", line 1\nValueError: here\n'
-    many = 2 * ENDS // len(quiet)
-    log = tmp_path / "large.log"
-    log.write_bytes(b"Using Marlin backend\n" + quiet * many + trace + quiet * many + b"No space left on device\n")
-    tracemalloc.start()
+def test_of_a_large_log_the_end_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read.last_of, "__defaults__", (4 << 20,))
+    log, quiet = tmp_path / "large.log", b"(EngineCore pid=9) INFO 08-08 08:01:25 [core.py:12] ok\n" * 200_000
+    log.write_bytes(b"Killed\n" + quiet + b"No space left on device\n")
     with log.open("rb") as file:
         found = read_log(file)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert found.lines == 2 * many + 5 and found.skipped > ENDS
-    assert [(one.rule, one.line) for one in found.explanations] == [("no_space", found.lines), ("marlin", 1)]
-    assert found.first is not None and (found.first.line, found.first.text) == (many + 4, "ValueError: here")
-    assert peak < 6 * ENDS
-    assert "MiB between both ends were only searched" in run(str(log)).stdout
+    assert found.lines == 200_002 and found.skipped > 4 << 20
+    assert [(one.rule, one.line) for one in found.explanations] == [("no_space", found.lines)]
+    assert "MiB were not read" in run(str(log)).stdout
 
 
 @given(st.lists(st.binary(max_size=40), max_size=60), st.integers(1, 64))
-def test_the_pieces_are_the_log(lines: list[bytes], size: int) -> None:
+def test_the_last_lines_are_whole(lines: list[bytes], size: int) -> None:
     content = b"\n".join(lines)
-    found = list(pieces(io.BytesIO(content), size))
-    assert b"".join(data for _, data in found) == content
-    assert [before for before, _ in found] == [
-        content[: sum(len(d) for _, d in found[:n])].count(b"\n") for n in range(len(found))
-    ]
+    before, skipped, data = last_of(io.BytesIO(content), size)
+    assert content[skipped:] == data and content[:skipped].count(b"\n") == before
+    assert len(data) <= size and (len(content) > size or data == content)
+    if b"\n" in content[-size - 1 : -1] and skipped:
+        assert content[skipped - 1 : skipped] == b"\n"
 
 
 @pytest.fixture
