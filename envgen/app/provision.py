@@ -100,7 +100,7 @@ class Lacking:
 def look(session: Session, names: Sequence[str]) -> Lacking:
     """What the services ``names`` (default: all) of the session's profile lack. Asks the engine and the hub.
 
-    Services with `cluster` are left out: `envgen nodes push` copies their image and weights.
+    Services with `cluster` are left out: their image and weights are copied from the first machine.
     """
     deployment = session.deployment()
     profile = deployment.profile

@@ -6,6 +6,7 @@ vLLM compares nothing between its ranks: other weights on the second machine giv
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,19 +15,17 @@ from typing import Any
 from envgen.binding import digest_of
 from envgen.doctor.model import CMA, HANDOVER_CURE, Finding, Remedy, Severity, Where
 from envgen.engine.client import Engine
+from envgen.engine.endpoint import SshAddress
 from envgen.engine.values import MISSHAPEN, Container, ContainerMount, Image
 from envgen.errors import Problem
 from envgen.inside import run
 from envgen.profile.model import Cluster, GpuMode, Machine, Profile, Service
-from envgen.text import size
+from envgen.text import shell_line, size
 
 LINK_BYTES = 1 << 20  # a hundred packets of the largest MTU
-FAST = 100.0  # Gbit/s of a link that must carry much more than a card that came up degraded
-SICK, WEAK = 25.0, 60.0  # Gbit/s of one RDMA device: a degraded card has 8 to 25, a healthy one 90 to 98, by reports
-DEGRADED = (
-    "the card came up degraded, with link and PCIe as ever: NVIDIA/dgx-spark-playbooks#108 has the way out; kho=off on"
-    " a kernel 6.17 is said to do the same"
-)
+# Each machine creates its own; they are not compared.
+LEFT_OUT = ("build", "dist", ".venv", "venv", "node_modules", "__pycache__", ".deps", ".envgen")
+COPY = "a copy of the first machine's: docs/two-machines.md"
 DISK = 1 << 30  # bytes: logs, and what is compiled at the start
 UNLOCKED = "write LimitMEMLOCK=infinity for docker.service on that machine (rootless Docker: raise its user's limit)"
 CLOCKS = 30.0  # seconds that clocks may differ; logs are merged by time
@@ -69,6 +68,7 @@ class NodeFacts:
     engine: Engine | None = None
     version: str = ""
     arch: str = ""
+    image_name: str = ""
     image: Image | None = None
     stale: tuple[Problem, ...] = ()  # why the head's image is out of date
     facts: dict[str, Any] = field(default_factory=dict)
@@ -77,6 +77,26 @@ class NodeFacts:
     refused: str = ""  # why the service's limits can't be set there
     runs: bool = False  # its part of the service, which then holds the ports and the memory
     offset: float = 0.0  # seconds that its clock is ahead of ours
+    folders: dict[str, str] = field(default_factory=dict)  # on the machine: "model", and each checkout
+    head: NodeFacts | None = None  # the first machine, for all others
+
+    def copy_of_image(self) -> str:
+        """The command that copies an image from the head."""
+        head = _docker(self.head.machine) if self.head else "docker"
+        return f"{head} save {self.image_name} | {_docker(self.machine)} load"
+
+    def copy_of(self, what: str) -> str:
+        """The command, typed on the head, that copies a folder from there; "" where ssh does not lead to it."""
+        source, target = self.head.folders.get(what) if self.head else "", self.folders.get(what)
+        host = self.engine.endpoint.host if self.engine else ""
+        if not source or not target or not host.startswith("ssh://"):
+            return ""
+        address = SshAddress.parse(host)
+        words = ["rsync", "-a", "--mkpath", *(["-e", f"ssh -p {address.port}"] if address.port else [])]
+        if what != "model":  # a checkout; what is replaced or removed there is kept beside it
+            words += ["--delete", "--backup", f"--backup-dir={target}.before", *(f"--exclude={it}" for it in LEFT_OUT)]
+        user = f"{address.user}@" if address.user else ""
+        return shell_line([*words, f"{source}/", f"{user}{address.host}:{target}/"])
 
     def ok(self, message: str) -> Finding:
         return finding(Severity.OK, (self.name,), message)
@@ -86,6 +106,10 @@ class NodeFacts:
 
     def fail(self, message: str, expected: str = "", fix: str = "", *, is_line: bool = False) -> Finding:
         return finding(Severity.ERROR, (self.name,), message, expected, fix, is_line=is_line)
+
+
+def _docker(machine: Machine) -> str:
+    return "docker" if machine.context == "default" else f"docker --context {shlex.quote(machine.context)}"
 
 
 def completed(one: Finding, profile: Profile, service: str) -> Finding:
@@ -114,7 +138,7 @@ def about(node: NodeFacts, profile: Profile, service: Service, cluster: Cluster)
     found += [node.fail(stale.message, stale.hint) for stale in node.stale]
     if node.image is None:
         there = f"DOCKER_CONTEXT={node.machine.context} " if node.machine.context != "default" else ""
-        fix = "envgen nodes push --image" if node.rank else f"{there}envgen build"
+        fix = node.copy_of_image() if node.rank else f"{there}envgen build"
         lacking = node.fail(f"the image {profile.image_name} is not there", "the image of the profile", fix)
         return found if node.stale else [*found, lacking]
     if node.trouble:
@@ -231,13 +255,13 @@ def _room(node: NodeFacts, profile: Profile, service: Service, cluster: Cluster)
         yield node.fail(message, "a GPU for each rank", line, is_line=True)
     for mount in node.absent:
         message = f"{mount.source}, which is mounted at {mount.target}, does not exist"
-        sources = {str(it.mount) for it in profile.mounted_sources.values()}
-        fix = "envgen nodes push --sources" if node.rank and mount.target in sources else ""
+        source = next((name for name, it in profile.mounted_sources.items() if str(it.mount) == mount.target), "")
+        fix = node.copy_of(source) if node.rank else ""
         yield node.fail(message, "the folder that the profile mounts", fix)
     model = facts.get("model")
     if model is not None and not dict(model["files"]):
-        fix = "envgen nodes push --model" if node.rank else "envgen model pull"
-        yield node.fail("the model is not there", "the weights of the service", fix)
+        fix = node.copy_of("model") if node.rank else "envgen model pull"
+        yield node.fail("the model is not there", COPY if node.rank else "the weights of the service", fix)
     if abs(node.offset) > CLOCKS:
         yield node.fail(f"its clock differs from ours by {abs(node.offset):.0f} s", "set the clock (NTP)")
 
@@ -261,9 +285,7 @@ def between(nodes: Sequence[NodeFacts], service: Service) -> list[Finding]:
 def _compared(nodes: Sequence[NodeFacts], who: tuple[str, ...], service: Service) -> list[Finding]:
     same, doubt = partial(_same, nodes), partial(_same, nodes, severity=Severity.WARNING)
     found = [
-        same(
-            "the image", lambda node: node.image and content(node.image), fix="envgen nodes push --image", shown=False
-        ),
+        _same_image(nodes),
         same("the machine's architecture", lambda node: node.arch),
         same("the GPU's driver", lambda node: node.facts["driver"]),
         same("the kernel", lambda node: node.facts["kernel"]),
@@ -281,7 +303,8 @@ def _compared(nodes: Sequence[NodeFacts], who: tuple[str, ...], service: Service
     for name in nodes[0].facts["checkouts"]:
         if all(node.facts["checkouts"][name] for node in nodes):
             of = partial(_fact, kind="checkouts", name=name)
-            found.append(same(f"the checkout {name}", of, fix="envgen nodes push --sources", shown=False))
+            other = next((node for node in nodes if of(node) != of(nodes[0])), nodes[0])
+            found.append(same(f"the checkout {name}", of, COPY, other.copy_of(name), shown=False))
     for package in COMPARED:
         if any(package in node.facts["versions"] for node in nodes):
             found.append(same(package, partial(_fact, kind="versions", name=package)))
@@ -340,6 +363,13 @@ def _same(
     return finding(severity, who, message, hint, fix)
 
 
+def _same_image(nodes: Sequence[NodeFacts]) -> Finding:
+    contents = [node.image and content(node.image) for node in nodes]
+    other = next((node for node, found in zip(nodes, contents, strict=True) if found != contents[0]), None)
+    fix = other.copy_of_image() if other else ""
+    return _same(nodes, "the image", lambda node: node.image and content(node.image), fix=fix, shown=False)
+
+
 def _same_model(nodes: Sequence[NodeFacts], who: tuple[str, ...]) -> list[Finding]:
     head = nodes[0].facts["model"]["files"]
     found = []
@@ -350,7 +380,7 @@ def _same_model(nodes: Sequence[NodeFacts], who: tuple[str, ...]) -> list[Findin
             more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
             message = f"the model differs in {', '.join(differing[:3])}{more}"
             pair = (nodes[0].name, node.name)
-            found.append(finding(Severity.ERROR, pair, message, fix="envgen nodes push --model"))
+            found.append(finding(Severity.ERROR, pair, message, COPY, node.copy_of("model")))
     how = "all bytes" if nodes[0].facts["model"].get("deep") else "large ones by samples"
     return found or [finding(Severity.OK, who, f"the model is the same: {len(head)} files, {how}")]
 
@@ -380,31 +410,3 @@ def link(source: NodeFacts, target: NodeFacts, meeting: int, answer: Any, receiv
         hint = "something between the two has a smaller MTU: set the same one at all ends"
         return finding(Severity.ERROR, what, f"{link}: packets of {packet} bytes pass, and the MTU is {mtu}", hint)
     return finding(Severity.OK, what, f"{link}: connected, packets of {packet} bytes")
-
-
-def unmeasured(nodes: Sequence[NodeFacts]) -> Finding:
-    """RDMA writes that are not measured, because the image has no program for it."""
-    who = tuple(node.name for node in nodes)
-    message = "the bandwidth of RDMA is not measured: the image has no ib_write_bw"
-    return finding(
-        Severity.INFO, who, message, "Debian's and Ubuntu's perftest", "apt: {runtime: [perftest]}", is_line=True
-    )
-
-
-def written(source: NodeFacts, target: NodeFacts, place: int, answer: Any, received: Any) -> Finding:
-    """Judge RDMA writes between the devices of two machines at the same ``place``, by the answers of both ends."""
-    what, device = (source.name, target.name), source.machine.rdma[place]
-    pair = f"{source.name} -> {target.name} through {device}"
-    for one in (answer, received):
-        if isinstance(one, run.NoAnswer) or "error" in one:
-            return finding(Severity.ERROR, what, f"{pair}: {one if isinstance(one, run.NoAnswer) else one['error']}")
-    try:
-        rate, link = float(answer["gbits"]), _port(place, "rate", source)
-        speed = float(found[0]) if (found := re.match(r"[\d.]+", link)) else 0.0
-    except MISSHAPEN as error:
-        return finding(Severity.ERROR, what, f"{pair}: the answer cannot be read: {type(error).__name__}")
-    text = f"{pair}: RDMA writes {rate:.1f} Gbit/s; the link is {link}"
-    if speed < FAST or rate >= WEAK:
-        return finding(Severity.OK, what, text)
-    judged, hint = (Severity.ERROR, DEGRADED) if rate < SICK else (Severity.WARNING, "something else uses the cable?")
-    return finding(judged, what, text, f"90 Gbit/s and more ({hint})")

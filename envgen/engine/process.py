@@ -104,27 +104,6 @@ def stream(
     return ExecResult(child.returncode, b"", bytes(tail))
 
 
-def pipe(source: Sequence[str], target: Sequence[str], on_bytes: Callable[[int], None]) -> None:
-    """Pipe one program into another; ``on_bytes`` gets the size of each block. Raises ProcessError of either."""
-    with _started(source, None, None, subprocess.DEVNULL) as first, _started(target, None, None, PIPE) as second:
-        assert first.stdout and first.stderr and second.stdin and second.stdout and second.stderr
-        errors = [in_background(pipe.read) for pipe in (first.stderr, second.stderr)]
-        printed, broken = in_background(second.stdout.read), False
-        try:
-            while data := os.read(first.stdout.fileno(), 1 << 20):
-                second.stdin.write(data)
-                on_bytes(len(data))
-            second.stdin.close()
-        except BrokenPipeError:  # the second has ended
-            broken = True
-            stop(first, signal.SIGTERM)
-        codes = first.wait(), second.wait()
-        printed.result()
-        for code, argv, error in zip(codes, (source, target), errors, strict=True):
-            if code and not (broken and argv is source):
-                raise ProcessError(argv, code, error.result().decode(errors="replace"))
-
-
 def interactive(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> int:
     """Run a program on our own terminal and return its exit code. Ctrl-C is the program's, not ours."""
     # A handler, not SIG_IGN, which the program would inherit.

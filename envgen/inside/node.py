@@ -24,8 +24,6 @@ NET = "/sys/class/net"
 RDMA = "/sys/class/infiniband"
 SIOCGIFADDR = 0x8915
 SIOCGIFNETMASK = 0x891B
-METER = "ib_write_bw"  # of the package perftest
-MEASURED = 2  # seconds
 MIB = 1 << 20
 MOST_FILES = 2000
 BLOCK = 1 << 20
@@ -37,10 +35,10 @@ LEFT_OUT = {"build", "dist", ".venv", "venv", "node_modules", "__pycache__", ".d
 
 
 def answer(request: Doc) -> Doc:
-    """One of four: ``facts``, ``listen``, ``connect`` and ``write`` (RDMA)."""
+    """One of three: ``facts``, ``listen`` and ``connect``."""
     if request["ask"] == "facts":
         return facts(request)
-    ask = {"listen": listen, "connect": connect, "write": write}
+    ask = {"listen": listen, "connect": connect}
     try:
         return ask[request["ask"]](request)
     except (OSError, EOFError) as error:
@@ -59,7 +57,6 @@ def facts(request: Doc) -> Doc:
         "versions": {name: version for name in request["packages"] for version in versions(name)},
         "interfaces": {name: interface(name) for name in listing(NET)},
         "rdma": {name: rdma_port(name) for name in listing(RDMA)},
-        "meter": bool(shutil.which(METER)),
         "memory_free": memory_free(),
         "memlock": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
         "now": time.time(),
@@ -305,36 +302,6 @@ def connect(request: Doc) -> Doc:
         except OSError as error:
             return {"error": reason_of(error), "bytes": got}
     return {"bytes": got}
-
-
-# --- RDMA -------------------------------------------------------------------------------------------------------------
-
-
-def write(request: Doc) -> Doc:
-    """Measure RDMA writes through ``device`` (GID ``gid``) to ``address``, or wait for them where that is empty.
-
-    ``gbits``: Gbit/s, as ib_write_bw reports the average.
-    """
-    words = [METER, "-d", request["device"], "-x", str(request["gid"]), "-p", str(request["port"]), "-q", "8"]
-    words += ["-D", str(MEASURED), "-F", "--report_gbits", *filter(None, [request["address"]])]
-    end = time.monotonic() + request["seconds"]
-    while True:
-        try:
-            done = subprocess.run(
-                words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                timeout=max(end - time.monotonic(), 0.1),
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            return {"error": "timed out"}
-        text = done.stdout.decode(errors="replace")
-        if done.returncode == 0 or not request["address"] or time.monotonic() > end - MEASURED:
-            break
-        time.sleep(0.3)  # the other end does not listen yet
-    rates = re.findall(r"^\s*\d+\s+\d+\s+[\d.]+\s+([\d.]+)\s", text, re.M)
-    if done.returncode or not rates:
-        last = [line.strip() for line in text.splitlines() if line.strip()][-1:]
-        return {"error": "%s ended with %d: %s" % (METER, done.returncode, "".join(last))}
-    return {"gbits": float(rates[-1])}
 
 
 def reason_of(error: Exception) -> str:

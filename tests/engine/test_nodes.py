@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -12,16 +11,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from pair import ADDRESS, CARD, IMAGE, NUMBERS, Pair, failed
-
-from envgen.profile.load import load_project
-from envgen.render.environment import overlay_volume
 
 pytestmark = pytest.mark.engine
 
@@ -74,7 +69,9 @@ def test_other_weights_on_one_machine(ready: Pair) -> None:
     findings = json.loads(ready.envgen("doctor", "--json", code=1).stdout)["findings"]
     [one] = [one for one in findings if (one["where"], one["severity"]) == ("nodes", "error")]
     assert one["seen"] == "the model differs in model.safetensors"
-    assert one["remedy"] == {"kind": "command", "text": "envgen nodes push --model --profile cpu"}
+    assert one["remedy"]["text"].startswith("rsync -a --mkpath ")
+    subprocess.run(["bash", "-c", one["remedy"]["text"]], env=ready.env, check=True)  # as it is typed
+    assert "the model differs in model.safetensors" not in json.dumps(ready.check(0))
     assert [one["node"] for one in findings if one["title"] == "the image is for amd64"] == [*NUMBERS]
 
 
@@ -292,130 +289,3 @@ def test_a_worker_that_fails_while_it_starts_is_named(ready: Pair) -> None:
     assert "spark-2 (rank 1): serve is not ready" in done.stderr and "HFValidationError" in done.stderr
     assert bundle(done.stderr, ready.folder)["culprit"] == "spark-2"
     assert ready.running() == []
-
-
-# --- nodes push -------------------------------------------------------------------------------------------------------
-
-NAME = "envgentest-push:cpu"
-
-
-@pytest.fixture(scope="module")
-def pair(machines: Pair) -> Pair:
-    """Another project on the same machines; envgen runs on the first one."""
-    folder = machines.folder / "push"
-    folder.mkdir()
-    for node in NUMBERS:
-        for container in machines.docker(node, "ps", "-aq").split():
-            machines.docker(node, "rm", "-f", container)
-    host = f"host={machines.sockets['spark-1']}"
-    argv = ["docker", "context", "create", "here", "--docker", host]
-    subprocess.run(argv, env=machines.env, check=True, capture_output=True)
-    service = {
-        "command": ["vllm", "serve", "/models/tiny"], "args": {"tensor-parallel-size": 2},
-        "ports": ["8000:8000"], "cluster": {"nodes": ["spark-1", "spark-2"]},
-    }  # fmt: skip
-    caches = {"models": {"path": "/models", "host": "./models"}, "triton": {"path": "/triton"}}
-    source = {"origin": {"checkout": "./vllm"}, "mount": "/workspace/vllm", "package": "vllm", "distribution": "vllm"}
-    profile = {
-        "mode": "development", "image": NAME, "base": {"image": IMAGE}, "cuda": {"arch_list": "12.1a"}, "gpu": "none",
-        "caches": caches, "services": {"serve": service}, "sources": {"vllm": source},
-    }  # fmt: skip
-    project = {"version": 1, "name": "envgentest-push", "default_profile": "cpu", "profiles": {"cpu": profile}}
-    (folder / "envgen.yaml").write_text(yaml.safe_dump(project))
-    made = replace(machines, folder=folder)
-    made.write(spark_1={"context": "here"})
-    (folder / "vllm").mkdir()
-    (folder / "vllm/vllm.py").touch()
-    return made
-
-
-def push(pair: Pair, *words: str, code: int = 0) -> list[tuple[str, str]]:
-    found = json.loads(pair.envgen("nodes", "push", "--json", *words, code=code).stdout)["pushed"]
-    return [(one["what"], one["state"]) for one in found]
-
-
-def build(pair: Pair, node: str) -> None:
-    """The image with one more layer on a machine."""
-    script = "import os; open('/changed', 'wb').write(os.urandom(3000000))"
-    pair.docker(node, "run", "--name", "changed", IMAGE, "python3", "-c", script)
-    pair.docker(node, "commit", "changed", NAME)
-    pair.docker(node, "rm", "changed")
-
-
-def layers(pair: Pair, node: str) -> str:
-    return pair.docker(node, "image", "inspect", NAME, "--format", "{{.RootFS.Layers}}")
-
-
-def test_the_image_is_sent_where_it_differs(pair: Pair) -> None:
-    assert "envgen build" in pair.envgen("nodes", "push", "--image", code=6).stderr
-    build(pair, "spark-1")
-    what = f"image {NAME}"
-    assert push(pair, "--image", "--dry-run") == [(what, "to send")]
-    assert push(pair, "--image") == [(what, "sent")]
-    assert layers(pair, "spark-1") == layers(pair, "spark-2")
-    assert push(pair, "--image") == [(what, "same")]
-    build(pair, "spark-1")
-    assert push(pair, "--image") == [(what, "sent")]
-    assert pair.docker("spark-2", "images", "-q", "--filter", "dangling=true") == ""
-    # The other way round, from containerd's store to Docker's own.
-    build(pair, "spark-2")
-    assert push(pair, "--image", "--set", "services.serve.cluster.nodes=[spark-2, spark-1]") == [(what, "sent")]
-    assert layers(pair, "spark-1") == layers(pair, "spark-2")
-
-
-def test_weights_go_by_rsync_and_go_on_where_they_were_cut_off(pair: Pair) -> None:
-    weights = pair.folder / "models/spark-1/tiny/model.safetensors"
-    weights.parent.mkdir(parents=True)
-    weights.write_bytes(os.urandom(10_000_000))
-    assert push(pair, "--model", "--dry-run") == [("model", "to send")]
-    assert push(pair, "--model") == [("model", "sent")]
-    assert push(pair, "--model") == [("model", "same")]
-    there = pair.folder / "models/spark-2/tiny/model.safetensors"
-    assert there.read_bytes() == weights.read_bytes()
-    there.write_bytes(weights.read_bytes()[:6_000_000])
-    assert push(pair, "--model") == [("model", "sent")]
-    assert there.read_bytes() == weights.read_bytes()
-    pair.write()  # the first machine is reached by ssh, too
-    row = json.loads(pair.envgen("nodes", "push", "--model", "--json", code=6).stdout)["pushed"][0]
-    assert row["hint"] == "run `envgen nodes push --profile cpu` on spark-1"
-    pair.write(spark_1={"context": "here"})
-
-
-def test_a_machine_without_rsync(pair: Pair) -> None:
-    env = {**pair.env, "PATH": str(pair.folder / "programs")}
-    (pair.folder / "programs").mkdir()
-    (pair.folder / "models/spark-1/tiny").mkdir(parents=True, exist_ok=True)
-    for name in ("ssh", "docker"):
-        (pair.folder / "programs" / name).symlink_to(shutil.which(name, path=pair.env["PATH"]) or "")
-    row = json.loads(replace(pair, env=env).envgen("nodes", "push", "--model", "--json", code=3).stdout)["pushed"][0]
-    assert (row["detail"], row["hint"]) == (
-        "rsync is not installed on this machine", "sudo apt-get install rsync",
-    )  # fmt: skip
-
-
-def test_what_is_in_volumes_is_sent_whole(pair: Pair) -> None:
-    profile = load_project(file=pair.folder / "envgen.yaml", environ={}).project.profiles["cpu"]
-    overlay, kernels = overlay_volume(profile), "envgentest-push-cpu-cache-triton"
-    write = "echo 1 >/f/one; mkdir -p /f/below; echo 2 >/f/below/two; ln -sf one /f/link"
-    for volume in (overlay, kernels):
-        pair.docker("spark-1", "run", "--rm", "-v", f"{volume}:/f", NAME, "sh", "-c", write)
-        pair.docker("spark-2", "run", "--rm", "-v", f"{volume}:/f", NAME, "sh", "-c", "echo own >/f/own")
-    for words, state in ((["--dry-run"], "to send"), ([], "sent")):
-        # Both machines have the same checkout here, and each a volume of its own.
-        found = push(pair, "--sources", "--caches", *words)
-        assert found == [("checkout vllm", "same"), ("overlay", state), ("cache triton", state)]
-    assert push(pair, "--sources") == [("checkout vllm", "same"), ("overlay", "same")]
-    for volume, own in ((overlay, "false"), (kernels, "true")):  # what was compiled there stays
-        look = "cat /f/one /f/below/two /f/link; test -e /f/own && echo true || echo false; test ! -e /f/.envgen-push"
-        printed = pair.docker("spark-2", "run", "--rm", "-v", f"{volume}:/f", NAME, "sh", "-c", look)
-        assert printed.split() == ["1", "2", "1", own]
-
-
-def test_a_machine_that_cannot_be_reached(pair: Pair) -> None:
-    subprocess.run(
-        ["docker", "context", "create", "away", "--docker", "host=ssh://root@10.66.0.99"],
-        env=pair.env, check=True, capture_output=True,
-    )  # fmt: skip
-    pair.write(spark_1={"context": "here"}, spark_2={"context": "away"})
-    [row] = json.loads(pair.envgen("nodes", "push", "--image", "--json", code=3).stdout)["pushed"]
-    assert "10.66.0.99" in row["detail"]

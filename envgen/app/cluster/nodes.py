@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from envgen import files
@@ -24,8 +23,6 @@ from envgen.doctor.nodes import (
     has_address,
     hint_of,
     link,
-    unmeasured,
-    written,
 )
 from envgen.engine.values import COMPOSE_PROJECT, ContainerMount
 from envgen.errors import EngineError, Problem
@@ -40,8 +37,6 @@ PROGRAM = run.Program("node")
 FACTS = 25.0  # seconds for the facts of one machine: an import of nothing, and samples of the weights
 DEEP = 1800.0  # seconds to read all of the weights: 60 GB of a slow disk
 LINK = 6.0  # seconds for one connection
-WRITE = 15.0  # seconds for one measurement of RDMA
-MODEL_HOME = "/run/envgen/model"
 FOLDER = ".envgen/nodes"
 
 
@@ -72,6 +67,8 @@ def look(machines: Sequence[Deployment], name: str, *, deep: bool = False) -> li
     nodes = [NodeFacts(one.node, one.profile.nodes[one.node], rank) for rank, one in enumerate(machines)]
     with ThreadPoolExecutor(len(nodes)) as pool:
         list(pool.map(lambda node, machine: _look_at(node, machine, name, deep), nodes, machines))
+    for node in nodes[1:]:
+        node.head = nodes[0]
     return nodes
 
 
@@ -80,7 +77,7 @@ def _look_at(node: NodeFacts, deployment: Deployment, name: str, deep: bool) -> 
         node.engine = deployment.engine
         info = node.engine.info()
         node.version, node.arch = info.version, info.arch
-        node.image = deployment.image
+        node.image, node.image_name = deployment.image, deployment.profile.image_name
         if node.rank == 0:
             node.stale = tuple(of_image(deployment))
         if node.image is None:
@@ -91,6 +88,7 @@ def _look_at(node: NodeFacts, deployment: Deployment, name: str, deep: bool) -> 
         node.runs = any(one.service == name for one in mine)
         node.gpus = tuple(one for one in running if one.gpu and not (one in mine and one.service == name))
         mounts = [replace(mount, read_only=True) for mount in deployment.mounts(name)]
+        node.folders = _folders(profile, service, mounts)
         if certificates := deployment.own_files.get("network.ca_certificates"):
             mounts.append(ContainerMount(str(certificates), names.CA_FILE, read_only=True))
         meeting = [service.cluster.port] if service.cluster else []
@@ -141,22 +139,18 @@ def model_of(profile: Profile, service: Service) -> dict[str, str] | None:
     return {"folder": path} if path.startswith("/") else None
 
 
-def weights_of(deployment: Deployment, service: Service) -> tuple[list[ContainerMount], dict[str, str] | None]:
-    """The cache with the weights, mounted at MODEL_HOME, and their place in it."""
-    profile, root = deployment.profile, deployment.root
+def _folders(profile: Profile, service: Service, mounts: Sequence[ContainerMount]) -> dict[str, str]:
+    """The machine's own folders of the model and of each checkout, where they are mounted from folders."""
     model = model_of(profile, service) or {}
-    place = model.get("home") or model.get("folder", "")
-    for name, cache in profile.caches.items():
-        below = cache.path.path
-        if not (place + "/").startswith(below + "/"):
-            continue
-        key = "home" if "home" in model else "folder"
-        found = {**model, key: MODEL_HOME + place.removeprefix(below)}
-        if cache.host is None:
-            return [ContainerMount(names.cache_volume(profile, name), MODEL_HOME, "volume", read_only=True)], found
-        source = str((root / Path(cache.host.path).expanduser()).resolve())
-        return [ContainerMount(source, MODEL_HOME, "bind", read_only=True)], found
-    return [], None
+    paths = {"model": model.get("folder", "")} | {name: one.mount.path for name, one in profile.mounted_sources.items()}
+    if "repo" in model:
+        paths["model"] = f"{model['home']}/hub/models--{model['repo'].replace('/', '--')}"
+    return {
+        what: mount.source + path.removeprefix(mount.target)
+        for what, path in paths.items()
+        for mount in mounts
+        if mount.kind == "bind" and f"{path}/".startswith(f"{mount.target}/")
+    }
 
 
 def check(
@@ -181,7 +175,6 @@ def check(
         taken = any(node.runs or cluster.port in node.facts["taken"] for node in linked if node.rank == 0)
         meeting = 0 if taken else cluster.port
         found += _connections(profile, linked, meeting)
-        found += _writes(profile, linked)
     return [completed(one, profile, name) for one in found]
 
 
@@ -195,39 +188,6 @@ def _connections(profile: Profile, nodes: Sequence[NodeFacts], meeting: int) -> 
     with ThreadPoolExecutor(len(nodes)) as pool:
         found = [pair for reached in pool.map(reach, nodes) for pair in reached.items()]
     return [one for _, one in sorted(found, key=lambda pair: pair[0])]
-
-
-def _writes(profile: Profile, nodes: Sequence[NodeFacts]) -> list[Finding]:
-    """Measure RDMA from the first machine to each other one, through each device, unless a service uses them now."""
-    head, *others = nodes
-    count = min(len(node.machine.rdma) for node in nodes)
-    if not count or any(node.runs for node in nodes):
-        return []
-    if not all(node.facts.get("meter") for node in nodes):
-        return [unmeasured(nodes)]
-    progress("measuring RDMA between the machines")
-    return [_write(profile, head, other, place) for other in others for place in range(count)]
-
-
-def _write(profile: Profile, source: NodeFacts, target: NodeFacts, place: int) -> Finding:
-    port = random.randrange(40000, 60000)
-
-    def ask(node: NodeFacts, address: str) -> Any:
-        device = node.machine.rdma[place]
-        gids = (node.facts["rdma"].get(device) or {}).get("gids") or [[0]]
-        request = {
-            "ask": "write", "device": device, "gid": gids[0][0], "port": port, "address": address, "seconds": WRITE,
-        }  # fmt: skip
-        more = {"devices": ["/dev/infiniband"], "ulimits": {"memlock": (-1, -1)}}
-        try:
-            return _ask(node, profile, request, 2 * WRITE, **more)
-        except EngineError as error:
-            return {"error": error.problems[0].message}
-
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(ask, target, "")
-        answer = ask(source, target.machine.address)
-        return written(source, target, place, answer, waiting.result())
 
 
 def _connect(profile: Profile, source: NodeFacts, target: NodeFacts, meeting: int) -> Finding:

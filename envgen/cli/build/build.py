@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict
@@ -108,8 +109,12 @@ def _show(outcome: BuildOutcome, *, to_stderr: bool = False) -> None:
             built = f"pushed {', '.join(outcome.pushed)} ({result.image_id})"
         steps = f"{counted(len(result.steps), 'step')}, {result.cached} from the cache"
         click.echo(f"{built} in {result.seconds:.1f} s: {steps}", err=to_stderr)
-        if not outcome.pushed and any(service.cluster for service in job.deployment.profile.services.values()):
-            progress(f"copy it to the other machines: envgen nodes push --image {job.deployment.profile.chosen}")
+        profile = job.deployment.profile
+        clusters = [service.cluster for service in profile.services.values() if service.cluster]
+        others = sorted({node for cluster in clusters for node in cluster.nodes[1:]} & {*profile.nodes})
+        for node in [] if outcome.pushed else others:
+            context = shlex.quote(profile.nodes[node].context)
+            progress(f"copy it to {node}: docker save {job.image} | docker --context {context} load")
 
 
 def _failure(outcome: BuildOutcome, result: BuildResult, quiet: bool) -> BuildError:

@@ -7,24 +7,22 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 
 import click
 
 from envgen.app.cluster import nodes
-from envgen.app.cluster import push as use_case
 from envgen.app.session import Session
 from envgen.cli import FullGroup
 from envgen.cli.common import answer, reporting, variant_option
 from envgen.doctor.model import Finding, Severity
 from envgen.doctor.report import MARKS, row_of
 from envgen.errors import ExitCode
-from envgen.text import Styled, paint, size, visible, wants_colour
+from envgen.text import Styled, paint, visible, wants_colour
 
 
 @click.group(cls=FullGroup)
 def command() -> None:
-    """Compare and sync the machines of a service with `cluster`, before `envgen up` starts it.
+    """Compare the machines of a service with `cluster`, before `envgen up` starts it.
 
     \b
     Example:
@@ -41,9 +39,8 @@ def check(session: Session, service: str | None, deep: bool) -> int:
     """Check that the machines of SERVICE match, before a start. Exits with 6 if they do not.
 
     Starts a container of the profile's image on each machine, through its Docker context. It compares Docker, the
-    image's content, versions, the network interface, RDMA devices, ports, memory, weights and clocks, connects each
-    machine to each other one, and measures RDMA if the image has ib_write_bw. The variables of each machine are written
-    to .envgen/nodes/NAME.env, for plain Docker:
+    image's content, versions, the network interface, RDMA devices, ports, memory, weights and clocks, and connects each
+    machine to each other one. The variables of each machine are written to .envgen/nodes/NAME.env, for plain Docker:
 
     \b
       docker --context spark-2 compose --env-file .envgen/nodes/spark-2.env -f compose/prod.yaml \\
@@ -81,41 +78,3 @@ def _lines(found: Sequence[Finding], seconds: float) -> Iterator[str]:
     counts = Counter(one.severity for one in found)
     failed, warned, passed = (counts[one] for one in (Severity.ERROR, Severity.WARNING, Severity.OK))
     yield f"{failed} failed, {warned} warned, {passed} passed, {seconds:.1f} s"
-
-
-@command.command()
-@click.argument("service", required=False)
-@reporting
-@click.option("--image", is_flag=True, help="Copy the image.")
-@click.option("--sources", is_flag=True, help="Copy the mounted checkouts.")
-@click.option("--model", is_flag=True, help="Copy the weights.")
-@click.option("--caches", is_flag=True, help="Copy the compiled kernels.")
-@click.option("-n", "--dry-run", is_flag=True, help="Show what would be copied; change nothing.")
-def push(session: Session, service: str | None, dry_run: bool, **chosen: bool) -> int:
-    """Copy image, checkouts, weights and compiled kernels from the first machine of SERVICE to the others.
-
-    Without options, copies all four; identical parts are skipped. The image and volumes travel through the Docker
-    context of each machine, folders by rsync over ssh, which resumes. Files that are replaced or removed in a checkout
-    are kept beside it, in NAME.before-push.
-
-    Exit code 3: a copy failed. Exit code 6: a copy was refused because a running service uses the cache, or because the
-    Docker context does not use ssh://.
-
-    \b
-    Example:
-      envgen nodes push --image
-    """
-    kinds = [kind for kind in use_case.KINDS if chosen[kind]] or use_case.KINDS
-    found = use_case.push(session, service, kinds=kinds, dry_run=dry_run)
-    states = {one.state for one in found}
-    code = ExitCode.ENGINE if "failed" in states else ExitCode.REFUSED if "refused" in states else ExitCode.OK
-    return answer({"pushed": [asdict(one) for one in found]}, _sent(found), code)
-
-
-def _sent(found: Sequence[use_case.Pushed]) -> Iterator[str]:
-    for one in found:
-        sent = f", {size(one.bytes)} in {one.seconds:.1f} s" if one.bytes else ""
-        detail = f": {one.detail}{sent}" if one.detail else ""
-        yield f"  {one.state:7}  {one.node}: {one.what}{detail}"
-        if one.hint:
-            yield f"           hint: {one.hint}"

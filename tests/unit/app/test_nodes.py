@@ -24,7 +24,7 @@ def test_doctor_reports_the_machines_of_a_cluster_in_its_own_words(monkeypatch: 
     answers = [
         finding(Severity.OK, ("one",), "Docker 29"),
         finding(Severity.WARNING, ("one", "two"), "slow", "is it the right interface?"),
-        finding(Severity.ERROR, ("two",), "the image x is not there", fix="envgen nodes push --image"),
+        finding(Severity.ERROR, ("two",), "the image x is not there", fix="docker save x | docker --context two load"),
     ]
     monkeypatch.setattr(
         "envgen.app.cluster.nodes.check", lambda *_: [completed(one, profile, "serve") for one in answers]
@@ -34,5 +34,5 @@ def test_doctor_reports_the_machines_of_a_cluster_in_its_own_words(monkeypatch: 
     assert warning.severity is Severity.WARNING and (warning.title, warning.seen) == ("serve on one and two", "slow")
     assert warning.remedy == Remedy("envgen nodes check serve --profile prod")
     assert error.severity is Severity.ERROR and error.seen == "the image x is not there"
-    assert error.remedy == Remedy("envgen nodes push --image --profile prod")
+    assert error.remedy == Remedy("docker save x | docker --context two load")
     assert doctor._machines(Subject(Deployment(profile, Path()), "dev")) == []

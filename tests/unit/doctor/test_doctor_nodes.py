@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from envgen.doctor.model import Finding, Remedy, Severity
-from envgen.doctor.nodes import LINK_BYTES, NodeFacts, about, between, has_address, link, unmeasured, written
+from envgen.doctor.nodes import LINK_BYTES, NodeFacts, about, between, has_address, link
 from envgen.engine.values import Container, ContainerMount, Image
 from envgen.profile.model import Cluster, GpuMode, Machine, Service
 from envgen.profile.values import ByteSize
@@ -185,46 +185,6 @@ def test_rdma_devices_are_in_the_same_order_on_all_machines() -> None:
     ]
 
 
-SICK = "the card came up degraded"
-
-
-@pytest.mark.parametrize(
-    ("gbits", "link", "severity", "hint"),
-    [
-        (92.57, "200 Gb/sec (4X HDR)", Severity.OK, ""),
-        (13.23, "200 Gb/sec (4X HDR)", Severity.ERROR, SICK),  # dgx-spark-playbooks#108
-        (40.0, "200 Gb/sec (4X HDR)", Severity.WARNING, "something else"),
-        (9.4, "10 Gb/sec (1X QDR)", Severity.OK, ""),  # as fast as the link
-        (13.23, "", Severity.OK, ""),  # a link of unknown speed
-    ],
-)
-def test_a_card_that_came_up_degraded(gbits: float, link: str, severity: Severity, hint: str) -> None:
-    """Its link and its PCIe lanes are as ever: only what passes tells."""
-    devices = {"a": {**rdma([3, "10.0.0.1", "10.0.0.0"]), "rate": link}}
-    one, two = (rails(name, "a", rdma=devices) for name in ("one", "two"))
-    found = written(one, two, 0, {"gbits": gbits}, {"gbits": gbits})
-    assert found.severity is severity and f"{gbits:.1f} Gbit/s" in found.title and hint in found.expected
-
-
-@pytest.mark.parametrize(
-    ("answer", "received", "message"),
-    [
-        ({"error": "ib_write_bw ended with 1: Couldn't connect"}, {"gbits": 1.0}, "Couldn't connect"),
-        ({"gbits": 90.0}, {"error": "timed out"}, "timed out"),
-        ({"gbits": []}, {"gbits": 90.0}, "cannot be read"),
-        ({}, {}, "cannot be read"),
-    ],
-)
-def test_rdma_writes_that_were_not_measured(answer: Any, received: Any, message: str) -> None:
-    found = written(rails("one", "a"), rails("two", "a"), 0, answer, received)
-    assert found.severity is Severity.ERROR and message in found.seen
-
-
-def test_an_image_without_the_program_that_measures() -> None:
-    found = unmeasured([rails("one", "a"), rails("two", "a")])
-    assert found.severity is Severity.INFO and found.remedy == Remedy("apt: {runtime: [perftest]}", is_line=True)
-
-
 def test_links_that_differ_are_doubtful() -> None:
     lanes = [{"a": {**rdma([3, "10.0.0.1", "10.0.0.0"]), "pcie": f"32.0 GT/s PCIe x{width}"}} for width in (4, 2)]
     slower = {"interfaces": {"eth1": {"address": "10.0.0.1", "mtu": 9000, "up": True, "mbit": "40000"}}}
@@ -320,3 +280,26 @@ def test_each_rank_has_a_gpu_of_its_own() -> None:
     assert failed(facts_of(seen("one", 0), service)) == ["2 ranks are to run here, each with a GPU; there are 1"]
     assert failed(facts_of(seen("one", 0, gpus=2), service)) == []
     assert failed(facts_of(seen("one", 0, gpus=0), service)) == []  # the driver does not tell
+
+
+@pytest.mark.parametrize(
+    ("host", "command"),
+    [
+        ("ssh://me@spark-2:2222", "rsync -a --mkpath -e 'ssh -p 2222' '/data/my hf/' me@spark-2:/raid/hf/"),
+        ("ssh://spark-2", "rsync -a --mkpath '/data/my hf/' spark-2:/raid/hf/"),
+        ("unix:///run/docker.sock", ""),  # no way to type it: the finding names the page
+    ],
+)
+def test_the_command_that_copies_the_weights(host: str, command: str) -> None:
+    head, other = seen("one", 0), seen("two", 1)
+    head.folders, other.folders, other.head = {"model": "/data/my hf"}, {"model": "/raid/hf"}, head
+    other.engine = SimpleNamespace(endpoint=SimpleNamespace(host=host))  # type: ignore[assignment]
+    assert other.copy_of("model") == command
+    assert other.copy_of("vllm") == ""
+
+
+def test_the_command_that_copies_the_image() -> None:
+    head, other = seen("one", 0), seen("two", 1)
+    other.head, other.image_name = head, "mxfp4:prod"
+    other.machine = replace(head.machine, context="spark-2")
+    assert other.copy_of_image() == "docker save mxfp4:prod | docker --context spark-2 load"
