@@ -4,6 +4,23 @@
 # A group is a line of tests/groups: files of one tier that one pytest runs, because they share what is expensive to set
 # up. The streams take group after group until none is left, so that all are busy to the end.
 
+# Which of their tests: daily (all but those marked `nightly`), nightly (those alone), all.
+selection=daily
+
+# selected FILE...: those with tests of the selection. A file that is nightly as a whole says so in its pytestmark.
+selected() {
+  local file
+  local -a kept=()
+  for file; do
+    case $selection in
+      daily) ! grep -q '^pytestmark.*[.]nightly' "tests/$file" || continue ;;
+      nightly) grep -q 'mark[.]nightly' "tests/$file" || continue ;;
+    esac
+    kept+=("$file")
+  done
+  echo "${kept[*]}"
+}
+
 # make_queue FOLDER TIER...: FOLDER/queue, the groups of these tiers; files that tests/groups doesn't name come last, the
 # process tests as one group.
 make_queue() {
@@ -18,13 +35,15 @@ make_queue() {
       [ -e "tests/$file" ] || die "tests/groups names tests/$file, which is not there"
       named[$file]=1
     done
+    # shellcheck disable=SC2086  # paths without blanks
+    line=$(selected $line)
     for tier; do
       [[ $line != "$tier"/* ]] || printf '%s\n' "$line" >>"$folder/queue"
     done
   done <tests/groups
   for tier; do
     for file in tests/"$tier"/test_*.py; do
-      [ -z "${named[${file#tests/}]:-}" ] || continue
+      [ -z "${named[${file#tests/}]:-}" ] && [ -n "$(selected "${file#tests/}")" ] || continue
       if [ "$tier" = process ]; then small+=("${file#tests/}"); else printf '%s\n' "${file#tests/}" >>"$folder/queue"; fi
     done
   done
@@ -46,6 +65,11 @@ take_group() {
 # stream FOLDER NUMBER TIERS PYTHON [ENGINE]: run group after group; ENGINE is a file of export lines for engine tests.
 stream() {
   local folder=$1 number=$2 tiers=$3 python=$4 engine=${5:-} group log began code words failed=0
+  local -a which=()
+  case $selection in
+    daily) which=(-m 'not nightly') ;;
+    nightly) which=(-m nightly) ;;
+  esac
   while group=$(take_group "$folder" "$tiers"); do
     log=$folder/$(tr ' /' '+-' <<<"$group" | cut -c1-100).log
     read -ra words <<<"${group// / tests\/}"
@@ -55,7 +79,7 @@ stream() {
     (
       # shellcheck disable=SC1090  # written by scripts/engine
       [[ $group != engine/* ]] || . "$engine"
-      exec "$python" -m pytest -q "tests/${words[0]}" "${words[@]:1}"
+      exec "$python" -m pytest -q "${which[@]}" "tests/${words[0]}" "${words[@]:1}"
     ) >"$log" 2>&1 </dev/null &
     set +m
     echo $! >"$folder/$number.pid"

@@ -20,6 +20,8 @@ import pytest
 from projects import BASE, Project, lean_base
 from rendering import docker, package
 
+pytestmark = [pytest.mark.engine, pytest.mark.nightly]
+
 PROFILE = """\
 profiles:
   prod:

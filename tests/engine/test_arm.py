@@ -94,6 +94,7 @@ def test_an_edit_counts_at_once(project: Project) -> None:
     assert project.envgen("exec", "dev", "--", "lib-cli").out == "edited\n"
 
 
+@pytest.mark.nightly
 def test_modules_of_the_other_architecture_are_foreign(project: Project) -> None:
     """A cache folder that an x86-64 container filled: ARM can't load it."""
     program = (
@@ -111,6 +112,7 @@ def test_modules_of_the_other_architecture_are_foreign(project: Project) -> None
     assert "removed page" in project.envgen("cache", "clear", "page").out
 
 
+@pytest.mark.nightly
 def test_the_gate_reads_memory_and_cores(project: Project) -> None:
     done = project.envgen("exec", "dev", "--", "compile-gate", "cc", "-x", "c", "-c", "/dev/null", "-o", "/tmp/x.o")
     assert done.code == 0
@@ -118,6 +120,7 @@ def test_the_gate_reads_memory_and_cores(project: Project) -> None:
     assert machine.out.split() == ["183"]
 
 
+@pytest.mark.nightly
 def test_a_lock_of_one_platform_is_not_used_for_another(project: Project, make_project: Callable[..., Project]) -> None:
     other = make_project("envgentestarmlock", FILE.format(base=BASE, platform=""))
     package(other.root / "lib", "lib")
@@ -128,6 +131,7 @@ def test_a_lock_of_one_platform_is_not_used_for_another(project: Project, make_p
     assert "envgen lock --profile dev" in done.err
 
 
+@pytest.mark.nightly
 def test_an_image_of_the_wrong_architecture(project: Project) -> None:
     """One under the profile's name, made for x86-64: nothing is started from it, and doctor says what it is."""
     image = f"{project.name}:dev"

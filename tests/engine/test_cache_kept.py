@@ -15,7 +15,7 @@ from envgen.profile.load import load_project, select
 from envgen.render.locking import lock_of
 from envgen.render.outputs import render_profile
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.nightly]
 
 
 @pytest.fixture

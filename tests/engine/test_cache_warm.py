@@ -14,6 +14,8 @@ from projects import BASE, docker
 
 from envgen.__main__ import main
 
+pytestmark = [pytest.mark.engine, pytest.mark.nightly]
+
 RUNTIME = Path(__file__).parents[2] / "docker/runtime"
 NAME = "envgentestwarm"
 PROJECT = f"""\

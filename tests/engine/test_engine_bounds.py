@@ -16,7 +16,7 @@ from projects import BASE, Project
 
 from envgen.engine.endpoint import find_endpoint
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.nightly]
 
 TIME = 180  # seconds; on an idle machine each takes less than 10, and with no limit it takes for ever
 

@@ -21,7 +21,7 @@ from envgen.engine.client import Engine, connect
 from envgen.engine.endpoint import find_endpoint, forward
 from envgen.errors import EngineError, ExitCode
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.nightly]
 
 USER = pwd.getpwuid(os.getuid()).pw_name
 CONFIG = """

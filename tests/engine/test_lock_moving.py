@@ -15,6 +15,8 @@ import pytest
 from lock_servers import git_daemon, registry
 from projects import LEAN, Project, docker, same_image
 
+pytestmark = [pytest.mark.engine, pytest.mark.nightly]
+
 NAME = "envgentestmoving"
 SOURCE = """\
       {name}:

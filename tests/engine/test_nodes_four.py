@@ -11,7 +11,7 @@ import sys
 import pytest
 from pair import FOUR, Pair, failed
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.nightly]
 
 CONTAINER = "envgentest-four-cpu-serve-1"
 

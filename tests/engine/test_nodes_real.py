@@ -21,7 +21,7 @@ from cpu_server import CpuServer
 from pair import Pair, machines_up, small_image
 from projects import BASE, docker
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.nightly]
 
 NUMBERS = {"spark-1": 215, "spark-2": 216}
 IMAGE = "envgentest-real:cpu"
