@@ -14,7 +14,6 @@ import os
 import re
 import secrets
 import shutil
-import socket
 import stat
 import tempfile
 import time
@@ -28,7 +27,6 @@ from envgen.text import reason_of, shorten, visible
 
 LARGEST = 64 << 20  # bytes of one file
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class NotAFile(OSError):
@@ -112,42 +110,37 @@ def writing(
     path: Path, *, mode: int | None = None, within: Path | None = None, new: bool = False
 ) -> Iterator[BinaryIO]:
     """As ``write``, for content in pieces: the file gets its name at the end of the block, without an exception."""
+    directory = folder(path.parent, within)
+    temporary = directory / f".envgen-{secrets.token_hex(8)}.tmp"
     try:
-        with folder(path.parent, within) as directory:
-            yield from _written(directory, path.name, mode, new)
+        with os.fdopen(os.open(temporary, _NEW, 0o644 if mode is None else mode), "wb") as out:
+            mode = _mode_of(path) if mode is None else mode
+            if mode is not None:
+                os.fchmod(out.fileno(), mode)
+            yield out
+            out.flush()
+            os.fsync(out.fileno())
+        if new:  # a rename would replace a file of that name
+            os.link(temporary, path)
+        else:
+            temporary.replace(path)
     except OSError as error:
         if not isinstance(error.filename, str) or error.filename != str(path):
             error.filename, error.filename2 = str(path), None
         raise
-
-
-def _written(directory: int, name: str, mode: int | None, new: bool) -> Iterator[BinaryIO]:
-    temporary = f".envgen-{secrets.token_hex(8)}.tmp"
-    descriptor = os.open(temporary, _NEW, 0o644 if mode is None else mode, dir_fd=directory)
-    try:
-        with os.fdopen(descriptor, "wb") as out:
-            before = _mode_of(name, directory) if mode is None else mode
-            if before is not None:
-                os.fchmod(out.fileno(), before)
-            yield out
-            out.flush()
-            os.fsync(out.fileno())
-            if new:  # a rename would replace a file of that name
-                os.link(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
-            else:
-                os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
-                temporary = ""
     finally:
-        if temporary:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary, dir_fd=directory)
+        temporary.unlink(missing_ok=True)
 
 
 def create(path: Path, *, within: Path) -> TextIO:
     """A new text file to write line by line. FileExistsError where that name exists."""
-    with folder(path.parent, within) as directory:
-        descriptor = os.open(path.name, _NEW, 0o644, dir_fd=directory)
+    descriptor = os.open(folder(path.parent, within) / path.name, _NEW, 0o644)
     return os.fdopen(descriptor, "w", encoding="utf-8", errors="replace")
+
+
+def _lock_file(path: Path, within: Path) -> int:
+    flags = os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    return os.open(folder(path.parent, within) / path.name, flags, 0o644)
 
 
 @contextlib.contextmanager
@@ -157,9 +150,7 @@ def locked(path: Path, *, within: Path, on_wait: Callable[[str], None]) -> Itera
 
     The lock of a killed process ends with it.
     """
-    with folder(path.parent, within) as directory:
-        flags = os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        descriptor = os.open(path.name, flags, 0o644, dir_fd=directory)
+    descriptor = _lock_file(path, within)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -181,9 +172,7 @@ def used(path: Path, *, within: Path) -> Iterator[bool]:
     The value: whether no other process uses it, so that this block may change it.
     """
     if path not in _used:
-        with folder(path.parent, within) as directory:
-            flags = os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            _used[path] = os.open(path.name, flags, 0o644, dir_fd=directory)
+        _used[path] = _lock_file(path, within)
     try:
         yield _flocked(_used[path], fcntl.LOCK_EX)
     finally:
@@ -226,13 +215,7 @@ def state_dir(root: Path, *parts: str) -> Path:
 
     RefusedError for a link of that name, as in a hostile project.
     """
-    path = root
-    for part in (".envgen", *parts):
-        path = path / part
-        if path.is_symlink() or (path.exists() and not path.is_dir()):
-            what = "a link" if path.is_symlink() else "not a folder"
-            raise RefusedError(f"{path} is {what}, where envgen keeps its own files", hint=f"rm {path}")
-    return path
+    return folder(root.joinpath(".envgen", *parts), root, create=False)
 
 
 def xdg_dir(variable: str, default: str, environ: Mapping[str, str] | None = None) -> Path:
@@ -263,44 +246,26 @@ def is_ours(path: Path, *, root: bool = False) -> bool:
     return owner == os.geteuid() or sudo or (root and owner == 0)
 
 
-def _mode_of(name: str, directory: int) -> int | None:
-    try:
-        found = os.stat(name, dir_fd=directory, follow_symlinks=False)
-    except FileNotFoundError:
-        return None
-    return stat.S_IMODE(found.st_mode) if stat.S_ISREG(found.st_mode) else None
+def _mode_of(path: Path) -> int | None:
+    with contextlib.suppress(FileNotFoundError):
+        mode = path.lstat().st_mode
+        return stat.S_IMODE(mode) if stat.S_ISREG(mode) else None
+    return None
 
 
-@contextlib.contextmanager
-def folder(path: Path, within: Path | None = None, *, create: bool = True) -> Iterator[int]:
-    """A descriptor of a folder. Below ``within`` no link is followed, and ``create`` creates missing folders."""
+def folder(path: Path, within: Path | None = None, *, create: bool = True) -> Path:
+    """``path``. RefusedError for a link between ``within`` and it; ``create`` creates what is missing there."""
     at = path if within is None else within
-    descriptor = os.open(at, _DIRECTORY)
-    try:
-        for part in path.relative_to(at).parts:
-            if part == "..":
-                raise RefusedError(f"{path} leads out of {within}")
-            at = at / part
-            inner = _enter(descriptor, part, at, create)
-            os.close(descriptor)
-            descriptor = inner
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _enter(directory: int, part: str, at: Path, create: bool) -> int:
-    if create:
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(part, dir_fd=directory)
-    try:
-        return os.open(part, _DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
-    except OSError as error:
-        if error.errno not in (errno.ELOOP, errno.ENOTDIR):
-            raise
-        link = stat.S_ISLNK(os.stat(part, dir_fd=directory, follow_symlinks=False).st_mode)
-        what = "a link" if link else "not a folder"
-        raise RefusedError(f"{at} is {what}; envgen writes there only below a real folder", hint=f"rm {at}") from None
+    for part in path.relative_to(at).parts:
+        at = at / part
+        if part == "..":
+            raise RefusedError(f"{path} leads out of {within}")
+        if at.is_symlink() or (at.exists() and not at.is_dir()):
+            what = "a link" if at.is_symlink() else "not a folder"
+            raise RefusedError(f"{at} is {what}; envgen writes only below a real folder", hint=f"rm {at}")
+        if create:
+            at.mkdir(exist_ok=True)
+    return path
 
 
 # --- temporary folders, and leftovers of killed runs ------------------------------------------------------------------
@@ -341,23 +306,10 @@ def _left_in(folder: Path) -> list[Path]:
 
 
 def _is_left(entry: os.DirEntry[str]) -> bool:
+    """Not that of a connection, which `up --stay` may use for weeks."""
     status = entry.stat(follow_symlinks=False)
     old = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and time.time() - status.st_mtime > UNFINISHED
-    path = Path(entry) / SOCKET
-    return old and not (path.is_socket() and _answers(path))
-
-
-def _answers(path: Path) -> bool:
-    """Whether a program listens at a socket: `up --stay` may use a connection to an engine for weeks."""
-    with socket.socket(socket.AF_UNIX) as client:
-        client.settimeout(1.0)
-        try:
-            client.connect(str(path))
-        except (FileNotFoundError, ConnectionRefusedError):
-            return False
-        except OSError:
-            return True  # busy, or not ours to say
-    return True
+    return old and not (Path(entry) / SOCKET).is_socket()
 
 
 # envgen's own data: at the top of a checkout, inside the package of a wheel.

@@ -155,7 +155,7 @@ def _old(root: Path, kind: str, folder: str, kept: int) -> Iterator[Item]:
     """All but the newest ``kept`` files, by their time."""
     parts = (STATE, folder)
     try:
-        with files.folder(root.joinpath(*parts), root, create=False) as fd, os.scandir(fd) as entries:
+        with os.scandir(files.folder(root.joinpath(*parts), root, create=False)) as entries:
             found = [
                 (entry.stat(follow_symlinks=False), entry.name)
                 for entry in entries
@@ -169,6 +169,5 @@ def _old(root: Path, kind: str, folder: str, kept: int) -> Iterator[Item]:
 
 
 def _remove_file(root: Path, parts: Sequence[str], name: str) -> str:
-    with files.folder(root.joinpath(*parts), root, create=False) as fd, contextlib.suppress(FileNotFoundError):
-        os.unlink(name, dir_fd=fd)
+    (files.folder(root.joinpath(*parts), root, create=False) / name).unlink(missing_ok=True)
     return ""

@@ -18,7 +18,7 @@ import socket
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -240,8 +240,11 @@ class SshAddress:
         return cls(host, user, port, path)
 
     def argv(self, forwarding: str) -> list[str]:
-        """OpenSSH with one forwarding (LOCAL:REMOTE). ~/.ssh/config, the agent and known_hosts apply."""
-        return [*self.login, "-nNT", "-L", forwarding, "--", self.host]
+        """OpenSSH with one forwarding (LOCAL:REMOTE). ~/.ssh/config, the agent and known_hosts apply.
+
+        It ends with its standard input, so it outlives no killed envgen.
+        """
+        return [*self.login, "-T", "-L", forwarding, "--", self.host, "cat"]
 
     @property
     def login(self) -> list[str]:
@@ -260,7 +263,6 @@ class Forward:
 
     def __init__(self, address: str, remote: str = "") -> None:
         self._where = SshAddress.parse(address)
-        self._address = address
         # Not the user's TMPDIR, which may be too long: a socket's path has 107 bytes.
         runtime = os.environ.get("XDG_RUNTIME_DIR", "")
         base = Path(runtime) if runtime.startswith("/") and len(runtime) < 60 else files.SHORT
@@ -268,13 +270,15 @@ class Forward:
         self.path = f"{self._folder.name}/{files.SOCKET}"
         self.port = _free_port() if remote else 0
         self._written: deque[str] = deque(maxlen=3)  # the last lines of ssh's stderr
-        self._child: process.Child | None = None
-        self._failure: EngineError | None = None
-        self._started = threading.Event()
         atexit.register(self.close)
         argv = self._where.argv(f"127.0.0.1:{self.port}:{remote}" if remote else f"{self.path}:{self._where.socket}")
-        # The kernel ends a child with the thread that started it: this thread lives as long as ssh.
-        threading.Thread(target=self._run, args=(argv,), daemon=True).start()
+        self._child: process.Child | None = None
+        try:
+            self._child = process.start(argv, stdin=process.PIPE, stderr=process.PIPE)
+        except EngineError as error:
+            message = f"the engine at {address} needs ssh: {error.problems[0].message}"
+            raise EngineError(message, hint="install OpenSSH's client") from None
+        threading.Thread(target=self._read, args=(self._child,), daemon=True).start()
         try:
             self._await()
         except BaseException:
@@ -285,14 +289,7 @@ class Forward:
     def alive(self) -> bool:
         return self._child is not None and self._child.poll() is None
 
-    def _run(self, argv: Sequence[str]) -> None:
-        try:
-            child = self._child = process.start(argv, stderr=process.PIPE)
-        except EngineError as error:
-            self._failure = error
-            return
-        finally:
-            self._started.set()
+    def _read(self, child: process.Child) -> None:
         assert child.stderr
         with contextlib.suppress(OSError, ValueError):
             while line := child.stderr.readline(4096):
@@ -303,13 +300,7 @@ class Forward:
     def _await(self) -> None:
         seconds = min(_patience)
         deadline = time.monotonic() + seconds
-        self._started.wait(seconds)
         host = self._where.host
-        if self._failure:
-            raise EngineError(
-                f"the engine at {self._address} needs ssh: {self._failure.problems[0].message}",
-                hint="install OpenSSH's client",
-            )
         while not (_listens(self.port) if self.port else Path(self.path).exists()):
             if not self.alive:
                 time.sleep(0.05)  # for its last output

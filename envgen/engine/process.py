@@ -6,7 +6,6 @@ Secrets go into ``env`` or stdin, never into ``argv``, which every user of the m
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import selectors
 import signal
@@ -119,10 +118,7 @@ def start(
     stdout: Any = subprocess.DEVNULL,
     stderr: Any = subprocess.DEVNULL,
 ) -> subprocess.Popen[bytes]:
-    """Start a program in the background, in its own session; the caller ends it.
-
-    It also ends with the *thread* that called this (see ``_dies_with_us``).
-    """
+    """Start a program in the background, in its own session; the caller ends it."""
     return _popen(argv, env, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True)
 
 
@@ -136,7 +132,7 @@ def _popen(argv: Sequence[str], env: Mapping[str, str] | None, **options: Any) -
     show_command(argv)
     try:
         merged = {**os.environ, **env} if env else None
-        return subprocess.Popen(list(argv), env=merged, preexec_fn=_dies_with_us(), **options)
+        return subprocess.Popen(list(argv), env=merged, **options)
     except FileNotFoundError:
         hint = "install it, or put its folder on PATH"
         raise EngineError(f"the program {argv[0]!r} is not installed", hint=hint) from None
@@ -150,7 +146,8 @@ def stop(child: subprocess.Popen[bytes], first: signal.Signals = signal.SIGINT) 
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signum)
         with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):  # a second Ctrl-C: end it now
-            child.wait(wait)
+            # With a full pipe that nobody reads it would never end.
+            child.communicate(timeout=wait) if child.stdout else child.wait(wait)
             break
     # A child may have ignored the first signal.
     with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -165,13 +162,11 @@ def _started(
     child = None
     with terminable():
         try:
-            with _deferred():
-                child = _popen(argv, env, cwd=cwd, stdin=stdin, stdout=PIPE, stderr=PIPE, start_new_session=True)
+            child = _popen(argv, env, cwd=cwd, stdin=stdin, stdout=PIPE, stderr=PIPE, start_new_session=True)
             yield child
         except BaseException:
             if child and child.poll() is None:
-                _drain(child)
-                stop(child, signal.SIGINT)
+                stop(child)
             raise
         finally:
             for pipe in (child.stdin, child.stdout, child.stderr) if child else ():
@@ -190,29 +185,6 @@ def _handling(handler: Callable[[int, FrameType | None], None], *signals: signal
     finally:
         for signum, old in before.items():
             signal.signal(signum, old or signal.SIG_DFL)  # None: not set by Python
-
-
-@contextlib.contextmanager
-def _deferred() -> Iterator[None]:
-    """Delays Ctrl-C to the end of the block: while a program starts, it would be lost."""
-    received: list[int] = []
-    with _handling(lambda signum, _frame: received.append(signum), signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        yield
-    if received:
-        raise KeyboardInterrupt
-
-
-def _drain(child: subprocess.Popen[bytes]) -> None:
-    """Read the last output of a program that ends: with a full pipe it would never end."""
-
-    def read(descriptor: int) -> None:
-        with contextlib.suppress(OSError):
-            while os.read(descriptor, 64 << 10):
-                pass
-
-    for pipe in (child.stdout, child.stderr):
-        if pipe and not pipe.closed:
-            threading.Thread(target=read, args=(os.dup(pipe.fileno()),), daemon=True).start()
 
 
 @contextlib.contextmanager
@@ -250,30 +222,6 @@ def _pump(child: subprocess.Popen[bytes], on_line: Callable[[str, bytes], None])
                 for line in lines:
                     on_line(ready.data, line.removesuffix(b"\r"))
             yield
-
-
-_PR_SET_PDEATHSIG = 1
-# PyDLL keeps the interpreter's lock, so the child waits for no other thread's lock after the fork.
-_LIBC = ctypes.PyDLL(None) if sys.platform == "linux" else None
-
-
-def _dies_with_us() -> Callable[[], None] | None:
-    """For a child before exec: the kernel is to send it SIGTERM when envgen ends, even by SIGKILL.
-
-    SIGTERM, so that buildx can stop the build and git can remove its locks. The kernel watches the thread that started
-    the child; all callers except ``start`` keep it waiting.
-    """
-    libc = _LIBC
-    if libc is None:
-        return None
-    parent = os.getpid()
-
-    def prepare() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
-        if os.getppid() != parent:  # envgen has ended already
-            os._exit(1)
-
-    return prepare
 
 
 T = TypeVar("T")

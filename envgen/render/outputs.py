@@ -375,8 +375,7 @@ def lay_out(rendered: Rendered, profile: Profile, root: Path) -> Workspace:
     folder, made = state_dir(root, "render", profile.name), _context(rendered, root)
     programs = {path for path in made if path not in rendered.files and (root / path).stat().st_mode & 0o100}
     try:
-        with file_io.folder(folder, root):
-            pass
+        file_io.folder(folder, root)
         with _laying_out, file_io.used(folder.with_name(f"{profile.name}.lock"), within=root) as alone:
             if alone:
                 write(folder, made, programs)

@@ -179,40 +179,12 @@ def test_a_program_on_our_own_terminal_gives_its_code() -> None:
         process.interactive(["envgen-no-such-program"])
 
 
-@pytest.mark.parametrize("how", ["run", "stream", "start"])
-def test_a_program_ends_with_a_killed_envgen(how: str, tmp_path: Path) -> None:
-    """SIGKILL, which no handler sees: the kernel tells the child."""
-    call = {
-        "run": "process.run(argv, timeout=None)",
-        "stream": "process.stream(argv, lambda *_: None)",
-        "start": "process.start(argv).wait()",
-    }[how]
-    mark = tmp_path / "pid"
-    code = (
-        f"from envgen.engine import process\nargv = ['sh', '-c', 'echo $$ >{mark}.new; mv {mark}.new {mark}; "
-        f"exec sleep 777']\n{call}"
-    )
-    with subprocess.Popen([sys.executable, "-c", code]) as parent:
-        deadline = time.monotonic() + 30
-        while not mark.exists():
-            assert time.monotonic() < deadline, "it never ran"
-            time.sleep(0.05)
-        child = int(mark.read_text())
-        parent.kill()
-    while Path(f"/proc/{child}/stat").exists() and ") Z " not in Path(f"/proc/{child}/stat").read_text():
-        assert time.monotonic() < deadline, "it goes on"
-        time.sleep(0.05)
-
-
-def test_the_folder_of_a_connection_stays_while_something_listens_there() -> None:
+def test_the_folder_of_a_connection_is_no_leftover() -> None:
     top = tempfile.TemporaryDirectory(dir=files.SHORT)  # a socket's path has at most 107 bytes
-    live, dead = (Path(top.name, f"envgen-scratch-engine-abcdefg{number}") for number in (1, 2))
-    with top, socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as ended:
-        for folder, one in ((live, listening), (dead, ended)):
-            folder.mkdir()
-            one.bind(str(folder / files.SOCKET))
-            os.utime(folder, (time.time() - 2 * files.UNFINISHED,) * 2)
-        listening.listen()
-        ended.close()
+    live = Path(top.name, "envgen-scratch-engine-abcdefg1")
+    with top, socket.socket(socket.AF_UNIX) as listening:
+        live.mkdir()
+        listening.bind(str(live / files.SOCKET))
+        os.utime(live, (time.time() - 2 * files.UNFINISHED,) * 2)
         with files.Scratch("engine", Path(top.name)) as made:
             assert {one.name for one in Path(top.name).iterdir()} == {live.name, Path(made).name}

@@ -36,6 +36,6 @@ def test_what_ssh_would_misread_is_refused(text: str) -> None:
 
 def test_nothing_is_asked_and_no_key_is_waved_through() -> None:
     words = SshAddress.parse("ssh://me@spark:22").argv("/l:/r")
-    assert words[-2:] == ["--", "spark"] and words[words.index("-l") + 1] == "me"
+    assert words[-3:] == ["--", "spark", "cat"] and words[words.index("-l") + 1] == "me"
     assert "BatchMode=yes" in words and "ControlMaster=no" in words
     assert not [word for word in words if "HostKey" in word or "KnownHosts" in word]
