@@ -43,7 +43,6 @@ from envgen.engine.process import in_background
 from envgen.engine.values import Container, EngineInfo, ExecResult
 from envgen.errors import EngineError, EnvgenError
 from envgen.inside import run
-from envgen.patches.checkout import added
 from envgen.patches.source import build_requires
 from envgen.profile.model import Profile
 from envgen.render import environment as promised
@@ -55,7 +54,6 @@ PROGRAMS = run.Program("probe/running")
 Facts: TypeAlias = "tuple[Probe | None, Trouble | None]"  # exactly one of the two
 Answer: TypeAlias = "tuple[Facts, tuple[float, float]]"  # with the time before and after
 T = TypeVar("T")
-LABEL = "dev.envgen.patches"
 PER_MACHINE = ("MAX_JOBS", "ENVGEN_MEMORY_FLOOR")  # computed or chosen when a service starts
 MOST = 50_000  # entries of a folder that are searched for files of root, breadth first
 LOOK = 2.0  # seconds between two checks that the engine still answers
@@ -94,12 +92,11 @@ def request(
     service: str,
     *,
     paths: Iterable[str] | None = None,
-    claims: Sequence[Any] = (),
     load: bool = False,
 ) -> dict[str, Any]:
     """The probe's request. ``paths``: the mounts to look at (default: all of the profile).
 
-    ``claims``: the lines that patches must have added. ``load``: also load the vocabularies, which takes a second.
+    ``load``: also load the vocabularies, which takes a second.
     """
     sources = profile.sources.values()
     wheels = {name: wheel_folder(source) for name, source in profile.mounted_sources.items() if source.binaries}
@@ -122,7 +119,6 @@ def request(
         "paths": list(paths),
         "encodings": [f"{profile.tiktoken.directory}/{name}.tiktoken" for name in profile.tiktoken.encodings],
         "flags": flags(profile, service),
-        "claims": list(claims),
         "load": list(profile.tiktoken.encodings) if load else [],
     }  # fmt: skip
 
@@ -180,27 +176,6 @@ def service_env(profile: Profile, service: str) -> dict[str, str]:
     PYTHONPATH is only the beginning: the base image's follows."""
     env = {**promised.derived_env(profile), **promised.compose_env(profile, service)}
     return {name: value for name, value in env.items() if name not in PER_MACHINE}
-
-
-def claims(profile: Profile, root: Path, label: str) -> list[dict[str, Any]]:
-    """A request for each Python file that the label's patches change: package, file, and the blocks that they add.
-
-    Only the last patch of a file is checked: it may have changed what the others added. Patches that are no longer in
-    the project can't be checked; ``image.render`` reports the changed profile.
-    """
-    folders = {source.patches: source for source in profile.sources.values() if source.patches}
-    found: dict[tuple[str, str], dict[str, Any]] = {}
-    for name in label.split():
-        source = folders.get(name.rpartition("/")[0])
-        path = root / "patches" / name
-        if source is None or source.origin.kind == "checkout" or ".." in name.split("/") or not path.is_file():
-            continue
-        for file, blocks in added(path.read_bytes(), name).items():
-            if file.startswith(f"{source.package}/") and file.endswith(".py") and blocks:
-                found[source.package, file] = {
-                    "patch": name.removesuffix(".patch"), "package": source.package, "file": file, "blocks": blocks,
-                }  # fmt: skip
-    return list(found.values())
 
 
 def build_needs(profile: Profile, root: Path) -> frozenset[str]:
@@ -283,7 +258,7 @@ def gather(subject: Subject) -> tuple[Context, list[Finding]]:
     python, probing, asked = program(profile), None, None
     probe, trouble = None, None
     if container is not None and container.state == "running":
-        question = _request(subject, service, container.labels.get(LABEL, ""))
+        question = _request(subject, service)
         inside = run.in_container(engine, container.id)
         probing = in_background(lambda: _timed(lambda: ask(inside, python, question)))
     looking = {
@@ -297,8 +272,7 @@ def gather(subject: Subject) -> tuple[Context, list[Finding]]:
         (probe, trouble), asked = _awaited(probing, engine, container.id)
     elif is_alone:  # not in a thread: a temporary container needs signal handlers
         inside, mounted = deployment.temporary_container(service)
-        label, targets = facts["image"].labels.get(LABEL, ""), [mount.target for mount in mounted]
-        probe, trouble = ask(inside, python, _request(subject, service, label, targets))
+        probe, trouble = ask(inside, python, _request(subject, service, [mount.target for mount in mounted]))
     # Where the engine went away, nothing is waited for.
     running = tuple(_in_time(looking[one.id], one) for one in containers if one.id in looking and trouble is None)
     return Context(
@@ -307,16 +281,13 @@ def gather(subject: Subject) -> tuple[Context, list[Finding]]:
     ), []  # fmt: skip
 
 
-def _request(subject: Subject, service: str, label: str, paths: Iterable[str] | None = None) -> dict[str, Any]:
-    """``label``: the patches of the container or image."""
-    deployment = subject.deployment
-    patched = claims(deployment.profile, deployment.root, label) if label else []
-    return request(deployment.profile, service, paths=paths, claims=patched, load=subject.load)
+def _request(subject: Subject, service: str, paths: Iterable[str] | None = None) -> dict[str, Any]:
+    return request(subject.deployment.profile, service, paths=paths, load=subject.load)
 
 
 def _programs(subject: Subject, container: Container, python: str) -> Running:
     execute = run.in_container(subject.deployment.engine, container.id)
-    return ask_running(execute, python, _request(subject, container.service, ""), container)
+    return ask_running(execute, python, _request(subject, container.service), container)
 
 
 def _in_time(looking: Future[Running], container: Container) -> Running:

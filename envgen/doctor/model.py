@@ -399,12 +399,12 @@ class System:
 
 @dataclass(frozen=True)
 class Claim:
-    """A file that a patch of the image changed, and whether the imported file has the patch's lines."""
+    """A file that a patch of the image changed, and whether it is still so, and imported."""
 
     patch: str
     package: str
     path: str
-    state: str  # there, missing, no-file
+    state: str  # there, changed, gone, not imported
 
 
 @dataclass(frozen=True)

@@ -262,19 +262,15 @@ class ImagePlan:
         return (url, wanted, folder, *((full_name,) if full_name else ()))
 
     def _patch_installed(self) -> PatchStep | None:
-        """One step for all Python-only patches, so that an edit of one re-runs one step."""
+        """One step for all patches of what is installed, so that an edit of one re-runs one step."""
         patches: list[Patch] = []
         commands = []
         for name, series in self.patches.items():
             source = self.profile.sources[name]
-            early, late = series.split(source.package)
-            if early and source.origin.wheel is not None:
-                raise ValueError(
-                    f"sources.{name}: {early[0].path} changes more than Python code, and a wheel is not built"
-                )
+            late = series.patches if source.origin.wheel else series.split(source.package)[1]
             if late:
                 patches += late
-                commands.append((source.package, *_mounted(late)))
+                commands.append((source.distribution, *_mounted(late)))
         return PatchStep(tuple(patches), tuple(commands)) if patches else None
 
     @property

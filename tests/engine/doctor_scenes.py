@@ -399,39 +399,27 @@ def vllm_right(stage: Stage) -> Report:
     return vllm(stage, {"VLLM_LOGGING_LEVEL": "DEBUG", "VLLM_MXFP4_USE_MARLIN": "1"}, args)
 
 
-PATCH = """Subject: a test
-
---- a/flashinfer/page.py
-+++ b/flashinfer/page.py
-@@ -{line},1 +{line},2 @@
- {context}
-+{added}
-"""
-
-
-def claims(stage: Stage, added: str) -> Report:
-    """A label that claims a patch to FlashInfer's page.py, and the wheel as it was published."""
-    name = stage.start(variant="wheel", path="", profile="prod", args=["--label", "dev.envgen.patches=fi/0001-a.patch"])
-    line = int(
-        docker("exec", name, "grep", "-n", "-m1", "^import ", f"{site('wheel')}/flashinfer/page.py").split(":")[0]
-    )
-    folder = stage.folder(f"claims-{stage.count}")
-    (folder / "patches" / "fi").mkdir(parents=True)
-    (folder / "patches" / "fi" / "0001-a.patch").write_text(PATCH.format(line=line, context="import x", added=added))
-    (folder / "patches" / "fi" / "series").write_text("0001-a.patch\n")
-    file = project(folder)
+def claims(stage: Stage, digest: str) -> Report:
+    """What apply-patches records about FlashInfer's page.py, and the wheel as it was published."""
+    name = stage.start(variant="wheel", path="", profile="prod")
+    page = f"{site('wheel')}/flashinfer/page.py"
+    digest = digest or docker("exec", name, "sha256sum", page).split()[0]
+    entry = {"distribution": "flashinfer-python", "patches": ["fi/0001-a.patch"], "sha256": digest}
+    write = 'mkdir -p /opt/envgen && printf %s "$1" >/opt/envgen/patches.json'
+    docker("exec", name, "sh", "-c", write, "-", json.dumps({page: entry}))
+    file = project(stage.folder(f"claims-{stage.count}"))
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        envgen(["doctor", "--json", "-f", str(file), "-p", "prod", "--set", "sources.flashinfer.patches=fi"])
+        envgen(["doctor", "--json", "-f", str(file), "-p", "prod"])
     return dict(json.loads(out.getvalue()))
 
 
 def claims_lost(stage: Stage) -> Report:
-    return claims(stage, "NOT = 'in the published wheel'")
+    return claims(stage, "0" * 64)
 
 
 def claims_kept(stage: Stage) -> Report:
-    return claims(stage, "import torch")
+    return claims(stage, "")
 
 
 def vocabulary(stage: Stage, script: str = "") -> Report:

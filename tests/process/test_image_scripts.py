@@ -7,6 +7,7 @@ import http.server
 import io
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,8 @@ from typing import Any
 
 import pytest
 import uv
+from hypothesis import given
+from hypothesis import strategies as st
 
 from envgen.profile.load import load_project
 from envgen.serve.launch import undeclared
@@ -388,6 +391,110 @@ def test_patches_apply_inside_somebody_elses_repository(repository: Path) -> Non
     code, output = run("apply-patches", inside, repository / "p.patch")
     assert code == 0, output
     assert (inside / "a.py").read_text() == "two\n"
+
+
+class Site:
+    """A package as pip installs it, with what its wheel carries, and the script that patches it."""
+
+    def __init__(self, folder: Path, files: dict[str, str]) -> None:
+        self.root, self.record = folder / "site", folder / "patches.json"
+        self.script = folder / "apply-patches"
+        moved = f"RECORD = {str(self.record)!r}"
+        self.script.write_text(
+            SCRIPTS["apply-patches"].read_text().replace('RECORD = "/opt/envgen/patches.json"', moved)
+        )
+        self.patches = folder / "patches/kit"
+        self.patches.mkdir(parents=True)
+        listed = [*files, "kit-1.dist-info/METADATA", "kit-1.dist-info/RECORD"]
+        files = {**files, listed[-2]: "Metadata-Version: 2.1\nName: kit\nVersion: 1\n"}
+        files[listed[-1]] = "".join(f"{name},,\n" for name in listed)
+        for name, text in files.items():
+            (self.root / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.root / name).write_text(text)
+
+    def apply(self, *texts: str) -> tuple[int, str]:
+        names = [self.patches / f"{number:04d}.patch" for number, _ in enumerate(texts, 1)]
+        for path, text in zip(names, texts, strict=True):
+            path.write_text(text)
+        return call(self.script, "--installed", "kit", *map(str, names), env={"PYTHONPATH": str(self.root)})
+
+    def read(self, name: str) -> str:
+        return (self.root / name).read_text()
+
+
+def edit(name: str, old: str = "one", new: str = "two") -> str:
+    return f"--- a/{name}\n+++ b/{name}\n@@ -1 +1 @@\n-{old}\n+{new}\n"
+
+
+def create(name: str, text: str = "new") -> str:
+    return f"diff --git a/{name} b/{name}\nnew file mode 100644\n--- /dev/null\n+++ b/{name}\n@@ -0,0 +1 @@\n+{text}\n"
+
+
+KIT = {"kit/__init__.py": "", "kit/a.py": "one\n", "kit/data/csrc/a.cu": "one\n", "kit/data/include/kit/a.cuh": "one\n",
+       "kit/jit/csrc/a.cu": "three\n"}  # fmt: skip
+
+
+def test_a_patch_reaches_every_file_that_a_wheel_carries(tmp_path: Path) -> None:
+    """By RECORD and context: of two files that end alike, the one whose lines fit."""
+    site = Site(tmp_path, KIT)
+    kernel = edit("csrc/a.cu") + edit("include/kit/a.cuh") + create("include/kit/new.cuh")
+    code, output = site.apply(edit("kit/a.py", "one", "two = 2"), kernel, edit("csrc/a.cu", "two", "2"))
+    assert code == 0, output
+    assert site.read("kit/a.py") == "two = 2\n"
+    assert [site.read(f"kit/{name}/csrc/a.cu") for name in ("data", "jit")] == ["2\n", "three\n"]
+    assert site.read("kit/data/include/kit/new.cuh") == "new\n"
+    assert list(site.root.glob("kit/__pycache__/a.*.pyc"))
+    record = json.loads(site.record.read_text())
+    changed = record[str(site.root / "kit/data/csrc/a.cu")]
+    assert changed["patches"] == ["kit/0002.patch", "kit/0003.patch"] and changed["distribution"] == "kit"
+    assert changed["sha256"] == hashlib.sha256(b"2\n").hexdigest()
+    assert len(record) == 4
+
+
+@pytest.mark.parametrize("name", ["csrc/gone.cu", "CMakeLists.txt", "tests/a.py"])
+@pytest.mark.parametrize("how", [edit, create])
+def test_what_a_wheel_lacks_is_named_and_nothing_is_changed(tmp_path: Path, name: str, how: Any) -> None:
+    site = Site(tmp_path, {key: text for key, text in KIT.items() if "csrc" not in key})
+    code, output = site.apply(edit("kit/a.py") + how(name))
+    assert code == 1
+    assert f"0001.patch does not apply: the installed package has no {name}" in output
+    assert site.read("kit/a.py") == "one\n"
+
+
+def test_moves_and_deletions_of_installed_files(tmp_path: Path) -> None:
+    site = Site(tmp_path, KIT)
+    move = "diff --git a/csrc/a.cu b/csrc/b.cu\nsimilarity index 50%\nrename from csrc/a.cu\nrename to csrc/b.cu\n"
+    move += "--- a/csrc/a.cu\n+++ b/csrc/b.cu\n@@ -1 +1 @@\n-one\n+two\n"
+    drop = "diff --git a/kit/a.py b/kit/a.py\ndeleted file mode 100644\n"
+    drop += "--- a/kit/a.py\n+++ /dev/null\n@@ -1 +0,0 @@\n-one\n"
+    code, output = site.apply(move, drop)
+    assert code == 0, output
+    assert site.read("kit/data/csrc/b.cu") == "two\n"
+    assert not (site.root / "kit/data/csrc/a.cu").exists() and not (site.root / "kit/a.py").exists()
+
+
+def test_a_link_is_not_patched(tmp_path: Path) -> None:
+    site = Site(tmp_path, KIT)
+    link = "diff --git a/kit/l b/kit/l\nnew file mode 120000\n--- /dev/null\n+++ b/kit/l\n@@ -0,0 +1 @@\n+/etc/passwd\n"
+    link += "\\ No newline at end of file\n"
+    code, output = site.apply(link)
+    assert code == 1 and "a patch may change plain files only" in output
+    assert not (site.root / "kit/l").is_symlink()
+
+
+NAMES = st.lists(st.sampled_from(["a", "b", "kit", "csrc"]), min_size=1, max_size=4).map("/".join)
+APPLY = runpy.run_path(str(SCRIPTS["apply-patches"]))
+
+
+@given(st.lists(NAMES, min_size=1, max_size=6, unique=True), NAMES)
+def test_a_place_is_always_one_of_the_package_and_ends_alike(known: list[str], name: str) -> None:
+    found = APPLY["places"](name, known)
+    assert set(found) <= set(known)
+    assert all(Path(place).name == Path(name).name for place in found)
+    assert name not in known or found[0] == name
+    new = APPLY["place_of_new"](name, known)
+    assert f"/{new}".endswith(f"/{name}") or not new
+    assert Path(new).parent in {Path(one).parent for one in known} or not new
 
 
 @pytest.fixture

@@ -253,14 +253,19 @@ def prebuilt(context: Context, probe: Probe) -> Finding | None:
 
 @check("patches.claimed", Where.INSIDE, needs="probe")
 def claimed(context: Context, probe: Probe) -> Finding | None:
-    """The imported Python files have the lines that the image's patches add."""
+    """The files that patches of the image changed are as the patches left them, and Python imports them."""
     missing = [claim for claim in probe.claimed if claim.state != "there"]
-    names = ", ".join(sorted({claim.patch for claim in missing or probe.claimed}))
+    names = sorted({claim.patch for claim in missing or probe.claimed})
     if missing:
         seen = ", ".join(f"{claim.path}: {claim.state}" for claim in missing[:3])
-        title = f"patches of the image are not in the imported code: {names}"
-        return error(title, seen, "their added lines", remedies.build(context), case="missing")
-    return ok(f"patches in the imported code: {names}") if names else None
+        title = f"patches of the image are not in the imported code: {', '.join(names)}"
+        return error(title, seen, "the files as the patches left them", remedies.build(context), case="missing")
+    places = {
+        name: [one.path.rpartition(f"/{one.package}/")[2] for one in probe.claimed if one.patch == name]
+        for name in names
+    }
+    shown = ", ".join(f"{name} ({', '.join(files[:2])}{' ...' * (len(files) > 2)})" for name, files in places.items())
+    return ok(f"patches in the imported code: {shown}") if names else None
 
 
 @check("packages.binaries", Where.INSIDE, needs="probe")

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ast
 import difflib
+import hashlib
+import json
 import os
 import re
 from typing import Any, Iterator
@@ -227,16 +229,29 @@ def server_defaults(request: Doc, document: Doc) -> Doc:
 # --- patches ---------------------------------------------------------------------------------------------------------
 
 
+PATCHES = "/opt/envgen/patches.json"  # by apply-patches, while the image was built
+
+
 def claimed_patches(request: Doc, document: Doc) -> list[Doc]:
-    """Whether each block of lines that a claimed patch adds is in the imported file."""
+    """Whether each file that the image's patches changed is still as they left it, and the one that Python imports."""
+    try:
+        record = json.loads(read_bytes(request.get("patches", PATCHES), FILE_LIMIT).decode("utf-8", "replace"))
+    except ValueError:  # none, for most images
+        return []
+    packages = {each["distribution"]: each["package"] for each in request.get("packages", [])}
     found = []
-    for claim in request.get("claims", []):
-        folder = active_folder(document, claim["package"])
-        if folder is None:
-            continue
-        path = os.path.join(os.path.dirname(folder), claim["file"])
-        text = read_bytes(path, FILE_LIMIT).decode("utf-8", "replace").replace("\r\n", "\n")
-        state = "there" if all(block in text for block in claim["blocks"]) else "missing"
-        state = state if os.path.isfile(path) else "no-file"
-        found.append({"patch": claim["patch"], "package": claim["package"], "path": path, "state": state})
+    for path, entry in sorted(record.items()):
+        package = packages.get(entry["distribution"], entry["distribution"])
+        folder, inside = active_folder(document, package), "/%s/" % package
+        data = read_bytes(path, FILE_LIMIT) if os.path.isfile(path) else None
+        state = (
+            "there" if entry["sha256"] == (hashlib.sha256(data).hexdigest() if data is not None else "") else "changed"
+        )
+        state = "gone" if data is None and entry["sha256"] else state
+        if folder and inside in path and not path.startswith(folder + "/"):
+            state = "not imported"
+        found += [
+            {"patch": name[: -len(".patch")], "package": package, "path": path, "state": state}
+            for name in entry["patches"]
+        ]
     return found

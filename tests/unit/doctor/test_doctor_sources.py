@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envgen.doctor import collect
-from envgen.doctor.collect import claims
 from envgen.inside.probe import sources as probe_sources
 from envgen.inside.probe.sources import claimed_patches, flags_in, known_variables, knows, server_defaults
 from envgen.patches.checkout import added
@@ -111,29 +112,31 @@ def test_the_patches_of_this_project() -> None:
         assert [line for block in blocks for line in block.split("\n")] == lines
 
 
-def test_claims(make: Make, tmp_path: Path) -> None:
-    folder = tmp_path / "patches" / "fi"
-    folder.mkdir(parents=True)
-    (folder / "a.patch").write_text("--- a/flashinfer/x.py\n+++ b/flashinfer/x.py\n@@ -1 +1,2 @@\n a\n+b = 1\n")
-    (folder / "b.patch").write_text("--- a/csrc/x.cu\n+++ b/csrc/x.cu\n@@ -1 +1,2 @@\n a\n+b\n")
-    (folder / "series").write_text("a.patch\nb.patch\n")
-    profile = make(profile="prod", sets=("sources.flashinfer.patches=fi",)).profile
-    asked = claims(profile, tmp_path, "fi/a.patch fi/b.patch fi/gone.patch other/c.patch fi/../../etc.patch")
-    assert [(claim["patch"], claim["file"], claim["blocks"]) for claim in asked] == [
-        ("fi/a", "flashinfer/x.py", ["b = 1"])
-    ]
+def test_claims(tmp_path: Path) -> None:
+    """What apply-patches recorded, against the files of now; a kernel's source counts as Python does."""
     package = tmp_path / "site" / "flashinfer"
-    package.mkdir(parents=True)
-    cells = [{"package": "flashinfer", "kind": "regular", "origin": f"{package}/__init__.py"}]
+    kernel = package / "data/csrc/x.cu"
+    kernel.parent.mkdir(parents=True)
+    kernel.write_text("patched\n")
+    digest = hashlib.sha256(kernel.read_bytes()).hexdigest()
+    entry = {"distribution": "flashinfer-python", "patches": ["fi/0001-a.patch"], "sha256": digest}
+    record = tmp_path / "patches.json"
+    record.write_text(json.dumps({str(kernel): entry, f"{package}/gone.py": {**entry, "sha256": ""}}))
+    sources = [{"package": "flashinfer", "distribution": "flashinfer-python"}]
 
-    def state() -> str:
-        return str(claimed_patches({"claims": asked}, {"imports": cells})[0]["state"])
+    def states(imported_from: Path = package) -> dict[str, str]:
+        request = {"patches": str(record), "packages": sources}
+        claims = claimed_patches(request, imported(imported_from, "flashinfer"))
+        assert {claim["patch"] for claim in claims} == {"fi/0001-a"}
+        return {Path(claim["path"]).name: claim["state"] for claim in claims}
 
-    assert state() == "no-file"
-    (package / "x.py").write_text("a\n")
-    assert state() == "missing"
-    (package / "x.py").write_text("a\r\nb = 1\r\n")
-    assert state() == "there"
+    assert states() == {"x.cu": "there", "gone.py": "there"}
+    assert states(tmp_path / "checkout" / "flashinfer") == {"x.cu": "not imported", "gone.py": "not imported"}
+    kernel.write_text("the wheel's\n")
+    assert states()["x.cu"] == "changed"
+    kernel.unlink()
+    assert states()["x.cu"] == "gone"
+    assert claimed_patches({"patches": str(tmp_path / "none")}, {"imports": []}) == []
 
 
 @pytest.mark.parametrize(

@@ -249,12 +249,12 @@ def test_patches_go_where_they_cost_least() -> None:
     assert found.context_files == ("patches/vllm/a", "patches/vllm/b")
 
 
-def test_a_wheel_takes_python_patches_only() -> None:
+def test_a_wheel_takes_patches_of_any_file() -> None:
+    """What is compiled when it runs is in the wheel, and is patched where it is installed."""
     wheel = profile(sources={"vllm": source(origin=Origin(wheel=WheelPin("vllm", "1.0")), patches="vllm")})
-    late = Series("patches/vllm", (patch("b", "vllm/b.py"),))
-    assert ImagePlan(wheel, patches={"vllm": late}).patch_installed
-    with pytest.raises(ValueError, match="changes more than Python code"):
-        ImagePlan(wheel, patches={"vllm": Series("patches/vllm", (patch("a", "csrc/a.cu"),))})
+    kernels = Series("patches/vllm", (patch("a", "csrc/a.cu"), patch("b", "vllm/b.py")))
+    step = ImagePlan(wheel, patches={"vllm": kernels}).patch_installed
+    assert step and step.commands == (("vllm", "/run/envgen/patches/vllm/a", "/run/envgen/patches/vllm/b"),)
 
 
 def test_derived_variables() -> None:
