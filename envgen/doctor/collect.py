@@ -37,7 +37,7 @@ from envgen.doctor.model import (
 from envgen.engine import box
 from envgen.engine.client import Engine
 from envgen.engine.endpoint import plugin_version
-from envgen.engine.host import killers, memory_limits, swap_total
+from envgen.engine.host import memory_limits
 from envgen.engine.owner import caller
 from envgen.engine.process import in_background
 from envgen.engine.values import Container, EngineInfo, ExecResult
@@ -370,8 +370,6 @@ def _host_facts(info: EngineInfo | None, ports: tuple[tuple[int, str], ...] = ()
         buildx=or_none(lambda: plugin_version("buildx")),
         compose=or_none(lambda: plugin_version("compose")),
         busy_ports=ports,
-        swap=or_none(lambda: swap_total(Path("/proc/meminfo").read_text(encoding="utf-8"))) or 0 if local else 0,
-        killers=killers() if local else (),
         limits=memory_limits() if local else {},
     )
 

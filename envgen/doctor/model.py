@@ -114,8 +114,6 @@ class Host:
     buildx: str | None = ""
     compose: str | None = ""
     busy_ports: tuple[tuple[int, str], ...] = ()  # (port, what uses it)
-    swap: int = 0  # bytes
-    killers: tuple[str, ...] = ()  # programs that end others when memory runs low
     limits: Mapping[str, int] = field(default_factory=dict)  # cgroup that holds containers -> bytes that it may use
 
 

@@ -49,12 +49,6 @@ def mem_available(meminfo: str) -> int | None:
     return int(match[1]) << 10 if match else None
 
 
-def swap_total(meminfo: str) -> int:
-    """``SwapTotal`` of /proc/meminfo in bytes; 0 where swap is off."""
-    match = re.search(r"^SwapTotal:\s+(\d+) kB$", meminfo, re.MULTILINE)
-    return int(match[1]) << 10 if match else 0
-
-
 # cgroups (version 2) in which engines create those of their containers.
 GROUPS = ("docker", "docker.slice", "system.slice", "machine.slice")
 
@@ -66,18 +60,6 @@ def memory_limits(root: Path = Path("/sys/fs/cgroup")) -> dict[str, int]:
         with contextlib.suppress(OSError, ValueError):
             limits[name] = int((root / name / "memory.max").read_text(encoding="ascii"))  # "max": none
     return limits
-
-
-KILLERS = ("earlyoom", "nohang", "systemd-oomd")  # they end programs when memory runs low
-
-
-def killers(proc: Path = Path("/proc")) -> tuple[str, ...]:
-    """The KILLERS that run on this machine."""
-    names = set()
-    for folder in proc.glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            names.add((folder / "comm").read_text(errors="replace").strip())
-    return tuple(name for name in KILLERS if name in names)
 
 
 # Who listens on a TCP port of this machine, from /proc.

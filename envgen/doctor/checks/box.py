@@ -99,21 +99,27 @@ def holders(_context: Context, box: Box) -> Finding | None:
 
 
 @check("host.blocks", Where.HOST, needs="box")
-def blocks(context: Context, box: Box) -> Finding | None:
-    """On unified memory, free memory is in large blocks, and no program acts before the profile's own guard."""
+def blocks(context: Context, box: Box) -> Findings:
+    """On unified memory, free memory is in large blocks, nothing swaps, and no program acts before the profile's own
+    guard."""
     if context.profile.gpu is GpuMode.NONE or not context.profile.cuda.arch_list.shares_memory:
         return None
-    total, free = box.memory.get("MemTotal", 0), box.memory.get("MemFree", 0)
+    total, free, swap = (box.memory.get(name, 0) for name in ("MemTotal", "MemFree", "SwapTotal"))
     rest = _rest(context, total)
     for name, below in box.killers.items():
         if rest is not None and below >= rest:
             seen = f"{name} acts below {below / GIB:.1f} GiB; the profile leaves {rest / GIB:.1f} GiB"
             cure = remedies.line("memory: {floor: 0}   # or lower the threshold of the other program")
             expected = "a threshold below what the profile leaves at rest"
-            return warning(f"{name} would end the server at rest", seen, expected, cure, case="killer")
+            yield warning(f"{name} would end the server at rest", seen, expected, cure, case="killer")
+        else:
+            yield info(f"{name} runs", "it may kill a server, or something else, before `memory.floor` acts")
+    if swap:
+        seen = "a growing server makes the machine thrash; run `sudo swapoff -a` while you serve"
+        yield info(f"swap is on: {swap / GIB:.1f} GiB", seen)
     if box.large is not None and free > MUCH and box.large < SPLIT:
         seen = f"{box.large:.0%} of {free / GIB:.0f} GiB are in blocks of 2 MiB and more"
-        return info("free memory is fragmented, which makes a GPU slower; a restart of the machine helps", seen)
+        yield info("free memory is fragmented, which makes a GPU slower; a restart of the machine helps", seen)
     return None
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from envgen.doctor import remedies
 from envgen.doctor.model import Context, Finding, Findings, Host, Probe, Remedy, Where, check, error, info, ok, warning
 from envgen.engine.endpoint import OLDEST, outdated
@@ -89,25 +87,11 @@ def gpu_runtime(context: Context, engine: EngineInfo) -> Finding | None:
 
 @check("host.memory", Where.HOST, needs="host")
 def memory(context: Context, host: Host) -> Findings:
-    """No limit is below `needs_memory`; on unified memory, also swap and programs that act when memory runs low."""
-    profile = context.profile
-    yield from _limits(context, host)
-    if profile.gpu is GpuMode.NONE or not profile.cuda.arch_list.shares_memory:
-        return None
-    if host.swap:
-        seen = "a growing server makes the machine thrash; run `sudo swapoff -a` while you serve"
-        yield info(f"swap is on: {host.swap / GIB:.1f} GiB", seen)
-    for name in host.killers:
-        yield info(f"{name} runs", "it may kill a server, or something else, before `memory.floor` acts")
-    return None
-
-
-def _limits(context: Context, host: Host) -> Iterator[Finding]:
-    """The container's own limit, and those of the cgroups that contain it."""
+    """No limit of memory is below `needs_memory`: the container's own, and those of the cgroups that contain it."""
     service = context.profile.services.get(context.service)
     needs = service.needs_memory if service else None
     if needs is None:
-        return
+        return None
     wanted, container = f"needs_memory: {needs}", context.container
     if container is not None and not context.is_temporary and 0 < container.memory < needs.bytes:
         title, seen = "the container's memory limit is below needs_memory", f"{container.memory / GIB:.1f} GiB"
@@ -117,6 +101,7 @@ def _limits(context: Context, host: Host) -> Iterator[Finding]:
             cure = Remedy(f"echo max | sudo tee /sys/fs/cgroup/{name}/memory.max")
             title, seen = f"the memory limit of {name} is below needs_memory", f"{limit / GIB:.1f} GiB"
             yield warning(title, seen, wanted, cure, case="shared-limit", group=name)
+    return None
 
 
 @check("host.ports", Where.HOST, needs="host")

@@ -16,6 +16,7 @@ from envgen.binding import ShapeError
 from envgen.deployment import Deployment
 from envgen.doctor import collect, remedies, report
 from envgen.doctor.checks import machine, outside
+from envgen.doctor.checks.box import blocks
 from envgen.doctor.collect import choose_container, gather
 from envgen.doctor.model import (
     Check,
@@ -108,14 +109,11 @@ def test_gpu_runtime(make: Make, mode: str, facts: dict[str, Any], expected: lis
 
 
 def test_what_else_acts_when_memory_runs_low(make: Make) -> None:
-    facts = Host(swap=16 << 30, killers=("earlyoom",))
+    facts = box.Box(memory={"SwapTotal": 16 << 30}, killers={"earlyoom": 1 << 30})
     sets = ("gpu=required", "cuda.arch_list=12.1a")
-    assert [one.title for one in outside.memory(make(host=facts, sets=sets))] == [
-        "swap is on: 16.0 GiB",
-        "earlyoom runs",
-    ]
-    assert outside.memory(make(host=Host(), sets=sets)) == []
-    assert outside.memory(make(host=facts, sets=("gpu=required", "cuda.arch_list=9.0a"))) == []  # memory of its own
+    assert [one.title for one in blocks(make(box=facts, sets=sets))] == ["earlyoom runs", "swap is on: 16.0 GiB"]
+    assert blocks(make(box=box.Box(), sets=sets)) == []
+    assert blocks(make(box=facts, sets=("gpu=required", "cuda.arch_list=9.0a"))) == []  # memory of its own
 
 
 def test_a_limit_below_what_the_service_needs(make: Make) -> None:
