@@ -154,18 +154,13 @@ def places_of_variables(profile: Profile, service: str) -> dict[str, str]:
     return {**groups, **{name: f"services.{service}.env.{name}" for name in profile.services[service].env}}
 
 
-def unread(found: Prediction, profile: Profile, *, known: bool = False) -> dict[str, str]:
-    """Variables that the release does not read: the key of each -> why, by the release's own list and modules.
-
-    ``known``: only those that other modules of the release read.
-    """
+def unread(found: Prediction, profile: Profile) -> dict[str, str]:
+    """Variables that the release does not read: the key of each -> why, by the release's own list and modules."""
     if isinstance(found.answer, run.NoAnswer):
         return {}
     values = compose_env(profile, found.service)
     release, places, reasons = found.answer.get("vllm") or {}, places_of_variables(profile, found.service), {}
     for one in found.answer.get("unread", ()):
-        if known and not one["readers"]:
-            continue
         if one["readers"] and values.get(one["name"], "") in OFF:
             continue  # it switches off what isn't on
         if readers := one["readers"]:
@@ -274,8 +269,7 @@ def findings(found: Prediction, context: Context) -> list[Finding]:
         reported.append(ok(title, quantization=found.effective.get("quantization"), kv_cache=found.effective.get("kv")))
     elif chosen and not reported:
         reported.append(info(f"{name}: vLLM would use {chosen}", "the other choices could not be checked"))
-    # The check env.known has those that the release does not know at all.
-    for key, why in unread(found, profile, known=True).items():
+    for key, why in unread(found, profile).items():
         again = _again(name, context)
         reported.append(warning(f"{name}: {key} has no effect", why, "a variable that it reads", again, case="unread"))
     reported += [_not_asked(name, one, context) for one in judged.unasked]

@@ -469,18 +469,6 @@ class Processes:
 
 
 @dataclass(frozen=True)
-class KnownVariable:
-    """A variable that is set, and what the sources of the installed release say about it."""
-
-    name: str
-    package: str
-    known: bool = False
-    assigned: tuple[str, ...] = ()  # file:line of each place that overwrites it
-    note: str = ""  # a message in the sources that calls it deprecated, renamed or removed
-    similar: tuple[str, ...] = ()  # similar variables that the release reads
-
-
-@dataclass(frozen=True)
 class UnknownFlag:
     flag: str
     similar: tuple[str, ...] = ()
@@ -557,7 +545,6 @@ class Probe:
     cuda: CudaFacts = CudaFacts()
     gpus: tuple[GpuFacts, ...] = ()
     processes: Processes = Processes()
-    known: tuple[KnownVariable, ...] = ()
     flags: Flags = Flags()
     defaults: Mapping[str, float] = field(default_factory=dict)  # of the installed vLLM's flags
     claimed: tuple[Claim, ...] = ()
@@ -595,7 +582,7 @@ class Mapped:
 
 @dataclass(frozen=True)
 class PathChange:
-    """What a program's code does to sys.path: puts ``entry`` ``first`` or ``last``, or something ``unknown``."""
+    """What a program's code does to sys.path: puts ``entry`` ``first``, or something ``unknown``."""
 
     what: str
     entry: str

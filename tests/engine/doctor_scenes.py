@@ -388,9 +388,7 @@ def vllm(stage: Stage, env: Mapping[str, str], args: str) -> Report:
 
 
 def vllm_wrong(stage: Stage) -> Report:
-    env = {"VLLM_USE_CUDA_GRAPH": "1", "VLLM_LOGING_LEVEL": "DEBUG", "VLLM_ALL2ALL_BACKEND": "naive",
-           "VLLM_WORKER_MULTIPROC_METHOD": "fork"}  # fmt: skip
-    return vllm(stage, env, "{mxfp4-layers: all, max-model-len: 4096}")
+    return vllm(stage, {}, "{mxfp4-layers: all, max-model-len: 4096}")
 
 
 def vllm_right(stage: Stage) -> Report:

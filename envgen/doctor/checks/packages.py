@@ -1,4 +1,4 @@
-"""Checks of installed packages, of what FlashInfer's JIT needs, and of variables and flags that the release reads."""
+"""Checks of installed packages, of what FlashInfer's JIT needs, and of flags that the release has."""
 
 from __future__ import annotations
 
@@ -303,7 +303,7 @@ def _without(context: Context, one: Binaries) -> Remedy:
     return remedies.inside(context, "rm", *(f"{one.mount}/{path}" for path in one.others))
 
 
-# --- variables and flags ---------------------------------------------------------------------------------------------
+# --- flags ---------------------------------------------------------------------------------------------------------
 
 
 def release(context: Context, package: str) -> str:
@@ -313,44 +313,6 @@ def release(context: Context, package: str) -> str:
             there = named(context.inside, source.distribution, package)
             return f"{name} {there[0].version}" if there else name
     return package
-
-
-@check("env.known", Where.INSIDE, needs="probe")
-def variables(context: Context, probe: Probe) -> Findings:
-    """The installed releases read every VLLM_* and FLASHINFER_* variable, by their sources."""
-    service = context.profile.services.get(context.service)
-    for one in probe.known:
-        who = release(context, one.package)
-        groups = [group for group, values in context.profile.env.items() if one.name in values]
-        group, own = (groups or [""])[0], service is not None and one.name in service.env
-        where = f"services.{context.service}.env" if own else f"env.{group}" if group else ""
-
-        def cure(settings: list[str], own: bool = own, group: str = group) -> Remedy:
-            env = f"{{{', '.join(settings)}}}"
-            if own:
-                return remedies.line(f"services: {{{context.service}: {{env: {env}}}}}")
-            # A container that is older or made by hand may have variables that the profile lacks.
-            return remedies.line(f"env: {{{group}: {env}}}") if group else remedies.renew(context)
-
-        group_values = {} if own else context.profile.env.get(group, {})
-        without = cure([f"{name}: {value!r}" for name, value in group_values.items() if name != one.name])
-        facts = {"variable": one.name, "package": one.package, "similar": list(one.similar)}
-        seen = f"{who} never reads it" + (f"; set by {where}" if where else "; the profile doesn't set it")
-        if not one.known and one.similar:
-            renamed = cure([f"{one.similar[0]}: {probe.variables.get(one.name, '')!r}"])
-            title = f"{one.name}: {who} reads {one.similar[0]}"
-            yield warning(title, seen, " or ".join(one.similar), renamed, case="renamed", **facts)
-        elif not one.known:
-            title = f"{one.name} is unknown to {who}"
-            yield warning(title, seen, "a variable that it reads", without, case="unknown", **facts)
-        elif one.note:
-            title = f"{one.name} is deprecated in {who}"
-            yield warning(title, one.note, "what the message says", without, case="bygone", **facts)
-        elif one.assigned:
-            seen = f"set at {', '.join(one.assigned[:3])}"
-            yield info(f"{who} may override {one.name}", seen, case="overridden", **facts)
-    are = counted(len(probe.known), "variable is", "variables are")
-    return ok(f"{are} known to the installed releases") if probe.known else None
 
 
 @check("serve.flags", Where.INSIDE, needs="probe")

@@ -215,7 +215,8 @@ def import_running(context: Context) -> Findings:
             {str(one) for process in running.processes for one in process.changes if one.what == "unknown"}
         )
         if unknown:
-            yield info(f"{name} changes sys.path itself, in a way that can't be read", ", ".join(unknown[:SOME]))
+            title = f"{name} puts a folder on sys.path that its code computes; it was not followed"
+            yield info(title, ", ".join(unknown[:SOME]))
         unasked = [process for process in running.processes if process.error and not process.mapped]
         if unasked:
             yield info(f"{name}: what {_who(unasked)} imports could not be asked", unasked[0].error)

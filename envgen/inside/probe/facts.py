@@ -495,7 +495,6 @@ FACTS = (
     ("cuda", cuda),
     ("gpus", gpus),
     ("processes", processes),
-    ("known", sources.known_variables),
     ("flags", sources.serve_flags),
     ("defaults", sources.server_defaults),
     ("claimed", sources.claimed_patches),

@@ -6,7 +6,6 @@ command of /proc start a new interpreter in the same way, and the libraries that
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import re
@@ -29,7 +28,6 @@ VARIABLES = ("PYTHONPATH", "PYTHONHOME", "PYTHONSAFEPATH", "BASH_ENV", "VIRTUAL_
 MOST = 200  # processes
 FILES = 20_000  # of one package
 CODE_LIMIT = 1 << 20
-LONGEST = 1 << 16  # characters of a path that code puts together
 CHILD_LIMIT = 4.0  # seconds, for one interpreter
 SPARE = 3.0  # seconds of the whole time that are left for the answer
 
@@ -148,152 +146,30 @@ def mapped(pid: int, packages: list[str]) -> list[Doc]:
 
 # --- what a program does to sys.path itself ---------------------------------------------------------------------------
 
-
-class Unknown(Exception):
-    """A value that can't be read from the code."""
-
-
-def value_of(node: Any, names: Dict[str, Any], file: str, folder: str) -> Any:
-    """The value of an expression of texts and paths. Raises Unknown."""
-    if isinstance(node, ast.Constant):
-        return node.value
-    if isinstance(node, ast.Name) and node.id in names:
-        return names[node.id]
-    if isinstance(node, ast.Name) and node.id == "__file__" and file:
-        return absolute(file, folder)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Div)):
-        left, right = (value_of(part, names, file, folder) for part in (node.left, node.right))
-        if isinstance(left, (str, bytes)) and len(left) + len(right) > LONGEST:  # a loop of `x = x + x` doubles it
-            raise Unknown()
-        return left + right if isinstance(node.op, ast.Add) else os.path.join(left, right)
-    if isinstance(node, ast.Attribute):
-        inner = value_of(node.value, names, file, folder)
-        if node.attr == "parent" and isinstance(inner, str):
-            return os.path.dirname(inner)
-    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and node.value.attr == "parents":
-        index: Any = node.slice
-        index = getattr(index, "value", index)  # a number; up to Python 3.8 the node of one
-        index = getattr(index, "value", index)
-        inner = value_of(node.value.value, names, file, folder)
-        for _ in range(min(int(index), LONGEST) + 1):
-            inner = os.path.dirname(inner)
-        return inner
-    if isinstance(node, ast.Call):
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        given = [value_of(each, names, file, folder) for each in node.args]
-        if name in ("str", "Path", "fspath", "expanduser") and len(given) == 1:
-            return os.path.expanduser(given[0]) if name == "expanduser" else given[0]
-        if name in ("resolve", "absolute", "abspath", "realpath") and isinstance(node.func, ast.Attribute):
-            inner = given[0] if given else value_of(node.func.value, names, file, folder)
-            return absolute(inner, folder)
-        if name == "dirname" and len(given) == 1:
-            return os.path.dirname(given[0])
-        if name == "join" and given and all(isinstance(each, str) for each in given):
-            if sum(map(len, given)) > LONGEST:
-                raise Unknown()
-            return os.path.join(*given)
-        if name in ("getcwd", "cwd"):
-            return folder
-    raise Unknown()
+# By its text; nothing is evaluated. What is put at the end hides no other file, and is not looked at.
+EDIT = re.compile(
+    rb"""\bsys\.path\.insert\(\s*[01]\s*,\s*(?:(['"])([^'"\\\n]{1,4096})\1\s*\))?|\bsys\.path(?:\[[^\]\n]*\])?\s*=(?!=)"""
+)
+RUNS = re.compile(rb"""\b(?:open|run_path)\(\s*['"]([^'"\n]{1,4096}\.py)['"]""")
 
 
-def is_path(node: Any) -> bool:
-    return isinstance(node, ast.Attribute) and node.attr == "path" and getattr(node.value, "id", "") == "sys"
+def texts(code: bytes, file: str, folder: str) -> list[Tuple[bytes, str]]:
+    """A program's code and file, and those of the files that it names to execute them."""
+    others = (absolute(os.fsdecode(name), folder) for name in RUNS.findall(code)[:20])
+    return [(code, file), *((read_bytes(other, CODE_LIMIT), other) for other in others)]
 
 
-class Reader:
-    """Reads what one file does to sys.path, without running it."""
-
-    def __init__(self, code: bytes, file: str, folder: str, depth: int) -> None:
-        self.code, self.file, self.folder, self.depth = code, file, folder, depth
-        self.names: Dict[str, Any] = {}  # variable -> its value, as far as it is known
-
-    def value(self, node: Any) -> Any:
-        return value_of(node, self.names, self.file, self.folder)
-
-    def entry(self, node: Any) -> str:
-        found = self.value(node)
-        if not isinstance(found, str):
-            raise Unknown()
-        return absolute(found, self.folder)
-
-    def read(self, node: Any) -> Iterator[Doc]:
-        """The changes that one node makes."""
-        place = {"file": self.file, "line": getattr(node, "lineno", 0)}
-        if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and node.module and not node.level):
-            names = [node.module] if isinstance(node, ast.ImportFrom) else [each.name for each in node.names]
-            for name in names:
-                yield dict(place, what="import", entry=str(name).split(".")[0])
-        try:
-            if isinstance(node, (ast.Assign, ast.AugAssign)):
-                for what, item in self.assigned(node):
-                    yield dict(place, what=what, entry=self.entry(item))
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                for what, item in self.added(node.func, node.args):
-                    yield dict(place, what=what, entry=self.entry(item))
-                for other in self.other_files(node.func, node.args):
-                    for change in changes(read_bytes(other, CODE_LIMIT), other, self.folder, self.depth + 1):
-                        yield change
-        except (Unknown, TypeError, ValueError, RecursionError):
-            if "sys.path" in (ast.get_source_segment(self.code.decode("utf-8", "replace"), node) or ""):
-                yield dict(place, what="unknown", entry="")
-
-    def assigned(self, node: Any) -> Iterator[Tuple[str, Any]]:
-        """(`first` or `last`, the entry) of `sys.path = [...] + sys.path` and `sys.path += [...]`."""
-        if isinstance(node, ast.AugAssign):
-            for item in getattr(node.value, "elts", [node.value]) if is_path(node.target) else ():
-                yield "last", item
-        elif len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-            name = node.targets[0].id
-            try:
-                self.names[name] = self.value(node.value)
-            except (Unknown, TypeError, RecursionError):
-                self.names.pop(name, None)
-        elif any(is_path(one) or (isinstance(one, ast.Subscript) and is_path(one.value)) for one in node.targets):
-            items = node.value.left if isinstance(node.value, ast.BinOp) else node.value
-            if not isinstance(items, (ast.List, ast.Tuple)):
-                raise Unknown()
-            for item in reversed(items.elts):
-                yield "first", item
-
-    def added(self, function: ast.Attribute, given: List[Any]) -> Iterator[Tuple[str, Any]]:
-        """(`first` or `last`, the entry) of `sys.path.insert`, `append` and `extend`, and of `addsitedir`."""
-        method, on_path = function.attr, is_path(function.value)
-        if on_path and method == "insert" and len(given) == 2:
-            yield "first" if self.value(given[0]) in (0, 1) else "last", given[1]
-        elif (on_path and method == "append" and given) or (method == "addsitedir" and given):
-            yield "last", given[0]
-        elif on_path and method == "extend" and given:
-            for item in getattr(given[0], "elts", [given[0]]):
-                yield "last", item
-
-    def other_files(self, function: ast.Attribute, given: List[Any]) -> Iterator[str]:
-        """The file of `run_path(FILE)` and `open(FILE).read()`, which may be executed."""
-        if self.depth >= 3:
-            return
-        if function.attr == "run_path" and given:
-            yield self.entry(given[0])
-        opened = function.value
-        if function.attr == "read" and isinstance(opened, ast.Call) and getattr(opened.func, "id", "") == "open":
-            other = self.entry(opened.args[0]) if opened.args else ""
-            if other.endswith(".py"):
-                yield other
+def changes(code: bytes, file: str, folder: str) -> Iterator[Doc]:
+    """What the code puts in front of sys.path: `first` with a folder that it names, or `unknown` with the line."""
+    for edit in EDIT.finditer(code):
+        entry = absolute(os.fsdecode(edit[2]), folder) if edit[2] else ""
+        line = code.count(b"\n", 0, edit.start()) + 1
+        yield {"what": "first" if entry else "unknown", "entry": entry, "file": file, "line": line}
 
 
-def changes(code: bytes, file: str, folder: str, depth: int = 0) -> Iterator[Doc]:
-    """What code does to sys.path, in its order: `first` or `last`, with the entry; `unknown` with its line; and the
-    packages that it names in an `import`.
-
-    Conditions are not followed. Code that it runs from another file (`exec(open(...).read())`) is read, too.
-    """
-    try:
-        tree = ast.parse(code, file or "<-c>")
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: nested too deep
-        return
-    reader = Reader(code, file, folder, depth)
-    for node in sorted(ast.walk(tree), key=lambda one: (getattr(one, "lineno", 0), getattr(one, "col_offset", 0))):
-        for change in reader.read(node):
-            yield change
+def has_import(code: bytes, package: str) -> bool:
+    """Whether the code has the package in an `import`."""
+    return bool(re.search(rb"\b(?:import|from)\s+(?:[\w.]+\s*,\s*)*" + re.escape(package.encode()) + rb"\b", code))
 
 
 def code_of(launch: Doc, folder: str) -> Tuple[bytes, str]:
@@ -324,21 +200,19 @@ def as_started(request: Doc) -> Doc:
     is_safe = getattr(sys.flags, "safe_path", False) or sys.flags.isolated
     first = [] if is_safe else own_entry(launch, folder)
     sys.path[:] = first + base
-    done = list(changes(*code_of(launch, folder), folder))
+    code = texts(*code_of(launch, folder), folder)
+    done = [change for text, file in code for change in changes(text, file, folder)]
     for change in done:
         if change["what"] == "first":
             first.insert(0, change["entry"])
-        elif change["what"] == "last":
-            base.append(change["entry"])
-    named = {change["entry"] for change in done if change["what"] == "import"}
-    named |= {launch["target"].split(".")[0]} if launch["how"] == "-m" else set()
+    started = launch["target"].split(".")[0] if launch["how"] == "-m" else ""
     cells = []
     for package in request["packages"]:
         cell = (package["package"], (shown(launch), lambda: list(first)), folder)
         cells.append(answer_to(cell, lambda _folder: base, lambda _finder: None))
     owners = {package["package"]: recorded(package, {"python": {"path": base}}) for package in request["packages"]}
-    done = [change for change in done if change["what"] != "import"]
-    return {"cells": cells, "changes": done, "recorded": owners, "named": sorted(named & set(owners))}
+    named = [name for name in owners if name == started or any(has_import(text, name) for text, _ in code)]
+    return {"cells": cells, "changes": done, "recorded": owners, "named": named}
 
 
 def ask(launch: Doc, words: list[str], exe: str, folder: str, env: Doc, request: Doc) -> Tuple[Doc, str]:
@@ -399,7 +273,7 @@ def ours(all_pids: list[int], parents: Dict[int, int]) -> set[int]:
 
 def examine(request: Doc, until: float) -> Doc:
     """Every Python program of the container."""
-    names = [package["package"] for package in request["packages"]]
+    packages = [package["package"] for package in request["packages"]]
     all_pids = pids()
     facts = {pid: stat_of(pid) for pid in all_pids}
     skipped = ours(all_pids, {pid: parent for pid, (_, parent, _) in facts.items()})
@@ -425,7 +299,7 @@ def examine(request: Doc, until: float) -> Doc:
             top = facts[top][1]
         fact: Doc = {"pid": pid, "top": top, "started": boot + started / ticks, "folder": folder,
                      "title": shown(launch) if launch else words[0][:60] if words else exe,
-                     "executable": exe, "mapped": mapped(pid, names)}  # fmt: skip
+                     "executable": exe, "mapped": mapped(pid, packages)}  # fmt: skip
         fact["variables"] = {name: env[name] for name in VARIABLES if name in env}
         if launch is not None:
             key = json.dumps([launch, exe, words[0], folder, sorted(env.items())])

@@ -1,7 +1,6 @@
 """Runs inside the container: facts from the installed sources.
 
-The VLLM_* and FLASHINFER_* variables that they read or set themselves, and the flags of vLLM's parser: from the files,
-since an import would load torch and take seconds.
+The flags of vLLM's parser and its defaults: from the files, since an import would load torch and take seconds.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import hashlib
 import json
 import os
 import re
-from typing import Any, Iterator
+from typing import Iterator
 
 from envgen.inside.common import read_bytes
 from envgen.inside.probe.imports import Doc
@@ -23,9 +22,6 @@ ENGINE_ARGS, SERVER_ARGS = "engine/arg_utils.py", "entrypoints"
 CACHE_CONFIG = "config/cache.py"
 # Folders without code that reads settings: half of vLLM's bytes.
 SKIPPED = ("__pycache__", "data", "tests", ".git", "models", "third_party", "benchmarks", "configs")
-MISSPELT = 0.93  # similarity of one or two typing errors; below it is another setting
-HINTS = ("deprecated", "renamed", "removed", "no longer", "ignored", "instead of")
-BYTE_HINTS = tuple(hint.encode() for hint in HINTS)
 
 
 def active_folder(document: Doc, package: str) -> str | None:
@@ -52,119 +48,9 @@ def tree_of(path: str, data: bytes) -> ast.Module | None:
         return None
 
 
-def assigned(node: ast.Assign) -> Iterator[str]:
-    """The names in `os.environ["NAME"] = ...`, which overwrites the user's value."""
-    for target in node.targets:
-        if isinstance(target, ast.Subscript):
-            index: Any = target.slice
-            index = getattr(index, "value", index)  # a string; up to Python 3.8 the node of one
-            name = getattr(index, "value", index)
-            # `os.environ` or `environ`
-            if isinstance(name, str) and getattr(target.value, "attr", getattr(target.value, "id", "")) == "environ":
-                yield name
-
-
-def read_file(path: str, data: bytes, facts: dict[str, Doc], relative: str) -> None:
-    """Add what one file has about the variables to ``facts``."""
-    tree = tree_of(path, data)
-    for node in ast.walk(tree) if tree is not None else ():
-        if isinstance(node, ast.Constant):
-            text = node.value if isinstance(node.value, str) else ""
-            if text in facts:
-                facts[text]["known"] = True
-            elif text and len(text) < 400 and any(hint in text.lower() for hint in HINTS):
-                for name in facts:
-                    if disowns(text, name) and not facts[name]["note"]:
-                        facts[name]["note"] = " ".join(text.split())[:200]
-        elif isinstance(node, ast.Attribute) and node.attr in facts:  # envs.NAME
-            facts[node.attr]["known"] = True
-        elif isinstance(node, ast.Assign):
-            for name in assigned(node):
-                if name in facts:
-                    facts[name]["assigned"].append("%s:%d" % (relative, node.lineno))
-
-
-def disowns(text: str, name: str) -> bool:
-    """Whether a message announces the removal of ``name`` itself, not of another that it replaces.
-
-    Yes: `NAME is deprecated, use OTHER`, `use OTHER instead of NAME`. No: `... instead (set NAME=1)`.
-    """
-    low, wanted = " ".join(text.lower().split()), re.escape(name.lower()) + r"\b"
-    for sentence in re.split(r"(?<=[.;!])\s+", low):
-        if re.search("instead of [`'\"$]?" + wanted, sentence):
-            return True
-        for found in re.finditer(wanted, sentence):
-            before, after = sentence[: found.start()], sentence[found.end() :]
-            if re.search(r"(?:use|set|setting|prefer|with|by|export|in favou?r of|replaced by)[ `'\"(]*$", before):
-                continue
-            if re.match(r"[`'\"]?(?:[ =].{0,60}?)?\b(?:deprecated|renamed|removed|no longer|ignored)\b", after):
-                return True
-            if re.search(r"\b(?:deprecated|removed|renamed|ignored)\b[^,]{0,40}$", before):
-                return True
-    return False
-
-
-def near(name: str, known: set[str], alike: float = 0.75) -> list[str]:
+def near(name: str, known: set[str]) -> list[str]:
     """The most similar names of the release."""
-    return difflib.get_close_matches(name, sorted(known), 2, alike)
-
-
-def is_candidate(data: bytes, pattern: Any) -> bool:
-    """Whether a line of this file may set one of the variables, or call one deprecated."""
-    for found in pattern.finditer(data):
-        begin = data.rfind(b"\n", 0, found.start()) + 1
-        end = data.find(b"\n", found.end())
-        before, after = data[begin : found.start()], data[found.end() : end if end > 0 else len(data)]
-        if b"environ[" in before and b"=" in after:
-            return True
-        line = (before + after).lower()
-        if any(hint in line for hint in BYTE_HINTS):
-            return True
-    return False
-
-
-def package_variables(package: str, folder: str, names: list[str]) -> list[Doc]:
-    """Facts about each of these variables, which have the package's prefix.
-
-    A release may list its variables in one file (vLLM's envs.py); of other files only those that may set one or call it
-    deprecated are parsed. A variable that is not listed is searched in all files.
-    """
-    prefix = package.upper() + "_"
-    facts: dict[str, Doc] = {name: {"name": name, "package": package, "known": False, "assigned": [], "note": "",
-                                    "similar": []} for name in names}  # fmt: skip
-    central = os.path.join(folder, "envs.py")
-    listed = read_bytes(central)
-    for found in re.findall(rb"^\s+['\"]([A-Z0-9_]+)['\"]\s*:", listed, re.MULTILINE):  # the keys of its table
-        if found.decode() in facts:
-            facts[found.decode()]["known"] = True
-    unknown = [name.encode() for name in facts if not facts[name]["known"]]
-    pattern = re.compile(prefix.encode() + rb"[A-Z0-9_]+[A-Z0-9]")
-    mine = re.compile(("(?:" + "|".join(facts) + r")\b").encode())
-    known = {found.decode() for found in pattern.findall(listed)}
-    for path in python_files(folder):
-        data = read_bytes(path, FILE_LIMIT)
-        if prefix.encode() not in data:
-            continue
-        if unknown and not listed:
-            known.update(found.decode() for found in pattern.findall(data))
-        if any(name in data for name in unknown) or is_candidate(data, mine):
-            read_file(path, data, facts, os.path.relpath(path, folder))
-    for fact in facts.values():
-        fact["assigned"] = sorted(fact["assigned"])[:5]
-        if not fact["known"]:
-            fact["similar"] = near(fact["name"], known - set(facts), MISSPELT)
-    return list(facts.values())
-
-
-def known_variables(request: Doc, document: Doc) -> list[Doc]:
-    """For each variable with a source's prefix: whether the release reads it, sets it itself, calls it deprecated."""
-    found = []
-    for package in request.get("packages", []):
-        folder, prefix = active_folder(document, package["package"]), package["package"].upper() + "_"
-        names = sorted(name for name in os.environ if name.startswith(prefix))
-        if folder is not None and names:
-            found += package_variables(package["package"], folder, names)
-    return found
+    return difflib.get_close_matches(name, sorted(known), 2, 0.75)
 
 
 # --- flags -----------------------------------------------------------------------------------------------------------

@@ -121,6 +121,7 @@ def test_a_variable_that_the_release_does_not_read(tmp_path: Path) -> None:
     assert unknown in notes and f"{other}model_executor/layers/nvfp4.py read it" in notes
     found = [one for one in reported(tmp_path, Recorded(answer), text=SET) if one.case == "unread"]
     assert [(one.severity, one.title) for one in found] == [
+        (Severity.WARNING, "serve: services.serve.env.VLLM_OLD has no effect"),
         (Severity.WARNING, "serve: env.fast.VLLM_FP4 has no effect"),
     ]
 

@@ -1,4 +1,4 @@
-"""What releases say about their own variables and flags, and what patches must have left: read from source texts."""
+"""What releases say about their own flags, and what patches must have left: read from source texts."""
 
 from __future__ import annotations
 
@@ -14,52 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envgen.doctor import collect
-from envgen.inside.probe import sources as probe_sources
-from envgen.inside.probe.sources import claimed_patches, flags_in, known_variables, knows, server_defaults
+from envgen.inside.probe.sources import claimed_patches, flags_in, knows, server_defaults
 from envgen.patches.checkout import added
 
 ROOT = Path(__file__).parents[3]
-VLLM = {"package": "vllm"}
 
 
 def imported(folder: Path, package: str = "vllm") -> dict[str, Any]:
     """The probe's document so far: which folder is imported."""
     return {"imports": [{"package": package, "kind": "regular", "origin": str(folder / "__init__.py")}]}
-
-
-@pytest.fixture
-def release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package that reads, sets and disowns variables; which of them are set is the test's business."""
-    for name in ("VLLM_A", "VLLM_SET", "VLLM_OLD", "VLLM_LOGING", "VLLM_ELSEWHERE", "VLLM_COMMENT"):
-        monkeypatch.setenv(name, "1")
-    folder = tmp_path / "vllm"
-    (folder / "deep").mkdir(parents=True)
-    (folder / "envs.py").write_text(
-        "# VLLM_COMMENT is only talked about\n"
-        "variables = {\n    'VLLM_A': 1,\n    'VLLM_SET': 1,\n    'VLLM_OLD': 1,\n    'VLLM_LOGGING': 1,\n}\n"
-    )
-    (folder / "deep" / "a.py").write_text(
-        "import os\nos.environ['VLLM_SET'] = '0'\nos.environ.setdefault('VLLM_A', '0')\nos.getenv('VLLM_ELSEWHERE')\n"
-        "log('VLLM_OLD is deprecated, '\n    'use --new')\n"
-    )
-    (folder / "deep" / "broken.py").write_text("VLLM_LOGING = = deprecated\n")
-    return folder
-
-
-def test_variables(release: Path) -> None:
-    facts = {fact["name"]: fact for fact in known_variables({"packages": [VLLM]}, imported(release))}
-    assert {name for name, fact in facts.items() if fact["known"]} == {
-        "VLLM_A",
-        "VLLM_SET",
-        "VLLM_OLD",
-        "VLLM_ELSEWHERE",
-    }
-    assert facts["VLLM_SET"]["assigned"] == ["deep/a.py:2"]
-    assert facts["VLLM_A"]["assigned"] == []  # setdefault leaves what the user has set
-    assert facts["VLLM_OLD"]["note"] == "VLLM_OLD is deprecated, use --new"
-    assert facts["VLLM_LOGING"]["similar"] == ["VLLM_LOGGING"]
-    none = {"package": "flashinfer_none"}
-    assert known_variables({"packages": [none]}, imported(release, "flashinfer_none")) == []
 
 
 FLAGS = {"--max-model-len", "--enable-prefix-caching", "--compilation-config", "--model", "--moe-backend"}
@@ -137,37 +100,6 @@ def test_claims(tmp_path: Path) -> None:
     kernel.unlink()
     assert states()["x.cu"] == "gone"
     assert claimed_patches({"patches": str(tmp_path / "none")}, {"imports": []}) == []
-
-
-@pytest.mark.parametrize(
-    ("text", "disowned"),
-    [
-        ("VLLM_X is deprecated, use VLLM_Y instead.", True),
-        ("use --new instead of VLLM_X", True),
-        ("The environment variable VLLM_X will be removed in v0.16", True),
-        ("the deprecated VLLM_X", True),
-        # vLLM 0.14.0, of VLLM_USE_FLASHINFER_MOE_FP4: the message recommends it.
-        ("X is ignored. use flashinfer CUTLASS Fused MoE backend instead (set VLLM_X=1)", False),
-        ("VLLM_Y is deprecated, use VLLM_X instead", False),
-        ("VLLM_XY is deprecated", False),
-    ],
-)
-def test_which_variable_a_message_disowns(text: str, disowned: bool) -> None:
-    assert probe_sources.disowns(text, "VLLM_X") is disowned
-
-
-@pytest.mark.parametrize(
-    ("name", "known"),
-    [
-        ("VLLM_USE_FLASHINFER_MOE_MXFP4_BF16", "VLLM_USE_FLASHINFER_MOE_INT4"),
-        ("VLLM_FLASHINFER_MOE_BACKEND", "VLLM_FLASHINFER_ALLREDUCE_BACKEND"),
-        ("FLASHINFER_LOGLEVEL", "FLASHINFER_LOGGING_LEVEL"),
-    ],
-)
-def test_another_setting_is_not_called_a_misspelling(name: str, known: str) -> None:
-    """Each of these was once given as the cure; the second one's values are not the first one's."""
-    assert probe_sources.near(name, {known}, probe_sources.MISSPELT) == []
-    assert probe_sources.near(known[:-2] + known[-1], {known}, probe_sources.MISSPELT) == [known]
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,7 @@
-"""What is read from a command line, and from the code of a program that changes sys.path."""
+"""What is read from a command line, and from the text of a program that changes sys.path."""
 
 from __future__ import annotations
 
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -42,78 +41,43 @@ def test_any_command_line(words: list[str]) -> None:
 
 
 def changes(code: str, file: str = "/app/sub/run.py") -> list[tuple[str, str]]:
-    found = running.changes(code.encode(), file, "/srv")
-    return [(one["what"], one["entry"]) for one in found if one["what"] != "import"]
+    return [(one["what"], one["entry"]) for one in running.changes(code.encode(), file, "/srv")]
 
 
 CHANGES: list[tuple[str, list[tuple[str, str]]]] = [
     ("import sys; sys.path.insert(0, '/evil')", [("first", "/evil")]),
-    ("sys.path.append('lib')", [("last", "/srv/lib")]),
-    ("sys.path[:0] = ['/a', '/b']", [("first", "/b"), ("first", "/a")]),
-    ("sys.path = ['/a'] + sys.path", [("first", "/a")]),
-    ("sys.path += ['/a']", [("last", "/a")]),
-    ("sys.path.extend(['/a', '/b'])", [("last", "/a"), ("last", "/b")]),
-    ("import site; site.addsitedir('/a')", [("last", "/a")]),
-    ("import os\nsys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))", [("first", "/app/sub")]),
-    ("HERE = Path(__file__).resolve().parent\nsys.path.insert(0, str(HERE / 'x'))", [("first", "/app/sub/x")]),
-    ("sys.path.insert(0, str(Path(__file__).parents[1]))", [("first", "/app")]),
-    ("sys.path.insert(0, os.path.join(os.getcwd(), 'x'))", [("first", "/srv/x")]),
-    ("for one in found():\n    sys.path.insert(0, one)", [("unknown", "")]),
-    ("sys.path = make()", [("unknown", "")]),
-    ("path.insert(0, '/a'); other.path.append(1)", []),
-    ("def broken(:", []),
+    ('sys.path.insert( 1 , "lib" )', [("first", "/srv/lib")]),
+    ("sys.path.append('lib'); sys.path += ['/a']; sys.path.extend(['/b'])", []),
+    ("sys.path[:0] = ['/a', '/b']", [("unknown", "")]),
+    ("sys.path = ['/a'] + sys.path", [("unknown", "")]),
+    ("HERE = Path(__file__).parent\nsys.path.insert(0, str(HERE / 'x'))", [("unknown", "")]),
+    ("if sys.path == ['/a']: other.path.insert(0, '/a')", []),
+    ("sys.path.insert(0, '/a' + '/b')", [("unknown", "")]),
 ]
 
 
 @pytest.mark.parametrize(("code", "expected"), CHANGES)
-def test_what_code_does_to_sys_path(code: str, expected: list[tuple[str, str]]) -> None:
+def test_what_code_puts_in_front_of_sys_path(code: str, expected: list[tuple[str, str]]) -> None:
     assert changes(code) == expected
 
 
 def test_code_that_another_file_has(tmp_path: Path) -> None:
     (tmp_path / "b.py").write_text("import sys\nsys.path.insert(0, '/evil')\n")
     for code in (f"exec(open('{tmp_path}/b.py').read())", f"import runpy; runpy.run_path('{tmp_path}/b.py')"):
-        (found,) = (one for one in running.changes(code.encode(), "", "/") if one["what"] != "import")
+        _, (text, file) = running.texts(code.encode(), "", "/")
+        (found,) = running.changes(text, file, "/")
         assert (found["file"], found["line"], found["entry"]) == (f"{tmp_path}/b.py", 2, "/evil")
-    # One that runs itself ends.
-    (tmp_path / "c.py").write_text(f"exec(open('{tmp_path}/c.py').read())\n")
-    assert list(running.changes((tmp_path / "c.py").read_bytes(), "", "/")) == []
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "x = 'abcdefgh'\n" + "x = x + x\n" * 26 + "sys.path.insert(0, x)",
-        "x = 'abcdefgh'\n" + "x = os.path.join(x, x)\n" * 26 + "sys.path.insert(0, x)",
-        "x = b'abcdefgh'\n" + "x = x + x\n" * 26 + "sys.path.insert(0, x)",
-        "sys.path.insert(0, " + "+".join(["'a'"] * 900_000) + ")",
-        "sys.path.insert(0, " + "+".join(["'a'"] * 2_000) + ")",
-        "sys.path.insert(0, " + "-" * 100_000 + "1)",
-        "sys.path.insert(0, Path(__file__).parents[10**12])",
-        "sys.path.insert(0, Path(__file__).parents[1000000000000])",
-    ],
-    ids=["sum", "join", "bytes", "huge", "deep", "signs", "power", "parents"],
-)
-def test_code_without_end_takes_no_memory(code: str) -> None:
-    tracemalloc.start()
-    try:
-        assert all(
-            len(one["entry"]) < 1 << 17 for one in running.changes(code[: 1 << 20].encode(), "/app/a.py", "/srv")
-        )
-        assert tracemalloc.get_traced_memory()[1] < 1 << 29
-    finally:
-        tracemalloc.stop()
-
-
-def test_the_packages_that_code_names() -> None:
-    code = b"import time, vllm.utils as v\nfrom flashinfer.jit import env\nfrom . import mine\ntext = 'import torch'\n"
-    found = [one["entry"] for one in running.changes(code, "", "/") if one["what"] == "import"]
-    assert found == ["time", "vllm", "flashinfer"]
+@pytest.mark.parametrize("package", ["vllm", "flashinfer"])
+def test_the_packages_that_code_imports(package: str) -> None:
+    assert running.has_import(b"import time, vllm.utils as v\nfrom flashinfer.jit import env\n", package)
+    assert not running.has_import(b"import vllm_more, my.vllm\nfrom . import mine\nflashinfer = 1\n", package)
 
 
 @given(st.text(alphabet="sy.path=[]()'/+ \ninsert0,", max_size=40))
 def test_any_code(code: str) -> None:
-    assert all(one["what"] in ("first", "last", "unknown", "import") for one in running.changes(code.encode(), "", "/"))
+    assert all(what in ("first", "unknown") for what, _ in changes(code))
 
 
 def test_the_folder_of_a_mapped_library(tmp_path: Path) -> None:
