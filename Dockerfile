@@ -1,6 +1,5 @@
 # Written by `envgen render` from profile prod. Edits here are lost: change the project file.
 # NOT LOCKED: a build installs the versions of its day. To pin them: `envgen lock`, then `envgen render`.
-# SHA-256 of the lines below: 7deb6f8e5933.
 # vLLM and FlashInfer from released wheels, on NVIDIA's CUDA image
 # Without envgen:  docker buildx build -f Dockerfile -t mxfp4:prod .
 #   --build-context wheelhouse=FOLDER      wheels of your own

@@ -152,14 +152,14 @@ def chains(profiles: dict[str, YamlNode], problems: list[Problem]) -> dict[str, 
             above, steps = [], {name: None}
         for step in reversed(steps):
             above = found[step] = [*above, step]
-    return {name: found[name] for name, node in profiles.items() if node.kind == nodes.MAP}
+    return {name: found[name] for name in profiles}
 
 
 def _parent(
     name: str, steps: Mapping[str, None], profiles: Mapping[str, YamlNode], problems: list[Problem]
 ) -> str | None:
     """The profile that ``name`` extends, if valid; ``steps``: the chain so far."""
-    parent = profiles[name].items.get("extends") if profiles[name].kind == nodes.MAP else None
+    parent = profiles[name].items.get("extends")
     if parent is None or parent.kind == nodes.NULL:
         return None
     place = parent.place(f"profiles.{name}.extends")

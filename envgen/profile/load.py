@@ -7,7 +7,7 @@ import os
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import NoReturn, TypeVar
@@ -39,6 +39,16 @@ class Loaded:
     overrides: tuple[Override, ...] = ()
     before: YamlNode | None = None
     chosen: str = ""  # the profile in use
+    chains: Mapping[str, list[str]] = field(default_factory=dict)  # see layers.chains
+
+    def bound(self, tree: YamlNode) -> Profile:
+        """The profile in use, if its tree were ``tree``, a valid one."""
+        trees = layers.with_binaries({**self.trees, self.chosen: tree}, self.chains)
+        given = {"name": self.chosen, "project": self.project.name}
+        given["variant"] = self.project.profiles[self.chosen].variant
+        binding = Binding(partial=True)
+        profile: Profile = binding.record(Profile, layers.filled(trees[self.chosen]), "", **given)
+        return in_use(profile)
 
 
 def find(start: Path) -> Path:
@@ -149,7 +159,9 @@ def load_project(
     overrides = [*(from_environ(environ, problems) if local else ()), *from_sets(sets, problems)]
     known = len(problems)
     chains = layers.chains(profiles, problems)
-    partial = len(problems) > known
+    whole = top.items.get("profiles")
+    broken = whole is not None and any(node.kind not in (MAP, NULL) for node in whole.elements)
+    partial = broken or len(problems) > known  # then what a profile lacks may come from the broken one
     trees = layers.name_dockerfiles(files, layers.layered(files, chains))
     chosen, varied = profile or default, False
     before = trees.get(chosen)
@@ -173,7 +185,8 @@ def load_project(
         problems.append(Problem(f"profile {default!r} does not exist", place, which(default, list(profiles))))
     if problems:
         _raise(problems)
-    return Loaded(Project(name, default, loaded, file=path, root=path.parent), trees, tuple(overrides), before, chosen)
+    project = Project(name, default, loaded, file=path, root=path.parent)
+    return Loaded(project, trees, tuple(overrides), before, chosen, chains)
 
 
 def in_use(profile: Profile) -> Profile:
@@ -250,11 +263,10 @@ def _sections(top: YamlNode, problems: list[Problem]) -> tuple[YamlNode, dict[st
         if not matches(NAME, name):
             hint = f"write {as_profile_name(name)}: {NAME.meaning}"
             problems.append(Problem(f"{name!r} is not a profile name", node.key_place(key), hint))
-        if node.kind == NULL:
-            node = replace(node, kind=MAP)
-        elif node.kind != MAP:
+        if node.kind not in (MAP, NULL):
             problems.append(Problem(f"expected a mapping, found {node.seen()}", node.place(key)))
-        profiles[name] = layers.spelled_out(node)
+        # Others may extend it, so what is no mapping counts as an empty one.
+        profiles[name] = layers.spelled_out(node if node.kind == MAP else replace(node, kind=MAP, items={}))
     return layers.spelled_out(defaults), profiles
 
 

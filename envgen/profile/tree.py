@@ -148,21 +148,11 @@ def near(word: str, known: list[str]) -> str:
     return "known: " + ", ".join(map(visible, known)) if len(known) <= 40 else ""
 
 
-# Profiles that envgen's own project had until November 2026: name -> what to use.
-RENAMED = {
-    "current": "it is called `prod` now",
-    "dev_ngc": "it is in examples/from-source now",
-    "fork": "it is in examples/from-source now",
-    "forkdev": "it is in examples/from-source now",
-}
-
-
 def which(profile: str, known: list[str]) -> str:
-    """A hint for a profile that isn't there: its name of today, or a similar one, and the profiles that there are."""
-    today = RENAMED.get(profile, "") if profile != "current" or "prod" in known else ""
+    """A hint for a profile that isn't there: a similar name, and the profiles that there are."""
     similar = near(profile, known)
     every = "known: " + ", ".join(map(visible, known)) if len(known) <= 40 else ""
-    return "; ".join(filter(None, (today or (similar if similar.startswith("did") else ""), every)))
+    return "; ".join(filter(None, (similar if similar.startswith("did") else "", every)))
 
 
 def written(node: YamlNode, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str, YamlNode]]:

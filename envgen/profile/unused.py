@@ -1,7 +1,6 @@
 """Settings without effect: values of a file, a variable or an option that no output has, each with the reason.
 
-A value counts as used where any profile, with any of its variants, uses it: what `defaults` hold for one profile is no
-mistake in the others. A value of ENVGEN_... and --set must reach the profile in use.
+The profile in use is judged, with its chosen variant. A value that another profile shares and uses is no mistake.
 """
 
 from __future__ import annotations
@@ -14,29 +13,12 @@ from types import MappingProxyType
 
 from envgen.errors import Place, Problem
 from envgen.profile import layers
-from envgen.profile.bind import Binding
 from envgen.profile.caches import FLASHINFER
 from envgen.profile.checks import GATE
-from envgen.profile.load import Loaded, in_use, with_variant
+from envgen.profile.load import Loaded, with_variant
 from envgen.profile.model import GpuMode, Origin, Phases, Profile, Service, Source
 from envgen.profile.shape import fields_of
-from envgen.profile.tree import (
-    DEFAULT,
-    ENVIRONMENT,
-    LIST,
-    MAP,
-    NULL,
-    PROJECT,
-    SET,
-    VARIANT,
-    ValueText,
-    YamlNode,
-    join_path,
-    label_of,
-    parse,
-    text_of,
-)
-from envgen.profile.values import own_path
+from envgen.profile.tree import DEFAULT, ENVIRONMENT, MAP, NULL, PROJECT, SET, VARIANT, YamlNode, join_path
 from envgen.text import first_of
 
 Path_ = tuple[str, ...]
@@ -58,60 +40,82 @@ class Unused:
     hint: str = ""
 
 
-@dataclass(frozen=True)
-class _Case:
-    """A profile with one of its variants, or without (""), and its values without effect."""
-
-    name: str
-    profile: Profile
-    tree: YamlNode
-    variant: str
-    found: Mapping[Path_, Unused]
-
-    def uses(self, path: Path_, node: YamlNode) -> bool:
-        """Whether the value at ``path`` is this one, and reaches somebody."""
-        own = self.tree.at(path)
-        return own is not None and _same_place(own, node) and path not in self.found
-
-
 def warnings(loaded: Loaded, names: Iterable[str], environ: Mapping[str, str] = NONE) -> tuple[Problem, ...]:
     """A warning for each setting of the profiles ``names`` without effect, in the order of the files.
 
     ``environ``: the variables that were laid over the profile in use.
     """
-    actual = {name: _case(loaded, name, tree) for name, tree in loaded.trees.items()}
-    cases = {name: list(_cases(loaded, actual[name])) for name in actual}
-    users = [*actual.values(), *(case for some in cases.values() for case in some)]
-    idle = _idle_variants(cases)
-    used: dict[object, bool] = {}
-    warned = list[Problem]()
+    problems = unread(environ)
     for name in names:
-        own = [actual[name]] if actual[name].variant else [actual[name], *cases[name]]
-        problems = [problem for case in own for problem in _unused(case, users, used, is_actual=case is actual[name])]
-        lines = {(one.place.file, one.place.line) for one in problems if one.place}
-        problems = _merged(problems)
-        problems += [one for one, inside in idle[name] if not inside & lines]
-        warned += problems + _idle_options(loaded, actual[name], problems)
-        warned += _overlay(loaded, actual[name].profile)
-    return tuple(dict.fromkeys(sorted([*warned, *unread(environ)], key=_rank)))
+        problems += _unused(loaded, name)
+        if name == loaded.chosen:
+            problems += _idle(loaded, {one.place.file for one in problems if one.place})
+    return tuple(dict.fromkeys(sorted(problems, key=_rank)))
 
 
-def _unused(case: _Case, users: Iterable[_Case], used: dict[object, bool], *, is_actual: bool) -> Iterator[Problem]:
-    """The values of ``case`` that no case of ``users`` uses; those of options only of the profile in use.
-
-    ``used``: what is known already.
-    """
-    for found in case.found.values():
-        node = case.tree.at(found.path)
-        if node is None or node.source.layer == DEFAULT or (_of_option(node) and not is_actual):
+def _unused(loaded: Loaded, name: str) -> list[Problem]:
+    tree, profile = loaded.trees[name], loaded.project.profiles[name]
+    others = {
+        other: {one.path for one in _rules(loaded.project.profiles[other], loaded.trees[other])}
+        for other in loaded.trees.keys() - {name}
+    }
+    problems = dict[Path_, Problem]()
+    for one in _rules(profile, tree):
+        node = tree.at(one.path)
+        if node is None or node.source.layer == DEFAULT or one.path in problems:
             continue
-        where = (node.source.label, node.line, node.column, found.path)
-        if where not in used:  # many profiles share a line of the file
-            used[where] = not _of_option(node) and any(one.uses(found.path, node) for one in users)
-        if _of_option(node) or not used[where]:
-            above = ("variants", case.variant) if node.source.layer == VARIANT else ()
-            key = re.sub(r"^secrets\.(\d+)$", r"secrets[\1]", join_path((*above, *found.path)))
-            yield Problem(found.message, node.key_place(key), found.hint)
+        if node.source.layer not in (ENVIRONMENT, SET, VARIANT) and (
+            profile.variant
+            or _in_a_variant(tree, one.path)
+            or any(_has(loaded.trees[other], one.path, node) and one.path not in idle for other, idle in others.items())
+        ):
+            continue
+        above = ("variants", profile.variant) if node.source.layer == VARIANT else ()
+        key = re.sub(r"^secrets\.(\d+)$", r"secrets[\1]", join_path((*above, *one.path)))
+        problems[one.path] = Problem(one.message, node.key_place(key), one.hint)
+    return list(problems.values())
+
+
+def _in_a_variant(tree: YamlNode, path: Path_) -> bool:
+    """Whether a variant, which may use the value at ``path``, changes what is around it."""
+    for variant in tree.items["variants"].elements if "variants" in tree.items else ():
+        groups = variant.at(("env_groups",))
+        chosen = [one.text for one in groups.elements] if groups is not None else []
+        if variant.at(path[:2]) is not None if path[0] == "services" else path[0] == "env" and path[1] in chosen:
+            return True
+    return False
+
+
+def _has(tree: YamlNode, path: Path_, node: YamlNode) -> bool:
+    """Whether ``tree`` has the value of the same place of a file."""
+    other = tree.at(path)
+    return other is not None and (other.source.label, other.line, other.column, other.text) == (
+        node.source.label, node.line, node.column, node.text,
+    )  # fmt: skip
+
+
+def _rank(problem: Problem) -> tuple[str, int, int]:
+    place = problem.place or Place("")
+    return (place.file, place.line, place.column)
+
+
+def _idle(loaded: Loaded, warned: set[str]) -> Iterator[Problem]:
+    """The chosen variant, and each --set, without which the profile in use is the same."""
+    profile, before = loaded.project.profiles[loaded.chosen], loaded.before
+    if before is None:
+        return
+    if profile.variant and loaded.bound(layers.overridden(before, loaded.overrides)) == profile:
+        node = before.at(("variants", profile.variant))
+        message, hint = "it changes nothing: what it sets is what the profile has", "remove it, or correct its values"
+        yield Problem(message, node.key_place(f"variants.{profile.variant}") if node else None, hint)
+    below = (with_variant(before, profile.variant) if profile.variant else None) or before
+    sets = [one for one in loaded.overrides if not one.from_environment]
+    for one in sets:
+        others = [other for other in loaded.overrides if other is not one]
+        if one.node.source.label not in warned and loaded.bound(layers.overridden(below, others)) == profile:
+            later = [other for other in sets[sets.index(one) + 1 :] if other.path == one.path]
+            why = "a later --set replaces it" if later else "the profile has this value without it"
+            yield Problem(f"changes nothing: {why}", Place(one.node.source.label))
 
 
 def unread(environ: Mapping[str, str]) -> list[Problem]:
@@ -146,153 +150,6 @@ def _meant(variable: str) -> str:
     return f"did you mean {similar[0]}?" if similar else ""
 
 
-# --- the cases ------------------------------------------------------------------------------------------------------
-
-
-def _bound(loaded: Loaded, name: str, tree: YamlNode, variant: str = "") -> Profile:
-    """The profile of a valid tree."""
-    given = {"name": name, "project": loaded.project.name, "variant": variant}
-    profile: Profile = Binding(partial=True).record(Profile, layers.filled(tree), "", **given)
-    return profile
-
-
-def _case(loaded: Loaded, name: str, tree: YamlNode, variant: str | None = None) -> _Case:
-    if variant is None:
-        variant = loaded.project.profiles[name].variant
-    profile = _bound(loaded, name, tree, variant)
-    found: dict[Path_, Unused] = {}
-    for one in _rules(profile, tree):
-        found.setdefault(one.path, one)
-    return _Case(name, profile, tree, variant, found)
-
-
-def _cases(loaded: Loaded, actual: _Case) -> Iterator[_Case]:
-    """A profile without overrides: alone first, then with each of its variants."""
-    tree = actual.tree
-    if loaded.before is not None and actual.name == loaded.chosen:
-        tree = loaded.before
-        yield _case(loaded, actual.name, tree, "")
-    else:
-        yield actual
-    for variant in actual.profile.variants:
-        if (varied := with_variant(tree, variant)) is not None:
-            yield _case(loaded, actual.name, varied, variant)
-
-
-def _of_option(node: YamlNode) -> bool:
-    return node.source.layer in (ENVIRONMENT, SET)
-
-
-def _same_place(one: YamlNode, other: YamlNode) -> bool:
-    if one.source.label != other.source.label:
-        return False
-    return (one.line, one.column, one.text) == (other.line, other.column, other.text)
-
-
-def _rank(problem: Problem) -> tuple[str, int, int]:
-    place = problem.place or Place("")
-    return (place.file, place.line, place.column)
-
-
-def _merged(problems: Iterable[Problem]) -> list[Problem]:
-    """Variables of one group from one file in one warning."""
-    found = list[Problem]()
-    groups: dict[object, list[Problem]] = {}
-    for problem in problems:
-        place = problem.place or Place("")
-        if re.match(r"(variants\.[^.]+\.)?env\.[^.]+\.", place.key):
-            groups.setdefault((place.file, place.key.rpartition(".")[0], problem.message), []).append(problem)
-        else:
-            found.append(problem)
-    for members in groups.values():
-        first = min(members, key=_rank)
-        place = first.place or Place("")
-        names = list(dict.fromkeys((one.place or place).key.rpartition(".")[2] for one in members))
-        if len(names) > 1:
-            message = f"{', '.join(first_of(names, _MOST))}: {first.message}"
-            first = replace(first, message=message, place=replace(place, key=place.key.rpartition(".")[0]))
-        found.append(first)
-    return found
-
-
-# --- layers that change nothing -------------------------------------------------------------------------------------
-
-
-def _idle_variants(cases: Mapping[str, list[_Case]]) -> dict[str, list[tuple[Problem, set[tuple[str, int]]]]]:
-    """For each profile: variants that change no profile that has them, and the lines in them."""
-    busy = set[tuple[str, int, int]]()
-    idle: dict[str, list[tuple[YamlNode, str]]] = {}
-    for name, (plain, *varied) in cases.items():
-        for case in varied:
-            node = case.tree.at(("variants", case.variant))
-            assert node is not None
-            if replace(in_use(case.profile), variant="") == in_use(plain.profile):
-                idle.setdefault(name, []).append((node, case.variant))
-            else:
-                busy.add((node.source.label, node.line, node.column))
-    message, hint = "it changes nothing: what it sets is what the profile has", "remove it, or correct its values"
-    return {
-        name: [
-            (
-                Problem(message, node.key_place(f"variants.{variant}"), hint),
-                {(leaf.source.label, leaf.line) for leaf in _leaves(node)},
-            )
-            for node, variant in idle.get(name, ())
-            if (node.source.label, node.line, node.column) not in busy
-        ]
-        for name in cases
-    }
-
-
-def _idle_options(loaded: Loaded, actual: _Case, warned: Iterable[Problem]) -> list[Problem]:
-    """A warning for each --set without which the profile is the same."""
-    sets = [one for one in loaded.overrides if not one.from_environment]
-    keys = [one.place.file for one in warned if one.place]
-    if loaded.before is None or not sets or actual.name != loaded.chosen:
-        return []
-    variant, name, found = actual.variant, actual.name, list[Problem]()
-    below = (with_variant(loaded.before, variant) if variant else None) or loaded.before
-    for one in sets:
-        others = [other for other in loaded.overrides if other is not one]
-        tree = layers.overridden(below, others)
-        if one.node.source.label not in keys and in_use(_bound(loaded, name, tree, variant)) == in_use(actual.profile):
-            later = [other for other in sets[sets.index(one) + 1 :] if other.path == one.path]
-            why = "a later --set replaces it" if later else "the profile has this value without it"
-            found.append(Problem(f"changes nothing: {why}", Place(one.node.source.label)))
-    return found
-
-
-def _overlay(loaded: Loaded, profile: Profile) -> list[Problem]:
-    """What of the user's own Compose file is merged into nothing; the file itself is valid."""
-    if profile.compose is None:
-        return []
-    path = loaded.project.root / own_path(profile.compose.path)
-    label = label_of(path)
-    top, _ = parse(ValueText(label, PROJECT, text_of(path, label)), foreign=True)
-    assert top is not None
-    services = top.items.get("services")
-    names = services.names if services is not None else []
-    if not names and not {one for one in top.names if not one.startswith("x-")} - {"services", "version"}:
-        return [Problem("it adds nothing to the rendered file", top.place(), "remove it, and `compose` of the profile")]
-    found = list[Problem]()
-    for name in names:
-        assert services is not None
-        near = difflib.get_close_matches(name, profile.services, 1)
-        if name not in profile.services and near:
-            place = services.items[name].key_place(f"services.{name}")
-            message = f"profile {profile.name} has no service {name}: this would be one of its own"
-            found.append(Problem(message, place, f"did you mean `{near[0]}`?"))
-    return found
-
-
-def _leaves(node: YamlNode) -> Iterator[YamlNode]:
-    if node.kind in (MAP, LIST) and node.items:
-        for child in node.elements:
-            yield from _leaves(child)
-    else:
-        yield node
-
-
 # --- rules: values of one profile without effect ---------------------------------------------------------------------
 
 
@@ -320,17 +177,20 @@ def _nulls(node: YamlNode, path: Path_) -> Iterator[Unused]:
 
 
 def _groups(profile: Profile, tree: YamlNode) -> Iterator[Unused]:
-    groups = profile.env_groups
-    env = tree.items.get("env")
-    if groups is None or env is None:
-        return
-    chosen = f"[{', '.join(groups)}]"
-    for group in env.names:
+    """The variables of groups that services don't get, those of one layer at once."""
+    groups, env = profile.env_groups, tree.items.get("env")
+    for group in env.names if groups is not None and env is not None else ():
+        assert groups is not None and env is not None
         if group in groups:
             continue
+        message = f"no service gets it: env_groups is [{', '.join(groups)}]"
         hint = f"name {group} in env_groups of the profile or of a variant, or write them into services.NAME.env"
-        for variable in env.items[group].names:
-            yield Unused(("env", group, variable), f"no service gets it: env_groups is {chosen}", hint)
+        layers = dict[object, list[str]]()
+        for variable, node in env.items[group].items.items():
+            layers.setdefault((node.source.label, node.source.layer), []).append(variable)
+        for names in layers.values():
+            more = f"{', '.join(first_of(names, _MOST))}: " if len(names) > 1 else ""
+            yield Unused(("env", group, names[0]), more + message, hint)
 
 
 def _image(profile: Profile) -> Iterator[Unused]:

@@ -12,7 +12,6 @@ import stat
 import threading
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, count
 from pathlib import Path, PurePosixPath
 
 from envgen import files as file_io
@@ -25,7 +24,7 @@ from envgen.patches.series import Series
 from envgen.profile.model import Network, Profile, Project
 from envgen.profile.values import own_path
 from envgen.render.compose import compose_files
-from envgen.render.environment import NOT_LOCKED, WRITTEN
+from envgen.render.environment import WRITTEN
 from envgen.render.inputs import inputs_of
 from envgen.render.locking import applied, namespace, series_of
 from envgen.render.plan import ImagePlan
@@ -34,6 +33,7 @@ from envgen.render.quote import Pair, Quoted, docker_pairs, render
 BASE_STAGE = "base"  # of a Dockerfile: the base image with Python, pip and uv
 RENDER_LABEL = "dev.envgen.render"  # of an image and its containers: the digest of ``Rendered``
 FOLDER = "docker"  # of the project: the content of the stage `scripts`
+OWN_SOURCES = "envgen/render/outputs.py"  # in the repository of envgen, and nowhere else
 IGNORE_FILE = ".dockerignore"
 # Replaced by the labels, which contain the digest. No quoted text can contain NUL.
 LABELS_HERE = Quoted("\0")
@@ -41,6 +41,7 @@ _MOUNT = re.compile(r"--mount=from=(?:scripts|index),source=/(\S+?),target=|COPY
 LEFT_OUT = (".git", ".envgen", "__pycache__")
 MOST, LARGEST, DEEPEST = 20_000, 256 << 20, 40
 _NAME = re.compile(r"[A-Za-z0-9._@+ -]+")
+_PROGRAM = re.compile(r"[a-z][a-z0-9-]*")
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,8 @@ def render_profile(
         composed = compose_files(profile, namespace(profile, lock, series), is_locked=lock is not None)
         files = {
             **programs,
-            profile.dockerfile: sealed(text.replace(LABELS_HERE, labels)),
-            **{path: sealed(one) for path, one in composed.items()},
+            profile.dockerfile: text.replace(LABELS_HERE, labels),
+            **composed,
         }
     except ValueError as error:  # a value that one of the languages cannot carry
         raise ProjectError([Problem(f"profile {profile.name}: {error}")]) from error
@@ -98,10 +99,13 @@ def dockerfile(plan: ImagePlan) -> str:
 
 
 def scripts() -> dict[str, str]:
-    """The programs of all Dockerfiles: path in the project -> text. The same for every profile."""
+    """The programs of all Dockerfiles: path in the project -> text. The same for every profile.
+
+    By their names: in a checkout, bytecode and an editor's copies lie beside them.
+    """
     top = data_dir("docker")
     paths = [path for part in ("build", "runtime") for path in (top / part).rglob("*")]
-    files = [path for path in paths if path.is_file() and path.suffix != ".pyc"]
+    files = [path for path in paths if path.is_file() and _PROGRAM.fullmatch(path.name)]
     return {f"{FOLDER}/{path.relative_to(top).as_posix()}": path.read_text("utf-8") for path in sorted(files)}
 
 
@@ -238,50 +242,23 @@ def foreign(root: Path, files: Mapping[str, bytes]) -> list[str]:
     return [path for path, old in current.items() if old is not None and old != files[path] and mark not in old]
 
 
-_SEAL = re.compile(rb"\n# (?:Of|SHA-256 of) the lines below: ([0-9a-f]{12})\.\n")
-
-
-def sealed(text: str) -> str:
-    """A file with a digest of the rest below its first line (and the one about the lock), which shows edits."""
-    head, _, rest = text.partition("\n")
-    if rest.startswith(f"# {NOT_LOCKED}\n"):
-        line, _, rest = rest.partition("\n")
-        head = f"{head}\n{line}"
-    return f"{head}\n# SHA-256 of the lines below: {hashlib.sha256(rest.encode()).hexdigest()[:12]}.\n{rest}"
-
-
-def edited(root: Path, files: Mapping[str, bytes]) -> list[str]:
-    """The paths of ``files`` with a rendered file that somebody has edited, and that will be overwritten."""
-    found = []
-    for path in sorted(files):
-        old = _content(root, path)
-        if old is None or old == files[path] or (seal := _SEAL.search(old[:1000])) is None:
-            continue
-        if hashlib.sha256(old[seal.end() :]).hexdigest()[:12] != seal[1].decode():
-            found.append(path)
-    return found
-
-
 def ownerless(root: Path, files: Container[str]) -> list[str]:
-    """Rendered files below ``root`` of profiles that no longer exist. ``files``: the paths of all profiles."""
-    if (root / FOLDER).resolve() == data_dir("docker").resolve():
-        return []  # envgen's own sources
+    """Rendered files below ``root`` of profiles that no longer exist. ``files``: the paths of all profiles.
+
+    In envgen's own repository the programs in docker/ are sources, whether a profile uses them or not.
+    """
+    sources = scripts().keys() if (root / OWN_SOURCES).exists() else ()
     found, mark = [], WRITTEN.encode()
     for pattern in ("Dockerfile*", "compose/*.yaml", f"{FOLDER}/**/*"):
         for path in sorted(root.glob(pattern)):
             name = path.relative_to(root).as_posix()
-            if (
-                name in files
-                or path.is_symlink()
-                or not path.is_file()
-                or not path.resolve().is_relative_to(root.resolve())
-            ):
+            if name in files or name in sources or path.is_symlink() or not path.is_file():
                 continue
-            ours = name.startswith(f"{FOLDER}/profiles/") and path.name in ("manifest.json", "sources.json")
+            if not path.resolve().is_relative_to(root.resolve()):
+                continue
             with path.open("rb") as file:
-                ours = ours or mark in file.read(1000)
-            if ours and ".orig" not in path.suffixes:
-                found.append(name)
+                if mark in file.read(1000):
+                    found.append(name)
     return found
 
 
@@ -302,19 +279,8 @@ def remove(root: Path, paths: Iterable[str]) -> None:
 
 
 def _content(root: Path, path: str) -> bytes | None:
-    return file_io.read(root / path) if (root / path).is_file() else None
-
-
-def keep_originals(root: Path, paths: Iterable[str]) -> list[str]:
-    """Copy each file to its name with ``.orig`` (numbered where that is taken) and return the names of the copies."""
-    kept = []
-    for path in paths:
-        content = file_io.read(root / path)
-        names = chain([f"{path}.orig"], (f"{path}.orig.{n}" for n in count(1)))
-        copy = next(one for one in names if not (root / one).exists() or file_io.read(root / one) == content)
-        write(root, {copy: content})
-        kept.append(copy)
-    return kept
+    target = _target(root, path)
+    return file_io.read(target) if target.exists() else None
 
 
 def write(root: Path, files: Mapping[str, bytes], programs: Container[str] = ()) -> list[str]:
@@ -339,13 +305,13 @@ def write(root: Path, files: Mapping[str, bytes], programs: Container[str] = ())
 def _target(root: Path, path: str) -> Path:
     pure = PurePosixPath(path)
     if pure.is_absolute() or ".." in pure.parts:
-        raise RefusedError(f"refusing to write {path}: it is not below {root}")
+        raise RefusedError(f"{path} is not below {root}")
     top = root.resolve()
     target = (root / path).resolve()
     if not target.is_relative_to(top):
-        raise RefusedError(f"refusing to write {path}: a link leads it out of {root}", hint="remove the link")
+        raise RefusedError(f"{path}: a link leads it out of {root}", hint="remove the link")
     if target.exists() and not target.is_file():
-        raise RefusedError(f"refusing to write {path}: it exists and is not a file")
+        raise RefusedError(f"{path} exists and is not a file", hint="move it away")
     return target
 
 

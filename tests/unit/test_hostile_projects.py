@@ -94,6 +94,25 @@ def mutations(draw: st.DrawFn) -> str:
     return text
 
 
+def _paths(node: Any, above: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    steps = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    return [path for key, child in steps for path in ((*above, key), *_paths(child, (*above, key)))]
+
+
+@st.composite
+def replacements(draw: st.DrawFn) -> str:
+    """A real project file in which one value, of any depth, is another."""
+    document = yaml.safe_load(draw(st.sampled_from(SEEDS)))
+    # By depth first: most values are deep, and the few above them hold the file together.
+    depth = draw(st.integers(1, 6))
+    *above, last = draw(st.sampled_from([path for path in _paths(document) if len(path) <= depth]))
+    node = document
+    for key in above:
+        node = node[key]
+    node[last] = draw(ANYTHING)
+    return yaml.safe_dump(document, allow_unicode=True, sort_keys=False)
+
+
 def check(text: str, folder: Path) -> None:
     """Load and render, or an error of envgen's own, without a raw control character in it."""
     file = folder / "envgen.yaml"
@@ -131,6 +150,16 @@ def test_random_projects(folder: Path, text: str) -> None:
 @example(text="? [&0 [], " + ", ".join(f"&{n} [*{n - 1}]" for n in range(1, 900)) + "]\n: x\na: *899\n")
 @example(text='version: 1\nname: t\n"\\e]0;PWN\\a": 1\nprofiles: {"\\u202e": {}}\n')
 def test_mutated_projects(folder: Path, text: str) -> None:
+    check(text, folder)
+
+
+BROKEN_PARENT = SEEDS[0].replace("  prod:\n", "  prod: later\n  other:\n", 1)
+
+
+@EXAMPLES
+@given(text=replacements())
+@example(text=BROKEN_PARENT)
+def test_replaced_values(folder: Path, text: str) -> None:
     check(text, folder)
 
 

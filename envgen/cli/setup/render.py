@@ -19,19 +19,21 @@ from envgen.render.locking import lock_of
 from envgen.render.outputs import render_profile
 from envgen.text import counted, progress
 
+_FOREIGN = "not written by `envgen render`"
+_AWAY = "move them away, or give the profile another `dockerfile:`"
+
 
 @click.command()
 @reporting
 @click.option("--check", is_flag=True, help="Write nothing; print a diff and exit with 1 if a file has drifted.")
 @click.option("--stdout", is_flag=True, help="Print the files instead of writing them.")
-@click.option("--force", is_flag=True, help="Overwrite files that envgen did not write; each is kept as FILE.orig.")
-def command(session: Session, check: bool, stdout: bool, force: bool) -> int:
+def command(session: Session, check: bool, stdout: bool) -> int:
     """Write Dockerfiles, Compose files and .dockerignore from the project file.
 
     Without --profile, for all profiles. envgen.local.yaml and ENVGEN_ variables are ignored, so that the files are
-    the same on every machine; what `up` uses with them is in .envgen/render/PROFILE. Files that envgen did not write
-    are overwritten only with --force. A rendered file that you have edited is kept as FILE.orig. Files of a profile
-    that no longer exists are removed.
+    the same on every machine; what `up` uses with them is in .envgen/render/PROFILE. Rendered files are overwritten,
+    with edits in them; a file that envgen did not write never is. Files of a profile that no longer exists are
+    removed.
 
     \b
     Examples:
@@ -60,22 +62,15 @@ def command(session: Session, check: bool, stdout: bool, force: bool) -> int:
     if check:
         return _check(root, files, foreign, ownerless)
     _refuse_shared(project.file.name, files, theirs)
-    if foreign and not force:
-        raise RefusedError(
-            f"not written by `envgen render`, so not overwritten: {', '.join(foreign)}",
-            hint="move them away, give the profile another `dockerfile:`, or run `envgen render --force`, "
-            "which keeps each as FILE.orig",
-        )
-    edited = outputs.edited(root, files)
+    if foreign:
+        raise RefusedError(f"{_FOREIGN}, so not overwritten: {', '.join(foreign)}", hint=_AWAY)
     reassigned = [f"{path} was profile {old}'s and is now {new}'s" for path, old, new in _reassigned(root, files)]
-    kept = outputs.keep_originals(root, [*foreign, *edited])
     written = outputs.write(root, files)
     outputs.remove(root, ownerless)
     if wants_json():
         unchanged = sorted(set(files) - set(written))
-        print_json({"written": written, "unchanged": unchanged, "kept": kept, "removed": ownerless})
-    lines = [f"kept {path}" + ": it was edited" * (path.removesuffix(".orig") in edited) for path in kept]
-    lines += [*reassigned, *(f"wrote {path}" for path in written)]
+        print_json({"written": written, "unchanged": unchanged, "removed": ownerless})
+    lines = [*reassigned, *(f"wrote {path}" for path in written)]
     for line in (*lines, *(f"removed {path}: it belongs to no profile" for path in ownerless)):
         progress(line)
     if not written and not ownerless:
@@ -120,8 +115,7 @@ def _check(root: Path, files: Mapping[str, bytes], foreign: list[str], ownerless
     for line in as_annotations(Problem(wrong, place, "envgen render") for place in places):
         progress(line, always=True)
     if foreign:
-        hint = "`envgen render --force` keeps each as FILE.orig"
-        progress(f"not written by `envgen render`: {', '.join(foreign)}; {hint}")
+        progress(f"{_FOREIGN}: {', '.join(foreign)}; {_AWAY}")
     elif ownerless and not drifted:
         progress(f"no profile renders {', '.join(ownerless)}: `envgen render` removes files that it wrote")
     elif drifted:

@@ -265,3 +265,10 @@ def test_cuda_is_not_required_without_a_gpu(tmp_path: Path) -> None:
 def test_a_local_file_with_everything_commented_out_changes_nothing(tmp_path: Path) -> None:
     file = project(tmp_path, MOUNTED, "# defaults: {gpu: none}\n")
     assert load_project(file=file).project == load_project(file=file, local=False).project
+
+
+@pytest.mark.parametrize("value", ["later", "3", "[a]"])
+def test_a_profile_that_is_no_mapping_is_the_only_problem(tmp_path: Path, value: str) -> None:
+    """Also of those that extend it, which lack what it would have."""
+    text = f"version: 1\nname: demo\nprofiles:\n  prod: {value}\n  dev: {{extends: prod, mode: development}}\n"
+    assert only(project(tmp_path, text)).message.startswith("expected a mapping, found ")

@@ -39,13 +39,11 @@ def told(folder: Path, text: str, *sets: str, variant: str = "", names: str = "p
     ("body", "expected"),
     [
         ("    env: {loud: {A: 1, B: 2}}\n    env_groups: []\n",
-         ["env.loud: A, B: no service gets it: env_groups is []"]),
+         ["env.loud.A: A, B: no service gets it: env_groups is []"]),
         ("    env: {loud: {A: 1}, calm: {C: 1}}\n    env_groups: [calm]\n",
          ["env.loud.A: no service gets it: env_groups is [calm]"]),
         ("    env: {loud: {A: 1}}\n", []),
         ("    env: {loud: {A: 1}}\n    env_groups: []\n    variants: {v: {env_groups: [loud]}}\n", []),
-        ("    env_groups: []\n    variants: {v: {env: {loud: {A: 1}}}}\n",
-         ["variants.v.env.loud.A: no service gets it: env_groups is []"]),
         ("        ready: {port: 80, prompt: Hello, expect_text: Hi}\n        ports: ['80:80']\n", []),
         ("        ready: {prompt: Hello}\n",
          ["services.web.ready.prompt: nothing is asked: no port is known to answer HTTP (ready.port)"]),
@@ -65,8 +63,6 @@ def told(folder: Path, text: str, *sets: str, variant: str = "", names: str = "p
         ("    nodes: {a: {address: 10.0.0.1, interface: eth0}}\n",
          ["nodes.a: no service runs there: none has it in `cluster.nodes`"]),
         ("    shm_size: null\n", ["shm_size: null removes nothing: no weaker layer sets it"]),
-        ("    variants: {v: {services: {web: {restart: 'no'}}}}\n",
-         ["variants.v: it changes nothing: what it sets is what the profile has"]),
         ("    sources: {v: {origin: {wheel: v==1}, package: v, distribution: v, install: {requires: [cmake],\n"
          "      env: {A: 1}, prepare: [x]}, mount: /workspace/v}}\n",
          ["sources.v.install.requires: a wheel is installed as it is, not built",
@@ -78,6 +74,22 @@ def told(folder: Path, text: str, *sets: str, variant: str = "", names: str = "p
 )  # fmt: skip
 def test_what_reaches_nobody(tmp_path: Path, body: str, expected: list[str]) -> None:
     assert told(tmp_path, HEAD + body) == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("    env_groups: []\n    variants: {v: {env: {loud: {A: 1}}}}\n",
+         ["variants.v: it changes nothing: what it sets is what the profile has",
+          "variants.v.env.loud.A: no service gets it: env_groups is []"]),
+        ("    variants: {v: {services: {web: {restart: 'no'}}}}\n",
+         ["variants.v: it changes nothing: what it sets is what the profile has"]),
+        ("    variants: {v: {services: {web: {restart: always}}}}\n", []),
+    ],
+)  # fmt: skip
+def test_a_variant_is_judged_where_it_is_in_use(tmp_path: Path, body: str, expected: list[str]) -> None:
+    assert told(tmp_path, HEAD + body) == []
+    assert told(tmp_path, HEAD + body, variant="v") == expected
 
 
 def test_what_one_profile_uses_is_no_mistake_of_another(tmp_path: Path) -> None:
@@ -107,20 +119,13 @@ def test_an_option_that_changes_nothing(tmp_path: Path) -> None:
     assert told(tmp_path, HEAD, "ipc=shareable", "ipc=host") == later
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("services: {web: {mem_limit: 1g}}\n", []),
-        ("services: {sidecar: {image: a}}\n", []),
-        ("volumes: {v: {}}\n", []),
-        ("services: {}\n", ["it adds nothing to the rendered file"]),
-        ("x-note: {a: 1}\n", ["it adds nothing to the rendered file"]),
-        ("services: {wbe: {image: a}}\n", ["profile p has no service wbe: this would be one of its own"]),
-    ],
-)
-def test_a_compose_file_that_adds_nothing(tmp_path: Path, text: str, expected: list[str]) -> None:
-    (tmp_path / "over.yaml").write_text(text)
-    assert [one.partition(": ")[2] for one in told(tmp_path, HEAD + "    compose: over.yaml\n")] == expected
+def test_an_option_that_changes_nothing_of_a_profile_with_inherited_binaries(tmp_path: Path) -> None:
+    dev = "  dev:\n    extends: p\n    mode: development\n    sources: {v: {origin: {checkout: ../v}}}\n"
+    text = HEAD + "    sources: {v: {origin: {wheel: v==1}, package: v, distribution: v}}\n" + dev
+    (tmp_path / "envgen.yaml").write_text(text)
+    loaded = load_project(file=tmp_path / "envgen.yaml", sets=["ipc=private"], profile="dev")
+    (found,) = warnings(loaded, ["dev"])
+    assert found.message == "changes nothing: the profile has this value without it"
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -133,25 +132,3 @@ def test_the_variable_is_stronger_and_named(
     monkeypatch.setenv("ENVGEN_PROFILE", "dev")
     assert main(["use", "prod"]) == 0
     assert "ENVGEN_PROFILE=dev is set and overrides it" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", ["config", "-p", "current"]),
-        ("profiles: {current: {gpu: none}}\n", ["config"]),
-        ("default_profile: current\n", ["config"]),
-    ],
-)
-def test_a_name_of_the_past_says_what_it_is_called_now(
-    lab: Path, text: str, words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    (lab / "envgen.local.yaml").write_text(text)
-    assert main(words) == 2
-    assert "it is called `prod` now; known: prod, dev" in capsys.readouterr().err
-
-
-def test_what_moved_says_where(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shutil.copy(Path(__file__).parents[3] / "envgen.yaml", lab)
-    assert main(["up", "serve", "-p", "forkdev"]) == 2
-    assert "it is in examples/from-source now; known: prod, dev, source" in capsys.readouterr().err

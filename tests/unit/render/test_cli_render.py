@@ -163,16 +163,15 @@ def test_hand_written_files_are_not_overwritten(root: Path, capsys: pytest.Captu
     assert json.loads(capsys.readouterr().out)["foreign"] == sorted(HAND_WRITTEN)
 
 
-def test_force_keeps_what_it_overwrites(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (root / "Dockerfile").write_text("FROM debian\n")
-    (root / "Dockerfile.orig").write_text("another\n")
-    assert main(["render", "--force", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["kept"] == ["Dockerfile.orig.1"]
-    assert (root / "Dockerfile.orig.1").read_text() == "FROM debian\n"
-    assert (root / "Dockerfile.orig").read_text() == "another\n"
-    assert (root / "Dockerfile").read_text().startswith("# Written by `envgen render`")
-    assert main(["render", "--force", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["kept"] == []
+@pytest.mark.parametrize("words", [[], ["--check"]])
+def test_a_link_out_of_the_project_is_no_rendered_file(
+    root: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["render"]) == 0
+    (root / "Dockerfile").rename(root.parent / "elsewhere")
+    (root / "Dockerfile").symlink_to(root.parent / "elsewhere")
+    assert main(["render", *words]) == 6
+    assert "Dockerfile: a link leads it out of" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -191,7 +190,9 @@ def test_misuse_is_exit_2(root: Path, argv: list[str], capsys: pytest.CaptureFix
     assert not (root / "Dockerfile").exists()
 
 
-def test_an_edited_file_is_kept_and_one_of_no_profile_goes(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_edited_file_is_written_anew_and_one_of_no_profile_goes(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = (root / "envgen.yaml").read_text()
     other = text + "  other: {extends: prod, dockerfile: Dockerfile.other}\n"
     (root / "envgen.yaml").write_text(other)
@@ -205,19 +206,18 @@ def test_an_edited_file_is_kept_and_one_of_no_profile_goes(root: Path, capsys: p
     assert "+++ b/compose/prod.yaml" in capsys.readouterr().out
     assert main(["render"]) == 0
     printed = capsys.readouterr().err
-    assert "kept compose/prod.yaml.orig: it was edited" in printed
+    assert "wrote compose/prod.yaml" in printed
     assert "removed Dockerfile.other: it belongs to no profile" in printed and "removed compose/other.yaml" in printed
-    assert (root / "compose/prod.yaml.orig").read_text().endswith("# mine\n")
-    assert sorted(path.name for path in (root / "compose").iterdir()) == ["mine.yaml", "prod.yaml", "prod.yaml.orig"]
+    assert sorted(path.name for path in (root / "compose").iterdir()) == ["mine.yaml", "prod.yaml"]
     assert main(["render", "--check"]) == 0
     (root / "Dockerfile.gone").write_text((root / "Dockerfile").read_text())
     assert main(["render", "--check"]) == 1
     assert "no profile renders Dockerfile.gone" in capsys.readouterr().err
 
 
-def test_what_an_older_project_file_rendered_is_no_edit(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dockerfile_of_another_profile(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["render"]) == 0
     (root / "envgen.yaml").write_text(PROJECT.replace("default_profile: prod", "").replace("  prod:", "  next:"))
     assert main(["render"]) == 0
     printed = capsys.readouterr().err
-    assert "Dockerfile was profile prod's and is now next's" in printed and "kept" not in printed
+    assert "Dockerfile was profile prod's and is now next's" in printed

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from envgen.files import data_dir
+from envgen.render.outputs import scripts
 
 TOP = data_dir("docker").parent
-PYTHON = [p for part in ("build", "runtime") for p in sorted((TOP / "docker" / part).rglob("*")) if p.is_file()]
 PYTHON = [
-    path
-    for path in PYTHON
-    if path.read_text("utf-8").startswith(("#!/usr/bin/env python3", "#!/usr/bin/env -S python3"))
+    TOP / name
+    for name, text in scripts().items()
+    if text.startswith(("#!/usr/bin/env python3", "#!/usr/bin/env -S python3"))
 ]
 
 
