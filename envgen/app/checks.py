@@ -50,7 +50,7 @@ def measure(
     by_cell: dict[str, dict[str, Any]] = {}
     for metric, cells in table(samples).items():
         for cell, series in cells.items():
-            by_cell.setdefault(str(cell), {"test": str(cell), "remarks": []})[metric] = vars(series)
+            by_cell.setdefault(str(cell), {"test": str(cell), "remarks": []})[metric] = series.plain()
     word, summary = outcome(criteria, cells=list(by_cell.values()))
     return (UNKNOWN if word == PASSED and not any(one.verdict == PASSED for one in criteria) else word), summary
 

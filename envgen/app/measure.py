@@ -16,8 +16,8 @@ from envgen.app.cluster.machines import head_of
 from envgen.app.cluster.watch import ending
 from envgen.app.session import Session
 from envgen.bench import facts, record
-from envgen.bench.checks import Outcome, ServerGone, Trial
-from envgen.bench.client import find
+from envgen.bench.checks import Outcome, Trial
+from envgen.bench.client import ServerGone, find
 from envgen.bench.record import Run
 from envgen.bench.tools import ToolHost
 from envgen.deployment import Deployment, known_service
@@ -167,7 +167,7 @@ def measure(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) 
     environment = {"url": without_login(target.url), "model": target.model, **server.environment}
     given = {**parameters, "max_len": target.max_len}
     with terminable(), record.start(asked.folder(server), kind, environment, given) as run:
-        trial = Trial(target, run.sample, environment=environment)
+        trial = Trial(target, environment=environment)
         if server.engine is not None and server.container is not None:
             trial.look = functools.partial(facts.look, server.engine, server.container.id)
             trial.alive = functools.partial(facts.alive, server.engine, server.container)
@@ -175,7 +175,8 @@ def measure(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) 
             with moving(kind):
                 outcome, summary = work(server, trial, run)
         except KeyboardInterrupt:
-            progress(f"\ninterrupted; the results so far are in {run.path}; the server keeps running")
+            kept = f"; the results so far are in {run.path}" if run.samples else ""
+            progress(f"\ninterrupted{kept}; the server keeps running")
             raise
         except ResultsError:  # the record can't be written
             raise
@@ -185,7 +186,7 @@ def measure(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) 
             kept = f"the results so far are in {run.path}" if run.samples else ""
             problem = error.problems[0]
             if gone:
-                raise _stop_error(problem.message, server, kept) from None
+                raise _stop_error(f"the server stopped answering: {problem.message}", server, kept) from None
             if kept and isinstance(error, ServiceError):
                 raise ServiceError(f"{problem.message}\n  {kept}", hint=problem.hint) from None
             raise

@@ -1,1 +1,1 @@
-"""Check, load and benchmark a server, and record the runs. Extra: ``envgen[bench]``."""
+"""Check and benchmark a server, and record the runs."""

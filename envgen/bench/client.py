@@ -1,44 +1,27 @@
-"""Timed, streamed, parallel requests to an OpenAI-compatible server, for `smoke` and `accept`."""
+"""A server that is measured: its address and model, requests to it, and its counters of drafts."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
-import os
+import queue
 import random
 import re
-import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from envgen.engine.values import read_json
 from envgen.errors import ServiceError, UsageError
 from envgen.serve.chat import context_length
-from envgen.serve.events import (
-    BrokenOff,
-    Completion,
-    NoCompletion,
-    Part,
-    answered,
-    document_of,
-    error_text,
-    read_events,
-    short_answer,
-)
+from envgen.serve.events import answered, document_of, error_text, short_answer
 from envgen.serve.readiness import models, names_of
-from envgen.text import reason_of, shorten
+from envgen.text import shorten, visible
 
-if TYPE_CHECKING:
-    import aiohttp
-
-COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
-UNANSWERED = ("refused", "closed", "timeout")  # ``Reply.kind`` of requests without an answer
-GONE = 5  # this many of them in a row: the server is gone
+COMPLETIONS = "/v1/completions"
 LARGEST = 64 << 20  # bytes of a reply
-LOOK_EVERY = 1.0  # seconds between two checks that the server's program still runs
 _TEXT = (
     "time year people way day man thing woman life child world school state family student group country problem hand "
     "part place case week company system program question work night point home water room mother area money story "
@@ -47,35 +30,12 @@ _TEXT = (
 WORDS = _TEXT.split()
 
 
-@dataclass
-class Reply:
-    """A request and its reply; times in seconds (monotonic). ``fault``: what is wrong; ``kind``: the same as a word."""
+class ServerGone(ServiceError):
+    """The server gave no answer."""
 
-    began: float = 0.0
-    ended: float = 0.0
-    status: int = 0
-    kind: str = ""
-    fault: str = ""
-    answer: Completion = field(default_factory=Completion)
 
-    @property
-    def ttft(self) -> float | None:
-        """Seconds to the first generated text."""
-        return None if self.answer.first is None else self.answer.first - self.began
-
-    @property
-    def latency(self) -> float:
-        """Seconds to the last byte."""
-        return self.ended - self.began
-
-    def sample(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """The sample for a record."""
-        sample: dict[str, Any] = {"unit": "request", **asked, "status": self.status, "latency_ms": self.latency * 1000}
-        if self.fault:
-            return {**sample, "error": self.fault, "error_kind": self.kind}
-        seen = {"ttft_ms": self.ttft and self.ttft * 1000, "prompt_tokens_seen": self.answer.prompt_tokens,
-                "output_tokens_seen": self.answer.output_tokens}  # fmt: skip
-        return sample | {name: value for name, value in seen.items() if value is not None}
+class Refused(Exception):
+    """The server answered, and not with what was asked for."""
 
 
 @dataclass(frozen=True)
@@ -97,135 +57,24 @@ class BenchTarget:
     def headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.key}"} if self.key else {}
 
-    def body(self, prompt: str | list[int], tokens: int, **more: Any) -> dict[str, Any]:
-        """A completion request for exactly ``tokens`` tokens."""
-        return {**self._body(tokens), "prompt": prompt, "ignore_eos": True, **more}
-
-    def chat(self, prompt: str, tokens: int) -> dict[str, Any]:
-        """A chat request for at most ``tokens`` tokens."""
-        return {**self._body(tokens), "messages": [{"role": "user", "content": prompt}]}
-
-    def _body(self, tokens: int) -> dict[str, Any]:
-        return {"model": self.model, "max_tokens": tokens, "temperature": 0, "stream": True,
-                "stream_options": {"include_usage": True}}  # fmt: skip
-
-
-@dataclass
-class Replies:
-    """The replies to several requests. ``gone``: the server stopped answering, and the rest was not sent."""
-
-    replies: list[Reply]
-    seconds: float
-    gone: bool = False
-
-    @property
-    def faults(self) -> str:
-        """The faults in one line: each kind with its count and first fault; "": none."""
-        bad = [reply for reply in self.replies if reply.fault]
-        first = {reply.kind: reply.fault for reply in reversed(bad)}
-        return "; ".join(f"{n}x {first[kind]}" for kind, n in Counter(reply.kind for reply in bad).most_common())
-
-
-def send(
-    target: BenchTarget, bodies: Sequence[Mapping[str, Any]], *, concurrency: int = 1,
-    on_reply: Callable[[Reply], None] = lambda _: None, alive: Callable[[], bool] | None = None,
-) -> Replies:  # fmt: skip
-    """Send requests, ``concurrency`` at a time. ``alive`` is called every second: connections to a killed container may
-    just stay silent."""
-    global aiohttp  # slow to import, and only installed with the extra
-    import aiohttp
-
-    return asyncio.run(_send(target, bodies, concurrency, on_reply, alive))
-
-
-async def _send(
-    target: BenchTarget, bodies: Sequence[Mapping[str, Any]], concurrency: int, on_reply: Callable[[Reply], None],
-    alive: Callable[[], bool] | None,
-) -> Replies:  # fmt: skip
-    replies: list[Reply] = []
-    began, rest, unanswered = time.monotonic(), iter(bodies), 0
-
-    async def client(session: aiohttp.ClientSession) -> None:
-        nonlocal unanswered
-        while unanswered < GONE and (body := next(rest, None)):
-            reply = await _ask(session, target, body)
-            replies.append(reply)
-            on_reply(reply)
-            unanswered = unanswered + 1 if reply.kind in UNANSWERED else 0
-
-    async def watch() -> None:
-        while not alive or await asyncio.to_thread(alive):
-            await asyncio.sleep(LOOK_EVERY)
-
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=min(target.silence, 30), sock_read=target.silence)
-    # A new connection for each request: a server may close an idle one just when it is reused.
-    connector = aiohttp.TCPConnector(limit=0, force_close=True)
-    async with aiohttp.ClientSession(timeout=timeout, connector=connector, headers=target.headers) as session:
-        work: asyncio.Future[Any] = asyncio.gather(*(client(session) for _ in range(min(concurrency, len(bodies)))))
-        guard = asyncio.create_task(watch())
+    def ask(self, path: str, body: Mapping[str, Any]) -> Any:
+        """The document that answers ``body``. Refused with the reason; ServerGone without an answer."""
+        given = {"model": self.model, "temperature": 0, **body}
         try:
-            await asyncio.wait({work, guard}, return_when=asyncio.FIRST_COMPLETED)
-            gone = guard.done() or unanswered >= GONE
-        finally:
-            work.cancel()
-            guard.cancel()
-            results = await asyncio.gather(work, guard, return_exceptions=True)
-    for result in results:
-        if isinstance(result, Exception):  # from on_reply: the record can't be written
-            raise result
-    return Replies(replies, time.monotonic() - began, gone)
-
-
-async def _ask(session: aiohttp.ClientSession, target: BenchTarget, body: Mapping[str, Any]) -> Reply:
-    reply, parts, size = Reply(began=time.monotonic()), list[Part](), 0
-    url = target.url + (CHAT if "messages" in body else COMPLETIONS)
-    try:
-        async with session.post(url, json=body, allow_redirects=False) as response:
-            reply.status = response.status
-            async for chunk in response.content.iter_any():
-                parts.append((time.monotonic(), chunk))
-                size += len(chunk)
-                if size > LARGEST:
-                    break
-    except (aiohttp.ServerTimeoutError, asyncio.TimeoutError):
-        what = f"nothing after {size} bytes" if reply.status else "no answer"
-        reply.kind, reply.fault = "timeout", f"{what} within {target.silence:g} s"
-    except aiohttp.ClientConnectorError as error:
-        # Not asyncio's message, which repeats the address.
-        reason = os.strerror(error.errno) if error.errno else reason_of(error.os_error)
-        reply.kind, reply.fault = "refused", f"no connection to {error.host}:{error.port}: {reason}"
-    except (aiohttp.ClientError, OSError) as error:
-        reply.kind, where = "cut", f"in the middle of a reply ({size} bytes)"
-        if not reply.status:
-            reply.kind, where = "closed", f"without an answer ({shorten(reason_of(error), 100)})"
-        reply.fault = f"the server closed the connection {where}"
-    reply.ended = parts[-1][0] if parts else time.monotonic()
-    if not reply.fault:
-        read(reply, parts)
-    return reply
-
-
-def read(reply: Reply, parts: Sequence[Part]) -> None:
-    """Parse a complete reply into its answer and fault. Never raises for what the server sent."""
-    whole = b"".join(part for _, part in parts)
-    if reply.status != 200:
-        reply.kind, reply.fault = "status", f"answered with {reply.status}: {error_text(document_of(whole))}"
-        return
-    try:
-        reply.answer = read_events(parts, LARGEST)
-        if reply.answer.first is None and not reply.answer.output_tokens:
-            reply.fault = "the reply has no generated text"
-    except BrokenOff as error:
-        reply.fault = str(error)
-    except NoCompletion as error:
-        reply.fault = f"an event is not part of a completion: {error}"
-    if reply.fault and b"data:" not in whole:
-        start = whole[:2000].decode(errors="replace").strip()
-        reply.fault = f"the reply is not an event stream: {shorten(start, 160) or '(empty)'}"
-    reply.kind = "garbage" if reply.fault else ""
-
-
-# --- the server -------------------------------------------------------------------------------------------------------
+            status, content = answered("POST", self.url + path, self.headers, self.silence, json=given, largest=LARGEST)
+        except OSError as error:
+            raise ServerGone(f"{self.url}{path}: {error}") from None
+        if status != 200:
+            raise Refused(f"answered with {status}: {visible(error_text(document_of(content)))}")
+        try:
+            document = read_json(content)
+        except ValueError:
+            start = shorten(content[:2000].decode("utf-8", "replace"), 160)
+            raise Refused(f"the reply is not JSON: {visible(start) or '(empty)'}") from None
+        name = document.get("model") if isinstance(document, dict) else None
+        if self.names and isinstance(name, str) and name not in self.names:
+            raise Refused(f"answered by the model {visible(name[:80])}, not {visible(self.model[:80])}")
+        return document
 
 
 def find(url: str, *, model: str | None, key: str, silence: float, expected: str | None = None) -> BenchTarget:
@@ -313,3 +162,29 @@ def tokens(count: int) -> list[int]:
     In current vocabularies these ids are single bytes, after a few special tokens.
     """
     return random.choices(range(20, 200), k=count)
+
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+
+def together(ask: Callable[[Item], Answer], items: Iterable[Item]) -> list[Answer]:
+    """``ask`` all of ``items`` at once; the first error is raised. Ctrl-C does not wait for threads that still ask."""
+    work = list(items)
+    done: queue.SimpleQueue[tuple[int, Answer | None, BaseException | None]] = queue.SimpleQueue()
+
+    def run(index: int, item: Item) -> None:
+        try:
+            done.put((index, ask(item), None))
+        except BaseException as error:
+            done.put((index, None, error))
+
+    for numbered in enumerate(work):
+        threading.Thread(target=run, args=numbered, daemon=True).start()
+    found: dict[int, Any] = {}
+    for _ in work:
+        index, answer, error = done.get()
+        if error is not None:
+            raise error
+        found[index] = answer
+    return [found[index] for index in range(len(work))]

@@ -1,14 +1,9 @@
-"""Figures from samples, and the comparison of runs: significance, and what differed in their environments.
-
-The spread is numpy's ``std`` (divided by n), as llama-benchy and ``vllm bench serve`` print it, so figures equal the
-tool's. The tests use the values themselves.
-"""
+"""Figures from samples, and the comparison of runs: their medians, and what differed in their environments."""
 
 from __future__ import annotations
 
 import statistics
 import string
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -16,10 +11,7 @@ from typing import Any
 
 from envgen.bench.record import METRICS, Metric, RunRecord, utc
 
-ALPHA = 0.05
-FEWEST = 3  # values of each run for a test
 UNITS = ("repeat", "request")  # of samples; a cell uses the first one that it has
-_P_VALUES = ("p_welch", "p_adjusted", "p_mann_whitney")
 
 
 @dataclass(frozen=True, order=True)
@@ -52,16 +44,20 @@ class MatrixCell:
 
 @dataclass(frozen=True)
 class FigureRange:
-    """A figure in a cell."""
+    """The values of a figure in a cell."""
 
-    mean: float
-    sd: float
-    n: int
     values: Sequence[float]
-    unit: str
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values)
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"min": min(self.values), "median": self.median, "max": max(self.values), "values": list(self.values)}
 
     def __str__(self) -> str:
-        return f"{self.mean:,.2f} ± {self.sd:,.2f} ({self.n})"
+        return f"{self.median:,.2f} ({min(self.values):,.2f} to {max(self.values):,.2f}, {len(self.values)})"
 
 
 Table = Mapping[str, Mapping[MatrixCell, FigureRange]]
@@ -88,9 +84,9 @@ def cell_of(data: Mapping[str, Any], metric: Metric) -> MatrixCell:
 
 
 def table(samples: Iterable[Mapping[str, Any]]) -> Table:
-    """All figures of a run: metric -> cell -> series of its repetitions, or else requests."""
+    """All figures of a run: metric -> cell -> values of its repetitions, or else requests."""
     values: dict[tuple[str, MatrixCell], dict[str, list[float]]] = {}
-    means: dict[tuple[str, MatrixCell], FigureRange] = {}
+    ranges: dict[tuple[str, MatrixCell], FigureRange] = {}
     for data in samples:
         unit = data.get("unit", "repeat")
         if data.get("error") or unit not in UNITS:
@@ -100,22 +96,25 @@ def table(samples: Iterable[Mapping[str, Any]]) -> Table:
                 continue
             values.setdefault((name, cell_of(data, metric)), {}).setdefault(unit, []).append(value)
     for key, units in values.items():
-        unit, kept = next((one, units[one]) for one in UNITS if one in units)
-        means[key] = FigureRange(statistics.fmean(kept), statistics.pstdev(kept), len(kept), tuple(kept), unit)
-    cells = sorted(means, key=lambda key: key[1])
-    return {name: {key[1]: means[key] for key in cells if key[0] == name} for name in METRICS
+        ranges[key] = FigureRange(next(tuple(units[unit]) for unit in UNITS if unit in units))
+    cells = sorted(ranges, key=lambda key: key[1])
+    return {name: {key[1]: ranges[key] for key in cells if key[0] == name} for name in METRICS
             if any(key[0] == name for key in cells)}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class FigureRow:
-    """A figure in a cell: each run's series, and its comparison with the first run (None: nothing to compare), as in
-    JSON: percent with its interval, p values and a ``verdict``."""
+    """A figure in a cell: each run's values (None: not measured)."""
 
     metric: Metric
     cell: MatrixCell
     series: Sequence[FigureRange | None]
-    against: Sequence[dict[str, Any] | None]
+
+    @property
+    def percent(self) -> Sequence[float | None]:
+        """How far each run's median is from the first run's, in percent; None: nothing to compare."""
+        first = self.series[0].median if self.series[0] else 0.0
+        return [100 * (side.median - first) / abs(first) if side and first else None for side in self.series]
 
 
 @dataclass(frozen=True)
@@ -131,53 +130,12 @@ def compare(records: Sequence[RunRecord]) -> Comparison:
     """Compare runs with the first one."""
     names = string.ascii_uppercase[: len(records)]
     tables = [table(record.samples) for record in records]
-    rows = []
-    for metric in METRICS.values():
-        for cell in sorted({cell for one in tables for cell in one.get(metric.name, {})}):
-            series = [one.get(metric.name, {}).get(cell) for one in tables]
-            rows.append(
-                FigureRow(metric, cell, series, [None, *(_difference(cell, series[0], one) for one in series[1:])])
-            )
-    for column, name in enumerate(names[1:], 1):
-        tested = [(one, row.metric) for row in rows if (one := row.against[column]) and not one["verdict"]]
-        _adjust([one for one, _ in tested])
-        for one, metric in tested:
-            better = "better" if (one["percent"] > 0) == metric.more_is_better else "worse"
-            significant = one["p_adjusted"] < ALPHA
-            one["verdict"] = f"{name} is {better} than {names[0]}" if significant else "no difference shown"
+    rows = [
+        FigureRow(metric, cell, [side.get(metric.name, {}).get(cell) for side in tables])
+        for metric in METRICS.values()
+        for cell in sorted({cell for side in tables for cell in side.get(metric.name, {})})
+    ]
     return Comparison(dict(zip(names, records, strict=True)), rows, list(_differing(records, names)))
-
-
-def _difference(cell: MatrixCell, a: FigureRange | None, b: FigureRange | None) -> dict[str, Any] | None:
-    """The difference of ``b`` from ``a``; if it is not tested, the verdict has the reason."""
-    if a is None or b is None:
-        return None
-    scale = 100 / abs(a.mean) if a.mean else 0.0
-    found = {"percent": (b.mean - a.mean) * scale, **dict.fromkeys(("low_percent", "high_percent", *_P_VALUES))}
-    for reason, holds in (
-        ("the first mean is 0", not a.mean),
-        (f"too few values: {a.n} and {b.n}, each needs {FEWEST}", min(len(a.values), len(b.values)) < FEWEST),
-        ("parallel requests are not independent", "request" in (a.unit, b.unit) and cell.concurrency != 1),
-        ("no spread: the values are copies, or too coarse", not a.sd and not b.sd),
-    ):
-        if holds:
-            return {**found, "verdict": f"not tested ({reason})"}
-    from scipy import stats  # heavy, and only here
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # nearly equal values
-        welch = stats.ttest_ind(b.values, a.values, equal_var=False)
-        low, high = (float(end) * scale for end in welch.confidence_interval(1 - ALPHA))
-        ranks = stats.mannwhitneyu(b.values, a.values)
-    return {**found, "low_percent": low, "high_percent": high, "p_welch": float(welch.pvalue),
-            "p_mann_whitney": float(ranks.pvalue), "verdict": ""}  # fmt: skip
-
-
-def _adjust(tested: Sequence[dict[str, Any]]) -> None:
-    """Holm's method: without it, one of twenty equal cells would be called better or worse."""
-    floor = 0.0
-    for rank, one in enumerate(sorted(tested, key=lambda one: one["p_welch"])):
-        one["p_adjusted"] = floor = max(floor, min(1.0, one["p_welch"] * (len(tested) - rank)))
 
 
 @dataclass(frozen=True)
@@ -198,20 +156,12 @@ def sections(comparison: Comparison) -> list[Section]:
     ]
     found = [Section("", head)]
     for metric, rows in groupby(comparison.rows, lambda row: row.metric):
-        figures = [(str(row.cell), *(str(series) if series else "-" for series in row.series)) for row in rows]
-        found.append(Section(f"{metric.label}, {metric.unit} (mean ± sd)", [("", *names), *figures],
-                             range(1, len(names) + 1)))  # fmt: skip
-    for column in range(1, len(names)):
-        lines = [("", "difference", "95 % interval", "p Welch", "adjusted", "Mann-Whitney", "")]
-        for row in comparison.rows:
-            if one := row.against[column]:
-                interval, *tests = [""] * 4
-                if one["p_welch"] is not None:
-                    interval = f"{one['low_percent']:+.1f} … {one['high_percent']:+.1f}"
-                    tests = [f"{one[name]:.4f}" for name in _P_VALUES]
-                label = f"{row.metric.label} {row.cell}"
-                lines.append((label, f"{one['percent']:+.1f} %", interval, *tests, one["verdict"]))
-        found.append(Section(f"{names[column]} against {names[0]}", lines, range(1, 6)))
+        lines = [("", *names, *(f"{name} - {names[0]}" for name in names[1:]))]
+        for row in rows:
+            apart = ("-" if percent is None else f"{percent:+.1f} %" for percent in row.percent[1:])
+            lines.append((str(row.cell), *(str(side) if side else "-" for side in row.series), *apart))
+        found.append(Section(f"{metric.label}, {metric.unit}: median (min to max, values)", lines,
+                             range(1, 2 * len(names))))  # fmt: skip
     if others:
         differing = [(line,) for line in comparison.differing or ["nothing that was recorded"]]
         return [*found, Section("What differed", [("in environments and parameters",), *differing])]

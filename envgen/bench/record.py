@@ -50,7 +50,6 @@ METRICS = {
     for one in (
         Metric("prefill_tps", "t/s", "prefill", True, False),
         Metric("decode_tps", "t/s", "decode", True, True),
-        Metric("reply_tps", "t/s", "whole reply", True, True),
         Metric("total_tps", "t/s", "all tokens", True, True),
         Metric("requests_per_s", "1/s", "requests", True, True),
         Metric("ttft_ms", "ms", "time to first token", False, False),

@@ -5,21 +5,18 @@ from __future__ import annotations
 import contextlib
 import math
 import random
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 from envgen.bench.client import COMPLETIONS, WORDS, BenchTarget, draft_rates
-from envgen.bench.compare import FigureRange, MatrixCell, Table, number, table
-from envgen.bench.record import METRICS, resolve
+from envgen.bench.compare import FigureRange, MatrixCell, number, table
 from envgen.engine.values import MISSHAPEN, read_json
 from envgen.errors import ServiceError, UsageError
 from envgen.inside import run
 from envgen.live import doing
-from envgen.text import duration, progress, visible
+from envgen.text import progress, visible
 
 PROGRAM = run.Program("bench_tool")
 LLAMA_BENCHY, VLLM = "llama-benchy", "vllm"
@@ -85,7 +82,7 @@ class CellResult:
         return {
             "test": str(self.cell), **self.cell.sample, "seconds": round(self.seconds, 3), "failed": self.failed,
             "fault": self.fault, "remarks": self.remarks,
-            **{name: vars(found) for name, found in self.figures.items()},
+            **{name: found.plain() for name, found in self.figures.items()},
         }  # fmt: skip
 
 
@@ -140,17 +137,8 @@ class BenchTool:
         benchy = self.plan.tool != VLLM
         samples = benchy_samples(report) if benchy else vllm_samples(report, cell)
         notes = [f"the tool's lengths are those of another tokenizer: {line}" for line in found["fell_back"]]
-        requests = found["progress"]  # llama-benchy's
-        faults = [str(one["error"]) for one in requests if one.get("error")]
-        faults += [str(one).strip().splitlines()[-1] for one in report.get("errors") or () if one]
-        if requests and sum("decode_tps" in one for one in samples) < self.plan.runs:
-            # Replies in one piece have no time between tokens: use the time of the whole reply.
-            times = [(number(one.get("tokens")), one.get("began") or 0, one.get("ended") or 0) for one in requests]
-            samples += [{"unit": "request", **cell.sample, "reply_tps": tokens / (ended - began)}
-                        for tokens, began, ended in times if tokens and ended > began > 0]  # fmt: skip
-        if any("reply_tps" in one for one in samples):
-            notes.append("some replies arrived in one piece and have no decode rate: see `whole reply`")
-        elif samples and not any({"decode_tps", "total_tps"} & set(one) for one in samples):
+        faults = [str(one).strip().splitlines()[-1] for one in report.get("errors") or () if one]
+        if samples and not any({"decode_tps", "total_tps"} & set(one) for one in samples):
             notes.append("no decode rate: each reply arrived in one piece")
         if benchy and samples and not any("prefill_tps" in one for one in samples):
             notes.append("no prefill rate: it took no longer than the latency that the tool subtracts")
@@ -170,11 +158,8 @@ class BenchTool:
             "format": "json", "api-key": self.target.key,
         }  # fmt: skip
         flags = ["--enable-prefix-caching" if self.plan.prefix_caching else "--no-cache"]
-        # Options of newer versions: replies of exact length, no coherence test (which random weights fail), progress.
-        newer = {"--exact-tg": [], "--skip-coherence": [], "--emit-progress": ["{progress}"]}
-        for option, more in newer.items():
-            if option in self.help:
-                flags += [option, *more]
+        # Options of newer versions: replies of exact length, and no coherence test, which random weights fail.
+        flags += [option for option in ("--exact-tg", "--skip-coherence") if option in self.help]
         return ["-m", "llama_benchy", *_words(wanted), *flags]
 
     def _vllm(self, cell: MatrixCell) -> list[str]:
@@ -256,22 +241,10 @@ def vllm_samples(report: Mapping[str, Any], asked: MatrixCell) -> list[dict[str,
             one["itl_ms"] = seconds * 1000 / (tokens - 1)  # the tool's TPOT
             if alone:
                 one["decode_tps"] = (tokens - 1) / seconds
-        elif float(ttft) > 0:  # in one piece
-            one["reply_tps"] = tokens / float(ttft)
         one["latency_ms"] = (float(ttft) + seconds) * 1000
         found.append(one)
     whole = {"total_tps": float(report["output_throughput"]), "requests_per_s": float(report["request_throughput"])}
     return [*found, {"unit": "repeat", **cell, **whole}]
-
-
-def time_left(done: Sequence[CellResult], left: Sequence[MatrixCell]) -> float | None:
-    """Estimated seconds for the remaining cells, from the time per token so far; None: no cell is done."""
-    spent = sum(map(_work, (one.cell for one in done)))
-    return sum(map(_work, left)) * sum(one.seconds for one in done) / spent if spent else None
-
-
-def _work(cell: MatrixCell) -> int:
-    return cell.context + cell.prompt + 100 * cell.output  # generating a token takes as long as reading a hundred
 
 
 def measure_all(
@@ -295,9 +268,7 @@ def measure_all(
         )
     done: list[CellResult] = []
     for index, cell in enumerate(fitting):
-        left = time_left(done, fitting[index:])
-        about = "" if left is None else f", about {duration(left)} left"
-        progress(f"  {cell} ({index + 1} of {len(fitting)}{about})")
+        progress(f"  {cell} ({index + 1} of {len(fitting)})")
         with doing("cell", f"{cell} ({index + 1} of {len(fitting)})"):
             before = counts()
             one = tool.measure(cell)
@@ -306,42 +277,3 @@ def measure_all(
             done.append(one)
         on_cell(done[-1])
     return done
-
-
-def figures(found: Table, asked: MatrixCell) -> dict[str, float]:
-    """A reference's prefill and decode t/s for a cell, as far as measured."""
-    known: dict[str, float] = {}
-    for name in ("prefill_tps", "decode_tps"):
-        for cell, series in found.get(name, {}).items():
-            same = (cell.context, cell.concurrency, cell.prompt) == (asked.context, asked.concurrency, asked.prompt)
-            if same and (name == "prefill_tps" or cell.output == asked.output):
-                known[name] = series.mean
-    return known
-
-
-_FIGURE = re.compile(r"(pp|tg)([1-9]\d{0,6})(?:@d(\d{1,7}))?=(\d+(?:\.\d+)?)")
-
-
-def references(names: Sequence[str], folder: Path, plan: Matrix) -> dict[str, Table]:
-    """The figures of recorded runs, by title, and those of words such as ``tg32@d4096=52.4``: tokens per second of one
-    request. UsageError for unknown runs, and for a figure of a test that ``plan`` does not have."""
-    found: dict[str, Table] = {}
-    for name in names:
-        if figure := _FIGURE.fullmatch(name.replace(" ", "")):
-            found[name] = _given(name, figure, plan)
-        else:
-            record = resolve(folder, name)
-            found[f"{record.title} ({record.id})"] = table(record.samples)
-    return found
-
-
-def _given(name: str, figure: re.Match[str], plan: Matrix) -> Table:
-    kind, tokens, depth, speed = figure[1], int(figure[2]), int(figure[3] or 0), float(figure[4])
-    name_of = "decode_tps" if kind == "tg" else "prefill_tps"
-    series = FigureRange(speed, 0.0, 1, (speed,), METRICS[name_of].unit)
-    cells = [cell for cell in plan.cells() if cell.context == depth and cell.concurrency == 1
-             and (cell.output if kind == "tg" else cell.prompt) == tokens]  # fmt: skip
-    if not cells:
-        more = f" --depth {depth}" if depth else ""
-        raise UsageError(f"--reference {name}: no test of this run measures it", hint=f"add --{kind} {tokens}{more}")
-    return {name_of: dict.fromkeys(cells, series)}

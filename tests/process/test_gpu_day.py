@@ -213,9 +213,9 @@ def test_the_server_is_asked_at_its_published_port(tmp_path: Path) -> None:
 def test_a_failed_criterion_is_named_with_what_was_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cell = {
         "test": "pp64 tg8",
-        "prefill_tps": {"mean": 533.1},
-        "decode_tps": {"mean": 23.5},
-        "ttft_ms": {"mean": 289.0},
+        "prefill_tps": {"median": 533.1},
+        "decode_tps": {"median": 23.5},
+        "ttft_ms": {"median": 289.0},
     }
     criteria = [
         {"name": "requests", "verdict": "passed", "seen": "0 of 20 failed", "wanted": "0 failed"},

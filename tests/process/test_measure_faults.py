@@ -48,57 +48,41 @@ def test_a_good_server_passes(tmp_path: Path) -> None:
     with fault_server() as server:
         done = json.loads(ask(tmp_path, "smoke", server.url, "--json", code=0)[0])
     verdicts = {one["name"]: one["verdict"] for one in done["criteria"]}
-    assert done["outcome"] == "passed" and verdicts.pop("5 repeats") == "not checked"  # its container is not known
-    assert set(verdicts.values()) == {"passed"} and len(verdicts) == 5
+    assert done["outcome"] == "passed" and set(verdicts.values()) == {"passed"}
+    assert list(verdicts) == ["first answers", "chat", "4 in parallel", "prefill of 500 tokens"]
     assert [lines[-1]["outcome"] for lines in records(tmp_path)] == ["passed"]
-
-
-def test_accept_may_run_its_load_alone(tmp_path: Path) -> None:
-    with fault_server() as server:
-        words = ("--only", "load", "-n", "8", "-c", "2", "--json")
-        done = json.loads(ask(tmp_path, "accept", server.url, *words, code=1)[0])
-    assert {one["part"] for one in done["criteria"]} == {"load"} and done["load"]["requests"] == 8
-    # Its container is not known, and what was not checked is not accepted.
-    assert {one["verdict"] for one in done["criteria"]} == {"passed", "not checked"}
-
-
-def test_accept_refuses_what_its_part_does_not_judge(tmp_path: Path) -> None:
-    with fault_server() as server:
-        _, err = ask(tmp_path, "accept", server.url, "--only", "load", "--reference", "tg32=57.85", code=2)
-    assert "the part bench judges --reference" in err
 
 
 @pytest.mark.parametrize(
     ("fault", "sentence"),
     [
         ("500", "answered with 500: EngineCore died"),
-        ("garbage", "the reply is not an event stream: <html>Bad gateway</html>"),
-        ("half an event", "the server closed the connection in the middle of a reply"),
-        ("error in the stream", "after 1 events the server sent an error: CUDA error: an illegal memory access"),
+        ("garbage", "the reply is not JSON: <html>Bad gateway</html>"),
     ],
 )
 def test_requests_that_fail(tmp_path: Path, fault: str, sentence: str) -> None:
-    with fault_server(fault, good=8) as server:
+    with fault_server(fault, good=2) as server:
         out, _ = ask(tmp_path, "smoke", server.url, code=1)
-    (line,) = [line for line in out.splitlines() if "FAIL  5 repeats" in line]
-    assert sentence in line
+    (line,) = [line for line in out.splitlines() if "FAIL  prefill of 500 tokens" in line]
+    assert sentence in line and "FAIL  4 in parallel: 4 failed" in out
     (lines,) = records(tmp_path)
-    errors = [line["data"]["error"] for line in lines if "error" in line.get("data", {})]
-    assert errors and all(sentence in error for error in errors) and lines[-1]["outcome"] == "failed"
+    assert lines[-1]["outcome"] == "failed"
 
 
 def test_replies_that_are_wrong(tmp_path: Path) -> None:
-    with fault_server("nan and harmony") as server:
+    with fault_server("nan") as server:
         out, _ = ask(tmp_path, "smoke", server.url, code=1)
-    assert "FAIL  NaN/Inf in log probabilities: 3 of 3 are not finite" in out
-    assert "FAIL  chat: <|channel|> in '<|channel|><|channel|><|channel|>'" in out and out.count("FAIL") == 2
+    assert "FAIL  first answers: the first completion has a NaN" in out and out.count("FAIL") == 1
+    with fault_server("harmony") as server:
+        out, _ = ask(tmp_path, "smoke", server.url, code=1)
+    assert "the first chat failed: <|channel|> in '<|channel|><|channel|><|channel|>'" in out and out.count("FAIL") == 1
 
 
 def test_another_model_than_the_one_that_is_asked_for(tmp_path: Path) -> None:
     with fault_server("answers as another") as server:
         out, _ = ask(tmp_path, "smoke", server.url, "--model", "tiny", code=1)
-        assert "FAIL  short prompt: answered by the model another, not tiny" in out
-        assert "FAIL  chat: answered by the model another, not tiny" in out
+        assert "FAIL  first answers: the first prompt was answered by the model another, not" in out
+        assert "FAIL  prefill of 500 tokens: answered by the model another, not tiny" in out
         with pytest.raises(ServiceError) as caught:
             find(server.url, model=None, key="", silence=2, expected="big")
         assert "serves tiny, alias, adapter, not big, as the profile says" in str(caught.value)
@@ -109,17 +93,14 @@ def test_another_model_than_the_one_that_is_asked_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "sentence"),
-    # Five that were under way when it died may be enough, or five that come later are refused.
-    [("dies", "Connection refused|closed the connection without"), ("hangs", "no answer within 2 s")],
+    ("fault", "sentence"), [("dies", "refuses or closes connections"), ("hangs", "no answer within 2 s")]
 )
 def test_a_server_that_goes_away(tmp_path: Path, fault: str, sentence: str) -> None:
-    with fault_server(fault, good=6) as server:
+    with fault_server(fault, good=3) as server:
         _, err = ask(tmp_path, "smoke", server.url, code=5)
-    assert "the server stopped answering after" in err and re.search(sentence, err)
-    assert str(tmp_path / "results") in err
+    assert "the server stopped answering: " in err and re.search(sentence, err)
     (lines,) = records(tmp_path)
-    assert lines[-1]["outcome"] == "server gone" and len(lines) > 5
+    assert lines[-1]["outcome"] == "server gone"
 
 
 def test_what_cannot_be_asked_at_all(tmp_path: Path) -> None:
@@ -150,16 +131,16 @@ def test_a_key_reaches_the_server_and_no_record(tmp_path: Path, monkeypatch: pyt
     assert "s3cret" not in kept + "".join(printed)
 
 
-def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
-    with fault_server("hangs", good=5) as server:
+def test_ctrl_c_does_not_wait_for_a_server_that_hangs(tmp_path: Path) -> None:
+    with fault_server("hangs", good=2) as server:
         child = start(tmp_path, "smoke", "--url", server.url, "--timeout", "60")
         deadline = time.monotonic() + 60
-        while not (kept := list(tmp_path.glob("results/*.jsonl"))) or kept[0].read_bytes().count(b"\n") < 6:
+        while server.requests < 6:
             assert time.monotonic() < deadline
             time.sleep(0.05)
         child.send_signal(signal.SIGINT)
-        _, err = child.communicate(timeout=60)
+        _, err = child.communicate(timeout=20)
     assert child.returncode == 130 and "Traceback" not in err
-    assert "the results so far are in" in err and "the server keeps running" in err
+    assert "interrupted" in err and "the server keeps running" in err
     (lines,) = records(tmp_path)
-    assert len(lines) > 5 and "outcome" not in lines[-1]
+    assert "outcome" not in lines[-1]

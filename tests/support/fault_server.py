@@ -61,6 +61,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.document(400, '{"error": {"message": "a chat template is needed"}}')
         elif "messages" in body:
             self.chat(body, fault)
+        elif not body.get("stream"):
+            name = fault.removeprefix("answers as ") if fault.startswith("answers as ") else "tiny"
+            self.document(200, json.dumps({"model": name, "choices": [{"text": "".join(GOOD)}]}))
         else:
             self.stream(body, fault)
 

@@ -29,8 +29,6 @@ DOORS: dict[str, tuple[str, ...]] = {
     "subprocess": ("engine/process.py", "inside/"),  # the latter: programs for a container
     "docker": ("engine/",),
     "requests": ("engine/", "lock/", "serve/"),
-    "aiohttp": ("bench/client.py",),
-    "scipy": ("bench/compare.py",),
 }
 # Text that runs in somebody else's Python: the standard library and nothing else.
 INSIDE = tuple(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -10,89 +10,62 @@ import click
 from envgen.app.measure import Asked, Server
 from envgen.bench import checks
 from envgen.bench.checks import Trial
-from envgen.bench.client import Reply
 from envgen.bench.record import Run
-from envgen.bench.tools import references
+from envgen.bench.tools import Matrix
 from envgen.cli.common import Count, Figure
-from envgen.cli.measure.common import cells_document, matrix_of, report, run_tool, server_options, tool_options
-from envgen.errors import UsageError
+from envgen.cli.measure.common import cells_document, report, run_tool, server_options, tool_options
 from envgen.text import progress
 
-PARTS = ("smoke", "load", "bench", "log")  # of accept
+PROMPT, REPLY, ALONE = 64, 32, 5  # tokens of the load's requests, and requests that are sent one by one
 
 
 @click.command()
 @server_options
 @click.option("--requests", "-n", type=Count(1), default=200, show_default=True, metavar="N",
-              help="Requests in the load test.")  # fmt: skip
+              help="Requests of the load.")  # fmt: skip
 @click.option("--concurrency", "-c", type=click.IntRange(1, 4096), default=8, show_default=True, metavar="N",
-              help="Requests at once in the load test.")  # fmt: skip
+              help="Requests at once.")  # fmt: skip
 @tool_options
-@click.option(
-    "--reference",
-    "-R",
-    multiple=True,
-    metavar="RUN|TEST=T/S",
-    help="Compare speed with a recorded run, or with a figure such as tg32=57.85, tg32@d4096=52.4 or pp2048=1700"
-    " tokens/s (repeatable).",
-)
-@click.option("--only", multiple=True, type=click.Choice(list(PARTS)), help="Run only this part (repeatable).")
-@click.option("--max-ttft", type=Figure(0, min_open=True), metavar="MS",
-              help="Limit for the time to the first token of a short prompt.")  # fmt: skip
+@click.option("--max-ttft", type=Figure(0, min_open=True), metavar="MS", help="Limit for the time to the first token.")
 @click.option("--max-per-token", type=Figure(0, min_open=True), metavar="MS", help="Limit for each token.")
 def command(
-    asked: Asked, requests: int, concurrency: int, tokenizer: str | None, throwaway: bool, image: str | None,
-    reference: tuple[str, ...], only: tuple[str, ...], max_ttft: float | None, max_per_token: float | None,
-    **given: Any,
+    asked: Asked, requests: int, concurrency: int, tool: str | None, tokenizer: str | None, throwaway: bool,
+    image: str | None, max_ttft: float | None, max_per_token: float | None,
 ) -> int:  # fmt: skip
     """Run the full acceptance test against SERVICE, or the server at --url.
 
-    Runs the checks of `envgen smoke`, a load test in which no request may fail, and a benchmark. Also requires: no
-    restart, memory growth below 5 GB, a log that matches `ready.expect` and `ready.forbid`, CUDA graphs on a GPU,
-    throughput within 20 % of each --reference, latency within the limits, and no zombie processes. Exits with 0 only if
-    everything was checked and passed.
+    Runs the checks of `envgen smoke`, and a load by llama-benchy or `vllm bench serve` in which no request may fail.
+    Also requires: no restart, memory growth below 5 GB, no zombie processes, a log that matches `ready.expect` and
+    `ready.forbid`, CUDA graphs on a GPU, and latency within the limits (the medians of five requests, one by one).
+    Exits with 0 only if everything was checked and passed.
 
     \b
     Examples:
+      envgen accept
       envgen accept --max-ttft 100 --max-per-token 20
-      envgen accept --reference latest --pp 2048 --depth 0,4096
-      envgen accept --reference tg32=57.85
-      envgen accept --only load --requests 200 --concurrency 8
     """
-    chosen = matrix_of(given)
-    if only and "bench" not in only and (reference or max_ttft or max_per_token):
-        raise UsageError("the part bench judges --reference, --max-ttft and --max-per-token", hint="--only bench")
-    if only and "smoke" not in only and max_ttft:
-        raise UsageError("the part smoke measures --max-ttft", hint="--only smoke --only bench")
-    required = checks.Requirements(references(reference, asked.folder(), chosen), max_ttft, max_per_token)
-    parts_run = only or PARTS
+    sent = -(-requests // concurrency) * concurrency  # the tools send whole rounds
+    plan = Matrix((PROMPT,), (REPLY,), (0,), (concurrency,), sent // concurrency, tool or "")
 
     def work(server: Server, trial: Trial, run: Run) -> checks.Outcome:
-        place = server.place(trial.target.root, tokenizer, image, throwaway) if "bench" in parts_run else None
+        place = server.place(trial.target.root, tokenizer, image, throwaway)
+        progress("smoke")
+        parts = {"smoke": checks.smoke(trial)}
+        progress(f"load: {sent} requests, {concurrency} at once")
+        before = trial.look()
+        used, cells = run_tool(trial, run, plan, place)
+        parts["load"] = checks.load(cells[0], before, trial.look(), sent)
+        if max_ttft or max_per_token:
+            alone = replace(plan, concurrency=(1,), runs=ALONE, tool=used)
+            cells += run_tool(trial, run, alone, place)[1]
+            parts["latency"] = checks.latency(cells[-1], max_ttft, max_per_token)
+        log = server.engine.logs(server.container.id, tail=None) if server.engine and server.container else None
         ready = server.profile.services[server.service].ready if server.profile else None
-        wanted = replace(required, expect=ready.expect, forbid=ready.forbid) if ready else required
-        parts: dict[str, list[checks.Criterion]] = {}
-        shorts: list[Reply] = []
-        more: dict[str, Any] = {}
-        if "smoke" in parts_run:
-            progress("smoke")
-            parts["smoke"] = checks.smoke(trial)
-            shorts = trial.replies[-checks.REPEATS :]
-        if "load" in parts_run:
-            progress("load")
-            parts["load"], more["load"] = checks.put_under_load(trial, requests, concurrency)
-        if place is not None:
-            progress("bench")
-            tool, cells = run_tool(trial, run, chosen, place)
-            parts["bench"] = [*checks.throughput(cells, wanted), *checks.latency(cells, shorts, wanted)]
-            more |= cells_document(tool, cells)
-        if "log" in parts_run:
-            log = server.engine.logs(server.container.id, tail=None) if server.engine and server.container else None
-            parts["log"] = checks.log_shows(wanted, log, trial.environment.get("flags"), "gpu" in trial.environment)
-        parts["end"] = [checks.zombies(after)] if (after := trial.look()) else []
-        found = [replace(one, part=part) for part, criteria in parts.items() for one in criteria]
-        return checks.outcome(found, strict=True, **more)
+        expect, forbid = (ready.expect, ready.forbid) if ready else ({}, {})
+        facts = trial.environment
+        parts["log"] = checks.log_shows(expect, forbid, log, facts.get("flags"), "gpu" in facts)
+        criteria = [replace(row, part=part) for part, rows in parts.items() for row in rows]
+        return checks.outcome(criteria, strict=True, **cells_document(used, cells))
 
-    parameters = {"requests": requests, "concurrency": concurrency, **asdict(chosen), "references": list(reference)}
-    parameters |= {"only": list(only)} if only else {}
+    parameters: dict[str, Any] = {"requests": sent, "concurrency": concurrency}
     return report(asked, "accept", parameters, work)

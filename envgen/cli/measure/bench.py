@@ -20,6 +20,7 @@ from envgen.cli.measure.common import (
     cells_document,
     finish,
     matrix_of,
+    matrix_options,
     report,
     run_tool,
     server_options,
@@ -36,6 +37,7 @@ from envgen.text import progress
 @click.command()
 @server_options
 @click.option("--concurrency", "-c", type=Numbers(1), help="Requests at once (default: 1).")
+@matrix_options
 @tool_options
 @click.option("--prefix-caching", is_flag=True, default=None,
               help="Fill the context first, then measure with it cached.")  # fmt: skip

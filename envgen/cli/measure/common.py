@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import functools
-import shlex
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +18,7 @@ from envgen.bench.compare import FigureRange
 from envgen.bench.record import METRICS, Run
 from envgen.bench.tools import TOOLS, CellResult, Matrix, ToolHost, find_tool, measure_all
 from envgen.cli.common import LARGEST, Count, answer, reporting, variant_option
-from envgen.errors import ExitCode, UsageError
+from envgen.errors import ExitCode
 from envgen.text import progress, shorten, table, visible
 
 MARKS = {"passed": "ok  ", "failed": "FAIL", "not checked": "?   "}
@@ -43,7 +40,6 @@ def server_options(function: Any) -> Any:
 
     @functools.wraps(function)
     def wrapper(session: Session, **given: Any) -> Any:
-        require_extra()
         ours = {one.name: given.pop(one.name) for one in fields(Asked) if one.name in given}
         return function(asked=Asked(session, **ours), **given)
 
@@ -69,36 +65,18 @@ def finish(outcome: str, summary: Mapping[str, Any], path: Path) -> int:
 
 
 def shown(summary: Mapping[str, Any]) -> Iterator[str]:
-    """The summary of a run as lines: its criteria, load, cells and files, if any."""
+    """The summary of a run as lines: its criteria and cells, if any."""
     for one in summary.get("criteria", ()):
         yield visible(f"  {MARKS[one['verdict']]}  {one['part'] and one['part'] + ': '}{one['name']}: {one['seen']}")
         more = [f"wanted: {one['wanted']}"] if one["verdict"] != "passed" else []
         yield from (visible(f"        {text}") for text in (*more, one["note"]) if text)
-    if load := summary.get("load"):
-        yield (f"  {load['requests']} requests in {load['seconds']:.1f} s: {load['requests_per_s']:.2f} requests/s, "
-               f"{load['total_tps']:.1f} generated tokens/s")  # fmt: skip
-        for name, title in (("ttft_ms", "first token"), ("latency_ms", "whole request")):
-            if load[name]:
-                yield f"  {title}: " + ", ".join(f"{key} {value:.1f} ms" for key, value in load[name].items())
     if cells := summary.get("cells"):
         names = [name for name in METRICS if any(name in cell for cell in cells)]
         found = [("test", *(f"{METRICS[name].label}, {METRICS[name].unit}" for name in names))]
-        found += [(cell["test"], *(str(FigureRange(**cell[name])) if name in cell else "-" for name in names))
+        found += [(cell["test"], *(str(FigureRange(cell[name]["values"])) if name in cell else "-" for name in names))
                   for cell in cells]  # fmt: skip
         yield from table(found, right=range(1, len(names) + 1), indent="  ")
         yield from (visible(f"  {cell['test']}: {note}") for cell in cells for note in cell["remarks"])
-    for name, size in summary.get("files", {}).items():
-        yield visible(f"  {name}: {size / 1e6:.1f} MB")
-
-
-def require_extra() -> None:
-    """UsageError with what to install, unless the libraries of the extra `bench` are installed."""
-    if missing := [name for name in ("aiohttp", "scipy") if find_spec(name) is None]:
-        pip = [sys.executable, "-m", "pip", "install"]
-        if find_spec("pip") is None:  # as in an environment made by uv
-            pip = ["uv", "pip", "install", "--python", sys.executable]
-        command = shlex.join([*pip, *missing])  # not `envgen[bench]`: envgen is not on a package index
-        raise UsageError(f"this command needs {' and '.join(missing)} (the extra `bench`)", hint=f"run `{command}`")
 
 
 class Numbers(click.ParamType):  # type: ignore[type-arg, unused-ignore]
@@ -120,7 +98,19 @@ class Numbers(click.ParamType):  # type: ignore[type-arg, unused-ignore]
 
 
 def tool_options(function: Any) -> Any:
-    """Add the options for what `bench` and `accept` measure, and how."""
+    """Add the options for the tool that sends the load."""
+    return with_options(
+        function,
+        click.option("--tool", type=click.Choice(list(TOOLS)),
+                     help="llama-benchy (default if the image has it), or vllm for `vllm bench serve`."),
+        click.option("--tokenizer", metavar="PATH", help="The tokenizer for the tool: a folder or a model's name."),
+        click.option("--throwaway", is_flag=True, help="Run the tool in a separate container of the service's image."),
+        click.option("--image", metavar="NAME", help="Run the tool in a separate container of this image."),
+    )  # fmt: skip
+
+
+def matrix_options(function: Any) -> Any:
+    """Add the options for the matrix of `bench`."""
     return with_options(
         function,
         click.option("--pp", type=Numbers(1), help="Tokens in the prompt (default: 2048)."),
@@ -128,11 +118,6 @@ def tool_options(function: Any) -> Any:
         click.option("--depth", "-d", type=Numbers(0), help="Tokens in the context before the prompt (default: 0)."),
         click.option("--runs", "-r", type=Count(1), metavar="N",
                      help="Repetitions of each measurement (default: 3)."),
-        click.option("--tool", type=click.Choice(list(TOOLS)),
-                     help="llama-benchy (default if the image has it), or vllm for `vllm bench serve`."),
-        click.option("--tokenizer", metavar="PATH", help="The tokenizer for the tool: a folder or a model's name."),
-        click.option("--throwaway", is_flag=True, help="Run the tool in a separate container of the service's image."),
-        click.option("--image", metavar="NAME", help="Run the tool in a separate container of this image."),
     )  # fmt: skip
 
 

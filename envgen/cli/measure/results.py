@@ -13,7 +13,6 @@ from envgen.bench.compare import Comparison, compare, sections
 from envgen.bench.record import RunRecord, plain, resolve, runs, utc
 from envgen.cli import FullGroup
 from envgen.cli.common import answer, json_option
-from envgen.cli.measure.common import require_extra
 from envgen.errors import UsageError
 from envgen.text import progress, table
 
@@ -24,7 +23,7 @@ _COMPARABLE = ("bench", "accept")  # kinds that measure the same figures
 
 @click.group(cls=FullGroup)
 def command() -> None:
-    """List, show and compare the recorded runs of smoke, accept, bench and trace.
+    """List, show and compare the recorded runs of smoke, accept and bench.
 
     A RUN is the beginning of an ID, `latest`, `latest~1` (the one before), or a file.
 
@@ -83,13 +82,13 @@ def show(run: str, folder: Path | None) -> int:
 @folder_option
 @json_option
 def compare_(runs: tuple[str, ...], folder: Path | None) -> int:
-    """Compare two or more runs: figures, significance against the first run, and differences in environment.
+    """Compare two or more runs: median, least and greatest of each figure, how far it is from the first run's, and what
+    differs in their environments.
 
     \b
     Example:
       envgen results compare latest~1 latest
     """
-    require_extra()
     if not 2 <= len(runs) <= 26:
         raise UsageError("compare takes 2 to 26 runs", hint="envgen results compare latest~1 latest")
     comparison = _compared(runs, folder)
@@ -119,8 +118,8 @@ def _rows(comparison: Comparison) -> list[dict[str, Any]]:
     return [
         {
             "metric": row.metric.name, "unit": row.metric.unit, "cell": str(row.cell),
-            "runs": {name: vars(series) for name, series in zip(names, row.series, strict=True) if series},
-            "against_first": {name: text for name, text in zip(names, row.against, strict=True) if text},
+            "runs": {name: side.plain() for name, side in zip(names, row.series, strict=True) if side},
+            "percent": dict(zip(names, row.percent, strict=True)),
         }
         for row in comparison.rows
     ]  # fmt: skip

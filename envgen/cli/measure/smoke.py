@@ -14,9 +14,9 @@ from envgen.cli.measure.common import report, server_options
 def command(asked: Asked) -> int:
     """Run quick checks against the model server SERVICE (default: the only one), or the server at --url.
 
-    Sends a short prompt, a chat (with a tool call, if the server supports tools), four requests in parallel, and a
-    prompt of 4096 tokens (or what the model takes). Fails if another model answers than the profile names, if log
-    probabilities have NaN or Inf, or if memory grows by 1 GB or more over five repeats. Exits with 1 if a check fails.
+    Asks what `envgen up` asks (a prompt whose log probabilities must be finite, a chat, a tool call if the server
+    supports them), four prompts in parallel, and one of 4096 tokens (or what the model takes). Exits with 1 if one
+    fails.
 
     \b
     Examples:

@@ -228,7 +228,7 @@ class Day:
         if options.wheels:
             own["build"] = {"wheelhouse": str(Path(options.wheels).expanduser().resolve())}
         served: dict[str, Any] = {"needs_memory": None, **({"gpu": ["0"]} if self.two else {})}
-        args = {"profiler-config": {"profiler": "torch", "torch_profiler_dir": "/tmp/traces", "max_iterations": 3}}
+        args: dict[str, Any] = {}
         if not options.repo:
             own["caches"] = {"huggingface": {"path": INSIDE, "host": str(self.hub)}}
             # Two layers load in seconds; the rest of the memory is the cache's.

@@ -28,7 +28,7 @@ from gpu_day.day import STEPS as REGISTERED
 from gpu_day.models import MODELS, NAME, TOP
 
 ORDER = (
-    "facts", "image", "model", "predict", "up", "doctor", "smoke", "bench", "accept", "trace", "log", "models", "whole",
+    "facts", "image", "model", "predict", "up", "doctor", "smoke", "bench", "accept", "log", "models", "whole",
     "kernel", "crash", "debug", "two-gpus", "down",
 )  # fmt: skip
 STEPS = {name: REGISTERED[name] for name in ORDER}
@@ -176,7 +176,7 @@ def main(words: Sequence[str]) -> int:
                         help="with --base: packages that it has and keeps")  # fmt: skip
     parser.add_argument("--override", type=names, default=[], metavar="NAME,...",
                         help="with --base: dependencies that are left out")  # fmt: skip
-    parser.add_argument("--bench", default="", help="options for bench and accept, such as '--pp 512 --runs 2'")
+    parser.add_argument("--bench", default="", help="options for bench, such as '--pp 512 --runs 2'")
     parser.add_argument("--accept", default="", help="options for accept alone, such as '--requests 50'")
     parser.add_argument("--models", type=names, default=[], metavar="NAME,...",
                         help=f"those of the step models (default: all): {', '.join(MODELS)}")  # fmt: skip

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from envgen.bench import record, tools
 from envgen.bench.client import BenchTarget, parse_draft_counts
 from envgen.bench.compare import MatrixCell, compare, table
-from envgen.bench.tools import LLAMA_BENCHY, VLLM, BenchTool, CellResult, Matrix, ToolHost, figures, references
+from envgen.bench.tools import LLAMA_BENCHY, VLLM, BenchTool, CellResult, Matrix, ToolHost
 from envgen.engine.values import ExecResult
 from envgen.errors import ServiceError, UsageError
 
@@ -36,12 +37,12 @@ def tool(
         return ExecResult(0, text.encode(), b"")
 
     place = ToolHost(execute, "http://127.0.0.1:8000", "/models/x", where="image x")
-    options = "--exact-tg --skip-coherence --emit-progress"
+    options = "--exact-tg --skip-coherence"
     return BenchTool("0.4.0", options, place, BenchTarget("http://h", "m", **more), Matrix(runs=3, tool=name))
 
 
 def ran(result: str, code: int = 0, **more: Any) -> dict[str, Any]:
-    return {"code": code, "seconds": 2.0, "result": result, "progress": [], "tail": ["last"], "fell_back": [], **more}
+    return {"code": code, "seconds": 2.0, "result": result, "tail": ["last"], "fell_back": [], **more}
 
 
 def test_llama_benchys_own_figures() -> None:
@@ -54,8 +55,8 @@ def test_llama_benchys_own_figures() -> None:
                 continue
             output = one["response_size"] if ours == "decode_tps" else -1
             cell = found[ours][MatrixCell(output, one["prompt_size"], one["context_size"], one["concurrency"])]
-            if len(metric["values"]) == cell.n:  # a prompt length may be there once for each output length
-                assert [cell.mean, cell.sd] == pytest.approx([metric["mean"], metric["std"]])
+            if len(metric["values"]) == len(cell.values):  # a prompt length may be there once for each output length
+                assert fmean(cell.values) == pytest.approx(metric["mean"])
                 compared += 1
     assert compared >= 6
 
@@ -64,9 +65,9 @@ def test_vllms_own_figures() -> None:
     found = table(tools.vllm_samples(VLLM_REPORT, CELL))
     for ours, theirs in (("ttft_ms", "ttft"), ("itl_ms", "tpot"), ("latency_ms", "e2el")):
         (cell,) = found[ours].values()
-        assert cell.mean == pytest.approx(VLLM_REPORT[f"mean_{theirs}_ms"], rel=1e-12)
-        assert cell.sd == pytest.approx(VLLM_REPORT[f"std_{theirs}_ms"], rel=1e-9)
-    assert next(iter(found["total_tps"].values())).mean == VLLM_REPORT["output_throughput"]
+        assert fmean(cell.values) == pytest.approx(VLLM_REPORT[f"mean_{theirs}_ms"], rel=1e-12)
+        assert cell.median == pytest.approx(VLLM_REPORT[f"median_{theirs}_ms"], rel=1e-9)
+    assert next(iter(found["total_tps"].values())).median == VLLM_REPORT["output_throughput"]
 
 
 def test_what_the_tools_are_asked() -> None:
@@ -75,11 +76,11 @@ def test_what_the_tools_are_asked() -> None:
     one.measure(MatrixCell(32, 2048, 4096, 2))
     for words in (
         "-m llama_benchy --base-url http://127.0.0.1:8000/v1 --model m --tokenizer /models/x --pp 2048 --tg 32 --depth "
-        "4096 --concurrency 2 --runs 3", "--no-cache --exact-tg", "--emit-progress {progress}", "--api-key k",
+        "4096 --concurrency 2 --runs 3", "--no-cache --exact-tg --skip-coherence", "--api-key k",
     ):  # fmt: skip
         assert words in seen[0]
     replace(one, help="").measure(CELL)  # an older version
-    assert not {"--exact-tg", "--skip-coherence", "--emit-progress"} & set(seen[1].split())
+    assert not {"--exact-tg", "--skip-coherence"} & set(seen[1].split())
     tool(ran(json.dumps(VLLM_REPORT)), VLLM, seen).measure(MatrixCell(16, 128, 64, 4))
     assert "--backend openai" in seen[2] and "--random-prefix-len 64 --num-prompts 12" in seen[2]
 
@@ -126,19 +127,22 @@ def report(decode: list[float], prefill: bool = True) -> str:
 
 
 def test_a_rate_that_is_missing_has_a_reason() -> None:
-    request, rates = {"began": 1.0, "ended": 2.0, "tokens": 8, "error": ""}, [1.0, 2.0, 3.0]
-    found = tool(ran(report([]), progress=[request] * 3)).measure(CELL)
-    assert found.figures["reply_tps"].mean == 8.0 and "decode_tps" not in found.figures
-    assert found.notes == ("some replies arrived in one piece and have no decode rate: see `whole reply`",)
+    rates = [1.0, 2.0, 3.0]
     assert "no decode rate: each reply arrived in one piece" in tool(ran(report([]))).measure(CELL).notes[0]
     short = tool(ran(report(rates, prefill=False))).measure(CELL)
     assert short.notes[0].startswith("no prefill rate: it took no longer")
-    assert not tool(ran(report(rates), progress=[request] * 3)).measure(CELL).notes
+    assert not tool(ran(report(rates))).measure(CELL).notes
     line = "Falling back to 'gpt2' tokenizer as approximation."
-    failed = tool(ran(report([1.0]), progress=[{"error": "HTTP 400: too long"}, request], fell_back=[line])).measure(
-        CELL
-    )
-    assert (failed.failed, failed.fault) == (1, "HTTP 400: too long") and line in failed.notes[0]
+    assert line in tool(ran(report(rates), fell_back=[line])).measure(CELL).notes[0]
+
+
+def test_requests_without_figures_have_failed() -> None:
+    one = tool(ran(report([1.0, 2.0, 3.0])))
+    found = replace(one, plan=replace(one.plan, runs=5)).measure(CELL)
+    assert (found.failed, found.fault) == (2, "no figures in the tool's results")
+    failing = json.dumps({**VLLM_REPORT, "errors": ["Traceback\nHTTP 400: too long", *VLLM_REPORT["errors"][1:]]})
+    found = tool(ran(failing), VLLM).measure(CELL)
+    assert found.failed and found.fault == "HTTP 400: too long"
 
 
 def test_cells_that_do_not_fit_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
@@ -169,7 +173,7 @@ def test_the_drafts_of_each_cell(tmp_path: Path) -> None:
     seen = iter([metrics(10, 30, 6), metrics(20, 60, 21), metrics(20, 60, 21), metrics(5, 15, 9)])
     one = replace(tool(ran(report([1.0, 2.0, 3.0]))), plan=Matrix(pp=(64, 128), tg=(8,)))
     first, second = tools.measure_all(one, lambda _: None, lambda: next(seen))
-    assert first.figures["drafts_accepted"].mean == 50.0 and first.figures["tokens_per_step"].mean == 2.5
+    assert first.figures["drafts_accepted"].median == 50.0 and first.figures["tokens_per_step"].median == 2.5
     assert "drafts_accepted" not in second.figures
     assert "drafts_accepted" not in tools.measure_all(one, lambda _: None)[0].figures
     with record.start(tmp_path, "bench", {"model": "m"}, {}) as run:
@@ -179,52 +183,9 @@ def test_the_drafts_of_each_cell(tmp_path: Path) -> None:
     assert found.metric.name == "tokens_per_step" and str(found.cell) == "pp64 tg8"
 
 
-def test_the_matrix_and_the_time_that_is_left() -> None:
+def test_the_matrix() -> None:
     cells = Matrix(depth=(0, 4096), concurrency=(1, 8)).cells()
     assert [str(one) for one in cells] == [
         "pp2048 tg32", "pp2048 tg32 c8", "pp2048 tg32 @ d4096", "pp2048 tg32 @ d4096 c8",
     ]  # fmt: skip
     assert str(MatrixCell(concurrency=8)) == "pp? c8"
-    left = [MatrixCell(10, 1000, 9000)]  # a token of the reply counts as a hundred of the prompt
-    assert tools.time_left([], left) is None
-    assert tools.time_left([CellResult(MatrixCell(10, 1000), (), 10.0)], left) == pytest.approx(55.0)
-
-
-def test_references(tmp_path: Path) -> None:
-    cell = {"prompt_tokens": 2048, "output_tokens": 32}
-    with record.start(tmp_path, "bench", {"model": "m"}, {}) as run:
-        run.sample({**cell, "decode_tps": 57.0, "prefill_tps": 2449.0})
-        run.sample({**cell, "decode_tps": 59.0})
-        run.end("passed", {})
-    ((name, found),) = references(["latest"], tmp_path, Matrix()).items()
-    assert name == f"m ({run.id})"
-    assert figures(found, MatrixCell(32, 2048)) == {"prefill_tps": 2449.0, "decode_tps": 58.0}
-    assert figures(found, MatrixCell(64, 2048)) == {"prefill_tps": 2449.0}
-    assert not figures(found, MatrixCell(32, 2048, 4096)) and not figures(found, MatrixCell(32, 512))
-    with pytest.raises(UsageError, match="no run 'x'"):
-        references(["x"], tmp_path, Matrix())
-
-
-@pytest.mark.parametrize(
-    ("word", "plan", "metric", "cell"),
-    [
-        ("tg32=57.85", Matrix(), "decode_tps", "pp2048 tg32"),
-        ("pp2048=1700", Matrix(), "prefill_tps", "pp2048 tg32"),
-        ("tg32@d4096=52.37", Matrix(depth=(0, 4096)), "decode_tps", "pp2048 tg32 @ d4096"),
-        ("tg32 @ d4096=52.37", Matrix(depth=(4096,)), "decode_tps", "pp2048 tg32 @ d4096"),
-    ],
-)
-def test_a_reference_may_be_a_figure(tmp_path: Path, word: str, plan: Matrix, metric: str, cell: str) -> None:
-    (found,) = references([word], tmp_path, plan).values()
-    ((asked, series),) = found[metric].items()
-    assert str(asked) == cell and series.mean == float(word.partition("=")[2]) and list(found) == [metric]
-    assert figures(found, asked) == {metric: series.mean}
-
-
-@pytest.mark.parametrize(
-    ("word", "hint"), [("tg64=50", "add --tg 64"), ("tg32@d512=50", "add --tg 32 --depth 512"), ("pp1=9", "add --pp 1")]
-)
-def test_a_figure_of_a_test_that_is_not_run_is_refused(tmp_path: Path, word: str, hint: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        references([word], tmp_path, Matrix())
-    assert hint in str(refused.value)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import os
 import unicodedata
 from typing import Any
@@ -98,11 +97,6 @@ def test_streams(parts: list[bytes], ends: bool) -> None:
         clean(chat.judge_call(completion, chat.ChatFlags())[1])
     except (BrokenOff, NoCompletion) as error:
         clean(str(error))
-    reply = client.Reply(status=200)
-    client.read(reply, [(0.0, data)])
-    clean(reply.fault)
-    for count in (reply.answer.prompt_tokens, reply.answer.output_tokens):
-        assert count is None or math.isfinite(count / 0.5)
 
 
 def test_a_stream_has_an_end() -> None:
