@@ -1,0 +1,118 @@
+"""What `envgen explain` makes of public failures: python benchmarks/explain.py [--details] | split ENTRIES
+
+data/explain/ has two halves of a corpus: `learn.jsonl`, from which rules may be written, and `measure.jsonl`, which is
+only measured here and never read for a rule. `split` cut them, once, by a fixed seed, before any rule was written for
+them; what the rules cited already, and what was given to learn from, went to the first half.
+
+An entry has the address of its thread, an excerpt of the error's own lines (some shortened, personal details replaced),
+cause and fix as the thread has them, and how an answer is judged: `says` and `cure` are expressions for its cause and
+its fix, `line` is in the deciding line. They were written before the rules.
+
+right: the first failure that is named has this cause and this fix. part: one of both, or a later one has them.
+wrong: failures are named, and none is that. none: no failure is named. For what is not right, whether the deciding line
+is shown is counted, too. --details names the entries of the first half.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner
+
+from envgen.cli.check.explain import command
+from envgen.explain import Explanation
+from envgen.explain.read import read_log
+
+FOLDER = Path(__file__).resolve().parent / "data/explain"
+SEED = 20261128
+GRADES = ("right", "part", "none", "wrong")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A public failure. ``notice``: the server is healthy, and a notice is the right answer."""
+
+    address: str
+    cause: str
+    fix: str
+    says: tuple[str, ...]
+    cure: tuple[str, ...]
+    line: str
+    log: tuple[str, ...]
+    notice: bool = False
+    learn: bool = False  # given to learn from
+
+    def agrees(self, found: Explanation) -> tuple[bool, bool]:
+        """Whether cause and fix are those of the thread."""
+        return all(re.search(e, found.cause, re.I) for e in self.says), all(
+            re.search(e, found.cure, re.I) for e in self.cure
+        )
+
+
+def entries(path: Path) -> list[Entry]:
+    """The entries of a file."""
+    rows: list[dict[str, Any]] = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    return [Entry(**row | {name: tuple(row[name]) for name in ("says", "cure", "log")}) for row in rows]
+
+
+def graded(entry: Entry) -> tuple[str, bool, str]:
+    """The grade of the answer, whether the deciding line is shown, and the rules that answered."""
+    text = "\n".join(entry.log) + "\n"
+    found = [one for one in read_log(BytesIO(text.encode())).explanations if one.failure or entry.notice]
+    shown = CliRunner().invoke(command, ["-"], input=text.encode(), standalone_mode=False).stdout
+    agreed = [entry.agrees(one) for one in found]
+    grade = "none" if not found else "wrong"
+    if any(cause or cure for cause, cure in agreed):
+        grade = "right" if agreed[0] == (True, True) else "part"
+    return grade, entry.line in shown, ", ".join(one.rule for one in found)
+
+
+def measure(path: Path, details: bool) -> str:
+    """A row of figures for one half."""
+    counts, missing, rest = Counter[str](), 0, 0
+    for entry in (found := entries(path)):
+        grade, line, rules = graded(entry)
+        counts[grade] += 1
+        rest += grade != "right"
+        missing += grade != "right" and not line
+        if details and grade != "right":
+            print(f"{grade:5} {'' if line else 'NO LINE '}{entry.address} [{rules}] {entry.cause} FIX {entry.fix}")
+    share = " | ".join(f"{counts[grade]} ({100 * counts[grade] / len(found):.0f} %)" for grade in GRADES)
+    return f"| {path.stem} | {len(found)} | {share} | {rest - missing} of {rest} |"
+
+
+def split(path: Path) -> None:
+    """Cut the entries of a file at random into the two halves."""
+    rules = Path(__file__).resolve().parent.parent / "envgen/explain/rules"
+    cited = "\n".join(one.read_text("utf-8") for one in rules.glob("*.yaml")).split()
+    found = entries(path)
+    free = sorted((one for one in found if not one.learn and one.address not in cited), key=lambda one: one.address)
+    random.Random(SEED).shuffle(free)
+    measured = {one.address for one in free[: len(found) // 2]}
+    for name in ("measure", "learn"):
+        half = [vars(one) for one in found if (one.address in measured) == (name == "measure")]
+        rows = [json.dumps({k: v for k, v in one.items() if v and k != "learn"}, ensure_ascii=False) for one in half]
+        (FOLDER / f"{name}.jsonl").write_text("\n".join(sorted(rows)) + "\n", "utf-8")
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["split"]:
+        split(Path(sys.argv[2]))
+        return
+    rows = [
+        measure(FOLDER / f"{name}.jsonl", name == "learn" and "--details" in sys.argv) for name in ("learn", "measure")
+    ]
+    print(f"| half | logs | {' | '.join(GRADES)} | deciding line shown, of the rest |\n|---|---|---|---|---|---|---|")
+    print("\n".join(rows))
+
+
+if __name__ == "__main__":
+    main()
