@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from envgen.logpattern import LogPattern
 from envgen.profile.bind import BoundProfile, Path_
 from envgen.profile.caches import HUGGINGFACE
+from envgen.profile.flags import SHORT, VARIABLE, plain_name
 from envgen.profile.model import RANKS, Cluster, GpuMode, Service
 from envgen.profile.values import ContainerPath
 from envgen.text import shorten
@@ -28,6 +29,8 @@ _SYSTEM = frozenset(
         "/var/lib",
     )
 )  # fmt: skip
+_SHELLS = ("sh", "bash", "dash", "zsh")
+_BY_MACHINE = "one that differs between machines: in envgen.local.yaml, or --set"
 _SYSTEM_TREES = ("/dev", "/etc", "/opt/envgen", "/proc", "/run/envgen", "/sys")
 
 
@@ -40,6 +43,7 @@ def check(report: BoundProfile) -> None:
         if not service.command:
             section.problem("command", "is empty", "write the program and its arguments: [vllm, serve, MODEL]")
         _container(section, service)
+        _flags(section, service)
         _ports(section, service)
         _log_patterns(section, service)
         _model(section, service)
@@ -64,11 +68,29 @@ def _container(section: BoundProfile, service: Service) -> None:
     if service.restart in ENDLESS and section.profile.unguarded:
         message = "a server that fills the memory that GPU and machine share would freeze the machine again and again"
         section.problem("restart", message, "leave memory.floor out, so that the guard ends it; or write on-failure:3")
+
+
+def _flags(section: BoundProfile, service: Service) -> None:
+    """Check that each flag is there once, and arrives as it is written."""
     seen: dict[str, str] = {}
-    for flag in service.args:
-        first = seen.setdefault(flag.replace("_", "-"), flag)
+    for flag, value in service.args.items():
+        first = seen.setdefault(plain_name(flag).removeprefix("no-"), flag)
         if first != flag:
             section.problem(("args", flag), f"is the same flag as {first}", "keep one of them", at_key=True)
+        if service.is_vllm_server and flag in SHORT:
+            section.problem(("args", flag), "is a short flag of vLLM's", f"write {SHORT[flag]}", at_key=True)
+        if flag.startswith("no-") and value is False:
+            section.problem(("args", flag), "is a flag that turns off, with false", f"write {flag[3:]}: true")
+    words: list[tuple[Path_, object]] = []
+    for flag, value in service.args.items():
+        several = enumerate(value) if isinstance(value, tuple) else ()
+        words += [(("args", flag, number), word) for number, word in several] or [(("args", flag), value)]
+    if service.command[:1] and service.command[0].rpartition("/")[2] not in _SHELLS:
+        words += [(("command", number), word) for number, word in enumerate(service.command)]
+    for path, word in words:
+        if isinstance(word, str) and (variable := VARIABLE.search(word)):
+            message = f"the program would get {variable[0]} as it is written: envgen fills in no variables"
+            section.problem(path, message, f"write the value; {_BY_MACHINE}")
 
 
 def _model(section: BoundProfile, service: Service) -> None:

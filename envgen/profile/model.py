@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from envgen.profile import shape as p
+from envgen.profile.flags import ArgValue, in_words, plain_name, words_of
 from envgen.profile.shape import key
 from envgen.profile.values import (
     ByteSize,
@@ -399,15 +400,17 @@ class Mount:
     EXAMPLE: ClassVar[str] = "~/models:/models:ro"
 
 
-RANKS = ("tensor-parallel-size", "pipeline-parallel-size")  # the flags whose product is the number of ranks
-ArgValue = bool | str | tuple[str, ...]  # bind.py knows this alias by its name
+# The flags whose product is the number of ranks.
+RANKS = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
 
 
 @dataclass(frozen=True)
 class Service:
     command: tuple[str, ...] = key("The program and its positional words, one word per item.")
     args: Mapping[str, ArgValue] = key(
-        "Flags without their dashes. true: the bare flag; false: left out; a list: several words; a mapping: JSON.",
+        "Flags by their long names, without dashes. true: the bare flag. false: --no-FLAG for vLLM; nothing for other"
+        " programs, and for the few flags of vLLM's without that form. null: removed. A list: several words; a mapping:"
+        " JSON. A name with a dot always gets its value.",
         {},
         names=p.FLAG,
     )
@@ -463,7 +466,7 @@ class Service:
     @property
     def draft(self) -> ModelRef | None:
         """The separate model that drafts tokens for `model`; None without one."""
-        value = self.args.get("speculative-config", self.args.get("speculative_config"))
+        value = self.flag("speculative-config")
         try:
             found = json.loads(value) if isinstance(value, str) else None
         except ValueError:
@@ -478,8 +481,9 @@ class Service:
         return tuple(one for one in (self.model, self.draft) if one is not None)
 
     def flag(self, name: str) -> ArgValue | None:
-        """The value of a flag in `args`, which may be spelled with dashes or underscores."""
-        return next((value for key, value in self.args.items() if key.replace("_", "-") == name), None)
+        """The value of a flag in `args`, which may be spelled with dashes or underscores, or in `command`."""
+        found = next((value for key, value in self.args.items() if plain_name(key) == name), None)
+        return in_words(self.command, name) if found is None else found
 
     @property
     def ranks(self) -> int:
@@ -492,13 +496,7 @@ class Service:
         """The whole command: words, then flags in the order of the file."""
         words = list(self.command)
         for name, value in self.args.items():
-            flag = f"--{name}" if len(name) > 1 else f"-{name}"
-            if value is True:
-                words.append(flag)
-            elif isinstance(value, tuple):
-                words += [flag, *value]
-            elif value is not False:
-                words += [flag, value]
+            words += words_of(name, value, of_vllm=self.command[:1] == ("vllm",) or self.is_vllm_server)
         if self.model is not None and self.model.revision != "main" and "revision" not in self.args and self.is_vllm:
             words += ["--revision", self.model.revision]
         return tuple(words)
@@ -515,16 +513,9 @@ class Service:
     @property
     def own_port(self) -> tuple[str, int | None] | None:
         """The port that its arguments name: (key of the file, port or None); None if unknown."""
-        key, value = "args.port", self.args.get("port")
+        value, key = self.flag("port"), "args.port" if "port" in self.args else "command"
         if value is None:
-            words = list(self.command)
-            for number, word in enumerate(words):
-                flag, _, value = word.partition("=")
-                if flag == "--port":
-                    key, value = "command", value if "=" in word else "".join(words[number + 1 : number + 2])
-                    break
-            else:
-                return ("vLLM's default", 8000) if self.is_vllm_server else None
+            return ("vLLM's default", 8000) if self.is_vllm_server else None
         return (key, int(value)) if isinstance(value, str) and re.fullmatch(r"[1-9][0-9]{0,4}", value) else None
 
     @property

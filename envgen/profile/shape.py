@@ -83,7 +83,7 @@ REQUIREMENT = Pattern(
     rf"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9._, -]+\])?( ?{_SPECIFIER}( ?, ?{_SPECIFIER})*)?",
     "a requirement, such as ninja or cmake>=3.26",
 )
-FLAG = Pattern(r"[a-zA-Z][a-zA-Z0-9._-]*", "a flag without its dashes, such as max-model-len")
+FLAG = Pattern(r"[a-zA-Z][a-zA-Z0-9._-]*", "a flag by its long name, without dashes, such as max-model-len")
 SHA256 = Pattern(r"[0-9a-f]{64}", "64 hexadecimal digits, small letters")
 MODULE = Pattern(r"[A-Za-z_][0-9A-Za-z_]*", "the name after `import`")
 # No part may begin with a dash, which git or ssh would take for an option.

@@ -451,7 +451,25 @@ service("newline in a word", 'args: {a: [b, ⟦"x\\ny"]}', ("control character '
 service("newline inside JSON", 'args: {a: {b: ⟦"x\\ny"}}', ("control character '\\n'", ""))
 service("empty list argument", "args: {a: ⟦[]}", ("is an empty list", "true for a bare flag"))
 service("not a number in JSON", "args: {a: {b: ⟦.nan}}", ("not a number that JSON can carry", "quote it"))
-service("argument with dashes", "args: {⟦--port: 1}", ("'--port' is not a valid name", "without its dashes"))
+dev(
+    "short flag of vLLM's",
+    "    services: {s: {command: [vllm, serve, m], args: {⟦tp: 2}}}\n",
+    ("is a short flag of vLLM's", "write tensor-parallel-size"),
+)
+service("flag twice", "args: {x: 1, ⟦no-x: true}", ("is the same flag as x", "keep one"))
+service("flag off and false", "args: {no-x: ⟦false}", ("turns off, with false", "write x: true"))
+service(
+    "variable in args",
+    'args: {port: ⟦"${PORT:-8000}"}',
+    ("would get ${PORT:-8000} as it is written", "write the value"),
+)
+service("variable in a list", "args: {x: [a, ⟦$HOME]}", ("would get $HOME as it is written", "write the value"))
+dev(
+    "variable in a command",
+    "    services: {s: {command: [server, ⟦'${MODEL}/x']}}\n",
+    ("would get ${MODEL} as it is written", "--set"),
+)
+service("argument with dashes", "args: {⟦--port: 1}", ("'--port' is not a valid name", "without dashes"))
 service("argument twice", "args: {max-len: 1, ⟦max_len: 2}", ("is the same flag as max-len", ""))
 service("argument without value", "args: {a: [⟦~]}", ("has no value", ""))
 
@@ -470,7 +488,7 @@ dev(
     SERVE + "    variants:\n      v: {services: {serve: {restart: ⟦never, ports: [⟦8000], args: {⟦--x: 1}}}}\n",
     ("'never' is not accepted here", "no, on-failure:N"),
     ("expected text such as 127.0.0.1:8000:8000", ""),
-    ("is not a valid name", "without its dashes"),
+    ("is not a valid name", "without dashes"),
 )
 dev(
     "variant of no service",

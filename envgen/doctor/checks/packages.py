@@ -328,7 +328,7 @@ def flags(context: Context, probe: Probe) -> Findings:
         service = next(services, context.service)
         old, described = one.flag.lstrip("-"), context.profile.services.get(service)
         value = described.args.get(old) if described is not None else None
-        settings = {old: False, **({one.similar[0].lstrip("-"): value} if one.similar and value is not None else {})}
+        settings = {old: None, **({one.similar[0].lstrip("-"): value} if one.similar and value is not None else {})}
         args = ", ".join(f"{name}: {json.dumps(each)}" for name, each in settings.items())
         cure = remedies.line(f"services: {{{service}: {{args: {{{args}}}}}}}")
         wanted = " or ".join(one.similar) or "a flag that `vllm serve --help=all` lists"

@@ -73,7 +73,6 @@ def test_a_profile_that_extends_it_and_a_variant_name_another_model(tmp_path: Pa
         (PLAIN + ", args: {model: me/Small-1B}", "--model me/Small-1B --served-model-name Small-1B", "Small-1B"),
         (PLAIN + ", args: {served-model-name: x}", "me/Small-1B --served-model-name x", "x"),
         (PLAIN + ", args: {served_model_name: [x, y]}", "me/Small-1B --served_model_name x y", "x"),
-        (PLAIN + ", args: {served-model-name: false}", "me/Small-1B", "me/Small-1B"),
         (PLAIN.replace("port: 8000}", "model: x, port: 8000}"), "me/Small-1B --served-model-name x", "x"),
         (PLAIN.replace("{port: 8000}", "{timeout: 5m}"), "me/Small-1B --served-model-name Small-1B", None),
     ],

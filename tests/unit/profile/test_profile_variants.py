@@ -79,7 +79,7 @@ def test_options_and_variables_are_stronger_and_the_local_file_is_weaker(file: P
     )
     assert load(file, "slow").services["serve"].argv[-3:] == ("--max-model-len", "7", "--enforce-eager")
     set_ = ["services.serve.args.enforce-eager=false"]
-    assert load(file, "slow", sets=set_).services["serve"].argv[-1] == "7"
+    assert load(file, "slow", sets=set_).services["serve"].argv[-1] == "--no-enforce-eager"
 
 
 def test_a_variant_that_is_not_there(file: Path) -> None:

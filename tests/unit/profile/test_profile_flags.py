@@ -1,0 +1,56 @@
+"""The words of `args`: what vLLM's parser reads is what the file says (tests/process/test_flags.py asks it)."""
+
+from __future__ import annotations
+
+import pytest
+
+from envgen.profile.flags import ArgValue, in_words, words_of
+from envgen.profile.model import Service
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("enforce-eager", True, "--enforce-eager"),
+        ("enable-prefix-caching", False, "--no-enable-prefix-caching"),
+        ("trust_remote_code", False, "--no-trust_remote_code"),
+        ("disable-log-stats", False, ""),  # the release has no --no- for it
+        ("headless", False, ""),
+        ("default-chat-template-kwargs.thinking", True, "--default-chat-template-kwargs.thinking true"),
+        ("compilation-config.pass_config.fuse", False, "--compilation-config.pass_config.fuse false"),
+        ("hf_overrides.a_b", ("1", "x"), '--hf_overrides.a_b [1,"x"]'),
+        ("max-model-len", "-1", "--max-model-len=-1"),
+        ("served-model-name", ("a", "b"), "--served-model-name a b"),
+        ("served-model-name", ("-a",), "--served-model-name=-a"),
+        ("middleware", ("a", "b"), "--middleware a --middleware b"),
+        ("allowed-origins", ("*",), '--allowed-origins ["*"]'),
+        ("device-ids", ("0", "2"), "--device-ids 0,2"),
+    ],
+)  # fmt: skip
+def test_the_words_of_a_flag(name: str, value: ArgValue, words: str) -> None:
+    assert " ".join(words_of(name, value, of_vllm=True)) == words
+
+
+def test_another_program_gets_no_form_of_vllm_s() -> None:
+    words = [words_of(name, value, of_vllm=False) for name, value in (("x", False), ("middleware", ("a", "b")))]
+    assert words == [[], ["--middleware", "a", "b"]]
+
+
+@pytest.mark.parametrize(
+    ("command", "value"),
+    [
+        ("vllm serve m --port 8001", "8001"),
+        ("vllm serve m --port=8001 --x", "8001"),
+        ("vllm serve m --served_model_name a b -tp 2", None),
+    ],
+)
+def test_a_flag_of_the_command_counts(command: str, value: str | None) -> None:
+    service = Service(command=tuple(command.split()))
+    assert service.flag("port") == value
+
+
+def test_short_and_repeated_flags_of_a_command() -> None:
+    words = ["vllm", "serve", "m", "--served_model_name", "a", "b", "-tp", "2", "--enforce-eager"]
+    names = ("served-model-name", "tensor-parallel-size", "enforce-eager", "port")
+    assert [in_words(words, name) for name in names] == [("a", "b"), "2", True, None]
+    assert Service(command=tuple(words), args={"data-parallel-size": "3", "pipeline_parallel_size": "2"}).ranks == 12
