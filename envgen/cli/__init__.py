@@ -10,7 +10,6 @@ import difflib
 import importlib
 import itertools
 import os
-import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -28,7 +27,7 @@ INPUTS = "Show the inputs of an image, or compare two."
 PROFILE = "Choose a profile, or show its values and their origin."
 LIFE = "Stop, start or restart services."
 OUTPUT = "List services, or show their output."
-INSIDE = "Run a command or a shell in a service's container."
+INSIDE = "Run a command in a container of a service."
 CHECKS = "Run quick checks, or the full acceptance test."
 PRINT = "Print the JSON Schema, or a shell's completion script."
 # Heading -> folder, and its commands: a file each, with the function `command`. Their lines of help are here so that
@@ -72,8 +71,7 @@ GROUPS: Groups = {
             "logs": OUTPUT,
             "exec": INSIDE,
             "run": INSIDE,
-            "shell": INSIDE,
-            "nodes": "Compare and sync machines that serve one model.",
+            "nodes": "Compare the machines that serve one model.",
         },
     ),
     "Check and clean up": (
@@ -123,30 +121,8 @@ def with_loudness(command: click.Command) -> click.Command:
     return command
 
 
-def with_single_values(command: click.Command) -> click.Command:
-    """Let ``command`` and its sub-commands refuse an option that takes one value and is given twice: click would use
-    the last one and not even look at the others."""
-    inner = command.parse_args
-
-    def parse_args(ctx: click.Context, args: list[str]) -> list[str]:
-        if not ctx.resilient_parsing:
-            order = list[click.Parameter]()
-            with contextlib.suppress(click.UsageError):  # `inner` reports it
-                order = command.make_parser(ctx).parse_args(list(args))[2]
-            for param in order:
-                single = isinstance(param, click.Option) and not (param.multiple or param.is_flag or param.count)
-                if single and order.count(param) > 1:
-                    raise click.UsageError(f"{param.opts[-1]} is given more than once, and takes one value", ctx)
-        return inner(ctx, args)
-
-    command.parse_args = parse_args  # type: ignore[method-assign]
-    for subcommand in getattr(command, "commands", {}).values():
-        with_single_values(subcommand)
-    return command
-
-
 class FullGroup(click.Group):
-    """A click group that shows the whole help line of each command, and says where a misplaced option goes."""
+    """A click group that shows the whole help line of each command."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -154,27 +130,11 @@ class FullGroup(click.Group):
             formatter.write_dl([(name, command.get_short_help_str(500)) for name, command in rows])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        words = list(args)
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            if not (message := self._misplaced(ctx, error.option_name, words)):
-                raise
+            message = f"{error.option_name} goes after the command, as in `envgen up -p dev`, or is no option"
             raise click.UsageError(message, ctx) from None
-
-    def _misplaced(self, ctx: click.Context, option: str, words: Sequence[str]) -> str:
-        """The error for an ``option`` before the command; "" if ``words`` have no command."""
-        command: click.Command = self
-        path, others = [ctx.command_path], list[str]()
-        for word in words:
-            inner = command.get_command(ctx, word) if isinstance(command, click.Group) else None
-            command = inner or command
-            (path if inner else others).append(word)
-        if isinstance(command, click.Group):
-            return ""
-        if any(option in param.opts for param in command.params):
-            return f"{option} goes after the command: {' '.join(path)} {shlex.join(others)}"
-        return f"`{' '.join(path)}` has no option {option}: see {' '.join(path)} --help"
 
 
 def _merged(rows: dict[str, str]) -> Iterator[tuple[str, str]]:
@@ -202,11 +162,7 @@ class LazyGroup(FullGroup):
         if cmd_name not in self._commands():
             return None
         command: click.Command = importlib.import_module(self._commands()[cmd_name][0]).command
-        if ctx.resilient_parsing:  # shell completion
-            from envgen.cli.setup.completion import with_values  # not needed by any other command
-
-            return with_values(with_loudness(command))
-        return with_loudness(with_single_values(command))
+        return with_loudness(command)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -163,7 +163,7 @@ def test_every_verb_reaches_all_machines(ready: Pair) -> None:
     assert ready.envgen("exec", "serve", "python3", "-c", name).stdout.strip() == ADDRESS["spark-1"]
     there = ready.envgen("exec", "--node", "spark-2", "serve", "python3", "-c", name)
     assert there.stdout.strip() == ADDRESS["spark-2"]
-    argv = [sys.executable, "-m", "envgen", "shell", "--node", "spark-2", "serve"]
+    argv = [sys.executable, "-m", "envgen", "exec", "--node", "spark-2", "serve", "sh"]
     typed = "echo $VLLM_HOST_IP\n"
     shell = subprocess.run(
         argv, cwd=ready.folder, env=ready.env, input=typed, capture_output=True, text=True, check=True

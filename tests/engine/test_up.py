@@ -191,9 +191,8 @@ def test_a_stopped_service_whose_network_was_pruned(project: Project) -> None:
 
 
 def test_a_service_that_does_not_run(project: Project) -> None:
-    for words in (("exec", "plain", "--", "true"), ("shell", "plain")):
-        done = project.envgen(*words, code=1)
-        assert "plain is not running" in done.err and "envgen up plain" in done.err
+    done = project.envgen("exec", "plain", "--", "true", code=1)
+    assert "plain is not running" in done.err and "envgen up plain" in done.err
     done = project.envgen("restart", "plain", code=1)
     assert "plain has no container to start" in done.err and "envgen up plain" in done.err
     assert "did you mean `plain`?" in project.envgen("up", "plian", code=2).err
@@ -471,7 +470,7 @@ def test_down_leaves_volumes_unless_asked(make_project: Callable[..., Project], 
 
 
 def test_every_command_explains_itself_with_an_example(project: Project) -> None:
-    for verb in ("build", "pull", "up", "down", "stop", "start", "ps", "logs", "shell", "exec", "run", "restart"):
+    for verb in ("build", "pull", "up", "down", "stop", "start", "ps", "logs", "exec", "run", "restart"):
         text = project.envgen(verb, "--help").out
         assert re.search(r"Examples?:", text) and f"envgen {verb}" in text
 

@@ -30,8 +30,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        (("up", "se"), ["serve", "second"]),
-        (("up", "-p", ""), ["prod"]),
+        (("sta",), ["start", "status"]),
         (("cache", "cl"), ["clear"]),
     ],
 )

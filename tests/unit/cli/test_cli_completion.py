@@ -1,13 +1,11 @@
-"""What a shell completes: click's own classes for the three shells, on a small project."""
+"""What a shell completes, on a small project."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from click.shell_completion import get_completion_class
 
-from envgen import cli
 from envgen.__main__ import main
 
 PROJECT = """\
@@ -34,27 +32,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     file = tmp_path / "envgen.yaml"
     file.write_text(PROJECT)
     return file
-
-
-def completed(*words: str, shell: str = "bash") -> list[str]:
-    """What is offered for the last word."""
-    kind = get_completion_class(shell)
-    assert kind
-    *args, incomplete = words
-    found = kind(cli.main, {}, "envgen", "_ENVGEN_COMPLETE").get_completions(args, incomplete)
-    return [item.value for item in found]
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_names_of_the_project(shell: str) -> None:
-    assert completed("up", "-p", "", shell=shell) == ["prod", "other"]
-    assert completed("up", "se", shell=shell) == ["serve", "second"]
-    assert completed("up", "serve", "se", shell=shell) == ["second"]
-    assert completed("exec", "ser", shell=shell) == ["serve"]
-    assert completed("up", "-p", "other", "", shell=shell) == []
-    assert completed("up", "--variant", "", shell=shell) == ["slow"]
-    assert "--profile" in completed("build", "--", shell=shell)
-    assert completed("cache", "cl", shell=shell) == ["clear"]
 
 
 @pytest.mark.parametrize("text", [None, "", "version: [", "version: 1\nname: x\nprofiles: {a: {gpu: 7}}\n"])

@@ -116,10 +116,9 @@ def test_no_second_document(capsys: pytest.CaptureFixture[str], monkeypatch: pyt
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["-p", "a b", "up", "serve"], "-p goes after the command: envgen up -p 'a b' serve"),
-        (["recipe", "--from", "x", "show", "y"], "--from goes after the command: envgen recipe show --from x y"),
-        (["-p", "dev", "recipe", "list"], "`envgen recipe list` has no option -p: see envgen recipe list --help"),
-        (["--verison"], "No such option"),
+        (["-p", "a b", "up", "serve"], "-p goes after the command, as in `envgen up -p dev`"),
+        (["recipe", "--from", "x", "show", "y"], "--from goes after the command"),
+        (["--verison"], "is no option"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -170,19 +170,6 @@ def test_config_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert (one["key"], one["line"]) == ("shm_size", 13)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["config", "-p", "a", "-p", "b"],
-        ["up", "--variant", "a", "--variant", "b"],
-        ["cache", "list", "--profile=a", "-p", "b"],
-    ],
-)
-def test_an_option_with_one_value_given_twice(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
-    assert main(words) == 2
-    assert "is given more than once, and takes one value" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("words", [["prune", "-n"], ["render", "--check"], ["lock", "--check"], ["status"]])
 def test_a_profile_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
     """Also where a command is about all profiles."""
