@@ -6,14 +6,13 @@ Other output goes through ``SafeStream``, which removes the line first. Logs and
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import sys
 import threading
 import time
 from collections.abc import Iterator
 
-from envgen.text import Loudness, SafeStream, visible
+from envgen.text import Loudness, SafeStream, is_terminal, visible
 
 STILL = 1.0  # seconds without output after which the line is drawn
 TICK = 0.5
@@ -61,7 +60,7 @@ _line = _Line()
 @contextlib.contextmanager
 def moving(text: str) -> Iterator[None]:
     """Inside, the terminal shows ``text`` while nothing else is printed; ``doing`` adds to it."""
-    if Loudness.quiet or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+    if Loudness.quiet or not is_terminal():
         yield
         return
     over = threading.Event()

@@ -263,6 +263,11 @@ class Loudness:
     verbose = False
 
 
+def is_terminal() -> bool:
+    """Whether progress may be drawn: standard error is a terminal that can move its cursor."""
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+
 def progress(line: str, *, always: bool = False) -> None:
     """One line of progress, on stderr. ``always``: with `--quiet`, too, as a part of an error."""
     if always or not Loudness.quiet:

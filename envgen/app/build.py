@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import shlex
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,9 +17,7 @@ from envgen.engine.buildx import (
     BuildLog,
     BuildRequest,
     BuildResult,
-    BuildStep,
     Options,
-    names_in,
     proxy_arguments,
     stages_in,
 )
@@ -67,11 +64,6 @@ class Job:
     def text(self) -> str:
         """The Dockerfile itself."""
         return self.deployment.rendered.files[self.deployment.rendered.dockerfile].decode()
-
-    @property
-    def steps(self) -> dict[str, str]:
-        """What each step does, by its instruction."""
-        return names_in(self.text)
 
     @property
     def max_jobs(self) -> int | None:
@@ -137,11 +129,12 @@ class BuildOutcome:
     cause: Explanation | None = None  # of a failure
     log: Path | None = None
     pushed: tuple[str, ...] = ()
+    shown: bool = False  # its output
     changed: tuple[InputChange, ...] = ()  # since the existing image was built
 
 
-def build(job: Job, *, on_step: Callable[[BuildStep], None], on_tick: Callable[[], None]) -> BuildOutcome:
-    """Try the patches, check the lock, and build the image unless it is up to date."""
+def build(job: Job, *, show: bool) -> BuildOutcome:
+    """Try the patches, check the lock, and build the image if it is out of date. ``show``: as in ``buildx.build``."""
     deployment, options = job.deployment, job.options
     try_patches(deployment)  # before Docker is asked for anything
     if not job.unlocked:
@@ -156,14 +149,14 @@ def build(job: Job, *, on_step: Callable[[BuildStep], None], on_tick: Callable[[
     require_builder(options.builder, engine.product)
     how = job.compilers(engine)
     progress(how)
-    result, cause, log = _run(job, how, on_step, on_tick)
+    result, cause, log = _run(job, how, show)
     if result.ok and options.builder != buildx.OWN and not options.push:
         image = deployment.engine.image(job.image)
         result = replace(result, image_id=image.id) if image else result  # the builder reports the manifest's digest
     if options.plain and existing and existing.id == result.image_id:
         return BuildOutcome(job, existing.id, changed=changed)
     pushed = options.tags if result.ok and options.push else ()
-    return BuildOutcome(job, result.image_id, how, result, cause, log, pushed, changed)
+    return BuildOutcome(job, result.image_id, how, result, cause, log, pushed, show, changed)
 
 
 # --- what is checked first --------------------------------------------------------------------------------------------
@@ -281,15 +274,13 @@ def _changed(job: Job) -> tuple[InputChange, ...]:
     return changed
 
 
-def _run(
-    job: Job, how: str, on_step: Callable[[BuildStep], None], on_tick: Callable[[], None]
-) -> tuple[BuildResult, Explanation | None, Path]:
+def _run(job: Job, how: str, show: bool) -> tuple[BuildResult, Explanation | None, Path]:
     """Run buildx and log all of its output. Returns its result, the cause of a failure, and the log's path."""
     request = job.placed(job.request)
     with BuildLog(state_dir(job.deployment.root, "logs"), job.deployment.profile.name) as log:
         log.say(f"$ {shlex.join(buildx.argv_of(request))}")
         log.say(how)
-        result = buildx.build(request, on_line=log.say, on_step=on_step, on_tick=on_tick)
+        result = buildx.build(request, log.say, show=show)
         cause = None if result.ok else _cause(result)
         if cause:
             log.say(f"{cause.cause}: {cause.evidence}")

@@ -11,10 +11,9 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 from envgen import files
 from envgen.app import build as builds
@@ -23,7 +22,7 @@ from envgen.app import weights
 from envgen.app.session import Session
 from envgen.deployment import Deployment
 from envgen.engine import buildx
-from envgen.engine.buildx import BuildStep, Options
+from envgen.engine.buildx import Options
 from envgen.engine.process import in_background
 from envgen.errors import EngineError, EnvgenError, NotFoundError
 from envgen.files import state_dir
@@ -34,7 +33,7 @@ from envgen.lock.servers import size_of
 from envgen.profile.model import GpuMode, Mode, ModelRef
 from envgen.render.outputs import BASE_STAGE
 from envgen.serve.preflight import of_image
-from envgen.text import GIB, counted, progress
+from envgen.text import GIB, Loudness, counted, is_terminal, progress
 
 MEGABITS = 100  # of the connection by which the time of a download is estimated
 MODULES = 64 << 10  # bytes of the file with the names of modules
@@ -236,26 +235,7 @@ class Fetching:
         self.future.result()
 
 
-class Steps(Protocol):
-    """What a command shows of a build."""
-
-    def step(self, step: BuildStep) -> None:
-        """A step began, wrote something or ended."""
-
-    def tick(self) -> None:
-        """Called a few times a second."""
-
-    def close(self) -> None:
-        """The build has ended."""
-
-
-Display = Callable[[builds.Job, Callable[[], str]], Steps]  # of a build, and of what happens beside it
-
-
-def provide(
-    session: Session, lacking: Lacking, options: Options, display: Display,
-    shown: Callable[[builds.BuildOutcome], None],
-) -> None:  # fmt: skip
+def provide(session: Session, lacking: Lacking, options: Options, shown: Callable[[builds.BuildOutcome], None]) -> None:
     """Make all that is lacking. ``shown`` prints how the build ended, and raises BuildError if it failed.
 
     An interrupted run leaves whole parts: the lock file, layers in the build cache, partial downloads that continue.
@@ -273,7 +253,7 @@ def provide(
                 helper = _fetcher(job)
             if helper or (lacking.downloads and deployment.image is not None):
                 fetching.start(deployment, lacking.downloads, helper)
-            _build(job, display, shown, fetching)
+            shown(builds.build(job, show=is_terminal() and not Loudness.quiet))
             deployment = session.deployment()
             if lacking.downloads and fetching.future is None:
                 fetching.start(deployment, lacking.downloads, "")
@@ -310,12 +290,6 @@ def _fetcher(job: builds.Job) -> str:
     first = replace(job, target=BASE_STAGE)
     result = buildx.build(replace(job.placed(first.request), tags=(first.image,)))
     return first.image if result.ok else ""  # the build itself says why
-
-
-def _build(job: builds.Job, display: Display, shown: Callable[[builds.BuildOutcome], None], fetching: Fetching) -> None:
-    with closing(display(job, lambda: fetching.status)) as steps:
-        outcome = builds.build(job, on_step=steps.step, on_tick=steps.tick)
-    shown(outcome)
 
 
 def compile_modules(deployment: Deployment, names: Sequence[str]) -> None:

@@ -7,17 +7,19 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from envgen import files
+from envgen import files, live
 from envgen.engine import process
 from envgen.engine.endpoint import find_endpoint, plugin_argv
 from envgen.errors import EngineError
+from envgen.text import is_terminal
+from envgen.text import progress as say
 
 # The engine's own builder, which alone sees the engine's images; its name where DOCKER_HOST is set.
 OWN = "default"
@@ -68,7 +70,7 @@ class BuildRequest:
         """The arguments of ``buildx build``."""
         options = self.options
         output = "--push" if options.push else "--load"
-        words = ["--progress=plain", output, "--provenance=false", f"--file={self.dockerfile}"]
+        words = [output, "--provenance=false", f"--file={self.dockerfile}"]
         words += [f"--tag={tag}" for tag in self.tags]
         words += [f"--build-arg={name}={value}" for name, value in self.args.items()]
         words += [f"--build-arg={name}" for name in self.pass_args]
@@ -127,24 +129,22 @@ def argv_of(request: BuildRequest) -> list[str]:
 
 
 def build(
-    request: BuildRequest,
-    *,
-    on_line: Callable[[str], None] = lambda _line: None,
-    on_step: Callable[[BuildStep], None] = lambda _step: None,
-    on_tick: Callable[[], None] | None = None,
+    request: BuildRequest, on_line: Callable[[str], None] = lambda _line: None, *, show: bool = False
 ) -> BuildResult:
-    """Build. ``on_line`` gets each line of buildx, ``on_step`` each step that has begun, written something or ended.
+    """Build. ``on_line`` gets each line of BuildKit's output, for a log. EngineError: buildx itself did not run.
 
-    The result has a failed step. EngineError: buildx itself did not run.
+    ``show``: BuildKit's own display on our terminal, its lines elsewhere.
     """
     progress = BuildProgress()
     started = time.monotonic()
+    before = _builds(request) if show and is_terminal() else None
 
     def on_output(_channel: str, line: bytes) -> None:
         text = line.decode(errors="replace")
         on_line(text)
-        if step := progress.feed(text):
-            on_step(step)
+        progress.feed(text)
+        if show and before is None:
+            say(text)
 
     with files.Scratch("build") as folder:
         metadata = Path(folder) / "metadata.json"
@@ -156,7 +156,13 @@ def build(
             # Else buildx runs git in the project's folder, and git runs commands from that repository's configuration.
             "BUILDX_GIT_INFO": "false",
         }
-        done = process.stream([*words, f"--metadata-file={metadata}", context], on_output, env=env, on_tick=on_tick)
+        words.append(f"--metadata-file={metadata}")
+        if before is None:
+            done = process.stream([*words, "--progress=plain", context], on_output, env=env)
+        else:
+            with live.paused():
+                done = process.on_terminal([*words, "--progress=tty", context], env=env)
+            _recorded(request, before, on_output)
         image_id = _image_id(metadata) if done.code == 0 else ""
     if done.code == 0 and not image_id:
         raise EngineError("buildx ended without the ID of the image")
@@ -168,6 +174,29 @@ def build(
         failed=progress.failed,
         error="\n".join(progress.notes).strip() if done.code else "",
     )
+
+
+def _builds(request: BuildRequest) -> dict[str, str] | None:
+    """The name of each build that BuildKit has a record of, by its ID; None for an older BuildKit without records."""
+    done = process.run(_history(request, "ls", "--format=json"), env=find_endpoint().environment, check=False)
+    try:
+        rows = [json.loads(line) for line in done.stdout.splitlines()]
+        return None if done.code else {row["ref"].rpartition("/")[2]: row["name"] for row in rows}
+    except (ValueError, KeyError, AttributeError, TypeError):
+        return None
+
+
+def _recorded(request: BuildRequest, before: Mapping[str, str], on_output: Callable[[str, bytes], None]) -> None:
+    """Hand over the output of the build that has ended: its display on the terminal was no log."""
+    builds = {ref: name for ref, name in (_builds(request) or {}).items() if ref not in before}
+    own = [ref for ref, name in builds.items() if name == request.context.name] or [*builds]
+    if own:
+        argv = _history(request, "logs", "--progress=plain", own[0])
+        process.stream(argv, on_output, env=find_endpoint().environment)
+
+
+def _history(request: BuildRequest, *words: str) -> list[str]:
+    return [*plugin_argv("buildx"), "--builder", request.options.builder, "history", *words]
 
 
 def _image_id(metadata: Path) -> str:
@@ -205,14 +234,12 @@ _FLAGS = re.compile(r"^((?:\[[^\]]*\] )?\w+ )(?:--(?:mount|network|security|chmo
 
 @dataclass
 class BuildStep:
-    """An instruction of the Dockerfile, or a step of BuildKit's own (``internal``). ``status``: its last output."""
+    """An instruction of the Dockerfile, or a step of BuildKit's own (``internal``)."""
 
     name: str
     seconds: float = 0.0
     cached: bool = False
-    ended: bool = False
     error: str = ""
-    status: str = ""
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
 
     @property
@@ -222,18 +249,7 @@ class BuildStep:
     @property
     def title(self) -> str:
         """BuildKit's name for it in one line, without the flags of mounts."""
-        return _one_line(self.name)
-
-    @property
-    def instruction(self) -> str:
-        """The title without the stage and the number in front."""
-        return _INSTRUCTION.sub("", self.title)
-
-    @property
-    def stage(self) -> str:
-        """The stage of the Dockerfile that it belongs to."""
-        match = re.match(r"\[(?:\S+ )?(\S+) +\d+/\d+\] ", self.name)
-        return match[1] if match else ""
+        return _FLAGS.sub(r"\1", " ".join(self.name.split()), count=1)
 
     @property
     def failed(self) -> bool:
@@ -247,39 +263,9 @@ class BuildStep:
         return int(match[1]) if match else None
 
 
-def _instructions(dockerfile: str) -> Iterator[tuple[int, str, str]]:
-    """Each comment line and instruction: its position, its stage, and its text in one line."""
-    stage = ""
-    for match in re.finditer(r"^(?:#.*|(?:.*\\\n)*.*)\n?", dockerfile, re.MULTILINE):
-        text = match[0].replace("\\\n", " ").rstrip("\n")
-        if text.startswith("FROM "):
-            stage = text.split()[-1]
-        yield match.start(), stage, text if text.startswith("#") else _one_line(text)
-
-
-def names_in(dockerfile: str) -> dict[str, str]:
-    """``BuildStep.instruction`` -> the first sentence of the comment above it; of its stage, for a RUN without one."""
-    names, comment, stage_comment = {}, "", ""
-    for _, _, text in _instructions(dockerfile):
-        if text.startswith("#"):
-            comment = comment or re.split(r"\.(?: (?=\(?[A-Z])|$)", text[1:].strip())[0]
-            continue
-        if text.startswith("FROM "):
-            stage_comment = comment
-        elif text.startswith("RUN ") and (comment or stage_comment):
-            names[text] = comment or stage_comment
-        comment = ""
-    return names
-
-
 def stages_in(dockerfile: str) -> list[str]:
     """The names of its stages, in order."""
     return re.findall(r"^FROM .* AS (\S+)$", dockerfile, re.MULTILINE)
-
-
-def _one_line(instruction: str) -> str:
-    """Without line breaks and the flags of mounts."""
-    return _FLAGS.sub(r"\1", " ".join(instruction.split()), count=1)
 
 
 class BuildProgress:
@@ -300,29 +286,23 @@ class BuildProgress:
         failed = [step for step in self._steps.values() if step.failed]
         return min(failed, key=lambda step: step.exit_code == 137, default=None)
 
-    def feed(self, line: str) -> BuildStep | None:
-        """Parse one line of buildx's output. Returns the step that it is about."""
+    def feed(self, line: str) -> None:
+        """Parse one line of buildx's output."""
         match = _OF_STEP.fullmatch(line)
         if not match:
             self.notes.append(line)
-            return None
+            return
         number, text = match.groups()
         step = self._steps.get(number)
         if step is None:
             step = self._steps[number] = BuildStep(text)
         elif ended := _ENDED.fullmatch(text):
-            step.ended, step.cached = True, text == "CACHED"
+            step.cached = text == "CACHED"
             step.seconds = float(ended[2] or 0)
             step.error = "context canceled" if text == "CANCELED" else ended[3] or ""
-        elif text == step.name:
-            step.ended = False  # printed again when it continues after another step
         elif written := _WRITTEN.fullmatch(text):
             # A progress bar rewrites its line: keep its last state.
             step.lines.append(written[1].rstrip("\r").rsplit("\r", 1)[-1])
-            step.status = step.lines[-1]
-        elif text != "...":  # another step continues here
-            step.status = text
-        return step
 
 
 class BuildLog:

@@ -110,6 +110,12 @@ def interactive(argv: Sequence[str], *, env: Mapping[str, str] | None = None) ->
         return _popen(argv, env).wait()
 
 
+def on_terminal(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> ExecResult:
+    """Run a program that draws on our standard error. Ctrl-C ends it, as in ``run``."""
+    with _started(argv, env, None, subprocess.DEVNULL, stderr=None) as child:
+        return ExecResult(child.wait(), b"", b"")
+
+
 def start(
     argv: Sequence[str],
     *,
@@ -156,13 +162,13 @@ def stop(child: subprocess.Popen[bytes], first: signal.Signals = signal.SIGINT) 
 
 @contextlib.contextmanager
 def _started(
-    argv: Sequence[str], env: Mapping[str, str] | None, cwd: Path | None, stdin: int
+    argv: Sequence[str], env: Mapping[str, str] | None, cwd: Path | None, stdin: int, stderr: int | None = PIPE
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A program in its own session: one signal reaches it and all its children, and Ctrl-C only envgen."""
     child = None
     with terminable():
         try:
-            child = _popen(argv, env, cwd=cwd, stdin=stdin, stdout=PIPE, stderr=PIPE, start_new_session=True)
+            child = _popen(argv, env, cwd=cwd, stdin=stdin, stdout=PIPE, stderr=stderr, start_new_session=True)
             yield child
         except BaseException:
             if child and child.poll() is None:

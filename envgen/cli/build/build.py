@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable
-from contextlib import closing
 from dataclasses import asdict
 from typing import Any
 
@@ -17,14 +15,13 @@ from envgen.app.build import BuildOutcome, Job
 from envgen.app.provision import Lacking
 from envgen.app.session import Session
 from envgen.app.status import drift
-from envgen.cli.build.display import Display
 from envgen.cli.common import answer, print_json, reporting, wants_json, warn_of_unused
 from envgen.engine.buildx import OWN, BuildResult, Options, argv_of
 from envgen.engine.client import Engine
 from envgen.errors import BuildError, EngineError, ExitCode, UsageError
 from envgen.profile.model import Platform
 from envgen.serve.launch import in_profile
-from envgen.text import counted, progress, shell_line, short_id, shorten
+from envgen.text import Loudness, counted, progress, shell_line, short_id, shorten
 
 SHOWN_LINES = 25  # of a step that failed
 
@@ -72,9 +69,7 @@ def command(
     warn_of_unused(typed)
     if dry_run:
         return _dry_run(job)
-    with closing(Display(job.steps, live=not wants_json())) as display:
-        outcome = builds.build(job, on_step=display.step, on_tick=display.tick)
-    _show(outcome)
+    _show(builds.build(job, show=not wants_json() and not Loudness.quiet))
     if files := drift(session):
         progress(f"out of date: {', '.join(files)}; update with: {job.deployment.profile.render_command}")
     return ExitCode.OK
@@ -86,11 +81,7 @@ def _builder() -> str:
 
 def provide(session: Session, lacking: Lacking) -> None:
     """Make what services lack, as the first step of another command: prints to stderr."""
-
-    def display(job: Job, beside: Callable[[], str]) -> Display:
-        return Display(job.steps, live=True, beside=beside)
-
-    provision.provide(session, lacking, Options(builder=_builder()), display, lambda one: _show(one, to_stderr=True))
+    provision.provide(session, lacking, Options(builder=_builder()), lambda outcome: _show(outcome, to_stderr=True))
 
 
 def _show(outcome: BuildOutcome, *, to_stderr: bool = False) -> None:
@@ -120,13 +111,12 @@ def _show(outcome: BuildOutcome, *, to_stderr: bool = False) -> None:
 def _failure(outcome: BuildOutcome, result: BuildResult, quiet: bool) -> BuildError:
     """Print the last lines of the failed step; the error has the step, the cause and the fix."""
     cause, step = outcome.cause, result.failed
-    for line in [] if quiet else result.last_lines[-SHOWN_LINES:]:
+    for line in [] if quiet or outcome.shown else result.last_lines[-SHOWN_LINES:]:
         progress(f"    {shorten(line.strip(), 300)}", always=True)
     what = f"the build of {outcome.job.image} failed"
     if step:
         code = f" (exit code {step.exit_code})" if step.exit_code is not None else ""
-        name = outcome.job.steps.get(step.instruction) or step.title
-        what += f" in step {shorten(name, 120)!r}{code}"
+        what += f" in step {shorten(step.title, 120)!r}{code}"
     if cause:
         what += f"\n    {cause.cause}:\n    > {shorten(cause.evidence.strip(), 300)}"
     elif step and step.exit_code is None:

@@ -24,7 +24,7 @@ def test_everything_in_its_place() -> None:
         contexts={"wheelhouse": Path("/wheels")}, platform="linux/arm64", options=Options(no_cache=True, pull=True),
     ).words()  # fmt: skip
     assert words == [
-        "--progress=plain", "--load", "--provenance=false", "--file=/p/.envgen/Dockerfile", "--tag=demo:dev",
+        "--load", "--provenance=false", "--file=/p/.envgen/Dockerfile", "--tag=demo:dev",
         "--build-arg=X=1", "--build-arg=HTTPS_PROXY",
         "--secret=id=jobs,env=ENVGEN_BUILD_SECRET_JOBS", "--secret=id=ca_certificates,src=/etc/ca.pem",
         "--build-context=wheelhouse=/wheels", "--target=final", "--platform=linux/arm64", "--no-cache", "--pull", "/p",
@@ -35,7 +35,7 @@ def test_an_image_is_pushed_instead_of_loaded_and_steps_are_kept_elsewhere() -> 
     how = Options(push=True, cache_from=("a,b",), cache_to=("type=inline",))
     made = request(options=how, tags=("r.example/a:1", "r.example/a:2"))
     assert made.words() == [
-        "--progress=plain", "--push", "--provenance=false", "--file=/p/.envgen/Dockerfile", "--tag=r.example/a:1",
+        "--push", "--provenance=false", "--file=/p/.envgen/Dockerfile", "--tag=r.example/a:1",
         "--tag=r.example/a:2", "--cache-from=a,b", "--cache-to=type=inline", "/p",
     ]  # fmt: skip
 
