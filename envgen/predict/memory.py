@@ -53,12 +53,13 @@ def cache_of(
     draft: int = 0,
     beside: int = 0,
     states: int | None = 1,
+    state_dtype: str = "float32",
 ) -> KvCost | None:
     """The cache of a model, by its config.json, on one of ``ranks`` GPUs; None if unknown.
 
     ``cache_dtype``: vLLM's ``--kv-cache-dtype``; ``auto`` is ``dtype``, the model's own. ``draft``: layers of a draft
     with the model's shape (MTP) and full attention; ``beside``: bytes for each token of a separate one. ``states``: of
-    each Mamba or GDN layer that a sequence keeps (None: unknown).
+    each Mamba or GDN layer that a sequence keeps (None: unknown); ``state_dtype``: of their recurrent part.
     """
     text = _text(config)
     layers, wide = _layers(text), _width(dtype if cache_dtype == "auto" else cache_dtype)
@@ -74,7 +75,7 @@ def cache_of(
     if full + windowed + linear + sum(kind in _NO_CACHE for kind in layers) != len(layers):
         return None
     one, other = _pair(text, ranks), _pair(text, ranks, wider="global_")
-    state = _state(text, ranks, _width(dtype)) if linear else 0
+    state = _state(text, ranks, _width(dtype), _BYTES.get(state_dtype)) if linear else 0
     states = states if linear else 0
     window = _number(text, "sliding_window") if windowed else 0
     index = _index(text)
@@ -157,9 +158,9 @@ def _index(text: Mapping[str, Any]) -> int | None:
     return 2 * size // ratio if size and ratio else None
 
 
-def _state(text: Mapping[str, Any], ranks: int, wide: int | None) -> int | None:
-    """Bytes of a Mamba-2 or GDN layer's state: recurrent in float32, convolution in the model's dtype."""
-    if wide is None:
+def _state(text: Mapping[str, Any], ranks: int, wide: int | None, kept: int | None) -> int | None:
+    """Bytes of a Mamba-2 or GDN layer's state: ``kept`` for an element, ``wide`` for one of the convolution."""
+    if wide is None or kept is None:
         return None
     values = _number(text, "linear_num_value_heads")
     if values is not None:
@@ -169,12 +170,12 @@ def _state(text: Mapping[str, Any], ranks: int, wide: int | None) -> int | None:
         taps = _number(text, "linear_conv_kernel_dim")
         if keys is None or key is None or value is None or taps is None:
             return None
-        return (values * key * value * 4 + (2 * keys * key + values * value) * (taps - 1) * wide) // ranks
+        return (values * key * value * kept + (2 * keys * key + values * value) * (taps - 1) * wide) // ranks
     heads, size, state = (_number(text, one) for one in ("mamba_num_heads", "mamba_head_dim", "ssm_state_size"))
     groups, taps = _number(text, "n_groups"), _number(text, "conv_kernel")
     if heads is None or size is None or state is None or groups is None or taps is None:
         return None
-    return (heads * size * state * 4 + (heads * size + 2 * groups * state) * (taps - 1) * wide) // ranks
+    return (heads * size * state * kept + (heads * size + 2 * groups * state) * (taps - 1) * wide) // ranks
 
 
 def _draft_beside(size: Mapping[str, Any], ranks: int) -> int | None:
@@ -290,6 +291,7 @@ def estimate(size: object, gpu: object, *, unified: bool) -> Estimate | None:
     cache = cache_of(
         size["config"], str(size.get("cache_dtype")), ranks=ranks, dtype=str(size.get("dtype")), draft=own,
         beside=beside or 0, states=_number(size, "states") if "states" in size else 1,
+        state_dtype=str(size.get("state_dtype") or "float32"),
     )  # fmt: skip
     return Estimate(
         memory, share, context, sequences, batched,

@@ -33,7 +33,8 @@ CHAT = (
 
 
 def tokenizer(source: Path, target: Path) -> Any:
-    """The tokenizer of ``source``, saved to ``target``; made of the vocabulary where there is only that."""
+    """The tokenizer of ``source``, saved to ``target`` and to the models beside it; made of the vocabulary where there
+    is only that."""
     transformers: Any = importlib.import_module("transformers")
     if not (source / "tokenizer.json").exists():
         slow: Any = importlib.import_module("transformers.convert_slow_tokenizer")
@@ -46,9 +47,10 @@ def tokenizer(source: Path, target: Path) -> Any:
             chat_template=CHAT,
         )  # fmt: skip
         fast.save_pretrained(source)
+    models = [one.parent for one in source.parent.glob("*/config.json")]
     for path in source.iterdir():
-        if path.suffix in (".json", ".jinja"):
-            shutil.copyfile(path, target / path.name)
+        for folder in (target, *models) if path.suffix in (".json", ".jinja") else ():
+            shutil.copyfile(path, folder / path.name)
     return transformers.PreTrainedTokenizerFast.from_pretrained(source)
 
 

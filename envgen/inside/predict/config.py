@@ -290,10 +290,12 @@ def size_of(config: Any, found: Doc) -> Doc:
     with open(place, encoding="utf-8") as file:
         text.update({name: value for name, value in text_of(json.load(file)).items() if value is not None})
     weights = weights_of(os.path.dirname(found["model"].get("place", "")))
+    dtype, states = str(model.dtype).replace("torch.", ""), str(getattr(cache, "mamba_ssm_cache_dtype", "float32"))
     return {
         "config": {name: value for name, value in text.items() if not isinstance(value, dict)},
         "weights": weights or found["model"].get("weights"), "published": not weights, "context": model.max_model_len,
-        "cache_dtype": str(cache.cache_dtype), "dtype": str(model.dtype).replace("torch.", ""),
+        "cache_dtype": str(cache.cache_dtype), "dtype": dtype,
+        "state_dtype": dtype if states == "auto" else states,  # of models that name none, such as Qwen3-Next
         "share": cache.gpu_memory_utilization, "fixed": getattr(cache, "kv_cache_memory_bytes", None),
         "ranks": parallel.tensor_parallel_size, "stages": parallel.pipeline_parallel_size,
         "sequences": steps.max_num_seqs,

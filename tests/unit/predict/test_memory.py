@@ -50,6 +50,23 @@ def test_the_cache_is_as_large_as_vllm_s_own_logs_say(
     assert found is not None and abs(found.sequence(tokens) / measured - 1) <= error
 
 
+def test_a_state_of_the_model_s_own_dtype_is_half_as_large() -> None:
+    # An H100, vLLM 0.33.0, Qwen3-Next in FP8, three linear layers and one with attention: 2 GiB hold 621,226 tokens.
+    config = {
+        "layer_types": QWEN_27B["layer_types"], "num_key_value_heads": 2, "num_attention_heads": 16, "head_dim": 256,
+        "linear_num_value_heads": 32, "linear_num_key_heads": 16, "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4,
+    }  # fmt: skip
+    size = {**SIZE, "config": config, "context": 8192, "fixed": 2 * GIB, "states": 3, "state_dtype": "bfloat16"}
+    found = estimate(size, 80 * GIB, unified=False)
+    assert found is not None and found.sequence is not None
+    assert abs(2 * GIB / found.sequence * 8192 / 621_226 - 1) < 0.05
+    older = estimate({**size, "state_dtype": "float32"}, 80 * GIB, unified=False)
+    assert older is not None and older.sequence is not None and older.sequence > found.sequence
+    odd = estimate({**size, "state_dtype": "fp4"}, 80 * GIB, unified=False)
+    assert odd is not None and odd.cache is None
+
+
 def test_windows_are_counted_as_vllm_counts_them() -> None:
     # vllm#27508, an H100 with --max-num-batched-tokens 1024: 4.54 GiB are needed for 131072 tokens
     found = cache_of(GPT_OSS, "auto")
