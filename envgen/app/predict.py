@@ -16,7 +16,7 @@ from envgen.errors import EnvgenError, NotFoundError, Problem
 from envgen.inside import run
 from envgen.predict.answer import checked
 from envgen.predict.gpus import Gpu, target
-from envgen.predict.judge import Contradiction, Judgement, Verdict, backends, judge, with_cubins
+from envgen.predict.judge import Contradiction, Judgement, Verdict, backends, judge, unused_family, with_cubins
 from envgen.predict.memory import Estimate, estimate
 from envgen.profile.model import GpuMode, Profile, Service
 from envgen.recipes.shipped import models as known_models
@@ -202,6 +202,7 @@ def ask_release(deployment: Deployment, service: str) -> list[str]:
     gpu = found.gpu or target(profile)
     assumed = " (assumed: cuda.arch_list)" if found.assumed else ""
     notes = [f"vLLM would use on {gpu.name}{assumed}: {found.chosen}"] if found.chosen else []
+    notes += made_for_it(found)
     if found.memory is not None:
         notes.append(f"memory: {'; '.join(found.memory.lines())}")
         if gpu.unified and deployment.is_local and profile.services[service].needs_memory is None:
@@ -211,6 +212,13 @@ def ask_release(deployment: Deployment, service: str) -> list[str]:
     notes += [f"not asked: {one}" for one in judged.unasked]
     notes += contradicted(judged)
     return notes + [one for one in judged.caveats if "cubins" in one]
+
+
+def made_for_it(found: Prediction) -> list[str]:
+    """A line where kernels that are made for this GPU fit and are not used."""
+    names = unused_family(found.effective)
+    flags = f"`envgen predict {found.service}` has their flags" if names else ""
+    return [f"kernels made for this GPU fit and are not used: {names}; {flags}"] if names else []
 
 
 def meminfo(root: Path = Path("/")) -> str:
@@ -273,6 +281,7 @@ def findings(found: Prediction, context: Context) -> list[Finding]:
         again = _again(name, context)
         reported.append(warning(f"{name}: {key} has no effect", why, "a variable that it reads", again, case="unread"))
     reported += [_not_asked(name, one, context) for one in judged.unasked]
+    reported += [info(f"{name}: {one}") for one in made_for_it(found)]
     return reported + [info(f"{name}: {one}") for one in judged.caveats if "cubins" in one]
 
 

@@ -46,10 +46,13 @@ class _Unread:
 
 
 @dataclass(frozen=True)
-class _Rejected:
+class _Backend:
     step: str
     backend: str
+    verdict: str  # accepted | refused | unknown
     reason: str
+    args: Mapping[str, Any]
+    auto: bool | None
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ class _Answer:
     lines: tuple[_LogLine, ...]
     stubs: tuple[_Stub, ...] = ()
     unread: tuple[_Unread, ...] = ()
-    rejected: tuple[_Rejected, ...] = ()
+    backends: tuple[_Backend, ...] = ()
     platform: _Platform | None = None
     vllm: _Release | None = None
     kv: _Kv | None = None

@@ -129,6 +129,7 @@ SUBJECTS = {
     "moe": ("moe", "marlin", "mxfp4", "experts"),
     "quantization": ("quantization=",),
 }
+MADE_FOR = {12: "b12x"}  # major capability -> the family of kernels that is made for it
 STEPS = ("configuration", "attention", "moe", "linear", "mamba")  # a server logs the lines of these steps too
 LEVELS = ("INFO", "WARNING", "ERROR", "CRITICAL")
 CUBINS = "FlashInfer's cubins are not here, and NVIDIA's artifactory can't be reached from here"
@@ -227,14 +228,15 @@ def _judge(answer: Mapping[str, Any], service: Service) -> Judgement:
     )  # fmt: skip
 
 
-def rejected(answer: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The backends that the release rejected before the one that it chose, with its reasons."""
-    words = re.compile(r"backend '?(.+?)'? does not support the deployment configuration(?: since (.*))?", re.DOTALL)
-    found = [{name: str(text) for name, text in one.items()} for one in answer.get("rejected", ())]
-    for line in answer.get("lines", ()):
-        if line["step"] == "moe" and (one := words.search(line["text"])):
-            found.append({"step": "moe", "backend": one[1], "reason": (one[2] or "").strip().rstrip(".")})
-    return found
+def unused_family(answer: Mapping[str, Any]) -> str:
+    """Backends of a family that is made for this GPU, which the release accepts and does not use; "" without one."""
+    major = _family(answer)
+    fitting = [
+        f"{one['step']} {one['backend']}" for one in answer.get("backends", ())
+        if one["verdict"] == "accepted" and MADE_FOR.get(major, "-") in one["backend"].lower()
+    ]  # fmt: skip
+    used = any(MADE_FOR.get(major, "-") in one.lower() for one in backends(answer).values())
+    return "" if used or not fitting else ", ".join(fitting)
 
 
 def by_subject(answer: Mapping[str, Any]) -> dict[str, list[str]]:

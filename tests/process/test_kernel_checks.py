@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from releases import PROFILES, TOP, environment
 
+pytestmark = pytest.mark.nightly
 CHECK = TOP / "checks" / "deep" / "gpt_oss.py"
 SLOW = TOP / "tests" / "support" / "kernels_on_cpu.py"
 

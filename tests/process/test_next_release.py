@@ -24,6 +24,7 @@ from envgen.predict.judge import Verdict, backends, judge
 from envgen.profile.model import Service
 from envgen.recipes.shipped import models
 
+pytestmark = pytest.mark.nightly
 PINNED = max(RELEASES, key=lambda one: [int(part) for part in re.findall(r"\d+", one)])
 KNOWN = "0.32.0"  # a release that answers everything, whatever is pinned
 GPT_OSS = {

@@ -38,6 +38,14 @@ def _question(name: str, variant: str, service: str) -> str:
 QUESTIONS: dict[str, list[tuple[str, str, str]]] = {}
 for _shipped in SHIPPED:
     QUESTIONS.setdefault(_question(*_shipped), []).append(_shipped)
+NIGHTLY = [pytest.mark.nightly]
+
+
+def daily(twins: list[tuple[str, str, str]]) -> bool:
+    """What is asked each day: the release of `prod`, as it ships and with its other kernels."""
+    return any(name == "prod" and variant in ("", "cutlass", "b12x") for name, variant, _ in twins)
+
+
 # What differs from the rest: TRITON_ATTN, MARLIN, and everything fits.
 ATTENTION = {(name, variant): "FLASHINFER" for name in ("prod", "dev") for variant in ("flashinfer", "native")}
 MOE = {
@@ -93,6 +101,7 @@ def patched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return with_path(python, tree, tmp_path_factory.mktemp("program"))
 
 
+@pytest.mark.nightly
 def test_the_old_default_is_refused(hot: Warm, predict: Predict) -> None:
     """What the first edition shipped: FlashInfer attention on 0.14.0."""
     backend = 'services.serve.args.attention-config={"backend": "FLASHINFER"}'
@@ -107,6 +116,7 @@ def test_the_old_default_is_refused(hot: Warm, predict: Predict) -> None:
     assert comparable(predict(hot(environment("0.14.0")), *words)) == comparable((code, report))
 
 
+@pytest.mark.nightly
 def test_a_flag_of_a_fork_is_refused_in_the_release_s_own_words(hot: Warm, predict: Predict) -> None:
     code, report = predict(
         hot(environment("0.14.0")), "serve", "-p", "source", "--set", "services.serve.args.mxfp4-backend=CUTLASS"
@@ -116,7 +126,13 @@ def test_a_flag_of_a_fork_is_refused_in_the_release_s_own_words(hot: Warm, predi
     assert "a fork" in report["refusals"][0]["first"]
 
 
-@pytest.mark.parametrize("twins", QUESTIONS.values(), ids=lambda twins: "+".join("-".join(one) for one in twins))
+@pytest.mark.parametrize(
+    "twins",
+    [
+        pytest.param(twins, id="+".join("-".join(one) for one in twins), marks=[] if daily(twins) else NIGHTLY)
+        for twins in QUESTIONS.values()
+    ],
+)
 def test_what_is_shipped_fits_a_gb10(
     hot: Warm, predict: Predict, patched: Path, twins: list[tuple[str, str, str]]
 ) -> None:
@@ -135,6 +151,7 @@ def test_what_is_shipped_fits_a_gb10(
     assert report["unread"] == {}
 
 
+@pytest.mark.nightly
 def test_variables_that_a_release_no_longer_reads(hot: Warm, predict: Predict) -> None:
     """Each release has its own list, and its own modules that read them."""
     old = "VLLM_FLASHINFER_MOE_BACKEND", "VLLM_USE_FLASHINFER_MOE_FP4", "VLLM_LOGING_LEVEL", "VLLM_LOGGING_LEVEL"
@@ -157,6 +174,7 @@ def test_variables_that_a_release_no_longer_reads(hot: Warm, predict: Predict) -
     assert key("VLLM_LOGGING_LEVEL") not in {**now["unread"], **then["unread"]}
 
 
+@pytest.mark.nightly
 def test_an_unpatched_checkout_takes_marlin(hot: Warm, predict: Predict) -> None:
     code, report = predict(hot(environment("0.14.0")), "serve", "-p", "source", "--variant", "cutlass")
     assert (code, report["verdict"]) == (1, "contradicts")
@@ -165,6 +183,7 @@ def test_an_unpatched_checkout_takes_marlin(hot: Warm, predict: Predict) -> None
     assert all("0.19.0" in one["first"] for one in report["contradictions"])
 
 
+@pytest.mark.nightly
 def test_flashinfer_attention_without_its_variable_and_without_network(hot: Warm, predict: Predict) -> None:
     """The caveat that a user has to read; the variant has the variable."""
     backend = 'services.serve.args.attention-config={"backend": "FLASHINFER"}'
@@ -186,6 +205,7 @@ def test_two_ranks_are_asked_with_as_many_gpus(hot: Warm, predict: Predict) -> N
     assert (code, report["verdict"], report["gpu"]["count"]) == (0, "fits", 2)
 
 
+@pytest.mark.nightly
 def test_heads_that_cannot_be_shared_are_refused_in_the_release_s_own_words(hot: Warm, predict: Predict) -> None:
     code, report = predict(hot(environment(PROFILES["prod"])), "serve", "-p", "prod", "--set", f"{SIZE}=3")
     assert (code, report["verdict"]) == (1, "refused")

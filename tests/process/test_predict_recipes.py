@@ -23,6 +23,7 @@ from envgen.profile.model import Service
 from envgen.recipes.shipped import models, shipped
 from envgen.recipes.write import GB10
 
+pytestmark = pytest.mark.nightly
 RELEASE = PROFILES["prod"]
 NODES = """nodes:
     spark-1: {address: 192.0.2.1, interface: eth0}

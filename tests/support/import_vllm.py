@@ -17,6 +17,8 @@ from typing import Any
 
 TOP = str(Path(__file__).parents[2])
 GPU = {"name": "NVIDIA GB10", "capability": [12, 1], "memory": 120 << 30}
+if os.environ.get("ENVGEN_TEST_GPU") == "9.0":
+    GPU = {"name": "NVIDIA H100 80GB HBM3", "capability": [9, 0], "memory": 80 << 30}
 # A release lacks some of them.
 MODULES = (
     "torch._inductor.lowering", "torch._inductor.compile_fx", "torch._dynamo.repro.after_dynamo",
@@ -29,7 +31,6 @@ MODULES = (
 def prepare(folder: str) -> None:
     sys.path.insert(0, TOP)
     from envgen.inside.predict import machine, release
-    from envgen.inside.predict.main import forget
 
     os.environ.update(HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", VLLM_CACHE_ROOT=folder)
     found: Any = {"asked": {}, "stubs": [], "notes": [], "refusals": [], "unasked": []}
@@ -37,7 +38,7 @@ def prepare(folder: str) -> None:
     release.release(found, lines)
     machine.driver(found, folder)
     machine.unloadable(found)
-    machine.set_platform({"gpu": GPU}, found)
+    machine.set_platform({"gpu": GPU}, found, folder)
     for name in MODULES:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
@@ -48,7 +49,7 @@ def prepare(folder: str) -> None:
         for kind in kinds.QUANTIZATION_METHODS:
             with contextlib.suppress(Exception):  # of another platform, say
                 kinds.get_quantization_config(kind)
-    forget()
+    release.forget()
     logger: Any = logging.getLogger("vllm")
     del logger.removeHandler
     logger.removeHandler(lines)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from envgen.app.session import Session
 from envgen.cli.common import answer, reporting, variant_option
 from envgen.errors import ExitCode
 from envgen.predict import gpus
-from envgen.predict.judge import STEPS, Verdict, rejected
+from envgen.predict.judge import STEPS, Verdict
 from envgen.profile.model import Profile
 from envgen.text import GIB, progress
 
@@ -66,12 +68,12 @@ def document(found: Prediction, profile: Profile) -> dict[str, Any]:
         **{key: answer.get(key) for key in ("model", "quantization", "versions")},
         **{key: answer.get("asked", {}).get(key) for key in ("attention", "moe", "linear", "mamba", "draft")},
         "gpu": answer.get("platform"),
+        "backends": list(answer.get("backends", ())),
         "kv_cache": answer.get("kv"),
         "memory": found.memory and found.memory.document(),
         "lines": [one for one in answer.get("lines", ()) if one["level"] != "DEBUG"],
         "place": found.place,
         "profile": profile.name,
-        "rejected": rejected(answer),
         "refusals": [{**asdict(one), "reasons": list(one.reasons)} for one in judged.refusals],
         "release": answer.get("vllm"),
         "service": found.service,
@@ -100,7 +102,7 @@ def text(found: Prediction, profile: Profile) -> list[str]:
         if line["step"] in STEPS[1:] and line["level"] != "DEBUG" and "artifactory" not in line["text"]
     )
     lines += [f"  {'' if number else 'log':<13} {line}" for number, line in enumerate(logged)]
-    lines += [f"  {'not chosen':<13} {one['step']} {one['backend']}: {one['reason']}" for one in rejected(answer)]
+    lines += _others(answer.get("backends", ()))
     lines += [f"  ready.expect  {name}: {line}" for name, line in judged.shown.items()]
     lines += [f"  ready.expect  {name}: logged after the choice, not judged" for name in judged.unjudged]
     for refusal in judged.refusals:
@@ -120,6 +122,22 @@ def text(found: Prediction, profile: Profile) -> list[str]:
         Verdict.UNKNOWN: "incomplete: some choices could not be checked",
     }[judged.verdict])  # fmt: skip
     return lines
+
+
+def _others(listed: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The release's other backends: a line for each that it accepts, then those of one step and reason together."""
+    lines, alike = [], dict[tuple[str, str, str], list[str]]()
+    for one in listed:
+        if one["verdict"] == "accepted":
+            never = "; never chosen unasked" if one["auto"] is False else ""
+            flags = json.dumps(one["args"]).replace('"', "")
+            lines.append(f"  {'would fit':<13} {one['step']} {one['backend']}: args: {flags}{never}")
+        else:
+            alike.setdefault((one["verdict"], one["step"], one["reason"]), []).append(one["backend"])
+    return lines + [
+        f"  {verdict:<13} {step} {', '.join(names)}: {reason}"
+        for (verdict, step, reason), names in sorted(alike.items())
+    ]
 
 
 def _release(answer: Any, assumed: bool) -> str:

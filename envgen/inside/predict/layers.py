@@ -11,7 +11,9 @@ import re
 import sys
 from typing import Any, Callable, Dict, Iterator, List
 
-from envgen.inside.predict.machine import compiled_here, without_gpu
+from envgen.inside.predict.alternatives import linear
+from envgen.inside.predict.device import Placeholder
+from envgen.inside.predict.machine import compiled_here, on_meta
 from envgen.inside.predict.release import Lines, asked_for, named
 
 Doc = Dict[str, Any]
@@ -66,43 +68,39 @@ def workers(config: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def tried(found: Doc) -> Iterator[None]:
-    """Records the linear kernels that the release rejects, with its reasons."""
+def watching_linear(found: Doc) -> Iterator[None]:
+    """Notes for which layers linear kernels are asked, and then asks the other kernels of the same lists about them."""
     module: Any = next((sys.modules[name] for name in KERNELS if hasattr(sys.modules.get(name), "_KernelT")), None)
-    kinds = [kind for name, listed in vars(module).items() if name.startswith("_POSSIBLE")
-             for some in listed.values() for kind in some] if module else []  # fmt: skip
-    depth: List[None] = []
+    platform = getattr(sys.modules["vllm.platforms"], "current_platform", None)
+    lists = {name: list(one.get(getattr(platform, "_enum", None), ())) for name, one in vars(module).items()
+             if name.startswith("_POSSIBLE")} if module else {}  # fmt: skip
+    layers: Dict[str, Any] = {}  # the name of a list -> a layer for which one of its kernels was asked
 
-    def watch(kind: Any, name: str) -> Callable[..., Any]:
-        question = getattr(kind, name)
+    def watch(kind: Any) -> Callable[..., Any]:
+        question = kind.can_implement
 
-        def asked(*args: Any, **kwargs: Any) -> Any:
-            depth.append(None)
-            try:
-                able = question(*args, **kwargs)
-            finally:
-                depth.pop()
-            if not depth and isinstance(able, tuple) and not able[0]:
-                one = {"step": "linear", "backend": kind.__name__, "reason": str(able[1])}
-                if one not in found.setdefault("rejected", []):
-                    found["rejected"].append(one)
-            return able
+        def asked(layer: Any) -> Any:
+            for name, kinds in lists.items():
+                if kind in kinds:
+                    layers.setdefault(name, layer)
+            return question(layer)
 
         return asked
 
-    watched = [(kind, name, watch(kind, name)) for kind in dict.fromkeys(kinds)
-               for name in ("is_supported", "can_implement") if hasattr(kind, name)]  # fmt: skip
-    own = [(kind, name, vars(kind).get(name)) for kind, name, _ in watched]
-    for kind, name, asked in watched:
-        setattr(kind, name, staticmethod(asked))
+    kinds = [kind for kinds in lists.values() for kind in kinds if hasattr(kind, "can_implement")]
+    watched = [(kind, vars(kind).get("can_implement"), watch(kind)) for kind in dict.fromkeys(kinds)]
+    for kind, _, asked in watched:
+        kind.can_implement = staticmethod(asked)
     try:
         yield
     finally:
-        for kind, name, before in own:
+        for kind, before, _ in watched:
             if before is None:
-                delattr(kind, name)
+                del kind.can_implement
             else:
-                setattr(kind, name, before)
+                kind.can_implement = before
+        asked_for = {name: (lists[name], layer) for name, layer in layers.items()}
+        found.setdefault("backends", linear(module, asked_for, found))
 
 
 def build(config: Any, found: Doc, draft: Any = None) -> Any:
@@ -113,10 +111,32 @@ def build(config: Any, found: Doc, draft: Any = None) -> Any:
     before = torch.get_default_dtype()
     torch.set_default_dtype(config.model_config.dtype)
     try:
-        with workers(config), without_gpu(found), tried(found):
+        with workers(config), on_meta(), uncompiled(), watching_linear(found):
             return initialize(config) if draft is None else initialize(config, model_config=draft)
     finally:
         torch.set_default_dtype(before)
+
+
+@contextlib.contextmanager
+def uncompiled() -> Iterator[None]:
+    """Layers find placeholders for operations of vLLM's compiled code, if that is not here."""
+    operations: Any = importlib.import_module("torch").ops
+    before = {name: getattr(operations, name) for name in ("_C", "_moe_C") if not has_compiled_code()}
+
+    class Operations:
+        def __init__(self, here: Any) -> None:
+            self.here = here
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.here, name, Placeholder())
+
+    for name, here in before.items():
+        setattr(operations, name, Operations(here))
+    try:
+        yield
+    finally:
+        for name, here in before.items():
+            setattr(operations, name, here)
 
 
 def ask_layers(config: Any, answers: Doc, found: Doc, lines: Lines) -> None:
@@ -125,7 +145,7 @@ def ask_layers(config: Any, answers: Doc, found: Doc, lines: Lines) -> None:
     An error here is not a refusal: where the model can't be built, a note has the reason.
     """
     left = [one["step"] for one in answers["unasked"] if one["step"] in ("attention", "moe")]
-    if not has_compiled_code():
+    if not (has_compiled_code() or found["uncompiled"]):
         why = "they need vLLM's compiled code and PyTorch's CUDA, which the profile's image has"
         answers["notes"].append(
             "linear kernels, Mamba and GDN backends and a draft's kernels are unknown here: %s" % why
@@ -140,6 +160,8 @@ def ask_layers(config: Any, answers: Doc, found: Doc, lines: Lines) -> None:
         lines.kept = before
         return
     logged, lines.kept = lines.kept, before
+    if not has_compiled_code():
+        return  # what they chose is not what a server's would
     kernels = chosen(model, config)
     for step, one in kernels.items():
         if one["backend"] and (step in left or step in ("linear", "mamba")):

@@ -1,4 +1,4 @@
-"""Replaces what a machine without a driver or GPU lacks: a stub of libcuda, empty modules, a reported platform."""
+"""Replaces what a machine without a driver or GPU lacks: a stub of libcuda, empty modules, the device itself."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import sys
 from typing import Any, Dict, Iterator, List, Optional
 
 from envgen.inside.common import read_text
+from envgen.inside.predict import device
 from envgen.inside.predict.release import NotAskable
 
 Doc = Dict[str, Any]
@@ -130,40 +131,27 @@ def answer_no(found: Doc) -> None:
             found["stubs"].append({"name": "torch.ops.%s.%s" % (space, name), "how": "answers no: not compiled here"})
 
 
-def set_platform(request: Doc, found: Doc) -> Optional[Doc]:
-    """Make vLLM use a platform that reports the requested GPU, unless a real one is there and requested."""
-    platforms = imported("vllm.platforms", found)
-    gpu = request["gpu"]
-    if request.get("real") and platforms.current_platform.is_cuda():
-        real = platforms.current_platform
+def set_platform(request: Doc, found: Doc, folder: str) -> Doc:
+    """Play the requested GPU, unless a real one is there and requested; that one is asked for its figures first, and
+    no context is opened on it. ``count`` of the answer may be changed."""
+    gpu = dict(request["gpu"], count=1, real=False)
+    if request.get("real") and importlib.import_module("torch").cuda.is_available():
+        real = imported("vllm.platforms", found).current_platform
         capability = real.get_device_capability()
-        found["platform"] = {"name": real.get_device_name(), "capability": [capability.major, capability.minor],
-                             "memory": real.get_device_total_memory(), "count": real.device_count(),
-                             "real": True}  # fmt: skip
-        return None
-    cuda = imported("vllm.platforms.cuda", found)
-    interface = imported("vllm.platforms.interface", found)
-    capability = interface.DeviceCapability(*gpu["capability"])
-    reported: Doc = {"count": 1}
+        gpu = {"name": real.get_device_name(), "capability": [capability.major, capability.minor], "real": True,
+               "memory": real.get_device_total_memory(), "count": real.device_count()}  # fmt: skip
+    device.play(gpu)
+    device.for_processes(gpu, program_text(device.__name__), folder)
+    if not imported("vllm.platforms", found).current_platform.is_cuda():
+        raise NotAskable("this vLLM takes no CUDA device: it was built for another platform")
+    found["platform"] = gpu
+    return gpu
 
-    class Reported(cuda.CudaPlatformBase):  # type: ignore[misc, name-defined]
-        """vLLM's CUDA platform, with the figures of another GPU."""
 
-        get_device_capability = classmethod(lambda cls, device_id=0: capability)
-        get_device_name = classmethod(lambda cls, device_id=0: gpu["name"])
-        get_device_total_memory = classmethod(lambda cls, device_id=0: int(gpu["memory"]))
-        get_device_uuid = classmethod(lambda cls, device_id=0: "GPU-reported-by-envgen")
-        get_current_memory_usage = classmethod(lambda cls, device=None: 0)
-        is_fully_connected = classmethod(lambda cls, device_ids: True)
-        device_count = classmethod(lambda cls: reported["count"])
-
-    platforms._current_platform = Reported()
-    for name, module in list(sys.modules.items()):  # modules that have imported it by name
-        if name.startswith("vllm") and "current_platform" in vars(module) and module is not platforms:
-            vars(module)["current_platform"] = platforms._current_platform
-    found["platform"] = {"name": gpu["name"], "capability": list(gpu["capability"]), "memory": int(gpu["memory"]),
-                         "count": 1, "real": False}  # fmt: skip
-    return reported
+def program_text(name: str) -> str:
+    """The source of one of envgen's own modules, in a program or in a checkout."""
+    loader: Any = sys.modules[name].__spec__.loader  # type: ignore[union-attr]
+    return str(loader.files[name] if hasattr(loader, "files") else loader.get_source(name))
 
 
 def compiled_here() -> bool:
@@ -173,23 +161,9 @@ def compiled_here() -> bool:
     )
 
 
-class Placeholder:
-    """Replaces a stream or event that a layer keeps; calling it is an error."""
-
-    def __init__(self, *_: Any, **__: Any) -> None: ...
-
-    def __getattr__(self, name: str) -> "Placeholder":
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return self
-
-    def __call__(self, *_: Any, **__: Any) -> Any:
-        raise NotAskable("a layer computes something in its constructor")
-
-
 @contextlib.contextmanager
-def without_gpu(found: Doc) -> Iterator[None]:
-    """Layers are built on the meta device, whatever device they name; no context is opened on a real GPU."""
+def on_meta() -> Iterator[None]:
+    """Layers are built on the meta device, whatever device they name."""
     torch: Any = importlib.import_module("torch")
     mode: Any = importlib.import_module("torch.overrides").TorchFunctionMode
 
@@ -201,19 +175,5 @@ def without_gpu(found: Doc) -> Iterator[None]:
             kwargs.pop("pin_memory", None)
             return function(*args, **kwargs)
 
-    platform, sizes = found["platform"], {"multi_processor_count": 48, "warp_size": 32}  # sizes of buffers only
-    major, minor = platform["capability"]
-    properties = type("Properties", (), dict(sizes, major=major, minor=minor, name=platform["name"],
-                                             total_memory=platform["memory"]))  # fmt: skip
-    put: Doc = {"current_device": lambda: 0, "get_device_properties": lambda *_: properties,
-                "get_device_capability": lambda *_: (major, minor), "Stream": Placeholder, "Event": Placeholder,
-                "current_stream": Placeholder, "synchronize": Placeholder, "set_device": Placeholder}  # fmt: skip
-    before = {name: getattr(torch.cuda, name) for name in put}
-    for name, one in put.items():
-        setattr(torch.cuda, name, one)
-    try:
-        with torch.device("meta"), OnMeta():
-            yield
-    finally:
-        for name, one in before.items():
-            setattr(torch.cuda, name, one)
+    with torch.device("meta"), OnMeta():
+        yield

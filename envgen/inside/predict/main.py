@@ -5,21 +5,19 @@ The answers are those of the release's own parser, configuration and selectors.
 
 from __future__ import annotations
 
-import contextlib
 import glob
-import logging
 import os
-import re
 import sys
 import tempfile
-from typing import Any, Dict, Iterator
+from typing import Any, Dict
 
+from envgen.inside.predict.alternatives import ask_others
 from envgen.inside.predict.attention import ask_attention
 from envgen.inside.predict.config import configured, find_config, known_parsers, parsed
 from envgen.inside.predict.experts import ask_moe
 from envgen.inside.predict.layers import ask_draft, ask_layers
 from envgen.inside.predict.machine import driver, set_platform, unloadable
-from envgen.inside.predict.release import Lines, named, recording, release
+from envgen.inside.predict.release import Lines, everything_logged, forget, named, recording, release
 from envgen.inside.predict.variables import Variables
 
 Doc = Dict[str, Any]
@@ -55,22 +53,24 @@ def ask_release(request: Doc, found: Doc, lines: Lines, folder: str) -> None:
         why = "a build for CPUs, which has no kernels for a GPU"
         found["unasked"].append({"step": "this vLLM", "why": why})
         return
+    found["uncompiled"] = bool(request.get("uncompiled"))  # build the layers without vLLM's compiled code, too
     lines.step = "platform"
     driver(found, folder)
     unloadable(found)
-    platform = set_platform(request, found)
+    platform = set_platform(request, found, folder)
     lines.step = "arguments"
     args = parsed(request, found)
     known_parsers(args, found)
     find_config(args, request, found, folder)
     lines.step = "configuration"
-    if platform is not None:  # the reported platform has one GPU per worker
+    if not platform["real"]:  # one GPU for each worker
         sizes = [getattr(args, name, 1) or 1 for name in ("tensor_parallel_size", "pipeline_parallel_size")]
         platform["count"] = max(int(sizes[0]) * int(sizes[1]), 1)
-        found["platform"]["count"] = platform["count"]
+        forget()
     config = configured(args, found, lines)
     ask_selectors(config, found, lines)
     layers(config, found, found, lines)
+    found["backends"] = ask_others(config, found, lines) + found.get("backends", [])
     if offline(lines):
         # Whether NVIDIA's cubins can be downloaded depends on where the server starts: ask for both.
         other: Doc = {"asked": {}, "refusals": [], "unasked": [], "notes": [], "kv": dict(found["kv"])}
@@ -105,33 +105,7 @@ def layers(config: Any, answers: Doc, found: Doc, lines: Lines) -> None:
         ask_draft(config, answers, found, lines)
 
 
-@contextlib.contextmanager
-def everything_logged() -> Iterator[None]:
-    """Log at debug level: the reasons against a choice are debug messages."""
-    root = logging.getLogger("vllm")
-    level, others = root.level, [(one, one.level) for one in root.handlers if not isinstance(one, Lines)]
-    for one, _ in others:
-        one.setLevel(max(level, logging.INFO))
-    root.setLevel(logging.DEBUG)
-    try:
-        yield
-    finally:
-        root.setLevel(level)
-        for one, before in others:
-            one.setLevel(before)
-
-
 def offline(lines: Lines) -> bool:
     """Whether the release could not reach NVIDIA's artifactory, and no variable replaces its answer."""
     asked = any("artifactory" in one["text"] and one["level"] == "WARNING" for one in lines.kept)
     return asked and "VLLM_HAS_FLASHINFER_CUBIN" not in os.environ
-
-
-def forget() -> None:
-    """Clear the release's caches of FlashInfer's state, of its choices and of messages logged once."""
-    for name, module in list(sys.modules.items()):
-        if not (name.startswith("vllm.") and re.search(r"flashinfer|attention|platforms|logger", name)):
-            continue
-        for one in list(vars(module).values()):
-            if type(one).__name__ == "_lru_cache_wrapper":  # a platform reports any attribute
-                one.cache_clear()

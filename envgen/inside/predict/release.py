@@ -183,3 +183,29 @@ def release(found: Doc, lines: Lines) -> None:
     logger.addHandler(lines)
     remove = logger.removeHandler  # newer releases configure logging again, which would remove ours
     logger.removeHandler = lambda one: None if one is lines else remove(one)
+
+
+def forget() -> None:
+    """Clear the release's caches of FlashInfer's state, of its choices and of messages logged once."""
+    for name, module in list(sys.modules.items()):
+        if not (name.startswith("vllm.") and re.search(r"flashinfer|attention|platforms|logger|torch_utils", name)):
+            continue
+        for one in list(vars(module).values()):
+            if type(one).__name__ == "_lru_cache_wrapper":  # a platform reports any attribute
+                one.cache_clear()
+
+
+@contextlib.contextmanager
+def everything_logged() -> Iterator[None]:
+    """Log at debug level: the reasons against a choice are debug messages."""
+    root = logging.getLogger("vllm")
+    level, others = root.level, [(one, one.level) for one in root.handlers if not isinstance(one, Lines)]
+    for one, _ in others:
+        one.setLevel(max(level, logging.INFO))
+    root.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        root.setLevel(level)
+        for one, before in others:
+            one.setLevel(before)

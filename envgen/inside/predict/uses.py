@@ -35,6 +35,8 @@ THINGS: Dict[str, Thing] = {
         "vllm.engine.arg_utils",)),
     "attention": Thing("get_attn_backend", ("model_executor/layers/attention/*.py", "attention/layer.py"), (
         "vllm.v1.attention.selector", "vllm.attention.selector")),
+    "attention backends": Thing("AttentionBackendEnum", ("v1/attention/*.py", "platforms/*.py"), (
+        "vllm.v1.attention.backends.registry", "vllm.attention.backends.registry")),
     "layout": Thing("get_kv_cache_layout", ("v1/attention/backends/*.py",), ("vllm.v1.attention.backends.utils",)),
     "experts": Thing("RoutedExperts", MOE, ("vllm.model_executor.layers.fused_moe.routed_experts",)),
     "older experts": Thing("FusedMoE", MOE, ("vllm.model_executor.layers.fused_moe",)),
@@ -42,6 +44,10 @@ THINGS: Dict[str, Thing] = {
         "vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method",)),
     "experts config": Thing("FusedMoEConfig", MOE, ("vllm.model_executor.layers.fused_moe.config",)),
     "experts parallel": Thing("FusedMoEParallelConfig", MOE, ("vllm.model_executor.layers.fused_moe.config",)),
+    "expert backends": Thing("MoEBackend", ("config/*.py", *MOE), ("vllm.config.kernel",)),
+    "expert kernels": Thing("FusedMoEExperts", MOE, ("vllm.model_executor.layers.fused_moe.modular_kernel",)),
+    "quantization flags": Thing("QuantizationConfigArgs", ("engine/arg_utils.py", "config/*.py"), (
+        "vllm.config.quantization",)),
     "routing": Thing("RoutingMethodType", MOE, ("vllm.model_executor.layers.fused_moe.config",)),
     "activation": Thing("MoEActivation", MOE, ("vllm.model_executor.layers.fused_moe.activation",)),
     "model": Thing("initialize_model", ("model_executor/model_loader/*.py",), (

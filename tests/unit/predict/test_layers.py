@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from envgen.inside.predict import layers
-from envgen.inside.predict.layers import chosen, subject, tried
+from envgen.inside.predict.layers import chosen, subject, watching_linear
 from envgen.inside.predict.main import answer
 from envgen.inside.predict.release import Lines
-from envgen.predict.judge import rejected
 
 
 def thing(name: str, module: str = "x", **attributes: Any) -> Any:
@@ -83,20 +82,36 @@ def test_a_line_has_one_subject(logger: str, text: str, step: str) -> None:
     assert subject({"logger": logger, "text": text}) == step
 
 
-def test_what_a_release_turned_down_is_kept_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Kernel:
+def test_each_linear_backend_is_asked_about_a_layer_that_was_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Old:
         @classmethod
-        def is_supported(cls) -> tuple[bool, str]:
-            return False, "sm_10x required"
+        def is_supported(cls, compute_capability: int) -> tuple[bool, str]:
+            return compute_capability < 120, "sm_10x required"
+
+        @classmethod
+        def can_implement(cls, layer: object) -> tuple[bool, str | None]:
+            return layer == "a layer", None
+
+    class New(Old):
+        @classmethod
+        def is_supported(cls, compute_capability: int) -> tuple[bool, str]:
+            return compute_capability >= 120, "sm_12x required"
 
     module: Any = types.ModuleType("linear")
-    module._KernelT, module._POSSIBLE_NVFP4_KERNELS = object, {"cuda": [Kernel]}
+    module._KernelT, module._POSSIBLE_NVFP4_KERNELS = object, {"cuda": [Old, New]}
+    module._LINEAR_BACKEND_KERNEL_MAP = {"old": {Old}, "new": {New}, "other": set()}
+    platforms: Any = types.ModuleType("vllm.platforms")
+    platforms.current_platform = types.SimpleNamespace(_enum="cuda")
     monkeypatch.setitem(sys.modules, "vllm.model_executor.kernels.linear", module)
-    found: dict[str, Any] = {}
-    with tried(found):
-        assert Kernel.is_supported() == (False, "sm_10x required")
-    assert isinstance(vars(Kernel)["is_supported"], classmethod)
-    assert rejected(found) == [{"step": "linear", "backend": "Kernel", "reason": "sm_10x required"}]
+    monkeypatch.setitem(sys.modules, "vllm.platforms", platforms)
+    found: dict[str, Any] = {"platform": {"capability": [12, 1]}, "stubs": []}
+    with watching_linear(found):
+        assert New.can_implement("a layer") == (True, None)
+    assert isinstance(vars(Old)["can_implement"], classmethod) and "can_implement" not in vars(New)
+    assert {one["backend"]: (one["verdict"], one["args"], one["reason"]) for one in found["backends"]} == {
+        "Old": ("refused", {"linear-backend": "old"}, "sm_10x required"),
+        "New": ("accepted", {"linear-backend": "new"}, ""),
+    }
 
 
 def test_a_build_for_cpus_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

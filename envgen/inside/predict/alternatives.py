@@ -1,0 +1,173 @@
+"""Asks the release about each of its other backends: attention, experts, linear layers.
+
+Each is asked as a service would ask for it, by its flag; nothing that is chosen is changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import re
+import typing
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set
+
+from envgen.inside.predict.attention import ask_attention
+from envgen.inside.predict.experts import ask_moe
+from envgen.inside.predict.release import Lines, everything_logged, forget, named, recording
+
+Doc = Dict[str, Any]
+WALKED = re.compile(r"backend '?([^']+?)'? does not support the deployment configuration")
+MXFP8 = {"moe": {"activation": "mxfp8"}}
+REASON = 400  # characters
+# Backends of other vendors' hardware, and names that are no kernels for tokens.
+ELSEWHERE = re.compile(r"rocm|aiter|rdna|flydsl|xpu|cpu|amx|custom|torch_sdpa|no_attention", re.IGNORECASE)
+OTHER_FORMAT = re.compile(r"moe_backend='?\w+'? is not supported for")
+
+
+def ask_others(config: Any, found: Doc, lines: Lines) -> List[Doc]:
+    """Each backend of the release's own lists that is not chosen: its flag, whether it is accepted, and the reason.
+
+    ``auto``: whether the release takes it unasked, if those before it are not there; None: unknown.
+    """
+    answers: List[Doc] = []
+    kept = lines.kept
+    try:
+        for ask in (attention, experts):
+            with contextlib.suppress(Exception):  # another release: what it has is listed
+                for one in ask(config, found, lines):
+                    answers.append(one)
+    finally:
+        lines.kept = kept
+    return answers
+
+
+def attention(config: Any, found: Doc, lines: Lines) -> Iterator[Doc]:
+    kinds = named("attention backends")[1]
+    walked = walked_by_attention(config, found, lines)
+    chosen = str((found["asked"].get("attention") or {}).get("backend", "")).split(" + ")
+    for name, kind in kinds.__members__.items():
+        if name not in chosen and not ELSEWHERE.search(name):
+            with replaced(config.attention_config, "backend", kind):
+                answer = asked("attention", ask_attention, config, found, lines)
+            flag = {"attention-config": {"backend": name}}
+            yield dict(answer, step="attention", backend=name, args=flag, auto=name in walked if walked else None)
+
+
+def experts(config: Any, found: Doc, lines: Lines) -> Iterator[Doc]:
+    if not found["asked"].get("moe"):
+        return
+    names = typing.get_args(named("expert backends")[1])
+    walked = walked_by_experts(config, found, lines)
+    model, listed = config.model_config, {found["asked"]["moe"]["backend"]}
+    mxfp4 = getattr(model, "quantization_config", True) is None and "mxfp4" in str(found["quantization"])
+    for name in (name for name in names if name != "auto" and not ELSEWHERE.search(name)):
+        answers = []
+        for flag in ({"moe-backend": name}, {"moe-backend": name, "quantization-config": MXFP8})[: 1 + mxfp4]:
+            value = named("quantization flags")[1](**MXFP8) if len(flag) > 1 else model.quantization_config
+            with replaced(config.kernel_config, "moe_backend", name), replaced(model, "quantization_config", value):
+                answer = asked("moe", ask_moe, config, found, lines)
+            backend = answer.pop("chosen", None) or name
+            auto = backend in walked if walked else None
+            answers.append(dict(answer, step="moe", backend=backend, args=flag, auto=auto))
+        # One that is refused with each of its flags is listed once.
+        for one in [one for one in answers if one["verdict"] == "accepted"] or answers[:1]:
+            if one["backend"] not in listed and not OTHER_FORMAT.search(one["reason"]):
+                listed.add(one["backend"])
+                yield one
+
+
+def asked(step: str, ask: Callable[[Any, Doc], Optional[Doc]], config: Any, found: Doc, lines: Lines) -> Doc:
+    """The answer to one question: its verdict, and the reason if it is not accepted."""
+    answers = dict(found, asked={}, refusals=[], unasked=[], kv={})
+    lines.kept, lines.step = [], step
+    with recording(answers, lines), named("set config")[1](config):
+        chosen = ask(config, answers)
+        return {"verdict": "accepted", "reason": "", "chosen": chosen and chosen["backend"]}
+    verdict = "refused" if answers["refusals"] else "unknown"
+    why = [one.get("message") or one.get("why") for one in answers["refusals"] + answers["unasked"]]
+    return {"verdict": verdict, "reason": reason_of(str(why[0] if why else ""))}
+
+
+def reason_of(message: str) -> str:
+    """The part of a release's message that says why."""
+    listed = re.search(r"Reasons?: \[(.*)\]", message, re.DOTALL)
+    if listed:
+        return "; ".join(one[1:-1] for one in re.findall(r"'[^']*'|\"[^\"]*\"", listed.group(1)))[:REASON]
+    since = re.search(r"deployment configuration since (.*)", message, re.DOTALL)
+    return (since.group(1) if since else message).partition("; it would be known")[0].strip().rstrip(".")[:REASON]
+
+
+@contextlib.contextmanager
+def replaced(holder: Any, name: str, value: Any) -> Iterator[None]:
+    """Another value for an attribute, without the checks of the class."""
+    before = getattr(holder, name)
+    object.__setattr__(holder, name, value)
+    try:
+        yield
+    finally:
+        object.__setattr__(holder, name, before)
+
+
+def walked_by_attention(config: Any, found: Doc, lines: Lines) -> Set[str]:
+    """The attention backends that the release tries unasked."""
+    platform: Any = type(importlib.import_module("vllm.platforms").current_platform)
+    names: Set[str] = set()
+    own = getattr(platform, "get_valid_backends", None)
+    if own is None:
+        return names
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        valid, invalid = own(*args, **kwargs)
+        names.update(str(getattr(getattr(one, "backend", one[0]), "name", "")) for one in valid)
+        names.update(str(one.name) for one in invalid)
+        return valid, invalid
+
+    platform.get_valid_backends = staticmethod(noted)
+    try:
+        with replaced(config.attention_config, "backend", None):
+            forget()
+            asked("attention", ask_attention, config, found, lines)
+    finally:
+        del platform.get_valid_backends
+    return names
+
+
+def walked_by_experts(config: Any, found: Doc, lines: Lines) -> Set[str]:
+    """The experts' backends that the release tries unasked: it logs each that it leaves, here all."""
+    kind = named("expert kernels")[1]
+    own = vars(kind)["is_supported_config"]
+    kind.is_supported_config = staticmethod(lambda *_, **__: (False, "asked by envgen"))
+    try:
+        with replaced(config.kernel_config, "moe_backend", "auto"), everything_logged():
+            forget()
+            last = asked("moe", ask_moe, config, found, lines)
+        texts = [one["text"] for one in lines.kept]
+    finally:
+        kind.is_supported_config = own
+    return {one.group(1) for one in map(WALKED.search, texts) if one} | {str(last.get("chosen"))}
+
+
+def linear(module: Any, asked_for: Dict[str, Any], found: Doc) -> List[Doc]:
+    """Each value of ``linear-backend`` that has kernels for the layers that were built. ``asked_for``: the lists of
+    kernels, each with a layer for which one of it was asked."""
+    answers = []
+    for name, kinds in sorted(getattr(module, "_LINEAR_BACKEND_KERNEL_MAP", {}).items()):
+        verdicts = [able(kind, layer, found) for some, layer in asked_for.values() for kind in some if kind in kinds]
+        accepted = [one for one in verdicts if one["verdict"] == "accepted"]
+        for one in (accepted or verdicts)[:1]:
+            answers.append(dict(one, step="linear", args={"linear-backend": name}, auto=None))
+    return answers
+
+
+def able(kind: Any, config: Any, found: Doc) -> Doc:
+    major, minor = found["platform"]["capability"]
+    try:
+        yes, why = kind.is_supported(major * 10 + minor)
+        if yes:
+            yes, why = kind.can_implement(config)
+        verdict = "accepted" if yes else "refused"
+    except Exception as problem:
+        verdict, why = "unknown", "%s: %s" % (type(problem).__name__, problem)
+    if verdict == "refused" and any(str(one["name"]).startswith(("vllm.", "torch.ops.")) for one in found["stubs"]):
+        verdict = "unknown"  # vLLM's compiled code is not here
+    return {"verdict": verdict, "reason": str(why or "").strip().rstrip(".")[:REASON], "backend": kind.__name__}
