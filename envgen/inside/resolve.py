@@ -1,7 +1,7 @@
 """Runs inside the base image: resolves packages for it, and changes nothing outside the container.
 
-uv resolves Python packages, apt Debian packages, as a build would: with the same indexes, constraints and overrides, on
-top of the base image's packages.
+uv resolves them as a build would: with the same indexes, constraints and overrides, on top of the packages of the base
+image.
 """
 
 from __future__ import annotations
@@ -11,14 +11,10 @@ import importlib
 import importlib.metadata
 import os
 import platform
-import queue
 import re
-import socket
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 import zipfile
 from typing import Any, Callable, Dict, Iterator, List, Set, Tuple
 
@@ -29,8 +25,6 @@ Present = Dict[str, Tuple[str, Any]]  # name -> version, distribution
 File = Tuple[str, str]  # name, sha256
 
 ARCHS = {"x86_64": "amd64", "aarch64": "arm64"}
-# Debian's package database of the base image, from before Python was installed in this container.
-DPKG = os.environ.get("ENVGEN_DPKG_BEFORE") or "/var/lib/dpkg"
 
 
 class Failed(Exception):
@@ -237,71 +231,6 @@ def get_uv(folder: str) -> str:
     return os.path.join(target, "bin", "uv")
 
 
-# --- Debian -----------------------------------------------------------------------------------------------------------
-
-
-def simulate(packages: List[str]) -> List[str]:
-    """name=version of all packages that apt would install."""
-    if not packages:
-        return []
-    argv = ["apt-get", "-qq", "-s", "-o", "Dir::State::status=%s/status" % DPKG, "-o", "APT::Get::Show-Versions=false"]
-    argv += ["install", "-y", "--no-install-recommends"]
-    out = run([*argv, *packages], env={**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"})
-    return sorted("%s=%s" % pair for pair in re.findall(r"^Inst (\S+) (?:\[\S+\] )?\((\S+)", out, re.M))
-
-
-def have(package: str) -> bool:
-    """True for an installed package, in that version if one is named: the rule of apt-install."""
-    name, _, version = package.partition("=")
-    try:
-        state = run(["dpkg-query", "--admindir=" + DPKG, "-W", "-f", "${db:Status-Abbrev}${Version}", name])
-    except Failed:
-        return False
-    return state == "ii " + version if version else state.startswith("ii")
-
-
-def require_names() -> None:
-    """Failed if no archive's name can be resolved: apt-get would try each of them for minutes. Without a proxy only."""
-    if any(os.environ.get(name) for name in ("http_proxy", "https_proxy", "HTTPS_PROXY")):
-        return
-    places = run(["apt-get", "--print-uris", "update"])
-    hosts = sorted(set(re.findall(r"^'https?://(?:[^/@']*@)?([^/:']+)", places, re.M)))[:3]
-    resolved: "queue.Queue[bool]" = queue.Queue()
-
-    def ask(host: str) -> None:  # in a thread: no time-out ends a resolution
-        for _ in range(2):
-            try:
-                socket.getaddrinfo(host, 80)
-            except OSError:
-                time.sleep(1)
-            else:
-                resolved.put(True)
-                break
-
-    for host in hosts:
-        threading.Thread(target=ask, args=(host,), daemon=True).start()
-    try:
-        if hosts:
-            resolved.get(timeout=30)
-    except queue.Empty:
-        raise Failed(
-            "no name can be resolved: %s (check the network and DNS of the engine)" % ", ".join(hosts)
-        ) from None
-
-
-def apt(requests: Dict[str, Doc]) -> Doc:
-    wanted = {p: {step: [w for w in words if not have(w)] for step, words in r.items()} for p, r in requests.items()}
-    if any(words for request in wanted.values() for words in request.values()):
-        require_names()
-        run(["apt-get", "-o", "Acquire::Retries=3", "-qq", "update"], env={**os.environ, "LC_ALL": "C"})
-    found = {}
-    for profile, request in wanted.items():
-        build = simulate(request["build"])
-        both = simulate([*build, *request["runtime"]]) if request["runtime"] else build
-        found[profile] = {"build": build, "runtime": [pair for pair in both if pair not in build]}
-    return found
-
-
 def attempt(function: Callable[..., Any], *arguments: Any) -> Doc:
     try:
         return {"ok": function(*arguments)}
@@ -310,21 +239,15 @@ def attempt(function: Callable[..., Any], *arguments: Any) -> Doc:
 
 
 def answer(request: Doc) -> Doc:
-    """Resolve all packages of the request."""
-    found: Doc = {"arch": ARCHS.get(platform.machine(), platform.machine()), "python": {}, "apt": {}}
+    """Resolve the packages of each profile."""
+    found: Doc = {"arch": ARCHS.get(platform.machine(), platform.machine()), "python": {}}
     with tempfile.TemporaryDirectory(prefix="envgen-") as folder, concurrent.futures.ThreadPoolExecutor(8) as pool:
-        debian = pool.submit(attempt, apt, request["apt"]) if request["apt"] else None
-        jobs = {}
-        if request["python"]:
-            uv = attempt(get_uv, folder)
-            present = installed()
-            stand_ins(os.path.join(folder, "stand-ins"), present)
-            for name, wanted in request["python"].items():
-                work = PackageSets(os.path.join(folder, "p-" + name), uv.get("ok", ""), present, wanted)
-                found["python"][name] = uv
-                if "ok" in uv:
-                    jobs[name] = pool.submit(attempt, work.resolve)
+        uv, present, jobs = attempt(get_uv, folder), installed(), {}
+        stand_ins(os.path.join(folder, "stand-ins"), present)
+        for name, wanted in request["python"].items():
+            work = PackageSets(os.path.join(folder, "p-" + name), uv.get("ok", ""), present, wanted)
+            found["python"][name] = uv
+            if "ok" in uv:
+                jobs[name] = pool.submit(attempt, work.resolve)
         found["python"].update({name: job.result() for name, job in jobs.items()})
-        if debian:
-            found["apt"] = debian.result()
     return found

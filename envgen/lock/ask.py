@@ -140,11 +140,6 @@ def python_asks(profile: Profile, base_digest: str) -> str:
     return _digest([*asked, *more])
 
 
-def apt_asks(profile: Profile, base_digest: str) -> str:
-    """A digest of everything that determines the Debian packages of a profile."""
-    return _digest(["apt", apt_build(profile), profile.apt.runtime, base_digest])
-
-
 def _digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
 
@@ -155,15 +150,13 @@ def locked(profile: Profile, lock: Lock) -> ProfileLock:
     git = {one.name: lock.git[one.key] for one in repositories(profile) if one.key in lock.git}
     wanted = profile.base.platform.value if profile.base.platform else ""
     digest = base.digest if base else ""
-    python_digest, apt_digest = python_asks(profile, digest), apt_asks(profile, digest)
-    pythons, apts = lock.python.get(profile.name, {}), lock.apt.get(profile.name, {})
+    asks, pythons = python_asks(profile, digest), lock.python.get(profile.name, {})
     return ProfileLock(
         base=base,
         git=git,
         files={e.url: lock.files[e.url] for e in profile.tiktoken.encodings.values() if e.url in lock.files},
         patches={f: lock.patches[f] for f in sorted(set(patched(profile).values())) if f in lock.patches},
-        python={p: v for p, v in pythons.items() if wanted in ("", p) and v.asks == python_digest},
-        apt={p: v for p, v in apts.items() if wanted in ("", p) and v.asks == apt_digest},
+        python={p: v for p, v in pythons.items() if wanted in ("", p) and v.asks == asks},
     )
 
 
@@ -192,8 +185,6 @@ def stale(
         where = f" for {platform}" if platform else ""
         if not (platform in mine.python if platform else mine.python):
             found.append(Stale("pip", f"the Python packages{where} are not locked, or out of date", "pip"))
-        if not (platform in mine.apt if platform else mine.apt):
-            found.append(Stale("apt", f"the Debian packages{where} are not locked, or out of date", "apt"))
     return found
 
 
@@ -271,7 +262,7 @@ def keep(have: Mapping[str, PythonLock], upgrade: Upgrade, profile: Profile) -> 
 
 def checked(names: Sequence[str], profiles: Sequence[Profile], lock: Lock) -> tuple[str, ...]:
     """Validate the names of inputs. UsageError with a similar name."""
-    known = {"base", "pip", "apt"}
+    known = {"base", "pip"}
     for profile in profiles:
         known |= {
             str(profile.base.image),

@@ -56,6 +56,12 @@ def read(engine: Engine, name: str) -> Manifest:
         raise NotFoundError(message) from None
 
 
+def debian_packages(engine: Engine, image: str) -> list[str]:
+    """name=version of each Debian package in an image; [] where it has none. No lock pins them."""
+    listed = engine.run_once(image, ["dpkg-query", "-W", "-f", "${Package}=${Version}\\n"], timeout=60)
+    return [] if listed.code else listed.stdout.decode("utf-8", "replace").split()
+
+
 # Files that hold times: logs, the loader's auxiliary cache, uv's note of when a wheel was built.
 _TIMES = re.compile(
     r"/var/log/(apt/[^/]+|dpkg\.log|alternatives\.log|bootstrap\.log)|/var/cache/ldconfig/aux-cache|.*/uv_cache\.json"

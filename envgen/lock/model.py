@@ -1,8 +1,8 @@
-"""The lock: every input of a project, resolved; its file; the comparison of two locks.
+"""The lock: the inputs of a project, resolved; its file; the comparison of two locks.
 
 Entries are kept by what was resolved (an image's name, a repository and a ref), so a profile with another image or ref
-finds no entry: its input is stale. The Python and Debian packages of a profile carry ``asks``, a digest of everything
-that determines them.
+finds no entry: its input is stale. The Python packages of a profile carry ``asks``, a digest of everything that
+determines them.
 """
 
 from __future__ import annotations
@@ -90,18 +90,6 @@ class PythonLock:
 
 
 @dataclass(frozen=True)
-class AptLock:
-    """The Debian packages that the steps of one profile install on one platform, as name=version.
-
-    Recorded and compared, not enforced: an archive drops a version as soon as there is a newer one.
-    """
-
-    asks: str
-    build: tuple[str, ...]
-    runtime: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class Lock:
     """A whole envgen.lock."""
 
@@ -110,7 +98,6 @@ class Lock:
     files: Mapping[str, str] = field(default_factory=dict)  # address -> sha256
     patches: Mapping[str, tuple[PatchLock, ...]] = field(default_factory=dict)
     python: Mapping[str, Mapping[str, PythonLock]] = field(default_factory=dict)  # profile -> platform
-    apt: Mapping[str, Mapping[str, AptLock]] = field(default_factory=dict)
     models: Mapping[str, str] = field(default_factory=dict)  # by model_key -> commit
 
 
@@ -123,7 +110,6 @@ class ProfileLock:
     files: Mapping[str, str]
     patches: Mapping[str, tuple[PatchLock, ...]]
     python: Mapping[str, PythonLock]  # platform -> packages
-    apt: Mapping[str, AptLock]
 
     @property
     def epoch(self) -> int:
@@ -141,7 +127,7 @@ class ProfileLock:
     def digest(self) -> str:
         """Changes with any locked input of this profile."""
         base = self.base and [dict(self.base.platforms), self.base.created, self.base.resolved == LOCAL]
-        return digest_of(3, {"base": base, "inputs": facts_of(self)})
+        return digest_of(4, {"base": base, "inputs": facts_of(self)})
 
 
 def git_key(url: str, ref: str) -> str:
@@ -158,7 +144,7 @@ def model_key(repo: str, revision: str) -> str:
 
 FILE_NAME = "envgen.lock"
 HEAD = f"""\
-# Written by `envgen lock`: every input of envgen.yaml, as last resolved. Commit it; don't edit it.
+# Written by `envgen lock`: the inputs of envgen.yaml, as last resolved. Commit it; don't edit it.
 # `envgen lock` adds what is missing, `envgen lock --upgrade NAME` moves one input, `envgen lock --check` compares.
 format: {FORMAT}
 """
@@ -176,9 +162,9 @@ _OF_THE_KEY = ("name", "url", "ref")  # of images and git refs: they are in the 
 def _written(value: Any) -> Any:
     """As written in the file."""
     if isinstance(value, tuple):
-        # The order of patches and Debian packages counts.
+        # The order of patches counts.
         return sorted(map(str, value)) if value and isinstance(value[0], Pinned) else list(map(str, value))
-    if isinstance(value, (ImageLock, GitLock, PythonLock, AptLock)):
+    if isinstance(value, (ImageLock, GitLock, PythonLock)):
         value = {key: one for key, one in vars(value).items() if key not in _OF_THE_KEY}
     return {key: _written(one) for key, one in value.items()} if isinstance(value, Mapping) else value
 
@@ -297,7 +283,7 @@ def _misfits(top: YamlNode) -> Iterator[Problem]:
 
 def _entries(node: YamlNode, *keys: str) -> Iterator[tuple[tuple[str, ...], YamlNode]]:
     """What is locked by itself: an image, a ref, a profile's packages for one platform, ..."""
-    if not node.items or len(keys) == (3 if keys[:1] in (("python",), ("apt",)) else 2):
+    if not node.items or len(keys) == (3 if keys[:1] == ("python",) else 2):
         yield keys, node
         return
     for key, one in node.items.items():
@@ -345,18 +331,13 @@ def facts(lock: Lock) -> dict[str, str]:
             for name, pins in python.sets.items():
                 found |= {f"{head} pip {name} {pin.name}": pin.version for pin in pins}
                 found |= {f"{head} pip {name} {pin.name} sha256": " ".join(sorted(pin.hashes)) for pin in pins}
-    for profile, apts in lock.apt.items():
-        for platform, apt in apts.items():
-            for step, words in (("build", apt.build), ("runtime", apt.runtime)):
-                for name, _, version in (word.partition("=") for word in words):
-                    found[f"{profile} {platform} apt {step} {name}".lstrip()] = version
     return found
 
 
 def facts_of(mine: ProfileLock) -> dict[str, str]:
     """The same for one profile; its packages without the profile's name."""
     images = {mine.base.name: mine.base} if mine.base else {}
-    return facts(Lock(images, mine.git, mine.files, mine.patches, {"": mine.python}, {"": mine.apt}))
+    return facts(Lock(images, mine.git, mine.files, mine.patches, {"": mine.python}))
 
 
 def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[InputChange]:

@@ -1,6 +1,6 @@
 """Resolve the inputs that are stale, all at the same time; the rest of the old lock stays as it is.
 
-Python and Debian packages are resolved inside the base image: with its Python, its packages and its indexes.
+Packages are resolved inside the base image: with its Python, its packages and its indexes.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from envgen.errors import EngineError, EnvgenError, LockError, Problem
 from envgen.files import data_dir
 from envgen.inside import run
 from envgen.lock import ask
-from envgen.lock.ask import Upgrade, apt_asks, apt_build, keep, python_asks, python_sets
-from envgen.lock.model import LOCAL, AptLock, GitLock, ImageLock, Lock, PatchLock, Pinned, PythonLock, model_key
+from envgen.lock.ask import Upgrade, keep, python_asks, python_sets
+from envgen.lock.model import LOCAL, GitLock, ImageLock, Lock, PatchLock, Pinned, PythonLock, model_key
 from envgen.lock.servers import COMMIT, Git, commit_of, resolve_image, seconds
 from envgen.profile.model import ModelRef, Profile
 from envgen.profile.values import ImageRef
@@ -33,15 +33,11 @@ TIMEOUT = 900
 CA, NETRC, WHEELHOUSE = "/run/secrets/ca_certificates", "/run/secrets/netrc", "/run/envgen/lib/wheelhouse"
 PROGRAM = run.Program("resolve")
 # $1 Python, $2 packages, $3 with-index, $4 with-network, $5 apt-install; then the program, which runs as a build step
-# would. Where the
-# base image has no Python, the script installs it, as the build's first step will, and keeps the old list of packages,
-# so that these packages are locked too.
+# would. Where the base image has no Python, the script installs it, as the build's first step will.
 _START = """\
 python=$1 packages=$2 index=$3 network=$4 install=$5
 shift 5
 if [ "$packages" ] && ! command -v "$python" >/dev/null; then
-  cp -a /var/lib/dpkg /tmp/envgen-dpkg
-  export ENVGEN_DPKG_BEFORE=/tmp/envgen-dpkg
   sh -c "$network" sh sh -c "$install" apt-install $packages >/tmp/envgen-apt.log 2>&1 </dev/null || {
     tail -n 20 /tmp/envgen-apt.log >&2
     exit 100
@@ -65,14 +61,12 @@ class Resolved:
 
     platform: str
     python: Mapping[str, PythonLock | LockError]
-    apt: Mapping[str, AptLock | LockError]
     notes: Sequence[str] = ()
 
 
 def resolve_packages(
     engine: Engine,
-    python: Sequence[Profile],
-    apt: Sequence[Profile],
+    profiles: Sequence[Profile],
     base_digest: str,
     keep: Mapping[str, Mapping[str, Mapping[str, str]]],
     files: Mapping[str, str],
@@ -81,11 +75,8 @@ def resolve_packages(
 
     ``keep``: profile -> set -> package -> version. ``files``: path in the container -> file or folder of this machine.
     """
-    profile = [*python, *apt][0]
-    request = {
-        "python": {p.name: _python_request(p, keep.get(p.name, {})) for p in python},
-        "apt": {p.name: {"build": list(apt_build(p)), "runtime": list(p.apt.runtime)} for p in apt},
-    }
+    profile = profiles[0]
+    request = {"python": {p.name: _python_request(p, keep.get(p.name, {})) for p in profiles}}
     scripts = ("runtime/lib/with-index", "runtime/lib/with-network", "build/apt-install")
     texts = [(data_dir("docker") / name).read_text("utf-8") for name in scripts]
     start = ["sh", "-c", _START, "sh", profile.base.python, " ".join(profile.base.apt), *texts]
@@ -112,9 +103,8 @@ def resolve_packages(
     try:
         return Resolved(
             f"linux/{reply['arch']}",
-            {p.name: _python_answer(p, base_digest, reply["python"][p.name]) for p in python},
-            {p.name: _apt_answer(p, base_digest, reply["apt"]) for p in apt},
-            [_CLASH.format(p.name, why) for p in python if (why := reply["python"][p.name].get("ok", {}).get("clash"))],
+            {p.name: _python_answer(p, base_digest, reply["python"][p.name]) for p in profiles},
+            [_CLASH.format(n, why) for n, one in reply["python"].items() if (why := one.get("ok", {}).get("clash"))],
         )
     except MISSHAPEN as problem:
         raise _not_resolved(profile, f"{type(problem).__name__}: {problem}") from None
@@ -160,15 +150,6 @@ def _mismatch(sets: Mapping[str, Sequence[Pinned]]) -> str:
             listed = ", ".join(f"{package} {version}" for package, version in sorted(family.items()))
             return f"{name} would mix releases of FlashInfer: {listed}; name one version for all of them"
     return ""
-
-
-def _apt_answer(profile: Profile, base_digest: str, answer: Mapping[str, Any]) -> AptLock | LockError:
-    if "failed" in answer:
-        return LockError(
-            f"the Debian packages of profile {profile.name}: {answer['failed']}", hint=_hint(answer["failed"], profile)
-        )
-    found = answer["ok"][profile.name]
-    return AptLock(apt_asks(profile, base_digest), *(tuple(map(str, found[name])) for name in ("build", "runtime")))
 
 
 def _hint(text: str, profile: Profile) -> str:
@@ -226,7 +207,7 @@ def resolve(
     questions = _questions(profiles, old, upgrade, tools, engine)
     asked = {kind: _started(each, tools.say) for kind, each in questions.items()}
     images: dict[str, ImageLock] = {**old.images, **_answers(asked["images"], out.problems)}
-    python, apt = _packages(profiles, replace(old, images=images), upgrade, tools, engine, out)
+    python = _packages(profiles, replace(old, images=images), upgrade, tools, engine, out)
     files = {e.url: e.sha256 for p in profiles for e in p.tiktoken.encodings.values()}
     mine = {folder: patches[folder] for p in profiles for folder in ask.patched(p).values() if folder in patches}
     out.lock = _pruned(
@@ -236,7 +217,6 @@ def resolve(
             files={**old.files, **files},
             patches={**old.patches, **mine},
             python={**old.python, **python},
-            apt={**old.apt, **apt},
             models={**old.models, **_answers(asked["models"], out.left)},
         ),
         every,
@@ -356,57 +336,47 @@ def _engine(tools: Tools, out: ResolveResult) -> Engine | None:
 
 def _packages(
     profiles: Sequence[Profile], lock: Lock, upgrade: Upgrade, tools: Tools, engine: Engine | None, out: ResolveResult
-) -> tuple[dict[str, Mapping[str, PythonLock]], dict[str, Mapping[str, AptLock]]]:
+) -> dict[str, Mapping[str, PythonLock]]:
     """One container per base image, interpreter and package indexes, in this thread, which always removes it."""
-    python: dict[str, Mapping[str, PythonLock]] = {}
-    apt: dict[str, Mapping[str, AptLock]] = {}
-    groups: dict[tuple[str, ...], tuple[list[Profile], list[Profile]]] = {}
+    resolved: dict[str, Mapping[str, PythonLock]] = {}
+    groups: dict[tuple[str, ...], list[Profile]] = {}
     for profile in profiles:
         mine = ask.locked(profile, lock)
         if mine.base is None:
             continue  # already a problem
-        key = (str(profile.base.image), profile.base.python, repr(profile.base.apt), repr(profile.pip.index_variables))
-        wanted = groups.setdefault(key, ([], []))
         image = engine.image(str(profile.base.image)) if engine else None
         platform = (
             profile.base.platform.value if profile.base.platform else f"linux/{image.architecture}" if image else ""
         )
         if (platform not in mine.python if platform else not mine.python) or upgrade.wants_python(profile, lock):
-            wanted[0].append(profile)
-        if (platform not in mine.apt if platform else not mine.apt) or upgrade.wants("apt"):
-            wanted[1].append(profile)
-    for (name, *_), (pythons, apts) in groups.items():
-        if not pythons and not apts:
-            continue
+            base, indexes = profile.base, repr(profile.pip.index_variables)
+            groups.setdefault((str(base.image), base.python, repr(base.apt), indexes), []).append(profile)
+    for (name, *_), group in groups.items():
         try:
-            answers = _ask_inside(lock.images[name], pythons, apts, lock, upgrade, tools, engine)
+            answers = _ask_inside(lock.images[name], group, lock, upgrade, tools, engine)
         except EngineError as error:
             message = f"packages are resolved in the base image, but {error.problems[0].message}"
-            first = (*pythons, *apts)[0]
-            out.problems.append(Unresolved(replace(error.problems[0], message=message), first.name, "base.image"))
+            problem = replace(error.problems[0], message=message)
+            out.problems.append(Unresolved(problem, group[0].name, "base.image"))
             continue
         except LockError as error:
-            first = (*pythons, *apts)[0]
-            out.problems += [Unresolved(one, first.name, "base.image") for one in error.problems]
+            out.problems += [Unresolved(one, group[0].name, "base.image") for one in error.problems]
             continue
         out.notes += answers.notes
-        _collect("pip", answers.python, answers.platform, lock.python, python, out)
-        _collect("apt", answers.apt, answers.platform, lock.apt, apt, out)
-        for profile in pythons:
-            found = python.get(profile.name, {}).get(answers.platform)
-            for step, reason in found.open.items() if found else ():
-                out.notes.append(f"{profile.name}: {step} is not locked: {reason}")
-    return python, apt
+        for profile_name, answer in answers.python.items():
+            if isinstance(answer, LockError):
+                out.problems += [Unresolved(one, profile_name, "pip") for one in answer.problems]
+                continue
+            # Another platform's packages stay if they are up to date.
+            before = lock.python.get(profile_name, {}).items()
+            others = {p: v for p, v in before if p != answers.platform and v.asks == answer.asks}
+            resolved[profile_name] = {**others, answers.platform: answer}
+            out.notes += [f"{profile_name}: {step} is not locked: {why}" for step, why in answer.open.items()]
+    return resolved
 
 
 def _ask_inside(
-    base: ImageLock,
-    pythons: list[Profile],
-    apts: list[Profile],
-    lock: Lock,
-    upgrade: Upgrade,
-    tools: Tools,
-    engine: Engine | None,
+    base: ImageLock, group: list[Profile], lock: Lock, upgrade: Upgrade, tools: Tools, engine: Engine | None
 ) -> Resolved:
     if engine is None:
         raise LockError(f"packages for {base.name} are resolved in that image, but no Docker Engine answers")
@@ -422,31 +392,14 @@ def _ask_inside(
             f"the engine's {base.name} is not {base.digest[:19]}, which the lock names",
             hint=f"docker pull {base.name}" if base.resolved != LOCAL else "`envgen lock --upgrade base`",
         )
-    names = ", ".join(dict.fromkeys(p.name for p in (*pythons, *apts)))
+    names = ", ".join(p.name for p in group)
     _online(tools, f"the packages of {names}")
     tools.say(f"packages of {names}: resolving in {base.name}")
     started = time.monotonic()
-    kept = {p.name: keep(lock.python.get(p.name, {}), upgrade, p) for p in pythons}
-    found = resolve_packages(engine, pythons, apts, base.digest, kept, tools.files)
+    kept = {p.name: keep(lock.python.get(p.name, {}), upgrade, p) for p in group}
+    found = resolve_packages(engine, group, base.digest, kept, tools.files)
     tools.say(f"packages of {names}: resolved ({time.monotonic() - started:.1f} s)")
     return found
-
-
-def _collect(
-    key: str,
-    found: Mapping[str, Any],
-    platform: str,
-    before: Mapping[str, Mapping[str, Any]],
-    into: dict[str, Any],
-    out: ResolveResult,
-) -> None:
-    for name, answer in found.items():
-        if isinstance(answer, LockError):
-            out.problems += [Unresolved(one, name, key) for one in answer.problems]
-        else:
-            # Another platform's packages stay if they are up to date.
-            others = {p: v for p, v in before.get(name, {}).items() if p != platform and v.asks == answer.asks}
-            into[name] = {**others, platform: answer}
 
 
 def _pruned(lock: Lock, every: Sequence[Profile]) -> Lock:
@@ -458,7 +411,6 @@ def _pruned(lock: Lock, every: Sequence[Profile]) -> Lock:
         "files": {e.url for p in every for e in p.tiktoken.encodings.values()},
         "patches": {folder for p in every for folder in ask.patched(p).values()},
         "python": names,
-        "apt": names,
         "models": {model_key(m.repo, m.revision) for p in every for found in ask.models_of(p).values() for m in found},
     }
     kept = {part: {k: v for k, v in vars(lock)[part].items() if k in keys} for part, keys in wanted.items()}

@@ -10,10 +10,10 @@ import click
 from envgen.app.session import Session
 from envgen.cli.common import answer, reporting
 from envgen.engine.client import connect
-from envgen.lock.image import Manifest, read
+from envgen.lock.image import Manifest, debian_packages, read
 from envgen.render.inputs import LABEL as INPUTS_LABEL
 from envgen.render.inputs import read_label
-from envgen.text import progress, short_id
+from envgen.text import counted, progress, short_id
 
 
 @click.command()
@@ -26,18 +26,22 @@ def command(session: Session, image: str | None) -> int:
     Example:
       envgen inspect mxfp4:prod
     """
-    manifest = read(connect(), image or session.profile().image_name)
-    document = asdict(manifest)
-    return answer({key: document[key] for key in ("image", "id", "labels", "inputs", "open")}, _recorded(manifest))
+    engine = connect()
+    manifest = read(engine, image or session.profile().image_name)
+    debian, document = debian_packages(engine, manifest.id), asdict(manifest)
+    recorded = {key: document[key] for key in ("image", "id", "labels", "inputs", "open")}
+    return answer({**recorded, "debian": debian}, _recorded(manifest, debian))
 
 
-def _recorded(manifest: Manifest) -> Iterator[str]:
+def _recorded(manifest: Manifest, debian: list[str]) -> Iterator[str]:
     yield f"{manifest.image} ({short_id(manifest.id)})"
     labels = {name: value for name, value in manifest.labels.items() if name != INPUTS_LABEL}
     shown = {**read_label(manifest.labels.get(INPUTS_LABEL, "")), **labels, **manifest.inputs}
     for name, value in sorted(shown.items()):
         if not name.endswith(" sha256"):
             yield f"  {name}  {value or '(none)'}"
+    if debian:
+        yield f"  {counted(len(debian), 'Debian package')}  (--json lists them with their versions)"
     for text in manifest.open:
         progress(f"not locked: {text}")
     if not manifest.inputs:

@@ -1,4 +1,4 @@
-"""`envgen lock`: resolve every input, or list those that have changed."""
+"""`envgen lock`: resolve the inputs, or list those that have changed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def command(session: Session, names: tuple[str, ...], check: bool, **how: bool) 
     """Pin the inputs of all profiles, or of --profile, in envgen.lock.
 
     Inputs are the base image, commits, packages, files and patches. Inputs that are already locked stay as they are,
-    unless --upgrade names them: NAME is base, apt, pip, a source such as vllm, or a Python package. envgen.local.yaml
+    unless --upgrade names them: NAME is base, pip, a source such as vllm, or a Python package. envgen.local.yaml
     and ENVGEN_ variables are ignored, because the file is shared.
 
     \b

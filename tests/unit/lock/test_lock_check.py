@@ -12,8 +12,8 @@ from envgen.__main__ import main
 from envgen.engine.client import Engine
 from envgen.errors import EngineError
 from envgen.lock import ask, model
-from envgen.lock.ask import apt_asks, python_asks
-from envgen.lock.model import AptLock, GitLock, ImageLock, Lock, PythonLock
+from envgen.lock.ask import python_asks
+from envgen.lock.model import GitLock, ImageLock, Lock, PythonLock
 from envgen.lock.servers import Git
 from envgen.profile.load import load_project
 from envgen.profile.model import Origin
@@ -45,12 +45,10 @@ def test_every_check_compares_afresh(
     image = ImageLock("example.org/base:1", "sha256:" + "a" * 64)
     git = GitLock("https://h/fi.git", "v1", "b" * 40, "tag")
     python = PythonLock(python_asks(profile, image.digest), "3.12", {})
-    apt = AptLock(apt_asks(profile, image.digest), (), ())
     lock = Lock(
         images={image.name: image},
         git={"https://h/fi.git v1": git},
         python={"prod": {"linux/arm64": python}},
-        apt={"prod": {"linux/arm64": apt}},
     )
     model.save(tmp_path / "envgen.lock", lock)
     assert main(["lock", "--check"]) == 0, capsys.readouterr()
@@ -65,12 +63,11 @@ def locked(tmp_path: Path, *files: str) -> None:
         ImageLock("example.org/base:1", "sha256:" + "a" * 64),
         GitLock("https://h/fi.git", "v1", "b" * 40, "tag"),
     )
-    python, apt = dict[str, Any](), dict[str, Any]()
+    python = dict[str, Any]()
     for file in files:
         for name, profile in load_project(file=tmp_path / file, local=False).project.profiles.items():
             python[name] = {"linux/arm64": PythonLock(python_asks(profile, image.digest), "3.12", {})}
-            apt[name] = {"linux/arm64": AptLock(apt_asks(profile, image.digest), (), ())}
-    lock = Lock(images={image.name: image}, git={"https://h/fi.git v1": git}, python=python, apt=apt)
+    lock = Lock(images={image.name: image}, git={"https://h/fi.git v1": git}, python=python)
     model.save(tmp_path / "envgen.lock", lock)
 
 
@@ -94,7 +91,7 @@ def test_two_project_files_share_a_lock(offline: Path, file: str, capsys: pytest
     (offline / "third.yaml").unlink()
     assert main(["lock", "--offline", "--file", file]) == 0, capsys.readouterr()
     lock = model.load(offline)
-    assert lock is not None and sorted(lock.python) == sorted(lock.apt) == ["other", "prod"]
+    assert lock is not None and sorted(lock.python) == ["other", "prod"]
     assert main(["lock", "--check"]) == main(["lock", "--check", "-f", "second.yaml"]) == 0
 
 
@@ -142,9 +139,8 @@ def test_without_the_hub_all_else_is_pinned(
     profile = load_project(file=tmp_path / "envgen.yaml", local=False).project.profiles["prod"]
     image = ImageLock("example.org/base:1", "sha256:" + "a" * 64)
     python = PythonLock(python_asks(profile, image.digest), "3.12", {})
-    apt = AptLock(apt_asks(profile, image.digest), (), ())
     there = Lock(
-        images={image.name: image}, python={"prod": {"linux/arm64": python}}, apt={"prod": {"linux/arm64": apt}}
+        images={image.name: image}, python={"prod": {"linux/arm64": python}}
     )
     model.save(tmp_path / "envgen.lock", there)
     monkeypatch.setattr("envgen.app.lock.connect", no_engine)

@@ -89,7 +89,7 @@ def test_a_wheel_is_a_name_or_a_name_at_one_version(text: str, tmp_path: Path) -
 def lock_with(version: str) -> ProfileLock:
     pin = Pinned("flashinfer-python", version, ("0" * 64,))
     python = PythonLock("3.12.0", "asks", {"install.fi": (pin,)}, {})
-    return ProfileLock(None, {}, {}, {}, {"linux/amd64": python}, {})
+    return ProfileLock(None, {}, {}, {}, {"linux/amd64": python})
 
 
 def test_the_lock_decides_the_version(tmp_path: Path) -> None:
