@@ -195,7 +195,10 @@ def try_patches(deployment: Deployment) -> None:
 def require_lock(deployment: Deployment) -> None:
     """RefusedError when a production build would differ from the lock; a development build prints warnings."""
     profile, lock = deployment.profile, deployment.lock
-    production, unlocked = profile.mode is Mode.PRODUCTION, f"`envgen build {profile.chosen} --unlocked` takes none"
+    production, unlocked = (
+        profile.mode is Mode.PRODUCTION,
+        f"`envgen build {profile.chosen} --unlocked` builds without a lock",
+    )
     found = lock_problems(deployment)
     if not found:
         return

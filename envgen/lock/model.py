@@ -38,7 +38,7 @@ class ImageLock:
     """A base image: the digest of its manifest or manifest list, and of each platform's manifest.
 
     ``resolved: local``: the engine's own image ID, for an image that no registry has.
-    ``created``: in seconds; 0: not known.
+    ``created``: in seconds; 0: not known. ``whole``: as `envgen lock` has written it.
     """
 
     name: str
@@ -46,6 +46,7 @@ class ImageLock:
     platforms: Mapping[str, str] = field(default_factory=dict)
     resolved: str = REGISTRY
     created: int = 0
+    whole: bool = True
 
 
 @dataclass(frozen=True)
@@ -81,12 +82,16 @@ class PatchLock:
 
 @dataclass(frozen=True)
 class PythonLock:
-    """The Python packages of one profile on one platform, by step. ``open``: step -> why it could not be locked."""
+    """The Python packages of one profile on one platform, by step. ``open``: step -> why it could not be locked.
+
+    ``whole``: as `envgen lock` has written it.
+    """
 
     asks: str
     python: str
     sets: Mapping[str, tuple[Pinned, ...]]
     open: Mapping[str, str] = field(default_factory=dict)
+    whole: bool = True
 
 
 @dataclass(frozen=True)
@@ -156,7 +161,7 @@ def text_of(lock: Lock) -> str:
     return HEAD + (yaml.safe_dump(filled, width=10_000) if filled else "")
 
 
-_OF_THE_KEY = ("name", "url", "ref")  # of images and git refs: they are in the key
+_APART = ("name", "url", "ref", "whole")  # of images and git refs: in the key; ``whole`` is in the sum
 
 
 def _written(value: Any) -> Any:
@@ -165,8 +170,21 @@ def _written(value: Any) -> Any:
         # The order of patches counts.
         return sorted(map(str, value)) if value and isinstance(value[0], Pinned) else list(map(str, value))
     if isinstance(value, (ImageLock, GitLock, PythonLock)):
-        value = {key: one for key, one in vars(value).items() if key not in _OF_THE_KEY}
+        entry = {key: _written(one) for key, one in vars(value).items() if key not in _APART}
+        # One that was not whole when it was read does not become so.
+        return entry if isinstance(value, GitLock) else {**entry, "sum": _sum(entry) if value.whole else ""}
     return {key: _written(one) for key, one in value.items()} if isinstance(value, Mapping) else value
+
+
+def _sum(entry: Mapping[str, Any]) -> str:
+    """A digest of an entry as it is written: shows what a merge or an edit has taken out, added or changed."""
+
+    def texts(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: texts(one) for key, one in value.items() if key != "sum"}
+        return list(map(texts, value)) if isinstance(value, list) else str(value)
+
+    return digest_of(1, texts(entry))[:16]
 
 
 def save(path: Path, lock: Lock) -> bool:
@@ -200,7 +218,8 @@ def _plain(node: YamlNode) -> Any:
 def _shaped(found: Any) -> dict[str, Any]:
     """The document of a file in the shape of ``Lock``: with the fields that are written as a key, or as one text."""
     images = {
-        key: {"name": key, **one, "created": int(one.get("created", 0))} for key, one in found.get("images", {}).items()
+        key: {"name": key, **one, "created": int(one.get("created", 0)), "whole": one.get("sum") == _sum(one)}
+        for key, one in found.get("images", {}).items()
     }
     urls = {key: key.rpartition(" ")[::2] for key in found.get("git", {})}
     git = {key: {"url": urls[key][0], "ref": urls[key][1], **one} for key, one in found.get("git", {}).items()}
@@ -209,7 +228,10 @@ def _shaped(found: Any) -> dict[str, Any]:
         for name, series in found.get("patches", {}).items()
     }
     python = {
-        profile: {name: {**one, "sets": _pinned(one.get("sets", {}))} for name, one in platforms.items()}
+        profile: {
+            name: {**one, "sets": _pinned(one.get("sets", {})), "whole": one.get("sum") == _sum(one)}
+            for name, one in platforms.items()
+        }
         for profile, platforms in found.get("python", {}).items()
     }
     return {**found, "images": images, "git": git, "patches": patches, "python": python}

@@ -264,7 +264,7 @@ def _questions(
             git[one.key] = _Question(what, owner, place, functools.partial(_ask_git, tools, one))
     for profile in profiles:
         name = str(profile.base.image)
-        if name not in images and (name not in old.images or upgrade.wants("base", name)):
+        if name not in images and (not _has_whole(old, name) or upgrade.wants("base", name)):
             images[name] = _Question(
                 name, profile.name, "base.image", functools.partial(_ask_image, profile, tools, engine)
             )
@@ -274,6 +274,10 @@ def _questions(
                 what, place = f"{model.repo} {model.revision}", f"services.{service}.model.repo"
                 models[key] = _Question(what, profile.name, place, functools.partial(_ask_model, tools, model))
     return {"images": images, "git": git, "models": models}
+
+
+def _has_whole(lock: Lock, image: str) -> bool:
+    return image in lock.images and lock.images[image].whole
 
 
 def _ask_image(profile: Profile, tools: Tools, engine: Engine | None) -> ImageLock:

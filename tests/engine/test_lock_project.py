@@ -7,10 +7,14 @@ import json
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
+import yaml
 from patch_sources import read
 from projects import BASE, LEAN, Project, docker
+
+from envgen.lock.model import read_lock, save
 
 NAME = "envgentestlock"
 MY_BASE = f"{NAME}base:1"
@@ -156,6 +160,9 @@ def test_a_hash_that_does_not_match_ends_the_build(project: Project) -> None:
     before = lock.read_text()
     line = next(line for line in before.splitlines() if "sniffio==" in line)
     lock.write_text(before.replace(line, line[:-9] + "0" * 9))
+    wrong = read_lock(lock)  # as if the index had said so
+    python = replace(wrong.python["prod"]["linux/amd64"], whole=True)
+    save(lock, replace(wrong, python={"prod": {"linux/amd64": python}}))
     try:
         done = project.envgen("build", code=4)
         assert "sniffio" in done.err
@@ -178,13 +185,35 @@ def test_a_moved_base_is_refused_until_it_is_upgraded(project: Project) -> None:
 
 
 @pytest.mark.usefixtures("locked")
+def test_a_lock_that_lost_its_pins_builds_nothing(project: Project) -> None:
+    """A merge took them out: the image would have uv at the version of the day."""
+    path = project.root / "envgen.lock"
+    text = path.read_text()
+    document = yaml.safe_load(text)
+    document["python"]["prod"]["linux/amd64"]["sets"] = {}
+    path.write_text(yaml.safe_dump(document))
+    try:
+        assert "or not as `envgen lock` wrote them" in project.envgen("lock", "--check", code=1).out
+        from envgen.__main__ import main  # in this process, so that nothing adds --unlocked
+
+        assert main(["build", "-f", str(project.root / "envgen.yaml")]) == 6
+        project.envgen("lock")
+        assert path.read_text() == text
+    finally:
+        path.write_text(text)
+
+
+@pytest.mark.usefixtures("locked")
 def test_an_edited_profile_is_stale_and_says_where(project: Project) -> None:
     file = project.root / "envgen.yaml"
     text = file.read_text()
     file.write_text(text.replace("sniffio", "sniffio<1.3"))
     try:
         done = project.envgen("lock", "--check", code=1)
-        assert "pip: the Python packages are not locked, or out of date (prod)" in done.out
+        assert (
+            "pip: the Python packages are not locked, out of date, or not as `envgen lock` wrote them (prod)"
+            in done.out
+        )
         dry = project.envgen("lock", "--dry-run")
         assert "pip deps sniffio: " in dry.out
         assert "1 input would change" in dry.err

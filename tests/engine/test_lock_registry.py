@@ -13,7 +13,7 @@ from projects import Project, docker
 
 from envgen.engine.endpoint import find_plugin
 from envgen.errors import LockError
-from envgen.lock.model import ImageLock
+from envgen.lock.model import ImageLock, Lock, save
 from envgen.lock.servers import resolve_image
 from envgen.profile.values import ImageRef
 
@@ -115,18 +115,6 @@ version: 1
 name: pulls
 profiles: {dev: {mode: development, base: {image: "%s"}, cuda: {arch_list: 12.1a}}}
 """
-LOCK = """\
-format: 1
-
-images:
-  "{image}":
-    digest: {index}
-    platforms:
-      linux/amd64: {linux/amd64}
-      linux/arm64: {linux/arm64}
-    created: 1765425906
-    resolved: registry
-"""
 
 
 @pytest.mark.engine
@@ -143,7 +131,9 @@ def test_pull_fetches_the_newest_of_the_tag_or_what_is_locked(
             found = project.envgen("pull", "--json").json
             assert found == {"image": image, "id": docker("image", "inspect", "-f", "{{.Id}}", image)}
             assert docker("image", "inspect", "-f", "{{.Config.Env}}", image) == f"[SALT={salt}]"
-        (tmp_path / "envgen.lock").write_text(LOCK.format(image=image, **pushed["one"]))
+        platforms = {name: digest for name, digest in pushed["one"].items() if name != "index"}
+        base = ImageLock(image, pushed["one"]["index"], platforms)
+        save(tmp_path / "envgen.lock", Lock(images={image: base}))
         assert project.envgen("pull", "--json").json["image"] == f"{image}@{pushed['one']['index']}"
         none = project.envgen("pull", "--set", f"base.image={open_registry}/none:1", code=7)
         assert f"{open_registry}/none:1 could not be pulled: " in none.err

@@ -68,7 +68,9 @@ PATCHES = {"fi": (PatchLock("a.patch", "b" * 64),)}
 
 def whole(profile: Profile) -> Lock:
     pins = (Pinned("numpy", "2.0", ("c" * 64,)), Pinned("flashinfer-cubin", "0.5.3", ("d" * 64,)))
-    python = PythonLock(ask.python_asks(profile, DIGEST), "3.12.3", {"deps": pins})
+    sets = {one.name: () for one in ask.python_sets(profile) if one.words}
+    opened = {"install.moving": "no release has metadata"}
+    python = PythonLock(ask.python_asks(profile, DIGEST), "3.12.3", {**sets, "deps": pins}, opened)
     return Lock(
         images={"h:5000/base:1": ImageLock("h:5000/base:1", DIGEST)},
         git={

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
+import yaml
 
 from envgen.__main__ import main
 from envgen.engine.client import Engine
 from envgen.errors import EngineError
 from envgen.lock import ask, model
 from envgen.lock.ask import python_asks
-from envgen.lock.model import GitLock, ImageLock, Lock, PythonLock
+from envgen.lock.model import GitLock, ImageLock, Lock, Pinned, PythonLock
 from envgen.lock.servers import Git
 from envgen.profile.load import load_project
 from envgen.profile.model import Origin
@@ -35,6 +37,9 @@ profiles:
 """
 
 
+SETS = {"uv": (Pinned("uv", "0.8.0", ("c" * 64,)),)}
+
+
 def test_every_check_compares_afresh(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -44,7 +49,7 @@ def test_every_check_compares_afresh(
     profile = load_project(file=tmp_path / "envgen.yaml", local=False).project.profiles["prod"]
     image = ImageLock("example.org/base:1", "sha256:" + "a" * 64)
     git = GitLock("https://h/fi.git", "v1", "b" * 40, "tag")
-    python = PythonLock(python_asks(profile, image.digest), "3.12", {})
+    python = PythonLock(python_asks(profile, image.digest), "3.12", SETS)
     lock = Lock(
         images={image.name: image},
         git={"https://h/fi.git v1": git},
@@ -60,13 +65,13 @@ def test_every_check_compares_afresh(
 def locked(tmp_path: Path, *files: str) -> None:
     """A lock with everything of these project files."""
     image, git = (
-        ImageLock("example.org/base:1", "sha256:" + "a" * 64),
+        ImageLock("example.org/base:1", "sha256:" + "a" * 64, {"linux/arm64": "sha256:" + "a" * 64}),
         GitLock("https://h/fi.git", "v1", "b" * 40, "tag"),
     )
     python = dict[str, Any]()
     for file in files:
         for name, profile in load_project(file=tmp_path / file, local=False).project.profiles.items():
-            python[name] = {"linux/arm64": PythonLock(python_asks(profile, image.digest), "3.12", {})}
+            python[name] = {"linux/arm64": PythonLock(python_asks(profile, image.digest), "3.12", SETS)}
     lock = Lock(images={image.name: image}, git={"https://h/fi.git v1": git}, python=python)
     model.save(tmp_path / "envgen.lock", lock)
 
@@ -138,10 +143,8 @@ def test_without_the_hub_all_else_is_pinned(
 
     profile = load_project(file=tmp_path / "envgen.yaml", local=False).project.profiles["prod"]
     image = ImageLock("example.org/base:1", "sha256:" + "a" * 64)
-    python = PythonLock(python_asks(profile, image.digest), "3.12", {})
-    there = Lock(
-        images={image.name: image}, python={"prod": {"linux/arm64": python}}
-    )
+    python = PythonLock(python_asks(profile, image.digest), "3.12", SETS)
+    there = Lock(images={image.name: image}, python={"prod": {"linux/arm64": python}})
     model.save(tmp_path / "envgen.lock", there)
     monkeypatch.setattr("envgen.app.lock.connect", no_engine)
     monkeypatch.setattr("envgen.lock.servers.requests.get", no_hub)
@@ -157,3 +160,66 @@ def test_without_the_hub_all_else_is_pinned(
     assert main(["lock", "--check"]) == 1
     assert "main of the model a/m is not in the lock" in capsys.readouterr().out
     assert ask.stale(profile, ask.locked(profile, found), {}) == []
+
+
+def edited(text: str, *keys: str, value: Any) -> str:
+    """The lock with one value changed, as a merge or an edit by hand leaves it."""
+    document = yaml.safe_load(text)
+    inner = document
+    for key in keys[:-1]:
+        inner = inner[key]
+    if value is None:
+        del inner[keys[-1]]
+    else:
+        inner[keys[-1]] = value
+    return yaml.safe_dump(document)
+
+
+PACKAGES = ("python", "prod", "linux/arm64")
+IMAGE = ("images", "example.org/base:1")
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "name"),
+    [
+        ((*PACKAGES, "sets"), {}, "pip"),
+        ((*PACKAGES, "sets", "uv"), None, "pip"),
+        ((*PACKAGES, "sets", "uv"), ["uv==0.8.0"], "pip"),  # without a hash
+        ((*PACKAGES, "sets", "uv"), [f"uv==0.1.0 {'c' * 64}"], "pip"),
+        ((*PACKAGES, "sets", "uv"), [f"uw==0.8.0 {'c' * 64}"], "pip"),
+        ((*PACKAGES, "open"), {"uv": "because"}, "pip"),
+        ((*PACKAGES, "sum"), None, "pip"),
+        ((*IMAGE, "platforms"), {}, "base"),
+        ((*IMAGE, "platforms"), {"linux/arm64": "sha256:" + "b" * 64}, "base"),
+        ((*IMAGE, "digest"), "sha256:" + "b" * 64, "base"),
+        ((*IMAGE, "resolved"), "local", "base"),
+    ],
+)
+def test_a_lock_that_was_changed_by_hand_is_stale(
+    offline: Path, capsys: pytest.CaptureFixture[str], keys: tuple[str, ...], value: Any, name: str
+) -> None:
+    """Everything that the profile asks for must be pinned and hashed, as `envgen lock` has written it."""
+    (offline / "envgen.yaml").write_text(PROJECT)
+    locked(offline, "envgen.yaml")
+    assert main(["lock", "--check"]) == 0, capsys.readouterr()
+    path = offline / "envgen.lock"
+    path.write_text(edited(path.read_text(), *keys, value=value))
+    assert main(["lock", "--check"]) == 1
+    printed = capsys.readouterr().out
+    assert f"{name}: " in printed and "as `envgen lock` wrote" in printed
+    broken = model.load(offline)
+    assert broken is not None and model.save(path, broken) in (True, False)
+    assert main(["lock", "--check"]) == 1  # written again with other changes, it is not made whole
+
+
+def test_a_step_that_nothing_locks_is_stale(offline: Path) -> None:
+    """Whatever wrote the file: a set that the profile asks for is pinned, or named as open."""
+    (offline / "envgen.yaml").write_text(PROJECT)
+    profile = load_project(file=offline / "envgen.yaml", local=False).project.profiles["prod"]
+    locked(offline, "envgen.yaml")
+    lock = model.load(offline)
+    assert lock is not None
+    for sets in ({}, {"uv": (Pinned("uv", "0.8.0", ()),)}):
+        python = replace(lock.python["prod"]["linux/arm64"], sets=sets)
+        found = ask.locked(profile, replace(lock, python={"prod": {"linux/arm64": python}}))
+        assert [one.name for one in ask.stale(profile, found, {})] == ["pip"]
