@@ -16,7 +16,7 @@ from envgen.deployment import Deployment
 from envgen.doctor import report
 from envgen.doctor.collect import gather, or_none
 from envgen.doctor.model import Subject
-from envgen.engine.session import time_budget
+from envgen.engine.api import time_budget
 from envgen.errors import EnvgenError
 from envgen.explain import Circumstances, classify
 from envgen.files import state_dir

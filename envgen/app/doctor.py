@@ -18,7 +18,7 @@ from envgen.doctor.model import Context, Finding, Severity, Subject, Where
 from envgen.doctor.nodes import completed, finding
 from envgen.doctor.report import Report
 from envgen.engine import box
-from envgen.engine.session import time_budget
+from envgen.engine.api import time_budget
 from envgen.engine.values import Container
 from envgen.errors import EnvgenError, UsageError
 from envgen.profile.model import Base, Mode, Profile

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 from envgen.app.session import Session
 from envgen.deployment import Deployment, known_service
-from envgen.engine.session import time_budget
+from envgen.engine.api import time_budget
 from envgen.engine.values import MISSHAPEN, Container, container_of
 from envgen.errors import EngineError, UsageError
 from envgen.explain import UNKNOWN, Circumstances

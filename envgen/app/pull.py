@@ -5,8 +5,7 @@ from __future__ import annotations
 from envgen.app.session import Session
 from envgen.deployment import Deployment
 from envgen.engine import process
-from envgen.engine.compose import docker_program
-from envgen.engine.endpoint import find_endpoint
+from envgen.engine.endpoint import docker_program, find_endpoint
 from envgen.errors import LockError, named
 from envgen.lock.model import LOCAL
 from envgen.lock.servers import registry_error

@@ -18,9 +18,9 @@ from envgen.app.containers import as_data, changed
 from envgen.app.session import VARIANT_LABEL, Session
 from envgen.bench.record import runs, utc
 from envgen.deployment import Deployment
+from envgen.engine.api import time_budget
 from envgen.engine.git import WorkTree
 from envgen.engine.process import in_background
-from envgen.engine.session import time_budget
 from envgen.engine.values import Container
 from envgen.errors import EngineError, EnvgenError
 from envgen.files import state_dir

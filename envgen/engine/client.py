@@ -5,20 +5,20 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import tarfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import docker.errors
-import requests
 from docker.constants import DEFAULT_DOCKER_API_VERSION
 
-from envgen.engine import process, session, values
-from envgen.engine.endpoint import Endpoint, find_endpoint
+from envgen.engine import api, log, process, values
+from envgen.engine.endpoint import Endpoint, docker_program, find_endpoint
 from envgen.engine.host import CREATOR, THROWAWAY, Leftover, judge, this_process
 from envgen.errors import EngineError
 
@@ -27,7 +27,10 @@ _MARK = "ENVGEN_EXEC"
 _KILLER = (
     'for p in /proc/[0-9]*; do if grep -qs "$1" "$p/environ"; then kill -9 "${p#/proc/}" 2>/dev/null; fi; done; true'
 )
-_UPGRADE = {"Connection": "Upgrade", "Upgrade": "tcp"}
+# Variables that would change the docker CLI itself; none of them is a secret. All others reach it by their names.
+_OF_DOCKER = re.compile(r"PATH$|HOME$|TMPDIR$|DOCKER_|LD_|GO|XDG_|SSH_")
+_REFUSED = re.compile(rb"(?:docker: )?(?:Error response from daemon: )?(.+)")
+_STARTS = (b"docker: Error", b"Error response from daemon:", b"Cannot connect to the Docker", b"error during connect:")
 IMAGE = 6 * 3600  # seconds to read or load an image; the engine may store all of it before it answers
 SAVING = 1800  # seconds to save an image
 FILE = 64 << 10  # bytes read of a container's file
@@ -44,12 +47,12 @@ class Engine:
         # The engine's own API version: newer engines refuse the SDK's default.
         api_version = str(version.get("ApiVersion") or DEFAULT_DOCKER_API_VERSION)
         # The SDK has no types for some of its methods.
-        self._api: Any = session.EngineSession(endpoint, api_version)
-        self._work: Any = session.EngineSession(endpoint, api_version, session.WORK)  # for slow requests
+        self._api: Any = api.EngineSession(endpoint, api_version)
+        self._work: Any = api.EngineSession(endpoint, api_version, api.WORK)  # for slow requests
         self._info: values.EngineInfo | None = None
 
     def _wrap_errors(self, what: str = "") -> contextlib.AbstractContextManager[None]:
-        return session.wrap_errors(self.endpoint, what)
+        return api.wrap_errors(self.endpoint, what)
 
     def info(self) -> values.EngineInfo:
         """The engine's own facts; asked once."""
@@ -121,7 +124,7 @@ class Engine:
             with contextlib.closing(response):
                 if response.status_code >= 400:
                     return ""
-                tail_of_log, deadline = session.Tail(values.LOG_LIMIT), time.monotonic() + seconds
+                tail_of_log, deadline = log.Tail(values.LOG_LIMIT), time.monotonic() + seconds
                 for data in response.iter_content(None):
                     tail_of_log.feed(data)
                     # The engine also sends what is written meanwhile, endlessly if that is faster than we read.
@@ -173,7 +176,7 @@ class Engine:
     def volume_sizes(self) -> Mapping[str, int]:
         """The bytes in each volume. Slow: the engine reads the size of every file."""
         with self._wrap_errors("volumes"):
-            answer = self._work.get(self._url("system", "df"), params={"type": "volume"}, timeout=session.WORK)
+            answer = self._work.get(self._url("system", "df"), params={"type": "volume"}, timeout=api.WORK)
             volumes = answer.json().get("Volumes") or ()
             return {str(v["Name"]): max(0, int((v.get("UsageData") or {}).get("Size") or 0)) for v in volumes}
 
@@ -239,29 +242,45 @@ class Engine:
         ``hold``: keep its stdin open until it ends, so that it can see that envgen was killed. ``on_line`` gets each
         line as it is written.
         """
-        output = session.OutputCollector(on_line)
-        what = f"`{argv[0]}` in container {container_id[:12]}"
-        mark = f"{_MARK}={os.urandom(16).hex()}"
-        variables = [mark, *(f"{name}={value}" for name, value in (env or {}).items())]
+        mark = os.urandom(16).hex()
+        variables = {_MARK: mark, **(env or {})}
+        words = ["exec", *(["--interactive"] if stdin else []), *(["--user", user] if user else [])]
+        words += ["--workdir", workdir] if workdir else []
+        for name, value in variables.items():
+            words += ["--env", f"{name}={value}" if _OF_DOCKER.match(name) else name]
 
         def kill() -> None:
-            self.exec(container_id, ["sh", "-c", _KILLER, "sh", mark], user=user, timeout=10)
+            self.exec(container_id, ["sh", "-c", _KILLER, "sh", f"{_MARK}={mark}"], user=user, timeout=10)
 
-        with self._wrap_errors(what):
-            created = self._api.exec_create(
-                container_id, list(argv), stdin=bool(stdin), user=user, environment=variables, workdir=workdir or None
-            )
-            exec_id = str(created["Id"])
-            body = {"Detach": False, "Tty": False}
-            stream = self._attached(self._url("exec", exec_id, "start"), what, json=body, hold=hold)
-            session.run_stream(stream, stdin, timeout, what, output.receive, kill)
-            return output.result(int(self._api.exec_inspect(exec_id)["ExitCode"] or 0))
+        with process.terminable():
+            return self._talk(
+                [*words, container_id, *argv], stdin, timeout, f"`{argv[0]}` in container {container_id[:12]}", kill,
+                env={name: value for name, value in variables.items() if not _OF_DOCKER.match(name)}, hold=hold,
+                on_line=on_line,
+            )  # fmt: skip
 
-    def _attached(self, url: str, what: str, *, hold: bool, **request: Any) -> session.Attached:
-        response = self._api.post(url, headers=_UPGRADE, stream=True, timeout=session.START, **request)
-        if response.status_code not in (101, 200):
-            raise EngineError(f"{what}: {session.message_of(session.read_all(response))}")
-        return session.Attached(response, hold=hold)
+    def _talk(
+        self, words: Sequence[str], stdin: bytes, timeout: float, what: str, kill: Callable[[], object], **more: Any
+    ) -> values.ExecResult:
+        """A program of the docker CLI that speaks for a program in a container. On every error that one is ended."""
+        more["env"] = {**self.endpoint.environment, **more.get("env", {})}
+        try:
+            done = process.exchange(
+                [docker_program(), *words], stdin, timeout=timeout, limit=values.OUTPUT_LIMIT, **more
+            )  # fmt: skip
+        except BaseException as error:
+            with contextlib.suppress(EngineError):
+                kill()
+            if isinstance(error, process.ProcessTimeout):
+                raise EngineError(f"{what} did not end within {timeout:g} s") from None
+            if isinstance(error, process.OutputTooLong):
+                raise EngineError(f"{what} wrote more than {values.OUTPUT_LIMIT >> 20} MiB") from None
+            raise
+        # Its own errors, and no program's: `docker` has no other sign of them.
+        refused = done.code in (1, 125, 126, 127) and not done.stdout and done.stderr.startswith(_STARTS)
+        if refused and (message := _REFUSED.match(done.stderr)):
+            raise EngineError(f"{what}: {message[1].decode(errors='replace')}")
+        return done
 
     def _url(self, *parts: str) -> str:
         return "/".join([self._api.base_url, f"v{self._api.api_version}", *(quote(part, safe="") for part in parts)])
@@ -282,11 +301,17 @@ class Engine:
         ``on_line`` gets each line as it is written.
         """
         what = f"`{argv[0]}` in a container of {image}"
-        output = session.OutputCollector(on_line)
         body = self._temporary(image, argv, bool(stdin), **container)
-        with self._wrap_errors(what), process.terminable(), self._started(body, what, hold) as (stream, ended):
-            session.run_stream(stream, stdin, timeout, what, output.receive, lambda: None)
-            return output.result(_exit_code(ended))
+        with self._wrap_errors(what), process.terminable():
+            container_id = str(self._work.create_container_from_config(body)["Id"])
+            try:
+                words = ["start", "--attach", *(["--interactive"] if stdin else []), container_id]
+                remove = partial(self._remove_and_wait, container_id)
+                return self._talk(words, stdin, timeout, what, remove, hold=hold, on_line=on_line)
+            finally:
+                # A failure here must not hide an earlier error.
+                with contextlib.suppress(EngineError, docker.errors.APIError, OSError):
+                    self._remove_and_wait(container_id)
 
     def _temporary(
         self,
@@ -352,28 +377,6 @@ class Engine:
                     raise
             time.sleep(0.1)
 
-    @contextlib.contextmanager
-    def _started(self, body: Mapping[str, Any], what: str, hold: bool) -> Iterator[tuple[session.Attached, Any]]:
-        """A container that is removed afterwards: its stream, and the answer that comes when it has ended."""
-        container_id = str(self._work.create_container_from_config(body)["Id"])
-        try:
-            stdin = "1" if body["OpenStdin"] else "0"
-            query = {"stream": "1", "stdout": "1", "stderr": "1", "stdin": stdin}
-            stream = self._attached(self._url("containers", container_id, "attach"), what, params=query, hold=hold)
-            try:
-                # Before it starts: the engine removes it when it ends, and its exit code too.
-                url = self._url("containers", container_id, "wait")
-                ended = self._api.post(url, params={"condition": "next-exit"}, stream=True, timeout=session.QUESTION)
-                self._work.start(container_id)
-            except BaseException:
-                stream.close()
-                raise
-            yield stream, ended
-        finally:
-            # A failure here must not hide an earlier error.
-            with contextlib.suppress(EngineError, docker.errors.APIError, OSError):
-                self._remove_and_wait(container_id)
-
     def leftovers(self) -> tuple[Leftover, ...]:
         """Temporary containers that a killed envgen left behind, oldest first."""
         with self._wrap_errors("containers"):
@@ -389,17 +392,11 @@ class _absent(contextlib.suppress):
         super().__init__(docker.errors.NotFound, docker.errors.NullResource)
 
 
-def _exit_code(ended: requests.Response) -> int:
-    return int(session.within(session.QUESTION, lambda: session.read_all(ended).json())["StatusCode"])
-
-
 def connect(environ: Mapping[str, str] | None = None) -> Engine:
     """The engine that ``docker`` itself would use. EngineError: absent, stopped, forbidden, too old, not an engine."""
     endpoint = find_endpoint(environ)
-    with session.wrap_errors(endpoint):
-        version: Any = session.EngineSession(endpoint, DEFAULT_DOCKER_API_VERSION, session.GREETING).version(
-            api_version=False
-        )
+    with api.wrap_errors(endpoint):
+        version: Any = api.EngineSession(endpoint, DEFAULT_DOCKER_API_VERSION, api.GREETING).version(api_version=False)
         if not isinstance(version, dict):
             raise EngineError(f"what answers at {endpoint.host} is not a Docker Engine")
         if reason := values.too_old(version):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,10 +12,10 @@ from typing import Any
 
 from envgen import files
 from envgen.engine import process
-from envgen.engine.endpoint import Endpoint, plugin_argv
-from envgen.engine.session import Pulse
+from envgen.engine.api import Pulse
+from envgen.engine.endpoint import Endpoint, docker_program, plugin_argv
 from envgen.engine.values import ExecResult
-from envgen.errors import EngineError, RefusedError
+from envgen.errors import RefusedError
 
 
 @dataclass(frozen=True)
@@ -47,9 +46,9 @@ class Compose:
         argv, pulse = self.argv(*words), self._pulse(words)
         return process.run(argv, env=self.environment, timeout=timeout, check=check, on_tick=pulse)
 
-    def _pulse(self, words: Sequence[str]) -> Pulse:
+    def _pulse(self, words: Sequence[str], *, only_says: bool = False) -> Pulse:
         verb = next((word for word in words if not word.startswith("-") and word != "*"), "")
-        return Pulse(self.endpoint, f"docker compose {verb}")
+        return Pulse(self.endpoint, f"docker compose {verb}", only_says=only_says or "--follow" in words)
 
     def config(self, *, interpolate: bool = True) -> Mapping[str, Any]:
         """The document of all files together, all services included, as Compose understands it. ProcessError.
@@ -72,7 +71,8 @@ class Compose:
 
     def interactive(self, *words: str) -> int:
         """Run on our own terminal; returns its exit code."""
-        return process.interactive(self.argv(*words), env=self.environment)
+        pulse = self._pulse(words, only_says=True)
+        return process.interactive(self.argv(*words), env=self.environment, on_tick=pulse)
 
 
 def attach(
@@ -82,15 +82,8 @@ def attach(
     # A terminal only where stdin and stdout are: with -t Docker mixes stderr into stdout and rewrites line ends.
     terminal = ["--tty"] if tty and sys.stdin.isatty() and sys.stdout.isatty() else []
     words = [docker_program(), "exec", "--interactive", *terminal, *options, container_id, *argv]
-    return process.interactive(words, env=endpoint.environment)
-
-
-def docker_program() -> str:
-    """The program `docker`, for `exec` on a terminal and `pull` with the user's logins. EngineError without it."""
-    program = shutil.which("docker")
-    if program is None:
-        raise EngineError("the program `docker` is not on PATH", hint="install Docker's command line (docker-ce-cli)")
-    return program
+    pulse = Pulse(endpoint, "docker exec", only_says=True)
+    return process.interactive(words, env=endpoint.environment, on_tick=pulse)
 
 
 # A `.env` file, read by Compose itself. No value of it is printed, not even in an error.

@@ -172,6 +172,14 @@ def require_plugin(name: str) -> None:
         )
 
 
+def docker_program() -> str:
+    """The program `docker`, for `exec` on a terminal and `pull` with the user's logins. EngineError without it."""
+    program = shutil.which("docker")
+    if program is None:
+        raise EngineError("the program `docker` is not on PATH", hint="install Docker's command line (docker-ce-cli)")
+    return program
+
+
 # Engines behind ssh get a socket on this machine, which OpenSSH forwards: the SDK, buildx, Compose and `docker exec`
 # then use a socket. One connection per address is kept until envgen ends. Where envgen was killed, the next run removes
 # its folder. The SDK's own ssh (``use_ssh_client``) imports paramiko, which nothing else needs; it logs in for each

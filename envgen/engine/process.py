@@ -14,10 +14,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from envgen.engine.values import ExecResult
 from envgen.errors import EngineError, ProcessError
@@ -96,18 +96,74 @@ def stream(
         on_line(channel, line)
 
     with _started(argv, env, None, subprocess.DEVNULL) as child:
-        for _ in _pump(child, note):
+        lines = _Lines(note)
+        for block in _blocks(child):
+            lines.feed(*block)
             if on_tick:
                 on_tick()
         child.wait()
     return ExecResult(child.returncode, b"", bytes(tail))
 
 
-def interactive(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> int:
-    """Run a program on our own terminal and return its exit code. Ctrl-C is the program's, not ours."""
+class OutputTooLong(Exception):
+    """A program wrote more than it may."""
+
+
+def exchange(
+    argv: Sequence[str],
+    stdin: bytes,
+    *,
+    timeout: float,
+    limit: int,
+    env: Mapping[str, str] | None = None,
+    hold: bool = False,
+    on_line: Callable[[str], None] | None = None,
+) -> ExecResult:
+    """Send ``stdin`` to a program and return its whole output, of at most ``limit`` bytes.
+
+    It has nothing to clean up, as `docker exec`: on an error it is killed. ``hold``: keep its stdin open until it
+    ends, so that it can see that envgen was killed. ``on_line`` gets each line
+    as it is written. ProcessTimeout, OutputTooLong: it was ended.
+    """
+    written = {"stdout": bytearray(), "stderr": bytearray()}
+    deadline = time.monotonic() + timeout
+
+    def send(pipe: IO[bytes]) -> None:  # in a thread: a program may fill its output before it has read its input
+        with contextlib.suppress(OSError, ValueError):  # it ended without reading all of it
+            pipe.write(stdin)
+            pipe.flush()
+            if not hold:
+                pipe.close()
+
+    with _started(argv, env, None, PIPE, ending=signal.SIGKILL) as child:
+        assert child.stdin
+        threading.Thread(target=send, args=(child.stdin,), daemon=True).start()
+        lines = _Lines(lambda _channel, line: on_line(line.decode(errors="replace")) if on_line else None)
+        for channel, data in _blocks(child):
+            if channel:
+                written[channel] += data
+                lines.feed(channel, data)
+            if sum(map(len, written.values())) > limit:
+                raise OutputTooLong
+            if time.monotonic() > deadline:
+                raise ProcessTimeout(argv, timeout, written["stderr"].decode(errors="replace"))
+        child.wait()
+    return ExecResult(child.returncode, bytes(written["stdout"]), bytes(written["stderr"]))
+
+
+def interactive(
+    argv: Sequence[str], *, env: Mapping[str, str] | None = None, on_tick: Callable[[], None] = lambda: None
+) -> int:
+    """Run a program on our own terminal and return its exit code. Ctrl-C is the program's, not ours.
+
+    ``on_tick`` is called every second.
+    """
     # A handler, not SIG_IGN, which the program would inherit.
     with _handling(lambda _signum, _frame: None, signal.SIGINT):
-        return _popen(argv, env).wait()
+        ended = in_background(_popen(argv, env).wait)
+        while not wait([ended], 1.0).done:
+            on_tick()
+        return ended.result()
 
 
 def on_terminal(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> ExecResult:
@@ -148,12 +204,15 @@ def _popen(argv: Sequence[str], env: Mapping[str, str] | None, **options: Any) -
 
 def stop(child: subprocess.Popen[bytes], first: signal.Signals = signal.SIGINT) -> None:
     """End a program and its children: ``first``, then SIGKILL after ``GRACE`` seconds. Leaves no zombie."""
-    for signum, wait in ((first, GRACE), (signal.SIGKILL, GRACE)):
+    for signum in (first, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signum)
         with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):  # a second Ctrl-C: end it now
-            # With a full pipe that nobody reads it would never end.
-            child.communicate(timeout=wait) if child.stdout else child.wait(wait)
+            deadline = time.monotonic() + GRACE
+            for _ in _blocks(child):  # with a full pipe that nobody reads it would never end
+                if child.poll() is not None or time.monotonic() > deadline:
+                    break
+            child.wait(max(0.0, deadline - time.monotonic()))
             break
     # A child may have ignored the first signal.
     with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -162,7 +221,12 @@ def stop(child: subprocess.Popen[bytes], first: signal.Signals = signal.SIGINT) 
 
 @contextlib.contextmanager
 def _started(
-    argv: Sequence[str], env: Mapping[str, str] | None, cwd: Path | None, stdin: int, stderr: int | None = PIPE
+    argv: Sequence[str],
+    env: Mapping[str, str] | None,
+    cwd: Path | None,
+    stdin: int,
+    stderr: int | None = PIPE,
+    ending: signal.Signals = signal.SIGINT,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A program in its own session: one signal reaches it and all its children, and Ctrl-C only envgen."""
     child = None
@@ -172,7 +236,7 @@ def _started(
             yield child
         except BaseException:
             if child and child.poll() is None:
-                stop(child)
+                stop(child, ending)
             raise
         finally:
             for pipe in (child.stdin, child.stdout, child.stderr) if child else ():
@@ -204,30 +268,35 @@ def terminable() -> Iterator[None]:
         yield
 
 
-def _pump(child: subprocess.Popen[bytes], on_line: Callable[[str, bytes], None]) -> Iterator[None]:
-    """Calls ``on_line`` for lines of both pipes; yields after each read and at least every ``TICK`` seconds."""
-    assert child.stdout and child.stderr
-    rest = {"stdout": bytearray(), "stderr": bytearray()}
+def _blocks(child: Child) -> Iterator[tuple[str, bytes]]:
+    """What a program writes: ("stdout" | "stderr", bytes), b"" at the end of one; ("", b"") every ``TICK`` seconds."""
     with selectors.DefaultSelector() as selector:
-        selector.register(child.stdout, selectors.EVENT_READ, "stdout")
-        selector.register(child.stderr, selectors.EVENT_READ, "stderr")
+        for channel, pipe in (("stdout", child.stdout), ("stderr", child.stderr)):
+            if pipe and not pipe.closed:
+                selector.register(pipe, selectors.EVENT_READ, channel)
         while selector.get_map():
             for ready, _ in selector.select(TICK):
-                data = os.read(ready.fd, 64 << 10)
-                buffer = rest[ready.data]
-                if not data:
+                if not (data := os.read(ready.fd, 64 << 10)):
                     selector.unregister(ready.fileobj)
-                    if buffer:
-                        on_line(ready.data, bytes(buffer))
-                    continue
-                buffer += data
-                *lines, last = bytes(buffer).split(b"\n")
-                if len(last) > _LONGEST_LINE:
-                    lines, last = [*lines, last], b""
-                rest[ready.data] = bytearray(last)
-                for line in lines:
-                    on_line(ready.data, line.removesuffix(b"\r"))
-            yield
+                yield ready.data, data
+            yield "", b""
+
+
+class _Lines:
+    """Cuts what a program writes into lines; a longer one than ``_LONGEST_LINE`` comes in pieces."""
+
+    def __init__(self, on_line: Callable[[str, bytes], None]) -> None:
+        self._on_line = on_line
+        self._rest = {"stdout": b"", "stderr": b"", "": b""}
+
+    def feed(self, channel: str, data: bytes) -> None:
+        """The next bytes of a channel; b"" at its end."""
+        *lines, rest = (self._rest[channel] + data).split(b"\n")
+        if rest and (not data or len(rest) > _LONGEST_LINE):
+            lines, rest = [*lines, rest], b""
+        self._rest[channel] = rest
+        for line in lines:
+            self._on_line(channel, line.removesuffix(b"\r"))
 
 
 T = TypeVar("T")

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -108,8 +109,8 @@ def test_an_engine_that_is_killed_while_up_waits(slow: Callable[[str, str], Proj
 # 60 s without an answer are the limit of real ones.
 IMPATIENT = """
 import sys
-from envgen.engine import session
-session.SILENT, session._BETWEEN = 6.0, 1.0
+from envgen.engine import api
+api.SILENT, api._BETWEEN = 6.0, 1.0
 from envgen.__main__ import main
 sys.exit(main())
 """
@@ -135,6 +136,33 @@ def test_an_engine_that_freezes_while_compose_works(slow: Callable[[str, str], P
     assert "has not answered for 6 s, while docker compose stop waited for it" in printed
 
 
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (("exec", "web", "sleep", "20"), "docker exec"),
+        (("run", "web", "sleep", "20"), "docker compose run"),
+        (("logs", "-f", "web"), "docker compose logs"),
+    ],
+)
+def test_an_engine_that_freezes_while_a_user_works_is_named(
+    slow: Callable[[str, str], Project], tmp_path: Path, words: tuple[str, ...], what: str
+) -> None:
+    """Nothing is ended: the engine may go on, and Ctrl-C is there."""
+    made, engine = slow("envgentestfreeze", "300s"), Cut(tmp_path / "s")
+    made.envgen("build")
+    made.envgen("up", "web", "--no-wait")
+    argv = [sys.executable, "-c", IMPATIENT, *words]
+    env, nothing = {**os.environ, "DOCKER_HOST": engine.host}, subprocess.DEVNULL
+    with subprocess.Popen(argv, cwd=made.root, env=env, text=True, stdin=nothing, stdout=nothing,
+                          stderr=subprocess.PIPE) as child:  # fmt: skip
+        assert child.stderr
+        time.sleep(4)
+        engine.freeze()
+        line = child.stderr.readline()
+        child.terminate()
+    assert f"{what} waits for the Docker Engine, which has not answered for" in line
+
+
 def test_an_engine_that_is_killed_in_a_build(make_project: Callable[..., Project], tmp_path: Path) -> None:
     text = SLOW.replace("IMAGE", BASE).replace("PORT", "1").replace("TIMEOUT", "9s")
     made, engine = make_project("envgentestcut2", text + "    apt: {build: [hello, cowsay]}\n"), Cut(tmp_path / "s")
@@ -142,7 +170,7 @@ def test_an_engine_that_is_killed_in_a_build(make_project: Callable[..., Project
     with subprocess.Popen(argv, cwd=made.root, env={**os.environ, "DOCKER_HOST": engine.host}, text=True,
                           stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as child:  # fmt: skip
         assert child.stderr
-        while "Installs packages" not in (line := child.stderr.readline()):
+        while "RUN" not in (line := child.stderr.readline()):
             assert line, "it ended with its first step"
         engine.cut()
         printed = child.communicate(timeout=TIME)[1]

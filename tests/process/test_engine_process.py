@@ -173,6 +173,45 @@ def test_an_interrupted_envgen_leaves_nothing_running(tmp_path: Path, signum: in
     assert (tmp_path / "said").read_text() == "polite\n"
 
 
+def test_input_and_output_of_any_size_pass_each_other() -> None:
+    data = bytes(range(256)) * 8000
+    done = process.exchange(["tee", "/dev/stderr"], data, timeout=60, limit=10 << 20)
+    assert (done.code, done.stdout, done.stderr) == (0, data, data)
+    assert process.exchange(["true"], data, timeout=60, limit=1).code == 0  # reads none of it
+
+
+def test_lines_come_whole_from_each_stream() -> None:
+    seen: list[str] = []
+    script = "printf a; sleep 0.2; printf 'x\\r\\n' >&2; sleep 0.2; printf 'b\\nc'; sleep 0.2; printf y >&2"
+    process.exchange(["sh", "-c", script], b"", timeout=60, limit=100, on_line=seen.append)
+    assert sorted(seen) == ["ab", "c", "x", "y"]
+
+
+@pytest.mark.parametrize(("script", "error"), [("yes", process.OutputTooLong), ("sleep 777", process.ProcessTimeout)])
+def test_too_much_or_too_late_ends_it(script: str, error: type[Exception], tmp_path: Path) -> None:
+    with pytest.raises(error):
+        process.exchange(["sh", "-c", f"echo $$ >{tmp_path}/pid; {script}"], b"", timeout=2, limit=1 << 20)
+    assert gone(int((tmp_path / "pid").read_text()))
+
+
+def test_a_program_that_watches_its_input_sees_the_end_of_envgen(tmp_path: Path) -> None:
+    code = (
+        "from envgen.engine import process\n"
+        f"process.exchange(['sh', '-c', 'read line; echo $line >{tmp_path}/a; read more; echo >{tmp_path}/b'],"
+        " b'hello\\n', timeout=60, limit=100, hold=True)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code]) as parent:
+        deadline = time.monotonic() + 30
+        while not (tmp_path / "a").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert not (tmp_path / "b").exists()
+        parent.kill()
+    while not (tmp_path / "b").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def test_a_program_on_our_own_terminal_gives_its_code() -> None:
     assert process.interactive(["sh", "-c", "exit 5"]) == 5
     with pytest.raises(EngineError):

@@ -16,7 +16,7 @@ from envgen.cli.common import print_json, reporting, wants_json
 from envgen.deployment import known_service
 from envgen.doctor import report
 from envgen.doctor.model import Severity, Subject
-from envgen.engine.session import DOCTOR, time_budget
+from envgen.engine.api import DOCTOR, time_budget
 from envgen.errors import ExitCode, UsageError
 from envgen.text import wants_colour
 

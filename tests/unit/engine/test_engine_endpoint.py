@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from envgen.engine import process
+from envgen.engine.api import unreachable
 from envgen.engine.endpoint import (
     DEFAULT_SOCKET,
     Endpoint,
@@ -19,7 +20,6 @@ from envgen.engine.endpoint import (
     plugin_version,
     require_plugin,
 )
-from envgen.engine.session import unreachable
 from envgen.engine.values import ExecResult, too_old
 from envgen.errors import EngineError, ExitCode
 

@@ -55,9 +55,7 @@ def test_the_user_of_a_service(monkeypatch: pytest.MonkeyPatch, user: str | None
 
 
 @pytest.mark.parametrize(("user", "mode"), [("", None), ("0:0", None), ("1000:1000", "host")])
-def test_users_of_helpers_where_the_engine_remaps_them(
-    monkeypatch: pytest.MonkeyPatch, user: str, mode: str | None
-) -> None:
+def test_users_of_helpers_where_the_engine_remaps_them(user: str, mode: str | None) -> None:
     """Files in checkouts and caches keep the numbers of this machine, also under userns-remap."""
     asked: list[dict[str, Any]] = []
 
@@ -70,7 +68,7 @@ def test_users_of_helpers_where_the_engine_remaps_them(
         Endpoint("unix:///x"),
         info_of({"SecurityOptions": ["name=userns"]}, {}, "unix:///x"),
     )
-    monkeypatch.setattr(docker, "_started", started)
+    docker._work = SimpleNamespace(create_container_from_config=started)
     with pytest.raises(EngineError, match="far enough"):
         docker.run_once("image", ["true"], user=user)
     assert asked[0]["HostConfig"].get("UsernsMode") == mode

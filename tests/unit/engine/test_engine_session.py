@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 import requests
 
-from envgen.engine import session
+from envgen.engine import api
+from envgen.engine.api import PATIENT, QUESTION, START, EngineSession
 from envgen.engine.endpoint import Endpoint
-from envgen.engine.session import PATIENT, QUESTION, START, EngineSession
 from envgen.errors import EngineTimeout
 
 
@@ -32,8 +32,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    monkeypatch.setattr(session, "within", found.within)
-    monkeypatch.setattr("envgen.engine.session.time.monotonic", lambda: found.now)
+    monkeypatch.setattr(api, "within", found.within)
+    monkeypatch.setattr("envgen.engine.api.time.monotonic", lambda: found.now)
 
     def send(*_: object, **__: object) -> requests.Response:
         answer = requests.Response()
@@ -56,7 +56,7 @@ def ask(client: EngineSession, seconds: float = QUESTION) -> None:
 def test_a_command_in_a_hurry_ends_however_the_engine_trickles(clock: Clock, answer_after: float) -> None:
     """Slow answers add up too: a hundred of 0.3 seconds each would take half a minute."""
     clock.answer_after = answer_after
-    with session.time_budget(7.0):
+    with api.time_budget(7.0):
         for number in range(100):
             with contextlib.suppress(EngineTimeout):
                 ask(client(), seconds=(5, QUESTION, START)[number % 3])
@@ -71,7 +71,7 @@ def test_a_command_in_a_hurry_ends_however_the_engine_trickles(clock: Clock, ans
 
 def test_a_hurry_ends_with_its_block(clock: Clock) -> None:
     clock.answer_after = 1e9
-    with session.time_budget(7.0), session.time_budget(2.0), pytest.raises(EngineTimeout, match="within 2 s"):
+    with api.time_budget(7.0), api.time_budget(2.0), pytest.raises(EngineTimeout, match="within 2 s"):
         ask(client())
     clock.answer_after = 5.0
     ask(client())

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import io
 import re
 import shutil
-import socket
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import docker.errors
 import requests
@@ -26,7 +24,6 @@ from docker.constants import DEFAULT_DOCKER_API_VERSION
 import docker
 from envgen.engine.endpoint import Endpoint, forwards, ssh_timeout
 from envgen.engine.process import in_background
-from envgen.engine.values import OUTPUT_LIMIT, ExecResult
 from envgen.errors import EngineError, EngineTimeout
 from envgen.text import progress, reason_of
 
@@ -44,6 +41,7 @@ LARGEST = 16 << 20  # bytes of one answer; the list of 5,000 containers has 8 Mi
 # The time limits of ``time_budget`` blocks, the innermost last, and what each engine (by its address, for a command may
 # connect more than once) has used of it.
 _budgets: list[tuple[float, defaultdict[str, float]]] = []
+_counting = threading.Lock()  # several threads ask several engines
 
 
 @contextlib.contextmanager
@@ -89,7 +87,8 @@ class EngineSession(docker.APIClient):
         except TimeoutError:
             pass
         finally:
-            spent[self._host] += time.monotonic() - began
+            with _counting:
+                spent[self._host] += time.monotonic() - began
         hint = "it may be overloaded: `docker version` shows whether it answers"
         raise EngineTimeout(f"the Docker Engine did not answer within {shown:g} s", hint=hint)
 
@@ -152,14 +151,6 @@ def _explanation(error: docker.errors.APIError) -> str:
     return re.sub(r"\s+", " ", text).strip()[:1000] or f"the engine answered {error.status_code}"
 
 
-def message_of(response: requests.Response) -> str:
-    """The engine's error message."""
-    try:
-        return str(response.json()["message"])
-    except (ValueError, KeyError, TypeError):
-        return response.text.strip()[:500] or f"the engine answered {response.status_code}"
-
-
 SILENT = 60.0  # seconds without an answer, after which an engine is given up while another program waits for it
 _BETWEEN = 5.0  # seconds between two questions to it
 
@@ -170,8 +161,9 @@ class Pulse:
     Compose has no limit of its own: with an engine that is stopped or hangs it would wait for ever.
     """
 
-    def __init__(self, endpoint: Endpoint, what: str) -> None:
-        self._endpoint, self._what = endpoint, what
+    def __init__(self, endpoint: Endpoint, what: str, *, only_says: bool = False) -> None:
+        """``only_says``: for what a user runs and can end."""
+        self._endpoint, self._what, self._only_says = endpoint, what, only_says
         self._answered = self._asked = time.monotonic()
         self._question: Future[None] | None = None
         self._told = False
@@ -186,7 +178,7 @@ class Pulse:
         if self._question is None and now - self._asked >= _BETWEEN:
             self._asked, self._question = now, in_background(self._ask)
         silent = now - self._answered
-        if silent >= SILENT:
+        if silent >= SILENT and not self._only_says:
             reason = f"the Docker Engine at {self._endpoint.host} has not answered for {SILENT:.0f} s"
             raise EngineTimeout(f"{reason}, while {self._what} waited for it", hint="systemctl status docker")
         if silent >= SILENT / 3 and not self._told:
@@ -250,189 +242,3 @@ _READERS = ("envgen.engine.client", "envgen.engine.host", "envgen.engine.values"
 _LIBRARIES = ("docker", "requests", "urllib3", "urllib", "json", "http", "codecs")
 _START = "sudo systemctl start docker"
 _HINT = f"start it (`{_START}`), or set DOCKER_HOST to the engine that runs"
-
-
-# The input and output of a program in a container, over a connection of the engine, with limits of time and size.
-
-LONGEST_LINE = 1 << 20
-_HEADER = 8  # 1 byte channel, 3 zero bytes, 4 bytes length, big endian
-
-
-class OutputTooLong(Exception):
-    """A program wrote more than the limit."""
-
-
-class Demultiplexer:
-    """Parses Docker's frames of stdout and stderr; ``feed`` gets them in pieces of any size.
-
-    The SDK's ``frames_iter`` keeps no time limit: it polls without one, so a socket's time-out of 1 s does not end its
-    wait for an engine that is silent, also in the middle of a frame. It takes the text of an HTTP error for a frame.
-    """
-
-    def __init__(self, on_data: Callable[[int, bytes], None]) -> None:
-        self._on_data = on_data
-        self._head = bytearray()
-        self._channel = 0
-        self._left = 0
-
-    def feed(self, data: bytes) -> None:
-        """Parse the next bytes into (channel, bytes). ValueError for what is not a frame."""
-        view = memoryview(data)
-        while view:
-            if self._left:
-                part, view = view[: self._left], view[self._left :]
-                self._left -= len(part)
-                # 0 is stdin echoed, 3 the engine's own error text; both belong with stderr.
-                self._on_data(1 if self._channel == 1 else 2, bytes(part))
-                continue
-            wanted = _HEADER - len(self._head)
-            self._head += view[:wanted]
-            view = view[wanted:]
-            if self._head[0] > 3 or any(self._head[1:4]):
-                raise ValueError("the engine's answer is not a stream of frames")
-            if len(self._head) == _HEADER:
-                self._channel, self._left = self._head[0], int.from_bytes(self._head[4:], "big")
-                self._head.clear()
-
-
-class OutputCollector:
-    """Collects a program's output; ``on_line`` gets each line of each stream. Raises OutputTooLong."""
-
-    def __init__(self, on_line: Callable[[str], None] | None = None, limit: int = OUTPUT_LIMIT) -> None:
-        self._on_line, self._limit = on_line, limit
-        self._written = {1: bytearray(), 2: bytearray()}
-        self._rest = {1: b"", 2: b""}
-
-    def receive(self, channel: int, data: bytes) -> None:
-        self._written[channel] += data
-        if sum(map(len, self._written.values())) > self._limit:
-            raise OutputTooLong
-        if self._on_line is None:
-            return
-        *lines, rest = (self._rest[channel] + data).split(b"\n")
-        if len(rest) > LONGEST_LINE:
-            lines, rest = [*lines, rest], b""
-        self._rest[channel] = rest
-        for line in lines:
-            self._on_line(line.decode(errors="replace").removesuffix("\r"))
-
-    def result(self, code: int) -> ExecResult:
-        """The whole output, once the program has ended."""
-        for rest in self._rest.values():
-            if rest and self._on_line:
-                self._on_line(rest.decode(errors="replace"))
-        return ExecResult(code, bytes(self._written[1]), bytes(self._written[2]))
-
-
-class Tail:
-    """The end of a container's log, both streams in order. The log of a terminal has no frames."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._kept = bytearray()
-        self.lines = 0  # that came, kept or not
-        self._frames: Demultiplexer | None = Demultiplexer(lambda _channel, data: self._keep(data))
-
-    def feed(self, data: bytes) -> None:
-        """Parse the next part of the answer."""
-        if self._frames is not None:
-            try:
-                self._frames.feed(data)
-                return
-            except ValueError:
-                self._frames = None
-        self._keep(data)
-
-    def _keep(self, data: bytes) -> None:
-        self.lines += data.count(b"\n")
-        self._kept += data
-        if len(self._kept) > 2 * self._limit:
-            del self._kept[: -self._limit]
-
-    def text(self) -> str:
-        """Whole lines, unless one alone is longer than the limit."""
-        if len(self._kept) > self._limit:
-            del self._kept[: -self._limit]
-            del self._kept[: self._kept.find(b"\n") + 1]
-        return self._kept.decode(errors="replace")
-
-
-class Attached:
-    """A connection that became a program's stdin, stdout and stderr.
-
-    ``hold``: keep its stdin open until the program ends, so that the program can see that envgen was killed.
-    """
-
-    def __init__(self, response: requests.Response, *, hold: bool = False) -> None:
-        self._response = response
-        self._reader: io.BufferedReader = cast("Any", response.raw)._fp.fp
-        self._sock: socket.socket = cast("Any", self._reader).raw._sock
-        self._hold = hold
-
-    def parts(self, stdin: bytes, timeout: float) -> Generator[tuple[int, bytes], None, None]:
-        """Send ``stdin``; yield the program's output as (channel, bytes). Raises TimeoutError."""
-        output: list[tuple[int, bytes]] = []
-        frames = Demultiplexer(lambda channel, data: output.append((channel, data)))
-        # In a thread: a program may fill its output before it has read all of its input.
-        writer = threading.Thread(target=self._write, args=(stdin,), daemon=True)
-        writer.start()
-        try:
-            for data in self._chunks(time.monotonic() + timeout):
-                frames.feed(data)
-                yield from output
-                output.clear()
-        finally:
-            self.close()
-            writer.join(timeout=5)
-
-    def _chunks(self, deadline: float) -> Iterator[bytes]:
-        while True:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError
-            self._sock.settimeout(left)
-            data = self._reader.read1(1 << 20)  # the reader's buffer may already hold data
-            if not data:
-                return
-            yield data
-
-    def _write(self, stdin: bytes) -> None:
-        with contextlib.suppress(OSError):  # the program ended without reading all of it
-            if stdin:
-                self._sock.sendall(stdin)
-            if not self._hold:
-                self._sock.shutdown(socket.SHUT_WR)
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._sock.shutdown(socket.SHUT_RDWR)  # wakes the writer
-        self._response.close()
-
-
-def run_stream(
-    stream: Attached,
-    stdin: bytes,
-    timeout: float,
-    what: str,
-    on_data: Callable[[int, bytes], None],
-    kill: Callable[[], None],
-) -> None:
-    """Run a stream to its end. On every error the program is ended first."""
-    try:
-        with contextlib.closing(stream.parts(stdin, timeout)) as parts:
-            for channel, data in parts:
-                on_data(channel, data)
-        return
-    except TimeoutError:
-        reason = f"{what} did not end within {timeout:g} s"
-    except OutputTooLong:
-        reason = f"{what} wrote more than {OUTPUT_LIMIT >> 20} MiB"
-    except (OSError, ValueError) as error:
-        reason = f"{what}: the connection to the engine broke off: {reason_of(error)}"
-    except BaseException:
-        with contextlib.suppress(Exception):
-            kill()
-        raise
-    with contextlib.suppress(EngineError):
-        kill()
-    raise EngineError(reason)
