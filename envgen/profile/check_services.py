@@ -138,6 +138,10 @@ def _log_patterns(section: BoundProfile, service: Service) -> None:
     ready = service.ready
     if ready is None:
         return
+    names = service.names if service.is_vllm_server and service.flag("lora-modules") is None else ()
+    if ready.model is not None and names and ready.model not in names and service.flag("config") is None:
+        hint = f"write `ready: {{model: {names[0]}}}`, or `args: {{served-model-name: {ready.model}}}`"
+        section.problem("ready.model", f"the server answers to {', '.join(names)}, not to {ready.model}", hint)
     if ready.model is not None and ready.port is None:
         section.problem("ready", "model without port", "add the container's HTTP port", at_key=True, whole=True)
     if ready.expect_text is not None and service.http_port is None and not section.is_broken("ready.port"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import takewhile
 
 ArgValue = bool | str | tuple[str, ...]  # shape.py knows this alias by its name
@@ -22,6 +22,7 @@ WITHOUT_NO = frozenset((
 _REPEATED = ("middleware",)  # once for each value
 _JSON = ("allowed-headers", "allowed-methods", "allowed-origins")  # a list in JSON
 _JOINED = ("device-ids",)  # a list with commas
+_POOLED = ("embed", "embedding", "classify", "score", "reward")
 SHORT = {
     "O": "optimization-level", "ac": "attention-config", "asc": "api-server-count", "cc": "compilation-config",
     "dc": "diffusion-config", "dcp": "decode-context-parallel-size", "dp": "data-parallel-size",
@@ -71,6 +72,12 @@ def in_words(words: Sequence[str], name: str) -> ArgValue | None:
             values = (value,) if equals else tuple(takewhile(lambda one: not one.startswith("-"), words[number + 1 :]))
             return values if len(values) > 1 else values[0] if values else True
     return None
+
+
+def takes_no_prompt(flag: Callable[[str], object]) -> bool:
+    """Whether the flags make it a model that embeds, ranks or classifies. ``flag``: the value of a flag by its name."""
+    task, convert = flag("task"), flag("convert")
+    return flag("runner") == "pooling" or convert in _POOLED or task in _POOLED
 
 
 def _json(value: ArgValue) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from envgen.errors import Place, Problem
 from envgen.profile import tree as nodes
+from envgen.profile.flags import in_words, plain_name
 from envgen.profile.model import ORIGIN_KINDS, Mount, Profile
 from envgen.profile.shape import HUB_REPO, NAME, fields_of, matches
 from envgen.profile.tree import ValueText, YamlNode, parse_value, scalar, which
@@ -314,7 +315,7 @@ def _keeps_case(path: Sequence[str]) -> bool:
 
 def filled(tree: YamlNode) -> YamlNode:
     """``tree`` with the folders of sources that name none, and what follows from `services.X.model` for `vllm serve`:
-    the model in the command, `served-model-name`, and `ready.model`.
+    the model in the command, and `ready.model`.
     """
     sources = tree.items.get("sources")
     if sources is not None and sources.kind == nodes.MAP:
@@ -337,25 +338,21 @@ def _with_mount(name: str, source: YamlNode) -> YamlNode:
 
 
 def _with_model(service: YamlNode) -> YamlNode:
-    repo, command = service.at(("model", "repo")), service.items.get("command")
+    args, ready, command = (service.items.get(key) for key in ("args", "ready", "command"))
     words = [one.text for one in command.elements] if command is not None and command.kind == nodes.LIST else []
-    known = repo is not None and repo.kind == nodes.TEXT and matches(HUB_REPO, repo.text)
-    if repo is None or command is None or not known or words[:2] != ["vllm", "serve"]:
+    if words[:2] != ["vllm", "serve"] or (args is not None and args.kind != nodes.MAP):
         return service
-    args, ready = service.items.get("args") or YamlNode(nodes.MAP, repo.source), service.items.get("ready")
-    if args.kind != nodes.MAP:
+    assert command is not None
+    flags = {plain_name(key): one for key, one in args.items.items()} if args is not None else {}
+    items, repo = dict(service.items), service.at(("model", "repo"))
+    if repo is None or repo.kind != nodes.TEXT or not matches(HUB_REPO, repo.text):
         return service
-    items = {**service.items, "args": args}
-    if len(words) == 2 and "model" not in args.items:
+    if len(words) == 2 and "model" not in flags:
         items["command"] = command.with_items({**command.items, "2": _copy(repo, repo.text)})
-    served = next((one for key, one in args.items.items() if key.replace("_", "-") == "served-model-name"), None)
-    asked = ready.items.get("model") if ready is not None else None
-    if served is None:
-        served = _copy(repo, asked.text if asked is not None else repo.text.rpartition("/")[2])
-        items["args"] = args.with_items({**args.items, "served-model-name": served})
-    if ready is not None and asked is None and "port" in ready.items:
-        names = served.elements if served.kind == nodes.LIST else [served]
-        name = names[0].text if names and served.kind != nodes.BOOL else repo.text  # vLLM's own default
+    if ready is not None and "model" not in ready.items and "port" in ready.items:
+        given, named = flags.get("served-model-name"), in_words(words, "served-model-name")
+        names = [one.text for one in given.elements or [given]] if given is not None else named
+        name = names if isinstance(names, str) else names[0] if isinstance(names, list | tuple) else repo.text
         items["ready"] = ready.with_items({**ready.items, "model": _copy(repo, name)})
     return service.with_items(items)
 

@@ -348,7 +348,11 @@ class Ready:
 
     timeout: Duration = key("Give up after this long.", Duration(3600))
     phases: Phases = key("Limits for single phases; the log shows which phase it is.", Phases())
-    model: str | None = key("A name that /v1/models must list, and that must complete a prompt.", None)
+    model: str | None = key(
+        "A name that /v1/models must list, and that must complete a prompt. Unset, with `model`: the first of"
+        " `served-model-name`, else the repository.",
+        None,
+    )
     port: int | None = key("The container's port that answers HTTP; it must be published.", None, low=1, high=65535)
     prompt: str = key("The prompt to complete, at temperature 0.", "The capital of France is")
     expect_text: str | None = key("Text that the completion must contain; unset: any.", None)
@@ -440,8 +444,7 @@ class Service:
     ready: Ready | None = key("What `envgen up` waits for.", None)
     model: ModelRef | None = key(
         "The weights it loads. `envgen model pull` fetches them, and `up` starts nothing until they are there. It is "
-        "also the default of what `vllm serve` loads, of `served-model-name` (the repository's name) and of "
-        "`ready.model`.",
+        "also the default of what `vllm serve` loads, and so of the name that the server answers to.",
         None,
     )
     cluster: Cluster | None = key("The machines that run it together; unset: one machine.", None)
@@ -534,12 +537,20 @@ class Service:
 
     @property
     def served_name(self) -> str | None:
-        """The name by which the server lists its model: `ready.model`, else the first `served-model-name`."""
+        """The name by which the server lists its model: `ready.model`, else the first that its command gives it."""
         if self.ready is not None and self.ready.model is not None:
             return self.ready.model
+        return next(iter(self.names), None)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that vLLM's server lists, by its flags: `served-model-name`, else the model that it loads."""
         found = self.flag("served-model-name")
-        first = found[0] if isinstance(found, tuple) and found else found
-        return first if isinstance(first, str) else None
+        if isinstance(found, tuple):
+            return found
+        loaded = self.command[2] if self.is_vllm and len(self.command) > 2 else self.flag("model")
+        first = found if isinstance(found, str) else loaded
+        return (first,) if isinstance(first, str) else ()
 
     @property
     def is_vllm(self) -> bool:

@@ -15,6 +15,7 @@ from envgen.errors import Place, Problem
 from envgen.profile import layers
 from envgen.profile.caches import FLASHINFER
 from envgen.profile.checks import GATE
+from envgen.profile.flags import takes_no_prompt
 from envgen.profile.load import Loaded, with_variant
 from envgen.profile.model import GpuMode, Origin, Phases, Profile, Service, Source
 from envgen.profile.shape import fields_of
@@ -234,6 +235,9 @@ def _service(profile: Profile, service: Service) -> Iterator[Unused]:
         hint = "add ready.model: the name that /v1/models lists"
         yield Unused(("health", "complete"), "no token is asked for without ready.model", hint)
     if ready is not None:
+        if service.is_vllm and takes_no_prompt(service.flag):
+            for asked in ("prompt", "expect_text"):
+                yield Unused(("ready", asked), "a model that embeds, ranks or classifies is asked for that instead")
         if service.http_port is None:
             message = "nothing is asked: no port is known to answer HTTP (ready.port)"
             yield Unused(("ready", "phases", "answer"), message)

@@ -50,7 +50,7 @@ class Question:
 class Readiness:
     """The service's answer. While ``ready`` is False, ``why`` is what is still missing.
 
-    ``unasked``: why no prompt could be asked; "" where one was completed.
+    ``unasked``: why nothing could be asked; "" where a prompt was completed, or embedded, ranked, ...
     """
 
     ready: bool
@@ -61,6 +61,7 @@ class Readiness:
     first_token: float = 0.0  # seconds
     chats: Mapping[str, Verdict] = field(default_factory=dict)  # of "chat" and "tool call", as far as asked
     unasked: str = ""
+    pooled: str = ""  # what a model without prompts did instead
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ def ask(
     row, server = rows[model], _Server(base_url, headers, timeout, on_step, names_of(rows, question.model))
     try:
         answer = _complete(server, model, question)
-        if not answer.ready or answer.unasked or question.chat is None:
+        if not answer.ready or answer.unasked or answer.pooled or question.chat is None:
             return _expected(answer, question)
         return _chat(server, model, chat.context_length(row), question.chat, answer)
     except _Unanswered as unanswered:
@@ -213,10 +214,57 @@ def _complete(server: _Server, model: str, question: Question) -> Readiness:
             "logprobs": 1, "stream": True}  # fmt: skip
     server.on_step("its first token")
     status, answered, first = server.post("/v1/completions", body, "the answer to the first prompt")
+    if status in NO_PROMPTS and (pooled := _pool(server, model, question)) is not None:
+        return pooled
     if question.model is None and status in NO_PROMPTS:
         return Readiness(True, unasked=f"{visible(model[:80])} takes no prompts (/v1/completions answers {status})")
     answer = judge(status, answered, question.expect_text, lambda reply: server.named(reply, "the first prompt"))
     return replace(answer, first_token=first)
+
+
+# The tasks of a model that completes no prompts, and the key of the numbers in vLLM's answer.
+_POOLED = (
+    ("/v1/embeddings", "embedded", "embedding"),
+    ("/v1/rerank", "ranked", "relevance_score"),
+    ("/classify", "classified", "probs"),
+    ("/pooling", "pooled", "data"),
+)
+
+
+def _pool(server: _Server, model: str, question: Question) -> Readiness | None:
+    """The answer of a model that embeds, ranks or classifies; None where the server has none of these tasks."""
+    for url, done, key in _POOLED:
+        given = {"query": question.prompt, "documents": ["Paris"]} if done == "ranked" else {"input": question.prompt}
+        server.on_step(f"the answer of {url}")
+        what = f"the first request to {url}"
+        status, answer, first = server.post(url, {"model": model, **given}, what)
+        if status in NO_PROMPTS:
+            continue
+        if status != 200:
+            why = f"{what} was answered with {status}: {visible(str(answer)[:200])}"
+            return Readiness(False, why, refused=status not in (429, 503))
+        numbers = list(_numbers(answer, key))
+        bad = next((one for one in numbers if not math.isfinite(one)), None if numbers else math.nan)
+        if bad is not None:
+            why = f"{what} was answered with {f'a number that is {bad:g}' if numbers else 'no numbers'}"
+            return Readiness(False, why, fatal=True)
+        unused = "; ready.expect_text is not asked of such a model" if question.expect_text is not None else ""
+        count = f"{len(numbers)} number{'s' * (len(numbers) != 1)}"
+        return Readiness(True, first_token=first, pooled=f"{done} {question.prompt!r}: {count}{unused}")
+    return None
+
+
+def _numbers(document: Any, key: str) -> Iterator[float]:
+    """The numbers of the first row of an answer: ``data`` or ``results``, and below it ``key``."""
+    rows = document.get("data", document.get("results")) if isinstance(document, dict) else None
+    row = rows[0] if isinstance(rows, list) and rows else None
+    left = [row.get(key) if isinstance(row, dict) else None]
+    while left:
+        one = left.pop()
+        if isinstance(one, list):
+            left += one
+        elif isinstance(one, int | float):
+            yield float(one)
 
 
 def _chat(server: _Server, model: str, context: int | None, flags: ChatFlags, answer: Readiness) -> Readiness:

@@ -42,7 +42,9 @@ def test_a_server_whose_chats_are_wrong_is_not_ready(fault: str, why: str, tmp_p
     assert not answer.ready and answer.fatal and why in answer.why
     verdicts = {one["name"]: one["verdict"] for one in smoke["criteria"]}
     # Without the service's flags nothing promises chats or calls.
-    assert verdicts["chat"] == {"no template": "not checked", "null tool": "passed"}.get(fault, "failed")
+    assert verdicts.get("chat", verdicts["first answers"]) == {"no template": "not checked", "null tool": "passed"}.get(
+        fault, "failed"
+    )
 
 
 @pytest.mark.parametrize(("name", "good"), [("other\x1b[31m", 0), ("adapter", 0), ("other", 1)])
@@ -88,7 +90,7 @@ def test_the_model_is_what_the_server_lists() -> None:
         ("models 401", "/v1/models answers 401: it needs an API key (`secrets: [VLLM_API_KEY]`)"),
         ("models none", "/v1/models lists no model"),
         ("no server", "/v1/models answers 200 with something that is not a list of models"),
-        ("embeds", "tiny takes no prompts (/v1/completions answers 404)"),
+        ("pools nothing", "tiny takes no prompts (/v1/completions answers 404)"),
     ],
 )
 def test_where_nothing_can_be_asked_that_is_said(fault: str, why: str) -> None:
@@ -96,6 +98,28 @@ def test_where_nothing_can_be_asked_that_is_said(fault: str, why: str) -> None:
         answer, expecting = ask(server.url, Question(None)), ask(server.url, Question(None, expect_text="Paris"))
     assert answer.ready and answer.unasked == why and not answer.text
     assert not expecting.ready and expecting.fatal and expecting.why == f"ready.expect_text can't be checked: {why}"
+
+
+@pytest.mark.parametrize(
+    ("fault", "done"),
+    [("embeds", "embedded 'q': 3 numbers"), ("ranks", "ranked 'q': 1 number"),
+     ("classifies", "classified 'q': 2 numbers"), ("pools", "pooled 'q': 2 numbers")],
+)  # fmt: skip
+@pytest.mark.parametrize("model", ["tiny", None])
+def test_a_model_without_prompts_is_asked_for_its_task(fault: str, done: str, model: str | None) -> None:
+    with fault_server(fault) as server:
+        answer = ask(server.url, Question(model, "q", chat=PROMISED))
+        expecting = ask(server.url, Question(model, "q", expect_text="Paris"))
+    assert answer.ready and answer.pooled == done and not answer.unasked and not answer.chats
+    assert expecting.ready and expecting.pooled == f"{done}; ready.expect_text is not asked of such a model"
+
+
+@pytest.mark.parametrize(("fault", "why"), [("embeds nan", "a number that is nan"), ("embeds nothing", "no numbers")])
+def test_a_broken_embedding_is_not_ready(fault: str, why: str) -> None:
+    with fault_server(fault) as server:
+        answer = ask(server.url, Question("tiny"))
+    assert not answer.ready and answer.fatal
+    assert answer.why == f"the first request to /v1/embeddings was answered with {why}"
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,16 @@ from typing import Any
 
 GOOD = [" one", " two", " three"]
 
+# Fault -> route -> answer, in the shapes of vLLM's responses.
+POOLED: dict[str, dict[str, Any]] = {
+    "embeds": {"/v1/embeddings": {"data": [{"index": 0, "embedding": [0.25, -0.5, 1]}]}},
+    "embeds nan": {"/v1/embeddings": {"data": [{"index": 0, "embedding": [0.25, float("nan")]}]}},
+    "embeds nothing": {"/v1/embeddings": {"data": [{"index": 0, "embedding": []}]}},
+    "ranks": {"/v1/rerank": {"results": [{"index": 0, "relevance_score": 0.9}]}},
+    "classifies": {"/classify": {"data": [{"index": 0, "probs": [0.1, 0.9]}]}},
+    "pools": {"/pooling": {"data": [{"index": 0, "data": [[0.5], [0.25]]}]}},
+}
+
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -49,8 +59,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.document(401, "{}")
         elif fault == "500":
             self.document(500, '{"error": {"message": "EngineCore died"}}')
-        elif fault == "embeds":
-            self.document(404, '{"detail": "Not Found"}')
+        elif fault in ("pools nothing", *POOLED):  # as vLLM, which has only the routes of its model's task
+            answer = POOLED[fault].get(self.path) if fault in POOLED else None
+            self.document(200, json.dumps(answer)) if answer else self.document(404, '{"detail": "Not Found"}')
         elif fault == "garbage":
             self.document(200, "<html>Bad gateway</html>")
         elif fault == "hangs":

@@ -108,6 +108,8 @@ def print_started(profile: Profile, service: str, started: Started, *, waited: b
         + (" (reachable from the network)" if open_ports(profile.services[service]) else "")
         + unasked
     )
+    if awaited.answer.pooled:
+        click.echo(f"  {awaited.answer.pooled}")
     if awaited.answer.text:
         click.echo(f"  completed {awaited.prompt!r} with {awaited.answer.text!r}")
     for name, (good, seen) in awaited.answer.chats.items():

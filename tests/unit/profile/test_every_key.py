@@ -252,7 +252,8 @@ def profile_of(kind: str, health: str, ready: str, gpu: str, ipc: str, shared: b
         "ports": ["127.0.0.1:8000:8000"],
         **({"health": HEALTH[health]} if health else {}),
         **({"ready": READY[ready]} if ready else {}),
-        **({"cluster": {"nodes": ["a", "b"]}, "args": {"tensor-parallel-size": 2}} if shared else {}),
+        "args": {"served-model-name": ["m", "one", "two"], **({"tensor-parallel-size": 2} if shared else {})},
+        **({"cluster": {"nodes": ["a", "b"]}} if shared else {}),
     }
     return {
         "base": {"image": "debian:12"},

@@ -204,7 +204,7 @@ def test_the_serve_command_is_whole() -> None:
         "--quantization mxfp4 --tensor-parallel-size 1 --gpu-memory-utilization 0.70 --max-model-len 131072 "
         "--max-num-seqs 2 --max-num-batched-tokens 8192 --load-format fastsafetensors --attention-config "
         '{"backend":"TRITON_ATTN"} --async-scheduling --enable-prefix-caching --enable-auto-tool-choice '
-        "--tool-call-parser openai --reasoning-parser openai_gptoss --served-model-name gpt-oss-120b"
+        "--tool-call-parser openai --reasoning-parser openai_gptoss"
     )
 
 

@@ -32,20 +32,21 @@ def asked(service: Service) -> str | None:
 
 def test_one_place_names_a_model(tmp_path: Path) -> None:
     found = serve(tmp_path, PLAIN)
-    assert found.argv == ("vllm", "serve", "me/Small-1B", "--served-model-name", "Small-1B")
-    assert asked(found) == "Small-1B"
+    assert found.argv == ("vllm", "serve", "me/Small-1B")
+    assert asked(found) == "me/Small-1B"
     found = serve(tmp_path, PLAIN, "services.serve.model.repo=you/Big", "services.serve.model.revision=v2")
-    assert found.argv == ("vllm", "serve", "you/Big", "--served-model-name", "Big", "--revision", "v2")
-    assert asked(found) == "Big"
+    assert found.argv == ("vllm", "serve", "you/Big", "--revision", "v2")
+    assert asked(found) == "you/Big"
 
 
 @pytest.mark.parametrize(
     ("text", "name"),
     [
-        (PLAIN, "Small-1B"),
+        (PLAIN, "me/Small-1B"),
         (PLAIN.replace("ready: {port: 8000}", "args: {served_model_name: [first, second]}"), "first"),
         (PLAIN.replace("ready: {port: 8000}", "args: {served-model-name: x}"), "x"),
-        (PLAIN.replace("port: 8000}", "port: 8000, model: y}"), "y"),
+        (PLAIN.replace("port: 8000}", "port: 8000, model: y}, args: {served-model-name: [x, y]}"), "y"),
+        (PLAIN.replace("serve]", "serve, me/Small-1B, --served-model-name, x]"), "x"),
         ("command: [server]", None),
     ],
 )
@@ -62,19 +63,18 @@ def test_a_profile_that_extends_it_and_a_variant_name_another_model(tmp_path: Pa
     file.write_text(FILE % PLAIN + more)
     profiles = load_project(file=file, variant="big").project.profiles
     found = {name: profiles[name].services["serve"] for name in profiles}
-    assert found["dev"].argv[2:] == ("you/Big", "--served-model-name", "Big") and asked(found["dev"]) == "Big"
-    assert found["child"].argv[2:] == ("you/Other", "--served-model-name", "Other") and asked(found["child"]) == "Other"
+    assert found["dev"].argv[2:] == ("you/Big",) and asked(found["dev"]) == "you/Big"
+    assert found["child"].argv[2:] == ("you/Other",) and asked(found["child"]) == "you/Other"
 
 
 @pytest.mark.parametrize(
     ("text", "argv", "name"),
     [
-        (PLAIN.replace("serve]", "serve, me/Small-1B]"), "me/Small-1B --served-model-name Small-1B", "Small-1B"),
-        (PLAIN + ", args: {model: me/Small-1B}", "--model me/Small-1B --served-model-name Small-1B", "Small-1B"),
+        (PLAIN.replace("serve]", "serve, me/Small-1B]"), "me/Small-1B", "me/Small-1B"),
+        (PLAIN + ", args: {model: me/Small-1B}", "--model me/Small-1B", "me/Small-1B"),
         (PLAIN + ", args: {served-model-name: x}", "me/Small-1B --served-model-name x", "x"),
         (PLAIN + ", args: {served_model_name: [x, y]}", "me/Small-1B --served_model_name x y", "x"),
-        (PLAIN.replace("port: 8000}", "model: x, port: 8000}"), "me/Small-1B --served-model-name x", "x"),
-        (PLAIN.replace("{port: 8000}", "{timeout: 5m}"), "me/Small-1B --served-model-name Small-1B", None),
+        (PLAIN.replace("{port: 8000}", "{timeout: 5m}"), "me/Small-1B", None),
     ],
 )
 def test_what_is_written_stays(tmp_path: Path, text: str, argv: str, name: str | None) -> None:
@@ -104,5 +104,39 @@ def test_explain_shows_where_the_name_is_from(tmp_path: Path, capsys: pytest.Cap
     words = ["--set", "services.serve.model.repo=you/Big", "--explain"]
     assert main(["config", "-f", str(tmp_path / "envgen.yaml"), *words]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert 'services.serve.ready.model = "Big"  # --set services.serve.model.repo' in lines
-    assert 'services.serve.args.served-model-name = "Big"  # --set services.serve.model.repo' in lines
+    assert 'services.serve.ready.model = "you/Big"  # --set services.serve.model.repo' in lines
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        (PLAIN.replace("port: 8000}", "port: 8000, model: y}"), "me/Small-1B"),
+        (PLAIN.replace("port: 8000}", "port: 8000, model: y}, args: {served-model-name: mine}"), "mine"),
+        (PLAIN.replace("port: 8000}", "port: 8000, model: y}").replace("e]", "e, me/Small-1B, --served-model-name=z]"),
+         "z"),
+    ],
+)  # fmt: skip
+def test_a_name_that_the_server_cannot_have_is_refused(tmp_path: Path, text: str, names: str) -> None:
+    """Before a running server is replaced by one that is never ready."""
+    with pytest.raises(ProjectError, match=f"the server answers to {names}, not to y") as refused:
+        serve(tmp_path, text)
+    assert f"ready: {{model: {names}}}" in refused.value.problems[0].hint
+    adapters = text.replace("me/Small-1B,", "me/Small-1B, --lora-modules, y=/a,").replace(
+        "args: {", "args: {lora-modules: 'y=/a', "
+    )
+    more = adapters if adapters != text else text + ", args: {lora-modules: y=/a}"
+    assert asked(serve(tmp_path, more)) == "y"
+
+
+@pytest.mark.parametrize("flag", ["runner: pooling", "task: embed", "convert: classify"])
+def test_what_a_model_without_prompts_is_not_asked(
+    tmp_path: Path, flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What another profile uses is inherited without a word; of its own it would be a lie of the file."""
+    file, why = tmp_path / "envgen.yaml", "a model that embeds, ranks or classifies is asked for that instead"
+    asks = PLAIN.replace("port: 8000}", "port: 8000, prompt: The capital, expect_text: Paris}")
+    child = f"  child: {{extends: dev, dockerfile: Dockerfile.c, services: {{serve: {{args: {{{flag}}}}}}}}}\n"
+    for text, warned in ((FILE % asks + child, 0), (FILE % f"{asks}, args: {{{flag}}}", 2)):
+        file.write_text(text)
+        assert main(["config", "-f", str(file), "-p", "child" if "child" in text else "dev"]) == 0
+        assert capsys.readouterr().err.count(why) == warned

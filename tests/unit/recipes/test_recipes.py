@@ -97,10 +97,10 @@ def test_each_shipped_recipe_is_a_profile_that_loads_and_renders(
     service = profile.services["serve"]
     assert service.command == ("vllm", "serve", recipe.repo)
     assert service.model is not None and service.model.repo == recipe.repo
-    assert service.ready is not None and service.ready.model == service.args["served-model-name"]
+    assert service.ready is not None and service.ready.model == recipe.repo
     assert not service.ready.expect  # the parent's are log lines of another model
     assert set(service.args) >= set(recipe.args)
-    others = {"host", "port", "served-model-name", "tensor-parallel-size"}
+    others = {"host", "port", "tensor-parallel-size"}
     assert {flag for flag, value in service.args.items() if value is not None} <= {*recipe.args, *others}
     assert (service.cluster.nodes if service.cluster else ()) == (("spark-1", "spark-2") if recipe.nodes == 2 else ())
     assert recipe.source and recipe.date
@@ -293,7 +293,7 @@ def test_a_parent_without_a_place_for_weights(project: Path, capsys: pytest.Capt
     file = project / "envgen.yaml"
     file.write_text(
         "version: 1\nname: x\nprofiles:\n  own:\n    mode: production\n    base: {image: example/vllm}\n"
-        "    cuda: {arch_list: 12.1a}\n    services:\n      serve:\n        command: [vllm, serve, /models/x]\n"
+        "    cuda: {arch_list: 12.1a}\n    services:\n      serve:\n        command: [vllm, serve, x]\n"
         "        args: {port: 8000}\n        ports: ['127.0.0.1:8000:8000']\n        ready: {model: x, port: 8000}\n"
     )
     assert main(["recipe", "add", "qwen3.6-35b-a3b", "--extends", "own", "--yes"]) == 0
