@@ -16,7 +16,7 @@ import pytest
 from cpu_server import CpuServer
 from projects import docker
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.nightly]
 
 
 @pytest.fixture

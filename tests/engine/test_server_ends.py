@@ -21,7 +21,7 @@ from envgen.engine.values import Container
 from envgen.serve.crash import processes
 from envgen.text import instant
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.nightly]
 
 NAME = "ends"
 
