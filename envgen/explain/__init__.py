@@ -9,9 +9,10 @@ rule, beside its texts:
 ``facts``    NAME: an expression with one group, which is searched in the whole log
 ``general``  said only where no other failure explains the log: it may be the consequence of one
 ``weak``     a notice, unless something else shows that the program failed
+``mild``     of a failure that is logged below an error (INFO, WARNING)
 ``only``     `build` or `server`; `mounted` or `installed`: for such logs, or such profiles, only
 
-A rule of a failure matches no line that was logged below an error (INFO, WARNING): notices and weak rules do.
+A rule of a failure matches no line that was logged below an error: notices, weak and mild rules do.
 In ``cause`` and ``cure``, ``[[ text with {fact} ]]`` is left out where a fact is missing.
 """
 
@@ -31,9 +32,10 @@ from envgen.explain.first import First, first_exception
 from envgen.text import shorten
 
 # Prefixes of a line: `#12 34.5 ` of a build, `serve-1  | ` of Compose, `(EngineCore_DP0 pid=17) ` of vLLM (two of them
-# under Ray), `ERROR: `.
+# under Ray), `[rank3]: ` of torch, `ERROR: `.
 _BEGIN = (
-    r"^(?:#\d{1,5} (?:\d{1,7}\.\d{1,4} )?)?(?:[\w.-]{1,80} {1,40}\| )?(?:\([\w ]{1,60}pid=\d{1,9}\) ){0,2}(?:error: )?"
+    r"^(?:#\d{1,5} (?:\d{1,7}\.\d{1,4} )?)?(?:[\w.-]{1,80} {1,40}\| )?(?:\([\w ]{1,60}pid=\d{1,9}\) ){0,2}"
+    r"(?:\[rank\d{1,4}\]: {0,8})?(?:error: )?"
 )
 # Source code in a traceback: the line below it has the exception with its message. (in lower case)
 _SOURCE = re.compile(r"(?:^|[\])|] ) {2,40}raise [\w.]{1,120}(?:\(|$| from )")
@@ -89,7 +91,7 @@ def read_pattern(node: Any) -> RulePattern:
 
 FOLDER = Path(__file__).parent / "rules"
 # In this order: an early warning about the network must not hide a kernel that failed later.
-FILES = ("gpu.yaml", "jit.yaml", "cluster.yaml", "serve.yaml", "host.yaml", "build.yaml", "notices.yaml")
+FILES = ("gpu.yaml", "jit.yaml", "cluster.yaml", "serve.yaml", "host.yaml", "build.yaml", "kinds.yaml", "notices.yaml")
 KINDS = ("build", "jit", "serve")
 
 
@@ -113,6 +115,7 @@ class Rule:
     facts: Mapping[str, RulePattern] = field(default_factory=dict)
     general: bool = False
     weak: bool = False
+    mild: bool = False
     only: str = ""
 
 
@@ -132,7 +135,7 @@ def read_rule(node: Mapping[str, Any], rank: int) -> Rule:
     return Rule(node["rule"], rank, frozenset(node.get("kinds", KINDS)), node["cause"].strip(), node["cure"].strip(),
                 node["link"], patterns, node["example"], frozenset(node.get("codes", ())), node.get("notice", False),
                 node.get("quoted", False), never, beside, facts, node.get("general", False),
-                node.get("weak", False), node.get("only", ""))  # fmt: skip
+                node.get("weak", False), node.get("mild", False), node.get("only", ""))  # fmt: skip
 
 
 def rules_for(kind: str | None) -> tuple[Rule, ...]:
@@ -220,7 +223,7 @@ class Classifier:
         self.build |= self._kind is None and before == 0 and _OF_BUILD.search(block) is not None
         news = set()
         for rule, pattern in self._waiting:
-            if match := _search(pattern, block, low, rule.never, not rule.notice and not rule.weak):
+            if match := _search(pattern, block, low, rule.never, not (rule.notice or rule.weak or rule.mild)):
                 begin, text, named = match
                 line = before + low.count("\n", 0, begin) + 1
                 # Several patterns of a rule may match: the earliest line is the evidence.

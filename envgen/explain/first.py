@@ -11,8 +11,11 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-# `(EngineCore_DP0 pid=17) ` or `(Worker_TP0 pid=5) `, then the prefix of vLLM's logger. Under Ray, two of them.
-_PROCESS = re.compile(r"^\((?:(?P<name>[\w ./:-]{1,60}?) ?)?pid=(?P<pid>\d{1,9})[^)]{0,40}\) ?")
+# `(EngineCore_DP0 pid=17) ` or `(Worker_TP0 pid=5) `, then the prefix of vLLM's logger. Under Ray, two of them; torch's
+# own is `[rank3]: `.
+_PROCESS = re.compile(
+    r"^\((?:(?P<name>[\w ./:-]{1,60}?) ?)?pid=(?P<pid>\d{1,9})[^)]{0,40}\) ?|^\[(?P<rank>rank\d{1,4})\]: ?"
+)
 _LOGGED = re.compile(
     r"^(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) +\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,6})? \[?[^\]\s]{1,120}\] ?"
 )
@@ -161,8 +164,9 @@ def first_exception(lines: Iterable[str]) -> First | None:
 def _read(line: str) -> tuple[str, str, str]:
     """The process, the log level ("" without a logger) and the text of a line."""
     name = ""
-    while line.startswith("(") and (found := _PROCESS.match(line)):
-        name, line = f"{found['name'] or ''} pid={found['pid']}".strip(), line[found.end() :]
+    while line.startswith(("(", "[rank")) and (found := _PROCESS.match(line)):
+        name = found["rank"] or f"{found['name'] or ''} pid={found['pid']}".strip()
+        line = line[found.end() :]
     level = ""
     if line[:1] in "DIWEC" and (found := _LOGGED.match(line)):
         level, line = found["level"], line[found.end() :]

@@ -27,7 +27,7 @@ LOGS = [
     ("out_of_memory", "Killed\nc++: fatal error: Killed signal terminated program cc1plus"),
     ("out_of_memory", "cc1plus: out of memory\nvirtual memory exhausted: Cannot allocate memory"),
     ("out_of_memory", "terminate called after throwing an instance of 'std::bad_alloc'"),
-    ("killed", "subprocess.CalledProcessError: Command '['ninja']' died with <Signals.SIGKILL: 9>."),
+    ("compiler_memory", "subprocess.CalledProcessError: Command '['ninja']' died with <Signals.SIGKILL: 9>."),
     # disk
     ("no_space", "cp: error writing '/wheels/x.whl': No space left on device"),
     ("no_space", "OSError: [Errno 28] No space left on device"),
@@ -40,9 +40,9 @@ LOGS = [
     # registries
     ("unknown_base", "nvcr.io/nvidia/pytorch:99.99-py3: failed to resolve source metadata for "
                      "nvcr.io/nvidia/pytorch:99.99-py3: nvcr.io/nvidia/pytorch:99.99-py3: not found"),
-    ("unknown_base", "ERROR: failed to solve: no match for platform in manifest: not found"),
+    ("image_platform", "ERROR: failed to solve: no match for platform in manifest: not found"),
     ("unknown_base", "manifest unknown: manifest unknown"),
-    ("unknown_base", "exec /bin/sh: exec format error"),
+    ("other_architecture", "exec /bin/sh: exec format error"),
     ("registry_auth", "failed to solve: acme/base:1: pull access denied, repository does not exist or may require "
                       "authorization: server message: insufficient_scope: authorization failed"),
     ("registry_auth", "failed to authorize: failed to fetch anonymous token: unexpected status from GET request to "
@@ -102,7 +102,10 @@ SERVICE_LOGS = [
         "memory_taken",
         "ValueError: Free memory on device (3/119 GiB) on startup is less than desired GPU memory utilization",
     ),
-    ("gpu", 'Error response from daemon: could not select device driver "nvidia" with capabilities: [[gpu]]'),
+    (
+        "toolkit_missing",
+        'Error response from daemon: could not select device driver "nvidia" with capabilities: [[gpu]]',
+    ),
     ("gpu", "RuntimeError: Found no NVIDIA driver on your system."),
     ("fp4_arch", "ptxas error: Instruction 'cvt.e2m1x2' not supported on .target 'sm_121'"),
     ("cuda_arch", "RuntimeError: CUDA error: no kernel image is available for execution on the device"),
@@ -164,7 +167,7 @@ def test_the_kinds_above_are_rules() -> None:
     [
         "skilled workers", "[5/9] Building CUDA object oom_handler.cu.o", "Successfully installed killed-1.0",
         "test_not_found ... ok", "warning: unused variable 'proxy'", "copying x509.py", "error: expected ';'",
-        "make: *** [Makefile:3: all] Error 1", "x.cu(3): error: identifier \"foo\" is undefined",
+        "make: *** [Makefile:3: all] Error 1",
         '#28 ERROR: process "/bin/sh -c make" did not complete successfully: exit code: 137: context canceled',
     ],
 )  # fmt: skip
