@@ -48,7 +48,8 @@ FIRST = {
     "weights-shape": ("Worker pid=38", "RuntimeError: start (0) + length (256) exceeds dimension size (128)."),
 }
 RULES = {
-    "architecture": "architecture", "model-missing": "model_path", "module": "module_absent", "model-type": "model_type",
+    "architecture": "architecture", "model-missing": "model_path", "model-type": "model_type",
+    "module": "module_absent",
     "other-cuda": "cuda_runtime", "shm": "shared_memory",
     "too-long": "context_length", "unknown-flag": "arguments", "weights-cut": "weights_broken",
 }  # fmt: skip
