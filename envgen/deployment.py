@@ -28,7 +28,7 @@ from envgen.lock.ask import locked
 from envgen.lock.model import LOCAL, InputChange, Lock, ProfileLock, load
 from envgen.patches.checkout import lacking
 from envgen.patches.series import Series
-from envgen.patches.source import PatchedSource, patched_sources
+from envgen.patches.source import PatchedSource
 from envgen.profile.model import Cluster, GpuMode, Machine, Mode, Profile
 from envgen.profile.values import HostPath, own_path
 from envgen.render import environment as names
@@ -36,7 +36,7 @@ from envgen.render.compose import cluster_file, gpu_devices, written_mode
 from envgen.render.inputs import LABEL as INPUTS_LABEL
 from envgen.render.inputs import changed
 from envgen.render.locking import LABEL as LOCK_LABEL
-from envgen.render.locking import applied, namespace, places_of, series_of
+from envgen.render.locking import applied, built_version, left_out, namespace, places_of, series_of
 from envgen.render.outputs import RENDER_LABEL, Rendered, Workspace, lay_out, render_profile
 
 ENGINE_FILE = "compose/this-engine-{}.yaml"  # by its content: several engines may be in use at once
@@ -194,9 +194,15 @@ class Deployment:
 
     @property
     def patched_sources(self) -> list[PatchedSource]:
-        """The sources that a build patches, at their locked commits."""
+        """The sources with patches, at their locked commits and versions."""
         commits = {name: git.commit for name, git in self.lock.git.items()} if self.lock else {}
-        return patched_sources(self.profile, self.root, commits)
+        return [
+            PatchedSource(
+                name, self.profile, source, self.root, commits.get(name, ""), built_version(source, self.lock)
+            )
+            for name, source in self.profile.sources.items()
+            if source.patches
+        ]
 
     @cached_property
     def rendered(self) -> Rendered:
@@ -218,7 +224,13 @@ class Deployment:
         """What has changed since the image was built, as far as its labels tell."""
         if self.image is None or self.is_current:
             return []
-        return changed(self.image.labels.get(INPUTS_LABEL, ""), self.rendered.inputs)
+        found = changed(self.image.labels.get(INPUTS_LABEL, ""), self.rendered.inputs)
+        return [one for one in found if one.after or not (self.root / one.name).is_file()]  # `left_out` says that
+
+    @property
+    def left_out(self) -> list[str]:
+        """A sentence for each source with patches that are not for the version that is built."""
+        return left_out(self.profile, self.lock, self.series)
 
     @cached_property
     def workspace(self) -> Workspace:
@@ -321,7 +333,7 @@ class Deployment:
     @cached_property
     def cache_key(self) -> str:
         """The key of the kernel cache that `envgen up` mounts; "" if there is none."""
-        return namespace(self.profile, self.lock, applied(self.profile, self.series))
+        return namespace(self.profile, self.lock, applied(self.profile, self.lock, self.series))
 
     @cached_property
     def caches(self) -> dict[str, ContainerMount]:

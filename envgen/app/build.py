@@ -170,26 +170,24 @@ def try_patches(deployment: Deployment) -> None:
     The source is the one that will be built: its locked commit if there is one. A digest covers patches, origins and
     commits, so what passed once is not tried again; a branch that is not locked may move and is tried every time.
     """
-    sources = deployment.patched_sources
+    sources = [source for source in deployment.patched_sources if source.mounted is None]
+    for line in deployment.left_out:
+        progress(f"note: {line}")
     if not sources:
         return
     # Not in the project, where a commit could switch the dry run off.
     record = files.cache_dir() / "tried-patches" / hashlib.sha256(f"1 {deployment.digest}".encode()).hexdigest()
     if record.is_file():
-        for warning in files.read(record).decode("utf-8", "replace").splitlines():
-            progress(warning)
         return
     started = time.monotonic()
     found = rehearse(sources, deployment.series, deployment.profile)
     found.require()
-    for warning in found.warnings:
-        progress(warning)
     if found.runs:
         progress(f"tried in {time.monotonic() - started:.1f} s: {'; '.join(map(summary, found.runs))}")
     if found.complete:
         with contextlib.suppress(OSError):  # only saves time
             record.parent.mkdir(parents=True, exist_ok=True)
-            files.write(record, "\n".join(found.warnings).encode())
+            files.write(record, b"")
 
 
 def require_lock(deployment: Deployment) -> None:

@@ -21,6 +21,7 @@ from envgen.lock.servers import Git
 from envgen.patches.series import load_series
 from envgen.profile.load import siblings
 from envgen.profile.model import Profile
+from envgen.render.locking import left_out, series_of
 from envgen.text import progress
 
 
@@ -54,6 +55,8 @@ def check(session: Session) -> dict[str, list[Stale]] | None:
     patches = patch_locks(profiles, root)
     if lock is None:
         return None
+    for line in (one for p in profiles for one in left_out(p, locked(p, lock), series_of(p, root))):
+        progress(f"note: {line}")
     return {p.name: [*stale(p, locked(p, lock), patches), *unlocked_models(p, lock)] for p in profiles}
 
 
@@ -70,7 +73,8 @@ def update(session: Session, names: tuple[str, ...], *, upgrade: bool, offline: 
         other = siblings(session.loaded(local=False).project)
         every += [profile for project in other.projects for profile in project.profiles.values()]
         outcome = resolve(profiles, every, old, patch_locks(profiles, root), wanted, _tools(session, offline))
-        for note in outcome.notes:
+        left = [one for p in profiles for one in left_out(p, locked(p, outcome.lock), series_of(p, root))]
+        for note in (*outcome.notes, *left):
             progress(f"note: {note}")
         if outcome.problems:
             progress("envgen.lock is unchanged")

@@ -1,86 +1,200 @@
-"""The patched sources that `envgen patch` works on, and their checkouts."""
+"""The sources with patches that `envgen patch` works on, their checkouts, and which profiles apply them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import yaml
+
+from envgen import files
 from envgen.app.session import Session
 from envgen.deployment import Deployment
-from envgen.errors import UsageError
-from envgen.patches.source import PatchedSource
-from envgen.profile.model import Project
+from envgen.errors import EnvgenError, Place, Problem, ProjectError, UsageError
+from envgen.patches.series import in_range
+from envgen.patches.source import PatchedSource, mounted_at
+from envgen.profile.model import Profile, Project
+from envgen.profile.tree import text_of
+from envgen.render.locking import built_version, left_out, lock_of, series_of
+from envgen.text import progress
 
 
 def find_targets(session: Session, names: Sequence[str] = ()) -> list[PatchedSource]:
-    """The patched sources of the chosen profile; if none was chosen, of all profiles, each origin once."""
+    """The sources with patches of the chosen profile; if none was chosen, of all profiles, each origin once."""
     project = session.loaded().project
     profiles = [session.profile()] if session.profile_name else list(project.profiles.values())
     found: dict[tuple[str, str, str], PatchedSource] = {}
     for profile in profiles:
         for target in Deployment(profile, project.root).to_build().patched_sources:
-            found.setdefault((target.name, target.folder, repr(target.source.origin)), target)
+            with_history = replace(target, checkouts=tuple(_checkouts(project, target.name)))
+            found.setdefault((target.name, target.folder, repr(target.source.origin)), with_history)
     known = sorted({target.name for target in found.values()})
     if not known:
         where = f"profile {profiles[0].name}" if session.profile_name else "any profile"
-        hint = "write `patches: NAME` into a source that is not a mounted checkout (docs/lock.md)"
-        raise UsageError(f"no source of {where} has patches", hint=hint)
+        raise UsageError(f"no source of {where} has patches", hint="`envgen patch new NAME SOURCE` makes the first one")
     for name in names:
         if name not in known:
             raise UsageError(f"no source {name!r} with patches", hint=f"there is {', '.join(known)}")
     return [target for target in found.values() if not names or target.name in names]
 
 
+def _checkouts(project: Project, name: str) -> Iterator[Path]:
+    """The mounted checkouts of a source that are there and have a history."""
+    for profile in project.profiles.values():
+        source = profile.mounted_sources.get(name)
+        folder = mounted_at(source, project.root) if source is not None else None
+        if folder is not None and (folder / ".git").exists():
+            yield folder
+
+
 def one_target(session: Session, name: str | None) -> PatchedSource:
-    """The source that a command works on. UsageError if several could be meant."""
+    """The source that a command works on: the mounted one, if several profiles have it. UsageError if two are meant."""
     found = find_targets(session, (name,) if name else ())
-    kinds = {target.folder for target in found}
-    if len(kinds) > 1:
-        raise UsageError("more than one source has patches", hint=f"name one: {', '.join(t.name for t in found)}")
-    return found[0]
+    if len({target.folder for target in found}) > 1:
+        names = ", ".join(dict.fromkeys(target.name for target in found))
+        hint = f"name one: {names}" if name is None else "add -p PROFILE: the profiles name several series"
+        raise UsageError("more than one source has patches", hint=hint)
+    return next((target for target in found if target.mounted is not None), found[0])
 
 
-def new_target(session: Session, name: str | None, title: str) -> tuple[PatchedSource, str]:
-    """Where a new patch goes, and what the user must still write into the project file ("" if nothing).
+@dataclass(frozen=True)
+class NewPatch:
+    """Where a new patch goes: a source, and all profiles of the project."""
 
-    A source without `patches` gets a folder with its own name.
-    """
-    loaded = session.loaded()
-    profiles = [session.profile()] if session.profile_name else list(loaded.project.profiles.values())
-    sources = {(key, profile.name): source for profile in profiles for key, source in profile.sources.items()}
-    built = {place[0]: place for place, source in reversed(sources.items()) if source.origin.kind != "checkout"}
-    known = sorted({key for key, _ in sources})
-    wanted = [name] if name is not None else known
+    target: PatchedSource
+    project: Project
+    wanted: str  # the profile that was chosen; "" if none was
+
+    def _builders(self) -> dict[str, Profile]:
+        """The profiles that build the source, or install its wheel."""
+        name, profiles = self.target.name, self.project.profiles
+        return {k: p for k, p in profiles.items() if name in p.sources and name not in p.mounted_sources}
+
+    def takers(self, applies_to: str) -> list[str]:
+        """The profiles that build a release which a patch for ``applies_to`` is for, with this series."""
+        name, folder, lock = self.target.name, self.target.source.patches, self.project.root
+        return [
+            key
+            for key, profile in self._builders().items()
+            if profile.sources[name].patches == folder
+            and in_range(applies_to, built_version(profile.sources[name], lock_of(profile, lock)))
+        ]
+
+    def next_taker(self) -> str:
+        """The profile that should name the series: the one that `dev` extends, or the only one; "" if unclear."""
+        without = {key for key, profile in self._builders().items() if not profile.sources[self.target.name].patches}
+        raw = yaml.safe_load(text_of(self.project.file, self.project.file.name))["profiles"]
+        parents = {key: str((body or {}).get("extends", "")) for key, body in raw.items()}
+        chosen = self.wanted or self.target.profile.name
+        while chosen and chosen not in without:
+            chosen = parents.get(chosen, "")
+        while parents.get(chosen, "") in without:
+            chosen = parents[chosen]
+        return chosen or (without.pop() if len(without) == 1 else "")
+
+    def name_series(self, profile: str) -> None:
+        """Write the line into the project file. UsageError, with nothing written, where its text is too special."""
+        file, line = self.project.file, ("patches", self.target.source.patches or "")
+        text = text_of(file, file.name)
+        path = ("profiles", profile, "sources", self.target.name)
+        after, expected = with_line(text, path, line), yaml.safe_load(text)
+        at = expected
+        for key in path:
+            at[key] = at.get(key) or {}
+            at = at[key]
+        at[line[0]] = line[1]
+        if yaml.safe_load(after) != expected:
+            raise UsageError(f"{file.name} has anchors or merges there", hint="write the line by hand")
+        files.write(files.inside(file, file.parent), after.encode())
+
+
+def with_line(text: str, path: Sequence[str], line: tuple[str, str]) -> str:
+    """A project file with one more key in the mapping at ``path``, which is made where it is missing."""
+    node: Any = yaml.compose(text, yaml.BaseLoader)
+    key, value = line
+    for count, name in enumerate(path):
+        below = next((one for at, one in node.value if at.value == name), None)
+        if not isinstance(below, yaml.MappingNode):
+            for missing in reversed(path[count + 1 :]):
+                key, value = missing, f"{{{key}: {value}}}"
+            key, value = name, f"{{{key}: {value}}}"
+            break
+        node = below
+    if node.flow_style:
+        at = node.value[-1][1].end_mark.index if node.value else node.start_mark.index + 1
+        return f"{text[:at]}{', ' if node.value else ''}{key}: {value}{text[at:]}"
+    first = node.value[0][0].start_mark
+    at = first.index - first.column
+    newline = "\r\n" if "\r\n" in text else "\n"
+    return f"{text[:at]}{' ' * first.column}{key}: {value}{newline}{text[at:]}"
+
+
+def new_target(session: Session, name: str | None, title: str) -> NewPatch:
+    """Where a new patch goes. A source without `patches` gets a folder with its own name."""
+    project = session.loaded().project
+    profiles = [session.profile()] if session.profile_name else list(project.profiles.values())
+    places = [(key, profile) for profile in profiles for key in profile.sources]
+    known = sorted({key for key, _ in places})
     if name is None and title in known:
         raise UsageError(f"{title} is a source, and the patch has no name", hint=f"envgen patch new NAME {title}")
-    if any(sources[place].patches for key, place in built.items() if key in wanted) or not set(wanted) & set(known):
-        return one_target(session, name), ""
-    if len(wanted) > 1:
+    if name is not None and name not in known:
+        raise UsageError(f"no source {name!r}", hint=f"there is {', '.join(known) or 'none'}")
+    series = {key for key, profile in places if profile.sources[key].patches}
+    wanted = [name] if name else sorted(series) if len(series) == 1 else known
+    if len(wanted) != 1:
         raise UsageError("more than one source could be patched", hint=f"name one: {', '.join(known)}")
-    key, profile_name = place = built.get(wanted[0]) or next(one for one in sources if one[0] == wanted[0])
-    source = replace(sources[place], patches=sources[place].patches or key)
-    at = loaded.trees[profile_name].items["sources"].items[key].key_place()
-    written = f"write `patches: {source.patches}` into sources.{key} ({at.file}:{at.line}), so that builds apply it"
-    lines = [] if sources[place].patches else [written]
-    if key not in built:
-        lines.append(f"no profile builds {key} yet, and a mounted checkout is not patched")
-    return PatchedSource(key, profile_name, source, loaded.project.root), "; ".join(lines)
-
-
-def _folder(folder: Path) -> Path:
-    if not folder.is_dir():
-        raise UsageError(f"{folder} is not a folder")
-    return folder
+    mine = [profile for key, profile in places if key == wanted[0]]
+    folders = sorted({folder for profile in mine if (folder := profile.sources[wanted[0]].patches)})
+    if len(folders) > 1:
+        raise UsageError(f"{wanted[0]} has several series: {', '.join(folders)}", hint="add -p PROFILE")
+    profile = next((one for one in mine if wanted[0] in one.mounted_sources), mine[0])
+    source = replace(profile.sources[wanted[0]], patches=(*folders, wanted[0])[0])
+    return NewPatch(PatchedSource(wanted[0], profile, source, project.root), project, session.profile_name or "")
 
 
 def checkout_of(project: Project, name: str, given: Path | None) -> Path:
     """The folder of a source's mounted checkout on this machine."""
-    if given is not None:
-        return _folder(given)
-    for profile in project.profiles.values():
-        source = profile.sources.get(name)
-        if source is not None and source.origin.checkout is not None:
-            path = Path(source.origin.checkout.path).expanduser()
-            return _folder(path if path.is_absolute() else (project.root / path).resolve())
-    raise UsageError(f"no profile mounts a checkout of {name}", hint="name one with --checkout DIR")
+    mounted = [p.mounted_sources[name] for p in project.profiles.values() if name in p.mounted_sources]
+    folders = [given] if given is not None else [at for one in mounted if (at := mounted_at(one, project.root))]
+    if not folders:
+        raise UsageError(f"no profile mounts a checkout of {name}", hint="name one with --checkout DIR")
+    if not folders[0].is_dir():
+        raise UsageError(f"{folders[0]} is not a folder")
+    return folders[0]
+
+
+def compiled_by(project: Project, name: str) -> str:
+    """Which profile compiles a source, as a hint."""
+    found = [
+        key
+        for key, profile in project.profiles.items()
+        if name in profile.sources and profile.sources[name].origin.is_built
+    ]
+    return f"{' and '.join(found)} compiles {name}" if found else f"no profile compiles {name} (docs/coming-from.md)"
+
+
+def tell(project: Project, profiles: Sequence[Profile]) -> None:
+    """Print which patches are left out. ProjectError for patches of files that a wheel lacks, where it can be read."""
+    problems = []
+    for profile in profiles:
+        lock, series = lock_of(profile, project.root), series_of(profile, project.root)
+        for line in left_out(profile, lock, series):
+            progress(f"note: {line}")
+        for name, one in series.items():
+            source, version = profile.sources[name], built_version(profile.sources[name], lock)
+            patches = [p for p in one.for_version(version).patches if not p.is_python_only(source.package)]
+            if source.origin.wheel is None or not patches:
+                continue
+            try:
+                wheel = PatchedSource(name, profile, source, project.root, locked=version).wheel()
+            except EnvgenError as error:
+                progress(f"note: {one.folder}: not compared with the wheel; the build does: {error}")
+                continue
+            for patch in patches:
+                if lost := wheel.lacking(patch.content):
+                    message = f"changes {', '.join(lost)}, which the wheel of {name} {version} does not carry"
+                    problems.append(Problem(message, Place(patch.path), compiled_by(project, name)))
+    if problems:
+        raise ProjectError(problems)

@@ -48,7 +48,7 @@ def look(session: Session) -> dict[str, Any]:
     found: dict[str, Any] = {
         "profile": profile.name, "others": [name for name in project.profiles if name != profile.name],
         "mode": profile.mode.value, "file": str(project.file), "image": None, "containers": [], "lost": {},
-        "caches": [], "differences": {}, "drift": drift(session),
+        "caches": [], "differences": {}, "drift": drift(session), "left_out": [],
     }  # fmt: skip
     try:
         reached, lost = reach(session.deployment(), nodes_of(profile), PATIENCE / 2)
@@ -57,7 +57,7 @@ def look(session: Session) -> dict[str, Any]:
             raise next(iter(lost.values()))
         first = next(iter(reached.values()))  # the head, if there are several
         sizes = in_background(first.engine.volume_sizes)
-        found["image"] = _image(first)
+        found["image"], found["left_out"] = _image(first), first.left_out
         found["caches"] = _caches(first, sizes)
         there = [
             (node, container) for node, one in reached.items()

@@ -47,8 +47,11 @@ _OF_SERVERS = ("GIT_SSL_", "GIT_SSH", "GIT_PROXY", "GIT_ASKPASS", "GIT_HTTP_")
 _PROTOCOLS = "https:http:git:ssh:file"
 _LARGEST_INDEX = 1 << 30
 _SMALL = 1 << 20
-# By setuptools-scm (vLLM), FlashInfer's build and setuptools' editable install.
-_WRITTEN_BY_BUILDS = re.compile(r"(?:^|/)(?:_version\.py|_build_meta\.py|[^/]+\.egg-info/.*|__pycache__/.*)$")
+# By setuptools-scm (vLLM), FlashInfer's build (data/: links to its sources), setuptools' editable install, compilers.
+_WRITTEN_BY_BUILDS = re.compile(
+    r"(?:^|/)(?:_version\.py|_build_meta\.py|[^/]+\.egg-info/.*|__pycache__/.*|[^/]+\.(?:so|o|pyc))$"
+    r"|^flashinfer/data/|^(?:build|\.deps)/"
+)
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,8 @@ from envgen.engine.git import WorkTree, git
 from envgen.errors import EnvgenError, ProjectError, RefusedError, UsageError
 from envgen.patches.dry_run import APPLY
 from envgen.patches.series import Patch, Series, load_series, read_patch, strip, version_of_ref
-from envgen.patches.source import GitTree, put
+from envgen.patches.source import GitTree, nearest_release, put
 from envgen.profile.model import Profile
-
-
-def nearest_release(folder: Path) -> str:
-    """The release of the nearest tag at or before HEAD; "" without one."""
-    described = WorkTree(folder).git(["describe", "--tags", "--abbrev=0"], check=False)
-    return version_of_ref(described.text.strip()) if described.code == 0 else ""
 
 
 def lacking(profile: Profile, root: Path) -> dict[str, tuple[str, ...]]:

@@ -12,7 +12,8 @@ from envgen import files
 from envgen.engine.git import git
 from envgen.errors import BuildError, EnvgenError, Problem
 from envgen.patches.series import Patch, Series
-from envgen.patches.source import File, GitTree, PatchedSource, examine, put
+from envgen.patches.source import GitTree, PatchedSource, Tree, examine, put
+from envgen.patches.wheel import File, WheelTree
 from envgen.profile.model import Profile
 from envgen.text import progress, visible
 
@@ -23,6 +24,7 @@ class State(str, Enum):
     FITS = "fits"
     ALREADY = "already applied"
     CONFLICT = "does not fit"
+    LACKING = "not in the wheel"
     OUT_OF_RANGE = "out of range"
 
 
@@ -39,10 +41,11 @@ class PatchVerdict:
     state: State
     measured: State
     messages: tuple[str, ...] = ()
+    mounted: bool = False  # in a checkout that has it
 
     @property
     def ok(self) -> bool:
-        return self.state in (State.FITS, State.OUT_OF_RANGE)
+        return self.mounted or self.state in (State.FITS, State.OUT_OF_RANGE)
 
 
 @dataclass(frozen=True)
@@ -63,21 +66,25 @@ class DryRun:
 APPLY = ("apply", "--whitespace=nowarn")
 
 
-def dry_run(tree: GitTree, series: Series) -> DryRun:
+def dry_run(tree: Tree, series: Series, *, mounted: bool = False) -> DryRun:
     """Try each patch of a series that is for the version of ``tree``, in order, on top of those before it that fit.
 
     Then, if some are not for it, the whole series, to tell whether those would fit; their state is "out of range".
+    ``mounted``: a checkout may have them already.
     """
     wanted = series.for_version(tree.version)
     code = tree.read({name for patch in series.patches for name in patch.touches})
     states = _tried(code, wanted)
+    if isinstance(tree, WheelTree):
+        lost = {patch.name: tuple(tree.lacking(patch.content)) for patch in wanted.patches}
+        states |= {name: (State.LACKING, files) for name, files in lost.items() if files}
     measured = states if wanted == series else {**_tried(code, series), **states}
     verdicts = []
     for patch in series.patches:
         state, messages = states.get(patch.name, (State.OUT_OF_RANGE, ()))
-        verdicts.append(
-            PatchVerdict(patch.name, patch.path, patch.header.applies_to, state, measured[patch.name][0], messages)
-        )
+        would = measured[patch.name][0]
+        has = mounted and state is State.ALREADY
+        verdicts.append(PatchVerdict(patch.name, patch.path, patch.header.applies_to, state, would, messages, has))
     return DryRun(series.folder, tree.label, tree.version, tuple(verdicts))
 
 
@@ -109,6 +116,7 @@ def _apply(folder: Path, content: bytes, *options: str) -> tuple[int, str]:
 _CURES = {
     State.ALREADY: "the source has it: narrow its Applies-To, or delete it and its line in the series",
     State.CONFLICT: "docs/lock.md: carry a patch to another version; or narrow its Applies-To",
+    State.LACKING: "a profile that compiles the source takes it (docs/lock.md); or leave these files out of the patch",
 }
 
 
@@ -144,7 +152,6 @@ class Rehearsal:
 
     runs: list[DryRun] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
     complete: bool = True
 
     def require(self) -> None:
@@ -175,37 +182,21 @@ def rehearse(sources: Sequence[PatchedSource], series: Mapping[str, Series], pro
 
 
 def _rehearse(one: PatchedSource, series: Series, profile: Profile, found: Rehearsal) -> None:
-    if not series.patches:
-        found.warnings.append(f"note: {series.folder} has no patches, so {one.name} is built as it comes")
-        return
     try:
         tree = one.unpatched(seconds=SECONDS)
         run = dry_run(tree, series)
-        stops, notes = ([], []) if one.source.origin.wheel else examine(one.name, profile, tree)
+        stops, notes = (
+            examine(one.name, profile, tree) if isinstance(tree, GitTree) and one.source.origin.is_built else ([], [])
+        )
     except EnvgenError as error:
         progress(f"{series.folder} is not tried: {error}")
         found.complete = False
         return
     found.runs.append(run)
-    found.warnings += _left_out(run)
     found.problems += stops
     for note in notes:
         progress(f"note: {note}")
     found.complete = found.complete and bool(one.version or one.commit)
-
-
-def _left_out(run: DryRun) -> list[str]:
-    """A warning for each patch that is not for this version, so that none is dropped silently."""
-    lines = []
-    for verdict in run.verdicts:
-        if verdict.state is State.OUT_OF_RANGE:
-            fits = verdict.measured is State.FITS
-            would = (
-                "it would still fit: widen its Applies-To" if fits else f"it would not fit ({verdict.measured.value})"
-            )
-            left = f"warning: {verdict.path} is left out: it is for {verdict.applies_to}, not {run.version}"
-            lines.append(f"{left}; {would}")
-    return lines
 
 
 def summary(run: DryRun) -> str:

@@ -209,6 +209,12 @@ class Series:
         """Without the patches that are not for ``version``. An unknown version ("") keeps them all."""
         return Series(self.folder, tuple(p for p in self.patches if in_range(p.header.applies_to, version)))
 
+    def left_out(self, version: str) -> str:
+        """A sentence about the patches that are not for ``version``; "" where all are."""
+        others = [patch for patch in self.patches if not in_range(patch.header.applies_to, version)]
+        names = ", ".join(f"{patch.name} (for {patch.header.applies_to})" for patch in others)
+        return f"{self.folder}: left out, because they are not for {version}: {names}" if others else ""
+
     def split(self, package: str) -> tuple[tuple[Patch, ...], tuple[Patch, ...]]:
         """(built with the wheel, applied to what is installed), each in series order.
 
@@ -246,16 +252,19 @@ def make_patch(name: str, path: str, content: bytes, place: Place) -> Patch:
     return Patch(name, path, content, tuple(sorted(names)), read_header(content, path))
 
 
-def load_series(root: Path, name: str) -> Series:
-    """Read ``patches/<name>/series`` and its patches; an empty series where there are neither.
+def load_series(root: Path, name: str, *, begun: bool = True) -> Series:
+    """Read ``patches/<name>/series`` and its patches. Raises ``ProjectError`` with all problems.
 
-    Raises ``ProjectError`` with all problems.
+    ``begun`` False: one that is not there is empty, since `envgen patch new` begins it.
     """
     folder = f"patches/{name}"
     series_path = f"{folder}/series"
     is_file = (root / folder).is_file()
     if not is_file and not (root / series_path).exists() and not any((root / folder).glob("*.patch")):
-        return Series(folder, ())  # `envgen patch new` begins it
+        if not begun:
+            return Series(folder, ())
+        hint = f"correct `patches: {name}`, or take it out; `envgen patch new` begins a series"
+        raise _refusal("does not exist, so no patch would be applied", Place(series_path), hint)
     text = _read(root, series_path, Place(series_path)).decode("utf-8", "replace")
     problems: list[Problem] = []
     patches: list[Patch] = []
@@ -281,6 +290,9 @@ def load_series(root: Path, name: str) -> Series:
             problems += error.problems
     if problems:
         raise ProjectError(problems)
+    if begun and not patches:
+        hint = f"list them, one a line; or take `patches: {name}` out of the project file"
+        raise _refusal("names no patch", Place(series_path), hint)
     return Series(folder, tuple(patches))
 
 

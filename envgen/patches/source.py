@@ -7,14 +7,17 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
+from typing import Protocol
 
 from packaging.utils import canonicalize_name
 
-from envgen.engine.git import GitRepository, Mirror
+from envgen.engine.git import GitRepository, Mirror, WorkTree
 from envgen.errors import EnvgenError, Problem, UsageError
 from envgen.patches.series import Series, load_series, version_of, version_of_ref
+from envgen.patches.wheel import File, WheelTree, released
 from envgen.profile.model import REPOSITORIES, Profile, Source
 from envgen.redact import without_login
+from envgen.text import progress
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 PLAIN = ("100644", "100755")  # git's modes of plain files
@@ -22,14 +25,6 @@ PYPROJECT = "pyproject.toml"
 _SECTION = re.compile(r"^\[build-system\]\s*$(.*?)(?=^\[|\Z)", re.MULTILINE | re.DOTALL)
 _REQUIRES = re.compile(r"^requires\s*=\s*\[((?:[^\[\]]|\[[^\[\]]*\])*)\]", re.MULTILINE)
 _ITEM = re.compile(r"([\"'])\s*([A-Za-z0-9][A-Za-z0-9._-]*).*?\1")
-
-
-@dataclass(frozen=True)
-class File:
-    """One file of a source."""
-
-    data: bytes
-    executable: bool = False
 
 
 def put(folder: Path, files: Mapping[str, File]) -> None:
@@ -74,15 +69,44 @@ class GitTree:
         return {name: head.split(" ") for head, _, name in rows}
 
 
+class Tree(Protocol):
+    """The code of a source without its patches."""
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def version(self) -> str: ...
+
+    def read(self, names: Collection[str]) -> Mapping[str, File]: ...
+
+
+def mounted_at(source: Source, root: Path) -> Path | None:
+    """The folder of a mounted checkout on this machine; None for a source that is not mounted."""
+    checkout = source.origin.checkout
+    return None if checkout is None else (root / Path(checkout.path).expanduser()).resolve()
+
+
+def nearest_release(folder: Path) -> str:
+    """The release of the nearest tag at or before HEAD; "" without one."""
+    described = WorkTree(folder).git(["describe", "--tags", "--abbrev=0"], check=False)
+    return version_of_ref(described.text.strip()) if described.code == 0 else ""
+
+
 @dataclass(frozen=True)
 class PatchedSource:
-    """A source with patches, as a profile builds it."""
+    """A source with patches, as a profile builds or mounts it.
+
+    ``locked``: the version of its wheel in envgen.lock. ``checkouts``: those on this machine that may have its history.
+    """
 
     name: str
-    profile: str
+    profile: Profile
     source: Source
     root: Path
     commit: str = ""  # the ref's commit in envgen.lock; "" if it is not locked
+    locked: str = ""
+    checkouts: tuple[Path, ...] = ()
 
     @property
     def folder(self) -> str:
@@ -90,27 +114,48 @@ class PatchedSource:
         return f"patches/{self.source.patches}"
 
     @property
+    def mounted(self) -> Path | None:
+        """Its checkout on this machine, where the profile mounts one."""
+        return mounted_at(self.source, self.root)
+
+    @cached_property
     def version(self) -> str:
-        """The version that the profile builds; "" if the origin names none."""
-        return version_of(self.source.origin)
+        """The version that the profile builds or mounts; "" if it is not known."""
+        if self.mounted is not None:
+            return nearest_release(self.mounted) if self.mounted.is_dir() else ""
+        return version_of(self.source.origin) or self.locked
 
-    def series(self) -> Series:
+    def series(self, *, begun: bool = True) -> Series:
         """Read its patches. ProjectError with everything that is wrong with them."""
-        return load_series(self.root, self.source.patches or "")
+        return load_series(self.root, self.source.patches or "", begun=begun)
 
-    def unpatched(self, ref: str = "", *, seconds: float = 300) -> GitTree:
-        """The source without its patches, from its git repository: at ``ref``, else as the profile builds it.
+    def unpatched(self, ref: str = "", *, seconds: float = 300) -> Tree:
+        """The source without its patches: at ``ref``, else as the profile builds or mounts it.
 
-        That is the locked commit, the ref of the origin, or the tag of the release that comes from the package index.
-        Only the files that are read are downloaded. ``seconds``: the limit of the download.
+        That is the commit of a checkout; the wheel; else the locked commit, the ref of the origin, or the tag of the
+        release, in a checkout on this machine or from the git server. Only what is read is downloaded, in ``seconds``.
         """
-        origin, version = self.source.origin, self.version
+        origin, version, folder = self.source.origin, self.version, self.mounted
+        if folder is not None:
+            work = WorkTree(folder)
+            return GitTree(work, work.commit(ref or "HEAD"), f"{ref or 'HEAD'} of {folder}", version)
         url = origin.git or REPOSITORIES.get(self.source.distribution, "")
         wanted = ref or self.commit or (origin.git_ref if origin.git else f"v{version}" if version else "")
-        if not url or not wanted:
-            lacks = "git repository" if wanted else "version"
+        if not wanted:
+            hint = f"pin it, or lock it: {self.profile.lock_command}"
+            raise UsageError(f"the version of {self.name} in profile {self.profile.name} is not known", hint=hint)
+        if origin.wheel is not None and not ref:
+            try:
+                return self.wheel()
+            except EnvgenError as error:
+                progress(f"note: {error}; only a checkout or the repository of {self.name} is asked")
+        for checkout in self.checkouts:
+            work = WorkTree(checkout)
+            if commit := work.commit(wanted):
+                return GitTree(work, commit, f"{wanted} in {checkout}", version_of_ref(wanted))
+        if not url:
             hint = "the build applies its patches; to test them before: git apply --check, in a checkout of the release"
-            raise UsageError(f"the {lacks} of {self.name} is not known", hint=hint)
+            raise UsageError(f"the git repository of {self.name} is not known", hint=hint)
         is_commit, tagged = _COMMIT.fullmatch(wanted) is not None, version_of_ref(wanted)
         # A branch is fetched every time: it may have moved.
         mirror, commit = Mirror.fetched(url, wanted, moves=not (is_commit or tagged), timeout=seconds)
@@ -119,14 +164,12 @@ class PatchedSource:
             return GitTree(mirror, commit, label, version)
         return GitTree(mirror, commit, f"{wanted[:12] if is_commit else wanted} of {without_login(url)}", tagged)
 
-
-def patched_sources(profile: Profile, root: Path, commits: Mapping[str, str]) -> list[PatchedSource]:
-    """The sources that a build of ``profile`` patches. ``commits``: source -> its locked commit."""
-    return [
-        PatchedSource(name, profile.name, source, root, commits.get(name, ""))
-        for name, source in profile.sources.items()
-        if source.patches and source.origin.kind != "checkout"
-    ]
+    def wheel(self) -> WheelTree:
+        """Its released wheel. EnvgenError without one."""
+        house, pip = self.profile.build.wheelhouse, self.profile.pip
+        folder = (self.root / Path(house.path).expanduser()).resolve() if house is not None else None
+        indexes = (pip.index, *pip.extra_indexes) if pip.index else ()
+        return released(self.source.distribution, self.version, indexes, folder)
 
 
 # --- what its build asks for ------------------------------------------------------------------------------------------

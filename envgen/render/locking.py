@@ -171,17 +171,30 @@ def key_of(parts: Mapping[str, str]) -> str:
 
 def series_of(profile: Profile, root: Path | None) -> dict[str, Series]:
     """Source -> its patches, of the sources that a build patches. ProjectError with everything wrong in them."""
-    folders = patched(profile)
+    folders = {name: source.patches for name, source in profile.sources.items() if source.patches}
     if not folders:
         return {}
     if root is None:
         raise EnvgenError(f"profile {profile.name} has patches; rendering it needs the project's folder")
-    return {name: load_series(root, folder) for name, folder in folders.items()}
+    found = {name: load_series(root, folder) for name, folder in folders.items()}  # a mounted one's must be there, too
+    return {name: found[name] for name in patched(profile)}
 
 
-def applied(profile: Profile, series: Mapping[str, Series]) -> dict[str, Series]:
-    """``series`` without the patches for other versions than the profile's (`envgen patch list` shows them)."""
-    return {name: one.for_version(version_of(profile.sources[name].origin)) for name, one in series.items()}
+def built_version(source: Source, lock: ProfileLock | None) -> str:
+    """The version that a build installs: of the origin, else of the lock; "" if it is not known."""
+    wheel = source.origin.wheel
+    return with_version(wheel, lock).version if wheel is not None else version_of(source.origin)
+
+
+def applied(profile: Profile, lock: ProfileLock | None, series: Mapping[str, Series]) -> dict[str, Series]:
+    """``series`` without the patches for other versions than the profile's."""
+    return {name: one.for_version(built_version(profile.sources[name], lock)) for name, one in series.items()}
+
+
+def left_out(profile: Profile, lock: ProfileLock | None, series: Mapping[str, Series]) -> list[str]:
+    """A sentence for each source with patches that are not for its version."""
+    lines = (one.left_out(built_version(profile.sources[name], lock)) for name, one in series.items())
+    return [f"{profile.name}: {line}" for line in lines if line]
 
 
 def namespace(profile: Profile, lock: ProfileLock | None, series: Mapping[str, Series]) -> str:

@@ -64,7 +64,7 @@ def render_profile(
 
     ``series``: its patches, where they are read already.
     """
-    series = applied(profile, series_of(profile, root) if series is None else series)
+    series = applied(profile, lock, series_of(profile, root) if series is None else series)
     try:
         plan = ImagePlan(profile, lock, series)
         own = files_of(profile, root)

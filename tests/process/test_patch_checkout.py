@@ -6,11 +6,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from patch_sources import TOP, checkout, mirrored, project, tree_hash
 from projects import Project
 
+from envgen.app.patch_sources import with_line
 from envgen.app.status import checkout as status_of
 from envgen.engine.git import git
 from envgen.errors import EnvgenError, Place
@@ -143,7 +145,7 @@ def test_a_new_patch_from_a_checkout(made: Project, source: Path) -> None:
     assert tree_hash(source) == before
     text = (made.root / path).read_text()
     assert text.startswith("Description: Ours\n")
-    assert "Applies-To: ==0.14.0\n" in text
+    assert "Applies-To: >=0.14.0\n" in text
     assert "get_world_group().device" not in "".join(line for line in text.splitlines(True) if line.startswith("+"))
     own = mirrored(made.root.parent / "mirror", vllm=["0.14.0"])
     assert made.envgen("patch", "check", "vllm", env=own).out.count(" ok ") == 6
@@ -177,53 +179,136 @@ profiles:
 """.replace("<<ORIGIN>>", "origin: {git: https://localhost/tool.git, ref: v1.2.3}")
 
 
-def test_a_checkout_that_names_its_series_already_is_not_told_to(tmp_path: Path) -> None:
-    made, tool = Project(tmp_path, "envgenfirst"), tmp_path / "tool" / "tool"
+def tool_of(tmp_path: Path) -> Path:
+    """A checkout of a release with an edit."""
+    tool = tmp_path / "tool" / "tool"
+    tool.mkdir(parents=True)
+    (tool / "__init__.py").write_text("x = 1\n")
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "one"], ["tag", "v1.2.3"]):
+        git(words, cwd=tool.parent)
+    (tool / "__init__.py").write_text("x = 2\n")
+    return tool
+
+
+def test_every_verb_works_where_every_source_is_mounted(tmp_path: Path) -> None:
+    made, tool = Project(tmp_path, "envgenfirst"), tool_of(tmp_path)
+    mounted = FIRST.partition("  prod:")[0]
+    (tmp_path / "envgen.yaml").write_text(mounted)
+    assert "taken by no profile yet" in made.envgen("patch", "new", "two", "tool").err
     (tmp_path / "envgen.yaml").write_text(
-        FIRST.partition("  prod:")[0].replace("mount: /code/tool", "mount: /code/tool\n        patches: tool")
+        mounted.replace("mount: /code/tool", "mount: /code/tool\n        patches: tool")
     )
-    tool.mkdir(parents=True)
-    (tool / "__init__.py").write_text("x = 1\n")
-    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "one"], ["tag", "v1.2.3"]):
-        git(words, cwd=tool.parent)
-    (tool / "__init__.py").write_text("x = 2\n")
-    stderr = made.envgen("patch", "new", "two", "tool").err
-    assert (
-        "no profile builds tool yet, and a mounted checkout is not patched" in stderr and "write `patches" not in stderr
-    )
+    assert f"for the checkout {tool.parent}; for >=1.2.3" in made.envgen("patch", "list").out
+    assert "0001-two.patch: fits" in made.envgen("patch", "check").out
+    git(["checkout", "-q", "."], cwd=tool.parent)
+    assert lacking(load_project(file=tmp_path / "envgen.yaml").project.profiles["dev"], tmp_path)
+    assert "applied 1 patch" in made.envgen("patch", "apply").out
+    assert (tool / "__init__.py").read_text() == "x = 2\n"
+    (tool / "__init__.py").write_text("x = 3\n")
+    assert made.envgen("patch", "refresh", "1").out == "patches/tool/0001-two.patch\n"
+    git(["commit", "-qam", "in the fork"], cwd=tool.parent)  # the checkout has it
+    assert "ok  0001-two.patch: already applied" in made.envgen("patch", "check").out
 
 
-def test_the_first_patch_needs_no_folder_and_no_second_time_gives_the_same(tmp_path: Path) -> None:
-    made, tool = Project(tmp_path, "envgenfirst"), tmp_path / "tool" / "tool"
+def test_the_first_patch_names_its_series_and_no_second_time_gives_the_same(tmp_path: Path) -> None:
+    made, tool = Project(tmp_path, "envgenfirst"), tool_of(tmp_path)
     (tmp_path / "envgen.yaml").write_text(FIRST)
-    tool.mkdir(parents=True)
-    (tool / "__init__.py").write_text("x = 1\n")
-    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "one"], ["tag", "v1.2.3"]):
-        git(words, cwd=tool.parent)
-    (tool / "__init__.py").write_text("x = 2\n")
     found = made.envgen("patch", "new", "two", "tool")
     assert found.out.strip() == "patches/tool/0001-two.patch"
-    assert "write `patches: tool` into sources.tool (envgen.yaml:18)" in found.err
+    assert "write `patches: tool` into sources.tool of profile prod in envgen.yaml" in found.err
     assert "nothing has changed" in made.envgen("patch", "new", "again", "tool", code=2).err
-    text = (tmp_path / "envgen.yaml").read_text()
-    (tmp_path / "envgen.yaml").write_text(text.replace("ref: v1.2.3},", "ref: v1.2.3}, patches: tool,"))
     (tool / "other.py").write_text("y = 1\n")
+    (tmp_path / "patches/tool/series").unlink()
+    (tmp_path / "patches/tool/0001-two.patch").unlink()
+    found = made.envgen("patch", "new", "two", "tool", "--yes")
+    assert "wrote `patches: tool` into sources.tool of profile prod" in found.err and "taken by prod" in found.err
+    assert "mount: /code/tool, patches: tool}" in (tmp_path / "envgen.yaml").read_text()
+    made.envgen("config", "-p", "prod")
+    (tool / "more.py").write_text("z = 1\n")
     made.envgen("patch", "new", "other")
     assert "x = 2" not in (tmp_path / "patches/tool/0002-other.patch").read_text()
     made.envgen("patch", "apply", "--reverse")  # both are in
     assert (tool / "__init__.py").read_text() == "x = 1\n" and not (tool / "other.py").exists()
-    (tool / "other.py").write_text("y = 2\n")
-    assert made.envgen("patch", "refresh", "2").out == "patches/tool/0002-other.patch\n"
-    text = (tmp_path / "patches/tool/0002-other.patch").read_text()
-    assert text.startswith("Description: other\n") and "+y = 2\n" in text
 
 
-def test_every_verb_takes_a_series_that_is_not_there_as_empty(tmp_path: Path) -> None:
+def test_a_checkout_has_the_release_so_no_server_is_asked(tmp_path: Path) -> None:
+    made, tool = Project(tmp_path, "envgenfirst"), tool_of(tmp_path)
+    (tmp_path / "envgen.yaml").write_text(FIRST)
+    made.envgen("patch", "new", "two", "tool", "--yes")
+    (tool / "__init__.py").write_text("x = 1\n")
+    found = made.envgen("patch", "check")
+    assert found.out.startswith(f"v1.2.3 in {tool.parent} (patches/tool)\n  ok  0001-two.patch: fits")
+    assert "fetching" not in found.err
+
+
+def test_a_patch_that_its_range_leaves_out_is_told_in_the_same_words(tmp_path: Path) -> None:
+    made, _ = Project(tmp_path, "envgenfirst"), tool_of(tmp_path)
+    (tmp_path / "envgen.yaml").write_text(FIRST)
+    made.envgen("patch", "new", "two", "tool", "--yes")
+    path, file = tmp_path / "patches/tool/0001-two.patch", tmp_path / "envgen.yaml"
+    path.write_text(path.read_text().replace(">=1.2.3", "<2"))
+    file.write_text(file.read_text().replace("v1.2.3", "v2.0"))
+    told = "prod: patches/tool: left out, because they are not for 2.0: 0001-two.patch (for <2)"
+    assert told in made.envgen("render").err
+    assert told in made.envgen("build", "-p", "prod", code=None).err
+    assert "LEFT OUT: not for this version" in made.envgen("patch", "list").out
+
+
+@pytest.mark.parametrize("series", [None, "# 0001-two.patch\n"])
+def test_a_series_without_a_patch_builds_nothing(tmp_path: Path, series: str | None) -> None:
     made = Project(tmp_path, "envgenfirst")
     (tmp_path / "envgen.yaml").write_text(FIRST.replace("ref: v1.2.3},", "ref: v1}, patches: tool,"))
-    for words in (["config", "-p", "prod"], ["render"], ["patch", "list"], ["patch", "check"]):
-        made.envgen(*words)
-    assert "no patch '2' in the series" in made.envgen("patch", "refresh", "2", code=2).err
+    if series is not None:
+        (tmp_path / "patches/tool").mkdir(parents=True)
+        (tmp_path / "patches/tool/series").write_text(series)
+    for words in (["render"], ["render", "--check"], ["patch", "list"], ["patch", "check"], ["patch", "refresh", "2"]):
+        stderr = made.envgen(*words, code=2).err
+        assert "patches/tool/series: " in stderr and "take" in stderr
+
+
+LINKS = """#!/bin/sh
+# As FlashInfer's build leaves a checkout: links, its own files, and compiled modules, ignored by git or not.
+mkdir -p flashinfer/data tool.egg-info __pycache__ build
+ln -s ../../tool flashinfer/data/csrc
+touch flashinfer/_build_meta.py tool.egg-info/PKG-INFO __pycache__/x.pyc tool/_C.abi3.so build/x.o
+"""
+
+
+def test_what_installations_write_is_no_edit(tmp_path: Path) -> None:
+    made, tool = Project(tmp_path, "envgenfirst"), tool_of(tmp_path)
+    (tmp_path / "envgen.yaml").write_text(FIRST)
+    subprocess.run(["sh", "-c", LINKS], cwd=tool.parent, check=True)
+    made.envgen("patch", "new", "two", "tool")
+    text = (tmp_path / "patches/tool/0001-two.patch").read_text()
+    assert text.count("diff --git") == 1 and "+x = 2" in text
+
+
+YAML = """profiles:
+  prod:
+    sources:
+      tool: {origin: {pypi: tool==1}, mount: /code/tool} # why
+  dev:
+    extends: prod
+    sources:
+      # the checkout
+      tool:
+        origin: {checkout: tool}
+  bare: {extends: prod}
+  empty:
+    mode: production
+"""
+
+
+@pytest.mark.parametrize("profile", ["prod", "dev", "bare", "empty"])
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_a_line_is_written_wherever_the_mapping_is(profile: str, newline: str) -> None:
+    text = YAML.replace("\n", newline)
+    after = with_line(text, ("profiles", profile, "sources", "tool"), ("patches", "x"))
+    found, before = yaml.safe_load(after), yaml.safe_load(text)
+    assert found["profiles"][profile]["sources"]["tool"].pop("patches") == "x"
+    if profile in ("bare", "empty"):
+        assert found["profiles"][profile].pop("sources") == {"tool": {}}
+    assert found == before and "# why" in after and (newline == "\n") is ("\r" not in after)
 
 
 def test_a_patch_is_carried_by_git_and_refreshed(made: Project, tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from envgen.cli.build.build import command as build_command
 from envgen.engine.git import git
 from envgen.patches.checkout import Checkout
 from envgen.patches.series import load_series
-from envgen.patches.source import File, GitTree, put
+from envgen.patches.source import GitTree, put
+from envgen.patches.wheel import File
 from envgen.profile.model import REPOSITORIES
 
 TOP = Path(__file__).parents[2]

@@ -44,6 +44,7 @@ def _screen(found: Mapping[str, Any], profile: Profile) -> Iterator[str]:
         yield f"engine      {trouble}"
     changes = [one["text"] for one in (found["image"] or {}).get("changed", ())]
     yield from (f"            {line}" for line in first_of(changes, CHANGES))
+    yield from (f"patches     {line}" for line in found["left_out"])
     yield f"lock        {_lock(found['lock'])}"
     if found["drift"]:
         yield f"files       out of date: {', '.join(found['drift'])}; update with: {profile.render_command}"

@@ -8,14 +8,14 @@ from typing import Any
 
 import click
 
-from envgen.app.patch_sources import checkout_of, find_targets, new_target, one_target
+from envgen.app.patch_sources import NewPatch, checkout_of, compiled_by, find_targets, new_target, one_target
 from envgen.app.session import Session
 from envgen.cli import FullGroup
-from envgen.cli.common import answer, project_options, reporting
+from envgen.cli.common import answer, ask, project_options, reporting
 from envgen.errors import ExitCode, RefusedError, UsageError
 from envgen.patches import series as series_folder
 from envgen.patches.checkout import Checkout
-from envgen.patches.dry_run import DryRun, as_document, dry_run, report_lines
+from envgen.patches.dry_run import DryRun, State, as_document, dry_run, report_lines
 from envgen.patches.series import Series, in_range
 from envgen.patches.source import PatchedSource
 from envgen.text import counted, progress
@@ -46,15 +46,18 @@ def list_(session: Session, sources: tuple[str, ...]) -> int:
     documents: list[dict[str, Any]] = []
     for target in find_targets(session, sources):
         series, version, package = target.series(), target.version, target.source.package
+        wheel, at = target.source.origin.wheel is not None, target.mounted
         late = {patch.name for patch in series.for_version(version).split(package)[1]}
+        kinds = {True: "applied to the wheel" if wheel else "Python only", False: "built with the wheel"}
         rows = [
             {"name": patch.name, "path": patch.path, "title": patch.header.title,
              "applies_to": patch.header.applies_to or None, "in_range": in_range(patch.header.applies_to, version),
              "python_only": patch.name in late or patch.is_python_only(package), "touches": list(patch.touches),
+             "how": f"for the checkout {at}" if at else kinds[wheel or patch.name in late],
              "fields": dict(patch.header.fields)}
             for patch in series.patches
         ]  # fmt: skip
-        head = {"source": target.name, "profile": target.profile, "series": f"{series.folder}/series"}
+        head = {"source": target.name, "profile": target.profile.name, "series": f"{series.folder}/series"}
         documents.append({**head, "version": version or None, "patches": rows})
     return answer({"sources": documents}, _listed(documents))
 
@@ -63,10 +66,9 @@ def _listed(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for source in documents:
         yield " ".join(filter(None, (source["source"], source["version"], f"(profile {source['profile']})")))
         for row in source["patches"]:
-            kind = "Python only" if row["python_only"] else "built with the wheel"
-            note = "" if row["in_range"] else ", SKIPPED: not for this version"
+            note = "" if row["in_range"] else ", LEFT OUT: not for this version"
             yield f"  {row['name']}\n      {row['title']}"
-            yield f"      {kind}; for {row['applies_to'] or 'every version'}{note}"
+            yield f"      {row['how']}; for {row['applies_to'] or 'every version'}{note}"
 
 
 @command.command("check")
@@ -76,7 +78,9 @@ def _listed(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def check(session: Session, sources: tuple[str, ...], ref: str | None) -> int:
     """Test whether patches apply to their sources, without building anything.
 
-    Without --ref, the versions that the profiles build are tested. Exits with 1 if a build would fail.
+    Without --ref, the versions that the profiles build, and the mounted checkouts, are tested. A wheel is read from the
+    package index (the few files that are patched), a repository from a mounted checkout that has the release, else from
+    its server. Exits with 1 if a build would fail.
 
     \b
     Examples:
@@ -85,14 +89,19 @@ def check(session: Session, sources: tuple[str, ...], ref: str | None) -> int:
     """
     found: list[tuple[PatchedSource, DryRun]] = []
     for target in find_targets(session, sources):
-        series = target.series()
-        if series.patches:
-            found.append((target, dry_run(target.unpatched(ref or ""), series)))
+        if target.mounted is None or target.mounted.is_dir():
+            series, mounted = target.series(), target.mounted is not None
+            found.append((target, dry_run(target.unpatched(ref or ""), series, mounted=mounted)))
         else:
-            progress(f"{target.folder} has no patches yet; create one with: envgen patch new NAME {target.name}")
+            progress(f"note: {target.mounted} is not there, so {target.name} of {target.profile.name} is not tested")
     documents = [as_document(target.name, run) for target, run in found]
     code = ExitCode.OK if all(run.ok for _, run in found) else ExitCode.FINDINGS
-    return answer({"rehearsals": documents}, [line for _, run in found for line in report_lines(run)], code)
+    lines = [line for _, run in found for line in report_lines(run)]
+    project = session.loaded().project
+    lost = {target.name for target, run in found for one in run.verdicts if one.state is State.LACKING}
+    return answer(
+        {"rehearsals": documents}, [*lines, *(f"  {compiled_by(project, name)}" for name in sorted(lost))], code
+    )
 
 
 source_argument = click.argument("source", required=False)
@@ -106,41 +115,61 @@ checkout_option = click.option(
 @source_argument
 @checkout_option
 @click.option("-m", "--description", default="", help="The purpose, in one line.")
+@click.option("-y", "--yes", is_flag=True, help="Write `patches: NAME` into the project file where it is missing.")
 @project_options
-def new(session: Session, name: str, source: str | None, checkout: Path | None, description: str) -> int:
+def new(session: Session, name: str, source: str | None, checkout: Path | None, description: str, yes: bool) -> int:
     """Create a patch from the changes in a mounted checkout. The checkout stays as it is.
 
-    Changes that earlier patches of the series made there are left out. The first patch of a source creates its folder
-    and its `series` file.
+    Changes that earlier patches of the series made there are left out, and what installations write. The first patch of
+    a source creates its folder and its `series` file, and asks to write `patches: SOURCE` into the profile that your
+    development profile extends. The patch is for this release and later ones: where it no longer fits, a build fails.
 
     \b
-    Example:
+    Examples:
       envgen patch new faster-moe vllm -m 'Fewer launches in the MoE layers'
+      envgen patch new my-kernel flashinfer --yes
     """
-    target, missing = new_target(session, source, name)
-    there = Checkout(checkout_of(session.loaded().project, target.name, checkout))
-    diff = _changes(there, target.series().for_version(there.version))
+    place = new_target(session, source, name)
+    target = place.target
+    there = Checkout(checkout_of(place.project, target.name, checkout))
+    diff = _changes(there, target.series(begun=False).for_version(there.version))
     version = there.version or target.version
     fields = {
         "Description": " ".join(description.split()) or name.replace("-", " "),
         "Origin": f"made on {version or there.head[:12]}",
         "Forwarded": "no",
-        "Applies-To": f"=={version}" if version else "",
+        "Applies-To": f">={version}" if version else "",
         "Verified": "not yet",
     }
     head = "".join(f"{key}: {value}\n" for key, value in fields.items() if value)
     path = series_folder.add(target.root, target.folder, name, head, diff)
     click.echo(path)
-    if missing:
-        progress(missing)
-    progress("complete its header (purpose, versions), then run `envgen patch check`")
+    _tell_takers(place, fields["Applies-To"], yes)
     return ExitCode.OK
+
+
+def _tell_takers(place: NewPatch, applies_to: str, yes: bool) -> None:
+    """Say which profiles take the patch, and name its series in the next one."""
+    name, series, taker = place.target.name, place.target.source.patches, place.next_taker()
+    line = f"`patches: {series}` into sources.{name} of profile {taker}"
+    taken = place.takers(applies_to)
+    if taker and (yes or ask(f"Write {line} in {place.project.file.name}?")):
+        place.name_series(taker)
+        progress(f"wrote {line}")
+        taken.append(taker)
+    elif taker:
+        progress(f"write {line} in {place.project.file.name}, and its builds apply it (`--yes` does that)")
+    release = f" {applies_to.removeprefix('>=')} and later" if applies_to else " every version"
+    progress(f"for{release} (Applies-To); taken by {', '.join(taken) or 'no profile yet'}")
+    if taken:
+        progress(f"into an image: envgen patch check {name} && envgen up -p {taken[-1]} --build")
 
 
 def _changes(there: Checkout, series: Series) -> bytes:
     diff, left = there.changes(series)
-    if left:
-        progress(f"left out, because a build writes them: {', '.join(left)}")
+    if shown := [name for name in left if "__pycache__/" not in name]:
+        more = f" and {len(shown) - 8} more" if len(shown) > 8 else ""
+        progress(f"left out, because a build writes them: {', '.join(shown[:8])}{more}")
     if not diff:
         raise UsageError(f"nothing has changed in {there.folder}", hint="edit the source there first")
     return diff

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from envgen import files as file_io
+from envgen.app.patch_sources import tell
 from envgen.app.session import Session
 from envgen.cli.common import answer, print_json, reporting, wants_json, warn_of_unused
 from envgen.errors import ExitCode, Place, Problem, RefusedError, UsageError, as_annotations
@@ -47,6 +48,7 @@ def command(session: Session, check: bool, stdout: bool) -> int:
     project = session.loaded(local=False).project
     chosen, root = session.profile(local=False) if session.profile_name else None, project.root
     warn_of_unused(session, local=False, whole=chosen is None)
+    tell(project, [chosen] if chosen else list(project.profiles.values()))
     if stdout and chosen:  # not the project: --set may be invalid for other profiles
         return _print(render_profile(chosen, lock_of(chosen, root), root=root).files)
     only = chosen.name if chosen else None

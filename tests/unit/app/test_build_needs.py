@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from envgen.patches.source import File, build_requires, examine
+from envgen.patches.source import build_requires, examine
+from envgen.patches.wheel import File
 from envgen.profile.load import load_project
 
 TOP = Path(__file__).resolve().parents[3]

@@ -194,6 +194,10 @@ def test_every_project_file_that_is_shown_loads_and_renders(name: str, text: str
     (tmp_path / name).write_text(text if "local" in name else file.read_text("utf-8"), encoding="utf-8")
     loaded = load_project(file=file)
     profiles = loaded.project.profiles
+    for series in {one.patches for profile in profiles.values() for one in profile.sources.values() if one.patches}:
+        (tmp_path / "patches" / series).mkdir(parents=True)
+        (tmp_path / "patches" / series / "series").write_text("a.patch\n")
+        (tmp_path / "patches" / series / "a.patch").write_text("--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n")
     assert "version" not in found or warnings(loaded, profiles) == ()
     for variant in {"", *(name for profile in profiles.values() for name in profile.variants)}:
         project = load_project(file=file, variant=variant).project

@@ -297,6 +297,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (root / name).mkdir(parents=True)
     for name in ("src", "src2"):
         (root / name / "code.py").write_text(f"# {name}\n")
+    for name in ("series", "other"):
+        patch = root / "patches" / name / "0001-a.patch"
+        patch.write_text("--- a/vllm/a.py\n+++ b/vllm/a.py\n@@ -1 +1 @@\n-a\n+b\n")
+        (patch.parent / "series").write_text(f"{patch.name}\n")
     for name in ("over.yaml", "over2.yaml"):
         (root / name).write_text("services: {}\n")
     for name in ("ca.pem", "ca2.pem"):

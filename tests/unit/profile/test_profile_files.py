@@ -12,6 +12,7 @@ from envgen.__main__ import main
 from envgen.errors import Problem, ProjectError, UsageError
 from envgen.patches.series import load_series
 from envgen.profile.load import find, load_project
+from envgen.render.locking import series_of
 from envgen.render.outputs import render_profile
 
 
@@ -145,14 +146,15 @@ def test_a_series_that_is_whole(tmp_path: Path) -> None:
     assert load_project(file=file).project.profiles["dev"].sources["vllm"].patches == "vllm"
 
 
-def test_a_series_that_is_not_there_yet_is_empty(tmp_path: Path) -> None:
-    file = patched(tmp_path, None)
-    assert load_series(file.parent, "vllm").patches == ()
+@pytest.mark.parametrize("series", [None, "", "# 0001-a.patch\n\n"])
+def test_a_series_without_a_patch_is_an_error_except_where_it_is_begun(tmp_path: Path, series: str | None) -> None:
+    file = patched(tmp_path, series)
+    with pytest.raises(ProjectError, match=r"patches/vllm/series: (does not exist|names no patch)"):
+        load_series(file.parent, "vllm")
+    assert load_series(file.parent, "vllm", begun=False).patches == ()
     load_project(file=file)
-    (file.parent / "patches/vllm").rmdir()
-    (file.parent / "patches").rmdir()
-    assert load_series(file.parent, "vllm").patches == ()
-    load_project(file=file)
+    with pytest.raises(ProjectError, match="patches/vllm/series"):  # a mounted checkout's, too
+        series_of(load_project(file=file).project.profiles["dev"], file.parent)
 
 
 def test_a_folder_of_patches_that_is_a_file(tmp_path: Path) -> None:
