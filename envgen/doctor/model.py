@@ -572,12 +572,14 @@ class Probe:
 
 @dataclass(frozen=True)
 class Mapped:
-    """A library of a package that a process has mapped. ``gone``: the file was replaced since."""
+    """A library of a package that a process has mapped. ``gone``: the file was replaced since; ``changed``: seconds
+    since 1970."""
 
     package: str
     folder: str
     file: str
     gone: bool = False
+    changed: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -632,12 +634,13 @@ class Home:
 
 @dataclass(frozen=True)
 class Age:
-    """The Python file of a package's folder that changed last. ``changed``: seconds since 1970."""
+    """The Python file of a package's folder that changed last. ``changed``: seconds since 1970; ``gone``: deleted."""
 
     package: str
     folder: str
     file: str
     changed: float
+    gone: bool = False
 
 
 @dataclass(frozen=True)

@@ -317,14 +317,28 @@ def test_servers_that_import_another_copy(traps: Traps) -> None:
 
 
 def test_a_server_that_is_older_than_an_edit(traps: Traps) -> None:
+    """An edit, one with an old time (as `rsync -a` and `tar` leave it), and a module that was deleted."""
     traps.project.envgen("up", "insert")
-    serving(traps, "insert")
-    file = traps.project.root / "flashinfer/flashinfer/cli.py"
-    time.sleep(1.1)
-    file.write_text(file.read_text() + "# an edit\n")
-    found = traps.red("import.running", "insert")["insert"]
-    assert (found["evidence"]["case"], found["severity"]) == ("older", "warning")
-    assert "/workspace/flashinfer/flashinfer/cli.py was changed" in found["seen"]
-    assert shlex.split(found["remedy"]["text"])[1] == "restart"
+    folder = traps.project.root / "flashinfer/flashinfer"
+    cli, extra = folder / "cli.py", folder / "extra.py"
+    text = cli.read_text()
+
+    def rsync() -> None:
+        cli.write_text(text + "# another edit\n")
+        os.utime(cli, (1_700_000_000, 1_700_000_000))
+
+    docker("exec", f"{NAME}-dev-insert-1", "sh", "-ec", f"cd {HOMES['flashinfer'].rpartition('/')[0]}; "
+           "echo >extra.py; python3 -m py_compile extra.py")  # fmt: skip
+    for edit, seen in ((lambda: cli.write_text(text + "# an edit\n"), "cli.py was changed"),
+                       (rsync, "cli.py was changed"), (extra.unlink, "extra.py was deleted")):  # fmt: skip
+        traps.project.envgen("restart", "insert")
+        serving(traps, "insert")
+        time.sleep(1.1)
+        assert not traps.red("import.running", "insert")
+        edit()
+        found = traps.red("import.running", "insert")["insert"]
+        assert (found["evidence"]["case"], found["severity"]) == ("older", "warning")
+        assert f"/workspace/flashinfer/flashinfer/{seen}" in found["seen"]
+        assert shlex.split(found["remedy"]["text"])[1] == "restart"
     traps.type(found)
     assert not traps.red("import.running", "insert")

@@ -185,13 +185,16 @@ def _older(source: Source, running: Running, context: Context) -> Finding | None
         if gone := next((one for one in libraries if one.gone), None):
             seen = f"{_who([process])} has {gone.file} loaded, which was replaced since"
             return warning(title, seen, file or gone.folder, remedies.restart(there), case="older", **facts)
+        if written := next((one for one in libraries if one.changed > process.started), None):
+            seen = f"{_who([process])} has {written.file} loaded, which was written to since"
+            return warning(title, seen, "its library of now", remedies.restart(there), case="older", **facts)
         if not libraries and source.package not in process.named:
             continue  # nothing shows that it has imported the package
         for age in running.ages:
             is_its = age.package == source.package and file and below(age.folder, posixpath.dirname(file))
             if is_its and age.changed > process.started:
                 after = f"{age.changed - process.started:.0f} s after {_who([process])} started"
-                seen = f"{age.file} was changed {after}"
+                seen = f"{age.file} was {'deleted' if age.gone else 'changed'} {after}"
                 return warning(title, seen, "its code of now", remedies.restart(there), case="older", **facts)
     return None
 

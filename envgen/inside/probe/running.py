@@ -6,9 +6,11 @@ command of /proc start a new interpreter in the same way, and the libraries that
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
+import struct
 import subprocess
 import sys
 import time
@@ -128,8 +130,8 @@ def package_folder(path: str, package: str) -> str:
 
 
 def mapped(pid: int, packages: list[str]) -> list[Doc]:
-    """The packages' libraries that a process has mapped, one of each folder; ``gone``: replaced since."""
-    found: Dict[Tuple[str, str, bool], str] = {}
+    """The packages' libraries that a process has mapped, the last changed of each folder; ``gone``: replaced since."""
+    found: Dict[Tuple[str, str, bool], Tuple[float, str]] = {}
     for line in read_text("/proc/%d/maps" % pid, 16 << 20).splitlines():
         path = line[line.find("/") :] if "/" in line else ""
         gone = path.endswith(" (deleted)")
@@ -139,9 +141,17 @@ def mapped(pid: int, packages: list[str]) -> list[Doc]:
         for package in packages:
             folder = package_folder(path, package) if "/" + package + "/" in path else ""
             if folder:
-                found.setdefault((package, folder, gone), path)
-    return [{"package": package, "folder": folder, "gone": gone, "file": file}
-            for (package, folder, gone), file in found.items()]  # fmt: skip
+                key, changed = (package, folder, gone), 0.0 if gone else ctime(path)
+                found[key] = max(found.get(key, (0.0, path)), (changed, path))
+    return [{"package": package, "folder": folder, "gone": gone, "file": file, "changed": changed}
+            for (package, folder, gone), (changed, file) in found.items()]  # fmt: skip
+
+
+def ctime(path: str) -> float:
+    try:
+        return os.stat(path).st_ctime
+    except OSError:
+        return 0.0
 
 
 # --- what a program does to sys.path itself ---------------------------------------------------------------------------
@@ -237,14 +247,29 @@ def ask(launch: Doc, words: list[str], exe: str, folder: str, env: Doc, request:
 # --- how old it is ----------------------------------------------------------------------------------------------------
 
 
-def newest(folder: str, is_installed: bool) -> Tuple[float, str]:
-    """(time, path) of the last change of a Python file below a package's folder.
+def changed_at(path: str, status: os.stat_result) -> float:
+    """When a Python file changed: by the time of the file system, since an edit may keep an old one (rsync -a, tar).
 
-    An installer keeps a file's own time, so of installed ones the time counts at which the file system got them.
+    That is also the time of another owner or mode, which counts for nothing: then the file still has the time and size
+    with which Python compiled it before.
     """
-    best, left = (0.0, ""), FILES
+    cache = importlib.util.cache_from_source(path)
+    compiled = struct.pack("<II", int(status.st_mtime) & 0xFFFFFFFF, status.st_size & 0xFFFFFFFF)
+    is_same = read_bytes(cache, 16)[8:] == compiled and ctime(cache) <= status.st_ctime
+    return min(status.st_mtime, status.st_ctime) if is_same else status.st_ctime
+
+
+def newest(folder: str) -> Tuple[float, str, bool]:
+    """(time, path, whether it was deleted) of the last change of a Python file below a package's folder."""
+    best, left, end = (0.0, "", False), FILES, ".%s.pyc" % sys.implementation.cache_tag
     for top, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name != "__pycache__"]
+        # A deleted module leaves its compiled file, and its folder has the time.
+        there = {name.rpartition(".")[0] for name in names}
+        left_over = sorted(name[: -len(end)] for name in listing(top + "/__pycache__") if name.endswith(end))
+        for name in left_over:
+            if name not in there and name not in folders and os.stat(top).st_mtime > best[0]:
+                best = (os.stat(top).st_mtime, os.path.join(top, name + ".py"), True)
         # envgen-install writes the two, also while another service runs.
         mine = (name for name in names if name.endswith(".py") and name not in ("_version.py", "_build_meta.py"))
         for path in (os.path.join(top, name) for name in mine):
@@ -253,7 +278,8 @@ def newest(folder: str, is_installed: bool) -> Tuple[float, str]:
                 status = os.stat(path)
             except OSError:
                 continue
-            best = max(best, (status.st_ctime if is_installed else status.st_mtime, path))
+            if status.st_ctime > best[0]:
+                best = max(best, (changed_at(path, status), path, False))
         if left < 0:
             break
     return best
@@ -326,11 +352,10 @@ def ages(request: Doc, document: Doc) -> list[Doc]:
         for one in process.get("recorded", []):
             if one["file"].endswith("/__init__.py"):
                 folders.setdefault(os.path.dirname(one["file"]), one["package"])
-    mounts = tuple(package["mount"] + "/" for package in request["packages"])
     found = []
     for folder, package in folders.items():
-        when, path = newest(folder, not (folder + "/").startswith(mounts))
-        found.append({"package": package, "folder": folder, "file": path, "changed": when})
+        when, path, gone = newest(folder)
+        found.append({"package": package, "folder": folder, "file": path, "changed": when, "gone": gone})
     return found
 
 

@@ -132,6 +132,10 @@ def test_workers_that_hide_their_start(make: Make) -> None:
     (found,) = judged(make, server, {**worker, "mapped": [other]}, profile="prod", service="serve")
     assert found.case == "other" and "it has /opt/old/vllm/_C.abi3.so loaded" in found.seen
     assert found.remedy is not None and found.remedy.text == "envgen restart -p prod serve"
+    (found,) = judged(
+        make, server, {**worker, "mapped": [{**library, "changed": 1001.0}]}, profile="prod", service="serve"
+    )
+    assert found.case == "older" and f"{SITE}/vllm/_C.abi3.so loaded, which was written to since" in found.seen
     gone = {**library, "gone": True}
     (found,) = judged(make, server, {**worker, "mapped": [gone]}, profile="prod", service="serve")
     assert found.case == "older" and "which was replaced since" in found.seen
@@ -145,6 +149,8 @@ def test_older_than_an_edit(make: Make) -> None:
     assert (found.case, found.severity) == ("older", Severity.WARNING)
     assert found.seen == f"{PP}/flashinfer/page.py was changed 34 s after process 7 (python3 /app/srv.py) started"
     assert found.remedy is not None and found.remedy.text == "envgen restart -p dev dev"
+    (found,) = judged(make, user, facts={"ages": [{**age, "gone": True}]})
+    assert found.seen == f"{PP}/flashinfer/page.py was deleted 34 s after process 7 (python3 /app/srv.py) started"
     assert judged(make, process(), facts={"ages": [age]})[0].severity is Severity.OK
     assert judged(make, user, facts={"ages": [{**age, "changed": 999.0}]})[0].severity is Severity.OK
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import py_compile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -89,17 +92,62 @@ def test_the_folder_of_a_mapped_library(tmp_path: Path) -> None:
     assert running.package_folder(str(tmp_path / "cache" / "vllm" / "a.so"), "vllm") == ""
 
 
-def test_the_newest_file_of_a_package(tmp_path: Path) -> None:
-    import os
+def package(folder: Path, *names: str) -> float:
+    """Files of a package, with an old time; the moment after they were written."""
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("a = 1\n")
+        os.utime(path, (100, 100))
+    time.sleep(0.02)
+    return time.time()
 
-    for name, when in (("a.py", 100), ("sub/b.py", 200), ("_version.py", 900), ("c.so", 900)):
-        path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
-        path.touch()
-        os.utime(path, (when, when))
-    assert running.newest(str(tmp_path), False) == (200.0, str(tmp_path / "sub/b.py"))
-    # An installer gives files the time of the archive: the file system's own counts.
-    assert running.newest(str(tmp_path), True)[0] > 1_700_000_000
+
+def test_an_edit_that_keeps_an_old_time(tmp_path: Path) -> None:
+    """As rsync -a, tar and cp -p leave it: the file system's own time counts, which no program can set."""
+    start = package(tmp_path, "a.py", "sub/b.py", "_version.py", "c.so")
+    assert running.newest(str(tmp_path))[0] < start
+    time.sleep(0.02)
+    (tmp_path / "_version.py").write_text("envgen-install writes it")
+    (tmp_path / "sub/b.py").write_text("b = 2\n")
+    os.utime(tmp_path / "sub/b.py", (50, 50))
+    when, path, gone = running.newest(str(tmp_path))
+    assert when > start and path == str(tmp_path / "sub/b.py") and not gone
+
+
+def test_another_owner_or_mode_is_no_edit(tmp_path: Path) -> None:
+    """Where Python has compiled the file and it still has the size and time of then."""
+    start = package(tmp_path, "a.py")
+    py_compile.compile(str(tmp_path / "a.py"))
+    time.sleep(0.02)
+    (tmp_path / "a.py").chmod(0o600)
+    assert running.newest(str(tmp_path))[0] < start
+    (tmp_path / "a.py").write_text("a = 22\n")
+    os.utime(tmp_path / "a.py", (100, 100))
+    assert running.newest(str(tmp_path))[0] > start
+
+
+def test_a_module_that_was_deleted(tmp_path: Path) -> None:
+    """Its compiled file is left, and its folder has changed."""
+    start = package(tmp_path, "a.py", "b.py")
+    py_compile.compile(str(tmp_path / "b.py"))
+    os.utime(tmp_path, (100, 100))
+    assert running.newest(str(tmp_path))[0] < time.time()
+    (tmp_path / "b.py").unlink()
+    when, path, gone = running.newest(str(tmp_path))
+    assert gone and path == str(tmp_path / "b.py") and when >= start
+
+
+def test_a_library_that_was_overwritten_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No "(deleted)" in the maps, as after a rename: the time of the file tells."""
+    package(tmp_path / "vllm", "__init__.py", "_C.so", "_moe_C.so")
+    maps = "".join(f"7f00-7f01 r-xp 0 08:01 7  {tmp_path}/vllm/{name}\n" for name in ("_C.so", "_moe_C.so"))
+    monkeypatch.setattr(running, "read_text", lambda _path, _limit: maps)
+    (before,) = running.mapped(1, ["vllm"])
+    time.sleep(0.02)
+    (tmp_path / "vllm/_moe_C.so").write_text("other")
+    (after,) = running.mapped(1, ["vllm"])
+    assert after["file"].endswith("/_moe_C.so") and after["changed"] > before["changed"]
 
 
 def test_only_words_that_hold_no_secret_are_shown() -> None:
