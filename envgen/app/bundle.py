@@ -1,14 +1,13 @@
-"""Bundles: crash bundles of services that failed, and those of `envgen doctor --bundle`."""
+"""The bundle: what `up` keeps of a service that failed, and what `doctor --bundle` writes. One list of files."""
 
 from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 from envgen import __version__, files
 from envgen.app.doctor import Diagnosis, joined
@@ -21,55 +20,100 @@ from envgen.errors import EnvgenError
 from envgen.explain import Circumstances, classify
 from envgen.files import state_dir
 from envgen.redact import secret_values
-from envgen.serve import crash
-from envgen.serve.crash import as_json, collect, write_bundle
+from envgen.serve.crash import as_json, as_member, as_text, collect, write_bundle
 from envgen.serve.wait import StartFailure
 from envgen.text import counted, progress, reason_of
 
-PATIENCE = 60.0  # seconds for all questions to the engines together
+FOLDER = "crash"  # below the state folder, which git ignores
+PATIENCE = 60.0  # seconds for all questions of `doctor --bundle` to the engines together
 LOG_BYTES = 4 << 20  # of each build log: its end
 LOGS = 3  # newest build logs
+ABOUT = """\
+What envgen knows of a service. Tokens, keys, home folders, host and user names are taken out.
+
+findings.json      of a failure: the reason, its likely cause, how long each phase took, what the log had to show
+explanations.json  what the rules about failures know of the log's lines, the likeliest first
+doctor.json        what `envgen doctor` found
+versions.json      envgen, Python, the engine, the image
+server.log         all that the service wrote, never filtered, each line with the engine's time (UTC)
+container.json     the engine's view: state, exit code, restarts, health checks, mounts, limits
+compose.txt        every container of the same Compose project
+processes.txt      the processes inside, zombies marked
+memory.txt         memory of the machine and of the container; with a guard, second by second before the end
+gpu.txt            nvidia-smi
+kernel.log         the end of the kernel's messages (GPU errors are "NVRM: Xid", the memory killer is "oom-kill")
+flashinfer.log     FlashInfer's JIT log, its API log where FLASHINFER_LOGDEST names a file, its tuning results by sha256
+project/           the project file, its lock, the Dockerfile and the Compose files in use
+logs/              the newest logs of builds
+If something could not be collected, its file has the reason.
+"""
+
+
+def files_of(deployment: Deployment, service: str, container_id: str, doctor: str) -> dict[str, str]:
+    """The files about a service on one machine; the container's of ``container_id``. ``doctor``: its report."""
+    profile, engine = deployment.profile, or_none(deployment.connect)
+    about = {
+        "envgen": __version__,
+        "python": platform.python_version(),
+        "system": " ".join((platform.system(), platform.release(), platform.machine())),
+        "profile": profile.name,
+        "variant": profile.variant,
+        "engine": or_none(lambda: vars(engine.info())) if engine else None,
+        "image": or_none(lambda: vars(deployment.image)) if engine else None,
+    }
+    members = {"README.txt": ABOUT, "doctor.json": doctor, "versions.json": as_json(about), **_project(deployment)}
+    if engine is None:
+        return {**members, "no-engine.txt": "There was no Docker Engine to ask.\n"}
+    seen = collect(engine, container_id, service, profile.secrets)
+    known = classify(seen["server.log"].splitlines(), kind="serve", known=Circumstances(failed=True))
+    return {**members, **seen, "explanations.json": as_json([one.data() for one in known])}
+
+
+def _project(deployment: Deployment) -> dict[str, str]:
+    """The files of the project that decide what runs, and the newest build logs."""
+    names = ("envgen.yaml", "envgen.local.yaml", "envgen.lock", deployment.profile.dockerfile)
+    compose = or_none(lambda: deployment.compose.files) or [deployment.root / str(deployment.profile.compose_file)]
+    there = {f"project/{name}": deployment.root / str(name) for name in names}
+    there |= {f"project/compose/{path.name}": path for path in compose}
+    logs = [path for path in state_dir(deployment.root, "logs").glob("*.log") if not path.is_symlink()]
+    newest = sorted(logs, key=lambda one: one.lstat().st_mtime)[-LOGS:]
+    there |= {f"logs/{path.name}": path for path in newest}
+    return {name: as_member(lambda p=path: _end(p)) for name, path in there.items() if os.path.lexists(path)}  # type: ignore[misc]
+
+
+def _end(path: Path) -> str:
+    """The end of a file. Links are not followed: they may lead to private files."""
+    with files.opened(path, follow=False) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_BYTES))
+        return as_text(file.read(LOG_BYTES))
+
+
+def _below(node: str, members: Mapping[str, str]) -> dict[str, str]:
+    """Of several machines, each has a folder."""
+    return {f"{node}/{name}" if node else name: text for name, text in members.items()}
+
+
+# --- envgen doctor --bundle -------------------------------------------------------------------------------------------
 
 
 @time_budget(PATIENCE)
 def write_report(target: Path, diagnoses: Sequence[Diagnosis]) -> None:
-    """Write the bundle of `doctor --bundle`; each of several machines has a folder. What is not available is named."""
+    """Write the bundle of `doctor --bundle`. What is not available is named."""
     members = collect_report(diagnoses)
     write_bundle(target, members, known=set().union(*(secrets_of(one) for one in diagnoses)))
     count = counted(len(members), "file")
     progress(f"  wrote {target}: {count}, secrets and names taken out; look into it before you send it")
 
 
-def collect_report(diagnoses: Sequence[Diagnosis]) -> dict[str, bytes | str]:
-    """The files of the bundle, by name."""
-    found = joined(diagnoses)
-    about = "Made by `envgen doctor --bundle`. Secrets, home folders, host and user names were taken out.\n"
-    members: dict[str, bytes | str] = {
-        "findings.json": as_json(report.as_data(found)),
-        "findings.txt": report.as_text(found) + "\n",
-        **_files(diagnoses[0].subject),
-    }
+def collect_report(diagnoses: Sequence[Diagnosis]) -> dict[str, str]:
+    """The files of `doctor --bundle`, by name."""
+    members = {"doctor.txt": report.as_text(joined(diagnoses)) + "\n"}
     for one in diagnoses:
-        folder = f"{one.deployment.node}/" if len(diagnoses) > 1 else ""
-        context, profile = one.report.context, one.subject.deployment.profile
-        engine = or_none(one.deployment.connect) if context.engine is not None else None
-        if engine is None:
-            about += f"There was no Docker Engine to ask{f' on {one.deployment.node}' if folder else ''}.\n"
-        else:
-            identity = context.container.id if context.container else ""
-            seen = crash.collect(engine, identity, context.service, secrets=profile.secrets)
-            members |= {folder + name: text for name, text in seen.items() if name not in ("README.txt", *members)}
-        members[f"{folder}versions.json"] = as_json(
-            {
-                "envgen": __version__,
-                "python": platform.python_version(),
-                "system": " ".join((platform.system(), platform.release(), platform.machine())),
-                "profile": profile.name,
-                "engine": vars(context.engine) if context.engine else None,
-                "image": vars(context.image) if context.image else None,
-            }
-        )
-    return members | {"README.txt": about}
+        context = one.report.context
+        identity = context.container.id if context.container else ""
+        found = files_of(one.deployment, context.service, identity, as_json(report.as_data(one.report)))
+        members |= _below(one.deployment.node if len(diagnoses) > 1 else "", found)
+    return members
 
 
 def secrets_of(one: Diagnosis) -> set[str]:
@@ -82,28 +126,7 @@ def secrets_of(one: Diagnosis) -> set[str]:
     }
 
 
-def _files(subject: Subject) -> dict[str, bytes | str]:
-    """The project file, the local one, the lock, the rendered files, the newest build logs."""
-    profile = subject.deployment.profile
-    names = (subject.project_file, "envgen.local.yaml", "envgen.lock", profile.dockerfile, profile.compose_file)
-    there = {f"project/{name}": subject.deployment.root / str(name) for name in names}
-    logs = [path for path in state_dir(subject.deployment.root, "logs").glob("*.log") if not path.is_symlink()]
-    newest = sorted(logs, key=lambda one: one.lstat().st_mtime)[-LOGS:]
-    there |= {f"logs/{path.name}": path for path in newest}
-    return {name: _end(path) for name, path in there.items() if os.path.lexists(path)}
-
-
-def _end(path: Path) -> bytes | str:
-    """The end of a file. Links are not followed: they may lead to private files."""
-    try:
-        with files.opened(path, follow=False) as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_BYTES))
-            return file.read(LOG_BYTES)
-    except OSError as error:
-        return f"not available: {reason_of(error)}\n"
-
-
-FOLDER = "crash"  # below the state folder, which git ignores
+# --- a service that failed --------------------------------------------------------------------------------------------
 
 
 def save(
@@ -114,79 +137,56 @@ def save(
     ``machines``: those of the service, the head first. ``culprit``: the one that failed first. If the bundle can't be
     written, that is printed and the path is "": the failure itself matters more.
     """
-    findings, head = (
-        {**{name: value for name, value in vars(failure).items() if name != "container"}, "cause": cause},
-        machines[0],
-    )
-
-    def of(deployment: Deployment) -> dict[str, bytes]:
-        mine = deployment.node == culprit
-        container = failure.container if mine else None
-        if container is None and deployment.node:  # raises if the machine can't be reached
-            found = deployment.engine.containers(deployment.profile.compose_name, service, all=True)
-            container = found[0] if found else None
-        facts = findings if mine else {"reason": f"{culprit} failed first"}
-        facts = {**facts, "node": deployment.node} if deployment.node else facts
-        identity = container.id if container else ""
-        return _members(deployment, service, identity, facts, examine=mine)
-
-    def collect_all() -> dict[str, bytes]:
-        if len(machines) == 1:
-            return of(head)
-        with ThreadPoolExecutor(len(machines)) as pool:
-            asked = {deployment.node: pool.submit(of, deployment) for deployment in machines}
-        members = {
-            "README.txt": f"{culprit} failed first: {failure.reason}\nEach machine has a folder.\n".encode(),
-            "findings.json": as_json({"culprit": culprit, "service": service, **findings}).encode(),
-        }
-        for node, answer in asked.items():
-            error = answer.exception()
-            if isinstance(error, EnvgenError):
-                members[f"{node}/not-reached.txt"] = f"{reason_of(error)}\n".encode()
-            else:
-                members |= {f"{node}/{name}": data for name, data in answer.result().items()}
-        return members
-
-    return _written(head, service, collect_all)
-
-
-def _members(
-    deployment: Deployment, service: str, container_id: str, findings: Mapping[str, Any], *, examine: bool
-) -> dict[str, bytes]:
-    engine, profile, compose_files = deployment.engine, deployment.profile, deployment.compose.files
-    facts = {"profile": profile.name, "variant": profile.variant, "image": profile.image_name, **findings}
-    found = collect(engine, container_id, service, compose_files=compose_files, secrets=profile.secrets, findings=facts)
-    # Every cause that the rules find in the log, best first.
-    known = classify(
-        found["server.log"].decode("utf-8", "replace").splitlines(), kind="serve", known=Circumstances(failed=True)
-    )
-    members = {**found, "explanations.json": as_json([one.data() for one in known]).encode()}
-    return members | ({"doctor.json": _doctor(deployment, service)} if examine else {})
-
-
-def _written(deployment: Deployment, service: str, collected: Callable[[], Mapping[str, bytes]]) -> str:
-    root = deployment.root
-    known = [value for name in deployment.profile.secrets if (value := deployment.shell.get(name, ""))]
+    head, root = machines[0], machines[0].root
+    facts = {name: value for name, value in vars(failure).items() if name != "container"}
+    facts |= {"service": service, "cause": cause, "culprit": culprit}
+    secrets = [value for name in head.profile.secrets if (value := head.shell.get(name, ""))]
     try:
-        members = collected()
-        stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
-        names = (f"{stamp}-{service}{f'-{number}' if number > 1 else ''}.tar.gz" for number in range(1, 1000))
-        target = next(at for name in names if not (at := state_dir(root, FOLDER) / name).exists())
-        write_bundle(target, members, known=known, within=root)
+        members = {"findings.json": as_json(facts), **_left_behind(machines, service, failure, culprit)}
+        target = _free(root, service)
+        write_bundle(target, members, known=secrets, within=root)
     except (EnvgenError, OSError) as error:
         progress(f"  the crash bundle could not be written: {reason_of(error)}")
         return ""
-    try:
-        return str(target.relative_to(Path.cwd()))
-    except ValueError:
-        return str(target)
+    return str(target.relative_to(Path.cwd()) if target.is_relative_to(Path.cwd()) else target)
 
 
-def _doctor(deployment: Deployment, service: str) -> bytes:
+def _left_behind(
+    machines: Sequence[Deployment], service: str, failure: StartFailure, culprit: str
+) -> dict[str, str]:  # fmt: skip
+    def of(deployment: Deployment) -> dict[str, str]:
+        is_first = deployment.node == culprit
+        container = failure.container if is_first else None
+        if container is None and deployment.node:  # raises if the machine can't be reached
+            found = deployment.engine.containers(deployment.profile.compose_name, service, all=True)
+            container = found[0] if found else None
+        doctor = _doctor(deployment, service) if is_first else as_json({"not asked": f"{culprit} failed first"})
+        return files_of(deployment, service, container.id if container else "", doctor)
+
+    if len(machines) == 1:
+        return of(machines[0])
+    with ThreadPoolExecutor(len(machines)) as pool:
+        asked = {deployment.node: pool.submit(of, deployment) for deployment in machines}
+    members = {"README.txt": f"{culprit} failed first: {failure.reason}\nEach machine has a folder.\n"}
+    for node, answer in asked.items():
+        try:
+            members |= _below(node, answer.result())
+        except EnvgenError as error:
+            members[f"{node}/not-reached.txt"] = f"{reason_of(error)}\n"
+    return members
+
+
+def _free(root: Path, service: str) -> Path:
+    """A name that no bundle has."""
+    stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+    names = (f"{stamp}-{service}{f'-{number}' if number > 1 else ''}.tar.gz" for number in range(1, 1000))
+    return next(at for name in names if not (at := state_dir(root, FOLDER) / name).exists())
+
+
+def _doctor(deployment: Deployment, service: str) -> str:
     """What `envgen doctor` finds now, in the container if it still runs."""
     try:
         context, extra = gather(Subject(deployment, service))
-        document: Any = report.as_data(report.examine(context, extra))
+        return as_json(report.as_data(report.examine(context, extra)))
     except (EnvgenError, OSError) as error:
-        document = {"not available": reason_of(error)}
-    return as_json(document).encode()
+        return as_json({"not available": reason_of(error)})

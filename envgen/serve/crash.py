@@ -1,4 +1,4 @@
-"""What a failed service leaves behind, collected before its container is removed; and the archive to send to others.
+"""What an engine and a machine have about a service, and the archive to send to others.
 
 ``collect`` never raises for what it can't get: the member then has the reason. Secrets and names are taken out when the
 archive is written: every member redacted, equal bytes for equal members, written whole or not at all.
@@ -25,7 +25,7 @@ from envgen.text import counted, last_printed, plain_text, reason_of, whole_numb
 
 
 def write_bundle(
-    target: Path, members: Mapping[str, bytes | str], *, known: Iterable[str] = (), within: Path | None = None
+    target: Path, members: Mapping[str, str], *, known: Iterable[str] = (), within: Path | None = None
 ) -> None:
     """Write ``members`` (name in the archive -> content) as a .tar.gz with mode 0600, whole or not at all.
 
@@ -38,15 +38,14 @@ def write_bundle(
         raise UsageError(f"{target} can't be written: {reason_of(problem)}", hint=hint) from None
 
 
-def archive(members: Mapping[str, bytes | str], *, known: Iterable[str] = ()) -> bytes:
+def archive(members: Mapping[str, str], *, known: Iterable[str] = ()) -> bytes:
     """The archive as bytes: names sorted, no times, no owners."""
     known, cleaned = tuple(known), dict[str, bytes]()
     for name, content in members.items():
         path = PurePosixPath(redact(name, known=known))
         if path.is_absolute() or ".." in path.parts or not path.parts:
             raise ValueError(f"not a name inside an archive: {name!r}")
-        text = content if isinstance(content, str) else as_text(content)
-        cleaned[str(path)] = redact(plain_text(text), known=known).encode("utf-8", "replace")
+        cleaned[str(path)] = redact(plain_text(content), known=known).encode("utf-8", "replace")
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for name, data in sorted(cleaned.items()):
@@ -126,26 +125,15 @@ def parse(lines: Iterable[str]) -> Iterator[ProcessState]:
             yield ProcessState(number, parent, group, fields[0], pages * _PAGE, name, command.strip())
 
 
-def tree(found: Sequence[ProcessState]) -> str:
-    """The processes as an indented tree; zombies are marked. A trailing newline ends the last line."""
-    by_parent: dict[int, list[ProcessState]] = {}
-    known = {one.pid for one in found}
+def listed(found: Sequence[ProcessState]) -> str:
+    """The processes, one on each line; zombies are marked."""
+    lines = ["    pid  parent   group state  memory  command"]
     for one in found:
-        by_parent.setdefault(one.parent if one.parent in known else 0, []).append(one)
-    lines = ["    pid   group state  memory  command"]
-
-    def add(parent: int, depth: int) -> None:
-        for one in by_parent.pop(parent, []):
-            what = one.command or f"[{one.name}]"
-            mark = "  <-- zombie" if one.zombie else ""
-            megabytes = f"{one.memory / (1 << 20):.0f}M"
-            lines.append(f"{one.pid:>7} {one.group:>7} {one.state:<5} {megabytes:>7}  {'  ' * depth}{what}{mark}")
-            add(one.pid, depth + 1)
-
-    add(0, 0)
+        mark, what = "  <-- zombie" if one.zombie else "", one.command or f"[{one.name}]"
+        memory = f"{one.memory >> 20}M"
+        lines.append(f"{one.pid:>7} {one.parent:>7} {one.group:>7} {one.state:<5} {memory:>7}  {what}{mark}")
     zombies = sum(one.zombie for one in found)
-    lines.append(f"{counted(len(found), 'process', 'processes')}, {zombies} of them zombies")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, f"{counted(len(found), 'process', 'processes')}, {zombies} of them zombies"]) + "\n"
 
 
 RECORD = "/run/envgen-memory"  # of docker/runtime/libexec/memory-guard: two minutes, a line a second
@@ -154,15 +142,12 @@ _KERNEL_LINES = 2000
 _PATIENCE = 20.0  # seconds for one question to a container that may be stuck
 
 # FlashInfer's own logs: what its JIT did, and (from 0.6, where FLASHINFER_LOGDEST names a file) which calls were made.
+# Then the results of its autotuner, in its own cache and in vLLM's (as envgen.inside.common looks for them).
 _FLASHINFER = (
     'base="${FLASHINFER_WORKSPACE_BASE:-${HOME:-/root}}/.cache/flashinfer"; '
     "dest=$(printf %s \"${FLASHINFER_LOGDEST:-}\" | sed 's/%i/*/g'); "
     'for f in "$base"/*/flashinfer_jit.log "$base"/*/*/flashinfer_jit.log $dest; do '
-    'if [ -f "$f" ]; then printf "==> %s <==\\n" "$f"; tail -c 2000000 "$f"; fi; done; true'
-)
-# The results of FlashInfer's autotuner, in its own cache and in vLLM's (as envgen.inside.common looks for them).
-_TUNING = (
-    'base="${FLASHINFER_WORKSPACE_BASE:-${HOME:-/root}}/.cache/flashinfer"; '
+    'if [ -f "$f" ]; then printf "==> %s <==\\n" "$f"; tail -c 2000000 "$f"; fi; done; '
     'vllm="${VLLM_CACHE_ROOT:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/vllm}"; '
     'for d in "${FLASHINFER_AUTOTUNE_CACHE_DIR:-$base/autotune}" '
     '"${VLLM_FLASHINFER_AUTOTUNE_CACHE_DIR:-$vllm/flashinfer_autotune_cache}"; do '
@@ -178,66 +163,27 @@ _CGROUP = (
     'if [ -f /sys/fs/cgroup/$f ]; then printf "==> %s <==\\n" $f; cat /sys/fs/cgroup/$f; fi; done; true'
 )
 
-ABOUT = """\
-What a service left behind when it failed. Tokens, keys, home folders, host and user names are taken out.
 
-findings.json      the reason, its likely cause, how long each phase took, what the log had to show
-explanations.json  what the rules about failures know of the log's lines, the likeliest first
-doctor.json        what `envgen doctor` found right after it
-server.log         all that the service wrote, never filtered, each line with the engine's time (UTC)
-container.json     the engine's view: state, exit code, restarts, health checks, mounts, limits
-compose.txt        every container of the same Compose project
-processes.txt      the processes inside, as a tree, zombies marked
-memory.txt         memory of the machine and of the container; with a guard, second by second before the end
-gpu.txt            nvidia-smi
-kernel.log         the end of the kernel's messages (GPU errors are "NVRM: Xid", the memory killer is "oom-kill")
-flashinfer.log     FlashInfer's JIT log, and its API log where FLASHINFER_LOGDEST names a file
-autotune.txt       the results of FlashInfer's autotuner that are in use, each with its sha256
-rendered/          the Compose files that were used
-If something could not be collected, its file has the reason.
-"""
+def collect(engine: Engine, container_id: str, service: str, secrets: Iterable[str] = ()) -> dict[str, str]:
+    """What an engine has about a service. ``container_id``: "" where no container was made.
 
-
-def collect(
-    engine: Engine,
-    container_id: str,
-    service: str,
-    *,
-    findings: Mapping[str, Any] | None = None,
-    compose_files: Sequence[Path] = (),
-    secrets: Iterable[str] = (),
-) -> Mapping[str, bytes]:
-    """The members of a crash bundle, by name.
-
-    ``container_id``: "" where no container was made. ``findings``: what the caller knows (the reason first); plain
-    data. ``compose_files``: the rendered files in use. ``secrets``: names of variables whose values must not be kept.
+    ``secrets``: names of variables whose values must not be kept.
     """
     container = _ask(lambda: engine.container(container_id)) if container_id else None
     found: Container | None = container if isinstance(container, Container) else None
     running = found is not None and found.state == "running"
     none = f"not available: no container of {service} was there\n"
     members: dict[str, Callable[[], str]] = {
-        "README.txt": lambda: ABOUT,
-        "findings.json": lambda: as_json({"service": service, **(findings or {})}),
         "server.log": lambda: engine.logs(container_id, tail=LOG_LINES, timestamps=True) if found else none,
         "container.json": lambda: _container(engine, container_id, frozenset(secrets)) if found else none,
         "compose.txt": lambda: _neighbours(engine, found) if found else none,
-        "processes.txt": lambda: tree(processes(engine, container_id)) if running else _not_running(found),
+        "processes.txt": lambda: listed(processes(engine, container_id)) if running else _not_running(found),
         "memory.txt": lambda: _memory(engine, container_id, running),
         "gpu.txt": lambda: _gpu(engine, container_id, running),
         "kernel.log": lambda: _kernel(engine),
-        "flashinfer.log": lambda: (
-            _of_caches(engine, found, running, _FLASHINFER)
-            or "no FlashInfer log: nothing was compiled, or it isn't used\n"
-        ),
-        "autotune.txt": lambda: (
-            _of_caches(engine, found, running, _TUNING)
-            or "no tuning results of FlashInfer: nothing was tuned, or they are in no folder that lasts\n"
-        ),
+        "flashinfer.log": lambda: _flashinfer(engine, found, running),
     }
-    for file in compose_files:
-        members[f"rendered/{file.name}"] = lambda file=file: files.read(file, follow=False).decode()  # type: ignore[misc]
-    return {name: _text(make).encode() for name, make in members.items()}
+    return {name: as_member(make) for name, make in members.items()}
 
 
 def _ask(make: Callable[[], Any]) -> Any:
@@ -248,7 +194,8 @@ def _ask(make: Callable[[], Any]) -> Any:
         return f"not available: {reason_of(error)}\n"
 
 
-def _text(make: Callable[[], str]) -> str:
+def as_member(make: Callable[[], str]) -> str:
+    """The text that ``make`` returns, or why there is none."""
     text = str(_ask(make))
     return text if not text or text.endswith("\n") else text + "\n"
 
@@ -317,12 +264,12 @@ def _kernel(engine: Engine) -> str:
     return "\n".join(lines) + "\n" if lines else "the kernel has no messages\n"
 
 
-def _of_caches(engine: Engine, container: Container | None, running: bool, script: str) -> str:
-    """What a script prints about the caches of FlashInfer and vLLM."""
+def _flashinfer(engine: Engine, container: Container | None, running: bool) -> str:
+    """FlashInfer's logs and tuning results."""
     if container is None:
         return "not available: no container was there\n"
     if running:
-        done = engine.exec(container.id, ["sh", "-c", script], timeout=_PATIENCE)
+        done = engine.exec(container.id, ["sh", "-c", _FLASHINFER], timeout=_PATIENCE)
     else:
         # Its folders outlive it on their mounts; what it wrote elsewhere can't be reached without its processes.
         vllm = container.env.get("VLLM_CACHE_ROOT", "/root/.cache/vllm")
@@ -334,5 +281,6 @@ def _of_caches(engine: Engine, container: Container | None, running: bool, scrip
         if not mounts:
             return "not available: the container has ended, and FlashInfer's folder is on no mount of it\n"
         env = {name: value for name, value in container.env.items() if name in _CACHE_VARIABLES}
-        done = engine.run_once(container.image_id, ["sh", "-c", script], mounts=mounts, env=env, timeout=_PATIENCE)
-    return done.stdout.decode(errors="replace")
+        script = ["sh", "-c", _FLASHINFER]
+        done = engine.run_once(container.image_id, script, mounts=mounts, env=env, timeout=_PATIENCE)
+    return done.stdout.decode(errors="replace") or "nothing of FlashInfer: it compiled and tuned nothing\n"

@@ -165,11 +165,11 @@ def test_a_bundle_has_all_and_no_secret(box: Box, tmp_path: Path) -> None:
     done = box.project.envgen("doctor", "--bundle", str(target), code=None, env={"MY_TOKEN": "of-this-shell"})
     assert "wrote" in done.err
     found = members(target)
-    for name in ("README.txt", "findings.json", "versions.json", "project/envgen.yaml", "project/envgen.local.yaml",
+    for name in ("README.txt", "doctor.json", "versions.json", "project/envgen.yaml", "project/envgen.local.yaml",
                  "container.json", "server.log", "processes.txt", "logs/build-dev-1.log"):  # fmt: skip
         assert name in found, sorted(found)
     assert json.loads(found["versions.json"])["engine"]["version"]
-    assert json.loads(found["findings.json"])["findings"] and b"said" in found["server.log"]
+    assert json.loads(found["doctor.json"])["findings"] and b"said" in found["server.log"]
     words = [secret for _, secret in secrets.values()]
     for word in [*words, "hf_InTheContainer", "only-words-here", "zzTopSecret99", "of-this-shell"]:
         holders = [name for name, content in found.items() if word.encode() in content]
@@ -185,7 +185,7 @@ def test_without_an_engine_a_bundle_is_still_written(box: Box, tmp_path: Path) -
     target = tmp_path / "b.tar.gz"
     box.project.envgen("doctor", "--bundle", str(target), code=1, env={"DOCKER_HOST": "unix:///nowhere.sock"})
     found = members(target)
-    assert b"no Docker Engine" in found["README.txt"] and b"no Docker Engine" in found["findings.txt"]
+    assert b"no Docker Engine" in found["no-engine.txt"] and b"no Docker Engine" in found["doctor.txt"]
 
 
 def test_scripts_of_the_project_run_inside(box: Box, tmp_path: Path) -> None:

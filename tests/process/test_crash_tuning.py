@@ -21,7 +21,7 @@ def test_the_tuning_results_are_listed_with_their_hash(tmp_path: Path, monkeypat
     other.parent.mkdir(parents=True)
     other.write_text("{}")
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path / "home"), "VLLM_CACHE_ROOT": str(tmp_path / "vllm of")}
-    done = subprocess.run(["sh", "-c", crash._TUNING], env=env, capture_output=True, text=True, check=True)
+    done = subprocess.run(["sh", "-c", crash._FLASHINFER], env=env, capture_output=True, text=True, check=True)
     digest = hashlib.sha256(b"{}").hexdigest()
     assert done.stdout.splitlines() == [
         f"==> {tmp_path}/home/.cache/flashinfer/autotune <==", f"{digest}  {result}",

@@ -46,10 +46,9 @@ def test_without_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("envgen.engine.box.look", lambda: None)  # it starts nvidia-smi
     subject = Subject(Deployment(profile, tmp_path))
     found = collect_report([Diagnosis(subject, examine(*gather(subject)))])
-    assert "no Docker Engine" in str(found["README.txt"])
-    assert "no engine here" in str(found["findings.txt"])
+    assert "no Docker Engine" in found["no-engine.txt"] and "no engine here" in found["doctor.txt"]
     assert json.loads(found["versions.json"])["engine"] is None
-    assert found["project/envgen.yaml"] == FILE.encode()
-    assert str(found["project/envgen.lock"]).startswith("not available: is a link")
+    assert found["project/envgen.yaml"] == FILE
+    assert found["project/envgen.lock"].startswith("not available: is a link")
     assert len([name for name in found if name.startswith("logs/")]) == 3
     assert "server.log" not in found

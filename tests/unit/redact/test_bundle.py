@@ -11,7 +11,7 @@ import pytest
 from planted import PLANTED
 
 from envgen.errors import UsageError
-from envgen.serve.crash import archive, write_bundle
+from envgen.serve.crash import archive, as_text, write_bundle
 
 TWENTY = 20
 
@@ -32,7 +32,7 @@ def test_no_planted_secret_leaves_in_any_member() -> None:
         "core.bin": b"\0" + everything.encode(),
         **{f"one/{n}.txt": text for n, (text, _) in enumerate(PLANTED.values())},
     }
-    found = read(archive(members))
+    found = read(archive({name: one if isinstance(one, str) else as_text(one) for name, one in members.items()}))
     assert set(found) == set(members)
     for name, content in found.items():
         for kind, (_, secret) in PLANTED.items():
