@@ -77,7 +77,7 @@ class First:
     @property
     def is_consequence(self) -> bool:
         """Whether it only says that another process or task has failed."""
-        return bool(_WRAPPER.search(self.text))
+        return is_consequence(self.text)
 
     def __str__(self) -> str:
         return f"{self.process}: {self.text}" if self.process else self.text
@@ -115,7 +115,7 @@ class Tracker:
         line = line[:8192].rstrip("\r\n")
         if "ersion" in line or "==" in line or " (v" in line:
             self._note_version(line)
-        name, level, text = _read(line)
+        name, level, text = read_line(line)
         if level in ("DEBUG", "INFO", "WARNING"):  # exceptions that were caught
             return
         process = self._processes.get(name)
@@ -133,6 +133,11 @@ class Tracker:
         for found in _VERSIONS.finditer(line):
             name = "vllm" if found["engine"] else found["name"].lower().replace("pytorch", "torch")
             self._versions.setdefault(name, found["engine"] or found["version"])
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """The versions of packages in the lines so far, by the package's name."""
+        return self._versions
 
     @property
     def raised(self) -> bool:
@@ -153,6 +158,11 @@ class Tracker:
         return replace(best, component=f"{best.component} {version}".strip())
 
 
+def is_consequence(text: str) -> bool:
+    """Whether a line only says that another process or task has failed."""
+    return bool(_WRAPPER.search(text))
+
+
 def first_exception(lines: Iterable[str]) -> First | None:
     """The first failure in a whole log."""
     tracker = Tracker()
@@ -161,7 +171,7 @@ def first_exception(lines: Iterable[str]) -> First | None:
     return tracker.first
 
 
-def _read(line: str) -> tuple[str, str, str]:
+def read_line(line: str) -> tuple[str, str, str]:
     """The process, the log level ("" without a logger) and the text of a line."""
     name = ""
     while line.startswith(("(", "[rank")) and (found := _PROCESS.match(line)):

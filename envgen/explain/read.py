@@ -1,4 +1,4 @@
-"""Reading a log: the known causes in its last 20 MB, and its first exception there."""
+"""Reading a log: the known causes in its last 20 MB, and its first exception and deciding lines there."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import BinaryIO, Protocol
 
 from envgen.explain import BATCH, LONGEST, UNKNOWN, Circumstances, Classifier, Explanation
 from envgen.explain.first import First, Tracker
+from envgen.explain.unknown import Clues, clues
 from envgen.text import plain_text
 
 _TIME = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{1,9}Z ")  # Docker's, as of `docker logs -t`
@@ -28,6 +29,7 @@ class LogReport:
     explanations: tuple[Explanation, ...]
     first: First | None
     phase: str = ""  # what the server was doing at its first exception
+    clues: Clues | None = None  # where no failure is certain
 
 
 class PhaseReader(Protocol):
@@ -58,7 +60,10 @@ def read_log(
     first = tracker.first
     known = replace(known.beside(first), failed=known.failed or tracker.raised)
     words = [now for number, now in doing if first and number <= first.line]
-    return LogReport(before + len(lines), skipped, classifier.found(known), first, words[-1] if words else "")
+    found = classifier.found(known)
+    lacking = all(one.general or not one.failure for one in found)
+    told = clues(lines, before, first, tracker.versions) if lacking else None
+    return LogReport(before + len(lines), skipped, found, first, words[-1] if words else "", told)
 
 
 def last_of(log: BinaryIO, size: int = LAST) -> tuple[int, int, bytes]:

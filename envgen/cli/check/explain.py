@@ -34,7 +34,8 @@ def command(session: Session, what: str | None) -> int:
     bundle, or `-` for stdin: the log of a build, a kernel compilation or a server.
 
     If the failure is unknown, the first exception of the first failed process is shown, with the package that raised
-    it. Exits with 1 if a failure is found.
+    it, up to three deciding lines, the versions and the GPU in the log, and an address that searches the issues of the
+    project that raised it. Exits with 1 if a failure is found.
 
     \b
     Examples:
@@ -45,7 +46,9 @@ def command(session: Session, what: str | None) -> int:
     """
     failure, log, name = _chosen(session, what)
     if log is None:
-        return answer({"log": None, "failure": None, "explanations": [], "first_exception": None}, [name])
+        return answer(
+            {"log": None, "failure": None, "explanations": [], "first_exception": None, "clues": None}, [name]
+        )
     with log.file as file:
         report = read_log(file, log.known, kind=log.kind, phases=StartLine())
     found = _fitted(session, failure, log, _with_proof(report, log))
@@ -53,6 +56,7 @@ def command(session: Session, what: str | None) -> int:
     document = {
         "log": name, "lines": report.lines, "skipped_bytes": report.skipped,
         "explanations": [one.data() for one in found], "first_exception": _raised(report),
+        "clues": _clues(report),
         "failure": _as_data(failure), "reason": log.reason or None,
     }  # fmt: skip
     lines = [f"{_sentence(failure, log)}, {failures.when_of(failure)}"] if failure else []
@@ -182,19 +186,29 @@ def _text(found: Sequence[Explanation], name: str, report: LogReport) -> list[st
 
 
 def _first(report: LogReport, name: str) -> list[str]:
-    """The first exception, for a log without a rule."""
-    first = report.first
-    if first is None:
-        return []
-    where = f" of {first.process}" if first.process else ""
-    lines = [visible(f"first exception{where}: {name}:{first.line}: {first.text}")]
-    if first.root:
-        lines.append(visible(f"raised from: {first.root}"))
-    if first.component:
-        lines.append(visible(f"in: {first.component}"))
-    if report.phase:
-        lines.append(visible(f"while: {report.phase}"))
-    return lines
+    """The first exception and the other deciding lines, versions and an address, for a log without a rule."""
+    first, told, lines = report.first, report.clues, list[str]()
+    if first is not None:
+        where = f" of {first.process}" if first.process else ""
+        lines.append(f"first exception{where}: {name}:{first.line}: {first.text}")
+        lines += [f"raised from: {first.root}"] if first.root else []
+        lines += [f"in: {first.component}"] if first.component else []
+        lines += [f"while: {report.phase}"] if report.phase else []
+    if told is not None:
+        lines += [f"{name}:{at}: {text}" for at, text in told.lines if not first or at != first.line]
+        shown = [f"{package} {version}" for package, version in told.versions.items()]
+        shown += [f"GPU {told.gpu}"] if told.gpu else []
+        lines += [f"the log shows: {', '.join(shown)}"] if shown else []
+        lines += [f"search: {told.search}"] if told.search else []
+    return [visible(line) for line in lines]
+
+
+def _clues(report: LogReport) -> dict[str, Any] | None:
+    told = report.clues
+    if told is None or not told.lines:
+        return None
+    lines = [{"line": at, "text": text} for at, text in told.lines]
+    return {"lines": lines, "versions": told.versions, "gpu": told.gpu, "search": told.search}
 
 
 def _raised(report: LogReport) -> dict[str, Any] | None:

@@ -1,0 +1,110 @@
+"""What a log tells of a failure that no rule knows: its deciding lines, versions and GPU, and where to search."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote_plus
+
+import yaml
+
+from envgen.explain.first import SHOWN, First, is_consequence, read_line
+
+DECIDING = 3  # lines
+BEGINNING = 5000  # lines, in which a program names versions and GPU
+_LEVELS = {"CRITICAL": 2, "ERROR": 2, "DEBUG": -3}
+_SOURCE = re.compile(r'^ {0,12}(?:File "|raise |return |at |\^|~)|^ {4,}[\w.]+(?: = |\()')
+_ADVICE = re.compile(r"^(?:note|hint|help|for debugging|compile with|please (?:check|see|refer)|see )", re.IGNORECASE)
+_GPU = re.compile(
+    r"\b(?:NVIDIA )?(GB\d{2,3}\b|[ABHL]\d{2,3}(?:[ -](?:SXM\d?|PCIe|NVL|\d{2,3}GB)){0,2}\b|"
+    r"(?:GeForce )?RTX (?:PRO )?\d{4}(?: Ti)?|DGX Spark|Tesla \w{1,6})"
+)
+_ARCHITECTURE = re.compile(r"\b(?:sm_?|compute_|capability[ :=(]{1,3})(\d{2,3}[af]?|\d{1,2}\.\d)\b", re.IGNORECASE)
+_MACHINE = re.compile(
+    r"\b(driver|cuda)(?: version)?(?:[ :=]{1,4}| release )v?(\d{2,3}\.\d{1,3}(?:\.\d{1,3})?)", re.IGNORECASE
+)
+# What differs from machine to machine, or would find nothing: paths, addresses, numbers, punctuation.
+_OWN = re.compile(
+    r"\S*[/\\@]\S*|\b0x[0-9a-f]+\b|\b\d[\d.,:x]*\w{0,3}\b|<[^>]{0,80}>|[`\"'()\[\]{}|,;=*#]", re.IGNORECASE
+)
+_PLAIN = re.compile(
+    r"^(?:\w+\.)*(?:Value|Runtime|Assertion|Type|OS|Key|Attribute)?Error:|^docker:|"
+    r"\b(?:error|fatal)(?: response from daemon)?:",
+    re.IGNORECASE,
+)
+_BARE = re.compile(r"^[\w.]+:?\s*$")
+_FRAME = re.compile(r'\bFile "[^"]+", line \d+, in (\w+)')
+WORDS = 7  # of a search
+
+
+@dataclass(frozen=True)
+class Clues:
+    """``lines``: the deciding ones, each with its number. ``search``: an address that searches for the first."""
+
+    lines: tuple[tuple[int, str], ...]
+    versions: Mapping[str, str]
+    gpu: str
+    search: str
+
+
+@cache
+def _data() -> dict[str, Any]:
+    data: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "unknown.yaml").read_text("utf-8"))
+    signs = [(weight, re.compile(words, re.IGNORECASE)) for weight, words in data["signs"]]
+    projects = [(name, re.compile(words, re.IGNORECASE)) for name, words in data["projects"].items()]
+    return {"signs": signs, "stems": tuple(data["stems"]), "projects": projects}
+
+
+def clues(lines: Sequence[str], before: int, first: First | None, versions: Mapping[str, str]) -> Clues:
+    """What lines tell that no rule explains; ``before``: the number of lines before them."""
+    found, seen = list[tuple[int, int, str]](), set[str]()
+    stems, raised = _data()["stems"], ""
+    for number, line in enumerate(lines, before + 1):
+        low = line[:4096].lower()
+        if "info " in low[:80] or not any(stem in low for stem in stems):
+            continue
+        _, level, text = read_line(line[:4096])
+        weight, words = _weight(level, text), text.strip()[:SHOWN]
+        if weight > 0 and words not in seen:
+            seen.add(words)
+            found = sorted([*found, (-weight, number, words)])[:DECIDING]
+    if first:
+        mine, raised = [(0, first.line, first.text.strip())], first.text
+        if _BARE.match(first.text):  # where it was raised says more
+            frames = [(at, frame[1]) for at in range(first.line - before - 1) if (frame := _FRAME.search(lines[at]))]
+            mine = [(0, before + at + 1, read_line(lines[at])[2].strip()[:SHOWN]) for at, _ in frames[-1:]] + mine
+            raised = " ".join([first.text, *(name for _, name in frames[-1:])])
+        found = [*mine, *(one for one in found if one[1] != first.line)][:DECIDING]
+    whole = "\n".join(lines[:BEGINNING])
+    gpu, architecture = _GPU.search(whole), _ARCHITECTURE.search(whole)
+    machine = {one[1].lower(): one[2] for one in reversed([*_MACHINE.finditer(whole)])}
+    return Clues(
+        tuple((number, text) for _, number, text in sorted(found, key=lambda one: one[1])),
+        dict(sorted({**versions, **machine}.items())),
+        gpu[1] if gpu else f"SM {architecture[1]}" if architecture else "",
+        _search(raised or (found[0][2] if found else ""), first.package if first else "", whole),
+    )
+
+
+def _weight(level: str, text: str) -> int:
+    """How much a line says of a failure."""
+    if _SOURCE.match(text) or _ADVICE.match(text):
+        return 0
+    weight = sum(weight for weight, sign in _data()["signs"] if sign.search(text))
+    return weight + _LEVELS.get(level, 0) - 4 * is_consequence(text) if weight else 0
+
+
+def _search(text: str, package: str, log: str) -> str:
+    """The address of a search in the issues of the project that ``text`` comes from, else of the server's."""
+    words = [word.strip(".:!?-") for word in _OWN.sub(" ", _PLAIN.sub(" ", text)).split()]
+    query = quote_plus(" ".join([word for word in words if len(word) > 1][:WORDS]))
+    projects = _data()["projects"]
+    named = [name for name, raised in projects if raised.search(text) or raised.search(f"package:{package}")]
+    named += [name for name, _ in projects if name == "vllm-project/vllm" and "vllm" in log.lower()]
+    if not query:
+        return ""
+    return "https://github.com/" + (f"{named[0]}/issues?q={query}" if named else f"search?type=issues&q={query}")

@@ -1,0 +1,81 @@
+"""What `envgen explain` shows of a failure that no rule knows."""
+
+from __future__ import annotations
+
+import json
+import re
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from envgen.cli.check.explain import command
+from envgen.explain.read import read_log
+from envgen.explain.unknown import _data
+
+LOG = """\
+INFO 08-01 10:00:00 [api_server.py:1] vLLM API server version 0.30.0
+INFO 08-01 10:00:01 [cuda.py:9] Driver version: 580.95, NVIDIA GB10, CUDA 13.0
+(EngineCore pid=7) Traceback (most recent call last):
+(EngineCore pid=7)   File "/usr/lib/python3.12/site-packages/vllm/v1/a.py", line 3, in plan
+(EngineCore pid=7)     assert pages
+(EngineCore pid=7) AssertionError
+frobnicator: cannot align the flux of 10.0.0.7
+INFO 08-01 10:00:02 [a.py:1] nothing failed here, no error
+"""
+
+
+def shown(log: str) -> str:
+    return CliRunner().invoke(command, ["-"], input=log, standalone_mode=False).stdout
+
+
+def test_deciding_lines_versions_gpu_and_an_address() -> None:
+    said = shown(LOG)
+    assert "no known failure found in 8 lines" in said
+    assert "first exception of EngineCore pid=7: -:6: AssertionError" in said
+    assert '-:4: File "/usr/lib/python3.12/site-packages/vllm/v1/a.py", line 3, in plan' in said
+    assert "-:7: frobnicator: cannot align the flux of 10.0.0.7" in said and "-:8:" not in said
+    assert "the log shows: cuda 13.0, driver 580.95, vllm 0.30.0, GPU GB10" in said
+    assert "search: https://github.com/vllm-project/vllm/issues?q=AssertionError+plan" in said
+
+
+def test_the_same_as_json() -> None:
+    done = CliRunner().invoke(command, ["-", "--json"], input=LOG, standalone_mode=False)
+    told = json.loads(done.stdout)["clues"]
+    assert [one["line"] for one in told["lines"]] == [4, 6, 7] and told["gpu"] == "GB10"
+    assert told["search"].endswith("/vllm-project/vllm/issues?q=AssertionError+plan")
+
+
+@pytest.mark.parametrize(
+    ("line", "address"),
+    [
+        ("docker: Error response from daemon: frobnication of /home/me/x failed at 10.0.0.7:80",
+         "https://github.com/moby/moby/issues?q=frobnication+of+failed+at"),
+        ("nvidia-ctk: fatal: unable to align the flux", "https://github.com/NVIDIA/nvidia-container-toolkit/issues?q="),
+        ("frobnicator: fatal: the flux of 0x7f00 is denied for me@example.org",
+         "https://github.com/search?type=issues&q=frobnicator+the+flux+of+is+denied+for"),
+    ],
+)  # fmt: skip
+def test_the_project_that_raised_it_is_searched_without_what_is_ones_own(line: str, address: str) -> None:
+    assert f"search: {address}" in shown(line + "\n")
+
+
+def test_a_healthy_log_has_no_deciding_lines() -> None:
+    log = "INFO 08-01 10:00:00 [a.py:1] 0 errors, none failed\nApplication startup complete.\n"
+    assert shown(log) == "-: no known failure found in 2 lines\n"
+
+
+def test_a_certain_failure_needs_no_clues() -> None:
+    log = b"(EngineCore pid=1) RuntimeError: Could not find nvcc\nwhat: cannot go on\n"
+    assert read_log(BytesIO(log)).clues is None
+
+
+def test_every_line_with_a_word_of_a_failure_has_a_stem() -> None:
+    corpus = Path(__file__).resolve().parents[3] / "benchmarks/data/explain/learn.jsonl"
+    logs = [json.loads(line)["log"] for line in corpus.read_text("utf-8").splitlines()]
+    data = _data()
+    for line in [line for log in logs for line in log]:
+        if any(sign.search(line) for _, sign in data["signs"]):
+            assert any(stem in line.lower() for stem in data["stems"]), line
+    assert all(re.fullmatch(r"[\w.-]+/[\w.-]+", name) for name, _ in data["projects"])
