@@ -16,6 +16,7 @@ from envgen.text import Loudness, SafeStream, is_terminal, visible
 
 STILL = 1.0  # seconds without output after which the line is drawn
 TICK = 0.5
+BAR = 20  # characters
 
 
 class _Line:
@@ -98,8 +99,11 @@ def doing(name: str, text: str) -> Iterator[None]:
                 _line.rows[""] = (_line.rows[""][0], time.monotonic())
 
 
-def now_doing(name: str, text: str) -> None:
-    """Change the text of ``doing``."""
+def now_doing(name: str, text: str, share: float | None = None) -> None:
+    """Change the text of ``doing``. ``share``: how much of it is done, from 0 to 1, for a bar."""
+    if share is not None:
+        filled = round(BAR * share)
+        text += f" [{'#' * filled}{'-' * (BAR - filled)}]"
     with _line.lock:
         if name in _line.rows:
             _line.rows[name] = (text, _line.rows[name][1])

@@ -102,7 +102,7 @@ class Checked:
             self.note_left()
             raise
 
-        waiting = partial(launcher.wait, begun.container.id, options.timeout)
+        waiting = partial(launcher.wait, begun.container.id, options.timeout, already=begun.already)
         future = in_background(waiting) if options.wait else done(Awaited(Readiness(True)))
 
         def finish() -> Started:

@@ -14,7 +14,7 @@ from envgen.engine.client import Engine, connect
 from envgen.engine.values import Container
 from envgen.errors import EngineError, EnvgenError, ServiceError
 from envgen.serve.ended import last_end
-from envgen.serve.wait import StartFailure, how_ended
+from envgen.serve.wait import StartFailure
 from envgen.text import counted, progress
 
 POLL = 1.0  # seconds between two looks
@@ -51,7 +51,7 @@ class Stay:
                 continue
             end = last_end(self._engine, container)
             if end is not None and not end.asked:
-                raise self._failed(StartFailure(f"its process {how_ended(container)}", container))
+                raise self._failed(StartFailure(f"its process {container.how_ended}", container))
             again, lost = (container, True) if lost else self._settled(container)
             if again is None or again.running:
                 continue  # the next look finds out

@@ -95,6 +95,9 @@ class Image:
     tagged: str = ""  # the time of its tag: a locked build sets ``created`` to the time of its inputs
 
 
+BY_ITSELF = 75  # of docker/runtime/libexec/server: the server ended with 0, and Docker had not asked it to stop
+
+
 @dataclass(frozen=True)
 class Container:
     """A container. ``health`` is "" where no health check is defined; ``service`` is "" outside Compose."""
@@ -131,6 +134,16 @@ class Container:
     def running(self) -> bool:
         """True while its main process runs or is paused."""
         return self.state in ("running", "paused")
+
+    @property
+    def own_code(self) -> int:
+        """The exit code of its program."""
+        return 0 if self.server and self.exit_code == BY_ITSELF else self.exit_code
+
+    @property
+    def how_ended(self) -> str:
+        """As a continuation of "its process"."""
+        return "was killed because memory ran out" if self.oom_killed else f"exited with code {self.own_code}"
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from envgen.errors import EngineError, EnvgenError, ProcessError
 from envgen.explain import Circumstances
 from envgen.lock.model import ProfileLock
 from envgen.profile.model import Profile
-from envgen.serve.wait import own_code
 from envgen.text import GIB
 
 # Fact -> the package whose locked version it is.
@@ -56,7 +55,7 @@ def circumstances(
         facts |= memory_facts(container, kernel, machine, compose_files)
     if cuda := container.env.get("CUDA_VERSION", ""):
         facts["cuda"] = cuda
-    code = (own_code(container) or None) if ended else None
+    code = (container.own_code or None) if ended else None
     return Circumstances(ended, code, container.oom_killed, facts, tags)
 
 

@@ -16,7 +16,7 @@ from envgen.engine.values import Container
 from envgen.explain import Circumstances, cause_of
 from envgen.explain.first import first_exception
 from envgen.serve.circumstances import look
-from envgen.serve.wait import log_text, own_code
+from envgen.serve.wait import log_text
 from envgen.text import counted, instant, shorten
 
 LINES = 5000  # of the log, for the cause: it is often printed long before the last lines
@@ -103,7 +103,7 @@ def last_end(engine: Engine, container: Container) -> Ended | None:
     lines = lines[start:]
     found = Ended(
         container.service, container.name, container.finished_at, asked=not runs and _asked(container, lines),
-        exit_code=None if runs else own_code(container), out_of_memory=container.oom_killed and not runs, runs=runs,
+        exit_code=None if runs else container.own_code, out_of_memory=container.oom_killed and not runs, runs=runs,
         restarts=container.restarts, since=container.started_at if runs else "",
     )  # fmt: skip
     if found.asked:

@@ -27,7 +27,7 @@ from envgen.serve import preflight
 from envgen.serve.circumstances import circumstances
 from envgen.serve.readiness import Readiness
 from envgen.serve.wait import Awaited, NotReady, StartFailure, Waiter, log_text
-from envgen.text import shorten
+from envgen.text import Loudness, shorten
 
 Say = Callable[[str], None]
 SHOWN = 300  # characters of the line that proves a cause
@@ -170,16 +170,22 @@ class Launcher:
         return found
 
     def _note(self, line: str, lines: list[str]) -> None:
+        """Keep a line of another program; it is shown with --verbose, and at a failure."""
         if line.strip():
             lines.append(log_text(line.strip()))
-            self.say(f"  {lines[-1]}")
+            if Loudness.verbose or "level=warning" in line:
+                self.say(f"  {lines[-1]}")
 
     def _install(self, *how: str) -> None:
         """Install mounted sources that are not installed yet, with the command in the image."""
         lines: list[str] = []
-        done = self.deployment.compose.stream(
-            *how, self.name, "envgen-install", on_line=lambda line: self._note(line, lines)
-        )
+
+        def note(line: str) -> None:
+            if line.strip():
+                lines.append(log_text(line.strip()))
+                self.say(f"  {lines[-1]}")
+
+        done = self.deployment.compose.stream(*how, self.name, "envgen-install", on_line=note)
         if not done.code:
             return
         if lacking := undeclared(self.deployment.profile, self.name, lines):
@@ -198,12 +204,16 @@ class Launcher:
             return float((self.service.ready or Ready()).timeout.seconds)
         return 60.0 if health is None else 60.0 + health.start_period.seconds + health.interval.seconds * health.retries
 
-    def wait(self, container_id: str, timeout: float | None) -> Awaited:
-        """Wait until it is ready; NotReady otherwise. The time-out starts after the installation of sources."""
+    def wait(self, container_id: str, timeout: float | None, *, already: bool = False) -> Awaited:
+        """Wait until it is ready; NotReady otherwise. The time-out starts after the installation of sources.
+
+        ``already``: it ran before.
+        """
         url = reachable_url(self.service, self.deployment)
         python = self.deployment.profile.base.python
         waiter = Waiter(self.deployment.engine, self.name, self.service, url, self.say, key_of(self.deployment), python)
-        return waiter.wait(container_id, time.monotonic() + (timeout if timeout is not None else self._patience()))
+        seconds = timeout if timeout is not None else self._patience()
+        return waiter.wait(container_id, time.monotonic() + seconds, already=already)
 
 
 @dataclass(frozen=True)

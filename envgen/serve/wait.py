@@ -6,12 +6,12 @@ The question is asked in a thread, so that a server that hangs in its answer is 
 from __future__ import annotations
 
 import contextlib
-import re
+import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from enum import Enum
 
 from envgen.engine.client import Engine
 from envgen.engine.process import in_background
@@ -19,12 +19,13 @@ from envgen.engine.values import Container
 from envgen.errors import EngineTimeout
 from envgen.live import doing, now_doing
 from envgen.logpattern import LogPattern
-from envgen.profile.model import Phases, Ready, Service
+from envgen.profile.model import Ready, Service
 from envgen.redact import redact_secrets
 from envgen.serve import listener
 from envgen.serve.chat import chat_flags
+from envgen.serve.phases import DOING, Phase, StartProgress
 from envgen.serve.readiness import Question, Readiness, ask
-from envgen.text import counted, instant, plain_text, visible
+from envgen.text import Loudness, Styled, counted, instant, is_terminal, paint, plain_text, visible, wants_colour
 
 
 def log_text(line: str) -> str:
@@ -115,140 +116,9 @@ class Evidence:
         return tuple(name for name in self._wanted if name not in self.seen)
 
 
-BY_ITSELF = 75  # of docker/runtime/libexec/server: the server ended with 0, and Docker had not asked it to stop
-
-
-def how_ended(container: Container) -> str:
-    """How a container ended, as a continuation of "its process"."""
-    if container.oom_killed:
-        return "was killed because memory ran out"
-    return f"exited with code {own_code(container)}"
-
-
-def own_code(container: Container) -> int:
-    """The exit code of a container's program."""
-    return 0 if container.server and container.exit_code == BY_ITSELF else container.exit_code
-
-
-class Phase(Enum):
-    START = "start"
-    ARGUMENTS = "arguments"  # only of a program that refuses them
-    WEIGHTS = "weights"
-    COMPILE = "compile"
-    ANSWER = "answer"
-
-
-# What the server is doing, as a continuation of "serve: ".
-DOING: Mapping[Phase, str] = {
-    Phase.START: "starting",
-    Phase.ARGUMENTS: "reading its arguments",
-    Phase.WEIGHTS: "loading weights",
-    Phase.COMPILE: "compiling",
-    Phase.ANSWER: "waiting for its first answer",
-}
-
-_Detail = Callable[["re.Match[str]"], str]
-# (pattern of a line, its phase (None: any), the progress that it shows)
-PHASE_LINES: tuple[tuple[str, Phase | None, _Detail], ...] = (
-    (r"Starting to load model|Loading drafter model", Phase.WEIGHTS, lambda _: ""),
-    (r"Loading .*?(\d+)% Completed", Phase.WEIGHTS, lambda found: f"{found[1]} %"),
-    (r"Loading weights took ([\d.]+) seconds", Phase.COMPILE, lambda found: f"weights took {found[1]} s"),
-    (r"Model loading took", Phase.COMPILE, lambda _: ""),
-    (r"Capturing CUDA graphs.*?(\d+)%", Phase.COMPILE, lambda found: f"CUDA graphs {found[1]} %"),
-    (r"Graph capturing finished", Phase.COMPILE, lambda _: "CUDA graphs are captured"),
-    (r"Dynamo bytecode transform|Compiling a graph|torch\.compile takes", Phase.COMPILE, lambda _: "torch.compile"),
-    # What follows this line is logged only when it has ended.
-    (r"Initial profiling/warmup run took", Phase.COMPILE, lambda _: "Triton kernels and CUDA graphs"),
-    (r"Warming up (FlashInfer|model|kernel)|[Aa]utotun", Phase.COMPILE, lambda _: "warming up"),
-    (r"flashinfer\.jit: Building JIT module (\w{1,80})", None, lambda found: f"nvcc compiles FlashInfer's {found[1]}"),
-    (
-        r"init engine \(.*took ([\d.]+) s",
-        Phase.COMPILE,
-        lambda found: f"the engine took {found[1]} s; starting the API server",
-    ),
-    # ninja's own lines, with FLASHINFER_JIT_VERBOSE=1; a JIT build may come in any phase.
-    (r"^\[(\d+)/(\d+)\] .*(nvcc|c\+\+|g\+\+|cuda)", None, lambda found: f"JIT: {found[1]} of {found[2]} files"),
-    (r"flashinfer\.jit: (.{1,80})", None, lambda found: f"JIT: {found[1]}"),
-)
-# vLLM puts "(EngineCore pid=69) " in front of the lines of its processes.
-_SPEAKER = re.compile(r"^\(\w+ pid=\d+\) ")
-_REFUSED = re.compile(r"^[\w./ -]{1,80}: error: ")  # the last line of argparse, after the usage
-
-
-class StartProgress:
-    """The phases of one start. ``clock`` gives seconds; ``limits`` are the profile's."""
-
-    def __init__(self, limits: Phases, clock: Callable[[], float] = time.monotonic) -> None:
-        self._limits, self._clock = limits, clock
-        self.restart()
-
-    def restart(self) -> None:
-        """The program was restarted: begin again."""
-        self.phase = Phase.START
-        self.detail = ""
-        self._in_usage = False
-        self._since = self._detail_since = self._clock()
-        self._spent: dict[Phase, float] = {}
-
-    def feed(self, line: str) -> None:
-        """Read one line of the log."""
-        line = _SPEAKER.sub("", line.rsplit("\r", 1)[-1])
-        if line.startswith("usage: ") or (self._in_usage and line.startswith(" ")):
-            self._in_usage = True  # it lists flags: --enable-flashinfer-autotune
-            return
-        if self._in_usage and _REFUSED.match(line):
-            self._enter(Phase.ARGUMENTS)
-        self._in_usage = False
-        for pattern, phase, detail in PHASE_LINES:
-            if found := re.search(pattern, line[:2000]):
-                if phase is not None and self.phase is not Phase.ANSWER:
-                    self._enter(phase)
-                self._note(detail(found) or self.detail)
-                return
-
-    def answering(self) -> None:
-        """The port answers: now the completion is awaited."""
-        self._enter(Phase.ANSWER)
-
-    def _enter(self, phase: Phase) -> None:
-        if phase is not self.phase:
-            self._spent = self._so_far()
-            self.phase, self._since = phase, self._clock()
-            self.detail, self._detail_since = "", self._since
-
-    def _note(self, detail: str) -> None:
-        if detail != self.detail:
-            self.detail, self._detail_since = detail, self._clock()
-
-    def _so_far(self) -> dict[Phase, float]:
-        spent = self._spent.get(self.phase, 0.0) + self._clock() - self._since
-        return {**self._spent, self.phase: spent}
-
-    def took(self) -> dict[str, float]:
-        """Seconds spent in each phase so far, in the order of a start."""
-        spent = self._so_far()
-        return {phase.value: round(spent[phase], 1) for phase in Phase if phase in spent}
-
-    def words(self) -> str:
-        """What the server is doing."""
-        return DOING[self.phase] + (f", {self.detail}" if self.detail else "")
-
-    @property
-    def seconds(self) -> float:
-        """Seconds since ``words`` last changed."""
-        return self._clock() - self._detail_since
-
-    def overdue(self) -> str:
-        """A sentence if the phase exceeds its limit, else ""."""
-        limit = getattr(self._limits, self.phase.value, None)
-        if limit is None or self.took()[self.phase.value] <= limit.seconds:
-            return ""
-        return f"{self.words()} for more than {limit.seconds} s (ready.phases.{self.phase.value})"
-
-
 POLL = 0.25  # seconds between two looks at the container
 ASK_AGAIN = 1.0  # seconds between two questions to a server that is not ready
-REPEAT = 10.0  # seconds after which an unchanged state is printed again
+REPEAT = 60.0  # seconds between two lines about a phase that goes on, where there is no live line
 REFUSALS = 3  # useless answers after which waiting won't help
 SICKNESS = 60.0  # seconds without an answer from the engine, after which the wait fails
 RESTARTS = 3  # this many make a loop, whatever the policy allows
@@ -309,18 +179,21 @@ class Waiter:
         if url and service.http_port:
             prompt, expected = self._ready.prompt, self._ready.expect_text
             self._question = Question(self._ready.model, prompt, expected, api_key, chat_flags(service.argv))
-        self.progress = StartProgress(self._ready.phases)
+        self.progress = StartProgress(self._ready.phases, on_end=self._ended)
+        self._tells = True  # each phase
         self._evidence = Evidence(self._ready.expect, self._ready.forbid)
         self._first_restarts = self._restarts = 0
         self._ended_with = ""
         self._why = ""
         self._step = _MODELS  # of the question
-        self._last_shown = ("", 0.0)
-        self._last_line = ""
-        self._began = time.monotonic()
+        self._began = self._last_said = time.monotonic()
 
-    def wait(self, container_id: str, deadline: float) -> Awaited:
-        """Wait until it is ready or ``deadline`` (monotonic seconds). NotReady with the reason."""
+    def wait(self, container_id: str, deadline: float, *, already: bool = False) -> Awaited:
+        """Wait until it is ready or ``deadline`` (monotonic seconds). NotReady with the reason.
+
+        ``already``: it was started before, so its phases are over.
+        """
+        self._tells = not already
         with doing(self._name, f"{self._name}: {DOING[Phase.START]}"):
             return self._wait(container_id, deadline)
 
@@ -338,7 +211,7 @@ class Waiter:
                 container = self._look(container_id)
                 self._note_restarts(container)
                 self._read(reader, container)
-                self.report(container)
+                self.report()
             except EngineTimeout:
                 # A server that loads 60 GB can keep the whole machine from answering.
                 missed = missed or time.monotonic()
@@ -395,7 +268,7 @@ class Waiter:
             raise self._failure(None, "its container was removed while it started")
         if container.state in ("exited", "dead"):
             times = f", restarted {counted(container.restarts, 'time')} by Docker" if container.restarts else ""
-            how = f"{how_ended(container)} {when or 'while ' + self.progress.words()}{times} {container.error}"
+            how = f"{container.how_ended} {when or 'while ' + self.progress.words()}{times} {container.error}"
             raise self._failure(container, f"its process {how}")
         if container.state == "paused":
             raise self._failure(container, "it is paused", says_all=True)
@@ -423,6 +296,8 @@ class Waiter:
         for line in reader.new_lines():
             self.progress.feed(line)
             self._evidence.feed(line)
+            if Loudness.verbose:
+                self._say(f"  {self._name} | {log_text(line)}")
         if self._evidence.forbidden is not None:
             name, line = self._evidence.forbidden
             raise self._failure(
@@ -446,6 +321,7 @@ class Waiter:
                 if not container.running or container.restarts > before:
                     raise self._failure(container, f"its process exited after its answer{self._ended_with}")
         if not self._evidence.missing:
+            self.progress.finish()
             shown = {name: log_text(line) for name, line in self._evidence.seen.items()}
             return Awaited(answer, self.progress.took(), shown, self._restarts, self._ready.prompt)
         wanted = "; ".join(f"ready.expect.{name}: {self._evidence.expect[name]}" for name in self._evidence.missing)
@@ -465,19 +341,18 @@ class Waiter:
             StartFailure(reason.strip(), container, self.progress.took(), seen, missing, restarts, says_all=says_all)
         )
 
-    def report(self, container: Container) -> None:
-        """Print each change while waiting, and now and then that nothing has changed."""
-        health = f" ({container.health})" if container.health not in ("", "none") else ""
-        started = container.state == "running" and self.progress.words() == DOING[Phase.START]
-        state = container.state + health + ("" if started else f", {self.progress.words()}")
+    def _ended(self, phase: Phase, seconds: float, what: str) -> None:
+        """Print a phase that has ended."""
+        if self._tells:
+            mark = paint("ok  ", "32", wants_colour(sys.stderr, os.environ))
+            self._say(Styled(f"  {mark}  {self._name}: {phase.value:<7} {seconds:6.1f} s  {visible(what)}".rstrip()))
+            self._last_said = time.monotonic()
+
+    def report(self) -> None:
+        """Show what it does: on a terminal in the live line, elsewhere in a line now and then."""
         step = "" if self._step == _MODELS else f", asked for {self._step}"
-        now_doing(self._name, f"{self._name}: {self.progress.words()}{step}")
+        now_doing(self._name, f"{self._name}: {self.progress.words()}{step}", self.progress.share)
         now = time.monotonic()
-        if state == self._last_shown[0] and now - self._last_shown[1] < REPEAT:
-            return
-        self._last_shown = (state, now)
-        spent = "" if started or self.progress.seconds < 1 else f" for {self.progress.seconds:.0f} s"
-        line = log_text(self._engine.logs(container.id, tail=1).strip())[:100]
-        shown = f" | {line}" if line and line != self._last_line else ""
-        self._last_line = line
-        self._say(f"  {self._name}: {state}{spent}, {now - self._began:.0f} s{shown}")
+        if not is_terminal() and now - self._last_said >= REPEAT:
+            self._last_said = now
+            self._say(f"  {self._name}: {self.progress.words()}{step}, {now - self._began:.0f} s")

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from projects import BASE, Project
+from projects import BASE, Project, docker
 
 from envgen.engine.endpoint import find_endpoint
 
@@ -98,8 +98,11 @@ def test_an_engine_that_is_killed_while_up_waits(slow: Callable[[str, str], Proj
     with subprocess.Popen(argv, cwd=made.root, env={**os.environ, "DOCKER_HOST": engine.host}, text=True,
                           stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as child:  # fmt: skip
         assert child.stderr
-        while "running" not in (line := child.stderr.readline()):
+        while "up web" not in (line := child.stderr.readline()):
             assert line, "it ended before the service ran"
+        while not docker("ps", "-q", "--filter", "label=com.docker.compose.project=envgentestcut-dev"):
+            time.sleep(0.2)
+        time.sleep(2)
         engine.cut()
         printed = child.communicate(timeout=TIME)[1]
     assert child.returncode == 3, printed
@@ -158,9 +161,9 @@ def test_an_engine_that_freezes_while_a_user_works_is_named(
         assert child.stderr
         time.sleep(4)
         engine.freeze()
-        line = child.stderr.readline()
+        while f"{what} waits for the Docker Engine, which has not answered" not in (line := child.stderr.readline()):
+            assert line, "it ended without a word"
         child.terminate()
-    assert f"{what} waits for the Docker Engine, which has not answered for" in line
 
 
 def test_an_engine_that_is_killed_in_a_build(make_project: Callable[..., Project], tmp_path: Path) -> None:

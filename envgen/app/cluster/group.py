@@ -73,7 +73,7 @@ class Group:
         """How the head became ready. ServiceError if any rank ends before that."""
         head = watch.ranks[-1]
         launcher = Launcher(head.deployment, self.service, self._say(head.deployment, watch))
-        ready = in_background(lambda: launcher.wait(started.container.id, timeout))
+        ready = in_background(lambda: launcher.wait(started.container.id, timeout, already=started.already))
         either: list[Future[Any]] = [ready, watch.first]
         wait(either, return_when=FIRST_COMPLETED)
         if not watch.first.done():
@@ -118,7 +118,7 @@ class Group:
     def _say(self, deployment: Deployment, watch: Watch) -> Callable[[str], None]:
         def say(line: str) -> None:
             if not watch.over.is_set() or deployment.node == watch.culprit:
-                progress(f"  {deployment.node}: {line.strip()}")
+                progress(type(line)(f"  {deployment.node}: {line.strip()}"))
 
         return say
 

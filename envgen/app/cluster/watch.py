@@ -15,7 +15,7 @@ from envgen.engine.process import in_background
 from envgen.engine.values import Container
 from envgen.errors import EngineError
 from envgen.profile.model import Ready
-from envgen.serve.wait import Evidence, LogReader, StartFailure, how_ended, log_text
+from envgen.serve.wait import Evidence, LogReader, StartFailure, log_text
 
 POLL = 0.5  # seconds between two checks of a container
 READ = 5.0  # seconds between two readings of a log
@@ -165,4 +165,4 @@ class Watch:
 
 def ending(container: Container | None) -> StartFailure:
     """How a container ended."""
-    return StartFailure(f"its process {how_ended(container)}" if container else "its container was removed", container)
+    return StartFailure(f"its process {container.how_ended}" if container else "its container was removed", container)

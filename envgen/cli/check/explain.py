@@ -19,7 +19,7 @@ from envgen.explain import Explanation, likeliest
 from envgen.explain.read import LogReport, read_log
 from envgen.profile.model import Phases
 from envgen.serve.launch import in_profile
-from envgen.serve.wait import Phase, StartProgress
+from envgen.serve.phases import Phase, StartProgress
 from envgen.text import counted, shorten, visible
 
 

@@ -114,8 +114,6 @@ def print_started(profile: Profile, service: str, started: Started, *, waited: b
         click.echo(f"  completed {awaited.prompt!r} with {awaited.answer.text!r}")
     for name, (good, seen) in awaited.answer.chats.items():
         click.echo(f"  {name}: {seen}" if good else f"  {name}: not tried: {seen}")
-    if awaited.phases:
-        click.echo("  " + ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in awaited.phases.items()))
     for name, line in awaited.shown.items():
         click.echo(f"  {name}: {line.strip()[:160]}")
     if awaited.restarts:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from envgen.engine.client import Engine
 from envgen.profile.model import Phases
 from envgen.profile.values import Duration
-from envgen.serve.wait import LINES, Evidence, LogReader, Phase, StartProgress
+from envgen.serve.phases import Phase, StartProgress
+from envgen.serve.wait import LINES, Evidence, LogReader
 from envgen.text import instant
 
 # Lines of vLLM 0.30.0 on a CPU, and (behind them) of 0.14.0 as its source spells them.
@@ -25,13 +26,13 @@ LOG = [
     ("(Worker pid=92) Loading safetensors checkpoint shards: 100% Completed | 1/1 [00:00<00:00, 235.95it/s]",
      Phase.WEIGHTS, "100 %"),
     ("(Worker pid=92) INFO 11-21 06:47:56 [default_loader.py:430] Loading weights took 0.01 seconds",
-     Phase.COMPILE, "weights took 0.01 s"),
+     Phase.COMPILE, ""),
     ("Capturing CUDA graphs (decode, FULL):  10%|#  | 2/20\rCapturing CUDA graphs (decode, FULL): 100%|##| 20/20",
      Phase.COMPILE, "CUDA graphs 100 %"),
     ("[3/12] /usr/local/cuda/bin/nvcc --generate-dependencies-with-compile page.cu", Phase.COMPILE,
-     "JIT: 3 of 12 files"),
+     "JIT, file 3 of 12"),
     ("(EngineCore pid=69) INFO 11-21 06:47:57 [core.py:379] init engine (profile, create kv cache, warmup model) "
-     "took 0.11 s", Phase.COMPILE, "the engine took 0.11 s; starting the API server"),
+     "took 0.11 s", Phase.COMPILE, "the API server"),
 ]  # fmt: skip
 
 
@@ -55,6 +56,48 @@ def test_the_phases_of_a_real_log() -> None:
     progress.feed("flashinfer.jit: building page")  # the first prompt may compile
     assert progress.words() == "waiting for its first answer, JIT: building page"
     assert progress.took() == {"start": 4, "weights": 6, "compile": 6, "answer": 1}
+
+
+def test_a_phase_that_ends_is_told_with_what_took_its_seconds() -> None:
+    clock, ended = Clock(), list[tuple[str, float, str]]()
+    progress = StartProgress(Phases(), clock, lambda phase, seconds, what: ended.append((phase.value, seconds, what)))
+    for seconds, line in (
+        (9, "Starting to load model x"),
+        (4, "Loading safetensors checkpoint shards:  50% Completed | 1/2"),
+        (5, "INFO [default_loader.py:430] Loading weights took 9.01 seconds"),
+        (2, "INFO [backends.py:1] Dynamo bytecode transform time: 4.43 s"),
+        (30, "Capturing CUDA graphs (FULL):   0%|  | 0/2"),
+        (6, "Capturing CUDA graphs (FULL): 100%|##| 2/2"),
+        (1, "INFO Graph capturing finished in 7 secs"),
+        (0.5, "INFO core.py: init engine (profile) took 40 s"),
+        (0.5, "INFO started"),
+    ):
+        clock.now += seconds
+        progress.feed(line)
+    progress.answering()
+    clock.now += 3
+    progress.finish()
+    assert ended == [
+        ("start", 9, ""), ("weights", 9, ""), ("compile", 40.0, "torch.compile 30 s, CUDA graphs 7 s"),
+        ("answer", 3, ""),
+    ]  # fmt: skip
+    assert progress.took() == {"start": 9, "weights": 9, "compile": 40, "answer": 3}
+
+
+@pytest.mark.parametrize(
+    ("line", "share"),
+    [
+        ("Loading safetensors checkpoint shards:  50% Completed | 1/2", 0.5),
+        ("[3/12] /usr/local/cuda/bin/nvcc -c page.cu", 0.25),
+        ("Capturing CUDA graphs (FULL): 100%|##| 2/2", 1.0),
+        ("[9/0] nvcc", 1.0),
+        ("INFO Graph capturing finished", None),
+    ],
+)
+def test_a_share_is_known_where_the_log_says_it(line: str, share: float | None) -> None:
+    progress = StartProgress(Phases())
+    progress.feed(line)
+    assert progress.share == share
 
 
 def test_arguments_that_are_refused_are_no_compilation() -> None:
@@ -178,8 +221,7 @@ def test_the_progress_is_what_happens_now_with_its_own_seconds() -> None:
     progress.feed("(EngineCore pid=1) INFO [x.py:1] Model loading took 61.43 GiB memory")
     progress.feed("(EngineCore pid=1) INFO [monitor.py:91] [backbone] Initial profiling/warmup run took 0.17 s")
     assert progress.words() == "compiling, Triton kernels and CUDA graphs"
-    assert 0 < progress.seconds < progress.seconds
     progress.feed(
         "2026 - INFO - core.py:594 - flashinfer.jit: Building JIT module fused_moe_90; this can take minutes."
     )
-    assert progress.words() == "compiling, nvcc compiles FlashInfer's fused_moe_90"
+    assert progress.words() == "compiling, nvcc for FlashInfer's fused_moe_90"

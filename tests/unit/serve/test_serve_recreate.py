@@ -110,18 +110,27 @@ def test_what_is_mounted_in_a_checkout_that_moved_is_not_listed_too() -> None:
     assert [line.partition(" is ")[0] for line in found] == ["mount: /code/lib", "mount: /code/library"]
 
 
-class Silent:
-    def logs(self, _id: str, *, tail: int) -> str:
-        return ""
-
-
-def test_a_service_that_tells_no_phase_is_not_called_starting() -> None:
+@pytest.mark.parametrize("colour", [False, True])
+def test_each_phase_has_a_line_when_it_ends(monkeypatch: pytest.MonkeyPatch, colour: bool) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("FORCE_COLOR" if colour else "NO_COLOR", "1")
     lines: list[str] = []
-    waiter = Waiter(cast(Engine, Silent()), "web", Service(("web",)), "", lines.append)
-    waiter.report(RUNS)
-    waiter.progress.answering()
-    waiter.report(RUNS)
-    assert lines == ["  web: running (healthy), 0 s", "  web: running (healthy), waiting for its first answer, 0 s"]
+    waiter = Waiter(cast(Engine, None), "web", Service(("web",)), "", lines.append)
+    waiter.report()
+    waiter.progress.feed("INFO Starting to load model x")
+    waiter.progress.finish()
+    mark = "\x1b[32mok  \x1b[0m" if colour else "ok  "
+    assert lines == [f"  {mark}  web: start      0.0 s", f"  {mark}  web: weights    0.0 s"]
+
+
+def test_without_a_live_line_a_long_phase_is_named_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, lines = [100.0], list[str]()
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    waiter = Waiter(cast(Engine, None), "web", Service(("web",)), "", lines.append)
+    for _ in range(13):
+        waiter.report()
+        now[0] += 10
+    assert lines == ["  web: starting, 60 s", "  web: starting, 120 s"]
 
 
 def test_a_loop_names_the_exit_code_although_the_program_runs_again() -> None:

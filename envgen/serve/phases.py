@@ -1,0 +1,142 @@
+"""The phases of a server's start, read from its log: which one it is in, for how long, and what takes the time."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from enum import Enum
+
+from envgen.profile.model import Phases
+
+
+class Phase(Enum):
+    START = "start"
+    ARGUMENTS = "arguments"  # only of a program that refuses them
+    WEIGHTS = "weights"
+    COMPILE = "compile"
+    ANSWER = "answer"
+
+
+# What the server is doing, as a continuation of "serve: ".
+DOING: Mapping[Phase, str] = {
+    Phase.START: "starting",
+    Phase.ARGUMENTS: "reading its arguments",
+    Phase.WEIGHTS: "loading weights",
+    Phase.COMPILE: "compiling",
+    Phase.ANSWER: "waiting for its first answer",
+}
+
+# (pattern of a line, its phase (None: any), what is done now: text, or the share that is done, as "52 %" or "3 of 9")
+PHASE_LINES: tuple[tuple[str, Phase | None, str], ...] = (
+    (r"Starting to load model", Phase.WEIGHTS, ""),
+    (r"Loading drafter model", Phase.WEIGHTS, "draft model"),
+    (r"Loading .*?(\d+)% Completed", Phase.WEIGHTS, r"\1 %"),
+    (r"Loading weights took ([\d.]+) seconds|Model loading took", Phase.COMPILE, ""),
+    (r"Capturing CUDA graphs.*?(\d+)%", Phase.COMPILE, r"CUDA graphs \1 %"),
+    (r"Graph capturing finished", Phase.COMPILE, ""),
+    (r"Dynamo bytecode transform|Compiling a graph|torch\.compile takes", Phase.COMPILE, "torch.compile"),
+    # What follows this line is logged only when it has ended.
+    (r"Initial profiling/warmup run took", Phase.COMPILE, "Triton kernels and CUDA graphs"),
+    (r"Warming up (FlashInfer|model|kernel)|[Aa]utotun", Phase.COMPILE, "warming up"),
+    (r"flashinfer\.jit: Building JIT module (\w{1,80})", None, r"nvcc for FlashInfer's \1"),
+    (r"init engine \(.*took ([\d.]+) s", Phase.COMPILE, "the API server"),
+    # ninja's own lines, with FLASHINFER_JIT_VERBOSE=1; a JIT build may come in any phase.
+    (r"^\[(\d+)/(\d+)\] .*(?:nvcc|c\+\+|g\+\+|cuda)", None, r"JIT, file \1 of \2"),
+    (r"flashinfer\.jit: (.{1,80})", None, r"JIT: \1"),
+)
+# vLLM puts "(EngineCore pid=69) " in front of the lines of its processes.
+_SPEAKER = re.compile(r"^\(\w+ pid=\d+\) ")
+_REFUSED = re.compile(r"^[\w./ -]{1,80}: error: ")  # the last line of argparse, after the usage
+_SHARE = re.compile(r",?( file)? ?(\d+)(?: %| of (\d+))$")
+SHORT = 1.0  # seconds; what took less is not told
+
+
+class StartProgress:
+    """The phases of one start. ``clock`` gives seconds; ``limits`` are the profile's.
+
+    ``on_end`` gets each phase when it ends, its seconds, and what took them.
+    """
+
+    def __init__(
+        self, limits: Phases, clock: Callable[[], float] = time.monotonic,
+        on_end: Callable[[Phase, float, str], None] = lambda _phase, _seconds, _what: None,
+    ) -> None:  # fmt: skip
+        self._limits, self._clock, self._on_end = limits, clock, on_end
+        self.restart()
+
+    def restart(self) -> None:
+        """The program was restarted: begin again."""
+        self.phase = Phase.START
+        self.detail = ""
+        self._in_usage = False
+        self._since = self._detail_since = self._clock()
+        self._spent: dict[Phase, float] = {}
+        self._parts: dict[str, float] = {}  # of this phase
+
+    def feed(self, line: str) -> None:
+        """Read one line of the log."""
+        line = _SPEAKER.sub("", line.rsplit("\r", 1)[-1])
+        if line.startswith("usage: ") or (self._in_usage and line.startswith(" ")):
+            self._in_usage = True  # it lists flags: --enable-flashinfer-autotune
+            return
+        if self._in_usage and _REFUSED.match(line):
+            self._enter(Phase.ARGUMENTS)
+        self._in_usage = False
+        for pattern, phase, detail in PHASE_LINES:
+            if found := re.search(pattern, line[:2000]):
+                if phase is not None and self.phase is not Phase.ANSWER:
+                    self._enter(phase)
+                self._note(found.expand(detail))
+                return
+
+    def answering(self) -> None:
+        """The port answers: now the completion is awaited."""
+        self._enter(Phase.ANSWER)
+
+    def finish(self) -> None:
+        """The last phase has ended."""
+        self._end()
+
+    def _enter(self, phase: Phase) -> None:
+        if phase is not self.phase:
+            self._end()
+            self.phase = phase
+
+    def _end(self) -> None:
+        self._note("")
+        seconds = self._clock() - self._since
+        self._spent = {**self._spent, self.phase: self._spent.get(self.phase, 0.0) + seconds}
+        parts = [f"{name} {took:.0f} s" for name, took in self._parts.items() if name and took >= SHORT]
+        self._on_end(self.phase, seconds, ", ".join(parts))
+        self._since = self._detail_since = self._clock()
+        self._parts = {}
+
+    def _note(self, detail: str) -> None:
+        if detail != self.detail:
+            now, name = self._clock(), _SHARE.sub("", self.detail)
+            self._parts[name] = self._parts.get(name, 0.0) + now - self._detail_since
+            self.detail, self._detail_since = detail, now
+
+    def took(self) -> dict[str, float]:
+        """Seconds spent in each phase so far, in the order of a start."""
+        now = self._spent.get(self.phase, 0.0) + self._clock() - self._since
+        spent = {**self._spent, self.phase: now}
+        return {phase.value: round(spent[phase], 1) for phase in Phase if phase in spent}
+
+    def words(self) -> str:
+        """What the server is doing."""
+        return DOING[self.phase] + (f", {self.detail}" if self.detail else "")
+
+    @property
+    def share(self) -> float | None:
+        """How much of it is done, from 0 to 1, where the log says so."""
+        found = _SHARE.search(self.detail)
+        return min(1.0, int(found[2]) / max(1, int(found[3] or 100))) if found else None
+
+    def overdue(self) -> str:
+        """A sentence if the phase exceeds its limit, else ""."""
+        limit = getattr(self._limits, self.phase.value, None)
+        if limit is None or self.took()[self.phase.value] <= limit.seconds:
+            return ""
+        return f"{self.words()} for more than {limit.seconds} s (ready.phases.{self.phase.value})"
