@@ -194,6 +194,26 @@ def test_flashinfer_attention_without_its_variable_and_without_network(hot: Warm
     assert comparable(predict(hot(environment(PROFILES["prod"])), *words)) == comparable((code, report))
 
 
+@pytest.mark.parametrize(
+    ("parsers", "code", "reason"),
+    [
+        ({}, 1, "the Rust front end: tool parser `openai` is not registered (choose from: "),
+        ({"middleware": "x"}, 1, "arguments are not implemented in Rust frontend yet: middleware"),
+        ({"tool-call-parser": "null", "reasoning-parser": "null"}, 0, ""),
+        ({"tool-call-parser": "hf", "reasoning-parser": "null"}, 0, ""),  # a parser that Python's server does not have
+    ],
+)
+def test_the_rust_front_end_says_itself_what_it_refuses(
+    hot: Warm, predict: Predict, parsers: dict[str, str], code: int, reason: str
+) -> None:
+    """Its program is in the released wheel, and checks its settings before it needs an engine."""
+    words = [f"services.serve.args.{name}={value}" for name, value in parsers.items()]
+    words.append("services.serve.env.VLLM_USE_RUST_FRONTEND=1")
+    done, report = predict(hot(environment("0.33.0")), "serve", "-p", "prod", *(w for s in words for w in ("--set", s)))
+    assert done == code and "could not be asked" not in json.dumps(report["caveats"])
+    assert reason in "".join(one["message"] for one in report["refusals"])
+
+
 def test_a_python_without_vllm_can_not_be_asked(predict: Predict) -> None:
     code, report = predict(Path(sys.executable), "serve", "-p", "source")
     assert (code, report["verdict"]) == (1, "unknown")

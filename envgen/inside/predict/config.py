@@ -9,6 +9,8 @@ import importlib.util
 import json
 import os
 import re
+import socket
+import subprocess
 import sys
 from typing import Any, Callable, Dict, Optional, Tuple
 
@@ -26,6 +28,11 @@ from envgen.inside.predict.release import (
 
 Doc = Dict[str, Any]
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tekken.json", "tiktoken.model", "vocab.json")
+# What it says of settings, before it looks for the model.
+RUST_REFUSES = (
+    r"invalid OpenAI frontend configuration\s+Caused by:\s+(.+?)\s*$",
+    r"(The following arguments are not implemented in Rust frontend yet:.+?)\n\nRemove",
+)
 LARGEST_CONFIG = 4 << 20  # bytes; released models have a few KiB
 
 
@@ -90,6 +97,35 @@ def known_parsers(args: Any, found: Doc) -> None:
             continue
         if known and name not in known:
             raise ReleaseRefused("invalid %s: %s (this release has %s)" % (option, name, ", ".join(sorted(known))))
+
+
+def rust_frontend(args: Any, found: Doc, folder: str) -> bool:
+    """Ask the Rust front end, where a variable chooses it, as the server starts it: it checks its settings first.
+
+    It gets a model that is not there, so that it ends whatever they are. False if the release has none, or starts Python's.
+    """
+    if not os.environ.get("VLLM_USE_RUST_FRONTEND", "0").strip("0 "):
+        return False
+    try:
+        program = importlib.import_module("vllm.envs").VLLM_RUST_FRONTEND_PATH
+        settings = importlib.import_module("vllm.entrypoints.common.startup").jsonify_non_default_args(args)
+        settings.update(model_tag=os.path.join(folder, "none"), engine_ready_timeout_secs=1, http_timeout_keep_alive=1)
+        with contextlib.ExitStack() as stack:
+            listeners = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+            options = ("--listen-fd", "--input-listener-fd", "--output-listener-fd")
+            words = [str(word) for pair in zip(options, (one.fileno() for one in listeners)) for word in pair]
+            done = subprocess.run(
+                [program, "frontend", *words, "--args-json", json.dumps(settings)], timeout=20,
+                pass_fds=[one.fileno() for one in listeners], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+    except Exception as problem:
+        found["notes"].append("the Rust front end could not be asked: %s: %s" % (type(problem).__name__, problem))
+        return False
+    said = done.stdout[-(1 << 16) :].decode(errors="replace")
+    for pattern in RUST_REFUSES:
+        for message in re.findall(pattern, said, re.S):
+            raise ReleaseRefused("the Rust front end: %s" % " ".join(message.replace("\n- ", " ").split()))
+    return True
 
 
 def has_tokenizer(args: Any) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, Dict
 
 from envgen.inside.predict.alternatives import ask_others
 from envgen.inside.predict.attention import ask_attention
-from envgen.inside.predict.config import configured, find_config, known_parsers, parsed
+from envgen.inside.predict.config import configured, find_config, known_parsers, parsed, rust_frontend
 from envgen.inside.predict.experts import ask_moe
 from envgen.inside.predict.layers import ask_draft, ask_layers
 from envgen.inside.predict.machine import driver, set_platform, unloadable
@@ -60,7 +60,8 @@ def ask_release(request: Doc, found: Doc, lines: Lines, folder: str) -> None:
     platform = set_platform(request, found, folder)
     lines.step = "arguments"
     args = parsed(request, found)
-    known_parsers(args, found)
+    if not rust_frontend(args, found, folder):
+        known_parsers(args, found)
     find_config(args, request, found, folder)
     lines.step = "configuration"
     if not platform["real"]:  # one GPU for each worker
