@@ -102,7 +102,7 @@ def known_parsers(args: Any, found: Doc) -> None:
 def rust_frontend(args: Any, found: Doc, folder: str) -> bool:
     """Ask the Rust front end, where a variable chooses it, as the server starts it: it checks its settings first.
 
-    It gets a model that is not there, so that it ends whatever they are. False if the release has none, or starts Python's.
+    It gets a model that is not there, so that it ends. False where Python's server starts, or it can't be asked.
     """
     if not os.environ.get("VLLM_USE_RUST_FRONTEND", "0").strip("0 "):
         return False
