@@ -22,15 +22,28 @@ from envgen.engine.endpoint import Endpoint, find_endpoint
 from envgen.engine.gpu import gpu_offered
 from envgen.engine.owner import FOLDER, ROOT, elsewhere, host_user, ours, run_as, same
 from envgen.engine.values import COMPOSE_PROJECT, COMPOSE_VOLUME, Container, ContainerMount, Image
-from envgen.errors import EngineError, NotFoundError, Problem, RefusedError, UsageError, named
+from envgen.errors import (
+    EngineError,
+    EnvgenError,
+    NotFoundError,
+    Place,
+    Problem,
+    ProcessError,
+    ProjectError,
+    RefusedError,
+    UsageError,
+    named,
+)
 from envgen.inside import run
 from envgen.lock.ask import locked
 from envgen.lock.model import LOCAL, InputChange, Lock, ProfileLock, load
 from envgen.patches.checkout import lacking
 from envgen.patches.series import Series
 from envgen.patches.source import PatchedSource
+from envgen.profile.compose_file import changes, effective, own_file
 from envgen.profile.model import Cluster, GpuMode, Machine, Mode, Profile
-from envgen.profile.values import HostPath, own_path
+from envgen.profile.tree import label_of
+from envgen.profile.values import HostPath
 from envgen.render import environment as names
 from envgen.render.compose import cluster_file, gpu_devices, written_mode
 from envgen.render.inputs import LABEL as INPUTS_LABEL
@@ -285,7 +298,7 @@ class Deployment:
         """The same with Compose files for a start of ``service``."""
         return self.with_cached(compose=self._compose((service,)))
 
-    def _compose(self, services: Sequence[str]) -> Compose:
+    def _compose(self, services: Sequence[str], *, own: bool = True) -> Compose:
         """The rendered Compose files for this engine, with this machine's paths and user."""
         profile, root, folder = self.profile, self.root, self.workspace.folder
         endpoint = self.endpoint if self.node else find_endpoint()
@@ -293,10 +306,10 @@ class Deployment:
         if endpoint.local:
             users = [name for name in profile.services if run_as(self.engine, profile, name) not in ("", ROOT)]
         unmapped = users if users and self.engine.info().remapped else ()
-        if own := engine_file(profile, folder, self.gpu, unmapped):
-            chosen.append(own)
-        if profile.compose is not None:
-            chosen.append(root / own_path(profile.compose.path))
+        if of_engine := engine_file(profile, folder, self.gpu, unmapped):
+            chosen.append(of_engine)
+        if own and (file := own_file(profile, root)) is not None:
+            chosen.append(file)
         env = {**self.dotenv, **names.compose_environment(profile, root)}
         if any(profile.user_of(name) == "host" for name in profile.services):
             uid, gid = host_user(self.engine)
@@ -309,7 +322,48 @@ class Deployment:
                 chosen += [folder / cluster_file(profile, name, part) for part in parts]
                 env |= rank_environment(profile, root, cluster, self.node)
         # Relative paths in the rendered file start from compose/, wherever the copy that is used is.
-        return Compose(endpoint, chosen, root / "compose", env)
+        return Compose(endpoint, chosen, root / "compose", profile.compose_name, env)
+
+    @property
+    def by_name(self) -> Compose:
+        """The Compose project as the engine has it, without files: neither a broken one nor a full disk matters."""
+        return Compose(self.endpoint, (), self.root, self.profile.compose_name)
+
+    @cached_property
+    def effective(self) -> Profile:
+        """The profile as Compose understands it together with the profile's own Compose file."""
+        own = self.profile.compose is not None
+        return effective(self.profile, self.document.get("services") or {}) if own else self.profile
+
+    @property
+    def compose_files(self) -> Sequence[Path]:
+        """The Compose files in use; none where they can't be rendered, or the own one is broken."""
+        try:
+            return self.compose.files
+        except (EnvgenError, OSError):
+            return ()
+
+    @property
+    def document(self) -> Mapping[str, Any]:
+        """What Compose makes of all files. ProjectError where it refuses the profile's own."""
+        try:
+            return self.compose.document
+        except ProcessError as error:
+            if (own := own_file(self.profile, self.root)) is None:
+                raise
+            why = (error.stderr.strip().splitlines() or [f"exit code {error.code}"])[-1]
+            raise ProjectError([Problem(f"Compose refuses it: {why}", Place(label_of(own)))]) from None
+
+    def own_changes(self, service: str) -> list[str]:
+        """What the profile's own Compose file changes of a service."""
+        if self.profile.compose is None:
+            return []
+        return changes(self.rendered_compose.service(service), (self.document.get("services") or {}).get(service) or {})
+
+    @property
+    def rendered_compose(self) -> Compose:
+        """``compose`` without the profile's own file."""
+        return self._compose(tuple(self.profile.services), own=False)
 
     def containers(self, services: Sequence[str] = (), *, all: bool) -> tuple[Container, ...]:
         """The containers of ``services`` (default: of the whole profile). UsageError for an unknown name."""

@@ -8,16 +8,29 @@ from typing import Any
 from envgen.app.session import VARIANT_LABEL
 from envgen.deployment import Deployment
 from envgen.engine.values import Container
+from envgen.errors import EngineError, EnvgenError
 from envgen.profile.exposure import is_local
 from envgen.render.outputs import RENDER_LABEL
 from envgen.serve.differences import CONFIG_HASH, settings_differ
 from envgen.serve.ended import Ended
+from envgen.text import progress
 
 
 def changed(deployment: Callable[[], Deployment], found: Sequence[Container]) -> dict[str, bool]:
     """Container ID -> whether its settings differ from the profile's. ``deployment`` is called only if one can be."""
     comparable = [one for one in found if one.running and not one.one_off and CONFIG_HASH in one.labels]
-    return settings_differ(deployment(), comparable) if comparable else {}
+    try:
+        answers = settings_differ(deployment(), comparable) if comparable else {}
+        if comparable and not answers and deployment().profile.compose is not None:
+            _ = deployment().document  # raises what Compose has against it
+        return answers
+    except EngineError:
+        raise
+    except EnvgenError as error:  # of the profile's own Compose file
+        progress(f"note: settings were not compared: {error.problems[0]}")
+    except OSError as error:
+        progress(f"note: settings were not compared: {error.strerror}")
+    return {}
 
 
 def as_data(

@@ -145,7 +145,7 @@ def opened(failure: PastFailure, deployment: Deployment | None = None) -> Log:
 def of_container(deployment: Deployment, container: Container) -> Log:
     """The log of a container, and how it ended."""
     text = deployment.engine.logs(container.id)
-    about = look(deployment.engine, container, deployment.profile, deployment.compose.files, deployment.lock)
+    about = look(deployment.engine, container, deployment.profile, deployment.compose_files, deployment.lock)
     return Log(io.BytesIO(text.encode("utf-8", "replace")), about, "serve")
 
 

@@ -31,7 +31,7 @@ def failed(
     say(f"  {service}: {failure.reason}; saving a crash bundle")
 
     def about(found: Container | None) -> Circumstances:
-        return look(deployment.engine, found, profile, deployment.compose.files, deployment.lock)
+        return look(deployment.engine, found, profile, deployment.compose_files, deployment.lock)
 
     reason = reason_for(deployment.engine, failure, about)
     kept = bundle.save(machines or (deployment,), service, failure, reason.cause, deployment.node)

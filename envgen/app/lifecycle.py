@@ -7,6 +7,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from envgen.app.cluster.machines import machine_of
 from envgen.app.failed import failed
@@ -15,7 +16,7 @@ from envgen.app.start import Agree, StartOptions
 from envgen.app.up import check, predicted, start_all
 from envgen.deployment import Deployment
 from envgen.engine.values import Container
-from envgen.errors import NotFoundError, ServiceError
+from envgen.errors import NotFoundError, ProjectError, ServiceError
 from envgen.profile.model import Profile
 from envgen.serve import preflight
 from envgen.serve.launch import Begun, Launcher, Started
@@ -84,8 +85,17 @@ def halt(deployment: Deployment, names: Sequence[str]) -> list[str]:
     for one in found:
         progress(f"  stopping {deployment.named(one.name)}")
     if found:
-        deployment.compose.run("--profile", "*", "stop", *names)
+        deployment.by_name.run("stop", *names)
+        _require_none(deployment, found, "running", all=False)
     return [one.name for one in found]
+
+
+def _require_none(deployment: Deployment, asked: Sequence[Container], state: str, *, all: bool) -> None:
+    """ServiceError if the engine still shows one of the containers that Compose was asked to stop or remove."""
+    there = {one.id for one in deployment.containers(all=all)}
+    if left := [one.name for one in asked if one.id in there]:
+        hint = " ".join(deployment.docker("rm", "--force", *left))
+        raise ServiceError(f"still {state}: {', '.join(left)}", hint=hint)
 
 
 @dataclass(frozen=True)
@@ -105,10 +115,11 @@ def remove(deployment: Deployment, names: Sequence[str], *, volumes: bool, dry_r
 
     ``volumes``: its volumes, too. ``agree`` is asked about those that another project folder created.
     """
-    engine, compose = deployment.engine, deployment.compose
+    engine, compose = deployment.engine, deployment.by_name
     deployment.require_name()
-    found = tuple(sorted(one.name for one in deployment.containers(names, all=True)))
-    known = (compose.config().get("volumes") or {}) if volumes else {}
+    containers = deployment.containers(names, all=True)
+    found = tuple(sorted(one.name for one in containers))
+    known = _volumes(deployment) if volumes else {}
     there = [str(one.get("name", key)) for key, one in known.items() if not one.get("external")]
     doomed = sorted(name for name in there if engine.volume(name) is not None)
     kept = {name: folder for name in doomed if (folder := deployment.volume_elsewhere(name))}
@@ -122,12 +133,22 @@ def remove(deployment: Deployment, names: Sequence[str], *, volumes: bool, dry_r
     for name in found:
         progress(f"  stopping and removing {deployment.named(name)}")
     if not names:
-        compose.run("--profile", "*", "down", "--remove-orphans", *(["--volumes"] if volumes and not kept else []))
-        for name in removed.volumes if kept else ():
+        compose.run("down", "--remove-orphans")
+        for name in removed.volumes:
             engine.remove_volume(name)
     elif found:
-        compose.run("--profile", "*", "rm", "--stop", "--force", *names)
+        compose.run("rm", "--stop", "--force", *names)
+    _require_none(deployment, containers, "there", all=True)
     return removed
+
+
+def _volumes(deployment: Deployment) -> Mapping[str, Any]:
+    """The volumes of the Compose files; those of a broken file of the profile's own stay."""
+    try:
+        return deployment.document.get("volumes") or {}
+    except ProjectError as error:
+        progress(f"note: volumes of {deployment.profile.compose} stay: {error.problems[0]}")
+        return deployment.rendered_compose.document.get("volumes") or {}
 
 
 def one_off(deployment: Deployment, service: str, argv: Sequence[str], options: Sequence[str], *, tty: bool) -> int:

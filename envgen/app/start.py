@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from envgen.app import failed, grants, weights
+from envgen.app import failed, weights
 from envgen.app.stay import Stay
 from envgen.deployment import Deployment
 from envgen.engine.process import in_background
@@ -70,7 +70,8 @@ class Checked:
         profile, running = self.deployment.profile, self.found.running
         chosen = f"{profile.name}, variant {profile.variant}" if profile.variant else profile.name
         progress(f"up {self.service}: profile {chosen}, image {profile.image_name}, gpu {self.found.gpu.value}")
-        for note in filter(None, (grants.note(self.deployment, self.service), *self.notes)):
+        changes = self.deployment.own_changes(self.service) if self.starts(options) else []
+        for note in (*self.notes, *([f"{profile.compose} changes {', '.join(changes)}"] if changes else [])):
             progress(f"  note: {note}")
         if running and self.differing and not options.recreate and not options.again:
             self._may_replace(running, agree)
@@ -146,7 +147,7 @@ def notes_on(deployment: Deployment, service: str, found: preflight.Preflight) -
     for source, lacks in deployment.lacking_patches.items():
         apply = f"envgen patch apply {source} --checkout {profile.sources[source].origin.checkout}"
         notes.append(f"the checkout of {source} lacks {', '.join(lacks)}: {apply}")
-    notes += [*found.notes, *preflight.exposure(profile, service)]
+    notes += [*found.notes, *preflight.exposure(deployment.effective, service)]
     unset = [name for name in profile.secrets if name not in deployment.shell]
     if unset and not found.running:
         notes.append(f"not set in this terminal or in .env: {', '.join(unset)}")

@@ -351,7 +351,19 @@ def _look(subject: Subject, service: str, containers: Sequence[Container]) -> di
         "digest": or_none(lambda: deployment.digest) or "",
         "outdated": tuple(map(str, or_none(lambda: deployment.outdated) or ())),
         "is_unlocked": bool(or_none(lambda: deployment.needs_lock)),
+        **_own_compose(deployment),
     }
+
+
+def _own_compose(deployment: Deployment) -> dict[str, Any]:
+    """What the profile's own Compose file makes of its services."""
+    if deployment.profile.compose is None:
+        return {}
+    try:
+        changes = {name: tuple(deployment.own_changes(name)) for name in deployment.profile.services}
+        return {"effective": deployment.effective, "own_changes": changes}
+    except (EnvgenError, OSError) as error:
+        return {"own_trouble": str(error).splitlines()[0]}
 
 
 def or_none(ask: Callable[[], T]) -> T | None:
@@ -380,7 +392,7 @@ def _busy_ports(deployment: Deployment, containers: Sequence[Container]) -> tupl
     mine = {port.host for one in containers if one.state == "running" for port in one.ports}
     wanted = [
         port
-        for name, service in deployment.profile.services.items()
+        for name, service in (or_none(lambda: deployment.effective) or deployment.profile).services.items()
         if name not in running
         for port in service.host_ports
         if port.host not in mine

@@ -152,6 +152,9 @@ class Context:
     foreign: tuple[Foreign, ...] = ()  # files of root in checkouts and cache folders
     refused: tuple[Problem, ...] = ()  # why `envgen up` would refuse, except what other checks report
     weights: Mapping[str, tuple[Problem, ...]] = field(default_factory=dict)  # service with a model -> its problems
+    effective: Profile | None = None  # as Compose understands it with the profile's own file; None: it can't
+    own_changes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # service -> what that file changes
+    own_trouble: str = ""  # what Compose has against that file
     is_unlocked: bool = False  # a production profile without a lock, which a build needs
     is_temporary: bool = False  # started by `--run`
     asked: tuple[float, float] | None = None  # this machine's clock before and after the probe ran

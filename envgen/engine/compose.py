@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,23 +21,27 @@ from envgen.errors import RefusedError
 
 @dataclass(frozen=True)
 class Compose:
-    """One Compose project: rendered files, the folder that relative paths start from, and variables of this machine."""
+    """One Compose project: rendered files, the folder that relative paths start from, and variables of this machine.
+
+    Without ``files``, it is what the engine has under the ``name``.
+    """
 
     endpoint: Endpoint
     files: Sequence[Path]
     folder: Path
+    name: str
     env: Mapping[str, str] = field(default_factory=dict)
 
     def argv(self, *words: str) -> list[str]:
         """The whole command for ``words``, such as ``up --detach serve``."""
         files = [part for file in self.files for part in ("-f", str(file))]
-        return [*plugin_argv("compose"), "--project-directory", str(self.folder), *files, *words]
+        project = ["--project-name", self.name, "--project-directory", str(self.folder)]
+        return [*plugin_argv("compose"), *project, *files, *words]
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables for the program, besides our own environment. Compose reads no `.env` file, and the project's name
-        is the one in the files."""
-        return {**self.endpoint.environment, "COMPOSE_DISABLE_ENV_FILE": "1", "COMPOSE_PROJECT_NAME": "", **self.env}
+        """Variables for the program, besides our own environment. Compose reads no `.env` file."""
+        return {**self.endpoint.environment, "COMPOSE_DISABLE_ENV_FILE": "1", **self.env}
 
     def run(self, *words: str, timeout: float | None = 600, check: bool = True) -> ExecResult:
         """Run, and return the output. ProcessError where it fails and ``check`` is set.
@@ -50,15 +55,22 @@ class Compose:
         verb = next((word for word in words if not word.startswith("-") and word != "*"), "")
         return Pulse(self.endpoint, f"docker compose {verb}", only_says=only_says or "--follow" in words)
 
-    def config(self, *, interpolate: bool = True) -> Mapping[str, Any]:
-        """The document of all files together, all services included, as Compose understands it. ProcessError.
-
-        ``interpolate=False``: variables stay as they are written.
-        """
-        words = () if interpolate else ("--no-interpolate",)
-        done = self.run("--profile", "*", "config", "--format", "json", *words)
-        document: Mapping[str, Any] = json.loads(done.stdout)
+    @cached_property
+    def document(self) -> Mapping[str, Any]:
+        """The document of all files together, all services included, as Compose understands it. ProcessError."""
+        done = self.run("--profile", "*", "config", "--format", "json")
+        document: Mapping[str, Any] = json.loads(done.stdout.replace(b"$$", b"$"))  # Compose doubles each `$`
         return document
+
+    def service(self, name: str) -> Mapping[str, Any]:
+        """``document`` of one service; {} where the files have none of that name."""
+        return (self.document.get("services") or {}).get(name) or {}
+
+    def digests(self) -> Mapping[str, str]:
+        """Service -> the digest of its settings, which labels its containers; {} where Compose fails."""
+        done = self.run("--profile", "*", "config", "--hash", "*", timeout=10, check=False)
+        lines = (line.split() for line in done.stdout.decode(errors="replace").splitlines())
+        return {} if done.code else {words[0]: words[1] for words in lines if len(words) == 2}
 
     def stream(self, *words: str, on_line: Callable[[str], None]) -> ExecResult:
         """Run; ``on_line`` gets each line of its progress as it comes. EngineTimeout as for ``run``."""

@@ -11,7 +11,7 @@ import math
 import os
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -348,10 +348,6 @@ class BoundProfile:
         place = node.key_place(key) if missing or at_key else node.place(key)
         self._binding.problems.append(Problem(message, replace(place, text="") if hidden else place, hint))
 
-    def elsewhere(self, problems: Iterable[Problem]) -> None:
-        """Add problems of another file, with their own places."""
-        self._binding.problems += problems
-
     def once(self, taken: dict[object, str], value: object, owner: str, path: str, what: str, hint: str = "") -> None:
         """Add a problem where ``value`` is taken by another than ``owner``; ``what``: its name, {} for the other's."""
         first = taken.setdefault(value, owner)
@@ -391,10 +387,8 @@ class BoundProfile:
 
     def in_project(self, path: Path_ | str, text: str) -> Path | None:
         """The file or folder ``text`` of the project; None, with a problem, where it is missing or outside."""
-        try:
-            plain = own_path(text)
-        except ValueError as error:
-            self.problem(path, str(error), "copy it into the project folder")
+        plain = self.own_path(path, text)
+        if plain is None:
             return None
         place = self.root / plain
         if not place.exists():
@@ -403,6 +397,14 @@ class BoundProfile:
             self.problem(path, f"{plain!r} is a link that leaves the project folder", "copy it here")
         else:
             return place
+        return None
+
+    def own_path(self, path: Path_ | str, text: str) -> str | None:
+        """``text`` in its plain spelling; None, with a problem, where it is no path of the project."""
+        try:
+            return own_path(text)
+        except ValueError as error:
+            self.problem(path, str(error), "copy it into the project folder")
         return None
 
     @property

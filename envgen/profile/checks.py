@@ -13,7 +13,6 @@ from packaging.utils import canonicalize_name
 from envgen.errors import Problem
 from envgen.profile import caches, check_services
 from envgen.profile.bind import LOCAL_HINT, Binding, BoundProfile, Path_
-from envgen.profile.compose_file import problems_of
 from envgen.profile.model import ORIGIN_KINDS, GpuMode, Mode, Origin, Profile, Source
 from envgen.profile.tree import DEFAULT, LIST, LOCAL, MAP, TEXT, YamlNode, near
 from envgen.redact import is_secret_value, redact_secrets, secret_in, secret_like, secret_word
@@ -363,8 +362,8 @@ def _own(report: BoundProfile) -> None:
             path = ("dockerfile_extra", place, number)
             for copied in line.sources:
                 report.in_project(path, copied)
-    if profile.compose is not None and (file := report.in_project("compose", profile.compose.path)) is not None:
-        report.elsewhere(problems_of(file, report.root))
+    if profile.compose is not None:
+        report.own_path("compose", profile.compose.path)
     for name, source in report.sources("origin", "install"):
         if source.origin.folder is None:
             continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from envgen.profile.model import Profile, Service
@@ -16,8 +16,8 @@ def is_local(address: str) -> bool:
 
 
 def asks_for_key(profile: Profile, service: Service) -> bool:
-    """True where the server has an API key: vLLM's variable in ``secrets``, or the flag in its command."""
-    return API_KEY in profile.secrets or any("--api-key" in word for word in service.argv)
+    """True where the server has an API key: vLLM's variable, or the flag in its command."""
+    return API_KEY in (*profile.secrets, *service.env) or any("--api-key" in word for word in service.argv)
 
 
 def open_ports(service: Service) -> tuple[int, ...]:
@@ -25,10 +25,10 @@ def open_ports(service: Service) -> tuple[int, ...]:
     return tuple(port.host for port in service.host_ports if not is_local(port.address))
 
 
-def exposed(profile: Profile, name: str) -> str:
-    """One sentence about a service that the network can reach; "" for others."""
+def exposed(profile: Profile, name: str, running: Sequence[int] = ()) -> str:
+    """One sentence about a service that the network can reach; "" for others. ``running``: open ports as they are."""
     service = profile.services[name]
-    ports = open_ports(service)
+    ports = running or open_ports(service)
     if not ports:
         return ""
     which = f"port {ports[0]} is" if len(ports) == 1 else f"ports {', '.join(map(str, ports))} are"

@@ -335,7 +335,7 @@ def prepare(profile: Profile, root: Path, lock: ProfileLock | None = None) -> Wo
 def lay_out(rendered: Rendered, profile: Profile, root: Path) -> Workspace:
     """Write the rendered files into the profile's folder; unchanged files keep their times.
 
-    Into a temporary folder where the project can't be written, for a service must be stopped there, too; and where
+    Into a temporary folder where the project can't be written, for a service must be looked at there, too; and where
     another command uses the folder with other content: `up --set` must not start what a `ps` beside it has rendered.
     """
     folder, made = state_dir(root, "render", profile.name), _context(rendered, root)
@@ -350,7 +350,7 @@ def lay_out(rendered: Rendered, profile: Profile, root: Path) -> Workspace:
         if alone or _holds(folder, made, profile):
             return Workspace(folder, rendered)
     except OSError as error:
-        if error.errno not in (errno.EROFS, errno.EACCES):
+        if error.errno not in (errno.EROFS, errno.EACCES, errno.ENOSPC, errno.EDQUOT):
             raise
     temporary = file_io.Scratch("render")
     write(Path(temporary.name), made, programs)

@@ -11,8 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from envgen.deployment import Deployment
-from envgen.engine.compose import Compose
-from envgen.engine.values import Container, Image, read_json
+from envgen.engine.values import Container, Image
 from envgen.errors import Problem, RefusedError, ServiceError
 from envgen.profile.model import Profile
 from envgen.redact import redact
@@ -61,16 +60,10 @@ def settings_differ(deployment: Deployment, found: Iterable[Container]) -> dict[
         kept = keep_moment(deployment, one).compose
         question = tuple(sorted(kept.env.items()))
         if question not in asked:
-            asked[question] = _digests(kept)
+            asked[question] = kept.digests()
         if one.service in asked[question]:
             answers[one.id] = asked[question][one.service] != one.labels.get(CONFIG_HASH)
     return answers
-
-
-def _digests(compose: Compose) -> Mapping[str, str]:
-    done = compose.run("--profile", "*", "config", "--hash", "*", timeout=10, check=False)
-    lines = (line.split() for line in done.stdout.decode(errors="replace").splitlines())
-    return {} if done.code else {words[0]: words[1] for words in lines if len(words) == 2}
 
 
 def not_set(deployment: Deployment, running: Container) -> tuple[str, ...]:
@@ -82,22 +75,27 @@ def not_set(deployment: Deployment, running: Container) -> tuple[str, ...]:
 def differences(deployment: Deployment, service: str, running: Container) -> tuple[str, ...]:
     """A line for each setting that makes Compose replace ``running``; empty if Compose would keep it.
 
-    Compose's dry run decides; the lines are ours. ProcessError if Compose fails.
+    Compose's digest of the settings decides, and the image; the lines are ours. ProcessError if Compose fails.
     """
-    done = deployment.compose.run("--dry-run", "up", "--detach", "--no-build", "--pull", "never", service)
-    lines = (done.stdout + b"\n" + done.stderr).decode(errors="replace").splitlines()
-    if not any(line.rstrip().endswith(" Recreate") for line in lines):
-        return ()
-    wanted, engine = _wanted(deployment.compose, service), deployment.engine
-    config = (engine.inspect(running.id) or {}).get("Config") or {}
+    image = tuple(_image(deployment.image, running))
+    digest = deployment.compose.digests().get(service)
+    if digest and digest == running.labels.get(CONFIG_HASH):
+        return image
+    wanted, engine = deployment.compose.service(service), deployment.engine
+    if not wanted:
+        raise ServiceError(f"docker compose config describes no service {service}")
+    inspected = engine.inspect(running.id) or {}
+    config, host = inspected.get("Config") or {}, inspected.get("HostConfig") or {}
     base = engine.image(running.image_id)
     found = (
-        *_image(deployment.image, running),
-        *_command(wanted.get("command"), list(config.get("Cmd") or [])),
+        *image,
+        *_words("command", wanted.get("command"), config.get("Cmd")),
+        *_words("entrypoint", wanted.get("entrypoint"), config.get("Entrypoint")),
         *_user(str(wanted.get("user") or ""), running),
         *_environment(wanted.get("environment") or {}, running, base.env if base else {}, _passed(deployment.profile)),
         *_mounts(wanted.get("volumes") or [], running),
         *_ports(wanted.get("ports") or [], running),
+        *_privileges(wanted, host),
     )
     return found or ("other settings of the Compose file",)
 
@@ -106,24 +104,38 @@ def _passed(profile: Profile) -> tuple[str, ...]:
     return (*profile.secrets, *PROXY)
 
 
-def _wanted(compose: Compose, service: str) -> Mapping[str, Any]:
-    text = compose.run("config", "--format", "json", service).stdout.replace(b"$$", b"$")  # Compose doubles each `$`
-    try:
-        return dict(read_json(text)["services"][service])
-    except (ValueError, KeyError, TypeError):
-        raise ServiceError(f"docker compose config describes no service {service}") from None
-
-
 def _image(image: Image | None, running: Container) -> Iterator[str]:
     if image is not None and image.id != running.image_id:
         yield f"image: {short_id(running.image_id)} is now {short_id(image.id)}"
 
 
-def _command(wanted: Any, old: Sequence[str]) -> Iterator[str]:
+def _words(key: str, wanted: Any, running: Sequence[str] | None) -> Iterator[str]:
+    old = list(running or [])
     if isinstance(wanted, list) and wanted != old:
         shown = [f"-{redact(word)}" for word in old if word not in wanted]
         shown += [f"+{redact(word)}" for word in wanted if word not in old]
-        yield f"command: {' '.join(shown) or 'the same words in another order'}"
+        yield f"{key}: {' '.join(shown) or 'the same words in another order'}"
+
+
+def _privileges(wanted: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[str]:
+    """What lets a container do more on its machine."""
+    pairs = {
+        "privileged": (bool(wanted.get("privileged")), bool(host.get("Privileged"))),
+        "cap_add": (_capabilities(wanted.get("cap_add")), _capabilities(host.get("CapAdd"))),
+        "pid": (wanted.get("pid") or "", host.get("PidMode") or ""),
+        "network_mode host": (wanted.get("network_mode") == "host", host.get("NetworkMode") == "host"),
+    }
+    for key, (new, old) in pairs.items():
+        if new != old:
+            yield f"{key}: {_said(old)} is now {_said(new)}"
+
+
+def _said(value: object) -> str:
+    return value if value and isinstance(value, str) else "yes" if value else "no"
+
+
+def _capabilities(names: Sequence[str] | None) -> str:
+    return ", ".join(sorted(name.upper().removeprefix("CAP_") for name in names or ()))
 
 
 def _user(wanted: str, running: Container) -> Iterator[str]:

@@ -146,7 +146,7 @@ class Launcher:
     @property
     def url(self) -> str:
         """The service's address on the engine's machine; "" if it publishes no port."""
-        return service_url(self.service, self.deployment.address)
+        return service_url(self.deployment.effective.services[self.name], self.deployment.address)
 
     def _create(self) -> Sequence[Container]:
         lines: list[str] = []
@@ -209,7 +209,7 @@ class Launcher:
 
         ``already``: it ran before.
         """
-        url = reachable_url(self.service, self.deployment)
+        url = reachable_url(self.deployment.effective.services[self.name], self.deployment)
         python = self.deployment.profile.base.python
         waiter = Waiter(self.deployment.engine, self.name, self.service, url, self.say, key_of(self.deployment), python)
         seconds = timeout if timeout is not None else self._patience()

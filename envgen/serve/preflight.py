@@ -108,6 +108,12 @@ def refusals(deployment: Deployment, name: str, *, running: bool) -> tuple[Probl
     ``running``: the service already has its memory.
     """
     problems = list[Problem]()
+    own = deployment.profile.compose is not None
+    described = (deployment.document.get("services") or {}).get(name) or {} if own else {}
+    copies = described.get("scale") or ((described.get("deploy") or {}).get("replicas"))
+    if copies not in (None, 1):
+        hint = "leave it out; for a second server, describe a second service"
+        problems.append(Problem(f"{deployment.profile.compose} starts {copies} containers of {name}", hint=hint))
     if deployment.is_local:  # a remote engine's machine can't be checked from here
         problems += _mounts(deployment)
         problems += _own_mounts(deployment, name)
@@ -211,14 +217,16 @@ def _has_package(folder: Path, package: str) -> bool:
 
 def ports(deployment: Deployment, name: str, mine: Sequence[Container]) -> Iterator[Problem]:
     """Ports of the service that something other than its own containers ``mine`` uses."""
-    service = deployment.profile.services[name]
-    own = {port.host for container in mine for port in container.ports}
+    profile = deployment.effective
+    service, own = profile.services[name], {port.host for container in mine for port in container.ports}
     wanted = [port for port in service.host_ports if port.host not in own]
     if not wanted or (service.network is not None and mine):  # then the listener is the service itself
         return
     holder = holders(deployment)
     taken = {port: found for port in wanted if (found := holder(port))}
-    hint = _free_ports(deployment.profile, name, holder, *(port.host for port in taken))
+    hint = _free_ports(profile, name, holder, *(port.host for port in taken))
+    if service.ports != deployment.profile.services[name].ports:
+        hint = f"stop it, or take another one in {profile.compose}"
     for port, found in taken.items():
         yield Problem(f"port {port.host} is taken by {found}", hint=hint)
 
@@ -243,13 +251,13 @@ def changed_meanwhile(deployment: Deployment, name: str, lines: Sequence[str]) -
     gone = next((found[1] or found[2] for line in lines if (found := _VANISHED.search(line))), None)
     if gone is None:
         refused = {int(found[1]) for line in lines if (found := _BIND.search(line))}
-        port = next((one for one in profile.services[name].ports if one.host in refused), None)
+        port = next((one for one in deployment.effective.services[name].ports if one.host in refused), None)
         if port is None:
             return None
         holder = holders(deployment)
         who = holder(port) or "another program"
         taken = f"{name} was not started: port {port.host} was taken by {who} in the meantime"
-        return RefusedError(taken, hint=_free_ports(profile, name, holder, port.host))
+        return RefusedError(taken, hint=_free_ports(deployment.effective, name, holder, port.host))
     path, up = Path(gone.strip()), f"envgen up {name} {profile.chosen_variant}"
     for source, one in profile.mounted_sources.items():
         assert one.origin.checkout is not None

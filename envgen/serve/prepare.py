@@ -62,7 +62,7 @@ def create_volumes(deployment: Deployment, service: str) -> None:
     own += [overlay_volume(profile)] if profile.mounted_sources else []
     if profile.compose is None and all(deployment.engine.volume(name) is not None for name in own):
         return
-    document = deployment.compose.config()
+    document = deployment.compose.document
     used = {str(one.get("source")) for one in document["services"][service].get("volumes") or ()}
     for key, one in (document.get("volumes") or {}).items():
         name = str(one.get("name", key))

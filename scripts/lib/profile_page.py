@@ -65,9 +65,10 @@ Text may not have control characters (NEL included), line and paragraph separato
 
 ## What no key says
 
-**A Compose file of your own.** With `compose: over.yaml`, every command (`up`, `down`, `ps`, `logs`, ...) merges that
-file over the rendered one. It is committed like the project file, so it may not have secrets. Its relative paths start
-at `compose/`. `envgen config` does not show its values, and `doctor` compares a container only with the profile.
+**A Compose file of your own.** With `compose: over.yaml`, Compose merges that file over the rendered one, and what
+comes of it is what `up`, `ps` and `doctor` speak of: ports, network, command, rights. It is committed like the project
+file, so it may not have secrets; `name` is refused, and more than one container of a service. Its relative paths start
+at `compose/`. `envgen config` does not show its values. A broken file stops no `ps`, `logs`, `exec`, `stop` or `down`.
 
 **Lines for the Dockerfile.** `dockerfile_extra` adds `RUN`, `COPY`, `ENV`, `ARG` and `LABEL` lines, one instruction
 each, without here-documents: `base` before everything that is compiled or installed, `end` in the finished image.

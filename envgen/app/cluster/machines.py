@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from typing import TypeVar
 
 from envgen.deployment import Deployment, host_of, known_service, require_described
 from envgen.engine.process import in_background
-from envgen.errors import EngineError, UsageError
+from envgen.errors import EngineError, EnvgenError, UsageError
 from envgen.profile.model import Profile
 
 T = TypeVar("T")
@@ -91,20 +92,20 @@ def machines_of(deployment: Deployment, names: Sequence[str] = (), node: str | N
             raise UsageError(f"{' '.join(names) or f'profile {profile.name}'} is not on {node}", hint=hint)
         wanted = [node]
     if wanted == [""]:
-        return Machines(profile, [deployment.rendered_files()])
+        return Machines(profile, [deployment])
     return connected(deployment, wanted)
 
 
 def connected(deployment: Deployment, nodes: Sequence[str]) -> Machines:
-    """``deployment`` on these machines, with one rendering for all."""
+    """``deployment`` on these machines, with one rendering for all, that of the first machine's image."""
     profile = deployment.profile
     reached, lost = reach(deployment, nodes)
     if not reached:
         return Machines(profile, lost=lost)
-    # That of the first machine's image.
-    first = next(iter(reached.values())).with_cached(profile=profile)
-    known = {"rendered": first.rendered, "workspace": first.workspace}
-    return Machines(profile, [one.with_cached(**known).rendered_files() for one in reached.values()], lost)
+    first, known = next(iter(reached.values())).with_cached(profile=profile), {}
+    with contextlib.suppress(EnvgenError):  # a start raises it; what runs can be stopped
+        known = {"rendered": first.rendered}
+    return Machines(profile, [one.with_cached(**known) for one in reached.values()], lost)
 
 
 def nodes_of(profile: Profile, names: Sequence[str] = ()) -> list[str]:

@@ -9,9 +9,10 @@ from typing import Any
 import click
 
 from envgen.cli.common import Count, F, answer
+from envgen.engine.values import Container
 from envgen.errors import ExitCode, UsageError
-from envgen.profile.exposure import open_ports
-from envgen.profile.model import Profile
+from envgen.profile.exposure import is_local, open_ports
+from envgen.profile.model import Profile, Service
 from envgen.serve.launch import Started
 from envgen.text import progress
 
@@ -62,6 +63,13 @@ def command_of(argv: tuple[str, ...]) -> tuple[str, ...]:
     return words
 
 
+def reachable(service: Service, container: Container) -> list[int]:
+    """The ports of the machine that a container has open to the network; Docker lists none of the host's network."""
+    if service.network is not None:
+        return list(open_ports(service))
+    return sorted({port.host for port in container.ports if not is_local(port.address)})
+
+
 def started_document(profile: Profile, service: str, started: Started, *, waited: bool) -> dict[str, Any]:
     """The result of a start as JSON."""
     container, awaited = started.container, started.awaited
@@ -76,7 +84,7 @@ def started_document(profile: Profile, service: str, started: Started, *, waited
         "id": container.id,
         "image": container.image_id,
         "log_shows": awaited.shown,
-        "open_ports": list(open_ports(profile.services[service])),
+        "open_ports": reachable(profile.services[service], container),
         "phases": awaited.phases,
         "restarts": awaited.restarts,
         "seconds": round(started.seconds, 1),
@@ -105,7 +113,7 @@ def print_started(profile: Profile, service: str, started: Started, *, waited: b
     click.echo(
         f"{service} {how} after {started.seconds:.1f} s as {container.name}"
         + (f", {started.url}" if started.url else "")
-        + (" (reachable from the network)" if open_ports(profile.services[service]) else "")
+        + (" (reachable from the network)" if reachable(profile.services[service], container) else "")
         + unasked
     )
     if awaited.answer.pooled:

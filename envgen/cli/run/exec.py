@@ -42,4 +42,4 @@ def attach_to(
     """`docker exec` in the container of ``service``. Returns the exit code of the command."""
     deployment = machine_of(session.deployment(), service, node)
     container = deployment.running(service)
-    return attach(deployment.compose.endpoint, container.id, with_start_up(argv), options=inside, tty=tty)
+    return attach(deployment.endpoint, container.id, with_start_up(argv), options=inside, tty=tty)

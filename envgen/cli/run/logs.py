@@ -49,5 +49,5 @@ def command(
         f"--tail={tail}": tail is not None, f"--since={since}": since is not None,
     }  # fmt: skip
     words = ["--profile", "*", "logs", *(word for word, wanted in given.items() if wanted)]
-    code = show_logs({deployment.node: deployment.compose for deployment in machines}, *words, *names)
+    code = show_logs({deployment.node: deployment.by_name for deployment in machines}, *words, *names)
     return code or (ExitCode.ENGINE if found.lost else ExitCode.OK)

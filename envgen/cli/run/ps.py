@@ -48,9 +48,9 @@ def command(session: Session, everything: bool, only_ids: bool) -> int:
     lines = [str(row["id"]) for row in rows] if only_ids else [*listing(rows), *endings(rows, profile.chosen)]
     if not (rows or only_ids or found.lost):
         lines = [f"no containers for profile {profile.name}"]
-    for name in sorted({str(row["service"]) for row in rows if row["open_ports"] and not (only_ids or wants_json())}):
-        if name in profile.services and (exposure := exposed(profile, name)):
-            progress(f"note: {exposure}")
+    for row in rows if not (only_ids or wants_json()) else ():
+        if row["open_ports"] and row["service"] in profile.services:
+            progress(f"note: {exposed(profile, str(row['service']), row['open_ports'])}")
     return ended(rows, lines, [str(error) for error in found.lost.values()]) or code_of(rows)
 
 

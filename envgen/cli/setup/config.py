@@ -10,6 +10,7 @@ import yaml
 from envgen.app.session import Session
 from envgen.cli.common import print_json, reporting, variant_option, wants_json, warn_of_unused
 from envgen.errors import as_data
+from envgen.profile.compose_file import own_file
 from envgen.profile.schema import plain, values
 from envgen.profile.tree import VARIANT
 
@@ -46,6 +47,7 @@ def command(session: Session, with_origin: bool, changed: bool) -> None:
         })  # fmt: skip
         return
     warn_of_unused(session)
+    own_file(session.profile(), session.loaded().project.root)
     if with_origin:
         for value in listing:
             origin = str(value.place) if value.place else "default"

@@ -14,6 +14,7 @@ from envgen.app.patch_sources import tell
 from envgen.app.session import Session
 from envgen.cli.common import answer, print_json, reporting, wants_json, warn_of_unused
 from envgen.errors import ExitCode, Place, Problem, RefusedError, UsageError, as_annotations
+from envgen.profile.compose_file import own_file
 from envgen.profile.load import siblings
 from envgen.render import outputs
 from envgen.render.locking import lock_of
@@ -49,6 +50,8 @@ def command(session: Session, check: bool, stdout: bool) -> int:
     chosen, root = session.profile(local=False) if session.profile_name else None, project.root
     warn_of_unused(session, local=False, whole=chosen is None)
     tell(project, [chosen] if chosen else list(project.profiles.values()))
+    for profile in [chosen] if chosen else project.profiles.values():
+        own_file(profile, root)
     if stdout and chosen:  # not the project: --set may be invalid for other profiles
         return _print(render_profile(chosen, lock_of(chosen, root), root=root).files)
     only = chosen.name if chosen else None

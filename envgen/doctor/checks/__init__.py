@@ -10,7 +10,7 @@ CHECKS: tuple[Check, ...] = (
     # Host
     *BOX,
     outside.docker, outside.plugins, outside.disk, outside.gpu_runtime, outside.memory, outside.ports, outside.refused,
-    outside.weights, outside.exposure, outside.owners, outside.clock,
+    outside.weights, outside.exposure, outside.own_compose, outside.owners, outside.clock,
     # Image
     outside.exists, outside.rendered_from_profile, outside.platform, outside.patches, outside.unpatched,
     # Container

@@ -19,6 +19,8 @@ from envgen.text import GIB, counted, first_of, shell_line
 LITTLE, TIGHT = 5 * GIB, 30 * GIB
 SKEW = 2.0  # seconds; more clock skew misleads build tools
 LABEL_PROFILE, LABEL_PATCHES = "dev.envgen.profile", "dev.envgen.patches"
+# Keys of a service that replace its program, or let it do more on its machine.
+_FAR = ("command", "entrypoint", "privileged", "cap_add", "devices", "network_mode", "pid", "ipc", "security_opt")
 LOOPING = 3  # restarts that make a restart loop
 
 
@@ -124,17 +126,40 @@ def ports(context: Context, host: Host) -> Findings:
 @check("host.exposure", Where.HOST)
 def exposure(context: Context) -> Findings:
     """Services are published on this machine only, or require an API key."""
-    for name, service in context.profile.services.items():
-        reachable = exposed(context.profile, name)
-        if reachable and asks_for_key(context.profile, service):
+    profile = context.effective or context.profile
+    for name, service in profile.services.items():
+        reachable = exposed(profile, name)
+        if reachable and asks_for_key(profile, service):
             yield ok(f"{reachable}; it requires an API key")
         elif reachable:
             seen = ", ".join(str(port) for port in service.host_ports)
             near = f"ports: ['{on_loopback(service)}']" if service.network is None else "args: {host: 127.0.0.1}"
             cure = remedies.line(f"services: {{{name}: {{{near}}}}}")
+            if service.ports != context.profile.services[name].ports:
+                cure = Remedy(f"publish 127.0.0.1 alone in {profile.compose}")
             yield warning(reachable, seen, "127.0.0.1, or an API key", cure, case="open")
-    published = any(service.host_ports for service in context.profile.services.values())
+    published = any(service.host_ports for service in profile.services.values())
     return ok("services are published on this machine only") if published else None
+
+
+@check("compose.own", Where.HOST, needs="engine")
+def own_compose(context: Context, _engine: EngineInfo) -> Findings:
+    """What the profile's own Compose file changes of its services."""
+    own, cure = context.profile.compose, remedies.line("compose: null")
+    if context.own_trouble:
+        wanted = "a file that Compose reads"
+        yield error(f"{own} can't be used: nothing starts", context.own_trouble, wanted, cure, case="broken")
+    for name, changes in context.own_changes.items():
+        far = [one for one in changes if one in _FAR]
+        if far:
+            title, seen = (
+                f"{own} decides what {name} starts, or may do on this machine",
+                f"it sets {', '.join(changes)}",
+            )
+            yield warning(title, seen, "the rendered settings", cure, case="far")
+        elif changes:
+            yield info(f"{own} changes {name}", f"it sets {', '.join(changes)}")
+    return ok(f"{own} changes no service of the profile") if own else None
 
 
 @check("up.refused", Where.HOST, needs="engine")

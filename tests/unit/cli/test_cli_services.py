@@ -86,12 +86,18 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StubEngine:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Words:
-    """What Compose and `docker exec` are asked to do."""
+def asked(engine: StubEngine, monkeypatch: pytest.MonkeyPatch) -> Words:
+    """What Compose and `docker exec` are asked to do. It stops and removes what it is asked to."""
     words: Words = []
 
     def run(_self: Compose, *given: str, check: bool = True, **_: object) -> ExecResult:
         words.append(given)
+        names = [word for word in given[1:] if not word.startswith("-")]
+        chosen = [one for one in engine.found if not names or one.service in names]
+        if given[0] == "stop":
+            engine.found = [replace(one, state="exited") if one in chosen else one for one in engine.found]
+        elif given[0] in ("rm", "down"):
+            engine.found = [one for one in engine.found if one not in chosen]
         return ExecResult(1 if "broken" in given else 0, b"{}", b"port is taken\n")
 
     def interactive(_self: Compose, *given: str) -> int:
@@ -144,10 +150,11 @@ def test_a_server_that_ended_by_itself_fails(engine: StubEngine) -> None:
 def test_stop_is_for_the_named_or_for_all(engine: StubEngine, asked: Words) -> None:
     engine.found = [container("web"), container("srv")]
     assert invoke("stop", "web").stdout == "container unit-prod-web-1 stopped\n"
+    engine.found = [container("web"), container("srv")]
     assert json.loads(invoke("stop", "--json").stdout) == {
         "containers": ["unit-prod-web-1", "unit-prod-srv-1"], "left": [],
     }  # fmt: skip
-    assert asked == [("--profile", "*", "stop", "web"), ("--profile", "*", "stop")]
+    assert asked == [("stop", "web"), ("stop",)]
     assert "did you mean `web`?" in fails(UsageError, "stop", "wbe")
 
 
@@ -159,10 +166,21 @@ def test_stop_asks_nothing_where_nothing_runs(engine: StubEngine, asked: Words) 
 
 def test_down_of_one_service_leaves_the_others(engine: StubEngine, asked: Words) -> None:
     engine.found = [container("web"), container("srv")]
-    assert invoke("down", "web").output.endswith("container unit-prod-web-1 removed\n")
     assert invoke("down", "web", "--dry-run").output == "container unit-prod-web-1 would be removed\n"
-    assert asked == [("--profile", "*", "rm", "--stop", "--force", "web")]
+    assert invoke("down", "web").output.endswith("container unit-prod-web-1 removed\n")
+    assert asked == [("rm", "--stop", "--force", "web")]
     assert "envgen down --volumes" in fails(UsageError, "down", "-v", "web")
+
+
+@pytest.mark.parametrize(("verb", "state"), [("stop", "running"), ("down", "there")])
+def test_what_the_engine_still_shows_is_not_called_stopped(
+    engine: StubEngine, monkeypatch: pytest.MonkeyPatch, verb: str, state: str
+) -> None:
+    """Compose may have worked on something else, with exit code 0."""
+    engine.found = [container("web")]
+    monkeypatch.setattr(Compose, "run", lambda *_, **__: ExecResult(0, b"", b""))
+    error = fails(ServiceError, verb)
+    assert f"still {state}: unit-prod-web-1" in error and "docker rm --force unit-prod-web-1" in error
 
 
 @pytest.mark.parametrize("verb", ["start", "restart"])

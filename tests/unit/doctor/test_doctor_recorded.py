@@ -49,6 +49,8 @@ RECORDED = {
     ("host.disk", "tight"): "a disk that is nearly full",
     ("host.memory", "limit"): "a server that needs more than a container's limit",
     ("host.memory", "shared-limit"): "a limit of the machine's own cgroups",
+    ("compose.own", "broken"): "nothing; what a container then has is in tests/engine/test_own_compose.py",
+    ("compose.own", "far"): "the same",
     ("host.owners", "of-root"): "a user who is not root: test_normal_user.py",
     ("gpu.arch", "other"): "a GPU; the document was recorded on one",
     ("cuda.driver", "old"): "a GPU with an older driver than its container's CUDA",
@@ -58,7 +60,7 @@ RECORDED = {
 }
 
 # The same for checks that only such a machine can show silent.
-RECORDED_SILENT = {"host.kernel": "any kernel but that one", "host.clocks": "a GPU",
+RECORDED_SILENT = {"compose.own": "nothing", "host.kernel": "any kernel but that one", "host.clocks": "a GPU",
                    "host.disk": "a disk with 30 GiB free", "gpu.arch": "a GPU; the document was recorded on one",
                    "cuda.driver": "a GPU",
                    "packages.binaries": "a wheel of many megabytes: scripts/build-prod --dev"}  # fmt: skip
@@ -154,6 +156,9 @@ CASES[("host.clocks", "throttled")] = lambda make: make(
     box=replace(SPARK, gpus=(BoxGpu("NVIDIA GB10", 80.0, 1800, 3003, 84, 97, ("software thermal",)),))
 )
 CASES[("host.clocks", "hot")] = lambda make: make(box=replace(SPARK, gpus=(BoxGpu("NVIDIA GB10", temperature=91),)))
+OWN = ("compose=over.yaml",)
+CASES[("compose.own", "broken")] = lambda make: make(own_trouble="Compose refuses it", sets=OWN)
+CASES[("compose.own", "far")] = lambda make: make(own_changes={"dev": ("labels", "privileged")}, sets=OWN)
 CASES[("host.events", "faults")] = lambda make: make(box=replace(SPARK, events=("NVRM: Xid (PCI:000f:01:00): 79, x",)))
 CASES[("host.holders", "orphan")] = lambda make: make(
     box=replace(SPARK, processes=(GpuProcess(4711, "VLLM::EngineCore", False),))
@@ -172,6 +177,7 @@ CASES[("packages.binaries", "others")] = lambda make: make(with_binaries(others=
 CASES[("packages.binaries", "release")] = lambda make: make(with_binaries(tag="v0.7.2"))
 CASES[("packages.binaries", "csrc")] = lambda make: make(with_binaries(compiled="differs"))
 SILENT_CASES: dict[str, Callable[[Make], Context]] = {
+    "compose.own": lambda make: make(own_changes={"dev": ()}, sets=OWN),
     "host.kernel": lambda make: make(box=replace(KHO, options=("quiet", "kho=off"))),
     "host.clocks": lambda make: make(box=SPARK),
     "host.disk": lambda make: make(host=Host(disk_path="/d", disk_free=99 * GIB)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,21 @@ import pytest
 import yaml
 from tests_render_make import mounted, profile, source
 
+from envgen import files
 from envgen.errors import EnvgenError, ProjectError, RefusedError
 from envgen.profile.model import Cache, DockerfileExtra, GpuMode, Mode, Network, Profile, Project, Service
 from envgen.profile.values import ContainerPath, DockerLine, HostPath
 from envgen.render import outputs
-from envgen.render.outputs import diff, docker_files, render_profile, render_project, scripts, without_comments, write
+from envgen.render.outputs import (
+    diff,
+    docker_files,
+    prepare,
+    render_profile,
+    render_project,
+    scripts,
+    without_comments,
+    write,
+)
 
 
 def changed(found: Profile, **changes: Any) -> Profile:
@@ -267,3 +278,21 @@ def test_a_folder_in_the_way_is_refused(tmp_path: Path) -> None:
     (tmp_path / "Dockerfile").mkdir()
     with pytest.raises(RefusedError, match="is not a file"):
         write(tmp_path, {"Dockerfile": b""})
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.ENOSPC, errno.EDQUOT])
+def test_a_folder_that_takes_no_files_is_replaced_by_a_temporary_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """A full disk keeps nobody from looking at what runs."""
+
+    whole = files.folder
+
+    def full(path: Path, within: Path | None = None, *, create: bool = True) -> Any:
+        if create and path.is_relative_to(tmp_path):
+            raise OSError(number, os.strerror(number))
+        return whole(path, within, create=create)
+
+    monkeypatch.setattr(files, "folder", full)
+    found = prepare(profile(), tmp_path)
+    assert found.temporary is not None and (found.folder / "Dockerfile").is_file()

@@ -123,13 +123,3 @@ def test_patches_and_dependencies_of_a_folder_are_refused(root: Path) -> None:
     assert [problem.hint for problem in caught.value.problems] == [
         "edit its files", "name its dependencies in pip.deps",
     ]  # fmt: skip
-
-
-def test_a_compose_file_of_ones_own_is_looked_at(root: Path) -> None:
-    (root / "over.yaml").write_text("a:\n  HF_TOKEN: hf_abcdefghijklmnopqrstuvwxyz012345\n")
-    with pytest.raises(ProjectError, match=r"over\.yaml:2:0: looks like a secret"):
-        profile(root)
-    (root / "over.yaml").unlink()
-    (root / "over.yaml").symlink_to("/etc/hostname")
-    with pytest.raises(ProjectError, match="is a link that leaves the project folder"):
-        profile(root)

@@ -36,7 +36,9 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Any:
         command=("web",), ports=tuple(PortMapping.parse(text) for text in ("9000:9", "127.0.0.1:18001:8000", "18003:1"))
     )
     engine = SimpleNamespace(info=lambda: SimpleNamespace(local=True), containers=lambda: ())
-    return SimpleNamespace(engine=engine, profile=SimpleNamespace(services={"web": service}), service=service)
+    return SimpleNamespace(
+        engine=engine, profile=SimpleNamespace(services={"web": service}, compose=None), service=service
+    )
 
 
 def on(found: Any) -> Deployment:

@@ -17,7 +17,8 @@ from envgen.app.start import Checked, ServiceStart, StartOptions, done
 from envgen.app.up import start_all
 from envgen.deployment import Deployment
 from envgen.engine.client import Engine
-from envgen.engine.values import Container, ContainerMount
+from envgen.engine.compose import Compose
+from envgen.engine.values import Container, ContainerMount, ExecResult
 from envgen.errors import EnvgenError, ServiceError
 from envgen.profile.model import Service
 from envgen.serve.differences import NotReplaced, differences, recreate_refused
@@ -34,14 +35,15 @@ RUNS = Container(
 def deployment(described: Mapping[str, Any], runs: Sequence[str] = ()) -> Deployment:
     """Where Compose would replace the container, and describes the service so; the one that is there ``runs`` this."""
 
-    def compose(*words: str) -> Any:
-        return SimpleNamespace(
-            stdout=json.dumps({"services": {"web": described}}).encode() if "config" in words else b"web Recreate",
-            stderr=b"",
-        )
+    class Described(Compose):
+        def run(self, *words: str, timeout: float | None = 600, check: bool = True) -> ExecResult:
+            document = json.dumps({"services": {"web": described}}).encode()
+            return ExecResult(0, b"web other\n" if "--hash" in words else document, b"")
 
     engine: Any = SimpleNamespace(image=lambda _name: None, inspect=lambda _id: {"Config": {"Cmd": list(runs)}})
-    return Deployment(profile(name="lab"), Path()).with_cached(engine=engine, compose=SimpleNamespace(run=compose))
+    return Deployment(profile(name="lab"), Path()).with_cached(
+        engine=engine, compose=Described(cast(Any, None), (), Path(), "lab")
+    )
 
 
 def test_the_command_stands_below_what_differs() -> None:

@@ -106,7 +106,7 @@ def test_up_uses_it(tmp_path: Path, profile: Profile, monkeypatch: pytest.Monkey
         return ExecResult(1, b"", b"")
 
     monkeypatch.setattr(Compose, "stream", stream)
-    compose = Compose(SimpleNamespace(host="unix:///x"), (), tmp_path / "p/compose")  # type: ignore[arg-type]
+    compose = Compose(SimpleNamespace(host="unix:///x"), (), tmp_path / "p/compose", "p")  # type: ignore[arg-type]
     launcher = Launcher(on(profile, tmp_path / "p").with_cached(compose=compose), "web", lambda _line: None)
     with pytest.raises(EnvgenError) as raised:
         launcher._create()

@@ -1,0 +1,100 @@
+"""A Compose file of one's own: what it changes is spoken of, and whatever its state, containers can be stopped."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+from projects import BASE, Project, docker
+
+pytestmark = pytest.mark.engine
+
+NAME = "envgentestown"
+CONTAINER = f"{NAME}-prod-web-1"
+SERVER = "[python3, -m, http.server, '8000', --bind, 0.0.0.0]"
+
+
+@pytest.fixture(scope="module")
+def project(make_project: Callable[..., Project]) -> Iterator[Project]:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    made = make_project(
+        NAME,
+        f"""
+default_profile: prod
+profiles:
+  prod:
+    mode: production
+    base: {{image: {BASE}}}
+    gpu: none
+    compose: over.yaml
+    services:
+      web:
+        command: {SERVER}
+        ports: ["127.0.0.1:{port}:8000"]
+        health: {{http: /, port: 8000, interval: 1s, complete: 0s}}
+""",
+    )
+    (made.root / "over.yaml").write_text("services: {web: {labels: {a: b}}}\n")
+    (made.root / "port").write_text(str(port))
+    made.envgen("build")
+    yield made
+    (made.root / "over.yaml").write_text("services: {}\n")
+    made.envgen("down", code=None)
+
+
+def over(project: Project, text: str) -> None:
+    (project.root / "over.yaml").write_text(text)
+
+
+def test_what_it_changes_is_spoken_of(project: Project) -> None:
+    port = (project.root / "port").read_text()
+    over(project, "services: {web: {labels: {a: b}}}\n")
+    assert "over.yaml changes labels" in project.envgen("up", "web").err
+    over(project, f'services: {{web: {{privileged: true, ports: !override ["0.0.0.0:{port}:8000"]}}}}\n')
+    refused = project.envgen("up", "web", code=6).err
+    assert "privileged: no is now yes" in refused
+    started = project.envgen("up", "web", "--recreate")
+    assert "reachable from the network" in started.err and "(reachable from the network)" in started.out
+    assert f"over.yaml changes ports (0.0.0.0:{port}:8000), privileged" in started.err
+    ps = project.envgen("ps")
+    assert "current" in ps.out and f"port {port} is reachable from the network" in ps.err
+    found = {
+        (one["check"], one["severity"]) for one in project.envgen("doctor", "web", "--json", code=None).json["findings"]
+    }
+    assert {("host.exposure", "warning"), ("compose.own", "warning")} <= found
+    over(project, "services: {web: {scale: 2, ports: !reset []}}\n")
+    assert "over.yaml starts 2 containers of web" in project.envgen("up", "web", "--recreate", code=6).err
+    assert docker("ps", "--format", "{{.Names}}", "--filter", f"name={NAME}") == CONTAINER
+    project.envgen("down")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "services: {web: {labels: [",  # no YAML
+        "services: {web: {nope: 1}}",
+        'services: {web: {image: "${ENVGENTEST_UNSET:?x}"}}',
+        "services: {web: {extends: {file: gone.yaml, service: x}}}",
+        "name: other",
+        None,
+    ],
+)  # fmt: skip
+def test_one_that_is_broken_keeps_nothing_from_being_stopped(project: Project, text: str | None) -> None:
+    over(project, "services: {web: {labels: {a: b}}}\n")
+    project.envgen("up", "web")
+    if text is None:
+        (project.root / "over.yaml").unlink()
+    else:
+        over(project, text)
+    refused = project.envgen("up", "web", code=2).err
+    assert "over.yaml" in refused
+    project.envgen("logs", "web")
+    assert CONTAINER in project.envgen("ps").out
+    project.envgen("exec", "web", "--", "true")
+    project.envgen("stop", "web")
+    assert docker("ps", "-q", "--filter", f"name={NAME}") == ""
+    project.envgen("down")
+    assert docker("ps", "-aq", "--filter", f"name={NAME}") == ""
