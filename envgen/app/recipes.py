@@ -21,7 +21,7 @@ from envgen.profile.shape import NAME, as_profile_name, matches
 from envgen.profile.tree import decode, near, text_of
 from envgen.recipes.read import LARGEST, Recipe, name_of, read_recipe
 from envgen.recipes.shipped import shipped, size_of
-from envgen.recipes.write import GB10, added, indent_of, left_of, profile_text
+from envgen.recipes.write import GB10, added, indent_of, left_of, profile_body, profile_text
 from envgen.redact import without_login
 
 _MOST = 5000  # files of a folder or repository
@@ -119,7 +119,7 @@ def find(name: str, place: str = "", ref: str = "", variant: str = "") -> Recipe
 
 @dataclass(frozen=True)
 class Added:
-    """The change of the project file by a recipe. ``left``: settings that a profile can't hold."""
+    """The change of the project file by a recipe. ``left``: parts of the recipe that are not in it."""
 
     file: Path
     before: str
@@ -140,8 +140,13 @@ class Added:
         files.write(files.inside(self.file, self.file.parent), self.after.encode())
 
 
-def add(session: Session, recipe: Recipe, name: str = "", extends: str = "") -> Added:
-    """The change that adds the recipe as a profile; nothing is written. ProjectError if the result would not load."""
+def add(session: Session, recipe: Recipe, name: str = "", extends: str = "", *, image: bool = False) -> Added:
+    """The change that adds the recipe as a profile; nothing is written. ProjectError if the result would not load.
+
+    ``image``: the recipe's image is its base, with the vLLM in it.
+    """
+    if image and not recipe.image:
+        raise UsageError(f"the recipe {recipe.name} names no image", hint="remove --image")
     loaded = session.loaded(local=False)
     project = loaded.project
     parent = _parent(project.profiles, called(extends) or session.profile_name or "")
@@ -158,11 +163,12 @@ def add(session: Session, recipe: Recipe, name: str = "", extends: str = "") -> 
         raise RefusedError(f"profile {name} already exists", hint="choose another name: --name NAME")
     path = project.file
     before = text_of(path, path.name)
-    machines = list(parent.nodes)
-    text = profile_text(recipe, name, parent, service, loaded.trees[parent.name], machines, indent_of(before))
-    after = added(before, text)
-    _validate(path.name, after, name)
-    return Added(path, before, after, name, left_of(recipe, parent, machines))
+    machines, tree = list(parent.nodes), loaded.trees[parent.name]
+    left = left_of(recipe, parent, machines, image)
+    body = profile_body(recipe, parent, service, tree, machines, image)
+    after = added(before, profile_text(recipe, name, parent, body, left, indent_of(before)))
+    _validate(path, after, name)
+    return Added(path, before, after, name, left)
 
 
 def _parent(profiles: Mapping[str, Profile], wanted: str) -> Profile:
@@ -174,16 +180,13 @@ def _parent(profiles: Mapping[str, Profile], wanted: str) -> Profile:
     return profiles[chosen]
 
 
-def _validate(label: str, text: str, name: str) -> None:
-    """Load the new project file. ProjectError, RefusedError if that fails."""
-    with files.Scratch("recipe") as scratch:
-        file = Path(scratch, label)
-        file.write_text(text, encoding="utf-8")
-        try:
-            load_project(file=file, local=False).project.profiles[name]
-        except ProjectError as error:
-            head = f"the recipe makes an invalid profile; {label} is unchanged: "
-            first, *rest = (replace(one, place=one.place and replace(one.place, file=label)) for one in error.problems)
-            raise ProjectError([replace(first, message=head + first.message), *rest]) from None
-        except EnvgenError as error:
-            raise RefusedError(f"the recipe makes an invalid profile: {error}") from None
+def _validate(file: Path, text: str, name: str) -> None:
+    """Load the new project file before it is written. ProjectError, RefusedError if that fails."""
+    try:
+        load_project(file=file, text=text, local=False).project.profiles[name]
+    except ProjectError as error:
+        first, *rest = error.problems
+        head = f"the recipe makes an invalid profile; {file.name} is unchanged: "
+        raise ProjectError([replace(first, message=head + first.message), *rest]) from None
+    except EnvgenError as error:
+        raise RefusedError(f"the recipe makes an invalid profile: {error}") from None

@@ -44,7 +44,7 @@ GPUS = {
     "b300": Gpu("NVIDIA B300", 10, 3, 268 * GIB),
     "rtx5090": Gpu("NVIDIA GeForce RTX 5090", 12, 0, 32 * GIB),
     "rtxpro6000": Gpu("NVIDIA RTX PRO 6000 Blackwell Server Edition", 12, 0, 96 * GIB),
-    # Unified memory: CUDA reports 120 GiB of the machine's 128 GB.
+    # Unified memory: CUDA reports 120 GiB of the machine's 121.7 GiB.
     "gb10": Gpu("NVIDIA GB10", 12, 1, 120 * GIB),
 }
 

@@ -21,7 +21,7 @@ from typing import Any
 from envgen.errors import Place, Problem
 from envgen.profile import shape as shapes
 from envgen.profile import tree as nodes
-from envgen.profile.model import LocalFile, Machine, Mount, Profile, ProjectFile, Service, Source, Variant
+from envgen.profile.model import GpuMode, LocalFile, Machine, Mount, Profile, ProjectFile, Service, Source, Variant
 from envgen.profile.shape import ENV_NAME, Field, Key, Shape, fields_of, matches, meaning
 from envgen.profile.tree import YamlNode, join_path, near, overlay, plain_kind, written
 from envgen.profile.values import HostPath, own_path, plain_text
@@ -160,6 +160,9 @@ class Binding:
         if node.text in known and node.kind not in (nodes.MAP, nodes.LIST):
             return known[node.text]
         hint = near(node.text, list(known))
+        if members is GpuMode and node.kind in (nodes.MAP, nodes.LIST):
+            hint = "for single GPUs, write `gpu: [0]` in a service"
+            return self.wrong(node, path, f"expected one of {', '.join(known)}; found {node.seen()}", hint)
         message = f"expected one of {', '.join(known)}; found {node.seen()}"
         return self.wrong(node, path, message, hint if hint.startswith("did you") else "")
 

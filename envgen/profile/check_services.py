@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from envgen.logpattern import LogPattern
 from envgen.profile.bind import BoundProfile, Path_
 from envgen.profile.caches import HUGGINGFACE
-from envgen.profile.flags import SHORT, VARIABLE, plain_name
-from envgen.profile.model import RANKS, Cluster, GpuMode, Service
+from envgen.profile.flags import RANKS, SHORT, VARIABLE, plain_name
+from envgen.profile.model import Cluster, GpuMode, Service
 from envgen.profile.values import ContainerPath
 from envgen.text import shorten
 

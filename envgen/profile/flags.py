@@ -7,9 +7,12 @@ A profile is rendered without asking a release, so its parser's exceptions stand
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
+
+from envgen.text import whole_number
 
 ArgValue = bool | str | tuple[str, ...]  # shape.py knows this alias by its name
 
@@ -22,6 +25,8 @@ WITHOUT_NO = frozenset((
 _REPEATED = ("middleware",)  # once for each value
 _JSON = ("allowed-headers", "allowed-methods", "allowed-origins")  # a list in JSON
 _JOINED = ("device-ids",)  # a list with commas
+# The flags whose product is the number of ranks.
+RANKS = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
 _POOLED = ("embed", "embedding", "classify", "score", "reward")
 SHORT = {
     "O": "optimization-level", "ac": "attention-config", "asc": "api-server-count", "cc": "compilation-config",
@@ -72,6 +77,12 @@ def in_words(words: Sequence[str], name: str) -> ArgValue | None:
             values = (value,) if equals else tuple(takewhile(lambda one: not one.startswith("-"), words[number + 1 :]))
             return values if len(values) > 1 else values[0] if values else True
     return None
+
+
+def whole_ranks(flags: Mapping[str, object]) -> int:
+    """The number of vLLM's ranks by its flags, by their long names; 0 where they can't be read."""
+    sizes = [flags.get(name) or "1" for name in RANKS]
+    return math.prod((whole_number(size) if isinstance(size, str) else None) or 0 for size in sizes)
 
 
 def takes_no_prompt(flag: Callable[[str], object]) -> bool:

@@ -128,20 +128,21 @@ def load_project(
     start: Path | None = None,
     *,
     file: Path | None = None,
+    text: str | None = None,
     sets: Sequence[str] = (),
     environ: Mapping[str, str] = MappingProxyType({}),
     local: bool = True,
     profile: str | None = None,
     variant: str = "",
 ) -> Loaded:
-    """Load the project file found upward from ``start`` (default: the cwd), or ``file``.
+    """Load the project file found upward from ``start`` (default: the cwd), or ``file``, which is to have ``text``.
 
     The overrides ``sets`` and ``environ``, and ``variant``, change the ``profile`` in use (None: the default one);
     `select` refuses an unknown profile or variant. ``local=False``, for committed files, ignores the local file and
     ``environ``. Raises ProjectError with all problems, or UsageError without a file.
     """
     path = Path(os.path.abspath(file)) if file else find(start or Path.cwd())  # noqa: PTH100
-    top = read(path, label_of(path))
+    top = read(path, label_of(path), text=text)
     problems: list[Problem] = []
     name, default = _header(top, problems)
     files = [_sections(top, problems)]

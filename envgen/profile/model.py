@@ -8,7 +8,6 @@ reads: scalars, the value types of ``values.py``, enums, tuples, mappings from s
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from envgen.profile import shape as p
-from envgen.profile.flags import ArgValue, in_words, plain_name, words_of
+from envgen.profile.flags import RANKS, ArgValue, in_words, plain_name, whole_ranks, words_of
 from envgen.profile.shape import key
 from envgen.profile.values import (
     ByteSize,
@@ -34,7 +33,7 @@ from envgen.profile.values import (
     WheelPin,
     own_path,
 )
-from envgen.text import shell_line, whole_number
+from envgen.text import shell_line
 
 
 class Mode(Enum):
@@ -404,10 +403,6 @@ class Mount:
     EXAMPLE: ClassVar[str] = "~/models:/models:ro"
 
 
-# The flags whose product is the number of ranks.
-RANKS = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
-
-
 @dataclass(frozen=True)
 class Service:
     command: tuple[str, ...] = key("The program and its positional words, one word per item.")
@@ -491,8 +486,7 @@ class Service:
     @property
     def ranks(self) -> int:
         """The number of vLLM's ranks by its flags; 0 where they can't be read."""
-        sizes = [self.flag(name) or "1" for name in RANKS]
-        return math.prod((whole_number(size) if isinstance(size, str) else None) or 0 for size in sizes)
+        return whole_ranks({name: self.flag(name) for name in RANKS})
 
     @property
     def argv(self) -> tuple[str, ...]:

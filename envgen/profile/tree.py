@@ -359,9 +359,9 @@ def label_of(path: Path) -> str:
     return str(path)
 
 
-def read(path: Path, label: str, *, layer: str = PROJECT, limit: int = MAX_BYTES) -> YamlNode:
+def read(path: Path, label: str, *, layer: str = PROJECT, limit: int = MAX_BYTES, text: str | None = None) -> YamlNode:
     """Read ``path``, called ``label`` in messages, as one mapping; ``limit`` in bytes. Raises ProjectError."""
-    node, problems = parse(ValueText(label, layer, text_of(path, label, limit)))
+    node, problems = parse(ValueText(label, layer, text_of(path, label, limit) if text is None else text))
     if problems or node is None:
         raise ProjectError(problems)
     return node

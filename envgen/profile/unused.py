@@ -15,7 +15,7 @@ from envgen.errors import Place, Problem
 from envgen.profile import layers
 from envgen.profile.caches import FLASHINFER
 from envgen.profile.checks import GATE
-from envgen.profile.flags import takes_no_prompt
+from envgen.profile.flags import RANKS, plain_name, takes_no_prompt
 from envgen.profile.load import Loaded, with_variant
 from envgen.profile.model import GpuMode, Origin, Phases, Profile, Service, Source
 from envgen.profile.shape import fields_of
@@ -158,6 +158,7 @@ def _rules(profile: Profile, tree: YamlNode) -> Iterator[Unused]:
     yield from _nulls(tree, ())
     yield from _groups(profile, tree)
     yield from _image(profile)
+    yield from _bygone(profile)
     for name, source in profile.sources.items():
         for one in _source(source):
             yield replace(one, path=("sources", name, *one.path))
@@ -226,8 +227,41 @@ def _said(origin: Origin) -> str:
     return {"git": "built from git", "pypi": "built from the index", "wheel": "a wheel"}.get(origin.kind, "a folder")
 
 
+# Variables of earlier vLLM releases, and what replaces each. 0.14.0 reads all but VLLM_USE_CUDA_GRAPH, 0.30.0 none.
+_BACKEND = "write `args: {moe-backend: ...}`, such as marlin or flashinfer_cutlass"
+DEAD = {
+    "VLLM_ATTENTION_BACKEND": "write `args: {attention-config: {backend: ...}}`",
+    "VLLM_USE_CUDA_GRAPH": "graphs are on by default; `args: {enforce-eager: true}` turns them off",
+    **dict.fromkeys((
+        "VLLM_FLASHINFER_MOE_BACKEND", "VLLM_USE_FLASHINFER_MOE_FP4", "VLLM_USE_FLASHINFER_MOE_MXFP4_BF16",
+        "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8_CUTLASS", "VLLM_MXFP4_USE_MARLIN",
+    ), _BACKEND),
+}  # fmt: skip
+
+
+def _bygone(profile: Profile) -> Iterator[Unused]:
+    """Variables that the profile's vLLM no longer reads; nothing is said of a fork, whose release is not known."""
+    source = profile.sources.get("vllm")
+    origin = source.origin if source is not None else Origin()
+    pin = (source and source.binaries) or origin.wheel or origin.pypi
+    text = re.match(r"v?(\d+)\.(\d+)", pin.version if pin else origin.ref or "")
+    release = (int(text[1]), int(text[2])) if text else (0, 0)
+    places: list[tuple[Path_, Mapping[str, str]]] = [(("env", group), found) for group, found in profile.env.items()]
+    places += [(("services", name, "env"), service.env) for name, service in profile.services.items()]
+    for path, variables in places:
+        for name in (one for one in DEAD if one in variables):
+            if release >= (0, 30) or (name == "VLLM_USE_CUDA_GRAPH" and source is not None):
+                why = f"vLLM {release[0]}.{release[1]} does not read it" if text else "no release of vLLM reads it"
+                yield Unused((*path, name), why, DEAD[name])
+
+
 def _service(profile: Profile, service: Service) -> Iterator[Unused]:
     health, ready = service.health, service.ready
+    gpus = len(service.gpu) if service.gpu else 1 if profile.cuda.arch_list.shares_memory else 0
+    if service.is_vllm and service.cluster is None and 0 < gpus < service.ranks:
+        flag = next((key for name in RANKS for key in service.args if plain_name(key) == name), "tensor-parallel-size")
+        message = f"{service.ranks} ranks need as many GPUs, and one machine has {gpus} for this service"
+        yield Unused(("args", flag), message, "write `cluster: {nodes: [...]}` for several machines, or a smaller size")
     if health is not None and health.http is None:
         for key in ("port", "complete"):
             yield Unused(("health", key), "only a check with `http` uses it")

@@ -12,6 +12,8 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from envgen.errors import Place, Problem, ProjectError
+from envgen.profile.flags import SHORT, plain_name, whole_ranks
+from envgen.profile.model import REPOSITORIES
 from envgen.profile.shape import ENV_NAME, FLAG, matches
 from envgen.profile.tree import LIST, MAP, NULL, PROJECT, ValueText, YamlNode, parse
 from envgen.text import whole_number
@@ -21,8 +23,11 @@ _WIDER = ("blackwell", "nvidia")  # groups of hardware that include it; the firs
 LARGEST = 256 << 10  # bytes of one recipe
 # Flags that the profile sets.
 _OURS = {"host", "port"}
-_SHORT = {"tp": "tensor-parallel-size", "pp": "pipeline-parallel-size", "dp": "data-parallel-size",
-          "q": "quantization", "dcp": "decode-context-parallel-size", "O": "optimization-level"}  # fmt: skip
+# Flags that name a file, and keys of recipes that say nothing about how a model is served.
+_FILES = ("chat-template", "tool-parser-plugin", "reasoning-parser-plugin", "hf-config-path", "generation-config")
+_TALK = ("pull_image", "hardware_notes", "notes", "tags", "author", "benchmarks", "license")
+_SIZES = ("tensor-parallel", "pipeline-parallel", "data-parallel")
+_PULL = re.compile(r"--apply-vllm-pr[ =](\d{1,7})")
 _SHELL = re.compile(r"[;|&<>`]|\$[({A-Za-z_]")
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -131,7 +136,7 @@ class _Reader:
 
     def _unknown(self, known: Iterable[str], nodes: Mapping[str, YamlNode], where: str = "") -> None:
         for name, node in nodes.items():
-            if name not in known and node.kind != NULL and not (node.kind in (MAP, LIST) and not node.items):
+            if name not in (*known, *_TALK) and node.kind != NULL and not (node.kind in (MAP, LIST) and not node.items):
                 self.left.append(f"{where}{name}: a key that envgen does not know in this format")
 
     def _repo(self, text: str, place: Place) -> str:
@@ -156,14 +161,18 @@ class _Reader:
         if unknown := [name for name in self.top.items if name not in known]:
             raise _problem(f"unknown key {unknown[0]!r}", self.top.items[unknown[0]].key_place())
         repo = self._repo(self._text("repo"), self.top.items["repo"].place())
-        args = {name: value_of(node) for name, node in self._map("args").items()}
-        nodes = self._text("nodes") or "1"
+        given = self._map("args")
+        if odd := next((name for name in given if not matches(FLAG, name)), None):
+            raise _problem(f"{odd[:60]!r} is not a flag that envgen knows", given[odd].key_place())
+        args = {name: value_of(node) for name, node in given.items()}
+        nodes = self._text("nodes") or str(whole_ranks(args) or 1)
         if not 1 <= (machines := whole_number(nodes) or 0) <= 64:
             raise _problem(f"{nodes!r} is not a number of machines", self.top.items["nodes"].place())
         return Recipe(
             name_of(self.file), repo, self._text("revision"), args, self._env(self._map("env")),
             self._release(self._text("release"), self.top), "", machines, self._text("weights"),
             self._text("draft"), self._text("source"), self._text("commit"), self._text("date"), self._text("ran"),
+            _brought(args),
         )  # fmt: skip
 
     # --- vllm-project/recipes ---
@@ -212,12 +221,13 @@ class _Reader:
         image = self._image(over) or self._image(one) or self._image(model)
         release = self._text("min_vllm_version", one) or self._text("min_vllm_version", model)
         args = self._flags(words, self.top.place(), again=True)
-        weights = self._text("vram_minimum_gb", one) if chosen else ""
+        vram = self._text("vram_minimum_gb", one) if chosen else ""
+        weights = f"{float(vram) * 10**9 / (1 << 30):.0f} GiB" if re.fullmatch(r"\d{1,6}(\.\d+)?", vram) else ""
         release = self._release(release, model)
         return Recipe(
             name_of(self.file) + (f"-{chosen}" if chosen not in ("", "default") else ""),
-            self._repo(repo, model.place()), "", args, env, release, image, 1,
-            f"{weights} GB" if weights else "", left=tuple(self.left),
+            self._repo(repo, model.place()), "", args, env, release, image, whole_ranks(args) or 1,
+            weights, left=(*self.left, *_brought(args)),
         )  # fmt: skip
 
     def _for_us(self, node: YamlNode, *names: str) -> YamlNode | None:
@@ -244,8 +254,11 @@ class _Reader:
         runtime = self._text("runtime")
         if runtime and not runtime.startswith("vllm"):
             raise _problem(f"the runtime {runtime} is not vLLM's", self.top.items["runtime"].place())
-        for key in ("build_args", "mods"):
-            self.left += [f"{key}: {word}" for word in self._words(self.top.items.get(key))]
+        self.left += [f"mods: {word}" for word in self._words(self.top.items.get("mods"))]
+        if options := " ".join(self._words(self.top.items.get("build_args"))):
+            pull = _PULL.search(options)
+            source = f": write `origin: {{git: {REPOSITORIES['vllm']}, pull: {pull[1]}}}`" if pull else ""
+            self.left.append(f"build_args: {options}{source}")
         defaults = {name: value_of(node) for name, node in self._map("defaults").items()}
         words = self._command(defaults) if self._text("command") else []
         place = self.top.items["command"].place() if "command" in self.top.items else self.top.place()
@@ -258,18 +271,19 @@ class _Reader:
             model, args = words[2], self._flags(words[3:], place)
         else:
             args = {name.replace("_", "-"): value for name, value in defaults.items() if name not in _OURS}
-            args = {{"tensor-parallel": "tensor-parallel-size"}.get(name, name): value for name, value in args.items()}
-        ranks = whole_number(str(args.get("tensor-parallel-size", "1")))
-        nodes = whole_number(self._text("min_nodes") or "1") or 1
-        if self._text("cluster_only") == "true" or (nodes == 1 and ranks and ranks > 1):
-            nodes = max(nodes, ranks or 2, 2)
+            args = {f"{name}-size" if name in _SIZES else name: value for name, value in args.items()}
+            if odd := next((name for name in args if not matches(FLAG, name)), None):
+                raise _problem(f"{odd[:60]!r} is not a flag that envgen knows", place)
+        nodes = max(whole_number(self._text("min_nodes") or "1") or 1, whole_ranks(args) or 1)
+        if self._text("cluster_only") == "true":
+            nodes = max(nodes, 2)
         if args.pop("distributed-executor-backend", None):
             self.left.append("distributed-executor-backend: `cluster` uses vLLM's own multi-node mode")
         image = self._text("container")
         name = self._text("name") or name_of(self.file)
         return Recipe(
             name_of(name.lower()), self._repo(model, place), self._text("model_revision"), args,
-            self._env(self._map("env")), "", image, nodes, left=tuple(self.left),
+            self._env(self._map("env")), "", image, nodes, left=(*self.left, *_brought(args)),
         )  # fmt: skip
 
     def _command(self, defaults: Mapping[str, Any]) -> list[str]:
@@ -309,9 +323,12 @@ class _Reader:
             if not word.startswith("-") or word in ("-", "--"):
                 raise _problem(f"two models, or a word that belongs to no flag: {word!r}", place)
             name, equals, value = word.lstrip("-").partition("=")
-            name = _SHORT.get(name, "") if not word.startswith("--") else name
-            name, dot, below = name.partition(".")  # vLLM takes --flag_name.key_name as --flag-name.key_name
-            name = name.replace("_", "-") + dot + below
+            if not word.startswith("--"):
+                level = re.fullmatch(r"O([0-3])", name)  # -O2
+                name, equals, value = ("O", "=", level[1]) if level else (name, equals, value)
+                first, dot, below = name.partition(".")
+                name = SHORT.get(first, "") + dot + below
+            name = plain_name(name)
             if not name or not matches(FLAG, name):
                 raise _problem(f"{word!r} is not a flag that envgen knows", place)
             values = [value] if equals else []
@@ -328,12 +345,24 @@ class _Reader:
 def _typed(values: Sequence[str], place: Place) -> Any:
     if len(values) != 1:
         return list(values) if values else "true"
-    if values[0].startswith("{"):
+    if re.match(r"\{(?![{%#])", values[0]):  # not a template of Jinja's
         try:
             return json.loads(values[0])
         except (ValueError, RecursionError):
             raise _problem(f"not JSON: {values[0][:80]}", place) from None
     return values[0]
+
+
+def _brought(args: Mapping[str, Any]) -> tuple[str, ...]:
+    """The files that stay in the flags, which the recipe's image or a mod of it brings."""
+    draft = args.get("speculative-config")
+    named = {flag: args.get(flag) for flag in _FILES}
+    named["speculative-config.model"] = draft.get("model") if isinstance(draft, Mapping) else None
+    return tuple(
+        f"{flag}: the file {value} is not in the image: bring it by `mounts` or COPY, and correct the path"
+        for flag, value in named.items()
+        if isinstance(value, str) and re.fullmatch(r"[\w.~][\w./~-]*\.(jinja|j2|py|json)|[/.~][\w./-]+", value)
+    )
 
 
 def _unquoted(word: str) -> str:

@@ -14,33 +14,52 @@ from packaging.version import Version
 from envgen.errors import RefusedError
 from envgen.patches.series import version_of
 from envgen.profile.caches import HUGGINGFACE
+from envgen.profile.flags import takes_no_prompt
 from envgen.profile.model import Profile
 from envgen.profile.tree import YamlNode
+from envgen.profile.values import ImageRef
 from envgen.recipes.read import Recipe
+from envgen.recipes.shipped import bytes_of
 
 GB10 = 121.7  # GiB, as public logs of GB10s show
 _KEPT = ("host", "port")
 
 
-def left_of(recipe: Recipe, parent: Profile, machines: Iterable[str]) -> list[str]:
-    """The parts of the recipe that the profile lacks."""
+def left_of(recipe: Recipe, parent: Profile, machines: Iterable[str], image: bool = False) -> list[str]:
+    """The parts of the recipe that its profile lacks. ``image``: the recipe's image is its base."""
     found = list(recipe.left)
     source = parent.sources.get("vllm")
-    version = version_of(source.origin) if source is not None else ""
-    if recipe.image:
+    version = "" if image or source is None else version_of(source.origin)
+    if recipe.image and not image:
         has = f"installs vLLM {version}" if version else "has its own vLLM"
-        found.append(f"image {recipe.image}: profile {parent.name} {has}")
+        found.append(
+            f"image {recipe.image}: profile {parent.name} {has}" + ("; --image takes the recipe's" * _is_public(recipe))
+        )
     if recipe.release and version and Version(version) < Version(recipe.release):
         found.append(f"vLLM {recipe.release} or newer: profile {parent.name} installs {version}")
     if recipe.nodes > 1 and len(list(machines)) < recipe.nodes:
         found.append(f"{recipe.nodes} machines: name them below `nodes`, then write `cluster` (docs/two-machines.md)")
+    memory = (bytes_of(recipe.weights) or 0) / (1 << 30)
+    if parent.cuda.arch_list.shares_memory and memory > GB10 * recipe.nodes:
+        machines_needed = math.ceil(memory / GB10)
+        found.append(
+            f"{recipe.weights} of memory: a GB10 has {GB10} GiB, so it takes {machines_needed} of them or more"
+        )
     return found
 
 
-def profile_text(
-    recipe: Recipe, name: str, parent: Profile, service: str, tree: YamlNode, machines: Iterable[str], indent: int
-) -> str:
-    """The lines of a profile that extends ``parent``, with the recipe's model. ``tree``: of ``parent``."""
+def _is_public(recipe: Recipe) -> bool:
+    """Whether a registry has the recipe's image: a name without a slash is one that its author builds."""
+    try:
+        return "/" in recipe.image and bool(ImageRef.parse(recipe.image))
+    except ValueError:
+        return False
+
+
+def profile_body(
+    recipe: Recipe, parent: Profile, service: str, tree: YamlNode, machines: Iterable[str], image: bool = False
+) -> dict[str, Any]:
+    """The keys of a profile that extends ``parent``, with the recipe's model. ``tree``: of ``parent``."""
     inherited = parent.services[service]
     removed: dict[str, Any] = {
         flag: None for flag in inherited.args if flag not in _KEPT and not _from_model(tree, service, "args", flag)
@@ -48,17 +67,21 @@ def profile_text(
     args = {**removed, **recipe.args}
     if "tensor-parallel-size" in inherited.args and "tensor-parallel-size" not in recipe.args:
         args["tensor-parallel-size"] = "1"
-    model = {"repo": recipe.repo, **({"revision": recipe.revision} if recipe.revision else {})}
     ready: dict[str, Any] = {} if _from_model(tree, service, "ready", "model") else {"model": None}
     if inherited.ready is not None:
         for kind in ("expect", "forbid"):
             if patterns := getattr(inherited.ready, kind):
                 ready[kind] = dict.fromkeys(patterns)
-    body: dict[str, Any] = {
-        "description": f"{recipe.repo}, from the recipe {recipe.name}",
-        "extends": parent.name,
+        if inherited.ready.expect_text is not None and takes_no_prompt(recipe.args.get):
+            ready["expect_text"] = None
+    body: dict[str, Any] = {"description": f"{recipe.repo}, from the recipe {recipe.name}", "extends": parent.name}
+    if image:
+        body["base"] = {"image": recipe.image, **({"apt": None} if parent.base.apt else {})}
+        body["sources"] = dict.fromkeys(parent.sources)
+        body["pip"] = {key: None for key in ("deps", "tools", "remove", "override") if getattr(parent.pip, key)}
+    words: dict[str, Any] = {
+        "model": {"repo": recipe.repo, **({"revision": recipe.revision} if recipe.revision else {})}
     }
-    words: dict[str, Any] = {"model": model}
     if not _from_model(tree, service, "command", "2"):
         words["command"] = ["vllm", "serve"]
     words["args"] = args
@@ -75,16 +98,23 @@ def profile_text(
         body["caches"] = {HUGGINGFACE.name: {"path": HUGGINGFACE.path, "host": "~/.cache/huggingface"}}
     if parent.variants:
         body["variants"] = dict.fromkeys(parent.variants)  # drafts and kernels of another model
+    return body
+
+
+def profile_text(
+    recipe: Recipe, name: str, parent: Profile, body: Mapping[str, Any], left: Iterable[str], indent: int
+) -> str:
+    """The lines of the profile ``body``, below what is known about the recipe."""
     head = [f"Recipe {recipe.name}: {recipe.repo}"]
     if recipe.source:
         head.append(" ".join(filter(None, (f"Source: {recipe.source}", recipe.commit and f"at {recipe.commit}"))))
     if recipe.date:
         head.append(f"Read on {recipe.date}. null removes what profile {parent.name} sets for its own model.")
     head += [f"Run by others: {recipe.ran}"] if recipe.ran else []
-    head += [f"Not placed: {one}" for one in left_of(recipe, parent, machines)]
+    head += [f"Not placed: {one}" for one in left]
     pad = " " * indent
     lines = [f"{pad}# {_plain(one)}" for one in head]
-    lines += [f"{pad}{name}:", *(f"{pad}  {line}" for line in _yaml(body))]
+    lines += [f"{pad}{line}" for line in _yaml({name: body})]
     return "\n".join(lines) + "\n"
 
 
@@ -110,10 +140,10 @@ def _yaml(value: Mapping[str, Any], depth: int = 0) -> list[str]:
     """Block style down to the args; flow style below."""
     lines = []
     for key, one in value.items():
-        if isinstance(one, Mapping) and one and depth < 4 and not _is_small(one):
-            lines += [f"{'  ' * depth}{key}:", *_yaml(one, depth + 1)]
+        if isinstance(one, Mapping) and one and depth < 5 and not _is_small(one):
+            lines += [f"{'  ' * depth}{_scalar(key)}:", *_yaml(one, depth + 1)]
         else:
-            lines.append(f"{'  ' * depth}{key}: {_flow(one)}")
+            lines.append(f"{'  ' * depth}{_scalar(key)}: {_flow(one)}")
     return lines
 
 
@@ -133,9 +163,12 @@ def _flow(value: Any) -> str:
 
 
 def _scalar(text: str) -> str:
-    if re.fullmatch(r"-?[0-9]+(\.[0-9]+)?|true|false|[A-Za-z0-9_][A-Za-z0-9_./+-]*|~?/[A-Za-z0-9_./+-]+", text):
+    if text != "null" and re.fullmatch(
+        r"-?[0-9]+(\.[0-9]+)?|true|false|[A-Za-z0-9_][A-Za-z0-9_./+-]*|~?/[A-Za-z0-9_./+-]+", text
+    ):
         return text
-    return json.dumps(text, ensure_ascii=not text.isprintable())  # JSON's pairs of \\u for one character are not YAML
+    quoted: str = yaml.safe_dump(text, default_style='"', allow_unicode=True, width=1 << 30)
+    return quoted.strip()
 
 
 def added(text: str, lines: str) -> str:

@@ -21,6 +21,9 @@ _PARTS = (
     "rdma: for machines with RDMA devices, besides one of the other two.",
 )
 VARIANT = "dev.envgen.variant"
+# NVLink SHARP. Machines that share memory have no NVLink, and NCCL 2.30 hung there while a model loaded
+# (github.com/NVIDIA/nccl/issues/2167).
+NVLS = "NCCL_NVLS_ENABLE"
 Block = dict[str, Any]
 
 
@@ -34,7 +37,7 @@ def compose_files(profile: Profile, key: str = "", *, is_locked: bool = True) ->
         if service.cluster is not None:
             head = [f"{names.WRITTEN}: additions to {profile.compose_file} on a machine of a cluster.", *_PARTS]
             for part in CLUSTER_PARTS:
-                added = {"services": {name: _rank(service, service.cluster, part)}}
+                added = {"services": {name: _rank(profile, service, service.cluster, part)}}
                 files[cluster_file(profile, name, part)] = compose_text(head, added)
     return files
 
@@ -71,7 +74,7 @@ def cluster_file(profile: Profile, service: str, part: str) -> str:
     return f"compose/{profile.name}.{service}.{part}.yaml"
 
 
-def _rank(service: Service, cluster: Cluster, part: str) -> Block:
+def _rank(profile: Profile, service: Service, cluster: Cluster, part: str) -> Block:
     """The settings of one rank besides the service's own. Facts about a machine are variables."""
 
     def fact(name: str, reason: str) -> Interpolated:
@@ -87,6 +90,7 @@ def _rank(service: Service, cluster: Cluster, part: str) -> Block:
     rank = fact(names.NODE_RANK, "this machine's rank: 0 for the head")
     master = fact(names.HEAD_ADDRESS, "the head's address on the cable")
     interface = fact(names.NODE_INTERFACE, "the interface of that address")
+    own_nvls = NVLS in service.env or any(NVLS in group for group in profile.env.values())
     words = [*service.argv, *cluster_flags(cluster), *(["--headless"] if part == "worker" else [])]
     return {
         "command": [SERVER, *words, "--node-rank", rank, "--master-addr", master],
@@ -99,6 +103,7 @@ def _rank(service: Service, cluster: Cluster, part: str) -> Block:
             # So that the log shows whether NCCL uses RDMA (NET/IB) or TCP (NET/Socket).
             "NCCL_DEBUG": "INFO",
             "NCCL_DEBUG_SUBSYS": "INIT,NET",
+            **({NVLS: "0"} if profile.cuda.arch_list.shares_memory and not own_nvls else {}),
         },
         **({"healthcheck": {"disable": True}} if part == "worker" else {}),
         "labels": {"dev.envgen.cluster": part},

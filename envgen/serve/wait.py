@@ -213,7 +213,7 @@ class Waiter:
                 self._read(reader, container)
                 self.report()
             except EngineTimeout:
-                # A server that loads 60 GB can keep the whole machine from answering.
+                # A server that loads 61 GiB can keep the whole machine from answering.
                 missed = missed or time.monotonic()
                 if time.monotonic() - missed > SICKNESS:
                     raise

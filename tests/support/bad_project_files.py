@@ -469,6 +469,7 @@ dev(
     "    services: {s: {command: [server, ⟦'${MODEL}/x']}}\n",
     ("would get ${MODEL} as it is written", "--set"),
 )
+dev("single GPUs as in Compose", "    gpu: ⟦{device_ids: ['0']}\n", ("expected one of auto", "`gpu: [0]` in a service"))
 service("argument with dashes", "args: {⟦--port: 1}", ("'--port' is not a valid name", "without dashes"))
 service("argument twice", "args: {max-len: 1, ⟦max_len: 2}", ("is the same flag as max-len", ""))
 service("argument without value", "args: {a: [⟦~]}", ("has no value", ""))

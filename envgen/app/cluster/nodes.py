@@ -35,7 +35,7 @@ from envgen.text import progress
 
 PROGRAM = run.Program("node")
 FACTS = 25.0  # seconds for the facts of one machine: an import of nothing, and samples of the weights
-DEEP = 1800.0  # seconds to read all of the weights: 60 GB of a slow disk
+DEEP = 1800.0  # seconds to read all of the weights: 61 GiB of a slow disk
 LINK = 6.0  # seconds for one connection
 FOLDER = ".envgen/nodes"
 

@@ -49,7 +49,7 @@ class WatchedRank:
 class Watch:
     """Watches ranks until one ends or is lost; ``first`` gets that rank and the reason. Set ``over`` to stop watching.
 
-    ``patience``: seconds that an engine may be silent. While its machine loads 60 GB, one may need more.
+    ``patience``: seconds that an engine may be silent. While its machine loads 61 GiB, one may need more.
     """
 
     say: Callable[[str], None]

@@ -13,10 +13,11 @@ from envgen.app.session import Session
 from envgen.cli import FullGroup
 from envgen.cli.common import answer, ask, json_option, print_json, reporting, wants_json
 from envgen.errors import ExitCode, RefusedError, UsageError
+from envgen.profile.flags import words_of
 from envgen.recipes.read import Recipe, name_of
 from envgen.recipes.shipped import shipped
 from envgen.recipes.write import memory_of
-from envgen.text import counted, progress, table, visible
+from envgen.text import progress, table, visible
 
 _from = click.option("--from", "place", metavar="PLACE", default="", help="A folder, or the URL of a git repository.")
 _ref = click.option(
@@ -100,13 +101,11 @@ def _shown(recipe: Recipe, memory: Sequence[str]) -> Iterator[str]:
     yield from (f"  {key}: {visible(value)}" for key, value in facts.items() if value)
     yield from (f"  memory: {line}" for line in memory)
     for key, value in recipe.args.items():
-        if value not in (False, "false"):  # left out, as in a profile
-            shown = (
-                "" if value in (True, "true") else json.dumps(value) if isinstance(value, (dict, list)) else str(value)
-            )
-            yield f"  --{key} {visible(shown)}".rstrip()
+        typed = tuple(map(str, value)) if isinstance(value, list) else {"true": True, "false": False}.get(str(value))
+        shown = json.dumps(value) if isinstance(value, dict) else str(value) if typed is None else typed
+        yield f"  {visible(' '.join(words_of(key, shown, of_vllm=True)))}"
     yield from (f"  {key}={visible(value)}" for key, value in recipe.env.items())
-    yield from (f"  not supported in a profile: {visible(one)}" for one in recipe.left)
+    yield from (f"  not placed: {visible(one)}" for one in recipe.left)
 
 
 @command.command("add")
@@ -116,18 +115,19 @@ def _shown(recipe: Recipe, memory: Sequence[str]) -> Iterator[str]:
 @_variant
 @click.option("--name", "called", metavar="PROFILE", default="", help="Name of the profile (default: the recipe's).")
 @click.option("--extends", metavar="PROFILE", default="", help="The profile to extend (default: prod).")
+@click.option("--image", is_flag=True, help="Take the recipe's image, and the vLLM in it, as the base.")
 @click.option("--yes", is_flag=True, help="Write without asking.")
 @click.option("-n", "--dry-run", is_flag=True, help="Show what would change; write nothing.")
 @reporting
 def add(
-    session: Session, name: str, place: str, ref: str, variant: str, called: str, extends: str, yes: bool,
-    dry_run: bool,
+    session: Session, name: str, place: str, ref: str, variant: str, called: str, extends: str,
+    image: bool, yes: bool, dry_run: bool,
 ) -> int:  # fmt: skip
     """Add a recipe to envgen.yaml as a profile.
 
     NAME is a shipped recipe, a file or, with --from, a recipe in PLACE. Shows the change and asks before it writes. No
-    part of a recipe is executed. Settings that a profile can't hold are listed. Comments and order of envgen.yaml are
-    kept. With --json, --yes is needed to write.
+    part of a recipe is executed. What the profile lacks is listed, with the reason. Comments and order of envgen.yaml
+    are kept. With --json, --yes is needed to write.
 
     \b
     Examples:
@@ -136,7 +136,7 @@ def add(
     """
     if yes and dry_run:
         raise UsageError("--yes and --dry-run exclude each other")
-    change = app.add(session, app.find(name, place, ref, variant), called, extends)
+    change = app.add(session, app.find(name, place, ref, variant), called, extends, image=image)
     if wants_json():
         if yes:
             change.write()
@@ -144,9 +144,7 @@ def add(
         return ExitCode.OK
     click.echo(visible(change.diff, lines=True))
     for setting in change.left:
-        progress(f"not supported in a profile: {setting}", always=True)
-    if change.left:
-        progress(f"a profile can't hold {counted(len(change.left), 'setting')} of this recipe")
+        progress(f"not placed: {setting}", always=True)
     if dry_run:
         return ExitCode.OK
     if not (yes or ask(f"write {change.file.name}?")):

@@ -197,3 +197,51 @@ profiles:
     (tmp_path / "envgen.yaml").write_text(text)
     found = warnings(load_project(file=tmp_path / "envgen.yaml"), ["dev"])
     assert not [one for one in found if "null removes nothing" in one.message]
+
+
+SERVED = """\
+version: 1
+name: demo
+profiles:
+  p:
+    mode: production
+    base: {image: debian:12}
+    cuda: {arch_list: ARCH}
+    sources: {vllm: {package: vllm, distribution: vllm, origin: {ORIGIN}}}
+    env: {common: {VLLM_ATTENTION_BACKEND: X, VLLM_USE_CUDA_GRAPH: "1"}}
+    services: {serve: {command: [vllm, serve, a/b], ARGS, env: {VLLM_FLASHINFER_MOE_BACKEND: throughput}}}
+"""
+
+
+def served(folder: Path, args: str = "args: {}", arch: str = "12.1a", origin: str = "wheel: vllm==0.33.0") -> list[str]:
+    text = SERVED.replace("ARCH", arch).replace("ORIGIN", origin).replace("ARGS", args)
+    return told(folder, text)
+
+
+def test_a_variable_that_the_release_no_longer_reads_is_told_where_it_is_set(tmp_path: Path) -> None:
+    assert served(tmp_path) == [
+        "env.common.VLLM_ATTENTION_BACKEND: vLLM 0.33 does not read it",
+        "env.common.VLLM_USE_CUDA_GRAPH: vLLM 0.33 does not read it",
+        "services.serve.env.VLLM_FLASHINFER_MOE_BACKEND: vLLM 0.33 does not read it",
+    ]
+    assert served(tmp_path, origin="pypi: vllm==0.14.0") == [
+        "env.common.VLLM_USE_CUDA_GRAPH: vLLM 0.14 does not read it"
+    ]
+    fork = served(tmp_path, origin="git: 'https://h/fork.git', ref: mine")
+    assert fork == ["env.common.VLLM_USE_CUDA_GRAPH: no release of vLLM reads it"]
+
+
+@pytest.mark.parametrize(
+    ("args", "arch", "seen"),
+    [
+        ("args: {tensor-parallel-size: 4}", "12.1a", "services.serve.args.tensor-parallel-size: 4 ranks"),
+        ("args: {pipeline_parallel_size: 3}", "12.1a", "services.serve.args.pipeline_parallel_size: 3 ranks"),
+        ("args: {tensor-parallel-size: 2, data-parallel-size: 2}, gpu: [0, 1]", "9.0a", "size: 4 ranks"),
+        ("args: {tensor-parallel-size: 2}, gpu: [0, 1]", "9.0a", ""),
+        ("args: {tensor-parallel-size: 8}", "9.0a", ""),  # nothing says how many GPUs that machine has
+        ("args: {tensor-parallel-size: 1}", "12.1a", ""),
+    ],
+)  # fmt: skip
+def test_more_ranks_than_gpus_without_a_cluster(tmp_path: Path, args: str, arch: str, seen: str) -> None:
+    found = [line for line in served(tmp_path, args, arch) if "ranks" in line]
+    assert len(found) == bool(seen) and all(seen in line for line in found)

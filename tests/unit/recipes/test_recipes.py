@@ -146,7 +146,7 @@ def test_a_flag_without_a_value_is_shown_without_one(project: Path, capsys: pyte
     assert main(["recipe", "show", "other.yaml"]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert "  --trust-remote-code" in shown and "  --max-num-seqs 2" in shown
-    assert not any("async-scheduling" in line for line in shown)
+    assert "  --no-async-scheduling" in shown
 
 
 def test_a_recipe_of_a_model_that_envgen_does_not_know_has_no_estimate(
@@ -252,7 +252,7 @@ def test_vllm_projects_format() -> None:
         "trust-remote-code": "true", "enable-auto-tool-choice": "true", "tool-call-parser": "qwen3_xml",
         "kv-cache-dtype": "fp8", "max-num-seqs": "4", "gpu-memory-utilization": "0.50",
     }  # fmt: skip
-    assert found.env == {"VLLM_X": "1"} and found.image == "vllm/vllm-openai:v0.28.0" and found.weights == "21 GB"
+    assert found.env == {"VLLM_X": "1"} and found.image == "vllm/vllm-openai:v0.28.0" and found.weights == "20 GiB"
     assert found.left == ("news: a key that envgen does not know in this format", "feature spec_decoding: optional")
     assert read_recipe(VLLM, "Model.yaml", variant="default").repo == "org/Model"
     nightly = read_recipe(VLLM.replace('"0.20.0"', "nightly"), "Model.yaml")
@@ -298,10 +298,11 @@ def test_a_parent_without_a_place_for_weights(project: Path, capsys: pytest.Capt
     )
     assert main(["recipe", "add", "qwen3.6-35b-a3b", "--extends", "own", "--yes"]) == 0
     assert load_project(file=file).project.profiles["qwen3_6_35b_a3b"].caches["huggingface"].host is not None
-    Path("flag.yaml").write_text("repo: a/b\nargs: {Not A Flag: 1}\n")
+    Path("flag.yaml").write_text("repo: a/b\nargs: {tp: 2}\n")
     capsys.readouterr()
     assert main(["recipe", "add", "flag.yaml", "--extends", "own", "--yes"]) == 2
     printed = capsys.readouterr().err
+    assert "write tensor-parallel-size" in printed
     assert printed.startswith("envgen.yaml:") and "/tmp/" not in printed and "problems" not in printed
 
 
@@ -360,11 +361,11 @@ def test_other_bad_input(project: Path, capsys: pytest.CaptureFixture[str]) -> N
     Path("new.yaml").write_text(VLLM.replace('"0.20.0"', '"99.1"'))
     assert main(["recipe", "add", "new.yaml", "--dry-run"]) == 0
     printed = capsys.readouterr().err
-    assert "not supported in a profile: vLLM 99.1 or newer: profile prod installs 0." in printed
-    assert "not supported in a profile: image vllm/vllm-openai:v0.28.0" in printed
+    assert "not placed: vLLM 99.1 or newer: profile prod installs 0." in printed
+    assert "not placed: image vllm/vllm-openai:v0.28.0" in printed
     Path("flag.yaml").write_text("repo: a/b\nargs: {Not A Flag: 1}\n")
     assert main(["recipe", "add", "flag.yaml", "--yes"]) == 2
-    assert "the recipe makes an invalid profile" in capsys.readouterr().err
+    assert "'Not A Flag' is not a flag that envgen knows" in capsys.readouterr().err
     for words, reason, hint in (
         (["missing.yaml"], "missing.yaml is not a file", "envgen recipe list"),
         (["gpt-oss-20b", "--model-variant", "fp8"], "have no variants", "remove --model-variant"),
@@ -383,7 +384,7 @@ def test_a_folder_of_recipes(project: Path, capsys: pytest.CaptureFixture[str]) 
     assert main(["recipe", "list", "--from", "theirs", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["recipes"] == [{"name": "mine", "path": "deep/Mine.yaml"}]
     assert main(["recipe", "add", "mine", "--from", "theirs", "--yes"]) == 0
-    assert "not supported in a profile: image vllm-node" in capsys.readouterr().err
+    assert "not placed: image vllm-node" in capsys.readouterr().err
     found = yaml.safe_load((project / "envgen.yaml").read_text())["profiles"]["my_model"]
     assert found["services"]["serve"]["cluster"] == {"nodes": ["spark-1", "spark-2"]}
     assert main(["recipe", "show", "mine", "--from", "theirs"]) == 0
