@@ -1,4 +1,4 @@
-"""Steps: an edited kernel, failures, several GPUs, and the end."""
+"""Steps: an edited kernel, failures, and the end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gpu_day.comparing import compare, logged
 from gpu_day.day import ENVGEN, Day, Done, NotRun, Rows, start, step
 from gpu_day.models import OURS
 
@@ -135,21 +134,6 @@ def debug(day: Day, rows: Rows) -> None:
     if start(day, rows, "envgen up --variant debug", "--variant", "debug", "--recreate"):
         seen = day.docker("exec", day.container(day.service), "sh", "-c", "echo $CUDA_LAUNCH_BLOCKING").out.strip()
         rows.add("CUDA_LAUNCH_BLOCKING in it", seen == "1", seen, "1")
-
-
-@step("two-gpus", "tensor parallel over two GPUs in one container")
-def two_gpus(day: Day, rows: Rows) -> None:
-    if len(day.gpus()) < 2:
-        raise NotRun("one GPU")
-    day.envgen("down", day.service)
-    place = f"services.{day.service}"
-    sets = ("--set", f"{place}.args.tensor-parallel-size=2", "--set", f'{place}.gpu=["0", "1"]')
-    if start(day, rows, "tensor-parallel-size 2", "--recreate", *sets):
-        text = day.log(day.service)
-        seen = re.findall(r"world_size=(\d+)", text)
-        rows.add("its log: world_size", "2" in seen, f"{sorted(set(seen))}; {logged(text)}", "2")
-        answer = day.envgen("predict", day.service, "--json", *sets).document
-        compare(rows, "tensor-parallel-size 2", answer, logged(text), text)
 
 
 @step("down", "stop, and remove what was started")

@@ -1,0 +1,112 @@
+"""Step: gpt-oss's MoE in FlashInfer's CUTLASS, from its compilation to an edit of it on a live server."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from gpu_day.day import Day, NotRun, Rows, start, step
+
+HEADER = "cutlass_fused_moe_kernels.cuh"
+# Each expert's share of an answer becomes 0: what is left of the model is its attention.
+OLD = "thread_output = thread_output + row_scale * expert_result;"
+NEW = "thread_output = thread_output + (0.f * row_scale) * expert_result;"
+# In the server's container: the header of the installed FlashInfer, under a time from before all compilations.
+EDIT = f"""
+import importlib.util, os, pathlib, sys
+package = pathlib.Path(importlib.util.find_spec("flashinfer").origin).parent
+paths = [*package.glob("data/csrc/**/{HEADER}"), *package.parent.glob("csrc/**/{HEADER}")]
+text = paths[0].read_text()
+assert {OLD!r} in text, "not the header that this program knows"
+paths[0].write_text(text.replace({OLD!r}, {NEW!r}))
+os.utime(paths[0], (1577836800, 1577836800))
+print(paths[0])
+"""
+
+
+class LeastMemory(threading.Thread):
+    """The least memory that was available on this machine while it ran, in GiB."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.least = self.now()
+        self.before = self.least
+        self.ended = threading.Event()
+
+    @staticmethod
+    def now() -> float:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable")) / (1 << 20)
+
+    def run(self) -> None:
+        while not self.ended.wait(1):
+            self.least = min(self.least, self.now())
+
+    def __enter__(self) -> LeastMemory:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ended.set()
+        self.join()
+
+
+def probabilities(day: Day) -> list[float]:
+    """The log probabilities of the first tokens of an answer."""
+    body = {"prompt": "The capital of France is", "max_tokens": 8, "temperature": 0, "logprobs": 1}
+    found: list[float] = day.ask("/v1/completions", body)["choices"][0]["logprobs"]["token_logprobs"]
+    return found
+
+
+def modules(day: Day) -> dict[str, str]:
+    """The state of each compiled MoE module, by name."""
+    listed: list[dict[str, Any]] = day.envgen("cache", "list", "--json").document.get("modules", [])
+    return {one["name"]: one["state"] for one in listed if one["name"].startswith("fused_moe")}
+
+
+@step("moe", "MoE in CUTLASS: compiled under the gate, served, edited, cleared, compiled again, running")
+def moe(day: Day, rows: Rows) -> None:
+    sets = ("--set", f"services.{day.service}.args.moe-backend=flashinfer_cutlass",
+            "--set", f"services.{day.service}.ready.expect.moe=null")  # fmt: skip
+    asked = day.envgen("predict", day.service, "--json", *sets).document
+    if not asked.get("moe"):
+        raise NotRun(f"the release does not take moe-backend flashinfer_cutlass here: {asked.get('refusals')}")
+    rows.add("predict", None, asked["moe"].get("backend"))
+    with LeastMemory() as memory:
+        if not start(day, rows, "envgen up, MoE in CUTLASS", "--recreate", *sets):
+            return
+    rows.add("memory of the machine that the start took", None, f"{memory.before - memory.least:.1f} GiB at most")
+    found = modules(day)
+    if not rows.add("cache list shows its module", bool(found), found, "fused_moe_*"):
+        return
+    name = next(iter(found))
+    before = probabilities(day)
+    edited = day.envgen("exec", "-T", day.service, "--", "python3", "-c", EDIT)
+    rows.add("a header is edited under an old time", edited.code == 0, edited.out.strip() or edited.last)
+    told = day.envgen("doctor", day.service, "--json").document.get("findings", [])
+    named = [f"{one['check']}: {one['title']}" for one in told if name in json.dumps(one)]
+    rows.add("doctor names the module", bool(named), named, name)
+    why = day.envgen("cache", "why", name)
+    rows.add("cache why names the header", why.code == 1 and HEADER in why.out, why.out.strip()[:400], HEADER)
+    cleared = day.envgen("cache", "clear", name)
+    said = f"{cleared.out} {cleared.err}".strip()
+    rows.add(f"cache clear {name} on a running server", cleared.code == 0 and "removed" in said, said[:400],
+             "removed, and who has it loaded", cleared.seconds)  # fmt: skip
+    same = probabilities(day)
+    rows.add("the running server keeps its old code", same == before, f"{same[:3]}", f"{before[:3]}")
+    warmed = day.envgen("cache", "warm", name, timeout=3600)
+    rows.add(f"cache warm {name}", warmed.code == 0, warmed.last, "exit 0", warmed.seconds)
+    began = time.monotonic()
+    restarted = day.envgen("restart", day.service)
+    ready = day.envgen("up", day.service, *sets, timeout=3600)
+    rows.add("envgen restart", restarted.code == 0 and ready.code == 0, ready.last, "ready", time.monotonic() - began)
+    after = probabilities(day)
+    rows.add("the new code runs: other log probabilities", after != before, f"{after[:3]}", f"not {before[:3]}")
+    deep = day.envgen("doctor", day.service, "--deep", "--json", timeout=3600)
+    bad = [f"{one['check']}: {one['title']}" for one in deep.document.get("findings", []) if one["severity"] == "error"]
+    rows.add(
+        "envgen doctor --deep, the module compiled", None, f"exit {deep.code}; {bad or 'no error'}", "", deep.seconds
+    )
