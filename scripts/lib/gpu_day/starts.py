@@ -14,9 +14,9 @@ for _ in range(3):
     began = time.monotonic()
     code = "import vllm.entrypoints.openai.api_server, vllm.v1.engine.core"
     done = subprocess.run([sys.executable, "-X", "importtime", "-c", code], capture_output=True, text=True)
-    rows = [line.split("|") for line in done.stderr.splitlines() if line.startswith("import time:") and "us" not in line]
+    lines = [line for line in done.stderr.splitlines() if line.startswith("import time:") and "[us]" not in line]
     own = {}
-    for row in rows:
+    for row in (line.split("|") for line in lines):
         top = row[2].strip().split(".")[0]
         own[top] = own.get(top, 0) + int(row[0].split(":")[1])
     most = sorted(own.items(), key=lambda item: -item[1])[:6]
