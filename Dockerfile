@@ -67,6 +67,6 @@ LABEL dev.envgen.project="mxfp4" \
     dev.envgen.profile="prod" \
     dev.envgen.lock="" \
     org.opencontainers.image.base.name="nvcr.io/nvidia/cuda:13.0.2-devel-ubuntu24.04" \
-    dev.envgen.render="d0c44589c312c0bb86a09e24f38662ed09b0433e7ecff6cab1b2a97ffa7d3c96"
+    dev.envgen.render="ba4ce3f7ec5ddd230849f4f11a9173379d3802bbd811fe1e8de4793c21a1a7f6"
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

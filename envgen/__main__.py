@@ -34,7 +34,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                     break
         from envgen.cli import program
 
-        return program.main(argv)
+        code = program.main(argv)
+        if code == INTERRUPTED and argv is None:  # a second Ctrl-C, while Python itself ends, is the same answer
+            signal.signal(signal.SIGINT, lambda _signum, _frame: os._exit(INTERRUPTED))
+        return code
     except KeyboardInterrupt as error:
         os.write(2, f"envgen: {str(error) or 'interrupted'}\n".encode())
         return INTERRUPTED

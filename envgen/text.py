@@ -132,6 +132,14 @@ def reason_of(error: BaseException) -> str:
     return str(getattr(error, "strerror", None) or error).strip() or type(error).__name__
 
 
+def network_reason(error: BaseException | str) -> str:
+    """Why a server was not reached, out of the texts that urllib3 puts around it."""
+    text = str(getattr(error, "__cause__", None) or error)
+    found = re.findall(r"(?:Failed to resolve '[^']*'|Connection refused|Network is unreachable|No route to host"
+                       r"|Name or service not known|certificate verify failed|[Tt]imed out)", text)  # fmt: skip
+    return found[0] if found else shorten(text, 200)
+
+
 KILLED = "it was killed: memory ran out, or somebody stopped it"
 
 

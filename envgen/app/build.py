@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import shlex
+import shutil
 import time
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -32,7 +33,9 @@ from envgen.patches.dry_run import rehearse, summary
 from envgen.profile.model import Mode
 from envgen.render.inputs import LABEL as INPUTS_LABEL
 from envgen.render.inputs import label_of
-from envgen.text import first_of, progress
+from envgen.text import first_of, progress, size
+
+ROOM = 30 << 30  # bytes on Docker's disk: what doctor wants for the next build
 
 
 @dataclass(frozen=True)
@@ -149,6 +152,10 @@ def build(job: Job, *, show: bool) -> BuildOutcome:
     require_builder(options.builder, engine.product)
     how = job.compilers(engine)
     progress(how)
+    with contextlib.suppress(OSError):  # a virtual machine's folder is not here
+        free = shutil.disk_usage(engine.data_root).free if engine.local and engine.data_root else ROOM
+        if free < ROOM:
+            progress(f"note: {size(free)} are free on Docker's disk; a build of vLLM needs about {size(ROOM)}")
     result, cause, log = _run(job, how, show)
     if result.ok and options.builder != buildx.OWN and not options.push:
         image = deployment.engine.image(job.image)

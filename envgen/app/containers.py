@@ -45,7 +45,7 @@ def as_data(
     return {
         "container": container.name,
         "ended": end and end.data(),
-        "exit_code": None if container.running or container.state == "created" else container.exit_code,
+        "exit_code": None if container.running or container.state == "created" else container.own_code,
         "health": container.health or None,
         "health_since": container.sick_since or None,
         "id": container.id,

@@ -90,7 +90,10 @@ def builds(root: Path) -> Iterator[PastFailure]:
     for path, seen in _files(root, "logs", "*.log"):
         with contextlib.suppress(OSError, UsageError), open_file(path) as file:
             file.seek(max(0, seen.st_size - _TAIL))
-            codes = _ENDED.findall(file.read(_TAIL))
+            end = file.read(_TAIL)
+            codes = _ENDED.findall(end)
+            if end.endswith(b"\ncancelled\n"):
+                continue
             if not codes or int(codes[-1]):
                 how = f"failed with {int(codes[-1])}" if codes else "has not ended"
                 yield PastFailure("build", seen.st_mtime, f"the build {how}", path)

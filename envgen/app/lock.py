@@ -77,7 +77,7 @@ def update(session: Session, names: tuple[str, ...], *, upgrade: bool, offline: 
         for note in (*outcome.notes, *left):
             progress(f"note: {note}")
         if outcome.problems:
-            progress("envgen.lock is unchanged")
+            progress("envgen.lock is unchanged" if (root / FILE_NAME).exists() else "no envgen.lock was written")
             raise LockError(problems=_problems_of(session, [*outcome.problems, *outcome.left]))
         if any(vars(old)[part].keys() - kept.keys() for part, kept in vars(outcome.lock).items()):
             other.require_all()

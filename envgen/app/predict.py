@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from envgen.app.session import the_service
+from envgen.binding import ShapeError, bind
 from envgen.deployment import Deployment
 from envgen.doctor import collect, remedies
-from envgen.doctor.model import Context, Finding, Remedy, error, info, ok, warning
+from envgen.doctor.model import Context, Finding, Flags, Remedy, error, info, ok, warning
 from envgen.engine.host import mem_available
 from envgen.errors import EnvgenError, NotFoundError, Problem
 from envgen.inside import run
@@ -26,6 +27,7 @@ from envgen.serve.preflight import PreflightError
 PROGRAM = run.Program("predict/main")
 TIMEOUT = 300.0  # seconds; two idle cores need 15 to 40
 SERVER = "vllm.entrypoints.openai.api_server"
+FEWEST = 20  # flags that a vLLM whose sources could be read has at least
 OFF = ("0", "false", "False", "")
 CONTRADICTED = {"expect": "is never logged", "forbid": "is logged"}
 
@@ -178,8 +180,10 @@ def unread(found: Prediction, profile: Profile) -> dict[str, str]:
 def ask_release(deployment: Deployment, service: str) -> list[str]:
     """Notes before a service starts. PreflightError if the release refuses its settings."""
     profile = deployment.profile
-    if profile.gpu is GpuMode.NONE or service not in servers(profile):
+    if service not in servers(profile):
         return []
+    if profile.gpu is GpuMode.NONE:
+        return require_flags(deployment, service)
     try:
         release = release_in_engine(deployment, service, fresh=True)
         found = predict(profile, service, release, target(profile), pretend=False)
@@ -212,6 +216,34 @@ def ask_release(deployment: Deployment, service: str) -> list[str]:
     notes += [f"not asked: {one}" for one in judged.unasked]
     notes += contradicted(judged)
     return notes + [one for one in judged.caveats if "cubins" in one]
+
+
+def require_flags(deployment: Deployment, service: str) -> list[str]:
+    """PreflightError for flags that the sources of the image's vLLM do not have, for a service without a GPU.
+
+    Returns a note where that can't be asked.
+    """
+    profile = deployment.profile
+    try:
+        release = release_in_engine(deployment, service, fresh=True)
+        request = {**collect.request(profile, service, paths=()), "parts": ["flags"]}
+        answer = run.ask(release.execute, release.python, collect.PROGRAM, request, timeout=collect.TIMEOUT)
+        if isinstance(answer, run.NoAnswer):
+            return [f"its flags could not be checked: {answer}"]
+        flags = bind(Flags, answer.get("flags") or {})
+    except (EnvgenError, ShapeError) as problem:
+        return [f"its flags could not be checked: {str(problem).splitlines()[0]}"]
+    if flags.count < FEWEST or not flags.unknown:
+        return []
+    chosen = f"{service} {profile.chosen_variant}"
+    raise PreflightError(service, tuple(
+        Problem(
+            f"the vLLM in {release.shown} has no flag {one.flag}",
+            hint=(f"write {' or '.join(one.similar)}; " if one.similar else "")
+            + f"`envgen up {chosen} --no-predict` starts it anyway",
+        )
+        for one in flags.unknown
+    ))  # fmt: skip
 
 
 def made_for_it(found: Prediction) -> list[str]:

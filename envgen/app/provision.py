@@ -23,6 +23,7 @@ from envgen.app.session import Session
 from envgen.deployment import Deployment
 from envgen.engine import buildx
 from envgen.engine.buildx import Options
+from envgen.engine.gpu import NO_GPU
 from envgen.engine.process import in_background
 from envgen.errors import EngineError, EnvgenError, NotFoundError
 from envgen.files import state_dir
@@ -48,6 +49,7 @@ class Download:
     model: ModelRef
     total: int
     present: int
+    unknown: str = ""  # why the hub did not tell the total
 
     @property
     def repo(self) -> str:
@@ -56,7 +58,7 @@ class Download:
 
     def __str__(self) -> str:
         if not self.total:
-            return f"{self.repo} (the hub did not answer with its size)"
+            return f"{self.repo} ({self.unknown or 'the hub names no size'})"
         left = max(0, self.total - self.present)
         minutes = left * 8 / (MEGABITS * 1e6) / 60
         begun = f", {self.present / GIB:.1f} GiB of it downloaded already" if self.present else ""
@@ -79,6 +81,8 @@ class Lacking:
 
     def lines(self) -> Iterator[str]:
         """For the user: what is made, how large it is, and how long it takes, as far as that is known."""
+        if self.deployment.gpu is GpuMode.NONE and self.deployment.profile.gpu is GpuMode.AUTO:
+            yield f"  no GPU    {NO_GPU}: what needs one will be made, and will not start here"
         if self.lock:
             yield "  lock      resolves every version into envgen.lock (1 to 2 minutes)"
         if self.image:
@@ -93,7 +97,7 @@ class Lacking:
         if seconds := _longest_build(self.deployment):
             took = f"{seconds / 60:.1f} min" if seconds >= 90 else f"{seconds:.0f} s"
             return f"a build took up to {took} before"
-        return "the first build of a released vLLM downloads several GB"
+        return "the first build downloads all that it installs; a released vLLM is several GB"
 
 
 def look(session: Session, names: Sequence[str]) -> Lacking:
@@ -128,10 +132,9 @@ def _downloads(deployment: Deployment, name: str) -> Iterator[Download]:
         if found.whole:
             continue
         try:
-            total = size_of(found.model)
-        except EnvgenError:
-            total = 0
-        yield Download(found.model, total, found.bytes)
+            yield Download(found.model, size_of(found.model), found.bytes)
+        except EnvgenError as error:
+            yield Download(found.model, 0, found.bytes, error.problems[0].message.rpartition(": ")[2])
 
 
 def _longest_build(deployment: Deployment) -> float:

@@ -23,9 +23,9 @@ from envgen.text import hide, progress
 VARIANT_LABEL = "dev.envgen.variant"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Session:
-    """The choices of a command line: file, profile, overrides, variant."""
+    """The choices of a command line: file, profile, overrides, variant. What was read for them is kept beside them."""
 
     file: Path | None = None
     profile_name: str | None = None
@@ -36,7 +36,7 @@ class Session:
     _read: set[str] = field(default_factory=set, init=False, repr=False, compare=False)  # variables read from .env
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "profile_name", called(self.profile_name or "") or None)
+        self.profile_name = called(self.profile_name or "") or None
 
     def with_(self, **choices: Any) -> Session:
         """The session with other choices; the project is loaded again."""

@@ -45,7 +45,14 @@ def check_all(deployment: Deployment, names: Sequence[str], *, predict: bool = T
 
 def check(deployment: Deployment, service: str) -> Checked:
     """Check everything that a start needs, on one machine or several. PreflightError with every problem."""
-    require_plugin("compose")
+    try:
+        require_plugin("compose")
+    except EngineError as missing:
+        try:
+            deployment.engine.info()
+        except EngineError as error:
+            missing.problems = (*missing.problems, *error.problems)
+        raise
     if deployment.profile.services[service].cluster is not None:
         return cluster_check(deployment, service)
     return start.check(deployment, service)

@@ -16,7 +16,7 @@ from envgen.deployment import Deployment
 from envgen.doctor import collect
 from envgen.engine.owner import host_user
 from envgen.engine.values import MEMORY, ContainerMount
-from envgen.errors import EnvgenError, ExitCode, LockError, NotFoundError, Problem, UsageError
+from envgen.errors import EnvgenError, ExitCode, LockError, Problem, RefusedError, UsageError
 from envgen.inside import run
 from envgen.lock.model import load, model_key
 from envgen.profile.caches import HUGGINGFACE
@@ -24,7 +24,7 @@ from envgen.profile.model import ModelRef, Profile
 from envgen.render import environment as names
 from envgen.render.compose import PROXY
 from envgen.serve.prepare import make_folder
-from envgen.text import GIB, progress
+from envgen.text import GIB, network_reason, progress
 
 PROGRAM = run.Program("hub")
 FETCHER = run.Program("hub", watch=True)  # ends with envgen: a download may run in the background
@@ -120,7 +120,7 @@ def fetch(
     answer = _ask(deployment, request, FETCH, on_line=_Progress(model, say), image=image)
     assert answer is not None
     if "problem" in answer:
-        raise _refused(model, answer)
+        raise _refused(model, answer, token=bool(deployment.shell.get(TOKEN)))
     return str(answer.get("commit", "")), _number(answer.get("bytes"))
 
 
@@ -145,14 +145,14 @@ class _Progress:
             return
         if not isinstance(found, dict):
             return
-        deployment, total = found.get("bytes"), found.get("total")
-        if not isinstance(deployment, int) or not isinstance(total, int) or time.monotonic() - self.last < EVERY:
+        present, total = found.get("bytes"), found.get("total")
+        if not isinstance(present, int) or not isinstance(total, int) or time.monotonic() - self.last < EVERY:
             return
         self.last = time.monotonic()
-        self.first = deployment if self.first is None else self.first
-        rate = (deployment - self.first) / max(self.last - self.began, 0.001)
-        left = f", {(total - deployment) / rate / 60:.0f} min left at {rate / (1 << 20):.1f} MiB/s" if rate > 0 else ""
-        self.say(f"{self.model.repo}: {deployment / GIB:.2f} of {total / GIB:.2f} GiB{left}")
+        self.first = present if self.first is None else self.first
+        rate = (present - self.first) / max(self.last - self.began, 0.001)
+        left = f", {(total - present) / rate / 60:.0f} min left at {rate / (1 << 20):.1f} MiB/s" if rate > 0 else ""
+        self.say(f"{self.model.repo}: {present / GIB:.2f} of {total / GIB:.2f} GiB{left}")
 
 
 def preflight(deployment: Deployment, service: str) -> Iterator[Problem]:
@@ -177,10 +177,12 @@ def report(deployment: Deployment) -> dict[str, tuple[Problem, ...]]:
     return found
 
 
-def _refused(model: ModelRef, answer: Mapping[str, Any]) -> LockError:
+def _refused(model: ModelRef, answer: Mapping[str, Any], *, token: bool) -> LockError:
     kind, message = str(answer.get("kind")), str(answer["problem"])
+    message = f"the hub was not reached: {network_reason(message)}" if kind == "network" else message
+    access = f"check the access of {TOKEN}" if token else f"export {TOKEN}=... in this shell"
     hints = {
-        "access": f"export {TOKEN}=... in this shell, and accept the model's licence on its page",
+        "access": f"{access}, and accept the model's licence on its page",
         "missing": "check services.SERVICE.model.repo and .revision",
         "network": "run the command again: it resumes",
         "space": "free space in the folder of caches.huggingface, or choose another one",
@@ -234,7 +236,7 @@ def _ask(
         answer = run.ask(run.on_host({}), sys.executable, PROGRAM, {**request, "home": mount.source}, timeout=timeout)
         return _checked(answer)
     if not image:
-        raise NotFoundError(f"the image {profile.image_name} is not built", hint=f"envgen build {profile.chosen}")
+        raise RefusedError(f"the image {profile.image_name} is not built", hint=f"envgen build {profile.chosen}")
     mounts, env = [mount], {"HOME": "/tmp"}
     # Files in a folder of the host belong to the user (with sudo: to the caller).
     user = "" if mount.kind == "volume" else "{}:{}".format(*host_user(engine))

@@ -155,6 +155,8 @@ def _mismatch(sets: Mapping[str, Sequence[Pinned]]) -> str:
 def _hint(text: str, profile: Profile) -> str:
     if "certificate" in text.lower():
         return "write your company's certificate authority in network.ca_certificates"
+    if re.search(r"dns error|failed to lookup address|Name or service not known|Could not resolve host", text):
+        return "a host's name was not found: check pip.index, and the network"
     unanswered = re.search(r"\b40[13]\b|[Uu]nauthorized|No matching distribution found", text)
     if profile.pip.index_variables and profile.pip.netrc is None and unanswered:
         return "does the index ask for a login? write it in a netrc file, and that file's path in pip.netrc"
@@ -402,7 +404,7 @@ def _ask_inside(
     started = time.monotonic()
     kept = {p.name: keep(lock.python.get(p.name, {}), upgrade, p) for p in group}
     found = resolve_packages(engine, group, base.digest, kept, tools.files)
-    tools.say(f"packages of {names}: resolved ({time.monotonic() - started:.1f} s)")
+    tools.say(f"packages of {names}: asked ({time.monotonic() - started:.1f} s)")
     return found
 
 

@@ -30,7 +30,7 @@ from envgen.lock.model import REGISTRY, GitLock, ImageLock
 from envgen.profile.model import ModelRef
 from envgen.profile.values import ImageRef
 from envgen.redact import without_login
-from envgen.text import instant, visible
+from envgen.text import instant, network_reason, visible
 
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 ATTEMPTS = 3
@@ -302,13 +302,16 @@ def _about_model(model: ModelRef, query: str) -> Mapping[str, Any]:
                 status = answer.status_code
                 body = answer.raw.read(LIMIT, decode_content=True) if status == 200 else b""
         except (requests.RequestException, OSError) as error:
-            reason = str(error.__cause__ or error)[:200]
+            reason = network_reason(error)
             hint = "check the network and its proxy"
             if isinstance(error, requests.exceptions.SSLError):
                 hint = "export REQUESTS_CA_BUNDLE=FILE, with your company's certificates"
             raise LockError(f"cannot reach the hub: {reason}", hint=hint) from None
         if status != 200:
             message, hint = _REFUSALS.get(status, (f"the hub answered {status}", "try again later"))
+            if token and status in (401, 403):
+                message = f"the hub refused HF_TOKEN ({status})"
+                hint = "check the token's access, and accept the model's licence on its page"
             raise LockError(message, hint=hint)
         try:
             return _mapping(read_json(body))

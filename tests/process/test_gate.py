@@ -446,3 +446,18 @@ def test_without_a_gate_four_compilers_run(tmp_path: Path, script: str) -> None:
     assert jobs() == "128\n"
     assert jobs(ENVGEN_GATE="off") == "4\n"
     assert jobs(ENVGEN_GATE="off", MAX_JOBS="9", GIVEN="9") == "9\n"
+
+
+def test_a_python3_that_hangs_is_named_in_time(tmp_path: Path) -> None:
+    """A wrapper that is first on PATH: `up` would wait for it without a word."""
+    text = (GATE.parents[2] / "runtime/bin/entrypoint").read_text().replace("timeout 60", "timeout 1")
+    begin = text.index("# What follows starts python3")
+    program = tmp_path / "entrypoint"
+    program.write_text("set -eu\n" + text[begin : text.index("# Without a number of compilers")])
+    (tmp_path / "python3").write_text("#!/bin/sh\nsleep 1000\n")
+    (tmp_path / "python3").chmod(0o755)
+    environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(["sh", program], env=environ, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1 and f"{tmp_path}/python3 did not end within" in done.stderr
+    (tmp_path / "python3").write_text("#!/bin/sh\nexit 3\n")  # what it says otherwise is not asked here
+    assert subprocess.run(["sh", program], env=environ, check=False, timeout=60).returncode == 0

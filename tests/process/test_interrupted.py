@@ -53,3 +53,13 @@ def test_a_locale_without_letters(tmp_path: Path) -> None:
     for words in (["-m", "envgen"], ["-c", "import sys; from envgen.__main__ import main; sys.exit(main())"]):
         done = subprocess.run([sys.executable, *words, "config"], cwd=root, env=env, capture_output=True, check=False)
         assert done.returncode == 2 and "name: '\u00fc' is not accepted" in done.stderr.decode(), done
+
+
+def test_a_second_ctrl_c_while_python_ends_is_the_same_answer(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys, time\nfrom envgen.cli import program\nfrom envgen.__main__ import main\n"
+        "program.main = lambda _argv: 130\nresult = main()\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)\n"
+        "sys.exit(result)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (130, "")

@@ -170,7 +170,7 @@ def refused(context: Context, _engine: EngineInfo) -> Findings:
     for problem in context.refused:
         cure = Remedy(problem.hint or f"envgen up {context.service} {context.profile.chosen_variant}")
         yield error(problem.message, f"service {context.service}", "what `envgen up` needs", cure, case="refused")
-    return ok(f"`envgen up {context.service}` finds what it needs on this machine")
+    return ok(f"{context.service} has its checkouts, files and memory on this machine")
 
 
 @check("weights.whole", Where.HOST, needs="engine")

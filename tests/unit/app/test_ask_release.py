@@ -176,8 +176,28 @@ def test_a_release_that_can_not_be_asked_is_a_note(tmp_path: Path) -> None:
 def test_only_vllm_for_a_gpu_is_asked(tmp_path: Path) -> None:
     engine = Recorded(recorded("0.14.0-flashinfer"))
     assert ask(tmp_path, engine, "dev") == []
-    assert ask(tmp_path, engine, text=TEXT.replace("    mode:", "    gpu: none\n    mode:")) == []
     assert engine.asked == []
+
+
+CPU = TEXT.replace("    mode:", "    gpu: none\n    mode:")
+FLAGS = {"folder": "/v", "read": ["x"], "count": 300, "asked": 1}
+
+
+def test_without_a_gpu_the_flags_are_asked_of_the_image(tmp_path: Path) -> None:
+    """Before a running server is replaced."""
+    unknown = [{"flag": "--max-modl-len", "similar": ["--max-model-len"]}]
+    engine = Recorded({"flags": {**FLAGS, "unknown": unknown}})
+    with pytest.raises(PreflightError) as caught:
+        ask(tmp_path, engine, text=CPU)
+    assert engine.asked[0]["parts"] == ["flags"]
+    assert "has no flag --max-modl-len" in str(caught.value) and "write --max-model-len" in str(caught.value)
+    assert ask(tmp_path, Recorded({"flags": {**FLAGS, "unknown": []}}), text=CPU) == []
+
+
+@pytest.mark.parametrize("answer", [None, {"flags": 7}, {"flags": {"unknown": [7]}}, {"flags": {}}, {}])
+def test_flags_that_can_not_be_asked_stop_nothing(tmp_path: Path, answer: Any) -> None:
+    notes = ask(tmp_path, Recorded(answer), text=CPU)
+    assert notes == [] or notes[0].startswith("its flags could not be checked")
 
 
 def test_the_words_of_both_ways_to_start_a_server() -> None:

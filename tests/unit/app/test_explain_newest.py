@@ -71,3 +71,8 @@ def test_without_an_engine_the_files_are_looked_at(tmp_path: Path) -> None:
     asked.containers = refuse
     found = newest(asked)
     assert found is not None and found.kind == "start" and newest(asked, "serve") == found
+
+
+def test_a_build_that_was_cancelled_is_no_failure(tmp_path: Path) -> None:
+    write(tmp_path / ".envgen/logs/build-cpu.log", "#5 [2/3] RUN x\ncancelled\n", 3000)
+    assert explain.of_files(tmp_path) is None

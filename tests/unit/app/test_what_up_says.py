@@ -1,0 +1,86 @@
+"""What `up` says before it makes what is missing, and where two things are missing at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from envgen.app import provision, up, weights
+from envgen.engine.values import Container
+from envgen.errors import EngineError, LockError
+from envgen.profile.model import GpuMode, ModelRef
+from envgen.text import network_reason
+
+MODEL = ModelRef("acme/tiny")
+URLLIB3 = (
+    "HTTPSConnectionPool(host='huggingface.co', port=443): Max retries exceeded with url: /api (Caused by "
+    "NameResolutionError(\"HTTPSConnection(host='huggingface.co', port=443): Failed to resolve 'huggingface.co' "
+    '([Errno -2] Name or service not known)"))'
+)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "wanted", "said"), [("none", "auto", True), ("all", "auto", False), ("none", "none", False)]
+)
+def test_no_gpu_is_named_before_anything_is_offered(tmp_path: Path, gpu: str, wanted: str, said: bool) -> None:
+    profile = SimpleNamespace(gpu=GpuMode(wanted))
+    deployment: Any = SimpleNamespace(gpu=GpuMode(gpu), profile=profile, root=tmp_path)
+    lines = list(provision.Lacking(deployment, ("serve",), lock=True).lines())
+    assert lines[0].startswith("  no GPU ") is said and lines[-1].startswith("  lock ")
+
+
+def test_why_the_hub_names_no_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_model: ModelRef) -> int:
+        raise LockError("the model acme/tiny at main: the hub refused HF_TOKEN (401)")
+
+    found = SimpleNamespace(whole=False, model=MODEL, bytes=0)
+    deployment: Any = SimpleNamespace(
+        engine=SimpleNamespace(containers=lambda *_: ()), profile=SimpleNamespace(compose_name="x")
+    )
+    monkeypatch.setattr(weights, "look", lambda *_: [found])
+    monkeypatch.setattr(provision, "size_of", refused)
+    [download] = provision._downloads(deployment, "serve")
+    assert str(download) == "acme/tiny (the hub refused HF_TOKEN (401))"
+
+
+@pytest.mark.parametrize(("token", "hint"), [(True, "check the access of HF_TOKEN"), (False, "export HF_TOKEN=...")])
+def test_a_token_that_is_set_is_not_asked_for(token: bool, hint: str) -> None:
+    error = weights._refused(MODEL, {"kind": "access", "problem": "401 Client Error"}, token=token)
+    assert error.problems[0].hint.startswith(hint)
+
+
+def test_an_error_of_the_network_is_its_reason_without_the_wrapping() -> None:
+    assert network_reason(URLLIB3) == "Failed to resolve 'huggingface.co'"
+    assert network_reason("something else") == "something else" and len(network_reason("x" * 999)) <= 200
+    error = weights._refused(MODEL, {"kind": "network", "problem": URLLIB3}, token=False)
+    assert str(error).startswith("acme/tiny could not be downloaded: the hub was not reached: Failed to resolve")
+
+
+def test_compose_and_the_engine_are_named_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(_name: str) -> None:
+        raise EngineError("Docker Compose v2 is not installed")
+
+    class Deployment:
+        @property
+        def engine(self) -> Any:
+            raise EngineError("the Docker Engine is not running")
+
+    monkeypatch.setattr(up, "require_plugin", missing)
+    deployment: Any = Deployment()
+    with pytest.raises(EngineError) as caught:
+        up.check(deployment, "serve")
+    assert [one.message for one in caught.value.problems] == [
+        "Docker Compose v2 is not installed", "the Docker Engine is not running",
+    ]  # fmt: skip
+
+
+def test_a_server_that_ended_with_0_is_not_called_75() -> None:
+    ended = Container(
+        "3f", "c", "serve", "exited", "", 75, "sha256:1", {}, {}, (), (), "2026-01-01T00:00:00Z", server=True
+    )
+    from envgen.app.containers import as_data
+
+    assert as_data(ended, "", None)["exit_code"] == 0
