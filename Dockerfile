@@ -67,6 +67,6 @@ LABEL dev.envgen.project="mxfp4" \
     dev.envgen.profile="prod" \
     dev.envgen.lock="" \
     org.opencontainers.image.base.name="nvcr.io/nvidia/cuda:13.0.2-devel-ubuntu24.04" \
-    dev.envgen.render="ba4ce3f7ec5ddd230849f4f11a9173379d3802bbd811fe1e8de4793c21a1a7f6"
+    dev.envgen.render="85f105a620bbd95ca4ea45c31db71a7b36682393be9a73827c59fc92ed576765"
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

@@ -74,6 +74,13 @@ def update(session: Session, names: tuple[str, ...], *, upgrade: bool, offline: 
         every += [profile for project in other.projects for profile in project.profiles.values()]
         outcome = resolve(profiles, every, old, patch_locks(profiles, root), wanted, _tools(session, offline))
         left = [one for p in profiles for one in left_out(p, locked(p, outcome.lock), series_of(p, root))]
+        left += [
+            f"{p.name}: the build requirements of {name} are those of its pyproject.toml, and are not locked; "
+            f"sources.{name}.install.requires locks them"
+            for p in profiles
+            for name, source in p.sources.items()
+            if source.origin.is_built and not source.install.requires
+        ]
         for note in (*outcome.notes, *left):
             progress(f"note: {note}")
         if outcome.problems:

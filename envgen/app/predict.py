@@ -21,7 +21,7 @@ from envgen.predict.judge import Contradiction, Judgement, Verdict, backends, ju
 from envgen.predict.memory import Estimate, estimate
 from envgen.profile.model import GpuMode, Profile, Service
 from envgen.recipes.shipped import models as known_models
-from envgen.render.environment import compose_env, service_env
+from envgen.render.environment import compose_env, overlay_volume, service_env
 from envgen.serve.preflight import PreflightError
 
 PROGRAM = run.Program("predict/main")
@@ -182,6 +182,8 @@ def ask_release(deployment: Deployment, service: str) -> list[str]:
     profile = deployment.profile
     if service not in servers(profile):
         return []
+    if profile.mounted_sources and deployment.engine.volume(overlay_volume(profile)) is None:
+        return ["the checkouts are installed first, so vLLM is queried (`predict`) from the next start on"]
     if profile.gpu is GpuMode.NONE:
         return require_flags(deployment, service)
     try:

@@ -8,6 +8,8 @@ import re
 import stat
 from typing import Any, Mapping
 
+PATCHES = "/opt/envgen/patches.json"  # by apply-patches, while the image was built
+
 
 def read_bytes(path: str, limit: int = 1 << 20) -> bytes:
     """The first ``limit`` bytes of a file; empty where it can't be read, or is none: a pipe would never end."""

@@ -64,10 +64,10 @@ def find_place(deployment: Deployment) -> AgentHost | None:
         )
     mount = cache_mount(deployment)
     place = temporary_host(deployment, root_in(service_env(profile), profile), mount)
-    return place if _exists(deployment, mount) else None
+    return place if exists(deployment, mount) else None
 
 
-def _exists(deployment: Deployment, mount: ContainerMount) -> bool:
+def exists(deployment: Deployment, mount: ContainerMount) -> bool:
     return Path(mount.source).is_dir() if mount.kind == "bind" else deployment.engine.volume(mount.source) is not None
 
 
@@ -117,7 +117,7 @@ class OtherCache:
 def other_caches(deployment: Deployment) -> list[OtherCache]:
     """The other caches of code that is compiled at run time, as `envgen up` mounts them."""
     return [
-        OtherCache(name, mount.source, mount.target, _exists(deployment, mount))
+        OtherCache(name, mount.source, mount.target, exists(deployment, mount))
         for name, mount in deployment.caches.items()
         if name != CACHE and is_compiled(name)
     ]

@@ -96,6 +96,22 @@ class JitCache:
         restart = tuple(sorted({user.where for user in users if user.where}))
         return replace(cleared, users=users, unseen=unseen, restart=restart)
 
+    def keep_proven(self, place: AgentHost) -> tuple[list[str], list[str]]:
+        """Clear each module that is not certainly what it would be if it were compiled now; those kept and cleared."""
+        found = self._judged(Inventory, NOTHING, "list", place, thorough=True, blind=False)[1].modules
+        proven = [m for m in found if (m.state, m.baseline, m.guess) == ("fresh", "recorded", False)]
+        others = [module for module in found if module not in proven]
+        for shelf in {(module.version, module.arch) for module in others}:
+            names = tuple(module.name for module in others if (module.version, module.arch) == shelf)
+            self._judged(
+                Cleared, Query(names, shelf[0], (shelf[1],)), "clear", place, all=False, dry_run=False, causes=None
+            )
+        return [module.name for module in proven], [module.name for module in others]
+
+    def drop(self, place: AgentHost) -> None:
+        """Clear all modules."""
+        self._judged(Cleared, NOTHING, "clear", place, all=True, dry_run=False, causes=None)
+
     def _judged(
         self, kind: type[P], query: Query, operation: str, place: AgentHost | None = None, **more: Any
     ) -> tuple[AgentHost, P]:

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from envgen.engine.values import ContainerMount
-from envgen.errors import EngineError
-from envgen.jitcache.place import CACHE, cache_mount, key_in, temporary_host
-from envgen.jitcache.service import JitCache
+from envgen.errors import EngineError, EnvgenError
+from envgen.jitcache.place import CACHE, cache_mount, exists, key_in, root_in, temporary_host
+from envgen.jitcache.service import ROOT_USER, TIMEOUT, JitCache
+from envgen.render.environment import service_env
+from envgen.render.locking import ALIKE
+from envgen.text import counted, progress
 
 
 @dataclass(frozen=True)
@@ -46,12 +49,47 @@ class Space:
 
 def create_mount(cache: JitCache) -> ContainerMount:
     """The mount of the profile's cache; its volume or folder is created if missing."""
-    mount = cache_mount(cache.deployment)
+    mount, before = cache_mount(cache.deployment), alike(cache)
     if mount.kind == "bind":
         Path(mount.source).mkdir(parents=True, exist_ok=True)
     elif cache.deployment.engine.volume(mount.source) is None:
         cache.deployment.create_volume(mount.source, f"cache-{CACHE}")
+    carry(cache, before)
     return mount
+
+
+def alike(cache: JitCache) -> Space | None:
+    """The last used cache that differs by patches alone, where the profile's own is not there yet."""
+    deployment = cache.deployment
+    if CACHE not in deployment.profile.caches or deployment.image is None:
+        return None
+    mount = cache_mount(deployment)
+    if not key_in(mount.source) or exists(deployment, mount):
+        return None
+    found = [one for one in spaces(cache) if one.key[:ALIKE] == key_in(mount.source)[:ALIKE] and not one.current]
+    return found[0] if found else None
+
+
+def carry(cache: JitCache, before: Space | None) -> None:
+    """Copy the modules of another cache into the profile's new one, except those that a patch may concern."""
+    deployment = cache.deployment
+    if before is None or deployment.image is None:
+        return
+    mount = cache_mount(deployment)
+    old = ContainerMount(before.source, "/envgen-old", before.kind, read_only=True)
+    new = replace(mount, target="/envgen-new")
+    words = ["cp", "-a", f"{old.target}/.", f"{new.target}/"]
+    place = temporary_host(deployment, root_in(service_env(deployment.profile), deployment.profile), mount)
+    options: dict[str, Any] = {"mounts": [old, new], "user": ROOT_USER, "unmapped": True, "timeout": TIMEOUT}
+    done = deployment.engine.run_once(deployment.image.id, words, **options)
+    try:
+        kept, dropped = ([], ["all"]) if done.code else cache.keep_proven(place)
+    except EnvgenError:
+        done, kept, dropped = replace(done, code=1), [], ["all"]
+    if done.code:  # nothing unproven stays
+        cache.drop(place)
+    again = f"; compiled again: {', '.join(dropped)}" if dropped else ""
+    progress(f"  kernels: {counted(len(kept), 'module')} kept from {before.source}, which has other patches{again}")
 
 
 def leftovers(cache: JitCache) -> tuple[str, int, Callable[[], str]] | None:

@@ -12,7 +12,7 @@ from envgen import files
 from envgen.engine.git import git
 from envgen.errors import BuildError, EnvgenError, Problem
 from envgen.patches.series import Patch, Series
-from envgen.patches.source import GitTree, PatchedSource, Tree, examine, put
+from envgen.patches.source import PatchedSource, Tree, examine, put
 from envgen.patches.wheel import File, WheelTree
 from envgen.profile.model import Profile
 from envgen.text import progress, visible
@@ -185,9 +185,7 @@ def _rehearse(one: PatchedSource, series: Series, profile: Profile, found: Rehea
     try:
         tree = one.unpatched(seconds=SECONDS)
         run = dry_run(tree, series)
-        stops, notes = (
-            examine(one.name, profile, tree) if isinstance(tree, GitTree) and one.source.origin.is_built else ([], [])
-        )
+        stops, notes = ([], []) if isinstance(tree, WheelTree) else examine(one.name, profile, tree)
     except EnvgenError as error:
         progress(f"{series.folder} is not tried: {error}")
         found.complete = False

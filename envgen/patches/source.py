@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Protocol
 
 from packaging.utils import canonicalize_name
 
@@ -69,18 +68,6 @@ class GitTree:
         return {name: head.split(" ") for head, _, name in rows}
 
 
-class Tree(Protocol):
-    """The code of a source without its patches."""
-
-    @property
-    def label(self) -> str: ...
-
-    @property
-    def version(self) -> str: ...
-
-    def read(self, names: Collection[str]) -> Mapping[str, File]: ...
-
-
 def mounted_at(source: Source, root: Path) -> Path | None:
     """The folder of a mounted checkout on this machine; None for a source that is not mounted."""
     checkout = source.origin.checkout
@@ -91,6 +78,9 @@ def nearest_release(folder: Path) -> str:
     """The release of the nearest tag at or before HEAD; "" without one."""
     described = WorkTree(folder).git(["describe", "--tags", "--abbrev=0"], check=False)
     return version_of_ref(described.text.strip()) if described.code == 0 else ""
+
+
+Tree = GitTree | WheelTree  # the code of a source without its patches
 
 
 @dataclass(frozen=True)
@@ -186,7 +176,7 @@ def examine(name: str, profile: Profile, tree: GitTree) -> tuple[list[Problem], 
         words = ", ".join((source.install.prepare[0], *moved[:1], *source.install.prepare[2:]))
         hint = f"sources: {{{name}: {{install: {{prepare: [{words}]}}}}}}" if moved else "take install.prepare out"
         problems.append(Problem(f"{tree.label} has no {script}, which sources.{name}.install.prepare runs", hint=hint))
-    if PYPROJECT in there:
+    if PYPROJECT in there and source.install.requires:  # else they are those of pyproject.toml
         missing = _unnamed(profile, source, there[PYPROJECT].data.decode("utf-8", "replace"))
         if missing:
             wanted, place = ", ".join(missing), f"sources.{name}.install.requires"

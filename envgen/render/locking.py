@@ -164,9 +164,14 @@ def _source(profile: Profile, lock: ProfileLock | None) -> str:
     return f"{origin.git} {locked.commit if locked else origin.git_ref}"
 
 
+ALIKE = 6  # digits of a key that are the same for caches that differ by patches alone
+
+
 def key_of(parts: Mapping[str, str]) -> str:
-    """Twelve hexadecimal digits."""
-    return hashlib.sha256(json.dumps(dict(parts), sort_keys=True).encode()).hexdigest()[:LENGTH]
+    """Twelve hexadecimal digits; with patches, the first of them are those without."""
+    rest = {name: value for name, value in parts.items() if name != "patches"}
+    whole, plain = (hashlib.sha256(json.dumps(d, sort_keys=True).encode()).hexdigest() for d in (dict(parts), rest))
+    return plain[:ALIKE] + whole[ALIKE:LENGTH]
 
 
 def series_of(profile: Profile, root: Path | None) -> dict[str, Series]:

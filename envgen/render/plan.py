@@ -86,6 +86,7 @@ class BuiltSource:
     fetch_sdist: tuple[str, ...]
     patch_source: PatchStep | None
     requires: RunStep | None
+    reads_requires: bool  # they are those of its pyproject.toml
     inputs: tuple[Fetched, ...]
     env: tuple[Pair, ...]
     build_words: tuple[str, ...]
@@ -250,7 +251,10 @@ class ImagePlan:
         patch_source = PatchStep(early, ((folder, *_mounted(early)),)) if early else None
         return BuiltSource(
             name, label, folder, copy, tuple(git), sdist, patch_source,
-            requires=self._pip(f"requires.{name}", install.requires, ()),
+            requires=self._pip(f"requires.{name}", install.requires, ())
+            if install.requires
+            else RunStep("what its pyproject.toml and its build backend ask for.", ("--for", name, "--needs", folder)),
+            reads_requires=not install.requires,
             inputs=tuple(inputs),
             env=tuple(env),
             build_words=(folder, "/wheels", *install.prepare),

@@ -23,6 +23,7 @@ CAUSES = {
     "record": "damaged record",
     "touched": "touched files",
     "generator": "generator changed",
+    "patched": "patched",
     "shadow": "new header",
     "switches": "other switches",
 }

@@ -12,7 +12,7 @@ import re
 import time
 from typing import Any, Callable
 
-from envgen.inside.common import tunings
+from envgen.inside.common import PATCHES, read_bytes, tunings
 from envgen.inside.jit import tree
 from envgen.inside.jit.generators import generators, makes, shadows
 from envgen.inside.jit.layout import OURS, Shelf, Shelves, asked, choose, root_of
@@ -141,6 +141,16 @@ class Judge:
         self.blind = bool(request.get("blind"))
         self.environ = {**(request.get("environ") or {}), **os.environ}
         self._generators: list[str] | None = None
+        self._patched: dict[str, Any] | None = None
+
+    def patched(self) -> dict[str, Any]:
+        """The files that the image's patches changed, as apply-patches recorded it."""
+        if self._patched is None:
+            try:
+                self._patched = json.loads(read_bytes(PATCHES).decode("utf-8", "replace"))
+            except ValueError:
+                self._patched = {}
+        return self._patched
 
     def generators(self) -> list[str]:
         """The generators of the FlashInfer that Python imports."""
@@ -198,6 +208,9 @@ class Judge:
             module.state = "unknown"
         else:
             self._guess(recipe, library[1], module)
+        if patched := [path for path in recipe.inputs if path in self.patched()]:
+            names = sorted({name for path in patched for name in self.patched()[path]["patches"]})
+            module.add("patched", "is compiled with " + ", ".join(names) + " of this image", patched, stale=False)
         if not self.foreign(recipe.shelf):
             self._surroundings(recipe, module)
             self._cuda(recipe, module)

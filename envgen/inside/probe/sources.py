@@ -13,7 +13,7 @@ import os
 import re
 from typing import Iterator
 
-from envgen.inside.common import read_bytes
+from envgen.inside.common import PATCHES, read_bytes
 from envgen.inside.probe.imports import Doc
 
 FILE_LIMIT = 4 << 20
@@ -113,9 +113,6 @@ def server_defaults(request: Doc, document: Doc) -> Doc:
 
 
 # --- patches ---------------------------------------------------------------------------------------------------------
-
-
-PATCHES = "/opt/envgen/patches.json"  # by apply-patches, while the image was built
 
 
 def claimed_patches(request: Doc, document: Doc) -> list[Doc]:

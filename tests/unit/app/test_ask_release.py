@@ -93,6 +93,13 @@ def test_a_refusal_stops_up_with_the_reasons_and_a_way_on(tmp_path: Path) -> Non
     assert "`envgen up serve --profile prod --no-predict`" in said
 
 
+def test_checkouts_that_are_not_installed_yet_are_asked_after_the_first_start(tmp_path: Path) -> None:
+    mounted = "mode: development\n    sources: {vllm: {package: vllm, distribution: vllm, origin: {checkout: ../v}}}\n"
+    engine = Recorded(recorded("0.32.0-two-gpus"))
+    (note,) = ask(tmp_path, engine, text=TEXT.replace("mode: production\n", mounted))
+    assert "vLLM is queried (`predict`) from the next start on" in note and engine.asked == []
+
+
 def test_what_fits_is_a_note_and_the_target_of_the_profile_is_asked_for(tmp_path: Path) -> None:
     engine = Recorded(recorded("0.32.0-two-gpus"))
     notes = ask(tmp_path, engine)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from envgen.lock.model import GitLock, ImageLock, ProfileLock
+from envgen.patches.series import Patch, Series
 from envgen.profile.load import load_project, select
 from envgen.profile.model import Profile
 from envgen.render.locking import folder_of, key_parts, namespace, volume_of
@@ -90,6 +91,16 @@ def test_a_checkout_counts_by_its_place(tmp_path: Path) -> None:
     there = profile(tmp_path, "mode=development", "sources.flashinfer.origin={checkout: ../two}")
     assert key_parts(deployment, None, {})["flashinfer"] == "checkout at /workspace/flashinfer"
     assert namespace(deployment, None, {}) == namespace(there, None, {}) != namespace(profile(tmp_path), None, {})
+
+
+def test_patches_change_the_end_of_the_key(tmp_path: Path) -> None:
+    """By the beginning, a new cache finds one that it can take untouched modules from."""
+    one, two = (
+        {"flashinfer": Series("patches/x", (Patch("a", "a", content, ("csrc/a.cu",)),))} for content in (b"1", b"2")
+    )
+    keys = [namespace(profile(tmp_path), None, series) for series in ({}, one, two)]
+    assert len({key[:6] for key in keys}) == 1 and len({key[6:] for key in keys}) == 3
+    assert {len(key) for key in keys} == {12}
 
 
 def test_switched_off_and_names(tmp_path: Path) -> None:
