@@ -73,6 +73,8 @@ def read_recipe(text: str, file: str, *, variant: str = "") -> Recipe:
         raise _problem("this format has no variants", top.place(), "leave --model-variant out")
     if "command" in top.items or "container" in top.items:
         return reader.spark()
+    if "services" in top.items:
+        raise _problem("is a Compose file, not a recipe", top.place(), "docs/coming-from.md has a row for each key")
     raise _problem("is not a recipe that envgen reads", top.place(), "formats: docs/models.md")
 
 
