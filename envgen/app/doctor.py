@@ -25,6 +25,7 @@ from envgen.profile.model import Base, Mode, Profile
 from envgen.profile.values import ImageRef
 from envgen.serve import preflight
 from envgen.serve.ended import last_ends
+from envgen.serve.notices import of_all
 from envgen.text import progress
 
 BETWEEN = 15.0  # seconds for the comparison of machines
@@ -79,7 +80,8 @@ def _diagnose(subject: Subject, deep: bool) -> Report:
         lacking = or_none(lambda: weights.report(deployment))
         context = replace(context, refused=refused or (), weights=lacking or {})
     ended = or_none(lambda: last_ends(deployment.engine, _described(context)))
-    context = replace(context, ended=ended or {})
+    told = or_none(lambda: of_all(deployment.engine, () if context.is_temporary else _described(context)))
+    context = replace(context, ended=ended or {}, notices=told or {})
     found = report.examine(context, extra)
     found = report.with_more(found, Where.INSIDE, scripts.from_folder(context, deployment.root, deployment.engine))
     if deep:

@@ -30,6 +30,7 @@ from envgen.render.environment import checkout_variable, compose_environment
 from envgen.render.outputs import diff, render_project
 from envgen.serve.differences import differences, keep_moment
 from envgen.serve.ended import last_ends
+from envgen.serve.notices import of_all
 
 T = TypeVar("T")
 PATIENCE = 5.0  # seconds in all
@@ -49,6 +50,7 @@ def look(session: Session) -> dict[str, Any]:
         "profile": profile.name, "others": [name for name in project.profiles if name != profile.name],
         "mode": profile.mode.value, "file": str(project.file), "image": None, "containers": [], "lost": {},
         "caches": [], "differences": {}, "drift": drift(session), "left_out": [],
+        "notices": {},
     }  # fmt: skip
     try:
         reached, lost = reach(session.deployment(), nodes_of(profile), PATIENCE / 2)
@@ -73,6 +75,9 @@ def look(session: Session) -> dict[str, Any]:
         found["containers"] = [
             as_data(one, first.digest, differ.get(one.id), node, ended[node].get(one.id)) for node, one in there
         ]
+        for node, deployment in reached.items():
+            told = of_all(deployment.engine, [one for at, one in there if at == node])
+            found["notices"] |= {name: [one.data() for one in some] for name, some in told.items()}
         found["differences"] = _differences(session, [one for _, one in there if differ.get(one.id)])
     except EnvgenError as error:
         why = error.problems[0]

@@ -12,6 +12,7 @@ from envgen.deployment import Deployment
 from envgen.engine.box import Box
 from envgen.engine.values import Container, EngineInfo, Image
 from envgen.errors import Problem
+from envgen.explain import Explanation
 from envgen.profile.model import Profile
 from envgen.serve.ended import Ended
 from envgen.text import visible
@@ -144,6 +145,7 @@ class Context:
     trouble: Trouble | None = None
     running: tuple[Running, ...] = ()  # of each running container
     ended: Mapping[str, Ended] = field(default_factory=dict)  # container ID -> how its program ended last
+    notices: Mapping[str, tuple[Explanation, ...]] = field(default_factory=dict)  # container's name -> in its log
     others: tuple[Container, ...] = ()  # containers of the profile's other services, running or not
     checkouts: Mapping[str, str] = field(default_factory=dict)  # source -> folder on this machine
     inodes: Mapping[str, int] = field(default_factory=dict)  # source -> inode of that folder; 0: no such folder

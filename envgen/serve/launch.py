@@ -16,7 +16,7 @@ from envgen.deployment import Deployment
 from envgen.engine.client import Engine
 from envgen.engine.endpoint import forward
 from envgen.engine.values import Container
-from envgen.errors import ServiceError
+from envgen.errors import EngineError, ServiceError
 from envgen.explain import Circumstances, Explanation, cause_of
 from envgen.explain.first import First, first_exception
 from envgen.files import state_dir
@@ -25,6 +25,7 @@ from envgen.profile.model import Profile, Ready, Service
 from envgen.profile.values import PortMapping
 from envgen.serve import preflight
 from envgen.serve.circumstances import circumstances
+from envgen.serve.notices import notices
 from envgen.serve.readiness import Readiness
 from envgen.serve.wait import Awaited, NotReady, StartFailure, Waiter, log_text
 from envgen.text import Loudness, shorten
@@ -39,13 +40,17 @@ _UNDECLARED = re.compile(r"`([^`@]+)(?:@[^`]*)?` depends on `([^`]+)`, but doesn
 
 @dataclass(frozen=True)
 class Started:
-    """A running service. ``awaited``: how it became ready; the default without waiting."""
+    """A running service. ``awaited``: how it became ready; the default without waiting.
+
+    ``notices``: what its log admits, although it is ready.
+    """
 
     container: Container
     seconds: float
     url: str
     already: bool
     awaited: Awaited = field(default_factory=lambda: Awaited(Readiness(True)))
+    notices: tuple[Explanation, ...] = ()
 
 
 def key_of(deployment: Deployment) -> str:
@@ -115,7 +120,11 @@ class Launcher:
         container = self.deployment.engine.container(begun.container.id) or begun.container
         if begun.already:  # its phases were over: we measured how long it took to read its log
             awaited = replace(awaited, phases={})
-        return Started(container, time.monotonic() - begun.began, self.url, begun.already, awaited)
+        seconds = time.monotonic() - begun.began
+        admitted: tuple[Explanation, ...] = ()
+        with contextlib.suppress(EngineError):
+            admitted = notices(self.deployment.engine, container)
+        return Started(container, seconds, self.url, begun.already, awaited, admitted)
 
     def remove(self, ids: Collection[str]) -> None:
         """Remove containers that were partly started, and the networks of a profile that has none left."""

@@ -95,6 +95,7 @@ MUTE: dict[str, str] = {
     "tiktoken.load": "good",  # it is asked for
     "image.patches": "good",
     "patches.mounted": "good",
+    "container.log": "good",
     "container.others": "good",
     "up.refused": "good",  # a container runs
 }

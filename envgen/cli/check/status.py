@@ -58,6 +58,8 @@ def _screen(found: Mapping[str, Any], profile: Profile) -> Iterator[str]:
         yield from ("", *listing(found["containers"]), *endings(found["containers"], f"--profile {found['profile']}"))
         for name, lines in found["differences"].items():
             yield from (f"{name}: {line}" for line in lines)
+        for name, told in found["notices"].items():
+            yield from (f"note  {name}: {one['cause']}: {one['cure']} ({one['rule']})" for one in told)
     elif not trouble:
         yield f"containers  none; start with: envgen up {profile.chosen}"
     if found["checkouts"]:

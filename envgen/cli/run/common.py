@@ -14,6 +14,7 @@ from envgen.errors import ExitCode, UsageError
 from envgen.profile.exposure import is_local, open_ports
 from envgen.profile.model import Profile, Service
 from envgen.serve.launch import Started
+from envgen.serve.notices import in_words
 from envgen.text import progress
 
 timeout_option = click.option(
@@ -84,6 +85,7 @@ def started_document(profile: Profile, service: str, started: Started, *, waited
         "id": container.id,
         "image": container.image_id,
         "log_shows": awaited.shown,
+        "notices": [one.data() for one in started.notices],
         "open_ports": reachable(profile.services[service], container),
         "phases": awaited.phases,
         "restarts": awaited.restarts,
@@ -124,6 +126,8 @@ def print_started(profile: Profile, service: str, started: Started, *, waited: b
         click.echo(f"  {name}: {seen}" if good else f"  {name}: not tried: {seen}")
     for name, line in awaited.shown.items():
         click.echo(f"  {name}: {line.strip()[:160]}")
+    for line in in_words(started.notices):
+        click.echo(f"  {line}")
     if awaited.restarts:
         click.echo(f"  Docker restarted it {awaited.restarts} times: envgen logs {service} {profile.chosen}")
     if profile.services[service].cluster:

@@ -15,6 +15,7 @@ CHECKS: tuple[Check, ...] = (
     outside.exists, outside.rendered_from_profile, outside.platform, outside.patches, outside.unpatched,
     # Container
     outside.running, outside.others, outside.current_image, outside.variables, outside.restart_policy,
+    outside.notices,
     # Inside
     machine.probe_ran, machine.source_mounts, imports.import_truth, running.import_running, packages.leftovers,
     packages.console_scripts, packages.metadata, versions.locked, versions.protected, versions.conflicts,

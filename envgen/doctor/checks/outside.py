@@ -399,3 +399,13 @@ def restart_policy(context: Context, container: Container) -> Findings:
             cure = remedies.envgen(context, "logs", end.service)
             yield warning(str(end), end.why or "its log has no known cause", "0 restarts", cure, case="restarted")
     return ok(f"restart policy: {policy or 'no'}")
+
+
+@check("container.log", Where.CONTAINER, needs="engine")
+def notices(context: Context, _engine: EngineInfo) -> list[Finding]:
+    """What the logs of running servers admit: each with its fix, or that it is harmless."""
+    return [
+        info(f"{name}: {one.cause}: {one.cure}", one.evidence, case=one.rule)
+        for name, found in context.notices.items()
+        for one in found
+    ]

@@ -53,6 +53,9 @@ class StubEngine:
     def containers(self, _project: str, *, all: bool) -> tuple[Container, ...]:
         return (container("web"), container("web", one_off=True))
 
+    def logs(self, _container: str, **_: object) -> str:
+        return "WARNING 06-26 15:11:37 [envs.py:1] Unknown vLLM environment variable detected: VLLM_USE_V1\n"
+
     def volume_sizes(self) -> Mapping[str, int]:
         if self.slow:
             threading.Event().wait()
@@ -91,7 +94,7 @@ def test_one_screen(monkeypatch: pytest.MonkeyPatch) -> None:
     for text in (
         "dev (development)", "others: prod", "unit:dev (0123456789ab), older than the profile",
         "no envgen.lock", "build-dev-20260101T000000.log: failed after", "main at ccccccccc, 2 edited",
-        "2KiB", "web (run)",
+        "2KiB", "web (run)", "note  unit-prod-web-1: a variable is set that this vLLM does not know",
     ):  # fmt: skip
         assert text in screen
 

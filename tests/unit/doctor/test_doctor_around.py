@@ -37,6 +37,7 @@ from envgen.engine import box
 from envgen.engine.host import memory_limits
 from envgen.engine.values import Container, ContainerMount, EngineInfo, ExecResult, Image, Port
 from envgen.errors import EngineError
+from envgen.explain import classify
 from envgen.inside.probe.facts import is_safe, without_password
 from envgen.inside.run import Execute
 from envgen.profile.model import Profile
@@ -214,6 +215,14 @@ def test_how_containers_ended(make: Make) -> None:
     assert (severities([found]), found.title) == (["info"], "dev was stopped at 2026-11-25T23:44:40Z")
     (found,) = outside.others(make(others=(replace(other, state="paused"),)))
     assert found.remedy == Remedy("docker unpause lab-dev-2")
+
+
+def test_what_a_healthy_server_admits(make: Make) -> None:
+    line = "Unknown vLLM environment variable detected: VLLM_USE_V1"
+    (found,) = outside.notices(make(notices={"lab-dev-1": classify([line])}))
+    assert (severities([found]), found.evidence["case"], found.seen) == (["info"], "unknown_variable", line)
+    assert found.title.startswith("lab-dev-1: a variable is set that this vLLM does not know")
+    assert outside.notices(make()) == []
 
 
 def test_what_docker_restarted(make: Make) -> None:

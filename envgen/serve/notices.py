@@ -1,0 +1,36 @@
+"""What the log of a server that runs admits about its start: wrong numbers, slow kernels, settings without effect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from envgen.engine.client import Engine
+from envgen.engine.values import Container
+from envgen.explain import Circumstances, Explanation, classify
+from envgen.serve.wait import log_text
+from envgen.text import instant
+
+WINDOW = 1800.0  # seconds, in which a server has started
+OVER = ("queue_stuck", "nccl_nvls")  # what a server that serves has survived
+
+
+def notices(engine: Engine, container: Container) -> tuple[Explanation, ...]:
+    """The notices in the log of a running container's start; none of another one."""
+    began = instant(container.started_at)
+    if not container.running or not began:
+        return ()
+    text = engine.logs(container.id, tail=None, since=began, until=f"{float(began) + WINDOW:.9f}")
+    known = Circumstances(tags=frozenset({"server"}))
+    found = classify(map(log_text, text.splitlines()), kind="serve", known=known)
+    return tuple(one for one in found if not one.failure and one.rule not in OVER)
+
+
+def of_all(engine: Engine, containers: Iterable[Container]) -> Mapping[str, tuple[Explanation, ...]]:
+    """Name -> ``notices``, of those that have some."""
+    found = {one.name: notices(engine, one) for one in containers if not one.one_off}
+    return {name: told for name, told in found.items() if told}
+
+
+def in_words(found: Iterable[Explanation]) -> list[str]:
+    """Each with what to do, and the line of the log."""
+    return [line for one in found for line in (f"note: {one.cause}: {one.cure}", f"      {one.evidence[:200]}")]
