@@ -27,11 +27,11 @@ FROM base AS final
 # Installs llama-benchy, cuda-python.
 RUN --mount=from=index,source=/runtime/lib,target=/run/envgen/lib \
     --mount=type=cache,target=/run/envgen/cache \
-    python3 /run/envgen/lib/with-index python3 /run/envgen/lib/pip-install --never flashinfer-python --never vllm -- llama-benchy==0.4.0 'cuda-python>=13,<14'
-# Installs flashinfer-python, vllm==0.33.0.
+    python3 /run/envgen/lib/with-index python3 /run/envgen/lib/pip-install --never flashinfer-python --never vllm --prefer b12x -- llama-benchy==0.4.0 'cuda-python>=13,<14'
+# Installs flashinfer-python, vllm[b12x]==0.33.0.
 RUN --mount=from=index,source=/runtime/lib,target=/run/envgen/lib \
     --mount=type=cache,target=/run/envgen/cache \
-    python3 /run/envgen/lib/with-index python3 /run/envgen/lib/pip-install --own flashinfer-python --own vllm -- flashinfer-python vllm==0.33.0
+    python3 /run/envgen/lib/with-index python3 /run/envgen/lib/pip-install --own flashinfer-python --own vllm --prefer b12x -- flashinfer-python 'vllm[b12x]==0.33.0'
 
 # gpt-oss's vocabulary, which it would fetch when it starts.
 ADD --checksum=sha256:446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d --chmod=0644 https://openaipublic.blob.core.windows.net/encodings/o200k_base.tiktoken /workspace/tiktoken_encodings/o200k_base.tiktoken
@@ -67,6 +67,6 @@ LABEL dev.envgen.project="mxfp4" \
     dev.envgen.profile="prod" \
     dev.envgen.lock="" \
     org.opencontainers.image.base.name="nvcr.io/nvidia/cuda:13.0.2-devel-ubuntu24.04" \
-    dev.envgen.render="85f105a620bbd95ca4ea45c31db71a7b36682393be9a73827c59fc92ed576765"
+    dev.envgen.render="2cc2c36e68fedc1b78a44f6bbc5ef97002bf8731c3c3d645af4d64c86f5b6367"
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

@@ -132,6 +132,11 @@ class Pip:
     override: tuple[str, ...] = key(
         "Dependencies switched off: never installed, even if another package requires them.", (), item=p.DISTRIBUTION
     )
+    prefer: tuple[str, ...] = key(
+        "Packages whose files stay where another package brings the same file, such as b12x beside FlashInfer.",
+        (),
+        item=p.DISTRIBUTION,
+    )
     remove: tuple[str, ...] = key(
         "Packages of the base image that are uninstalled first, and never come back as a dependency.",
         (),
@@ -227,8 +232,8 @@ class Origin:
     pull: int | None = key("The number of a pull request on GitHub.", None, low=1, high=9_999_999)
     pypi: Pin | None = key("A source distribution on the package index, at an exact version.", None)
     wheel: WheelPin | None = key(
-        "A built wheel on the package index: nothing is compiled. Without a version: the one that the other sources ask"
-        " for.",
+        "A built wheel on the package index, with extras as in vllm[b12x]==0.33.0: nothing is compiled. Without a"
+        " version: the one that the other sources ask for.",
         None,
     )
     folder: HostPath | None = key(

@@ -338,19 +338,25 @@ class Pin:
 
 @dataclass(frozen=True)
 class WheelPin(Pin):
-    """A PyPI distribution whose version (``version``) may be left to what the other sources ask for ("")."""
+    """A PyPI distribution with ``extras``, whose ``version`` may be left to what the other sources ask for ("")."""
 
-    PATTERN: ClassVar[str] = r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(==[0-9][A-Za-z0-9.!+_-]*)?$"
+    extras: tuple[str, ...] = ()
+
+    PATTERN: ClassVar[str] = (
+        r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(\[[A-Za-z0-9._-]+(,[A-Za-z0-9._-]+)*\])?(==[0-9][A-Za-z0-9.!+_-]*)?$"
+    )
     EXAMPLE: ClassVar[str] = "vllm==0.33.0"
 
     @classmethod
     def parse(cls, text: str) -> WheelPin:
-        pattern = r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?:==([0-9][A-Za-z0-9.!+_-]*))?"
+        name, extras = "[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?", "[A-Za-z0-9._-]+(?:,[A-Za-z0-9._-]+)*"
+        pattern = rf"({name})(?:\[({extras})\])?(?:==([0-9][A-Za-z0-9.!+_-]*))?"
         match = _match(pattern, text, f"a distribution, or one at an exact version; write it like {cls.EXAMPLE}")
-        return cls(match[1], match[2] or "")
+        return cls(match[1], match[3] or "", tuple(match[2].split(",")) if match[2] else ())
 
     def __str__(self) -> str:
-        return f"{self.name}=={self.version}" if self.version else self.name
+        extras = f"[{','.join(self.extras)}]" if self.extras else ""
+        return f"{self.name}{extras}" + (f"=={self.version}" if self.version else "")
 
 
 @dataclass(frozen=True)

@@ -160,6 +160,7 @@ class ImagePlan:
         options = [word for name in own for word in ("--own", self.profile.sources[name].distribution)]
         for name, source in self.profile.sources.items():
             options += ["--never", source.distribution] if name not in own else []
+        options += [word for name in self.profile.pip.prefer for word in ("--prefer", name)]
         return tuple(options)
 
     def _joined(self, step: str, parts: Iterable[str]) -> str | None:
@@ -216,7 +217,9 @@ class ImagePlan:
         file = self._joined("install" if len(names) > 1 else f"install.{names[0]}", (f"install.{n}" for n in names))
         if file == "":
             return
-        words = (*self._install_options(*wheels), *(("--needs-of", WHEELS) if kept and not file else ()))
+        pinned = [one.binaries for one in kept.values() if one.binaries is not None]
+        extras = [word for pin in pinned for name in pin.extras for word in ("--extra", name)]
+        words = (*self._install_options(*wheels), *(("--needs-of", WHEELS, *extras) if kept and not file else ()))
         flags = () if all(source.install.dependencies for source in wheels.values()) else ("--no-deps",)
         installed = locking.HASHED if file else (*flags, *map(str, pins))
         words += ("--", *installed) if installed else ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import http.server
 import io
@@ -825,6 +826,46 @@ def test_a_wheel_without_a_version_is_kept_at_the_one_that_another_asks_for(tmp_
     wheel(index, "five", "1.0")  # nobody asks for a version
     subprocess.run([*command, "--keep", str(out), "--", "five"], env=env, check=True, timeout=120)
     assert (out / "five" / "five-1.0-py3-none-any.whl").is_file()
+
+
+def with_module(folder: Path, name: str) -> None:
+    """A wheel that brings the module ``ours``, with its own name in it, and one that all bring alike."""
+    files = {"ours/__init__.py": f'OWNER = "{name}"\n', "alike/__init__.py": "", f"{name}.py": ""}
+    stem = f"{name}-1.0"
+    rows = [f"{path},sha256={hashed(text)},{len(text)}" for path, text in files.items()]
+    files[f"{stem}.dist-info/METADATA"] = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
+    files[f"{stem}.dist-info/WHEEL"] = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    files[f"{stem}.dist-info/RECORD"] = "\n".join([*rows, f"{stem}.dist-info/RECORD,,"]) + "\n"
+    with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as file:
+        for path, text in files.items():
+            file.writestr(path, text)
+
+
+def hashed(text: str) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")
+
+
+@pytest.mark.parametrize("prefer", ["one", "two", ""])
+def test_a_module_that_two_packages_bring_is_of_the_one_that_is_preferred(tmp_path: Path, prefer: str) -> None:
+    index, venv_, script = tmp_path / "index", tmp_path / "venv", tmp_path / "pip-install"
+    index.mkdir()
+    for name in ("one", "two"):
+        with_module(index, name)
+    python = venv_ / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv_], check=True, timeout=120)
+    script.write_text(SCRIPTS["pip-install"].read_text().replace('"/opt/envgen/bin/uv"', repr(uv.find_uv_bin())))
+    words = [*(("--prefer", prefer) if prefer else ()), "--", "--find-links", str(index), "one", "two"]
+    env = {**os.environ, "PIP_NO_INDEX": "1", "UV_CACHE_DIR": str(tmp_path / "cache"), "UV_CONCURRENT_INSTALLS": "1"}
+    done = subprocess.run(
+        [str(python), str(script), *words], env=env, capture_output=True, text=True, timeout=120, check=True
+    )
+    asked = [str(python), "-c", "import ours; print(ours.OWNER)"]
+    owner = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
+    if prefer:
+        assert owner == prefer and "warning" not in done.stdout
+    else:
+        (line,) = [one for one in done.stdout.splitlines() if "warning" in one]
+        assert f"ours/__init__.py is of {owner} (one, two bring it, too); choose: `pip: {{prefer: [{owner}]}}`" in line
 
 
 def test_a_project_without_pyproject_is_built_by_setuptools(tmp_path: Path) -> None:

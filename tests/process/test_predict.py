@@ -48,10 +48,13 @@ def daily(twins: list[tuple[str, str, str]]) -> bool:
 
 # What differs from the rest: TRITON_ATTN, MARLIN, and everything fits.
 ATTENTION = {(name, variant): "FLASHINFER" for name in ("prod", "dev") for variant in ("flashinfer", "native")}
+ATTENTION |= {(name, variant): "B12X" for name in ("prod", "dev") for variant in ("b12x", "b12x_cutlass")}
 MOE = {
     ("source", "cutlass"): "SM100_FI_MXFP4_MXFP8_CUTLASS",
     ("prod", "cutlass"): "FLASHINFER_CUTLASS_MXFP4_MXFP8",
     ("prod", "native"): "FLASHINFER_CUTLASS_MXFP4_MXFP8",
+    ("prod", "b12x_cutlass"): "FLASHINFER_CUTLASS_MXFP4_MXFP8",
+    ("dev", "b12x_cutlass"): "FLASHINFER_CUTLASS_MXFP4_MXFP8",
     ("dev", "cutlass"): "FLASHINFER_CUTLASS_MXFP4_MXFP8",
     ("dev", "native"): "FLASHINFER_CUTLASS_MXFP4_MXFP8",
 }
@@ -80,11 +83,14 @@ def test_all_but_the_fork_is_asked() -> None:
     assert {"fork", "forkdev"} == NOT_HERE and {name for name, _, _ in SHIPPED} == set(PROFILES) - NOT_HERE
 
 
+EARLY = ("vllm.triton_utils.importing", "vllm.triton_utils", "vllm.platforms")  # loggers of what is imported once
+
+
 def comparable(asked: tuple[int, dict[str, Any]]) -> str:
     """An answer without what no two have in common: the program that was asked, its temporary folder, and what was put
     in place and logged while vLLM was imported, with the caveats about that."""
     code, report = asked
-    lines = [one for one in report["lines"] if one["step"] != "import" and "triton_utils" not in one["logger"]]
+    lines = [one for one in report["lines"] if one["step"] != "import" and one["logger"] not in EARLY]
     caveats = [one for one in report["caveats"] if "compiled" not in one and "Triton finds" not in one]
     same = {**report, "place": "", "stubs": [], "lines": lines, "caveats": caveats}
     return re.sub(r"envgen-predict-\w+", "", json.dumps([code, same], indent=1))

@@ -161,7 +161,7 @@ dev("dashes for underscores", "    build: {⟦max-jobs: 4}\n", ("unknown key", "
 dev(
     "unknown key without a neighbour",
     "    pip: {⟦zzz: 4}\n",
-    ("unknown key", "known: index, extra_indexes, netrc, tools, deps, override, remove, protect"),
+    ("unknown key", "known: index, extra_indexes, netrc, tools, deps, override, prefer, remove, protect"),
 )
 dev("mapping expected", "    build: ⟦[4]\n", ("expected a mapping, found a list", ""))
 dev("list expected", "    secrets: ⟦HF_TOKEN\n", ("expected a list, found the text 'HF_TOKEN'", "[HF_TOKEN]"))

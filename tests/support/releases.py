@@ -64,7 +64,7 @@ LIBRARIES = (
     "transformers.models.auto.image_processing_auto", "transformers.models.auto.modeling_auto", "openai.types.chat",
     "openai.types.responses", "fastapi", "aiohttp", "requests", "compressed_tensors.quantization", "xgrammar",
 )  # fmt: skip
-Warm = Callable[[Path], Path]
+Warm = Callable[..., Path]
 Answers = dict[str, dict[str, Any]]
 Ask = Callable[[str, Mapping[str, Mapping[str, Any]]], Answers]
 
@@ -107,12 +107,15 @@ def warm(nowhere: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture(scope="session")
 def hot(nowhere: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
-    """A release's Python as a program that has imported vLLM, too, on a platform that reports a GB10."""
+    """A release's Python as a program that has imported vLLM, too, where a GB10 is played, or another GPU."""
     with ExitStack() as stack:
 
         @functools.cache
-        def made(python: Path) -> Path:
-            env, modules = {**os.environ, **nowhere}, [str(Path(__file__).with_name("import_vllm.py"))]
+        def made(python: Path, gpu: str = "12.1") -> Path:
+            env, modules = (
+                {**os.environ, **nowhere, "ENVGEN_TEST_GPU": gpu},
+                [str(Path(__file__).with_name("import_vllm.py"))],
+            )
             return stack.enter_context(warm_python(python, modules, env, tmp_path_factory.mktemp("hot")))
 
         yield made
@@ -126,7 +129,8 @@ def ask_models(hot: Warm, nowhere: dict[str, str]) -> Ask:
         found = Answers()
         for name, request in requests.items():
             env = {**nowhere, "VLLM_HAS_FLASHINFER_CUBIN": "1", **request.get("env", {})}
-            answer = run.ask(run.on_host(env), str(hot(environment(version))), PROGRAM, request, timeout=300)
+            python = hot(environment(version), ".".join(map(str, request["gpu"]["capability"])))
+            answer = run.ask(run.on_host(env), str(python), PROGRAM, request, timeout=300)
             assert isinstance(answer, dict), answer
             found[name] = answer
         return found

@@ -75,6 +75,9 @@ def in_torch(torch: Any, gpu: Doc) -> None:
         "device": contextlib.nullcontext, "stream": contextlib.nullcontext,
         "Stream": Placeholder, "Event": Placeholder, "current_stream": Placeholder, "default_stream": Placeholder,
     })  # fmt: skip
+    # A build without CUDA lacks what others import once it says that it has it.
+    if not hasattr(getattr(torch, "_C", torch), "_cuda_getCurrentRawStream"):
+        getattr(torch, "_C", torch)._cuda_getCurrentRawStream = Placeholder()
     put(getattr(torch, "accelerator", None), {
         "is_available": lambda: True, "device_count": count, "current_device_index": lambda: 0,
         "current_accelerator": lambda *_, **__: torch.device("cuda"), "set_device_index": lambda *_: None,

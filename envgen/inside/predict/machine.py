@@ -142,8 +142,13 @@ def set_platform(request: Doc, found: Doc, folder: str) -> Doc:
                "memory": real.get_device_total_memory(), "count": real.device_count()}  # fmt: skip
     device.play(gpu)
     device.for_processes(gpu, program_text(device.__name__), folder)
-    if not imported("vllm.platforms", found).current_platform.is_cuda():
-        raise NotAskable("this vLLM takes no CUDA device: it was built for another platform")
+    # A release may have looked for a device while it was imported, or not find its own version in a checkout.
+    platforms, cuda = imported("vllm.platforms", found), imported("vllm.platforms.cuda", found)
+    if not platforms.current_platform.is_cuda():
+        platforms._current_platform = cuda.CudaPlatform()
+    for module in [one for name, one in list(sys.modules.items()) if name.startswith("vllm") and one is not platforms]:
+        if "current_platform" in vars(module):
+            vars(module)["current_platform"] = platforms.current_platform
     found["platform"] = gpu
     return gpu
 

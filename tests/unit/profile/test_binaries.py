@@ -78,12 +78,27 @@ def test_where_it_comes_from_is_shown(
     assert f'sources.vllm.binaries = "vllm==0.33.0"  # envgen.yaml:{row}:{column}' in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("text", ["a==", "==1", "a=1", "a>=1", "a b", "a==1 b", "-a", "a-", "a==v1"])
+@pytest.mark.parametrize(
+    "text", ["a==", "==1", "a=1", "a>=1", "a b", "a==1 b", "-a", "a-", "a==v1", "a[]==1", "a[b", "a[b,]", "a==1[b]"]
+)
 def test_a_wheel_is_a_name_or_a_name_at_one_version(text: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="write it like"):
         WheelPin.parse(text)
     with pytest.raises(ProjectError):
         load(tmp_path, TEXT.replace("vllm==0.33.0", f'"{text}"'))
+
+
+@pytest.mark.parametrize("text", ["vllm[b12x]==0.33.0", "vllm[b12x,audio]", "a==1.0"])
+def test_a_wheel_keeps_its_extras(text: str) -> None:
+    pin = WheelPin.parse(text)
+    assert str(pin) == text and str(with_version(pin, None)) == text and "[" not in pin.name + pin.version
+
+
+def test_a_mounted_checkout_gets_what_an_extra_of_its_wheel_needs(tmp_path: Path) -> None:
+    text = TEXT.replace("vllm==0.33.0", '"vllm[b12x]==0.33.0"')
+    assert ImagePlan(load(tmp_path, text, profile="prod")).installs[0].words[-1] == "vllm[b12x]==0.33.0"
+    _, needs = ImagePlan(load(tmp_path, text)).installs
+    assert needs.words[-4:] == ("--needs-of", "/opt/envgen/wheels", "--extra", "b12x")
 
 
 def lock_with(version: str) -> ProfileLock:

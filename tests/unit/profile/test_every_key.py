@@ -57,6 +57,7 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "pip.tools": (["rich"], ["ruff"]),
     "pip.deps": (["rich"], ["ruff"]),
     "pip.override": (["torchaudio"], ["xgrammar"]),
+    "pip.prefer": (["b12x"], ["flashinfer-python"]),
     "pip.remove": (["torchao"], ["apex"]),
     "pip.protect": (["torch"], ["torch", "apex"]),
     "tiktoken.directory": ("/opt/one", "/opt/two"),

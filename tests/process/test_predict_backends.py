@@ -1,0 +1,72 @@
+"""Every backend of a release's own lists, asked about each model: none is refused because there is no GPU here."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from model_shapes import MODELS, request
+from releases import PROFILES, Ask
+
+RELEASES = (PROFILES["prod"], "0.30.0")
+GPUS = {"12.1": ("NVIDIA GB10", 120), "9.0": ("NVIDIA H100 80GB HBM3", 80)}
+ABSENT = re.compile(
+    r"no gpu|current device$|not available on|is_available|no cuda|driver|without cuda|not compiled", re.I
+)
+LAYERS = ("qwen3.6-35b-a3b-nvfp4", "qwen3.6-27b-fp8", "qwen3-30b-a3b-mxfp8", "qwen3-30b-a3b-int4")
+# What is made for 12.x, and what the release says about it; on 9.0 it accepts none.
+B12X = {
+    "gpt-oss-120b": {"attention": "accepted", "moe": "kernel does not support expert biases"},
+    "qwen3.6-35b-a3b-nvfp4": {"attention": "accepted", "moe": "accepted", "linear": "accepted"},
+    "qwen3.6-27b-fp8": {"attention": "accepted", "linear": "accepted"},
+    "nemotron-3-super-120b-nvfp4": {"attention": "accepted", "moe": "accepted"},
+    "minimax-m2.7-nvfp4": {"attention": "accepted", "moe": "accepted"},
+    "gemma-4-26b-a4b-nvfp4": {"attention": "head_size not supported"},
+}
+DAILY = ("gpt-oss-120b", "qwen3.6-35b-a3b-nvfp4")
+
+
+def asked(ask_models: Ask, release: str, gpu: str, name: str, folder: Path) -> dict[str, Any]:
+    major, minor = map(int, gpu.split("."))
+    title, memory = GPUS[gpu]
+    question = {**request(name, folder), "uncompiled": name in LAYERS}
+    question["gpu"] = {"name": title, "capability": [major, minor], "memory": memory << 30}
+    return ask_models(release, {name: question})[name]
+
+
+CASES = [
+    pytest.param(release, gpu, name, id=f"{release}-{gpu}-{name}",
+                 marks=[] if (release, gpu) == (RELEASES[0], "12.1") and name in DAILY else [pytest.mark.nightly])
+    for release in RELEASES for gpu in GPUS for name in MODELS
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("release", "gpu", "name"), CASES)
+def test_no_backend_is_refused_for_want_of_a_gpu(
+    ask_models: Ask, tmp_path: Path, release: str, gpu: str, name: str
+) -> None:
+    answer = asked(ask_models, release, gpu, name, tmp_path)
+    others = answer["backends"]
+    shown = json.dumps({key: answer[key] for key in ("refusals", "unasked", "asked", "notes")}, indent=1)
+    mine = [one for one in others if "compute capability not supported" not in one["reason"]]
+    assert not [one for one in mine if one["verdict"] == "refused" and ABSENT.search(one["reason"])]
+    assert not [one for one in answer["refusals"] if ABSENT.search(one["message"])]
+    assert {one["step"] for one in others} >= {step for step in ("attention", "moe") if answer["asked"].get(step)}, (
+        shown
+    )
+    if name in LAYERS:
+        assert [one for one in others if one["step"] == "linear"], shown
+    found = {
+        one["step"]: one for one in others if "b12x" in json.dumps(one["args"]).lower().replace("flashinfer_b12x", "")
+    }
+    if release == RELEASES[0] and gpu == "12.1":
+        for step, wanted in B12X.get(name, {}).items():
+            if step != "linear" or name in LAYERS:
+                verdict, reason = found[step]["verdict"], found[step]["reason"]
+                assert verdict == wanted or wanted in reason, (step, verdict, reason)
+                assert step == "linear" or found[step]["auto"] is False
+    if gpu == "9.0":
+        assert not [one for one in found.values() if one["verdict"] == "accepted"]
