@@ -150,7 +150,7 @@ def notes_on(deployment: Deployment, service: str, found: preflight.Preflight) -
     """Notes for the user that stop nothing."""
     profile, notes = deployment.profile, list[str]()
     for source, lacks in deployment.lacking_patches.items():
-        apply = f"envgen patch apply {source} --checkout {profile.sources[source].origin.checkout}"
+        apply = f"envgen patch apply {source} --profile {profile.name}"
         notes.append(f"the checkout of {source} lacks {', '.join(lacks)}: {apply}")
     notes += [*found.notes, *preflight.exposure(deployment.effective, service)]
     unset = [name for name in profile.secrets if name not in deployment.shell]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from envgen.patches.dry_run import dry_run
 from envgen.patches.series import Series, load_series, make_patch
 from envgen.profile.load import load_project
 
+SHIPPED = load_project(file=TOP / "envgen.yaml", local=False).project.profiles
 LOADER = "vllm/model_executor/model_loader/weight_utils.py"
 
 
@@ -68,6 +70,29 @@ def test_what_a_mounted_checkout_lacks(made: Project, source: Path, tmp_path: Pa
     git(["tag", "-d", "v0.14.0"], cwd=source)
     git(["tag", "v0.32.0"], cwd=source)
     assert lacking(profile, TOP) == {}
+
+
+@pytest.mark.parametrize("name", [key for key, one in SHIPPED.items() if one.mounted_sources])
+def test_the_command_that_up_names_works_in_each_shipped_development_profile(
+    tmp_path: Path, source: Path, name: str
+) -> None:
+    (tmp_path / "project").mkdir()
+    shutil.copytree(TOP / "patches", tmp_path / "project/patches")
+    shutil.copy(TOP / "envgen.yaml", tmp_path / "project/envgen.yaml")
+    sets = [
+        f"sources.{one}.origin.checkout={source if one == 'vllm' else tmp_path / 'none'}"
+        for one in ("vllm", "flashinfer")
+    ]
+
+    def lacks() -> dict[str, tuple[str, ...]]:
+        loaded = load_project(file=tmp_path / "project/envgen.yaml", profile=name, sets=sets, local=False)
+        return lacking(loaded.project.profiles[name], tmp_path / "project")
+
+    assert bool(lacks()) is (SHIPPED[name].sources["vllm"].patches is not None)
+    for one in lacks():
+        words = ("patch", "apply", one, "--profile", name, *(word for text in sets for word in ("--set", text)))
+        Project(tmp_path / "project", "mxfp4").envgen(*words)
+    assert lacks() == {}
 
 
 def test_only_a_clean_checkout_is_changed(made: Project, source: Path) -> None:

@@ -80,7 +80,7 @@ def predict(nowhere: dict[str, str]) -> Predict:
 
 
 def test_all_but_the_fork_is_asked() -> None:
-    assert {"fork", "forkdev"} == NOT_HERE and {name for name, _, _ in SHIPPED} == set(PROFILES) - NOT_HERE
+    assert {"fork"} == NOT_HERE and {name for name, _, _ in SHIPPED} == set(PROFILES) - NOT_HERE
 
 
 EARLY = ("vllm.triton_utils.importing", "vllm.triton_utils", "vllm.platforms")  # loggers of what is imported once

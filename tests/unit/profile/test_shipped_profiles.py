@@ -42,14 +42,14 @@ def test_each_start_expects_the_words_of_its_own_release(name: str, variant: str
     if name in ("prod", "dev"):  # from 0.19 on the backend's name stands in quotes
         assert moe.startswith("Using '") and moe.endswith("' Mxfp4 MoE backend")
         assert ready.expect["quantization"] == "quantization=gpt_oss_mxfp4"
-    elif name in ("dev_ngc", "source"):
+    elif name in ("source_dev", "source"):
         assert moe in ("Using Marlin backend", "Using FlashInfer MXFP4 MXFP8 CUTLASS backend")
 
 
 @pytest.mark.parametrize(("name", "variant"), RUNS)
 def test_vllm_0_14_is_never_asked_for_flashinfer_attention(name: str, variant: str) -> None:
     """It ends with "sink setting not supported" on SM121, and so does every release up to 0.27.1."""
-    if name in ("dev_ngc", "source"):
+    if name in ("source_dev", "source"):
         args = run(name, variant).services["serve"].args
         assert args["attention-config"] == '{"backend":"TRITON_ATTN"}'
         assert "attention-backend" not in args
@@ -128,9 +128,25 @@ def test_fork_says_which_backends_each_variant_is_for() -> None:
         "marlin": ("MARLIN", "FLASHINFER", "moe"), "moe": ("CUTLASS", "FLASHINFER", "moe"),
         "moe_qkv_o": ("CUTLASS", "FLASHINFER", "moe,qkv,o"),
     }  # fmt: skip
-    assert PROFILES["forkdev"].variants == PROFILES["fork"].variants
-    assert PROFILES["forkdev"].services == PROFILES["fork"].services
-    assert set(PROFILES["forkdev"].mounted_sources) == {"flashinfer", "vllm"}
+
+
+def test_the_development_twin_of_source_changes_no_checkout() -> None:
+    """No `prepare` runs in it, no version is made up, and it has the patches, services and compilers' cache."""
+    built, twin = PROFILES["source"], PROFILES["source_dev"]
+    assert (twin.services, twin.variants, twin.base, twin.pip) == (
+        built.services,
+        built.variants,
+        built.base,
+        built.pip,
+    )
+    assert set(twin.mounted_sources) == {"flashinfer", "vllm"} and "ccache" in twin.caches
+    for name, source in twin.sources.items():
+        assert (source.install.prepare, source.install.env, source.install.requires) == ((), {}, ())
+        assert source.patches == built.sources[name].patches
+        assert source.origin.checkout is not None and source.origin.checkout.path.startswith("../")
+    assert not {str(one.origin.checkout) for one in twin.sources.values()} & {
+        str(one.origin.checkout) for one in PROFILES["dev"].sources.values()
+    }
 
 
 def test_what_vllm_s_cmake_fetches_is_named() -> None:
