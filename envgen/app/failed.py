@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from envgen.app import bundle
 from envgen.deployment import Deployment
 from envgen.engine.values import Container
 from envgen.errors import EngineError, EnvgenError, ProcessError, RefusedError, ServiceError
@@ -27,6 +26,8 @@ def failed(
 
     ``machines``: all that the service runs on, if there are several. ``hint``: the fix if the log shows no cause.
     """
+    from envgen.app import bundle  # with doctor, and all of its checks
+
     profile, container = deployment.profile, failure.container
     say(f"  {service}: {failure.reason}; saving a crash bundle")
 

@@ -110,7 +110,7 @@ def choose_service(profile: Profile, wanted: str | None) -> str:
 
 def release_in_engine(deployment: Deployment, service: str, *, fresh: bool = False) -> AskedRelease:
     """The running container of the service, else a temporary container of the image. ``fresh``: always the latter."""
-    profile, python = deployment.profile, collect.program(deployment.profile)
+    profile, python = deployment.profile, run.shell_python(deployment.profile)
     for one in () if fresh else deployment.containers(all=False):
         if one.state == "running" and one.service == service:
             execute = run.in_container(deployment.engine, one.id, workdir=str(profile.working_dir))

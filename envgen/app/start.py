@@ -100,7 +100,10 @@ class Checked:
         deployment, service = self.deployment, self.service
         launcher = Launcher(deployment, service, progress, options.recreate)
         on_failure = partial(failed.failed, deployment, service)
-        begun = failed.begin(launcher, on_failure)
+        if self.found.running and not self.starts(options) and not preflight.is_development(deployment.profile):
+            begun = launcher.left_alone(self.found.running)
+        else:
+            begun = failed.begin(launcher, on_failure)
         try:
             with failed.cleaned_up(launcher, begun, on_failure):
                 launcher.install()

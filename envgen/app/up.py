@@ -8,8 +8,6 @@ from dataclasses import replace
 from functools import partial
 
 from envgen.app import start
-from envgen.app.cluster.start import check as cluster_check
-from envgen.app.predict import ask_release
 from envgen.app.start import Agree, Checked, ServiceStart, StartOptions
 from envgen.deployment import Deployment, known_service
 from envgen.engine.endpoint import require_plugin
@@ -54,6 +52,8 @@ def check(deployment: Deployment, service: str) -> Checked:
             missing.problems = (*missing.problems, *error.problems)
         raise
     if deployment.profile.services[service].cluster is not None:
+        from envgen.app.cluster.start import check as cluster_check  # seldom, and a tenth of a second
+
         return cluster_check(deployment, service)
     return start.check(deployment, service)
 
@@ -75,6 +75,8 @@ def predicted(checked: Checked) -> Checked:
     """``checked`` with notes on what its vLLM would choose. PreflightError if vLLM refuses the settings."""
     if checked.found.running and not checked.differing:
         return checked
+    from envgen.app.predict import ask_release  # not for a service that runs
+
     return replace(checked, notes=(*checked.notes, *ask_release(checked.deployment, checked.service)))
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from envgen.app.session import the_service
 from envgen.deployment import Deployment
-from envgen.doctor import collect
 from envgen.engine.owner import host_user
 from envgen.engine.values import MEMORY, ContainerMount
 from envgen.errors import EnvgenError, ExitCode, LockError, Problem, RefusedError, UsageError
@@ -251,7 +250,7 @@ def _ask(
         network="bridge" if fetches else "none", memory=FETCH_MEMORY if fetches else MEMORY,
     )  # fmt: skip
     program = FETCHER if fetches else PROGRAM
-    return _checked(run.ask(execute, collect.program(profile), program, {**request, "home": HOME}, timeout=timeout))
+    return _checked(run.ask(execute, run.shell_python(profile), program, {**request, "home": HOME}, timeout=timeout))
 
 
 def _checked(answer: dict[str, Any] | run.NoAnswer) -> Mapping[str, Any]:

@@ -123,11 +123,6 @@ def request(
     }  # fmt: skip
 
 
-def program(profile: Profile) -> str:
-    """The Python that a user's shell would start: a name, so that a virtual environment on PATH wins."""
-    return profile.base.python if "/" not in profile.base.python else "python3"
-
-
 def ask(execute: run.Execute, python: str, request: Mapping[str, Any]) -> Facts:
     """Run the probe in a container."""
     results: list[ExecResult] = []
@@ -255,7 +250,7 @@ def gather(subject: Subject) -> tuple[Context, list[Finding]]:
         return _without_engine(subject, problem)
     container = choose_container(containers, subject.service)
     service = container.service if container else choose_service(profile, subject.service)
-    python, probing, asked = program(profile), None, None
+    python, probing, asked = run.shell_python(profile), None, None
     probe, trouble = None, None
     if container is not None and container.state == "running":
         question = _request(subject, service)

@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from envgen.doctor import collect
 from envgen.doctor.checks.imports import NAMES, wanted
 from envgen.doctor.model import Context, Finding, Remedy, Subject, error, info, ok, warning
 from envgen.doctor.remedies import envgen, line
@@ -52,7 +51,7 @@ def examine(context: Context, subject: Subject) -> list[Finding]:
     def started(argv: Sequence[str], stdin: bytes, timeout: float) -> ExecResult:
         return execute(with_start_up(argv), stdin, timeout)
 
-    asked, python = questions({source.package for source in profile.sources.values()}), collect.program(profile)
+    asked, python = questions({source.package for source in profile.sources.values()}), run.shell_python(profile)
     try:
         answers = {
             name: run.ask(started, python, PROGRAM, _request(name), timeout=limit) for name, limit in asked.items()

@@ -17,6 +17,7 @@ from envgen.engine import process
 from envgen.engine.client import Engine
 from envgen.engine.values import ContainerMount, ExecResult, read_json
 from envgen.errors import EngineError, EngineTimeout
+from envgen.profile.model import Profile
 from envgen.text import KILLED
 
 # Reads one line of stdin, which may stay open: `python3 -` would read it through its tokenizer.
@@ -58,6 +59,11 @@ class Program:
         folder, slash, _ = self.entry.rpartition("/")
         beside = [f"{folder}/{path.stem}" for path in (FOLDER / folder).glob("[!_]*.py")] if slash else [self.entry]
         return {module_of(name): text_of(name) for name in ("common", *beside)}
+
+
+def shell_python(profile: Profile) -> str:
+    """The Python that a user's shell would start: a name, so that a virtual environment on PATH wins."""
+    return profile.base.python if "/" not in profile.base.python else "python3"
 
 
 def module_of(name: str) -> str:

@@ -110,6 +110,10 @@ class Launcher:
         beside = frozenset(one.id for one in others)
         return Begun(container, self.began, container.id in running, container.id not in before, beside)
 
+    def left_alone(self, running: Container) -> Begun:
+        """A container that runs as the profile says: Compose would find nothing to do, and takes its time for it."""
+        return Begun(running, self.began, already=True, created=False)
+
     def install(self) -> None:
         """Install mounted sources in the container of a shell service; a server got them in ``create``."""
         if self._has_sources and self.service.interactive:

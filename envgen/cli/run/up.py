@@ -7,12 +7,10 @@ from typing import Any
 
 import click
 
-from envgen.app import provision
 from envgen.app.session import Session
 from envgen.app.start import Checked, StartOptions
 from envgen.app.stay import notify_ready
 from envgen.app.up import check_all, start_all
-from envgen.cli.build.build import provide
 from envgen.cli.common import answer, ask, reporting, variant_option, wants_json, warn_of_unused
 from envgen.cli.run.common import no_option, print_started, started_document, timeout_option
 from envgen.errors import EnvgenError, Problem, UsageError
@@ -71,7 +69,10 @@ def command(
         raise UsageError("--stay is for one service, without --no-wait")
     warn_of_unused(session)
     if build_first:
-        provide(session, provision.to_build(session, names))
+        from envgen.app.provision import to_build
+        from envgen.cli.build.build import provide
+
+        provide(session, to_build(session, names))
     checked = _checked(session, names, yes=yes, predict=not no_predict)
     options = StartOptions(not no_wait, recreate, timeout)
     documents: list[dict[str, Any]] = []
@@ -79,7 +80,9 @@ def command(
         with moving("starting"):
             for one, started in start_all(checked, ask, options):
                 if not (no_wait or started.already) and len(one.machines) == 1:
-                    provision.remember_modules(one.deployment)
+                    from envgen.app.provision import remember_modules  # a start that has nothing to do needs neither
+
+                    remember_modules(one.deployment)
                 documents.append(started_document(one.deployment.profile, one.service, started, waited=not no_wait))
                 if not wants_json():
                     print_started(one.deployment.profile, one.service, started, waited=not no_wait)
@@ -101,6 +104,9 @@ def _checked(session: Session, names: tuple[str, ...], *, yes: bool, predict: bo
         except PreflightError as error:
             if not error.only_lacking:
                 raise
+            from envgen.app import provision
+            from envgen.cli.build.build import provide
+
             refused, lacking = error, provision.look(session, names)
     if not lacking:
         raise refused

@@ -301,7 +301,7 @@ def test_up_refuses_before_anything_is_started(engine: StubEngine, monkeypatch: 
 
     found = Preflight(GpuMode.AUTO, None)
     monkeypatch.setattr("envgen.app.up.check", lambda deployment, name: Checked(deployment, name, found))
-    monkeypatch.setattr("envgen.app.up.ask_release", refuse)
+    monkeypatch.setattr("envgen.app.predict.ask_release", refuse)
     assert "web, srv were not started:\nthis vLLM" in fails(PreflightError, "up", "web", "srv")
 
 

@@ -38,6 +38,7 @@ from envgen.engine.host import memory_limits
 from envgen.engine.values import Container, ContainerMount, EngineInfo, ExecResult, Image, Port
 from envgen.errors import EngineError
 from envgen.explain import classify
+from envgen.inside import run
 from envgen.inside.probe.facts import is_safe, without_password
 from envgen.inside.run import Execute
 from envgen.profile.model import Profile
@@ -544,7 +545,7 @@ def test_request(make: Make) -> None:
     assert asked["folders"] == ["/workspace", "/workspace/flashinfer", "/", "~"]
     assert asked["packages"][0]["scripts"] == ["flashinfer"]
     assert asked["paths"] == ["/workspace/flashinfer", "/root/.cache/flashinfer"]
-    assert collect.program(make(sets=("base.python=/opt/x/python3.12",)).profile) == "python3"
+    assert run.shell_python(make(sets=("base.python=/opt/x/python3.12",)).profile) == "python3"
 
 
 class FakeEngine:
