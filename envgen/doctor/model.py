@@ -411,6 +411,15 @@ class Claim:
 
 
 @dataclass(frozen=True)
+class SharedModule:
+    """A module that several distributions own; ``winner``: the one whose file is there, "" if it is nobody's."""
+
+    path: str
+    owners: tuple[str, ...]
+    winner: str
+
+
+@dataclass(frozen=True)
 class Promised:
     """A package with another version than promised; ``installed`` is "" if it is missing."""
 
@@ -553,6 +562,7 @@ class Probe:
     flags: Flags = Flags()
     defaults: Mapping[str, float] = field(default_factory=dict)  # of the installed vLLM's flags
     claimed: tuple[Claim, ...] = ()
+    shared: tuple[SharedModule, ...] = ()
     loads: tuple[VocabularyLoad, ...] = ()
     errors: tuple[PartError, ...] = ()
     noise: int = 0

@@ -19,7 +19,8 @@ CHECKS: tuple[Check, ...] = (
     # Inside
     machine.probe_ran, machine.source_mounts, imports.import_truth, running.import_running, packages.leftovers,
     packages.console_scripts, packages.metadata, versions.locked, versions.protected, versions.conflicts,
-    versions.driver, packages.claimed, packages.binaries, packages.flashinfer_data, packages.flashinfer_set,
+    versions.driver, packages.claimed, packages.shared,
+    packages.binaries, packages.flashinfer_data, packages.flashinfer_set,
     packages.prebuilt, packages.flags, machine.caches, machine.vocabulary, packages.harmony,
     versions.cuda_versions, versions.compilers, machine.gpu, versions.gpu_arch, machine.gate_is_on, machine.unified,
     machine.compilers,

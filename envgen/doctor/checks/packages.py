@@ -268,6 +268,27 @@ def claimed(context: Context, probe: Probe) -> Finding | None:
     return ok(f"patches in the imported code: {shown}") if names else None
 
 
+@check("packages.shared", Where.INSIDE, needs="probe")
+def shared(context: Context, probe: Probe) -> Findings:
+    """A module that several packages bring is of the one in `pip.prefer`."""
+    preferred = {canonicalize_name(name) for name in context.profile.pip.prefer}
+    told = set[tuple[str, ...]]()
+    for one in probe.shared:
+        wanted = next((name for name in one.owners if name in preferred), "")
+        if one.owners in told or one.winner == wanted != "":
+            continue
+        told.add(one.owners)
+        title, seen = f"{' and '.join(one.owners)} bring the same module", f"{one.path} is of {one.winner or 'neither'}"
+        if wanted:
+            yield error(title, seen, f"of {wanted} (pip.prefer)", remedies.build(context), case="other")
+        else:
+            cure = remedies.line(f"pip: {{prefer: [{one.winner or one.owners[0]}]}}")
+            yield warning(title, seen, "one package, or a choice between them", cure, case="nobody")
+    if not told:
+        yield ok("each module is of the package that should bring it")
+    return None
+
+
 @check("packages.binaries", Where.INSIDE, needs="probe")
 def binaries(context: Context, probe: Probe) -> Findings:
     """A mounted checkout with `binaries` has the compiled modules of that wheel, and its sources match them."""

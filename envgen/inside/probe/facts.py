@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict
 from envgen.inside.common import listing, normal, read_text, sha256_of, value_of
 from envgen.inside.probe import sources
 from envgen.inside.probe.imports import Doc, base_path, call, entries, finder_name, imports, in_child
-from envgen.inside.probe.origins import metadata_folders, origins, starters
+from envgen.inside.probe.origins import metadata_folders, origins, shared_modules, starters
 
 SAFE_PREFIXES = tuple(
     "FLASHINFER_ VLLM_ TORCH_ TRITON_ TIKTOKEN_ PYTHON NVCC_ CCACHE_ UV_ OMP_ ENVGEN_".split()  # noqa: SIM905
@@ -486,6 +486,7 @@ FACTS = (
     ("origins", origins),
     ("starters", starters),
     ("binaries", binaries),
+    ("shared", shared_modules),
     ("environment", environment),
     ("folders", folders),
     ("encodings", encodings),

@@ -6,15 +6,17 @@ Of a mounted source it is the package in its mount, of any other the file in its
 from __future__ import annotations
 
 import ast
+import base64
 import csv
 import os
 import shutil
 import sys
-from typing import Any, Iterable, Iterator, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Tuple
 
-from envgen.inside.common import listing, normal, read_bytes, read_text
+from envgen.inside.common import listing, normal, read_bytes, read_text, sha256_of
 from envgen.inside.probe.imports import Doc, entries
 
+SHARED_LIMIT = 50  # modules that are listed
 RECORD_LIMIT = 16 << 20  # bytes; vLLM's has 1 MB
 FILE_LIMIT = 4 << 20
 
@@ -34,6 +36,22 @@ def home_of(package: Doc) -> str:
     files = [place + end for place in places for end in ("/__init__.py", ".py")]
     # A module beside the folder of the same name is never imported.
     return next((file for file in files if os.path.isfile(file)), "")
+
+
+def shared_modules(_request: Doc, document: Doc) -> List[Doc]:
+    """Modules that several distributions own with different contents, and whose file is there ("": nobody's)."""
+    owners: Dict[str, Dict[str, str]] = {}
+    for entry, folder, name, _ in metadata_folders(document):
+        for row in csv.reader(read_text(os.path.join(entry, folder, "RECORD"), RECORD_LIMIT).splitlines()):
+            if len(row) == 3 and row[0].endswith((".py", ".so")) and row[1].startswith("sha256="):
+                owners.setdefault(os.path.join(entry, row[0]), {}).setdefault(name, row[1][7:])
+    found: List[Doc] = []
+    for path, hashes in sorted(owners.items()):
+        if len(set(hashes.values())) > 1 and os.path.isfile(path) and len(found) < SHARED_LIMIT:
+            digest = base64.urlsafe_b64encode(bytes.fromhex(sha256_of(path))).decode().rstrip("=")
+            winner = next((name for name, one in hashes.items() if one.rstrip("=") == digest), "")
+            found.append({"path": path, "owners": sorted(hashes), "winner": winner})
+    return found
 
 
 def record_rows(path: str) -> Iterator[Tuple[str, str]]:

@@ -32,6 +32,8 @@ GIB = 1 << 30
 # from a recorded or altered document of the probe; the text says what is missing.
 RECORDED = {
     ("patches.mounted", "lacks"): "a checkout beside a series: test_doctor_sources.py makes one",
+    ("packages.shared", "other"): "nothing; that a build settles it is in test_image_scripts.py",
+    ("packages.shared", "nobody"): "the same",
     ("packages.binaries", "gone"): "a wheel of many megabytes: scripts/build-prod --dev has one",
     ("packages.binaries", "others"): "the same",
     ("packages.binaries", "release"): "the same",
@@ -60,7 +62,8 @@ RECORDED = {
 }
 
 # The same for checks that only such a machine can show silent.
-RECORDED_SILENT = {"compose.own": "nothing", "host.kernel": "any kernel but that one", "host.clocks": "a GPU",
+RECORDED_SILENT = {"compose.own": "nothing", "packages.shared": "nothing",
+                   "host.kernel": "any kernel but that one", "host.clocks": "a GPU",
                    "host.disk": "a disk with 30 GiB free", "gpu.arch": "a GPU; the document was recorded on one",
                    "cuda.driver": "a GPU",
                    "packages.binaries": "a wheel of many megabytes: scripts/build-prod --dev"}  # fmt: skip
@@ -176,7 +179,19 @@ CASES[("packages.binaries", "gone")] = lambda make: make(with_binaries(gone=["fl
 CASES[("packages.binaries", "others")] = lambda make: make(with_binaries(others=["flashinfer/_old.abi3.so"]))
 CASES[("packages.binaries", "release")] = lambda make: make(with_binaries(tag="v0.7.2"))
 CASES[("packages.binaries", "csrc")] = lambda make: make(with_binaries(compiled="differs"))
+
+
+def with_two(winner: str) -> dict[str, Any]:
+    """FlashInfer's wheel has a module that b12x brings, too."""
+    one = {"path": "/usr/lib/python3/dist-packages/b12x/__init__.py", "owners": ["b12x", "flashinfer-python"]}
+    return {**recording("hook"), "shared": [{**one, "winner": winner}]}
+
+
+PREFER = ("pip.prefer=[b12x]",)
+CASES[("packages.shared", "other")] = lambda make: make(with_two("flashinfer-python"), sets=PREFER)
+CASES[("packages.shared", "nobody")] = lambda make: make(with_two("b12x"))
 SILENT_CASES: dict[str, Callable[[Make], Context]] = {
+    "packages.shared": lambda make: make(with_two("b12x"), sets=PREFER),
     "compose.own": lambda make: make(own_changes={"dev": ()}, sets=OWN),
     "host.kernel": lambda make: make(box=replace(KHO, options=("quiet", "kho=off"))),
     "host.clocks": lambda make: make(box=SPARK),
