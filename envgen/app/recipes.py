@@ -1,9 +1,8 @@
-"""`envgen recipe`: find recipes (shipped, in a file, folder or git repository) and add one to a project."""
+"""`envgen recipe`: find a recipe (shipped, or in a file), and add it to a project."""
 
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -11,22 +10,17 @@ from pathlib import Path
 
 from envgen import files
 from envgen.app.session import Session
-from envgen.engine.git import Mirror
-from envgen.errors import EnvgenError, Place, Problem, ProjectError, RefusedError, UsageError
-from envgen.patches.source import GitTree
+from envgen.errors import EnvgenError, ProjectError, RefusedError, UsageError
 from envgen.predict.memory import Estimate, estimate
 from envgen.profile.load import called, load_project
 from envgen.profile.model import Profile
 from envgen.profile.shape import NAME, as_profile_name, matches
-from envgen.profile.tree import decode, near, text_of
-from envgen.recipes.read import LARGEST, Recipe, name_of, read_recipe
+from envgen.profile.tree import near, text_of
+from envgen.recipes.read import Recipe, read_recipe
 from envgen.recipes.shipped import shipped, size_of
 from envgen.recipes.write import GB10, added, indent_of, left_of, profile_body, profile_text
-from envgen.redact import without_login
 
-_MOST = 5000  # files of a folder or repository
 _YAML = (".yaml", ".yml")
-_GIT = re.compile(r"(?:https|http|ssh|git|file)://\S+|[\w.-]+@[\w.-]+:\S+")
 
 
 def estimate_of(recipe: Recipe) -> Estimate | None:
@@ -34,83 +28,18 @@ def estimate_of(recipe: Recipe) -> Estimate | None:
     return estimate(size_of(recipe), int(GB10 * (1 << 30)), unified=True)
 
 
-@dataclass(frozen=True)
-class Collection:
-    """Paths of files that may be recipes, with their origin."""
-
-    source: str
-    commit: str
-    paths: Sequence[str]
-    folder: Path | None = None
-    tree: GitTree | None = None
-
-    def find(self, name: str) -> str:
-        """The path of a recipe, by its path or its file name."""
-        wanted = name_of(name)
-        found = [path for path in self.paths if path == name] or [p for p in self.paths if name_of(p) == wanted]
-        if not found:
-            known = sorted({name_of(path) for path in self.paths})
-            raise UsageError(
-                f"{self.source} has no recipe {name!r}", hint=near(wanted, known) or "envgen recipe list --from ..."
-            )
-        if len(found) > 1:
-            raise UsageError(f"{name!r} matches several recipes", hint=f"use a path: {', '.join(found[:4])}")
-        return found[0]
-
-    def text(self, path: str) -> str:
-        """The text of a file."""
-        if self.tree is None:
-            assert self.folder is not None
-            return text_of(self.folder / path, path)
-        read = self.tree.read([path])
-        if path not in read:
-            raise UsageError(f"{path} is not a file of {self.source}")
-        if len(read[path].data) > LARGEST:
-            raise ProjectError([Problem(f"is larger than {LARGEST >> 10} KiB, the limit for a recipe", Place(path))])
-        return decode(read[path].data, path)
-
-
-def collection(place: str, ref: str = "") -> Collection:
-    """The recipes of a folder, or of a git repository at ``ref`` (default: HEAD)."""
-    if _GIT.fullmatch(place):
-        return _repository(place, ref or "HEAD")
-    folder = Path(place).expanduser()
-    if not folder.is_dir():
-        raise UsageError(f"{place} is neither a folder nor the URL of a git repository")
-    paths: list[str] = []
-    for number, path in enumerate(sorted(folder.rglob("*"))):
-        if number >= _MOST:
-            raise RefusedError(f"{place} has more than {_MOST} files", hint="name the folder with the recipes")
-        if path.suffix in _YAML and path.is_file() and not path.is_symlink():
-            paths.append(path.relative_to(folder).as_posix())
-    return Collection(place, "", paths, folder)
-
-
-def _repository(url: str, ref: str) -> Collection:
-    shown = without_login(url)
-    mirror, commit = Mirror.fetched(url, ref, moves=True, timeout=120)
-    tree = GitTree(mirror, commit, f"{commit[:12]} of {shown}")
-    paths = sorted(path for path in tree.names if path.endswith(_YAML))
-    return Collection(shown, commit, paths[:_MOST], tree=tree)
-
-
-def find(name: str, place: str = "", ref: str = "", variant: str = "") -> Recipe:
-    """A recipe: shipped (by name), a file (by path), or ``name`` in the folder or repository ``place``."""
-    today = datetime.now(timezone.utc).strftime("%Y-%m-%d")
-    if place:
-        where = collection(place, ref)
-        path = where.find(name)
-        recipe = read_recipe(where.text(path), path, variant=variant)
-        return replace(recipe, source=f"{where.source} {path}", commit=where.commit, date=today)
+def find(name: str, variant: str = "") -> Recipe:
+    """A recipe: shipped (by name), or a file (by path)."""
     if name.endswith(_YAML) or "/" in name:
         file = Path(name).expanduser()
         if not file.is_file():
             raise UsageError(f"{name} is not a file", hint="`envgen recipe list` lists the shipped recipes")
         recipe = read_recipe(text_of(file, name), name, variant=variant)
+        today = datetime.now(timezone.utc).strftime("%Y-%m-%d")
         return replace(recipe, source=recipe.source or file.name, date=recipe.date or today)
     known = shipped()
     if name not in known:
-        hint = near(name, sorted(known)) or f"choose one of {', '.join(known)}, a file, or --from FOLDER or URL"
+        hint = near(name, sorted(known)) or f"choose one of {', '.join(known)}, or a file"
         raise UsageError(f"no recipe {name!r}", hint=hint)
     if variant:
         raise UsageError("the shipped recipes have no variants", hint="remove --model-variant")

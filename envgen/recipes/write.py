@@ -114,7 +114,7 @@ def profile_text(
     head += [f"Not placed: {one}" for one in left]
     pad = " " * indent
     lines = [f"{pad}# {_plain(one)}" for one in head]
-    lines += [f"{pad}{line}" for line in _yaml({name: body})]
+    lines += [f"{pad}{line}" for line in yaml_lines({name: body})]
     return "\n".join(lines) + "\n"
 
 
@@ -136,12 +136,12 @@ def _plain(text: str) -> str:
     return re.sub(r"[^\x20-\x7e]+", " ", text)[:300]
 
 
-def _yaml(value: Mapping[str, Any], depth: int = 0) -> list[str]:
+def yaml_lines(value: Mapping[str, Any], depth: int = 0) -> list[str]:
     """Block style down to the args; flow style below."""
     lines = []
     for key, one in value.items():
         if isinstance(one, Mapping) and one and depth < 5 and not _is_small(one):
-            lines += [f"{'  ' * depth}{_scalar(key)}:", *_yaml(one, depth + 1)]
+            lines += [f"{'  ' * depth}{_scalar(key)}:", *yaml_lines(one, depth + 1)]
         else:
             lines.append(f"{'  ' * depth}{_scalar(key)}: {_flow(one)}")
     return lines

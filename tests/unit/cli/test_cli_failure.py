@@ -117,7 +117,7 @@ def test_no_second_document(capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     ("words", "message"),
     [
         (["-p", "a b", "up", "serve"], "-p goes after the command, as in `envgen up -p dev`"),
-        (["recipe", "--from", "x", "show", "y"], "--from goes after the command"),
+        (["recipe", "--model-variant", "x", "show", "y"], "--model-variant goes after the command"),
         (["--verison"], "is no option"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -140,13 +140,17 @@ def test_a_shipped_recipe_shows_its_memory(name: str, capsys: pytest.CaptureFixt
     assert memory["room"] >= memory["sequence"] > 0 and memory["context_that_fits"] == memory["context"]
 
 
-def test_a_flag_without_a_value_is_shown_without_one(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_shown_is_a_recipe(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = "repo: some/model\nargs: {trust-remote-code: true, async-scheduling: false, max-num-seqs: 2}\n"
     (project / "other.yaml").write_text(text, encoding="utf-8")
     assert main(["recipe", "show", "other.yaml"]) == 0
-    shown = capsys.readouterr().out.splitlines()
-    assert "  --trust-remote-code" in shown and "  --max-num-seqs 2" in shown
-    assert "  --no-async-scheduling" in shown
+    shown = capsys.readouterr().out
+    assert read_recipe(shown, "r.yaml").args == read_recipe(text, "r.yaml").args
+    (project / "theirs.yaml").write_text(EUGR, encoding="utf-8")
+    assert main(["recipe", "show", "theirs.yaml"]) == 0
+    shown, theirs = capsys.readouterr().out, read_recipe(EUGR, "theirs.yaml")
+    again = read_recipe(shown, "r.yaml")
+    assert (again.args, again.env, again.nodes) == (theirs.args, theirs.env, 2) and "# mods: mods/fix-it" in shown
 
 
 def test_a_recipe_of_a_model_that_envgen_does_not_know_has_no_estimate(
@@ -378,17 +382,15 @@ def test_other_bad_input(project: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "qwen3.6-35b-a3b" in capsys.readouterr().err
 
 
-def test_a_folder_of_recipes(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_recipe_of_a_clone(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("theirs/deep").mkdir(parents=True)
     Path("theirs/deep/Mine.yaml").write_text(EUGR)
-    assert main(["recipe", "list", "--from", "theirs", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["recipes"] == [{"name": "mine", "path": "deep/Mine.yaml"}]
-    assert main(["recipe", "add", "mine", "--from", "theirs", "--yes"]) == 0
+    assert main(["recipe", "add", "theirs/deep/Mine.yaml", "--yes"]) == 0
     assert "not placed: image vllm-node" in capsys.readouterr().err
     found = yaml.safe_load((project / "envgen.yaml").read_text())["profiles"]["my_model"]
     assert found["services"]["serve"]["cluster"] == {"nodes": ["spark-1", "spark-2"]}
-    assert main(["recipe", "show", "mine", "--from", "theirs"]) == 0
-    assert "--tensor-parallel-size 2" in capsys.readouterr().out
+    assert main(["recipe", "show", "theirs/deep/Mine.yaml"]) == 0
+    assert "tensor-parallel-size: 2" in capsys.readouterr().out
 
 
 def test_the_page_of_models_is_current() -> None:
