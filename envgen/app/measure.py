@@ -17,9 +17,9 @@ from envgen.app.cluster.watch import ending
 from envgen.app.session import Session
 from envgen.bench import facts, record
 from envgen.bench.checks import Outcome, Trial
-from envgen.bench.client import ServerGone, find
+from envgen.bench.client import ServerGone, draft_counts, find
 from envgen.bench.record import Run
-from envgen.bench.tools import ToolHost
+from envgen.bench.tools import CellResult, Matrix, ToolHost, find_tool, measure_all
 from envgen.deployment import Deployment, known_service
 from envgen.engine.client import Engine, connect
 from envgen.engine.owner import ours
@@ -37,6 +37,7 @@ from envgen.text import progress
 
 LIKELY = ("serve", "server", "vllm")  # services to try first if none is named
 ENDING = 5.0  # seconds for a program to end after its port has closed
+SETTLED = 2.0  # seconds for the engine to notice that a container ended
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,7 @@ def measure(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) 
         except ResultsError:  # the record can't be written
             raise
         except EnvgenError as error:
-            gone = isinstance(error, ServerGone) or (trial.alive is not None and not trial.alive())
+            gone = isinstance(error, ServerGone) or (trial.alive is not None and not _stays(trial.alive))
             run.end("server gone" if gone else "error", {"error": str(error), "samples": run.samples})
             kept = f"the results so far are in {run.path}" if run.samples else ""
             problem = error.problems[0]
@@ -192,6 +193,38 @@ def measure(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) 
             raise
         run.end(outcome, summary)
     return (outcome, summary), run.path
+
+
+def run_tool(trial: Trial, run: Run, plan: Matrix, place: ToolHost) -> tuple[str, list[CellResult]]:
+    """Run the plan, recording each cell before the next one begins. Returns the tool's name and its results."""
+    tool = find_tool(place, trial.target, plan)
+    progress(f"  {tool.plan.tool} {tool.version} in {place.where}")
+    run.sample({"unit": "tool", "tool": tool.plan.tool, "version": tool.version, "where": place.where})
+
+    def keep(one: CellResult) -> None:
+        name = str(one.cell).replace(" @ ", "-").replace(" ", "-")
+        run.raw(f"{name}.json", one.raw.encode())
+        run.raw(f"{name}.log", "\n".join([*one.log, ""]).encode())
+        for sample in one.samples:
+            run.sample(sample)
+        for remark in one.remarks:
+            progress(f"    {remark}")
+
+    return tool.plan.tool, measure_all(tool, keep, functools.partial(draft_counts, trial.target))
+
+
+def cells_document(tool: str, cells: list[CellResult]) -> dict[str, Any]:
+    return {"tool": tool, "cells": [cell.plain() for cell in cells]}
+
+
+def _stays(alive: Callable[[], bool]) -> bool:
+    """Whether it still runs a moment later: a tool in its container ends before the engine knows of the container."""
+    deadline = time.monotonic() + SETTLED
+    while alive():
+        if time.monotonic() >= deadline:
+            return True
+        time.sleep(POLL)
+    return False
 
 
 def default_folder() -> Path:

@@ -120,7 +120,7 @@ def with_running_variant(
         return session  # the caller will report it
     names = {container.labels.get(VARIANT_LABEL, "") for container in found}
     variant = names.pop() if len(names) == 1 else ""
-    if variant not in profile.variants:
+    if not set(variant.split("+")) <= set(profile.variants):
         return session
     return session.with_(variant=variant)
 

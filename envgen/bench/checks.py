@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from envgen.bench import answers
 from envgen.bench.client import COMPLETIONS, BenchTarget, Refused, together, tokens
 from envgen.bench.facts import Vitals
 from envgen.bench.tools import CellResult
@@ -122,6 +123,12 @@ def latency(cell: CellResult, max_ttft: float | None, max_per_token: float | Non
             good, seen = (None, "not measured") if value is None else (value <= limit, f"{value:.1f} ms, the median")
             found.append(criterion(f"{name} of {cell.cell}", good, seen, f"at most {limit:g} ms"))
     return found
+
+
+def of_answers(name: str, verdict: str, seen: str) -> Criterion:
+    """A row of `envgen answers` as a criterion."""
+    good = None if verdict == answers.UNKNOWN else verdict in (answers.SAME, answers.CLOSE)
+    return criterion(name, good, f"{verdict}: {seen}", "same or close")
 
 
 def log_shows(

@@ -135,7 +135,7 @@ def compare(records: Sequence[RunRecord]) -> Comparison:
         for metric in METRICS.values()
         for cell in sorted({cell for side in tables for cell in side.get(metric.name, {})})
     ]
-    return Comparison(dict(zip(names, records, strict=True)), rows, list(_differing(records, names)))
+    return Comparison(dict(zip(names, records, strict=True)), rows, differing(records, names))
 
 
 @dataclass(frozen=True)
@@ -163,8 +163,8 @@ def sections(comparison: Comparison) -> list[Section]:
         found.append(Section(f"{metric.label}, {metric.unit}: median (min to max, values)", lines,
                              range(1, 2 * len(names))))  # fmt: skip
     if others:
-        differing = [(line,) for line in comparison.differing or ["nothing that was recorded"]]
-        return [*found, Section("What differed", [("in environments and parameters",), *differing])]
+        lines = [(line,) for line in comparison.differing or ["nothing that was recorded"]]
+        return [*found, Section("What differed", [("in environments and parameters",), *lines])]
     keys = ("verdict", "part", "name", "seen", "wanted")
     criteria = [[str(one.get(key) or "") for key in keys]
                 for one in first.summary.get("criteria") or [] if isinstance(one, dict)]  # fmt: skip
@@ -173,15 +173,17 @@ def sections(comparison: Comparison) -> list[Section]:
     return [*found, Section("Parameters and environment", [("", ""), *sorted(facts.items())])]
 
 
-def _differing(records: Sequence[RunRecord], names: Sequence[str]) -> Iterable[str]:
+def differing(records: Sequence[RunRecord], names: Sequence[str]) -> list[str]:
     """What differs in environments and parameters: ``env.X: marlin in B; not recorded in A``."""
+    found: list[str] = []
     sides = [flat({**one.environment, "parameters": one.parameters}) for one in records]
     for key in sorted({key for side in sides for key in side}):
         groups: dict[str, list[str]] = {}
         for name, side in zip(names, sides, strict=True):
             groups.setdefault(side.get(key, "not recorded"), []).append(name)
         if len(groups) > 1:
-            yield f"{key}: " + "; ".join(f"{text} in {', '.join(who)}" for text, who in groups.items())
+            found.append(f"{key}: " + "; ".join(f"{text} in {', '.join(who)}" for text, who in groups.items()))
+    return found
 
 
 def flat(value: Any, prefix: str = "") -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import platform
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,11 @@ from envgen.serve.crash import processes
 from envgen.text import counted
 
 PROGRAM = run.Program("inventory")
+# What vLLM's log says of the kernels that it chose.
+_KERNELS = re.compile(
+    r"Using (?:AttentionBackendEnum\.)?\w+(?: attention)? backend|Using '?\w+'? (?:\w+ )?MoE backend"
+    r"|(?:Selected|Using) \w*Kernel\w* for \w+|Using \S+ (?:GDN prefill kernel|Mamba SSU backend)"
+)
 _GPU = ["nvidia-smi", "--query-compute-apps=used_gpu_memory", "--format=csv,noheader,nounits"]
 
 
@@ -58,6 +64,8 @@ def _of_container(engine: Engine, container: Container) -> dict[str, Any]:
         found["flags"] = [str(word) for word in argv]
         found["nodes"] = nodes(found["flags"])
     with contextlib.suppress(EnvgenError):
+        found["kernels"] = kernels(engine.logs(container.id, tail=None))
+    with contextlib.suppress(EnvgenError):
         inside = run.ask(run.in_container(engine, container.id), "python3", PROGRAM, {}, timeout=60)
         if not isinstance(inside, run.NoAnswer):
             found |= {key: inside.get(key) for key in ("versions", "gpu", "inputs")}
@@ -66,6 +74,11 @@ def _of_container(engine: Engine, container: Container) -> dict[str, Any]:
                 for one in inside.get("tuning") or ()
             }
     return found
+
+
+def kernels(log: str) -> list[str]:
+    """What a log says of the chosen kernels, each once."""
+    return list(dict.fromkeys(_KERNELS.findall(log)))[:16]
 
 
 def nodes(words: Sequence[str]) -> dict[str, str]:

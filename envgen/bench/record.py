@@ -236,11 +236,11 @@ def runs(folder: Path) -> tuple[list[RunRecord], list[str]]:
     return sorted(found, key=lambda one: (one.started, one.path.name)), sorted(bad)
 
 
-def resolve(folder: Path, name: str) -> RunRecord:
-    """The record for ``name``: ``latest``, ``latest~2``, the beginning of an id, or a file."""
+def resolve(folder: Path, name: str, kind: str = "") -> RunRecord:
+    """The record for ``name``: ``latest`` (of ``kind``), ``latest~2``, the beginning of an id, or a file."""
     if name.endswith(SUFFIX):
         return load(next((path for path in (Path(name), folder / name) if path.exists()), Path(name)))
-    entries, _ = runs(folder)
+    entries = [run for run in runs(folder)[0] if kind in ("", run.kind)]
     if latest := _LATEST.fullmatch(name):
         meant = entries[-1 - int(latest[1] or 0) :][:1] if len(entries) > int(latest[1] or 0) else []
     else:

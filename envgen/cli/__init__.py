@@ -29,6 +29,7 @@ LIFE = "Stop, start or restart services."
 OUTPUT = "List services, or show their output."
 INSIDE = "Run a command in a container of a service."
 CHECKS = "Run quick checks, or the full acceptance test."
+COMPARE = "Compare answers: with a reference, or by variant."
 PRINT = "Print the JSON Schema, or a shell's completion script."
 # Heading -> folder, and its commands: a file each, with the function `command`. Their lines of help are here so that
 # `envgen --help` imports none of them.
@@ -90,6 +91,8 @@ GROUPS: Groups = {
         {
             "smoke": CHECKS,
             "accept": CHECKS,
+            "answers": COMPARE,
+            "sweep": COMPARE,
             "bench": "Benchmark a server.",
             "results": "List, show and compare recorded runs.",
         },

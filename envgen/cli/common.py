@@ -72,7 +72,7 @@ def variant_option(function: F) -> F:
     """Add --variant, which becomes part of the ``session``; apply it below ``project_options``."""
 
     @click.option("--variant", default="", metavar="NAME",
-                  help="Apply this variant of the profile (`envgen config` lists them).")  # fmt: skip
+                  help="Apply this variant of the profile (`envgen config` lists them), or several: a+b.")  # fmt: skip
     @functools.wraps(function)
     def wrapper(*args: Any, session: Session, variant: str, **kwargs: Any) -> Any:
         return function(*args, session=session.with_(variant=variant), **kwargs)

@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -20,7 +20,20 @@ from envgen.profile.checks import check_profile, check_project
 from envgen.profile.layers import Override, from_environ, from_sets
 from envgen.profile.model import LocalFile, Profile, Project, ProjectFile
 from envgen.profile.shape import NAME, as_profile_name, matches
-from envgen.profile.tree import LOCAL, MAP, NULL, ValueText, YamlNode, label_of, lay_over, near, read, which
+from envgen.profile.tree import (
+    LOCAL,
+    MAP,
+    NULL,
+    ValueText,
+    YamlNode,
+    join_path,
+    label_of,
+    lay_over,
+    near,
+    read,
+    which,
+    written,
+)
 
 FILE_NAME = "envgen.yaml"
 LOCAL_NAME = "envgen.local.yaml"
@@ -168,6 +181,7 @@ def load_project(
     before = trees.get(chosen)
     if before is not None:
         varied_tree = with_variant(before, variant) if variant else None
+        problems += contradictions(before, variant)
         varied = varied_tree is not None
         trees[chosen] = layers.overridden(varied_tree or before, overrides)
     loaded = dict[str, Profile]()
@@ -216,8 +230,9 @@ def select(project: Project, name: str | None, variant: str = "") -> Profile:
     profile = project.profiles[wanted]
     if variant and profile.variant != variant:
         known = list(profile.variants)
-        hint = near(variant, known) or "write it below `variants:` of the profile"
-        raise UsageError(f"profile {profile.name} has no variant {variant!r}", hint=hint)
+        unknown = next((part for part in variant.split("+") if part not in known), variant)
+        hint = near(unknown, known) or "write it below `variants:` of the profile"
+        raise UsageError(f"profile {profile.name} has no variant {unknown!r}", hint=hint)
     return profile
 
 
@@ -298,9 +313,28 @@ def _local_sections(
 
 
 def with_variant(tree: YamlNode, variant: str) -> YamlNode | None:
-    """``tree`` with the variant laid over it; None where it has no such variant."""
-    over = lay_over(tree, variant)
-    return None if over is None else layers.merge(tree, over)
+    """``tree`` with a variant laid over it, or several (``a+b``) in this order; None where it lacks one."""
+    for name in variant.split("+"):
+        over = lay_over(tree, name)
+        if over is None:
+            return None
+        tree = layers.merge(tree, over)
+    return tree
+
+
+def contradictions(tree: YamlNode, variant: str) -> Iterator[Problem]:
+    """A problem for each value that two of several variants (``a+b``) set differently."""
+    before = dict[tuple[str, ...], tuple[str, str]]()
+    for name in variant.split("+"):
+        over = lay_over(tree, name)
+        values = list(written(over)) if over is not None else []
+        for path, text, node in values:
+            for earlier, (other, value) in before.items():
+                same = min(len(earlier), len(path))
+                if earlier[:same] == path[:same] and (earlier != path or value != text):
+                    where = node.place(f"variants.{name}.{join_path(path)}")
+                    yield Problem(f"{other}, too, sets this, and otherwise: {variant} is a contradiction", where)
+        before |= {path: (name, text) for path, text, _ in values}
 
 
 LENGTH = 40

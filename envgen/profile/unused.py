@@ -71,7 +71,7 @@ def _unused(loaded: Loaded, name: str) -> list[Problem]:
             or any(_has(loaded.trees[other], one.path, node) and one.path not in idle for other, idle in others.items())
         ):
             continue
-        above = ("variants", profile.variant) if node.source.layer == VARIANT else ()
+        above = ("variants", profile.variant.split("+")[-1]) if node.source.layer == VARIANT else ()
         key = re.sub(r"^secrets\.(\d+)$", r"secrets[\1]", join_path((*above, *one.path)))
         problems[one.path] = Problem(one.message, node.key_place(key), one.hint)
     return list(problems.values())
@@ -106,7 +106,7 @@ def _idle(loaded: Loaded, warned: set[str]) -> Iterator[Problem]:
     if before is None:
         return
     if profile.variant and loaded.bound(layers.overridden(before, loaded.overrides)) == profile:
-        node = before.at(("variants", profile.variant))
+        node = before.at(("variants", profile.variant.split("+")[-1]))
         message, hint = "it changes nothing: what it sets is what the profile has", "remove it, or correct its values"
         yield Problem(message, node.key_place(f"variants.{profile.variant}") if node else None, hint)
     below = (with_variant(before, profile.variant) if profile.variant else None) or before

@@ -203,10 +203,11 @@ def chosen_logprobs(document: Any) -> Iterator[float]:
     values = list(tokens) if isinstance(tokens, list) else []
     if isinstance(content, list):
         values += [token["logprob"] for token in content if isinstance(token, dict) and "logprob" in token]
-    yield from map(_number, values)
+    yield from map(log_probability, values)
 
 
-def _number(value: Any) -> float:
+def log_probability(value: Any) -> float:
+    """A log probability as a number: NaN for what is none, minus infinity as vLLM writes it."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return math.nan
     try:

@@ -7,13 +7,14 @@ from typing import Any
 
 import click
 
-from envgen.app.measure import Asked, Server
-from envgen.bench import checks
+from envgen.app import answers
+from envgen.app.measure import Asked, Server, cells_document, run_tool
+from envgen.bench import checks, record
 from envgen.bench.checks import Trial
 from envgen.bench.record import Run
 from envgen.bench.tools import Matrix
 from envgen.cli.common import Count, Figure
-from envgen.cli.measure.common import cells_document, report, run_tool, server_options, tool_options
+from envgen.cli.measure.common import report, server_options, tool_options
 from envgen.text import progress
 
 PROMPT, REPLY, ALONE = 64, 32, 5  # tokens of the load's requests, and requests that are sent one by one
@@ -28,22 +29,25 @@ PROMPT, REPLY, ALONE = 64, 32, 5  # tokens of the load's requests, and requests 
 @tool_options
 @click.option("--max-ttft", type=Figure(0, min_open=True), metavar="MS", help="Limit for the time to the first token.")
 @click.option("--max-per-token", type=Figure(0, min_open=True), metavar="MS", help="Limit for each token.")
+@click.option("--reference", "-R", metavar="RUN", help="A record of `envgen answers` to agree with, such as `latest`.")
 def command(
     asked: Asked, requests: int, concurrency: int, tool: str | None, tokenizer: str | None, throwaway: bool,
-    image: str | None, max_ttft: float | None, max_per_token: float | None,
+    image: str | None, max_ttft: float | None, max_per_token: float | None, reference: str | None,
 ) -> int:  # fmt: skip
     """Run the full acceptance test against SERVICE, or the server at --url.
 
     Runs the checks of `envgen smoke`, and a load by llama-benchy or `vllm bench serve` in which no request may fail.
     Also requires: no restart, memory growth below 5 GB, no zombie processes, a log that matches `ready.expect` and
-    `ready.forbid`, CUDA graphs on a GPU, and latency within the limits (the medians of five requests, one by one).
-    Exits with 0 only if everything was checked and passed.
+    `ready.forbid`, CUDA graphs on a GPU, latency within the limits (the medians of five requests, one by one), and
+    answers as those of --reference. Exits with 0 only if everything was checked and passed.
 
     \b
     Examples:
       envgen accept
       envgen accept --max-ttft 100 --max-per-token 20
+      envgen accept --reference latest
     """
+    kept = record.resolve(asked.folder(), reference, "answers") if reference else None
     sent = -(-requests // concurrency) * concurrency  # the tools send whole rounds
     plan = Matrix((PROMPT,), (REPLY,), (0,), (concurrency,), sent // concurrency, tool or "")
 
@@ -59,6 +63,10 @@ def command(
             alone = replace(plan, concurrency=(1,), runs=ALONE, tool=used)
             cells += run_tool(trial, run, alone, place)[1]
             parts["latency"] = checks.latency(cells[-1], max_ttft, max_per_token)
+        if kept:
+            progress("answers")
+            _, told = answers.ask(trial, run, kept)
+            parts["answers"] = [checks.of_answers(row["name"], row["verdict"], row["seen"]) for row in told["rows"]]
         log = server.engine.logs(server.container.id, tail=None) if server.engine and server.container else None
         ready = server.profile.services[server.service].ready if server.profile else None
         expect, forbid = (ready.expect, ready.forbid) if ready else ({}, {})

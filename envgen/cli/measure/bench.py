@@ -10,19 +10,17 @@ import click
 
 from envgen.app import checks as kernel_checks
 from envgen.app.cluster.machines import head_of
-from envgen.app.measure import Asked, Server
+from envgen.app.measure import Asked, Server, cells_document, run_tool
 from envgen.app.session import with_running_variant
 from envgen.bench import checks, record
 from envgen.bench.checks import Trial
 from envgen.bench.record import Run
 from envgen.cli.measure.common import (
     Numbers,
-    cells_document,
     finish,
     matrix_of,
     matrix_options,
     report,
-    run_tool,
     server_options,
     tool_options,
 )

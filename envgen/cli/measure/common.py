@@ -12,25 +12,31 @@ import click
 
 from envgen.app.measure import Asked, Work, measure
 from envgen.app.session import Session
-from envgen.bench.checks import Trial
-from envgen.bench.client import draft_counts
 from envgen.bench.compare import FigureRange
-from envgen.bench.record import METRICS, Run
-from envgen.bench.tools import TOOLS, CellResult, Matrix, ToolHost, find_tool, measure_all
+from envgen.bench.record import METRICS
+from envgen.bench.tools import TOOLS, Matrix
 from envgen.cli.common import LARGEST, Count, answer, reporting, variant_option
 from envgen.errors import ExitCode
-from envgen.text import progress, shorten, table, visible
+from envgen.text import shorten, table, visible
 
 MARKS = {"passed": "ok  ", "failed": "FAIL", "not checked": "?   "}
 
 
 def server_options(function: Any) -> Any:
     """Add the options that choose the server; the command receives one ``asked``."""
-    options = [
-        click.argument("service", required=False),
+    anywhere = (
         click.option("--url", metavar="URL", help="Use this server instead of the profile's service."),
         click.option("--model", metavar="NAME", help="The served model to use (default: the only one)."),
         click.option("--container", metavar="NAME", help="With --url: the container of the server."),
+    )  # fmt: skip
+    return service_options(function, *anywhere)
+
+
+def service_options(function: Any, *more: Callable[[Any], Any]) -> Any:
+    """Add the options that choose the profile's service, and how it is asked; the command receives one ``asked``."""
+    options = [
+        click.argument("service", required=False),
+        *more,
         click.option("--api-key-env", "key_variable", metavar="NAME", help="The variable that holds the API key."),
         click.option("--timeout", type=Count(1), default=300, show_default=True, metavar="SECONDS",
                      help="A request or tool without output for this long has failed."),
@@ -40,7 +46,7 @@ def server_options(function: Any) -> Any:
 
     @functools.wraps(function)
     def wrapper(session: Session, **given: Any) -> Any:
-        ours = {one.name: given.pop(one.name) for one in fields(Asked) if one.name in given}
+        ours = {one.name: given.pop(one.name, None) for one in fields(Asked) if one.name != "session"}
         return function(asked=Asked(session, **ours), **given)
 
     return reporting(variant_option(with_options(wrapper, *options)))
@@ -97,12 +103,17 @@ class Numbers(click.ParamType):  # type: ignore[type-arg, unused-ignore]
         return found
 
 
+tool_choice = click.option(
+    "--tool", type=click.Choice(list(TOOLS)),
+    help="llama-benchy (default if the image has it), or vllm for `vllm bench serve`.",
+)  # fmt: skip
+
+
 def tool_options(function: Any) -> Any:
     """Add the options for the tool that sends the load."""
     return with_options(
         function,
-        click.option("--tool", type=click.Choice(list(TOOLS)),
-                     help="llama-benchy (default if the image has it), or vllm for `vllm bench serve`."),
+        tool_choice,
         click.option("--tokenizer", metavar="PATH", help="The tokenizer for the tool: a folder or a model's name."),
         click.option("--throwaway", is_flag=True, help="Run the tool in a separate container of the service's image."),
         click.option("--image", metavar="NAME", help="Run the tool in a separate container of this image."),
@@ -123,25 +134,3 @@ def matrix_options(function: Any) -> Any:
 
 def matrix_of(given: Mapping[str, Any]) -> Matrix:
     return Matrix(**{key: value for key, value in given.items() if value is not None})
-
-
-def run_tool(trial: Trial, run: Run, plan: Matrix, place: ToolHost) -> tuple[str, list[CellResult]]:
-    """Run the plan, recording each cell before the next one begins. Returns the tool's name and its results."""
-    tool = find_tool(place, trial.target, plan)
-    progress(f"  {tool.plan.tool} {tool.version} in {place.where}")
-    run.sample({"unit": "tool", "tool": tool.plan.tool, "version": tool.version, "where": place.where})
-
-    def keep(one: CellResult) -> None:
-        name = str(one.cell).replace(" @ ", "-").replace(" ", "-")
-        run.raw(f"{name}.json", one.raw.encode())
-        run.raw(f"{name}.log", "\n".join([*one.log, ""]).encode())
-        for sample in one.samples:
-            run.sample(sample)
-        for remark in one.remarks:
-            progress(f"    {remark}")
-
-    return tool.plan.tool, measure_all(tool, keep, functools.partial(draft_counts, trial.target))
-
-
-def cells_document(tool: str, cells: list[CellResult]) -> dict[str, Any]:
-    return {"tool": tool, "cells": [cell.plain() for cell in cells]}

@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from envgen.app.session import Session
+from envgen.app.session import VARIANT_LABEL, Session
+from envgen.app.stage import PLAIN
 from envgen.app.start import Checked, StartOptions
 from envgen.app.stay import notify_ready
 from envgen.app.up import check_all, start_all
@@ -86,6 +87,7 @@ def command(
                 documents.append(started_document(one.deployment.profile, one.service, started, waited=not no_wait))
                 if not wants_json():
                     print_started(one.deployment.profile, one.service, started, waited=not no_wait)
+                    _name_comparison(one)
     except EnvgenError as error:
         error.details = {"started": documents}
         raise
@@ -94,6 +96,15 @@ def command(
         notify_ready(f"{names[0]} is {'running' if started.awaited.answer.unasked else 'ready'}")
         checked[0].stay(started.container)
     return 0
+
+
+def _name_comparison(checked: Checked) -> None:
+    """Print the command that compares the answers of a variant with those of what ran before."""
+    profile, running = checked.deployment.profile, checked.found.running
+    before = running.labels.get(VARIANT_LABEL, "") if running else ""
+    if profile.variant and before != profile.variant and profile.services[checked.service].is_vllm:
+        words = f"{checked.service} {profile.chosen_variant} --against {before or PLAIN}"
+        click.echo(f"  are its answers right? envgen answers {words}")
 
 
 def _checked(session: Session, names: tuple[str, ...], *, yes: bool, predict: bool) -> tuple[Checked, ...]:

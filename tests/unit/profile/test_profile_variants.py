@@ -153,3 +153,40 @@ def test_a_draft_of_a_variant_is_one_of_the_service_s_models(tmp_path: Path, spe
     # The lock is for all variants, which need the same image.
     locked = [f"{one.repo} {one.revision}" for one in models_of(load(tmp_path / "envgen.yaml", ""))["serve"]]
     assert locked == ["acme/main main", *([draft] if draft else [])]
+
+
+STACKED = """\
+    variants:
+      long: {services: {serve: {args: {max-model-len: 99}}}}
+      kernel: {services: {serve: {args: {attention-config: {backend: TRITON_ATTN}}, ready: {expect: {moe: null}}}}}
+      other: {services: {serve: {args: {attention-config: {backend: XQA}}}}}
+      none: {services: {serve: {args: {attention-config: null}}}}
+"""
+
+
+@pytest.fixture
+def stacked(file: Path) -> Path:
+    file.write_text(TEXT[: TEXT.index("    variants:")] + STACKED)
+    return file
+
+
+def test_two_variants_are_laid_one_over_the_other(stacked: Path) -> None:
+    one, two = load(stacked, "long+kernel"), load(stacked, "kernel+long")
+    assert one.services == two.services and one.variant == "long+kernel"
+    argv = one.services["serve"].argv
+    assert '{"backend":"TRITON_ATTN","x":1}' in argv and "99" in argv
+    assert one.chosen_variant.endswith("--variant long+kernel")
+
+
+@pytest.mark.parametrize("pair", ["kernel+other", "other+kernel", "long+kernel+other", "kernel+none", "none+kernel"])
+def test_two_that_contradict_each_other_are_refused(stacked: Path, pair: str) -> None:
+    with pytest.raises(ProjectError) as refused:
+        load(stacked, pair)
+    (problem,) = refused.value.problems
+    assert f"{pair} is a contradiction" in problem.message and problem.place and problem.place.line
+
+
+def test_an_unknown_one_of_two_is_named(stacked: Path) -> None:
+    with pytest.raises(UsageError, match="has no variant 'kernal'") as refused:
+        load(stacked, "long+kernal")
+    assert "did you mean `kernel`?" in str(refused.value)

@@ -1,0 +1,85 @@
+"""`envgen answers`: ask a server the committed questions, record its answers, and compare them with a reference's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from envgen.app.measure import Asked, Server, Work, measure, server_of
+from envgen.app.stage import Stage, sessions_of
+from envgen.bench import answers, record
+from envgen.bench.checks import Outcome, Trial
+from envgen.bench.compare import differing
+from envgen.bench.questions import BATCH, Asker, questions, scorer
+from envgen.bench.record import Run, RunRecord
+from envgen.errors import UsageError
+from envgen.live import doing, now_doing
+from envgen.serve.chat import chat_flags
+from envgen.text import progress
+
+Agree = Callable[[str], bool]
+GOOD = (answers.SAME, answers.CLOSE)
+
+
+def asking(reference: RunRecord | None, quick: bool = False) -> Work:
+    """What `measure` does: ask, record, and compare."""
+
+    def work(_server: Server, trial: Trial, run: Run) -> Outcome:
+        return ask(trial, run, reference, quick)
+
+    return work
+
+
+def ask(trial: Trial, run: Run, reference: RunRecord | None, quick: bool = False) -> Outcome:
+    """Ask the questions and record the answers. Returns the verdict, and a summary with its rows."""
+    earlier = answers.read(reference) if reference else {}
+    asked = questions(quick)
+    progress(f"  {len(asked)} questions, alone and {BATCH} at once")
+    with doing("answers", "the questions"):
+        flags = chat_flags(trial.environment.get("flags", ()))
+        asker = Asker(trial.target, flags, lambda step: now_doing("answers", step))
+        given = asker.ask(asked)
+        for answer in given.values():
+            run.sample(answer.sample())
+        scored = scorer(asker, earlier, given)
+    own = answers.itself(given)
+    other = answers.against(earlier, given, scored) if reference else []
+    verdict = answers.verdict(own, other)
+    summary: dict[str, Any] = {"verdict": verdict, "rows": [row.plain() for row in (*other, *own)]}
+    if reference:
+        now = replace(reference, environment=trial.environment)
+        summary["reference"] = {"id": reference.id, "title": reference.title, "file": str(reference.path)}
+        summary["differing"] = differing([reference, now], ["reference", "here"])
+    return verdict, summary
+
+
+def answered(
+    asked: Asked, reference: RunRecord | None = None, *, quick: bool = False
+) -> tuple[str, dict[str, Any], Path]:
+    """Ask a running server. Returns the verdict, the summary, and the record's path."""
+    parameters: dict[str, Any] = {"quick": quick, **({"reference": reference.id} if reference else {})}
+    (verdict, summary), path = measure(asked, "answers", parameters, asking(reference, quick))
+    return verdict, summary, path
+
+
+def reference_of(asked: Asked, name: str, agree: Agree, *, quick: bool = False) -> RunRecord:
+    """The answers to compare with: a record's, those of the server at a URL, or those of a variant or profile, which is
+    started for it after ``agree``, in place of what runs."""
+    if name.startswith(("http://", "https://")):
+        elsewhere = replace(asked, service=None, url=name, model=None, container=None)
+        return record.load(answered(elsewhere, quick=quick)[2])
+    other = sessions_of(asked.session, name) if asked.url is None else None
+    if other is None:
+        return record.resolve(asked.folder(), name, "answers")
+    server = server_of(asked)
+    stage = Stage(asked.session, server.service)
+    if not agree(
+        f"{server.service} is stopped, {name} answers in its place, and {server.service} starts again. Do it?"
+    ):
+        raise UsageError(f"--against {name} stops {server.service} for a while", hint="add --yes")
+    with stage:
+        stage.show(other)
+        path = answered(replace(asked, session=other, service=server.service), quick=quick)[2]
+    return record.load(path)

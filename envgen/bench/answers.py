@@ -1,0 +1,255 @@
+"""Are two servers' answers the same? Figures of two series of token probabilities, and the verdict.
+
+A step is what a server thought likely in one place of a text: token -> natural logarithm of its probability. Nothing
+here asks a server: `questions` does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from envgen.bench.record import RunRecord
+from envgen.errors import UsageError
+
+SAME, CLOSE, DIFFERENT, BROKEN, UNKNOWN = "same", "close", "different", "broken", "not compared"
+WORST = (SAME, CLOSE, UNKNOWN, DIFFERENT, BROKEN)
+Step = Mapping[int, float]
+
+# Where the lines between the verdicts lie; docs/seen.md has what was measured on either side of each.
+EXACT = 1e-6  # nats: up to this, rounding in JSON; above it, other arithmetic
+MEAN = 0.02  # nats: a text's mean divergence under another kernel, batch or precision stays below
+LARGEST = 0.5  # nats: the divergence in a single place
+CLEAR = 1.0  # nats between a first token and the one that the other side chose: no rounding turns that around
+RUINED = 0.5  # agreement on first tokens below which nothing useful is left
+LOOPS, LENGTH = 4, 6  # a text that ends in this many copies of at most this many tokens repeats itself
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Two series of steps compared. ``mean`` and ``largest`` in nats; ``clear``: places where they disagree beyond
+    rounding; ``odd``: values that are not finite."""
+
+    places: int = 0
+    agreed: int = 0
+    mean: float = 0.0
+    largest: float = 0.0
+    clear: int = 0
+    odd: int = 0
+
+    @property
+    def share(self) -> float:
+        return self.agreed / self.places if self.places else 1.0
+
+    @property
+    def verdict(self) -> str:
+        if not self.places:
+            return UNKNOWN
+        if self.odd or self.share < RUINED:
+            return BROKEN
+        if self.clear or self.mean > MEAN or self.largest > LARGEST:
+            return DIFFERENT
+        return CLOSE if self.largest > EXACT or self.agreed < self.places else SAME
+
+    def __str__(self) -> str:
+        if not self.places:
+            return "no place to compare"
+        odd = f", {self.odd} values not finite" if self.odd else ""
+        return (f"{self.share:.1%} of {self.places} first tokens agree, divergence {self.mean:.4f} in the mean, "
+                f"{self.largest:.3f} at most{odd}")  # fmt: skip
+
+    def plain(self) -> dict[str, Any]:
+        return {**asdict(self), "verdict": self.verdict}
+
+
+def first(step: Step) -> int:
+    """The most likely token; of equal ones the smallest number."""
+    return min(step, key=lambda token: (-step[token], token))
+
+
+def divergence(a: Step, b: Step) -> float:
+    """The divergence (Kullback-Leibler, in nats) of ``b`` from ``a`` over the tokens that ``a`` lists.
+
+    A token that ``b`` does not list is no likelier to it than the last one that it lists.
+    """
+    least = min(b.values())
+    given, other = ([step.get(token, least) for token in a] for step in (a, b))
+    (total, reached) = (math.log(sum(math.exp(value - max(side)) for value in side)) + max(side)
+                        for side in (given, other))  # fmt: skip
+    return max(0.0, sum(math.exp(p - total) * (p - total - q + reached) for p, q in zip(given, other, strict=True)))
+
+
+def agreement(pairs: Iterable[tuple[Step, Step]]) -> Agreement:
+    """Compare steps, the reference's first. Steps without values are left out."""
+    places = agreed = clear = odd = 0
+    apart: list[float] = []
+    for a, b in pairs:
+        if not a or not b:
+            continue
+        places += 1
+        if bad := sum(not math.isfinite(value) for value in (*a.values(), *b.values())):
+            odd += bad
+            continue
+        mine, other = first(a), first(b)
+        agreed += mine == other
+        clear += mine != other and a[mine] - a.get(other, min(a.values())) > CLEAR
+        apart.append(divergence(a, b))
+    return Agreement(
+        places, agreed, math.fsum(apart) / len(apart) if apart else 0.0, max(apart, default=0.0), clear, odd
+    )
+
+
+def together(parts: Sequence[Agreement]) -> Agreement:
+    """Several texts as one; the mean is that of all places."""
+    counted = [sum(values) for values in zip(*((p.places, p.agreed, p.clear, p.odd) for p in parts), strict=True)]
+    places, agreed, clear, odd = counted or (0, 0, 0, 0)
+    mean = math.fsum(part.mean * part.places for part in parts) / places if places else 0.0
+    return Agreement(places, agreed, mean, max((part.largest for part in parts), default=0.0), clear, odd)
+
+
+def repeats(ids: Sequence[int]) -> bool:
+    """Whether a text ends in copies of a few tokens."""
+    return any(
+        len(ids) >= size * LOOPS and list(ids[-size * LOOPS :]) == list(ids[-size:]) * LOOPS
+        for size in range(1, LENGTH + 1)
+    )
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a server answered to a question.
+
+    ``prompt``: the tokens that the model got. ``ids``: its answer, alone; ``steps``: how likely it found each place.
+    ``batched``: the same with others at the same time. ``scored``: what it says of its own answer when it reads it, not
+    writes it. ``fault``: why there is none; ``chat``: what is wrong with the chat's form.
+    """
+
+    name: str
+    prompt: Sequence[int] = ()
+    ids: Sequence[int] = ()
+    steps: Sequence[Step] = ()
+    batched_ids: Sequence[int] = ()
+    batched: Sequence[Step] = ()
+    scored: Sequence[Step] = ()
+    text: str = ""
+    fault: str = ""
+    chat: str = ""
+
+    def sample(self) -> dict[str, Any]:
+        """For the record."""
+        steps = {name: [list(map(list, step.items())) for step in getattr(self, name)] for name in _STEPS}
+        lists = {name: list(getattr(self, name)) for name in ("prompt", "ids", "batched_ids")}
+        return {"unit": "answer", "name": self.name, "text": self.text, "fault": self.fault, "chat": self.chat,
+                **lists, **steps}  # fmt: skip
+
+
+_STEPS = ("steps", "batched", "scored")
+
+
+def read(record: RunRecord) -> dict[str, Answer]:
+    """The answers of a record. UsageError if it has none."""
+    found: dict[str, Answer] = {}
+    for sample in record.samples:
+        if sample.get("unit") == "answer":
+            kept: dict[str, Any] = {name: value for name, value in sample.items() if name != "unit"}
+            for name in _STEPS:
+                kept[name] = [{int(token): float(value) for token, value in step} for step in sample[name]]
+            found[kept["name"]] = Answer(**kept)
+    if not found:
+        hint = "envgen answers SERVICE records some"
+        raise UsageError(f"run {record.id} is of kind {record.kind} and has no answers", hint=hint)
+    return found
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the report: what was compared, how far it agrees, and what else was seen."""
+
+    name: str
+    verdict: str
+    seen: str
+    figures: Agreement = field(default_factory=Agreement)
+
+    def plain(self) -> dict[str, Any]:
+        return {"name": self.name, "verdict": self.verdict, "seen": self.seen, **asdict(self.figures)}
+
+
+def shared(a: Sequence[int], b: Sequence[int]) -> int:
+    """The number of places that follow the same words in both texts: to the first one that differs, and with it."""
+    same = next((index for index, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
+    return min(len(a), len(b)) if same is None else same + 1
+
+
+def paths(a: Answer, b: Answer, name: str = "steps", ids: str = "ids") -> list[tuple[Step, Step]]:
+    """The places of ``b``'s text (as ``name``) that have the same words before them as those of ``a``'s."""
+    if list(a.prompt) != list(b.prompt):
+        return []
+    length = shared(a.ids, getattr(b, ids))
+    return list(zip(a.steps[:length], getattr(b, name)[:length], strict=False))
+
+
+def itself(answers: Mapping[str, Answer]) -> list[Row]:
+    """What a server's answers say without others: reading against writing, alone against in a batch, their form."""
+    given = [answer for answer in answers.values() if not answer.fault]
+    rows = []
+    for name, parts in (
+        ("writing against reading", [agreement(zip(one.scored, one.steps, strict=False)) for one in given]),
+        ("in a batch against alone", [agreement(paths(one, one, "batched", "batched_ids")) for one in given]),
+    ):
+        found = together(parts)
+        rows.append(Row(name, found.verdict, str(found), found))
+    if faults := [f"{one.name}: {one.fault}" for one in answers.values() if one.fault]:
+        rows.append(Row("answered", BROKEN if not given else UNKNOWN, f"{len(faults)} were not: {faults[0]}"))
+    if wrong := [f"{one.name}: {one.chat}" for one in given if one.chat]:
+        rows.append(Row("form of chats", BROKEN, f"{len(wrong)} are wrong: {wrong[0]}"))
+    return rows
+
+
+def against(
+    reference: Mapping[str, Answer], answers: Mapping[str, Answer], scored: Mapping[str, Sequence[Step]]
+) -> list[Row]:
+    """What the answers say beside a reference's. ``scored``: how likely this server finds the reference's answers."""
+    both = [(other, answers[name]) for name, other in reference.items() if name in answers]
+    both = [(a, b) for a, b in both if not a.fault and not b.fault]
+    rows = []
+    if other_prompts := [a.name for a, b in both if list(a.prompt) != list(b.prompt)]:
+        seen = f"{len(other_prompts)} of {len(both)} are read as other tokens ({', '.join(other_prompts[:4])})"
+        rows.append(Row("prompts", DIFFERENT, f"{seen}: another chat template or tokenizer"))
+    for name, parts in (
+        (
+            "reading the reference's answers",
+            [agreement(zip(a.scored, scored.get(a.name, ()), strict=False)) for a, _ in both],
+        ),
+        ("writing", [agreement(paths(a, b)) for a, b in both]),
+    ):
+        found = together(parts)
+        rows.append(Row(name, found.verdict, str(found), found))
+    equal = sum(list(a.ids) == list(b.ids) and a.text == b.text for a, b in both)
+    rows.append(Row("texts", SAME if equal == len(both) else CLOSE, f"{equal} of {len(both)} are equal"))
+    loops = [name for name, answer in answers.items() if repeats(answer.ids)]
+    before = [name for name, answer in reference.items() if repeats(answer.ids)]
+    if len(loops) > len(both) / 2 > 2 * len(before):
+        rows.append(
+            Row("repetition", BROKEN, f"{len(loops)} answers repeat themselves, {len(before)} of the reference")
+        )
+    return rows
+
+
+def verdict(own: Sequence[Row], other: Sequence[Row] = ()) -> str:
+    """The verdict on a server: the worst of its rows against the reference, and what its own say beyond `close`."""
+    own_worst = _worst(own)
+    if not other:
+        return own_worst
+    compared = [row for row in other if row.name != "texts"] or other
+    found = _worst(compared)
+    if found == SAME and _worst(other) != SAME:
+        found = CLOSE
+    return max(found, own_worst, key=WORST.index) if own_worst in (DIFFERENT, BROKEN) else found
+
+
+def _worst(rows: Sequence[Row]) -> str:
+    """The worst verdict; `not compared` only where nothing was."""
+    known = [row.verdict for row in rows if row.verdict != UNKNOWN]
+    return max(known, key=WORST.index) if known else UNKNOWN

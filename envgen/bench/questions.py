@@ -1,0 +1,172 @@
+"""Ask a server the questions of ``questions.yaml``, alone and together, and let it score a text."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from envgen.bench.answers import Answer, Step
+from envgen.bench.client import COMPLETIONS, BenchTarget, Refused, together
+from envgen.engine.values import MISSHAPEN
+from envgen.serve import chat
+from envgen.serve.events import Completion, NoCompletion, log_probability
+
+TOP = 8  # tokens of each place whose probabilities are asked for
+REPLY, CHAT_REPLY = 32, 128  # tokens of an answer
+QUICK = slice(3, None, 4)  # of the questions, for a quarter of the time: a chat and the longest text are among them
+BATCH = 8  # questions at once
+# The server computes the probabilities of all words for all places of a text at once, in memory that it has not set
+# aside: a longer text is scored in a few places, one by one.
+SCORED_AT_ONCE, PLACES = 256, 6
+_KEYED = {"return_token_ids": True, "return_tokens_as_token_ids": True}
+
+
+@dataclass(frozen=True)
+class FixedQuestion:
+    """A question. ``tokens``: the length of a text before it."""
+
+    name: str
+    text: str = ""
+    chat: str = ""
+    tools: bool = False
+    tokens: int = 0
+
+    def prompt(self, room: int) -> str:
+        """The text to be continued, for a context of ``room`` tokens: the server cuts a long one from the left."""
+        count = min(self.tokens, room) // 8
+        boxes = (f"The code of box {number} is {number * 7919 % 10007}." for number in range(count, 0, -1))
+        return " ".join((*boxes, self.text))
+
+
+@cache
+def questions(quick: bool = False) -> tuple[FixedQuestion, ...]:
+    """All questions, in their order, or some of each kind."""
+    rows = yaml.safe_load(Path(__file__).with_name("questions.yaml").read_bytes())
+    return tuple(FixedQuestion(**row) for row in (rows[QUICK] if quick else rows))
+
+
+class Asker:
+    """Asks one server. Nothing is answered from its cache of prefixes, so that no run depends on the one before."""
+
+    def __init__(self, target: BenchTarget, flags: chat.ChatFlags, on_step: Callable[[str], None]) -> None:
+        self.target, self.flags, self.on_step = target, flags, on_step
+        self.at_once = True  # whether it scores all places of a text in one request
+
+    def ask(self, asked: Sequence[FixedQuestion]) -> dict[str, Answer]:
+        """Answers by name: each question alone, then all again in batches, then the answers read."""
+        found: dict[str, Answer] = {}
+        asked = [question for question in asked if self.flags.tools or not question.tools]
+        for number, question in enumerate(asked, 1):
+            self.on_step(f"alone: {number} of {len(asked)}")
+            found[question.name] = self._alone(question)
+        given = [answer for answer in found.values() if answer.ids]
+        for start in range(0, len(given), BATCH):
+            self.on_step(f"in batches of {BATCH}: {min(start + BATCH, len(given))} of {len(given)}")
+            batch = given[start : start + BATCH]
+            for answer, (ids, steps) in zip(batch, together(self._batched, batch), strict=True):
+                found[answer.name] = replace(answer, batched_ids=ids, batched=steps)
+        for number, answer in enumerate(given, 1):
+            self.on_step(f"reading: {number} of {len(given)}")
+            found[answer.name] = replace(found[answer.name], scored=self.score(answer))
+        return found
+
+    def score(self, answer: Answer) -> list[Step]:
+        """How likely this server finds each word of an answer; an empty step where it was not asked, [] if it can't."""
+        text = [*answer.prompt, *answer.ids]
+        try:
+            if self.at_once and len(text) <= SCORED_AT_ONCE:
+                try:
+                    return self._read(text)[len(answer.prompt) : len(text)]
+                except Refused:
+                    self.at_once = False  # as vLLM with a draft
+            chosen = {len(answer.ids) * place // PLACES for place in range(PLACES)} if answer.ids else set()
+            places: Sequence[int] = range(len(answer.ids)) if len(text) <= SCORED_AT_ONCE else sorted(chosen)
+            salt = secrets.token_hex(8)  # one text: its beginning may be kept
+            steps: list[Step] = [{}] * len(answer.ids)
+            for place in places:
+                body = {"prompt": text[: len(answer.prompt) + place], "max_tokens": 1, "cache_salt": salt}
+                steps[place] = self._continued(body)[1][0]
+            return steps
+        except (Refused, *MISSHAPEN):
+            return []
+
+    def _alone(self, question: FixedQuestion) -> Answer:
+        answer = Answer(question.name)
+        try:
+            if question.chat:
+                answer = self._chat(question)
+                body: dict[str, Any] = {"prompt": list(answer.prompt)}
+            else:
+                room = max(1, (self.target.max_len or 2048) - REPLY - 1)
+                body = {"prompt": question.prompt(room), "truncate_prompt_tokens": min(question.tokens or room, room)}
+            if question.chat and not answer.prompt:
+                return answer
+            choice, steps = self._continued({**body, "max_tokens": REPLY})
+            prompt = choice.get("prompt_token_ids") or answer.prompt
+            text = answer.text or str(choice.get("text") or "")
+            return replace(answer, prompt=prompt, ids=choice.get("token_ids") or (), steps=steps, text=text)
+        except Refused as error:
+            return replace(answer, fault=str(error))
+        except MISSHAPEN as error:
+            return replace(answer, fault=f"the reply is not a completion: {type(error).__name__}")
+
+    def _chat(self, question: FixedQuestion) -> Answer:
+        """A chat's answer: the tokens that its template makes, its text, and what is wrong with its form."""
+        tools = {"tools": [chat.TOOL]} if question.tools else {}
+        effort = {"reasoning_effort": "low"} if self.flags.gpt_oss else {}
+        length = min(CHAT_REPLY, (self.target.max_len or 2 * CHAT_REPLY) // 2)
+        reply = self.target.ask(chat.CHAT_URL, {
+            "messages": [{"role": "user", "content": question.chat}], "max_tokens": length, "return_token_ids": True,
+            "cache_salt": secrets.token_hex(8), **tools, **effort,
+        })  # fmt: skip
+        try:
+            completion = Completion().add(reply)
+        except NoCompletion as error:
+            raise Refused(f"the reply is not a completion: {error}") from None
+        good, seen = (True, "") if completion.tools else chat.judge_chat(completion, self.flags)
+        called = "".join(name + arguments for name, arguments in completion.tools.values())
+        text = completion.reasoning + completion.text + called
+        prompt = reply.get("prompt_token_ids") or ()
+        return Answer(question.name, prompt=prompt, text=text, chat=seen if good is False else "")
+
+    def _batched(self, answer: Answer) -> tuple[Sequence[int], list[Step]]:
+        try:
+            choice, steps = self._continued({"prompt": list(answer.prompt), "max_tokens": REPLY})
+            return choice.get("token_ids") or (), steps
+        except (Refused, *MISSHAPEN):
+            return (), []
+
+    def _continued(self, body: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[Step]]:
+        """A completion's choice, with how likely each word was. Raises Refused, or one of MISSHAPEN."""
+        given = {"cache_salt": secrets.token_hex(8), "logprobs": TOP, **_KEYED, **body}
+        choice = self.target.ask(COMPLETIONS, given)["choices"][0]
+        tops = (choice.get("logprobs") or {}).get("top_logprobs") or []
+        return choice, [{_token(name): log_probability(value) for name, value in top.items()} for top in tops]
+
+    def _read(self, text: Sequence[int]) -> list[Step]:
+        """How likely each word of a text was; an empty step for the first."""
+        given = {"prompt": list(text), "max_tokens": 1, "prompt_logprobs": TOP, "cache_salt": secrets.token_hex(8)}
+        rows = self.target.ask(COMPLETIONS, given)["choices"][0].get("prompt_logprobs")
+        if not rows:
+            raise Refused("the server scores no prompts")
+        return [{int(token): log_probability(value["logprob"]) for token, value in (row or {}).items()} for row in rows]
+
+
+def _token(name: str) -> int:
+    return int(name.removeprefix("token_id:"))
+
+
+def scorer(asker: Asker, reference: Mapping[str, Answer], names: Collection[str]) -> dict[str, Sequence[Step]]:
+    """How likely the server of ``asker`` finds the answers of a reference to the questions ``names``."""
+    given = [answer for answer in reference.values() if answer.ids and answer.name in names]
+    found: dict[str, Sequence[Step]] = {}
+    for number, answer in enumerate(given, 1):
+        asker.on_step(f"reading the reference's: {number} of {len(given)}")
+        found[answer.name] = asker.score(answer)
+    return found

@@ -1,0 +1,68 @@
+"""`envgen sweep`: compare the variants of a service."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from envgen.app import predict, sweep
+from envgen.app.measure import Asked
+from envgen.app.stage import Stage
+from envgen.bench.checks import PASSED
+from envgen.cli.common import answer, ask
+from envgen.cli.measure.common import matrix_of, matrix_options, service_options, tool_choice
+from envgen.deployment import known_service
+from envgen.errors import ExitCode, UsageError
+from envgen.text import table, visible
+
+
+@click.command()
+@service_options
+@click.option("--variants", required=True, metavar="A,B,...",
+              help="Variants of the profile, a+b for two of them, `plain` for none, other profiles, or `fitting` for "
+                   "each backend that vLLM would take (`envgen predict`).")  # fmt: skip
+@matrix_options
+@tool_choice
+@click.option("--concurrency", "-c", type=click.IntRange(1, 4096), metavar="N", help="Requests at once (default: 1).")
+@click.option("--no-bench", is_flag=True, help="Compare answers alone.")
+@click.option("--quick", is_flag=True, help="Ask eight of the questions.")
+@click.option("--fresh", is_flag=True, help="Begin anew, even if the last such sweep was interrupted.")
+@click.option("--yes", "-y", is_flag=True, help="Stop the service that runs without asking.")
+def command(
+    asked: Asked, variants: str, concurrency: int | None, no_bench: bool, quick: bool, fresh: bool, yes: bool,
+    **given: Any,
+) -> int:  # fmt: skip
+    """Start SERVICE in each variant, one after the other, and compare answers and speed in one table.
+
+    Each variant must become ready, so its log must match `ready`; then its answers are compared with the first one's
+    (`envgen answers`), its speed is measured (`envgen bench`), and it is stopped. One that fails is a row with its
+    cause; one whose answers differ is marked. After an interruption the same command continues. At the end what ran
+    before starts again.
+
+    Exits with 1 if a variant failed, or if answers differ. The table is also kept as Markdown, beside the record.
+
+    \b
+    Examples:
+      envgen sweep serve --variants plain,cutlass,flashinfer,cutlass+eagle3 --yes
+      envgen sweep serve --variants fitting --quick --no-bench
+    """
+    session = asked.session
+    service = asked.service or predict.choose_service(session.profile(), None)
+    known_service(session.profile(), service)
+    names = [name.strip() for name in variants.split(",") if name.strip()]
+    if not names:
+        raise UsageError("--variants names none", hint="--variants plain,cutlass")
+    forms = sweep.forms_of(session, service, names)
+    if running := Stage(session, service).before:
+        runs = f"{service} runs ({running.profile().variant or 'plain'})"
+        if not yes and not ask(f"{runs}. Stop it, try {len(forms)} variants, and start it again?"):
+            raise UsageError(f"{runs}, and a sweep stops it for a while", hint="add --yes")
+    given["concurrency"] = (concurrency,) if concurrency else None
+    plan = sweep.Plan(replace(asked, service=service), service, forms, None if no_bench else matrix_of(given), quick)
+    (outcome, summary), path = sweep.sweep(plan, fresh=fresh)
+    shown = table(sweep.lines_of(summary["rows"]), right=range(3, 3 + len(sweep.lines_of(summary["rows"])[0]) - 4))
+    lines = (*map(visible, shown), f"{outcome}; the record is {path}")
+    document = {"outcome": outcome, "record": str(path), **summary}
+    return answer(document, lines, ExitCode.OK if outcome == PASSED else ExitCode.FINDINGS)

@@ -1,0 +1,87 @@
+"""`sweep`: which forms, which table, which earlier sweep is continued. tests/engine/test_answers.py runs one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envgen.app.session import Session
+from envgen.app.sweep import forms_of, lines_of, markdown, unfinished
+from envgen.bench import record
+from envgen.errors import UsageError
+
+FILE = """\
+version: 1
+name: x
+default_profile: prod
+defaults: {base: {image: b}, cuda: {arch_list: 12.1a}}
+profiles:
+  prod:
+    mode: production
+    services: {serve: {command: [vllm, serve, m], ports: ["8000:8000"]}}
+    variants:
+      long: {services: {serve: {args: {max-model-len: 9}}}}
+      short: {services: {serve: {args: {max-model-len: 3}}}}
+      eager: {services: {serve: {args: {enforce-eager: true}}}}
+  other: {extends: prod, dockerfile: Dockerfile.other}
+"""
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Session:
+    (tmp_path / "envgen.yaml").write_text(FILE)
+    return Session(tmp_path / "envgen.yaml", variant="long")
+
+
+def test_forms(session: Session) -> None:
+    found = forms_of(session, "serve", ["plain", "short", "long+eager", "other"])
+    assert {name: (form.profile().name, form.profile().variant) for name, form in found.items()} == {
+        "plain": ("prod", ""), "short": ("prod", "short"), "long+eager": ("prod", "long+eager"), "other": ("other", ""),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "message"), [("shart", "no variant 'shart'"), ("long+shart", "no variant")])
+def test_an_unknown_form_is_refused_before_anything_stops(session: Session, name: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        forms_of(session, "serve", ["plain", name])
+
+
+def row(name: str, verdict: str = "close", cause: str = "", **figures: float) -> dict[str, Any]:
+    return {"variant": name, "seconds": None if cause else 61.0, "verdict": verdict, "answers": "1", "bench": "",
+            "figures": figures, "kernels": [], "cause": cause}  # fmt: skip
+
+
+def test_rows_whose_answers_differ_are_marked() -> None:
+    rows = [row("a", "same", speed=10.0), row("b", "different", speed=1234.5), row("c", "", "it ended: out of memory")]
+    assert lines_of(rows) == [
+        ("variant", "started", "answers", "speed", "cause"),
+        ("a", "1m", "same", "10.0", ""),
+        ("b", "1m", "different !", "1,234.5", ""),
+        ("c", "-", "-", "-", "it ended: out of memory"),
+    ]
+
+
+@given(st.text(alphabet="ab|\\ ", max_size=8))
+def test_a_table_in_markdown_has_its_columns(cause: str) -> None:
+    (_, _, line) = markdown([row("a", cause=cause)]).splitlines()
+    assert line.replace("\\|", "").count("|") == 5
+
+
+def test_only_an_interrupted_sweep_of_the_same_is_continued(tmp_path: Path) -> None:
+    def swept(parameters: dict[str, Any], *, ended: bool) -> str:
+        with record.start(tmp_path, "sweep", {}, parameters) as run:
+            run.sample(row("a"))
+            if ended:
+                run.end("passed", {})
+        return run.id
+
+    assert unfinished(tmp_path, {"variants": ["a"]}) is None
+    first = swept({"variants": ["a"]}, ended=False)
+    found = unfinished(tmp_path, {"variants": ["a"]})
+    assert found and found.id == first and unfinished(tmp_path, {"variants": ["a", "b"]}) is None
+    swept({"variants": ["a"]}, ended=True)
+    assert unfinished(tmp_path, {"variants": ["a"]}) is None
