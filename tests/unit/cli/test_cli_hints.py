@@ -27,7 +27,13 @@ from envgen.render.outputs import render_profile
 ROOT = Path(__file__).parents[3]
 PYTHON = sorted(path for path in ROOT.glob("envgen/**/*.py") if "inside" not in path.parts)
 PAGES = sorted(
-    [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("envgen/**/*.yaml"), *ROOT.glob("examples/**/*.md")]
+    [
+        ROOT / "README.md",
+        ROOT / "AGENTS.md",
+        *ROOT.glob("docs/*.md"),
+        *ROOT.glob("envgen/**/*.yaml"),
+        *ROOT.glob("examples/**/*.md"),
+    ]
 )
 # In backticks; a whole hint, or what stands behind a colon or a semicolon in one; a line of an example.
 QUOTED = re.compile(r"`envgen ([^`]+)`")
