@@ -21,7 +21,7 @@ from envgen.explain import Circumstances, classify
 from envgen.files import state_dir
 from envgen.redact import secret_values
 from envgen.serve.crash import as_json, as_member, as_text, collect, write_bundle
-from envgen.serve.wait import StartFailure
+from envgen.serve.ended import StartFailure
 from envgen.text import counted, progress, reason_of
 
 FOLDER = "crash"  # below the state folder, which git ignores

@@ -23,8 +23,7 @@ from envgen.engine.values import MISSHAPEN, Container, container_of
 from envgen.errors import EngineError, UsageError
 from envgen.explain import UNKNOWN, Circumstances
 from envgen.files import NotAFile, state_dir
-from envgen.serve.circumstances import circumstances, look
-from envgen.serve.ended import last_end
+from envgen.serve.ended import circumstances, known_of, last_end
 from envgen.text import instant, reason_of
 
 PATIENCE = 20.0  # seconds for all questions to the engine: a frozen one must not hide what the files say
@@ -148,8 +147,7 @@ def opened(failure: PastFailure, deployment: Deployment | None = None) -> Log:
 def of_container(deployment: Deployment, container: Container) -> Log:
     """The log of a container, and how it ended."""
     text = deployment.engine.logs(container.id)
-    about = look(deployment.engine, container, deployment.profile, deployment.compose_files, deployment.lock)
-    return Log(io.BytesIO(text.encode("utf-8", "replace")), about, "serve")
+    return Log(io.BytesIO(text.encode("utf-8", "replace")), known_of(deployment, container), "serve")
 
 
 def open_log(path: Path) -> Log:

@@ -7,12 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from envgen.deployment import Deployment
-from envgen.engine.values import Container
 from envgen.errors import EngineError, EnvgenError, ProcessError, RefusedError, ServiceError
-from envgen.explain import Circumstances
-from envgen.serve.circumstances import look
-from envgen.serve.launch import Begun, Launcher, Say, in_profile, reason_for
-from envgen.serve.wait import NotReady, StartFailure
+from envgen.serve.ended import NotReady, StartFailure, in_profile, known_of, reason_for
+from envgen.serve.launch import Begun, Launcher, Say
 from envgen.text import progress
 
 Failed = Callable[[StartFailure], EnvgenError]
@@ -31,10 +28,7 @@ def failed(
     profile, container = deployment.profile, failure.container
     say(f"  {service}: {failure.reason}; saving a crash bundle")
 
-    def about(found: Container | None) -> Circumstances:
-        return look(deployment.engine, found, profile, deployment.compose_files, deployment.lock)
-
-    reason = reason_for(deployment.engine, failure, about)
+    reason = reason_for(deployment.engine, failure, partial(known_of, deployment))
     kept = bundle.save(machines or (deployment,), service, failure, reason.cause, deployment.node)
     again = f"envgen up {service} {profile.chosen_variant} --no-wait keeps it running for a closer look"
     if container is not None and not container.running:

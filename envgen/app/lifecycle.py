@@ -19,9 +19,9 @@ from envgen.engine.values import Container
 from envgen.errors import NotFoundError, ProjectError, ServiceError
 from envgen.profile.model import Profile
 from envgen.serve import preflight
+from envgen.serve.ended import NotReady
 from envgen.serve.launch import Begun, Launcher, Started
 from envgen.serve.prepare import prepare
-from envgen.serve.wait import NotReady
 from envgen.text import progress
 
 

@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 
 from envgen.app import bundle
 from envgen.app.cluster.machines import head_of
-from envgen.app.cluster.watch import ending
 from envgen.app.session import Session
 from envgen.bench import facts, record
 from envgen.bench.checks import Outcome, Trial
@@ -31,8 +30,9 @@ from envgen.live import moving
 from envgen.profile.load import find as find_project
 from envgen.profile.model import Profile
 from envgen.redact import without_login
-from envgen.serve.launch import reachable_url, reason_for
-from envgen.serve.wait import POLL, StartFailure
+from envgen.serve.ended import StartFailure, ending, reason_for
+from envgen.serve.launch import reachable_url
+from envgen.serve.wait import POLL
 from envgen.text import progress
 
 LIKELY = ("serve", "server", "vllm")  # services to try first if none is named

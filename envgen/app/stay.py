@@ -13,8 +13,7 @@ from envgen.deployment import Deployment
 from envgen.engine.client import Engine, connect
 from envgen.engine.values import Container
 from envgen.errors import EngineError, EnvgenError, ServiceError
-from envgen.serve.ended import last_end
-from envgen.serve.wait import StartFailure
+from envgen.serve.ended import StartFailure, last_end
 from envgen.text import counted, progress
 
 POLL = 1.0  # seconds between two looks

@@ -1,4 +1,4 @@
-"""How the program of a container ended: Docker's record of it, and the cause in its log.
+"""Why a program ended, or does not answer: the one place that says so, for up, stay, ps, status, doctor and explain.
 
 Nothing is stored for this. Docker keeps the time, the exit code, whether memory ran out, and how often it has started
 the program again, until the container is removed. Whether Docker had asked a server to stop,
@@ -7,17 +7,28 @@ docker/runtime/libexec/server writes into its log; of other programs it is taken
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+import contextlib
+import re
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+import yaml
+
+from envgen import files
+from envgen.deployment import Deployment
+from envgen.engine import process
 from envgen.engine.client import Engine
-from envgen.engine.values import Container
-from envgen.explain import Circumstances, cause_of
-from envgen.explain.first import first_exception
-from envgen.serve.circumstances import look
-from envgen.serve.wait import log_text
-from envgen.text import counted, instant, shorten
+from envgen.engine.values import MISSHAPEN, Container
+from envgen.errors import EngineError, EnvgenError, ProcessError, ServiceError
+from envgen.explain import Circumstances, Explanation, cause_of
+from envgen.explain.first import First, first_exception
+from envgen.lock.model import ProfileLock
+from envgen.profile.model import Profile
+from envgen.redact import redact_secrets
+from envgen.text import GIB, counted, instant, plain_text, shorten, visible
 
 LINES = 5000  # of the log, for the cause: it is often printed long before the last lines
 SHOWN = 300  # characters of the line that proves a cause
@@ -25,6 +36,55 @@ STARTS = "envgen: starting the server"
 ASKED = "envgen: Docker asks the server to stop ("
 # Exit codes of other programs than servers, ended on purpose: done, Ctrl-C, `docker stop` (SIGTERM or SIGKILL).
 ON_PURPOSE = (0, 130, 137, 143)
+LAST_LINES = 30  # of the log, in an error message
+LONGEST_SHOWN = 2000  # characters of each
+# Fact -> the package whose locked version it is.
+LOCKED = {"cutlass_dsl": "nvidia-cutlass-dsl", "cudnn": "nvidia-cudnn-cu13", "torch": "torch"}
+_LARGEST = 1 << 20  # bytes of a Compose file
+# The kernel's summary of one OOM kill: whose limit it was (constraint, oom_memcg), and who was killed (task_memcg).
+_KILL = re.compile(
+    r"oom-kill:constraint=(?P<constraint>\w{1,40}),.{0,400}?(?:oom_memcg=(?P<limit>[^,\s]{1,400}),)?"
+    r"(?:global_oom,)?task_memcg=(?P<task>[^,\s]{1,400})"
+)
+
+
+def log_text(line: str) -> str:
+    """A line of a container's log, safe for a terminal: no secrets, no colours, no control characters."""
+    return visible(redact_secrets(plain_text(line)))
+
+
+# A failure that is happening
+
+
+@dataclass(frozen=True)
+class StartFailure:
+    """Why a service is not ready. ``container`` is None if none was created or it is gone."""
+
+    reason: str
+    container: Container | None = None
+    phases: dict[str, float] = field(default_factory=dict)
+    shown: dict[str, str] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+    restarts: int = 0
+    lines: tuple[str, ...] = ()  # of another program, such as Compose
+    says_all: bool = False  # the service runs and answers wrongly: its log has no deeper cause
+    hint: str = ""  # what to do, if no cause is known
+
+
+class NotReady(Exception):
+    """The service failed, with everything that was seen."""
+
+    def __init__(self, failure: StartFailure) -> None:
+        super().__init__(failure.reason)
+        self.failure = failure
+
+
+def ending(container: Container | None) -> StartFailure:
+    """The failure of a container that has ended."""
+    return StartFailure(f"its process {container.how_ended}" if container else "its container was removed", container)
+
+
+# An end that is over
 
 
 @dataclass(frozen=True)
@@ -108,7 +168,9 @@ def last_end(engine: Engine, container: Container) -> Ended | None:
     )  # fmt: skip
     if found.asked:
         return found
-    about = replace(look(engine, container), exit_code=found.exit_code or None, oom_killed=found.out_of_memory)
+    about = replace(
+        circumstances(container, engine=engine), exit_code=found.exit_code or None, oom_killed=found.out_of_memory
+    )
     return _with_cause(found, container, lines, about)
 
 
@@ -130,16 +192,193 @@ def _asked(container: Container, lines: Sequence[str]) -> bool:
 
 
 def _with_cause(end: Ended, container: Container, lines: list[str], about: Circumstances) -> Ended:
-    known = cause_of(lines, about, service=True)
-    first = first_exception(lines)
-    if known and known.rule == "engine_dead":  # it has died of something
-        text = (
-            str(first)
-            if first and not first.is_consequence
-            else "no exception before it: a process of the engine was killed"
-        )
-        return replace(end, cause=known.cause, evidence=text, rule=known.rule, cure=known.cure)
-    if known:
-        shown = known.evidence if any(known.evidence in line for line in lines) else ""
-        return replace(end, cause=known.cause, evidence=shown, rule=known.rule, cure=known.cure)
-    return replace(end, cause=f"first exception: {shorten(str(first), SHOWN)}" if first else container.error)
+    known, first = cause_of(lines, about, service=True), first_exception(lines)
+    if known is None:
+        return replace(end, cause=f"first exception: {shorten(str(first), SHOWN)}" if first else container.error)
+    shown = known.evidence if any(known.evidence in line for line in lines) else ""
+    if known.rule == "engine_dead":  # it has died of something
+        shown = "no exception before it: a process of the engine was killed"
+        shown = str(first) if first and not first.is_consequence else shown
+    return replace(end, cause=known.cause, evidence=shown, rule=known.rule, cure=known.cure)
+
+
+# What is known beside the log
+
+
+def circumstances(
+    container: Container | None,
+    *,
+    engine: Engine | None = None,
+    kernel: str = "",
+    machine: int = 0,
+    profile: Profile | None = None,
+    compose_files: Sequence[Path] = (),
+    lock: ProfileLock | None = None,
+) -> Circumstances:
+    """What is known of a container beside its log: how it ended, or that it runs and does not answer.
+
+    ``engine``: asked, with this machine's kernel, whose memory ran out; ``kernel`` and ``machine``: what these say of
+    it (messages, bytes of memory), where that is known already.
+    ``profile``, ``compose_files`` and ``lock``: of the service; without them its settings and packages are unknown.
+    """
+    locked = {name: lock.version(package) for name, package in LOCKED.items()} if lock else {}
+    facts, tags = {name: version for name, version in locked.items() if version}, frozenset({"server"})
+    if profile is not None:
+        tags |= {"mounted" if profile.mounted_sources else "installed"}
+    if container is None:
+        return Circumstances(failed=True, facts=facts, tags=tags)
+    if container.oom_killed:
+        with contextlib.suppress(EngineError):
+            if engine is not None:
+                machine, kernel = engine.info().memory, kernel_messages() if engine.info().local else ""
+        facts |= memory_facts(container, kernel, machine, compose_files)
+    if cuda := container.env.get("CUDA_VERSION", ""):
+        facts["cuda"] = cuda
+    ended = not container.running
+    return Circumstances(ended, (container.own_code or None) if ended else None, container.oom_killed, facts, tags)
+
+
+def known_of(deployment: Deployment, container: Container | None) -> Circumstances:
+    """``circumstances`` of a container of a deployment."""
+    return circumstances(
+        container, engine=deployment.engine, profile=deployment.profile, compose_files=deployment.compose_files,
+        lock=deployment.lock,
+    )  # fmt: skip
+
+
+def kernel_messages() -> str:
+    """The kernel's messages of this machine; "" where they can't be read."""
+    try:
+        done = process.run(["dmesg"], timeout=10, check=False)
+    except (ProcessError, OSError):
+        return ""
+    return done.stdout.decode(errors="replace") if done.code == 0 else ""
+
+
+def memory_facts(
+    container: Container, kernel: str, machine: int, compose_files: Sequence[Path] = ()
+) -> Mapping[str, str]:
+    """Whose memory ran out, and who has set that limit: `memory`, and `setter` if it can be raised there."""
+    kill = last_kill(kernel, container.id)
+    if kill and kill.limit and container.id not in kill.limit:
+        return {"memory": f"the cgroup {kill.limit}, which the container belongs to, was at its limit"}
+    if container.memory and not (kill and not kill.limit):
+        return {
+            "memory": f"the container may use {gib(container.memory)}",
+            "setter": setter_of(container.service, compose_files) or "the memory limit of the container",
+        }
+    whole = f"the machine's {gib(machine)} were in use" if machine else "the machine's memory was in use"
+    if kill:
+        return {"memory": whole}
+    return {"memory": f"the container has no limit of its own, so {whole}, or a cgroup above it was at its limit"}
+
+
+@dataclass(frozen=True)
+class Kill:
+    """One line of the kernel. ``limit``: the cgroup whose limit was reached; "": the machine's memory."""
+
+    limit: str
+    task: str
+
+
+def last_kill(kernel: str, container_id: str) -> Kill | None:
+    """The last process of a container that the kernel killed for its memory; None if it does not say."""
+    found = [
+        Kill(one["limit"] or "", one["task"])
+        for one in _KILL.finditer(kernel)
+        if container_id and container_id in one["task"]
+    ]
+    return found[-1] if found else None
+
+
+def setter_of(service: str, compose_files: Sequence[Path]) -> str:
+    """Where the memory limit of a service is written: the last file that sets it wins; "" for none."""
+    for path in reversed(compose_files):
+        try:
+            document = yaml.safe_load(files.read(path, limit=_LARGEST))
+            node = document["services"][service]
+            key = "mem_limit" if "mem_limit" in node else _deep(node, "deploy", "resources", "limits", "memory")
+        except (EnvgenError, OSError, yaml.YAMLError, RecursionError, *MISSHAPEN):
+            continue
+        if key:
+            return f"{key} of {service} in {path.name}"
+    return ""
+
+
+def _deep(node: Any, *keys: str) -> str:
+    for key in keys:
+        node = node[key]
+    return ".".join(keys) if node else ""
+
+
+def gib(size: int) -> str:
+    """Bytes as GiB with two digits."""
+    return f"{size / GIB:.2f} GiB"
+
+
+# The reason, and what to do
+
+
+@dataclass(frozen=True)
+class FailureReason:
+    """What a failure and the log say: the cause that a rule knows (``known``), else the first exception."""
+
+    failure: StartFailure
+    lines: Sequence[str]
+    known: Explanation | None
+    first: First | None
+
+    @property
+    def cause(self) -> str:
+        """In one line; "" if neither is there."""
+        return self.known.cause if self.known else str(self.first or "")
+
+    def error(self, what: str, bundle: str, hint: str, fitting: Callable[[str], str] = str) -> ServiceError:
+        """The error to raise: reason, cause, last lines, crash bundle, and what to do.
+
+        ``hint``: used if no cause is known. ``fitting``: adapts a rule's cure to this service.
+        """
+        known, first, text = self.known, self.first, f"{what}: {self.failure.reason}"
+        if known:
+            text += f"; cause: {known.cause}"
+        if known and any(known.evidence in line for line in self.lines):
+            text += f"\n  {shorten(known.evidence, SHOWN)}"
+        elif first:
+            text += f"\n  first exception: {shorten(str(first), LONGEST_SHOWN)}"
+            text += f"\n  raised from: {shorten(first.root, LONGEST_SHOWN)}" if first.root else ""
+            text += f"\n  in: {first.component}" if first.component else ""
+        elif self.failure.container or self.lines:
+            last = [f"    {shorten(line, LONGEST_SHOWN)}" for line in self.lines[-LAST_LINES:]]
+            text += "\n  its last lines:\n" + ("\n".join(last) or "    (none)")
+        if bundle:
+            text += f"\n  crash bundle: {bundle}"
+            text += f"\n  whole log: `tar -xOzf {shlex.quote(bundle)} --wildcards '*server.log'`"
+        return ServiceError(text, hint=fitting(known.cure) if known else hint)
+
+
+def reason_for(
+    engine: Engine, failure: StartFailure, about: Callable[[Container | None], Circumstances] = circumstances
+) -> FailureReason:
+    """Look for the cause of ``failure``. ``about``: what is known of the container beside its log."""
+    container = failure.container
+    log = engine.logs(container.id, tail=LINES) if container else ""
+    lines = [log_text(line) for line in (*failure.lines, *log.splitlines())]
+    if failure.says_all:
+        return FailureReason(failure, lines, None, None)
+    known = cause_of(lines, about(container), service=True)
+    return FailureReason(failure, lines, known, None if known else first_exception(lines))
+
+
+def in_profile(cure: str, profile: Profile, service: str) -> str:
+    """``cure`` with the service and the profile in its commands."""
+
+    def named(found: re.Match[str]) -> str:
+        verb, _, rest = found[1].partition(" ")
+        plain = {"lock": profile.lock_command, "render": profile.render_command}.get(verb)
+        if plain:
+            return f"`{plain} {rest}".rstrip() + "`"
+        chosen = profile.chosen_variant if verb == "up" else profile.chosen
+        before, service_word, after = f" {rest}".partition(" SERVICE")
+        return f"`envgen {verb}{before.rstrip()} {chosen}{service_word}{after}`"
+
+    return re.sub(r"`envgen ([^`]*)`", named, cure).replace("SERVICE", service)

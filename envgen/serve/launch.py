@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import shlex
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,28 +12,22 @@ from packaging.utils import canonicalize_name
 
 from envgen import files
 from envgen.deployment import Deployment
-from envgen.engine.client import Engine
 from envgen.engine.endpoint import forward
 from envgen.engine.values import Container
 from envgen.errors import EngineError, ServiceError
-from envgen.explain import Circumstances, Explanation, cause_of
-from envgen.explain.first import First, first_exception
+from envgen.explain import Explanation, cause_of
 from envgen.files import state_dir
 from envgen.profile.exposure import API_KEY
 from envgen.profile.model import Profile, Ready, Service
 from envgen.profile.values import PortMapping
 from envgen.serve import preflight
-from envgen.serve.circumstances import circumstances
+from envgen.serve.ended import NotReady, StartFailure, log_text
 from envgen.serve.notices import notices
 from envgen.serve.readiness import Readiness
-from envgen.serve.wait import Awaited, NotReady, StartFailure, Waiter, log_text
-from envgen.text import Loudness, shorten
+from envgen.serve.wait import Awaited, Waiter
+from envgen.text import Loudness
 
 Say = Callable[[str], None]
-SHOWN = 300  # characters of the line that proves a cause
-LAST_LINES = 30  # of the log, in an error message
-LONGEST_SHOWN = 2000  # characters of each
-CAUSE_LINES = 5000  # of the log, for the cause: it is often printed long before the last lines
 _UNDECLARED = re.compile(r"`([^`@]+)(?:@[^`]*)?` depends on `([^`]+)`, but doesn't declare it as a build dependency")
 
 
@@ -227,71 +220,6 @@ class Launcher:
         waiter = Waiter(self.deployment.engine, self.name, self.service, url, self.say, key_of(self.deployment), python)
         seconds = timeout if timeout is not None else self._patience()
         return waiter.wait(container_id, time.monotonic() + seconds, already=already)
-
-
-@dataclass(frozen=True)
-class FailureReason:
-    """What a failure and the log say: the cause that a rule knows (``known``), else the first exception."""
-
-    failure: StartFailure
-    lines: Sequence[str]
-    known: Explanation | None
-    first: First | None
-
-    @property
-    def cause(self) -> str:
-        """In one line; "" if neither is there."""
-        return self.known.cause if self.known else str(self.first or "")
-
-    def error(self, what: str, bundle: str, hint: str, fitting: Callable[[str], str] = str) -> ServiceError:
-        """The error to raise: reason, cause, last lines, crash bundle, and what to do.
-
-        ``hint``: used if no cause is known. ``fitting``: adapts a rule's cure to this service.
-        """
-        known, first, text = self.known, self.first, f"{what}: {self.failure.reason}"
-        if known:
-            text += f"; cause: {known.cause}"
-        if known and any(known.evidence in line for line in self.lines):
-            text += f"\n  {shorten(known.evidence, SHOWN)}"
-        elif first:
-            text += f"\n  first exception: {shorten(str(first), LONGEST_SHOWN)}"
-            text += f"\n  raised from: {shorten(first.root, LONGEST_SHOWN)}" if first.root else ""
-            text += f"\n  in: {first.component}" if first.component else ""
-        elif self.failure.container or self.lines:
-            last = [f"    {shorten(line, LONGEST_SHOWN)}" for line in self.lines[-LAST_LINES:]]
-            text += "\n  its last lines:\n" + ("\n".join(last) or "    (none)")
-        if bundle:
-            text += f"\n  crash bundle: {bundle}"
-            text += f"\n  whole log: `tar -xOzf {shlex.quote(bundle)} --wildcards '*server.log'`"
-        return ServiceError(text, hint=fitting(known.cure) if known else hint)
-
-
-def reason_for(
-    engine: Engine, failure: StartFailure, about: Callable[[Container | None], Circumstances] = circumstances
-) -> FailureReason:
-    """Look for the cause of ``failure``. ``about``: what is known of the container beside its log."""
-    container = failure.container
-    log = engine.logs(container.id, tail=CAUSE_LINES) if container else ""
-    lines = [log_text(line) for line in (*failure.lines, *log.splitlines())]
-    if failure.says_all:
-        return FailureReason(failure, lines, None, None)
-    known = cause_of(lines, about(container), service=True)
-    return FailureReason(failure, lines, known, None if known else first_exception(lines))
-
-
-def in_profile(cure: str, profile: Profile, service: str) -> str:
-    """``cure`` with the service and the profile in its commands."""
-
-    def named(found: re.Match[str]) -> str:
-        verb, _, rest = found[1].partition(" ")
-        plain = {"lock": profile.lock_command, "render": profile.render_command}.get(verb)
-        if plain:
-            return f"`{plain} {rest}".rstrip() + "`"
-        chosen = profile.chosen_variant if verb == "up" else profile.chosen
-        before, service_word, after = f" {rest}".partition(" SERVICE")
-        return f"`envgen {verb}{before.rstrip()} {chosen}{service_word}{after}`"
-
-    return re.sub(r"`envgen ([^`]*)`", named, cure).replace("SERVICE", service)
 
 
 def what_next(profile: Profile, service: str) -> str:

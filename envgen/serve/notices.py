@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from envgen.engine.client import Engine
 from envgen.engine.values import Container
 from envgen.explain import Circumstances, Explanation, classify
-from envgen.serve.wait import log_text
+from envgen.serve.ended import log_text
 from envgen.text import instant
 
 WINDOW = 1800.0  # seconds, in which a server has started

@@ -20,18 +20,12 @@ from envgen.errors import EngineTimeout
 from envgen.live import doing, now_doing
 from envgen.logpattern import LogPattern
 from envgen.profile.model import Ready, Service
-from envgen.redact import redact_secrets
 from envgen.serve import listener
 from envgen.serve.chat import chat_flags
+from envgen.serve.ended import NotReady, StartFailure, log_text
 from envgen.serve.phases import DOING, Phase, StartProgress
 from envgen.serve.readiness import Question, Readiness, ask
-from envgen.text import Loudness, Styled, counted, instant, is_terminal, paint, plain_text, visible, wants_colour
-
-
-def log_text(line: str) -> str:
-    """A line of a container's log, safe for a terminal: no secrets, no colours, no control characters."""
-    return visible(redact_secrets(plain_text(line)))
-
+from envgen.text import Loudness, Styled, counted, instant, is_terminal, paint, visible, wants_colour
 
 # Lines per look: a program that writes more loses its oldest lines. Without a number, the engine would read the whole
 # log at each look.
@@ -136,29 +130,6 @@ class Awaited:
     shown: dict[str, str] = field(default_factory=dict)
     restarts: int = 0
     prompt: str = ""
-
-
-@dataclass(frozen=True)
-class StartFailure:
-    """Why a service is not ready. ``container`` is None if none was created or it is gone."""
-
-    reason: str
-    container: Container | None = None
-    phases: dict[str, float] = field(default_factory=dict)
-    shown: dict[str, str] = field(default_factory=dict)
-    missing: tuple[str, ...] = ()
-    restarts: int = 0
-    lines: tuple[str, ...] = ()  # of another program, such as Compose
-    says_all: bool = False  # the service runs and answers wrongly: its log has no deeper cause
-    hint: str = ""  # what to do, if no cause is known
-
-
-class NotReady(Exception):
-    """The service failed, with everything that was seen."""
-
-    def __init__(self, failure: StartFailure) -> None:
-        super().__init__(failure.reason)
-        self.failure = failure
 
 
 class Waiter:

@@ -20,9 +20,10 @@ from envgen.deployment import Deployment
 from envgen.engine.process import in_background
 from envgen.errors import EnvgenError, Problem, ServiceError, named
 from envgen.profile.model import Ready
+from envgen.serve.ended import NotReady, StartFailure
 from envgen.serve.launch import Launcher, Started, what_next
 from envgen.serve.readiness import Readiness
-from envgen.serve.wait import SICKNESS, Awaited, NotReady, StartFailure
+from envgen.serve.wait import SICKNESS, Awaited
 from envgen.text import progress, reason_of
 
 

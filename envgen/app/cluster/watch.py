@@ -15,7 +15,8 @@ from envgen.engine.process import in_background
 from envgen.engine.values import Container
 from envgen.errors import EngineError
 from envgen.profile.model import Ready
-from envgen.serve.wait import Evidence, LogReader, StartFailure, log_text
+from envgen.serve.ended import StartFailure, ending, log_text
+from envgen.serve.wait import Evidence, LogReader
 
 POLL = 0.5  # seconds between two checks of a container
 READ = 5.0  # seconds between two readings of a log
@@ -161,8 +162,3 @@ class Watch:
         answer = in_background(look)
         done = wait([answer], SETTLE).done
         return answer.result() if done and not isinstance(answer.exception(), EngineError) else None
-
-
-def ending(container: Container | None) -> StartFailure:
-    """How a container ended."""
-    return StartFailure(f"its process {container.how_ended}" if container else "its container was removed", container)

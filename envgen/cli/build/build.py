@@ -20,7 +20,7 @@ from envgen.engine.buildx import OWN, BuildResult, Options, argv_of
 from envgen.engine.client import Engine
 from envgen.errors import BuildError, EngineError, ExitCode, UsageError
 from envgen.profile.model import Platform
-from envgen.serve.launch import in_profile
+from envgen.serve.ended import in_profile
 from envgen.text import Loudness, counted, progress, shell_line, short_id, shorten
 
 SHOWN_LINES = 25  # of a step that failed

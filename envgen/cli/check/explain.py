@@ -18,7 +18,7 @@ from envgen.errors import EnvgenError, ExitCode, UsageError
 from envgen.explain import Explanation, likeliest
 from envgen.explain.read import LogReport, read_log
 from envgen.profile.model import Phases
-from envgen.serve.launch import in_profile
+from envgen.serve.ended import in_profile
 from envgen.serve.phases import Phase, StartProgress
 from envgen.text import counted, shorten, visible
 

@@ -13,7 +13,7 @@ from envgen.app.cluster.watch import Watch, WatchedRank
 from envgen.engine.values import Container
 from envgen.errors import EngineError
 from envgen.profile.model import Machine, Ready, Service
-from envgen.serve.wait import StartFailure
+from envgen.serve.ended import StartFailure, ending
 
 
 def container(name: str, state: str = "running", code: int = 0) -> Container:
@@ -74,7 +74,7 @@ def test_the_first_to_end_is_the_culprit_whoever_is_seen_first(idle: Watch) -> N
     head = rank("a", StubEngine(container("a", "exited", 0), "2026-11-22T11:00:02.5Z"))
     worker = rank("b", StubEngine(container("b", "exited", 137), "2026-11-22T11:00:02.1Z"))
     idle.ranks += [worker, head]
-    idle.report(head, watch.ending(head.engine.container("a")))
+    idle.report(head, ending(head.engine.container("a")))
     first, failure = idle.first.result(0)
     assert first is worker and failure.reason == "its process exited with code 137" and idle.culprit == "b"
 

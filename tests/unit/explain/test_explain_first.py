@@ -20,7 +20,7 @@ from envgen.explain import Circumstances, cause_of
 from envgen.explain.first import first_exception
 from envgen.explain.read import log_lines
 from envgen.serve.crash import write_bundle
-from envgen.serve.wait import log_text
+from envgen.serve.ended import log_text
 
 LOGS = Path(__file__).parent / "logs" / "failures"
 # What is shown first: the process, and how its exception begins.

@@ -10,7 +10,7 @@ import pytest
 from envgen.engine.values import Container, container_of
 from envgen.explain import cause_of
 from envgen.lock.model import Pinned, ProfileLock, PythonLock
-from envgen.serve.circumstances import circumstances, setter_of
+from envgen.serve.ended import circumstances, setter_of
 
 IDENTITY = "3f" * 32
 CGROUP = f"/system.slice/docker-{IDENTITY}.scope"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from envgen.logpattern import LogPattern
-from envgen.serve.wait import Evidence, log_text
+from envgen.serve.ended import log_text
+from envgen.serve.wait import Evidence
 
 
 @pytest.mark.parametrize("pattern", [r"(x+x+)+y", r"(a|aa)+$b", r"(.*.*.*.*)*z", r"^(\w+\s?)*$!"])

@@ -16,8 +16,8 @@ from envgen.app import failed
 from envgen.deployment import Deployment
 from envgen.errors import EnvgenError, RefusedError, ServiceError
 from envgen.profile.model import Profile
-from envgen.serve.launch import Begun, Launcher, in_profile
-from envgen.serve.wait import NotReady, StartFailure
+from envgen.serve.ended import NotReady, StartFailure, in_profile
+from envgen.serve.launch import Begun, Launcher
 
 # What uv and envgen-install print for an overlay on a volume of 1 MiB.
 FULL = """\

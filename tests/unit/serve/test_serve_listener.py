@@ -11,8 +11,9 @@ import pytest
 from envgen.profile.model import Cluster, Health, Ready, Service
 from envgen.profile.values import PortMapping
 from envgen.serve import listener
+from envgen.serve.ended import NotReady
 from envgen.serve.listener import Sockets, judge, port_on_host
-from envgen.serve.wait import NotReady, Waiter
+from envgen.serve.wait import Waiter
 
 # Rows of /proc/net/tcp and tcp6: 127.0.0.1:18099 (inode 11), [::]:18099 (inode 12), 127.0.0.1:18100 (inode 13).
 LOOPBACK = "   0: 0100007F:46B3 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 11 1 0 100 0"

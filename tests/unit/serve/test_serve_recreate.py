@@ -22,9 +22,10 @@ from envgen.engine.values import Container, ContainerMount, ExecResult
 from envgen.errors import EnvgenError, ServiceError
 from envgen.profile.model import Service
 from envgen.serve.differences import NotReplaced, differences, recreate_refused
+from envgen.serve.ended import NotReady
 from envgen.serve.launch import Started
 from envgen.serve.preflight import Preflight
-from envgen.serve.wait import NotReady, Waiter
+from envgen.serve.wait import Waiter
 
 RUNS = Container(
     id="1", name="lab-web-1", service="web", state="running", health="healthy", exit_code=0, image_id="sha256:1",

@@ -13,8 +13,9 @@ import pytest
 from envgen.engine.values import Container
 from envgen.profile.model import Health, Ready, Service
 from envgen.profile.values import PortMapping
+from envgen.serve.ended import NotReady
 from envgen.serve.readiness import Readiness
-from envgen.serve.wait import NotReady, Waiter
+from envgen.serve.wait import Waiter
 
 RUNS = Container(
     id="1", name="lab-prod-web-1", service="web", state="running", health="", exit_code=0, image_id="", labels={},
