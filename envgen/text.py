@@ -196,6 +196,12 @@ def paint(text: str, code: str, colour: bool) -> str:
     return Styled(f"\x1b[{code}m{text}\x1b[0m") if colour else text
 
 
+def step_line(name: str, seconds: float, what: str = "") -> Styled:
+    """The line of a step that has ended well, for standard error. ``what``: what took the seconds."""
+    mark = paint("ok  ", "32", wants_colour(sys.stderr, os.environ))
+    return Styled(f"  {mark}  {visible(name):<7} {seconds:6.1f} s  {visible(what)}".rstrip())
+
+
 def with_own_colours(line: str) -> Styled:
     """A line of a program's output with its colours, which end with it; of a progress bar the last state."""
     last = line.removesuffix("\r").rsplit("\r", 1)[-1]

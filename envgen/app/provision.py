@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from envgen import files
@@ -30,15 +30,17 @@ from envgen.files import state_dir
 from envgen.jitcache.place import CACHE, make_query
 from envgen.jitcache.service import JitCache
 from envgen.jitcache.warm import warm_image
+from envgen.live import doing, moving, now_doing
 from envgen.lock.servers import size_of
 from envgen.profile.model import GpuMode, Mode, ModelRef
 from envgen.render.outputs import BASE_STAGE
 from envgen.serve.preflight import of_image
-from envgen.text import GIB, Loudness, counted, is_terminal, progress
+from envgen.text import GIB, Loudness, counted, is_terminal, progress, step_line
 
 MEGABITS = 100  # of the connection by which the time of a download is estimated
 MODULES = 64 << 10  # bytes of the file with the names of modules
 _ENDED = re.compile(r"ended with 0 after ([0-9.]+) s")  # of a build's log
+_SHARE = re.compile(r"([0-9.]+) of ([0-9.]*[1-9][0-9.]*) GiB")  # of a download's status
 EVERY = 30.0  # seconds between two lines about a download that nothing else is printed beside
 
 
@@ -225,61 +227,93 @@ class Fetching:
         self.future = in_background(work)
 
     def wait(self) -> None:
-        """Wait for the end, with a line now and then. Raises what the download raised."""
+        """Wait for the end; a terminal has a bar, everything else a line now and then. Raises what it raised."""
         if self.future is None:
             return
-        shown = time.monotonic()
-        while not self.future.done():
-            with suppress(TimeoutError):
-                self.future.exception(timeout=1)
-            if self.status and time.monotonic() - shown > EVERY:
-                progress(self.status)
-                shown = time.monotonic()
+        told = time.monotonic()
+        with moving("weights"), doing("weights", "downloading"):
+            while not self.future.done():
+                with suppress(TimeoutError):
+                    self.future.exception(timeout=1)
+                found = _SHARE.search(self.status)
+                now_doing("weights", self.status, float(found[1]) / float(found[2]) if found else None)
+                if self.status and not is_terminal() and time.monotonic() - told > EVERY:
+                    progress(self.status)
+                    told = time.monotonic()
         self.future.result()
 
 
-def provide(session: Session, lacking: Lacking, options: Options, shown: Callable[[builds.BuildOutcome], None]) -> None:
-    """Make all that is lacking. ``shown`` prints how the build ended, and raises BuildError if it failed.
+@dataclass
+class Provision:
+    """Makes what is lacking, as named steps. ``shown`` prints how the build ended, and raises BuildError if it failed.
 
     An interrupted run leaves whole parts: the lock file, layers in the build cache, partial downloads that continue.
     """
-    if lacking.lock:
-        _lock(session, lacking.deployment.profile.name)
-    deployment = session.deployment()
-    fetching, helper = Fetching(), ""
-    try:
-        if not lacking.image:
-            fetching.start(deployment, lacking.downloads, "")
-        else:
-            job = builds.job_of(deployment, options)
-            if lacking.downloads:
-                helper = _fetcher(job)
-            if helper or (lacking.downloads and deployment.image is not None):
-                fetching.start(deployment, lacking.downloads, helper)
-            shown(builds.build(job, show=is_terminal() and not Loudness.quiet))
-            deployment = session.deployment()
-            if lacking.downloads and fetching.future is None:
-                fetching.start(deployment, lacking.downloads, "")
-            compile_modules(deployment, lacking.modules)
-        fetching.wait()
-    finally:
-        if helper:
-            with suppress(EnvgenError):  # a download that was interrupted may still end in it
-                deployment.engine.remove_image(helper)
 
+    session: Session
+    lacking: Lacking
+    options: Options
+    shown: Callable[[builds.BuildOutcome], None]
+    fetching: Fetching = field(default_factory=Fetching)
+    helper: str = ""  # an image that downloads weights while the profile's own is built
 
-def _lock(session: Session, profile: str) -> None:
-    """Write envgen.lock for one profile. LockError with all problems."""
-    own = session.with_(profile_name=profile, sets=(), variant="")
-    progress("resolving versions")
-    updated = locks.update(own, (), upgrade=False, offline=False, dry_run=False)
-    progress(
-        f"wrote envgen.lock: {counted(len(updated.changes), 'input')}"
-        if updated.written
-        else "envgen.lock is up to date"
-    )
-    for problem in updated.left:
-        progress(f"not pinned: {problem}", always=True)
+    def run(self) -> None:
+        """Take the steps that are needed; each has a line when it ends."""
+        lacking = self.lacking
+        steps: tuple[tuple[str, Callable[[], None], object], ...] = (
+            ("lock", self.lock, lacking.lock),
+            ("", self.begin_downloads, lacking.downloads),  # beside the build
+            ("image", self.image, lacking.image),
+            ("kernels", self.kernels, lacking.image and lacking.modules),
+            ("weights", self.weights, lacking.downloads),
+        )
+        try:
+            for name, step, needed in steps:
+                began = time.monotonic()
+                if needed:
+                    step()
+                if needed and name:
+                    progress(step_line(name, time.monotonic() - began))
+        finally:
+            if self.helper:
+                with suppress(EnvgenError):  # a download that was interrupted may still end in it
+                    self.lacking.deployment.engine.remove_image(self.helper)
+
+    def lock(self) -> None:
+        """Write envgen.lock for one profile. LockError with all problems."""
+        own = self.session.with_(profile_name=self.lacking.deployment.profile.name, sets=(), variant="")
+        progress("resolving versions")
+        updated = locks.update(own, (), upgrade=False, offline=False, dry_run=False)
+        progress(
+            f"wrote envgen.lock: {counted(len(updated.changes), 'input')}"
+            if updated.written
+            else "envgen.lock is up to date"
+        )
+        for problem in updated.left:
+            progress(f"not pinned: {problem}", always=True)
+
+    def begin_downloads(self) -> None:
+        """Begin them now, where an image with Python is there or its first stage can be built."""
+        deployment = self.session.deployment()
+        if self.lacking.image:
+            self.helper = _fetcher(builds.job_of(deployment, self.options))
+        if self.helper or not self.lacking.image or deployment.image is not None:
+            self.fetching.start(deployment, self.lacking.downloads, self.helper)
+
+    def image(self) -> None:
+        """Build it."""
+        job = builds.job_of(self.session.deployment(), self.options)
+        self.shown(builds.build(job, show=is_terminal() and not Loudness.quiet))
+
+    def kernels(self) -> None:
+        """Compile them for the new image. What fails is left to the first request."""
+        compile_modules(self.session.deployment(), self.lacking.modules)
+
+    def weights(self) -> None:
+        """Wait for the downloads, which begin here at the latest."""
+        if self.fetching.future is None:
+            self.fetching.start(self.session.deployment(), self.lacking.downloads, "")
+        self.fetching.wait()
 
 
 def _fetcher(job: builds.Job) -> str:

@@ -6,8 +6,6 @@ The question is asked in a thread, so that a server that hangs in its answer is 
 from __future__ import annotations
 
 import contextlib
-import os
-import sys
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -25,7 +23,7 @@ from envgen.serve.chat import chat_flags
 from envgen.serve.ended import NotReady, StartFailure, log_text
 from envgen.serve.phases import DOING, Phase, StartProgress
 from envgen.serve.readiness import Question, Readiness, ask
-from envgen.text import Loudness, Styled, counted, instant, is_terminal, paint, visible, wants_colour
+from envgen.text import Loudness, counted, instant, is_terminal, step_line
 
 # Lines per look: a program that writes more loses its oldest lines. Without a number, the engine would read the whole
 # log at each look.
@@ -315,8 +313,7 @@ class Waiter:
     def _ended(self, phase: Phase, seconds: float, what: str) -> None:
         """Print a phase that has ended."""
         if self._tells:
-            mark = paint("ok  ", "32", wants_colour(sys.stderr, os.environ))
-            self._say(Styled(f"  {mark}  {self._name}: {phase.value:<7} {seconds:6.1f} s  {visible(what)}".rstrip()))
+            self._say(step_line(f"{self._name}: {phase.value:<7}", seconds, what))
             self._last_said = time.monotonic()
 
     def report(self) -> None:

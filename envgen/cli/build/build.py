@@ -81,7 +81,8 @@ def _builder() -> str:
 
 def provide(session: Session, lacking: Lacking) -> None:
     """Make what services lack, as the first step of another command: prints to stderr."""
-    provision.provide(session, lacking, Options(builder=_builder()), lambda outcome: _show(outcome, to_stderr=True))
+    options = Options(builder=_builder())
+    provision.Provision(session, lacking, options, lambda outcome: _show(outcome, to_stderr=True)).run()
 
 
 def _show(outcome: BuildOutcome, *, to_stderr: bool = False) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from envgen.app import provision, up, weights
 from envgen.engine.values import Container
-from envgen.errors import EngineError, LockError
+from envgen.errors import BuildError, EngineError, LockError
 from envgen.profile.model import GpuMode, ModelRef
 from envgen.text import network_reason
 
@@ -84,3 +86,31 @@ def test_a_server_that_ended_with_0_is_not_called_75() -> None:
     from envgen.app.containers import as_data
 
     assert as_data(ended, "", None)["exit_code"] == 0
+
+
+@pytest.mark.parametrize("fails", ["", "image"])
+def test_what_is_lacking_is_made_in_steps(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fails: str
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    done, removed = list[str](), list[str]()
+    deployment: Any = SimpleNamespace(engine=SimpleNamespace(remove_image=removed.append))
+    downloads = (provision.Download(MODEL, 1, 0),)
+    lacking = provision.Lacking(deployment, ("serve",), image="is not built", downloads=downloads)
+    made = provision.Provision(cast(Any, None), lacking, cast(Any, None), lambda _: None, helper="x:base")
+
+    def step(name: str) -> Callable[[], None]:
+        def work() -> None:
+            done.append(name)
+            if name == fails:
+                raise BuildError("it broke")
+
+        return work
+
+    for name in ("lock", "begin_downloads", "image", "kernels", "weights"):
+        monkeypatch.setattr(made, name, step(name))
+    with pytest.raises(BuildError) if fails else contextlib.nullcontext():
+        made.run()
+    shown = [line.split()[1] for line in capsys.readouterr().err.splitlines()]
+    assert done == (["begin_downloads", "image"] if fails else ["begin_downloads", "image", "weights"])
+    assert shown == ([] if fails else ["image", "weights"]) and removed == ["x:base"]
