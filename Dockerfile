@@ -2,13 +2,12 @@
 # NOT LOCKED: a build installs the versions of its day. To pin them: `envgen lock`, then `envgen render`.
 # vLLM and FlashInfer from released wheels, on NVIDIA's CUDA image
 # Without envgen:  docker buildx build -f Dockerfile -t mxfp4:prod .
-#   --build-context wheelhouse=FOLDER      wheels of your own
+# It needs BuildKit 0.10 (Docker 23), and no frontend from Docker Hub, so it names none in a line `syntax=`.
+
 # Programs of the build: a step mounts only those that it runs. with-index gives uv the settings that pip has.
-FROM scratch AS wheelhouse
 FROM scratch AS scripts
 COPY --chmod=0755 docker/ /
-FROM scripts AS index
-COPY --from=wheelhouse / /runtime/lib/wheelhouse/
+
 FROM nvcr.io/nvidia/cuda:13.0.2-devel-ubuntu24.04 AS base
 # Installs packages for the build: ca-certificates, python3, python3-dev, python3-pip.
 RUN --mount=from=scripts,source=/build/apt-install,target=/run/envgen/apt-install \
@@ -17,7 +16,7 @@ RUN --mount=from=scripts,source=/build/apt-install,target=/run/envgen/apt-instal
     /run/envgen/apt-install ca-certificates python3 python3-dev python3-pip
 
 # Installs uv beside the base image's Python.
-RUN --mount=from=index,source=/runtime/lib,target=/run/envgen/lib \
+RUN --mount=from=scripts,source=/runtime/lib,target=/run/envgen/lib \
     --mount=type=cache,target=/run/envgen/cache \
     --mount=from=scripts,source=/build/bootstrap,target=/run/envgen/bootstrap \
     python3 /run/envgen/lib/with-index /run/envgen/bootstrap python3
@@ -25,22 +24,22 @@ ENV PATH="/opt/envgen/bin:$PATH"
 
 FROM base AS final
 # Installs llama-benchy, cuda-python.
-RUN --mount=from=index,source=/runtime/lib,target=/run/envgen/lib \
+RUN --mount=from=scripts,source=/runtime/lib,target=/run/envgen/lib \
     --mount=type=cache,target=/run/envgen/cache \
     python3 /run/envgen/lib/with-index python3 /run/envgen/lib/pip-install --never flashinfer-python --never vllm --prefer b12x -- llama-benchy==0.4.0 'cuda-python>=13,<14'
 # Installs flashinfer-python, vllm[b12x]==0.33.0.
-RUN --mount=from=index,source=/runtime/lib,target=/run/envgen/lib \
+RUN --mount=from=scripts,source=/runtime/lib,target=/run/envgen/lib \
     --mount=type=cache,target=/run/envgen/cache \
     python3 /run/envgen/lib/with-index python3 /run/envgen/lib/pip-install --own flashinfer-python --own vllm --prefer b12x -- flashinfer-python 'vllm[b12x]==0.33.0'
 
 # gpt-oss's vocabulary, which it would fetch when it starts.
 ADD --checksum=sha256:446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d --chmod=0644 https://openaipublic.blob.core.windows.net/encodings/o200k_base.tiktoken /workspace/tiktoken_encodings/o200k_base.tiktoken
 ADD --checksum=sha256:223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7 --chmod=0644 https://openaipublic.blob.core.windows.net/encodings/cl100k_base.tiktoken /workspace/tiktoken_encodings/cl100k_base.tiktoken
-# What containers run
+# Runtime programs: entry point, health check, compile-gate
 COPY --from=scripts /runtime /opt/envgen
 # Variables that a service gets when it starts are in its shells, too.
 RUN echo '[ ! -r /run/envgen-env ] || . /run/envgen-env' >>/etc/bash.bashrc
-WORKDIR "/workspace"
+WORKDIR /workspace
 
 # Installs packages for running: curl, ninja-build.
 RUN --mount=from=scripts,source=/build/apt-install,target=/run/envgen/apt-install \
@@ -55,10 +54,6 @@ ENV CUDA_HOME="/usr/local/cuda" \
     NVCC_THREADS="1" \
     FLASHINFER_NVCC="/opt/envgen/bin/compile-gate" \
     PYTORCH_NVCC="/opt/envgen/bin/compile-gate" \
-    CCACHE_PREFIX="/opt/envgen/bin/compile-gate" \
-    CMAKE_C_COMPILER_LAUNCHER="/opt/envgen/bin/compile-gate" \
-    CMAKE_CXX_COMPILER_LAUNCHER="/opt/envgen/bin/compile-gate" \
-    CMAKE_CUDA_COMPILER_LAUNCHER="/opt/envgen/bin/compile-gate" \
     SSL_CERT_FILE="/etc/ssl/certs/ca-certificates.crt" \
     REQUESTS_CA_BUNDLE="/etc/ssl/certs/ca-certificates.crt" \
     TIKTOKEN_ENCODINGS_BASE="/workspace/tiktoken_encodings"
@@ -67,6 +62,6 @@ LABEL dev.envgen.project="mxfp4" \
     dev.envgen.profile="prod" \
     dev.envgen.lock="" \
     org.opencontainers.image.base.name="nvcr.io/nvidia/cuda:13.0.2-devel-ubuntu24.04" \
-    dev.envgen.render="2cc2c36e68fedc1b78a44f6bbc5ef97002bf8731c3c3d645af4d64c86f5b6367"
+    dev.envgen.render="dc43a45f6f7227fb9de746b034ca6bf688c2aac304e22cc3d700c606720717c4"
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

@@ -350,6 +350,8 @@ class Engine:
                 for m in mounts
             ],
         }
+        if user.partition(":")[0] not in ("", "0"):
+            host["GroupAdd"] = ["0"]  # as a service has it: folders of the image belong to root's group
         if (unmapped or user.partition(":")[0] not in ("", "0")) and self.info().remapped:  # users are the machine's
             host["UsernsMode"] = "host"
         return {

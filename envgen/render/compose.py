@@ -59,8 +59,9 @@ def _head(profile: Profile, is_locked: bool) -> Iterable[str]:
         yield f"  and your own file, last:  -f {own_path(profile.compose.path)}"
     yield f"  docker compose {file} --profile '*' down"
     yield "ENVGEN_... variables hold what differs between machines; each has a default where one is possible."
-    yield "At most MAX_JOBS compilers; compile-gate starts each when a core and the memory that it needs are free."
     yield "Variables below x-env-passed come from the shell that starts a service; they are never stored."
+    if all(service.restart == "no" for service in profile.services.values()):
+        yield "There is no `restart:`: a server that failed stays down, for its log; the key `restart` changes that."
 
 
 def _started(profile: Profile) -> str:
@@ -308,6 +309,8 @@ def _service(profile: Profile, name: str, key: str, blocks: Mapping[str, Block])
         },
         "working_dir": service.working_dir and service.working_dir.path,
         "user": _user(profile, name),
+        "group_add": ["0"] if profile.user_of(name) not in ("", "root") else None,
+        "security_opt": ["no-new-privileges"] if service.serves else None,
         "cpuset": service.cpuset,
         "stdin_open": service.interactive or None,
         "tty": service.interactive or None,
@@ -336,9 +339,10 @@ def _user(profile: Profile, service: str) -> str | None:
 def _health(health: Health, ready: Ready | None) -> Block:
     words = [names.WITH_START_UP, *health.command]
     if health.http is not None:
-        words = [f"{names.HOME}/bin/envgen-health", str(health.port), health.http]
+        words = [f"{names.HOME}/bin/envgen-health", "--port", str(health.port), "--path", health.http]
         if ready and ready.model and health.complete.seconds:  # shorter than Docker's timeout
-            words += [str(health.complete.seconds), ready.model, str(max(1, health.timeout.seconds - 2))]
+            limit = str(max(1, health.timeout.seconds - 2))
+            words += ["--model", ready.model, "--idle", str(health.complete.seconds), "--limit", limit]
     return {
         "test": ["CMD", *words],
         "interval": str(health.interval),

@@ -62,9 +62,13 @@ def asks_logins(profile: Profile) -> bool:
 def image_env(profile: Profile) -> list[Pair]:
     """The variables of the image. Those that only services need are in the Compose file."""
     pairs = cuda_env(profile)
-    # FlashInfer and torch call it as nvcc, CMake and ccache as a launcher.
-    launchers = (f"CMAKE_{language}_COMPILER_LAUNCHER" for language in ("C", "CXX", "CUDA"))
-    pairs += [Pair(name, GATE) for name in ("FLASHINFER_NVCC", "PYTORCH_NVCC", "CCACHE_PREFIX", *launchers)]
+    # FlashInfer and torch call it as nvcc; CMake and ccache as a launcher, where a mounted checkout is compiled.
+    gated = ["FLASHINFER_NVCC", "PYTORCH_NVCC"] if pairs or profile.mounted_sources else []
+    if profile.mounted_sources or "ccache" in profile.caches:
+        gated += ["CCACHE_PREFIX"]
+    if profile.mounted_sources:
+        gated += [f"CMAKE_{language}_COMPILER_LAUNCHER" for language in ("C", "CXX", "CUDA")]
+    pairs += [Pair(name, GATE) for name in gated]
     # The base image's bundle, to which the entry point adds a company's CA, for `docker exec`, too.
     pairs += [Pair("SSL_CERT_FILE", CA_BUNDLE), Pair("REQUESTS_CA_BUNDLE", CA_BUNDLE)]
     if profile.tiktoken.encodings:
@@ -120,7 +124,7 @@ def user_env(profile: Profile, service: str) -> dict[str, str]:
 
 
 def opened_folders(profile: Profile) -> tuple[str, ...]:
-    """The folders of the image that every user may write to; a new volume has mode and owner of its folder."""
+    """The folders of the image that root's group may write to; a new volume has mode and owner of its folder."""
     if not profile.opens_folders:
         return ()
     found = ["/run", USER_HOME, profile.working_dir.path]

@@ -70,8 +70,9 @@ def render_profile(
         own = files_of(profile, root)
         text = dockerfile(plan)
         programs = used(text, docker_files(plan))
-        # This machine's CA isn't an input of an image.
-        shared = ImagePlan(replace(profile, network=Network()), lock, series) if plan.ca else plan
+        # This machine's CA and folder of wheels aren't inputs of an image.
+        inputs_only = replace(profile, network=Network(), build=replace(profile.build, wheelhouse=None))
+        shared = ImagePlan(inputs_only, lock, series) if plan.ca or plan.wheelhouse else plan
         shared_text = dockerfile(shared)
         read_files = _files(shared, used(shared_text, docker_files(shared)), root, own)
         digest, inputs = _digest(shared_text, shared, read_files), inputs_of(shared, read_files)

@@ -116,6 +116,7 @@ class ImagePlan:
         self.base_image = locking.base_image(profile.base.image, lock)
         self.epoch = str(lock.epoch) if lock else ""  # the time of all new files
         self.ca = profile.network.ca_certificates is not None
+        self.wheelhouse = profile.build.wheelhouse is not None
         pip, python = profile.pip, profile.base.python
         # A base image without Python has no package to keep.
         self.protects = not profile.base.apt or pip.protect != Pip().protect or bool(pip.override or pip.remove)
@@ -136,7 +137,7 @@ class ImagePlan:
         self.cuda_env = environment.cuda_env(profile) if self.built else []
         self.compiler = "cuda" if self.cuda_env else "base"
         self.image_env = [pair for pair in environment.image_env(profile) if pair not in self.cuda_env]
-        self.opened = environment.opened_folders(profile)  # writable by every user
+        self.opened = environment.opened_folders(profile)  # writable by root's group
         folder = profile.tiktoken.directory.path
         self.encodings = tuple(_encoding(folder, *one) for one in profile.tiktoken.encodings.items())
         # The files of the project that the build reads.

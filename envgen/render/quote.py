@@ -27,7 +27,10 @@ class Quoted(str):
     __slots__ = ()
 
 
-_PLAIN_WORD = re.compile(r"(?:[A-Za-z/]|~/)[A-Za-z0-9./_-]*")
+# A word, flag, path, image or duration that every YAML parser reads as text. None begins with a digit and has a colon.
+_PLAIN_WORD = re.compile(
+    r"(?:[A-Za-z/]|~/|\.\./)(?:[A-Za-z0-9./_-]|:(?=[A-Za-z0-9]))*|--[a-z][a-z0-9-]*|\.\.|[0-9]+(?:s|m|k|ms)"
+)
 # Words that are not text to YAML 1.1 or 1.2.
 _YAML_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
 
@@ -54,6 +57,11 @@ def docker_value(text: str) -> Quoted:
     """A value of ENV, LABEL, ARG or WORKDIR, in double quotes: Docker expands and trims nothing in it."""
     _one_line(text, "a Dockerfile")
     return Quoted('"' + re.sub(r'([\\"$])', r"\\\1", text) + '"')
+
+
+def docker_path(text: str) -> Quoted:
+    """The path of WORKDIR, in quotes where it needs them."""
+    return Quoted(text) if re.fullmatch(r"/[A-Za-z0-9._/-]*", text) else docker_value(text)
 
 
 def docker_prepend(name: str, text: str) -> Quoted:
@@ -185,8 +193,9 @@ class _Composing(Quoting):
         sizes = [self._on_one_line(child) + 2 for child in _children(node)]
         keys = [key.value for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
         length = sum(sizes) + sum(len(key) + 2 for key in keys)
-        node.flow_style = length < LONG and not {"environment", "<<"}.intersection(keys)
-        return length if node.flow_style else LONG
+        is_check = isinstance(node, yaml.SequenceNode) and [one.value for one in node.value[:1]] == ["CMD"]
+        node.flow_style = is_check or (length < LONG and not {"environment", "<<"}.intersection(keys))
+        return min(length, LONG) if node.flow_style else LONG
 
     def generate_anchor(self, node: Any) -> str:
         return str(self.names[id(node)])
@@ -211,13 +220,20 @@ _Composing.add_representer(type(None), lambda self, _none: self.represent_scalar
 _Composing.add_representer(_Merge, lambda self, key: self.represent_scalar("tag:yaml.org,2002:merge", key))
 
 
+# Above lines that raise a question.
+NOTES = {
+    r"MAX_JOBS: ": "Upper limit; compile-gate decides when each compiler starts.",
+    r"ENVGEN_MEMORY_FLOOR: .*:-auto:": "memory-guard ends the server below this part of the machine's memory, "
+    "which --gpu-memory-utilization leaves to others.",
+}
+
+
 def compose_text(head: Iterable[str], document: Mapping[str, Any]) -> str:
     """A Compose file, ASCII only, with the lines ``head`` as a comment; a blank line before each part."""
     written = yaml.dump(document, Dumper=_Composing, sort_keys=False, allow_unicode=False, width=10**6)
     lines = "".join(f"# {comment(line)}".rstrip() + "\n" for line in head)
-    written = re.sub(
-        r"(?m)^(?=  MAX_JOBS: )", "  # So many may wait: compile-gate starts each when it fits.\n", written
-    )
+    for line, note in NOTES.items():
+        written = re.sub(rf"(?m)^( +)(?={line})", rf"\1# {note}\n\1", written)
     return lines + re.sub(r"(?m)^(?=(x-[^ ]*|services|volumes|secrets):)", "\n", written)
 
 
@@ -260,6 +276,7 @@ def assignment(pair: Pair) -> Quoted:
 
 FILTERS: dict[str, Callable[..., Quoted]] = {
     "docker_value": docker_value,
+    "docker_path": docker_path,
     "docker_pairs": docker_pairs,
     "assignment": assignment,
     "sh": shell_word,

@@ -53,13 +53,13 @@ def test_health_is_a_token_of_the_idle_engine(engine: Engine, cpu_server: CpuSer
 
     port, model = urllib.parse.urlsplit(cpu_server.url).port, cpu_server.model
     (inside,) = [one.container for one in engine.container(cpu_server.container).ports if one.host == port]  # type: ignore[union-attr]
-    check = ["/opt/envgen/bin/envgen-health", str(inside), "/health"]
+    check = ["/opt/envgen/bin/envgen-health", "--port", str(inside), "--path", "/health", "--limit", "8"]
     fresh = {"TMPDIR": "/dev/shm"}  # the notes of the container's own check stay as they are
     before = counted()
-    assert engine.exec(cpu_server.container, [*check, "0", model, "8"], env=fresh).code == 0
+    assert engine.exec(cpu_server.container, [*check, "--idle", "0", "--model", model], env=fresh).code == 0
     assert counted() > before
     assert (
-        engine.exec(cpu_server.container, [*check, "0", "no-such-model", "8"], env=fresh).code == 0
+        engine.exec(cpu_server.container, [*check, "--idle", "0", "--model", "no-such-model"], env=fresh).code == 0
     )  # alive, for it answers
 
 

@@ -31,7 +31,7 @@ profiles:
     mode: production
     base: {{image: "{base}"}}
     cuda: {{arch_list: 9.0a}}
-    build: {{ccache: false}}
+    build: {{ccache: false, wheelhouse: wheels}}
     apt: {{runtime: [less]}}
     pip: {{deps: [iniconfig], override: [pluggy, beta], protect: [pip]}}
     tiktoken:

@@ -576,7 +576,15 @@ def test_the_gate_sees_a_change(protected: tuple[Path, dict[str, str]], change: 
 def test_healthy_is_200_only(server: Server, status: int, code: int) -> None:
     server.put("/health", b"", status=status)
     assert (
-        run("envgen-health", server.server_address[1], "/health", env={"http_proxy": "http://127.0.0.1:9"})[0] == code
+        run(
+            "envgen-health",
+            "--port",
+            server.server_address[1],
+            "--path",
+            "/health",
+            env={"http_proxy": "http://127.0.0.1:9"},
+        )[0]
+        == code
     )
 
 
@@ -610,8 +618,8 @@ def check(tmp_path: Path) -> Iterator[Any]:
     Engine.answer, Engine.tokens, Engine.asked = 200, 0, 0
     found = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Engine)
     threading.Thread(target=found.serve_forever, daemon=True).start()
-    words = ("envgen-health", found.server_port, "/health")
-    yield lambda seconds: run(*words, seconds, "m", 2, env={"TMPDIR": str(tmp_path)})
+    words = ("envgen-health", "--port", found.server_port, "--path", "/health", "--model", "m", "--limit", 2)
+    yield lambda seconds: run(*words, "--idle", seconds, env={"TMPDIR": str(tmp_path)})
     found.shutdown()
     found.server_close()
 
@@ -646,7 +654,7 @@ def test_a_server_that_refuses_the_question_is_alive(check: Any) -> None:
 
 
 def test_nobody_listening_is_unhealthy() -> None:
-    code, output = run("envgen-health", 9, "/health")
+    code, output = run("envgen-health", "--port", 9, "--path", "/health")
     assert code == 1
     assert output.startswith("envgen-health: port 9: ")
 

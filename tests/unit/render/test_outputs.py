@@ -166,7 +166,7 @@ def test_the_user_of_a_service_is_in_no_file(monkeypatch: pytest.MonkeyPatch) ->
         "plain": None,
     }
     assert {name for name, one in services.items() if one["environment"].get("HOME")} == {"host", "fixed"}
-    assert b"install -d -m 1777 /run /root /workspace /root/.cache /root/.cache/torch" in files["Dockerfile"]
+    assert b"install -d -m 0775 /run /root /workspace /root/.cache /root/.cache/torch" in files["Dockerfile"]
     monkeypatch.setattr("os.getuid", lambda: 1234)
     assert render_profile(found).files == files
     for user in (None, "root"):

@@ -59,7 +59,7 @@ def test_lines_stand_in_their_places_and_are_marked(root: Path) -> None:
     text = rendered(root).files["Dockerfile"].decode()
     base, final = text.split("FROM cuda AS final")
     assert "# From dockerfile_extra.base of the project file.\nENV A=1\n" in base.split(" AS base\n")[1]
-    end = final.split("\n# What containers run")[0]
+    end = final.split("\n# Runtime programs")[0]
     assert end.rstrip().endswith("# From dockerfile_extra.end of the project file.\nRUN /opt/say")
     assert "COPY src/ /src/mine/" in base
 
