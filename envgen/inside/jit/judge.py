@@ -203,20 +203,25 @@ class Judge:
             module.baseline = "recorded" if current else "outdated"
         module.state = "fresh"
         if record is not None and current:
-            self._against_record(recipe, library[1], record, module)
+            self._against_record(recipe, recipe.linked, record, module)
         elif not recipe.inputs or not recipe.recorded:
             module.state = "unknown"
         else:
-            self._guess(recipe, library[1], module)
+            self._guess(recipe, recipe.linked, module)
         if patched := [path for path in recipe.inputs if path in self.patched()]:
             names = sorted({name for path in patched for name in self.patched()[path]["patches"]})
             module.add("patched", "is compiled with " + ", ".join(names) + " of this image", patched, stale=False)
+        if recipe.broken:
+            module.prove("library", "its library " + recipe.broken)
+        elif library[1] > recipe.linked:
+            message = "its library is dated in the future, so an edit before that time will not compile it again"
+            module.add("future", message, stale=False)
         if not self.foreign(recipe.shelf):
             self._surroundings(recipe, module)
             self._cuda(recipe, module)
             self._switches(recipe, module)
             self._arch(recipe, module)
-            self._unrecorded(recipe, library[1], record if current else None, module)
+            self._unrecorded(recipe, recipe.linked, record if current else None, module)
 
     def _against_record(self, recipe: NinjaRecipe, linked: int, record: dict[str, Any], module: Module) -> None:
         """Compare bytes with the record. A file with an unchanged stamp (with its ctime) is only read if thorough."""
@@ -420,6 +425,8 @@ def _record(
         return "it is being built", changed
     if recipe.library is None:
         return "it has no library yet", []
+    if recipe.broken:
+        return "its library " + recipe.broken, []
     if not recipe.inputs or not recipe.recorded:
         return recipe.problem or "ninja's record of what it was compiled from is missing", []
     if changed:
@@ -437,7 +444,7 @@ def _changed_since(recipe: NinjaRecipe, files: tree.FileFacts, request: dict[str
     unknown."""
     if recipe.library is None:
         return []
-    linked = recipe.library[1]
+    linked = recipe.linked
     # The compiler may have read a file that changed meanwhile before or after the change.
     limit = min(request.get("since") or linked, linked)
     changed = []

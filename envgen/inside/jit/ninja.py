@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import struct
 from dataclasses import dataclass, field
 
@@ -181,6 +182,8 @@ class NinjaRecipe:
     shelf: Shelf
     name: str
     machine: str = ""  # of its .so, as `uname -m` prints it
+    broken: str = ""  # why its .so can't be loaded
+    linked: int = 0  # when its .so was written, in ns
     library: tuple[int, int] | None = None  # size and mtime in ns of the .so, which identify the build
     ninja: str = ""  # digest of build.ninja; "" without one
     variables: dict[str, str] = field(default_factory=dict)
@@ -231,8 +234,8 @@ class RecipeReader:
         recipe = NinjaRecipe(shelf, name)
         try:
             with opened(name, shelf.fd) as fd:
-                recipe.library = library_of(name, fd)
-                recipe.machine = machine_of(name, fd)
+                recipe.library, recipe.linked = library_of(name, fd), linked_at(name, fd)
+                recipe.machine, recipe.broken = header_of(name, fd)
                 self._read(recipe, fd)
         except OSError as error:
             if error.errno not in GONE:
@@ -271,23 +274,46 @@ def library_of(name: str, fd: int) -> tuple[int, int] | None:
     return status.st_size, status.st_mtime_ns
 
 
+def linked_at(name: str, fd: int) -> int:
+    """When the library was written, in ns: not later than the file system got it, whatever time it was given."""
+    try:
+        status = os.stat(name + ".so", dir_fd=fd, follow_symlinks=False)
+    except OSError:
+        return 0
+    return min(status.st_mtime_ns, status.st_ctime_ns)
+
+
 _MACHINES = {62: "x86_64", 183: "aarch64"}  # e_machine of an ELF header
 
 
-def machine_of(name: str, fd: int) -> str:
-    """The machine of the module's library, as `uname -m` prints it; "" without a library or a known header."""
+def header_of(name: str, fd: int) -> tuple[str, str]:
+    """(machine of the module's library, as `uname -m` prints it; why it can't be loaded); "" where that is unknown.
+
+    A kill or a full disk leaves a library that is empty or cut short.
+    """
     try:
         file = os.open(name + ".so", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=fd)
-    except OSError:
-        return ""
+    except OSError as error:
+        return "", "" if error.errno in GONE else "can't be opened: " + reason(error)
     try:
-        head = os.read(file, 20)
-    except OSError:
-        return ""
+        status, head = os.fstat(file), b""
+        if stat.S_ISREG(status.st_mode):
+            head = os.read(file, 64)
+    except OSError as error:
+        return "", "can't be read: " + reason(error)
     finally:
         os.close(file)
-    known = len(head) == 20 and head.startswith(b"\x7fELF")
-    return _MACHINES.get(int.from_bytes(head[18:20], "little"), "") if known else ""
+    if not stat.S_ISREG(status.st_mode):
+        return "", "is no file"
+    if len(head) < 64:
+        return "", "is cut short: %d bytes" % len(head)
+    kind, machine = (int.from_bytes(head[at : at + 2], "little") for at in (16, 18))
+    if not head.startswith(b"\x7fELF") or kind != 3:  # ET_DYN
+        return "", "is no shared library"
+    sections, size, count = (int.from_bytes(head[at:to], "little") for at, to in ((40, 48), (58, 60), (60, 62)))
+    if sections + size * count > status.st_size:  # the linker writes them last
+        return "", "is cut short: %d bytes of %d" % (status.st_size, sections + size * count)
+    return _MACHINES.get(machine, ""), ""
 
 
 def _deps(fd: int) -> Deps | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jitcache_layouts import RELEASES, SHARED_LOG, Shelf, put, snapshot
+from jitcache_layouts import RELEASES, SHARED_LOG, Shelf, elf, put, snapshot
 from test_jitcache_deps import record
 
 from envgen.binding import bind
@@ -68,7 +68,7 @@ class Lab:
         else:
             put(ops / name / ".ninja_deps", record({out: [source, *headers]}))
         time.sleep(0.02)
-        put(ops / name / f"{name}.so")
+        put(ops / name / f"{name}.so", elf())
 
     def ask(self, operation: str, *patterns: str, **more: Any) -> Any:
         request = {"operation": operation, "root": str(self.root), "patterns": list(patterns),
@@ -242,13 +242,62 @@ def test_partial_masked_and_foreign(lab: Lab) -> None:
 
 def test_a_library_of_another_machine_is_foreign(lab: Lab) -> None:
     """A cache folder that an x86-64 container filled, mounted on ARM, and the other way round."""
-    there, code = ("aarch64", 183) if os.uname().machine == "x86_64" else ("x86_64", 62)
+    there = "aarch64" if os.uname().machine == "x86_64" else "x86_64"
     library = lab.shelf.ops / "page/page.so"
     before = library.stat()
-    library.write_bytes(b"\x7fELF".ljust(18, b"\0") + code.to_bytes(2, "little") + b"x" * 44)
+    library.write_bytes(elf(there))
     os.utime(library, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert states(lab) == {"page": ("foreign", False), "rope": ("fresh", True)}
     assert any(f"its library is for {there}" in reason.message for reason in lab.why("page").reasons)
+
+
+def long(data: bytes) -> bytes:
+    """A header that says: three sections of 64 bytes, at 4096."""
+    return data[:40] + (4096).to_bytes(8, "little") + data[48:58] + b"\x40\0\x03\0" + data[62:]
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"", "is cut short: 0 bytes"),
+        (elf()[:40], "is cut short: 40 bytes"),
+        (long(elf()), "is cut short: 64 bytes of 4288"),
+        (b"garbage" * 30, "is no shared library"),
+        (b"#!/bin/sh\n" * 30, "is no shared library"),
+        (elf()[:16] + b"\2" + elf()[17:], "is no shared library"),  # a program
+    ],
+)
+@pytest.mark.parametrize("recorded", [False, True])
+def test_a_library_that_cannot_be_loaded_is_stale(lab: Lab, data: bytes, why: str, recorded: bool) -> None:
+    """A full disk or a kill leaves one; FlashInfer then ends with "file too short"."""
+    if recorded:
+        lab.baseline("page")
+    library = lab.shelf.ops / "page/page.so"
+    before = library.stat()
+    library.write_bytes(data)
+    os.utime(library, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert states(lab)["page"] == ("stale", False)
+    assert f"its library {why}" in [reason.message for reason in lab.why("page").reasons]
+    assert [m.name for m in lab.clear(stale=True).modules] == ["page"]
+
+
+@pytest.mark.parametrize("make", [lambda path: path.symlink_to("/etc/passwd"), lambda path: os.mkfifo(path)])
+def test_a_library_that_is_no_file_is_stale(lab: Lab, make: Any) -> None:
+    library = lab.shelf.ops / "page/page.so"
+    library.unlink()
+    make(library)
+    assert states(lab)["page"][0] in ("stale", "partial")
+
+
+def test_a_library_from_the_future(lab: Lab) -> None:
+    """Its own time says nothing; an edit after it was written does."""
+    library = lab.shelf.ops / "page/page.so"
+    os.utime(library, (4_000_000_000, 4_000_000_000))
+    assert states(lab)["page"] == ("fresh", True)
+    assert any("dated in the future" in reason.message for reason in lab.why("page").reasons)
+    time.sleep(0.02)
+    lab.header().write_text("// an edit")
+    assert states(lab)["page"] == ("stale", True)
 
 
 def test_changed_takes_what_includes_it(lab: Lab) -> None:
@@ -296,7 +345,7 @@ def test_a_new_header_that_comes_first(lab: Lab, where: str, recorded: bool) -> 
     old = f"-isystem {lab.package}/data/include"
     flags(lab, "page", old, f"-I{lab.package}/data/first {old}")
     time.sleep(0.02)
-    put(lab.shelf.ops / "page/page.so")
+    put(lab.shelf.ops / "page/page.so", elf())
     if recorded:
         lab.baseline()
         assert states(lab)["page"] == ("fresh", False)
