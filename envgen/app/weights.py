@@ -31,6 +31,7 @@ HUB = "huggingface-hub"  # the package that downloads
 CACHE = HUGGINGFACE.name
 HOME = "/run/envgen/huggingface"  # where the cache is mounted in a temporary container
 LOOK = 60.0  # seconds to read the headers of all shards
+READ = 3600.0  # seconds to read all shards
 FETCH = 24 * 3600.0
 FETCH_MEMORY = 8 << 30  # bytes, including the page cache
 TOKEN = "HF_TOKEN"
@@ -79,13 +80,17 @@ def _request(verb: str, deployment: Deployment, model: ModelRef) -> dict[str, An
     return {"verb": verb, "repo": model.repo, "revision": model.revision, "commit": commit}
 
 
-def look(deployment: Deployment, service: str) -> list[Weights]:
-    """Check the weights of a service in the cache, offline: its model, then its draft."""
-    return [_look(deployment, service, model) for model in deployment.profile.services[service].models]
+def look(deployment: Deployment, service: str, *, deep: bool = False) -> list[Weights]:
+    """Check the weights of a service in the cache, offline: its model, then its draft. ``deep``: read every byte."""
+    return [_look(deployment, service, model, deep) for model in deployment.profile.services[service].models]
 
 
-def _look(deployment: Deployment, service: str, model: ModelRef) -> Weights:
-    found = _ask(deployment, _request("check", deployment, model), LOOK)
+def _look(deployment: Deployment, service: str, model: ModelRef, deep: bool) -> Weights:
+    described = deployment.profile.services[service]
+    # A draft has its model's vocabulary; some services name that of another repository, or none.
+    reads = model == described.model and not {"tokenizer", "skip-tokenizer-init"} & set(described.args)
+    request = {**_request("check", deployment, model), "reads": reads, "deep": deep}
+    found = _ask(deployment, request, READ if deep else LOOK)
     if found is None:
         return Weights(service, model, "absent", "", 0, 0, ())
     problems = tuple(str(one) for one in _list(found.get("problems")))

@@ -1,7 +1,9 @@
 """Runs inside the container: checks a Hugging Face cache, and fills it with huggingface_hub.
 
 ``check`` only needs Python: it reads the files. A shard is whole when it has as many bytes as its
-own header says (https://github.com/huggingface/safetensors: 8 bytes of length, a JSON header with offsets, the data).
+own header says (https://github.com/huggingface/safetensors: 8 bytes of length, a JSON header with offsets, the data),
+and the tensors that the index expects in it. The hub's hash of a file is the name of its blob; the content is
+compared with it where that is asked for, since it takes as long as reading all.
 ``pull`` uses the huggingface_hub of the image; it continues partial files.
 """
 
@@ -9,18 +11,22 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import hashlib
 import importlib
 import itertools
 import json
 import os
 import re
 import shutil
+import stat
 import struct
 import subprocess
 import sys
 import tempfile
 import threading
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, BinaryIO, Dict, Iterator, List, Set, Tuple
+
+from envgen.inside.common import read_bytes, without_waiting
 
 Doc = Dict[str, Any]
 
@@ -31,6 +37,12 @@ WEIGHTS = (".safetensors", ".bin", ".gguf")
 NUMBERED = re.compile(r"(.*-)([0-9]{5})-of-([0-9]{5})(\.[a-z]+)$", re.DOTALL)
 NAMED = 50  # missing files in one answer
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+TEXT = 64 << 20  # bytes of a configuration or an index
+# Any of them holds a vocabulary; a model without one can't read a prompt.
+VOCABULARY = re.compile(
+    r"(tokenizer|tekken|vocab|merges|spiece|sentencepiece|bpe)[^/]*\.(json|model|txt|bin)$|.*\.(tiktoken|gguf|vocab)$"
+)
+NO_VOCABULARY = ("tokenizer_config.json",)
 
 
 def answer(request: Doc) -> Doc:
@@ -39,7 +51,8 @@ def answer(request: Doc) -> Doc:
     if verb == "list":
         return {"models": list_models(str(request["home"]))}
     if verb == "check":
-        return check(str(request["home"]), str(request["repo"]), str(request["revision"]), str(request["commit"]))
+        names = [str(request[name]) for name in ("home", "repo", "revision", "commit")]
+        return check(*names, reads=bool(request.get("reads")), deep=bool(request.get("deep")))
     return pull(request)
 
 
@@ -52,18 +65,15 @@ def commit_of(folder: str, revision: str) -> str:
     """The commit of a revision in the cache; "" without one."""
     if COMMIT.match(revision):
         return revision
-    try:
-        with open(os.path.join(folder, "refs", revision), encoding="ascii", errors="replace") as file:
-            found = file.read(100).strip()
-    except OSError:
-        return ""
+    found = read_bytes(os.path.join(folder, "refs", revision), 100).decode("ascii", "replace").strip()
     return found if COMMIT.match(found) else ""
 
 
-def check(home: str, repo: str, revision: str, commit: str) -> Doc:
+def check(home: str, repo: str, revision: str, commit: str, *, reads: bool = False, deep: bool = False) -> Doc:
     """The ``state`` of the model (absent, partial, damaged or whole), and its ``problems``.
 
-    ``commit``: of the lock, or "". A server loads the commit that ``revision`` points to.
+    ``commit``: of the lock, or "". A server loads the commit that ``revision`` points to. ``reads``: it needs a
+    vocabulary. ``deep``: compare every byte with the hub's hashes.
     """
     folder = folder_of(home, repo)
     found = commit_of(folder, revision)
@@ -86,15 +96,24 @@ def check(home: str, repo: str, revision: str, commit: str) -> Doc:
     document["files"], document["bytes"] = len(sizes), sum(sizes.values())
     if "config.json" not in sizes:
         problems.append("config.json is missing")
+    elif not json_of(os.path.join(snapshot, "config.json")):
+        problems.append("config.json is empty, or can't be read")
+    if reads and not any(VOCABULARY.match(os.path.basename(n)) and n not in NO_VOCABULARY for n in sizes):
+        problems.append("the tokenizer's vocabulary is missing")
     shards, why = wanted_shards(snapshot, sizes)
     problems.extend(why)
     problems.extend(["%s is missing" % name for name in shards if name not in sizes][:NAMED])
     for name in sorted(name for name in sizes if name.endswith(".safetensors")):
-        expected = size_of_shard(os.path.join(snapshot, name))
+        expected, tensors = shard_of(os.path.join(snapshot, name))
         if expected < 0:
             problems.append("%s is not a safetensors file" % name)
         elif expected != sizes[name]:
             problems.append("%s has %d bytes of %d" % (name, sizes[name], expected))
+        elif not shards.get(name, set()) <= tensors:
+            problems.append("%s has other weights than the index says" % name)
+    for name in names:
+        if deep and name in sizes and differs(os.path.join(snapshot, name), sizes[name]):
+            problems.append("%s has other bytes than the hub's" % name)
     problems[:] = list(dict.fromkeys(problems))
     lacks = partial or any(text.endswith("is missing") for text in problems)
     document["state"] = "whole" if not problems else "partial" if lacks else "damaged"
@@ -113,22 +132,58 @@ def incomplete(folder: str) -> int:
     return len(glob.glob(os.path.join(glob.escape(folder), "blobs", "*.incomplete")))
 
 
-def wanted_shards(snapshot: str, sizes: Dict[str, int]) -> Tuple[List[str], List[str]]:
-    """The weight files in the model's own index, and problems with it.
+def json_of(path: str) -> Doc:
+    """The object in a file; empty where there is none."""
+    try:
+        found = json.loads(read_bytes(path, TEXT))
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def opened(path: str) -> BinaryIO:
+    """The open file. OSError for anything else: a pipe, which a container can make there, would never end."""
+    file = open(path, "rb", opener=without_waiting)  # noqa: SIM115  (the caller closes it)
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError("is not a file")
+    return file
+
+
+def differs(path: str, size: int) -> bool:
+    """Whether a file has other bytes than the hub's: its blob is called after their hash, by git's rule where they are
+    few. False where its name is none, or where it can't be read."""
+    name = os.path.basename(os.path.realpath(path))
+    if os.path.basename(os.path.dirname(os.path.realpath(path))) != "blobs" or len(name) not in (40, 64):
+        return False
+    digest = hashlib.sha256() if len(name) == 64 else hashlib.sha1(b"blob %d\0" % size)
+    try:
+        with opened(path) as file:
+            for block in iter(lambda: file.read(1 << 20), b""):
+                digest.update(block)
+    except OSError:
+        return False
+    return digest.hexdigest() != name
+
+
+def wanted_shards(snapshot: str, sizes: Dict[str, int]) -> Tuple[Dict[str, Set[str]], List[str]]:
+    """The weight files in the model's own index with the tensors of each, and problems with it.
 
     Without an index, at least one must exist, and of those that count themselves (model-00001-of-00002) all.
     """
     for index in INDEXES:
         if index not in sizes:
             continue
-        try:
-            with open(os.path.join(snapshot, index), encoding="utf-8") as file:
-                weights = json.load(file)["weight_map"]
-            return sorted({str(name) for name in weights.values()}), []
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            return [], ["%s can't be read" % index]
+        tensors = json_of(os.path.join(snapshot, index)).get("weight_map")
+        if not isinstance(tensors, dict) or not tensors:
+            return {}, ["%s names no weights, or can't be read" % index]
+        found: Dict[str, Set[str]] = {}
+        for tensor, name in tensors.items():
+            found.setdefault(str(name), set()).add(tensor)
+        return dict(sorted(found.items())), []
     weights = [name for name in sizes if name.endswith(WEIGHTS)]
-    return (sorted(set(counted_in(weights))), []) if weights else ([], ["there are no weights"])
+    counted: Dict[str, Set[str]] = {name: set() for name in sorted(set(counted_in(weights)))}
+    return (counted, []) if weights else ({}, ["there are no weights"])
 
 
 def counted_in(names: List[str]) -> Iterator[str]:
@@ -139,18 +194,18 @@ def counted_in(names: List[str]) -> Iterator[str]:
             yield "%s%05d-of-%s%s" % (head, number, count, tail)
 
 
-def size_of_shard(path: str) -> int:
-    """The size of a safetensors file by its own header; -1 without a readable header."""
+def shard_of(path: str) -> Tuple[int, Set[str]]:
+    """The size of a safetensors file by its own header, and its tensors; -1 without a readable header."""
     try:
-        with open(path, "rb") as file:
+        with opened(path) as file:
             (length,) = struct.unpack("<Q", file.read(8))
             if not 2 <= length <= HEADER:
-                return -1
+                return -1, set()
             header = json.loads(file.read(length).decode("utf-8"))
-        ends = [int(entry["data_offsets"][1]) for name, entry in header.items() if name != "__metadata__"]
+        ends = {name: int(entry["data_offsets"][1]) for name, entry in header.items() if name != "__metadata__"}
     except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, struct.error):
-        return -1
-    return 8 + int(length) + max(ends, default=0)
+        return -1, set()
+    return 8 + int(length) + max(ends.values(), default=0), set(ends)
 
 
 def list_models(home: str) -> List[Doc]:

@@ -31,6 +31,7 @@ def model_files(size: int = 40_000) -> dict[str, bytes]:
     weights = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
     return {
         "config.json": b'{"model_type": "llama"}',
+        "tokenizer.json": b"{}",
         "model.safetensors.index.json": json.dumps({"metadata": {}, "weight_map": weights}).encode(),
         weights["a"]: shard(size, "a"),
         weights["b"]: shard(size + 1000, "b"),

@@ -50,7 +50,8 @@ def pull(session: Session, service: str | None) -> int:
 def check(session: Session, service: str | None) -> int:
     """Check that the weights of SERVICE and of its draft model are complete, without the network.
 
-    Exits with 1 if a file is missing or incomplete.
+    Reads every byte: a file must have the hub's hash, where its cache has one. Exits with 1 if a file is missing,
+    incomplete or another one.
 
     \b
     Example:
@@ -64,7 +65,7 @@ def _weights(session: Session, service: str | None, *, fetch: bool) -> int:
     name = weights.choose(deployment.profile, service)
     head = head_of(deployment, name)
     fetched = [weights.fetch(head, model) for model in deployment.profile.services[name].models] if fetch else []
-    found = weights.look(head, name)
+    found = weights.look(head, name, deep=not fetch)
     main, *drafts = [_document(one) for one in found]
     main |= {"draft": drafts[0] if drafts else None}
     whole = all(one.whole for one in found)
