@@ -30,6 +30,7 @@ from envgen.doctor.model import (
     Remedy,
     Running,
     Subject,
+    Tried,
     Trouble,
     error,
     from_json,
@@ -40,7 +41,7 @@ from envgen.engine.endpoint import plugin_version
 from envgen.engine.host import memory_limits
 from envgen.engine.owner import caller
 from envgen.engine.process import in_background
-from envgen.engine.values import Container, EngineInfo, ExecResult
+from envgen.engine.values import MISSHAPEN, Container, EngineInfo, ExecResult
 from envgen.errors import EngineError, EnvgenError
 from envgen.inside import run
 from envgen.patches.source import build_requires
@@ -51,6 +52,10 @@ from envgen.serve.preflight import holders
 
 PROGRAM = run.Program("probe/facts")
 PROGRAMS = run.Program("probe/running")
+IMPORT = run.Program("deep", flags=("-X", "faulthandler"))
+IMPORT_TIME = 60  # seconds; importing vLLM takes 2 to 20
+IMPORTING = 4 << 30  # bytes that it may take
+AUTO = 8 << 30  # bytes: a little more than memory-guard keeps free by itself
 Facts: TypeAlias = "tuple[Probe | None, Trouble | None]"  # exactly one of the two
 Answer: TypeAlias = "tuple[Facts, tuple[float, float]]"  # with the time before and after
 T = TypeVar("T")
@@ -162,6 +167,29 @@ def ask_running(execute: run.Execute, python: str, request: Mapping[str, Any], c
         return replace(running, trouble=str(problem).splitlines()[0][:300])
 
 
+def spared(profile: Profile, service: str) -> int:
+    """Bytes that the guard of a server keeps free: at least so much is left by what is done beside it."""
+    floor = promised.memory_floor(profile, service)
+    return AUTO if floor.startswith("auto") else int(floor or 0)
+
+
+def ask_import(execute: run.Execute, python: str, package: str, spared: int) -> Tried:
+    """`import PACKAGE`, unless a server beside it would get short of memory."""
+    request = {"package": package, "least": spared + IMPORTING}
+    try:
+        reply = run.ask(execute, python, IMPORT, request, timeout=IMPORT_TIME)
+        if isinstance(reply, run.NoAnswer):
+            if reply.is_late:
+                return Tried(untried=f"`import {package}` had not ended after {IMPORT_TIME} s")
+            end = f"it ended Python with exit code {reply.code}: {''.join(reply.stack[-1:])}"
+            return Tried(problem=(end if reply.error == "no answer" else str(reply))[:300])
+        if "answer" not in reply:
+            return Tried(untried=str(reply.get("skipped"))[:300])
+        return bind(Tried, {**reply["answer"], "seconds": float(reply["seconds"])})
+    except (EnvgenError, *MISSHAPEN) as problem:
+        return Tried(untried=str(problem).splitlines()[0][:300])
+
+
 def not_run(problem: EnvgenError) -> Facts:
     return None, Trouble("the probe could not be run", str(problem).splitlines()[0][:300])
 
@@ -251,11 +279,15 @@ def gather(subject: Subject) -> tuple[Context, list[Finding]]:
     container = choose_container(containers, subject.service)
     service = container.service if container else choose_service(profile, subject.service)
     python, probing, asked = run.shell_python(profile), None, None
-    probe, trouble = None, None
+    probe, trouble, importing = None, None, dict[str, Future[Tried]]()
     if container is not None and container.state == "running":
         question = _request(subject, service)
         inside = run.in_container(engine, container.id)
         probing = in_background(lambda: _timed(lambda: ask(inside, python, question)))
+        importing = {
+            source.package: in_background(partial(ask_import, inside, python, source.package, spared(profile, service)))
+            for source in profile.sources.values()
+        }
     looking = {
         one.id: in_background(partial(_programs, subject, one, python))
         for one in containers
@@ -270,9 +302,10 @@ def gather(subject: Subject) -> tuple[Context, list[Finding]]:
         probe, trouble = ask(inside, python, _request(subject, service, [mount.target for mount in mounted]))
     # Where the engine went away, nothing is waited for.
     running = tuple(_in_time(looking[one.id], one) for one in containers if one.id in looking and trouble is None)
+    tried = {package: one.result() for package, one in importing.items()} if trouble is None else {}
     return Context(
         profile, service, project_file=subject.project_file, container=container, probe=probe, trouble=trouble,
-        is_temporary=is_alone, asked=asked, running=running, **facts,
+        is_temporary=is_alone, asked=asked, running=running, tried=tried, **facts,
     ), []  # fmt: skip
 
 

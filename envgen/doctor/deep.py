@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
-from envgen.doctor.checks.imports import NAMES, wanted
 from envgen.doctor.model import Context, Finding, Remedy, Subject, error, info, ok, warning
 from envgen.doctor.remedies import envgen, line
 from envgen.engine.values import MISSHAPEN, ExecResult
@@ -17,7 +15,6 @@ from envgen.inside import run
 from envgen.render.environment import with_start_up
 
 Reply = Mapping[str, Any]
-IMPORT = 120  # seconds; importing vLLM takes 2 to 20
 # Limit in seconds, title, packages (it needs one of them). Compiling a kernel takes 6 to 60.
 QUESTIONS = {
     "fused_moe": (120, "FlashInfer's fused MoE", {"vllm"}), "gpu": (60, "the GPU", set()),
@@ -27,10 +24,8 @@ PROGRAM = run.Program("deep", flags=("-X", "faulthandler"))
 
 
 def questions(packages: set[str]) -> dict[str, int]:
-    """The questions for a profile with these packages, with their limits in seconds: each import, then what is asked
-    of the packages."""
-    more = {name: limit for name, (limit, _, needs) in QUESTIONS.items() if not needs or needs & packages}
-    return {**dict.fromkeys(sorted(packages, reverse=True), IMPORT), **more}
+    """The questions for a profile with these packages, with their limits in seconds."""
+    return {name: limit for name, (limit, _, needs) in QUESTIONS.items() if not needs or needs & packages}
 
 
 def examine(context: Context, subject: Subject) -> list[Finding]:
@@ -54,17 +49,13 @@ def examine(context: Context, subject: Subject) -> list[Finding]:
     asked, python = questions({source.package for source in profile.sources.values()}), run.shell_python(profile)
     try:
         answers = {
-            name: run.ask(started, python, PROGRAM, _request(name), timeout=limit) for name, limit in asked.items()
+            name: run.ask(started, python, PROGRAM, {"question": name}, timeout=limit) for name, limit in asked.items()
         }
         return judge(answers, context)
     except EnvgenError as problem:
         title, seen = "the deep checks could not run", str(problem).splitlines()[0][:300]
         again = envgen(context, "doctor", "--deep")
         return [replace(warning(title, seen, "answers", again, case="not-asked"), check="deep")]
-
-
-def _request(name: str) -> dict[str, Any]:
-    return {"question": name} if name in QUESTIONS else {"package": name, "names": list(NAMES.get(name, ()))}
 
 
 def judge(answers: Mapping[str, Reply | run.NoAnswer], context: Context) -> list[Finding]:
@@ -75,12 +66,12 @@ def judge(answers: Mapping[str, Reply | run.NoAnswer], context: Context) -> list
     has_gpu = isinstance(gpu_answer, dict) and bool(gpu_answer.get("available"))
     again = envgen(context, "doctor", "--deep", "--json")
     for name, reply in answers.items():
-        limit, title, _ = QUESTIONS.get(name, (IMPORT, f"import {name}", set()))
+        limit, title, _ = QUESTIONS[name]
         try:
             if isinstance(reply, run.NoAnswer):
                 finding = _failed(title, reply, limit, again)
             else:
-                finding = JUDGES.get(name, partial(_import, name))(reply["answer"], reply, context, has_gpu)
+                finding = JUDGES[name](reply["answer"], reply, context, has_gpu)
         except MISSHAPEN as problem:
             seen = f"{type(problem).__name__} in {_shown(reply)}"
             finding = warning(f"{title}: unexpected answer", seen, "an answer", again, case="form")
@@ -113,22 +104,6 @@ def _failed(title: str, reply: run.NoAnswer, limit: int, again: Remedy) -> Findi
 
 
 Judge = Callable[[Any, Reply, Context, bool], Finding]
-
-
-def _import(package: str, answer: Any, reply: Reply, context: Context, _gpu: bool) -> Finding:
-    title, cure = f"import {package}", envgen(context, "doctor")
-    source = next((one for one in context.profile.sources.values() if one.package == package), None)
-    file = wanted(source, context.probe) if source and context.probe else ""
-    if answer["file"] is None:
-        seen = f"its path is {answer['path']}"
-        return error(f"{title} gives an empty namespace", seen, "a real package", cure, case="namespace")
-    if file and answer["file"] != file:
-        return error(f"{title} gives another file", str(answer["file"]), file, cure, case="other-file")
-    lacks = answer.get("lacks", ())
-    if NAMES.get(package) and len(lacks) == len(NAMES[package]):
-        seen = f"{answer['file']} has no {' and no '.join(NAMES[package])}"
-        return error(f"{title} gives no release of it", seen, "what every release has", cure, case="incomplete")
-    return ok(f"{title}: {answer['version']} from {answer['file']}, {reply['seconds']} s", **answer)
 
 
 def _fused_moe(answer: Any, _reply: Reply, context: Context, gpu: bool) -> Finding:

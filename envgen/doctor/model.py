@@ -144,6 +144,7 @@ class Context:
     probe: Probe | None = None
     trouble: Trouble | None = None
     running: tuple[Running, ...] = ()  # of each running container
+    tried: Mapping[str, Tried] = field(default_factory=dict)  # package -> its import in the container
     ended: Mapping[str, Ended] = field(default_factory=dict)  # container ID -> how its program ended last
     notices: Mapping[str, tuple[Explanation, ...]] = field(default_factory=dict)  # container's name -> in its log
     others: tuple[Container, ...] = ()  # containers of the profile's other services, running or not
@@ -232,6 +233,17 @@ class Imported:
     entries: tuple[str | None, ...] = ()  # ``entry`` of each portion of a namespace
     finder: str = ""
     error: str = ""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """An import of a package. ``problem``: how it failed; ``untried``: why it was not tried, or not to its end."""
+
+    file: str = ""
+    version: str = ""
+    seconds: float = 0.0
+    problem: str = ""
+    untried: str = ""
 
 
 @dataclass(frozen=True)

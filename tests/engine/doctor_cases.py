@@ -33,11 +33,11 @@ FIRES: dict[str, dict[str, str]] = {
         "trap": "trap", "leftovers": "leftovers", "wheel": "wheel", "other-copy": "other_copy", "missing": "prod_none",
         "other-file": "other_file", "incomplete": "incomplete",
         "shadowed": "shadowed", "from-mount": "from_mount", "from-folder": "from_folder",
-        "from-elsewhere": "from_elsewhere", "failed": "hook_raises",
+        "from-elsewhere": "from_elsewhere", "failed": "hook_raises", "fails": "good",
     },
     "import.running": {"other": "runs_another", "older": "runs_older"},
     "import.leftovers": {"waiting": "leftovers_waiting"},
-    "import.scripts": {"not-installed": "other_copy", "needed": "prod_none", "other-python": "mixed"},
+    "import.scripts": {"not-installed": "other_copy", "needed": "prod_none", "outside-overlay": "mixed"},
     "import.metadata": {
         "none": "other_copy", "none-baked-in": "from_elsewhere", "other-name": "vllm_wrong", "twice": "bad_notes",
         "two-versions": "two", "other-folder": "moved", "second": "second", "other-version": "other_version",
@@ -70,7 +70,7 @@ SILENT: dict[str, str] = {
         (
             "host.docker", "host.plugins", "host.ports", "host.exposure", "host.clock", "image.exists",
             "image.render", "image.platform", "container.running", "container.image", "container.env",
-            "container.restart", "python.start", "mounts.sources", "import.truth", "import.scripts", "import.metadata",
+            "container.restart", "python.start", "mounts.sources", "import.scripts", "import.metadata",
             "packages.locked", "packages.protected", "packages.conflicts", "flashinfer.data",
             "flashinfer.set", "flashinfer.prebuilt", "mounts.caches", "tiktoken.files", "cuda.versions",
             "cuda.compilers", "jit.memory", "processes.compilers",

@@ -173,6 +173,12 @@ def titles(report: dict[str, Any], check: str, severity: str = "error") -> list[
     return [f["title"] for f in report["findings"] if f["check"] == check and f["severity"] == severity]
 
 
+def is_right(report: dict[str, Any]) -> bool:
+    """Whether nothing is wrong but what the lab lacks: torch, which each import of the real packages needs."""
+    found = [f for f in report["findings"] if f["severity"] == "error"]
+    return bool(found) and all(f["check"] == "import.truth" and "No module named 'torch'" in f["seen"] for f in found)
+
+
 def one(report: dict[str, Any], check: str, severity: str = "error") -> dict[str, Any]:
     found = [f for f in report["findings"] if f["check"] == check and f["severity"] == severity]
     assert len(found) == 1, report["findings"]

@@ -66,7 +66,6 @@ def test_health_is_a_token_of_the_idle_engine(engine: Engine, cpu_server: CpuSer
 def test_deep_asks_the_real_vllm(cpu_server: CpuServer) -> None:
     done = cpu_server.project.envgen("doctor", "serve", "-p", "cpu", "--deep", "--json", code=None)
     found = {one["check"]: one for one in done.json["findings"]}
-    assert "0.30.0" in found["deep.vllm"]["title"]
     truth, running = found["import.truth"], found["import.running"]
     assert (truth["severity"], running["severity"]) == ("ok", "ok"), running
     assert "what a new one would import (vllm)" in running["title"]

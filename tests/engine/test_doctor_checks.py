@@ -116,7 +116,7 @@ def test_two_distributions(play: Play) -> None:
 
 
 def test_script_of_another_interpreter(play: Play) -> None:
-    assert "/venv/wheel/bin/python" in finding(play("mixed"), "import.scripts", "other-python")["seen"]
+    assert "/venv/wheel/bin/python" in finding(play("mixed"), "import.scripts", "outside-overlay")["seen"]
     found = finding(play("mixed"), "import.truth", "wheel")
     assert {how for how, _ in found["evidence"]["ways"]} == {"flashinfer"}
 

@@ -10,7 +10,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from doctor_lab import LAB, PP, Lab, docker, doctor, one, project
+from doctor_lab import LAB, PP, Lab, docker, doctor, is_right, one, project
 from doctor_lab import lab as lab
 
 from envgen.cli import run_line as envgen
@@ -41,7 +41,7 @@ def test_hooks_that_are_at_fault(
         shutil.copy(LAB / "faults" / fault / "sitecustomize.py", folder)
         code, report = doctor(capsys, "-f", file)
         assert one(report, "python.start", severity)["title"] == title, fault
-        assert code == (1 if severity == "error" else 0), fault
+        assert code == 1 and (severity == "error" or is_right(report)), fault
     # What people read, of a hook that raises.
     shutil.copy(LAB / "faults" / "raises" / "sitecustomize.py", folder)
     assert envgen(["doctor", "-f", file]) == 1
@@ -62,7 +62,7 @@ PACKAGES = {
 def test_a_package_that_can_not_be_imported_is_found_all_the_same(
     lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its import hangs, prints 11 MB, ends Python or crashes it. Doctor never imports it, so nothing happens."""
+    """Its import hangs, prints 11 MB, ends Python or crashes it. Nothing happens to doctor."""
     folder, file = tmp_path / "package", str(project(tmp_path))
     (folder / "flashinfer").mkdir(parents=True)
     lab.start("hook", f"/broken:{PP}", args=["-v", f"{folder}:/broken:ro"])
@@ -90,8 +90,7 @@ def test_killed_in_the_middle(
 def test_a_read_only_container(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lab.start("hook", PP, args=["--read-only"])
     code, report = doctor(capsys, "-f", str(project(tmp_path)))
-    assert code == 0
-    assert [f["severity"] for f in report["findings"] if f["check"] == "import.truth"] == ["ok"]
+    assert code == 1 and is_right(report), report
 
 
 def test_without_most_of_proc(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -99,8 +98,7 @@ def test_without_most_of_proc(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFi
     name = lab.start("hook", PP, args=["--privileged"])
     docker("exec", name, "mount", "-t", "proc", "-o", "subset=pid", "proc", "/proc")
     code, report = doctor(capsys, "-f", str(project(tmp_path)))
-    assert code == 0, report
-    assert [f["severity"] for f in report["findings"] if f["check"] == "import.truth"] == ["ok"]
+    assert code == 1 and is_right(report), report
     assert [f["severity"] for f in report["findings"] if f["check"] == "python.start"] == ["ok"]
 
 
@@ -121,7 +119,7 @@ def test_texts_that_are_not_utf_8(lab: Lab, tmp_path: Path, capsys: pytest.Captu
            f"printf 'Name: torch\\nVersion: \\377\\376\\n' > {site}/torch-1.0.dist-info/METADATA")  # fmt: skip
     docker("exec", name, "sh", "-c", f'printf \'import os; os.environ["VLLM_X"] = "\\\\udcff"\\n\' > {site}/odd.pth')
     _, report = doctor(capsys, "-f", str(project(tmp_path)))
-    assert not [f for f in report["findings"] if f["severity"] == "error"], report
+    assert is_right(report), report
     assert [f["severity"] for f in report["findings"] if f["check"] == "python.start"] == ["ok"]
 
 
@@ -150,4 +148,4 @@ def test_python_3_8(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     (started,) = [f for f in report["findings"] if f["check"] == "python.start"]
     assert started["severity"] == "ok", started
     assert started["title"].startswith("Python 3.8." if real else "Python 3.")
-    assert [f["severity"] for f in report["findings"] if f["check"] == "import.truth"] == ["ok"]
+    assert is_right(report), report

@@ -218,6 +218,19 @@ def test_files_that_are_found_first(traps: Traps, trap: str) -> None:
     green(traps)
 
 
+def test_an_import_that_fails(traps: Traps) -> None:
+    """The right file is found, and what it needs is not there, or it raises."""
+    traps.sh(
+        "".join(f"cp {HOMES[name]} /tmp/{name}.kept; " for name in ("vllm", "mine"))
+        + f"echo 'import not_there' >>{HOMES['vllm']}; echo 'raise RuntimeError(7)' >>{HOMES['mine']}"
+    )
+    red = traps.red("import.truth")
+    assert {name: one["evidence"]["case"] for name, one in red.items()} == {"vllm": "fails", "mine": "fails"}
+    assert "No module named 'not_there'" in red["vllm"]["seen"] and "RuntimeError: 7" in red["mine"]["seen"]
+    traps.sh("".join(f"mv /tmp/{name}.kept {HOMES[name]}; " for name in ("vllm", "mine")))
+    green(traps)
+
+
 # --- what pip and uv install ------------------------------------------------------------------------------------------
 
 

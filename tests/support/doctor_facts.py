@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from envgen.doctor.model import Context, from_json
+from envgen.doctor.checks.imports import wanted
+from envgen.doctor.model import Context, Tried, from_json
 from envgen.engine.values import Container, ContainerMount, EngineInfo, Image
 from envgen.profile.load import load_project, select
 
@@ -93,7 +94,12 @@ def make(tmp_path: Path) -> Make:
         service = next(iter(profile.services))
         document = recording(probe) if isinstance(probe, str) else probe
         found = from_json(document) if document is not None else None
-        context = Context(profile, service, engine=ENGINE, image=IMAGE, container=CONTAINER, digest=DIGEST, probe=found)
+        tried = {}
+        for source in profile.sources.values():
+            tried[source.package] = Tried(wanted(source, found) if found else "", seconds=2.0)
+        context = Context(
+            profile, service, engine=ENGINE, image=IMAGE, container=CONTAINER, digest=DIGEST, probe=found, tried=tried,
+        )  # fmt: skip
         return replace(context, **given)
 
     return build

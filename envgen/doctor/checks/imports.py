@@ -10,9 +10,9 @@ from enum import Enum
 from packaging.utils import canonicalize_name
 
 from envgen.doctor import remedies
-from envgen.doctor.model import Context, Finding, Imported, Probe, Remedy, Where, check, error, ok
+from envgen.doctor.model import Context, Finding, Imported, Probe, Remedy, Tried, Where, check, error, info, ok
 from envgen.profile.model import Source
-from envgen.text import shell_line
+from envgen.text import counted, shell_line
 
 # Names that every release of a package has: vLLM 0.28 to 0.33 and FlashInfer 0.5.3 to 0.7.2 were looked at.
 NAMES = {
@@ -295,8 +295,37 @@ def judge_source(name: str, source: Source, context: Context, probe: Probe) -> l
         )  # fmt: skip
     if found or not everything:
         return found
-    count = sum(cell.kind != "no-folder" for cell in everything)
-    return [ok(f"{source.package} is {file} ({count} ways of starting Python)", source=name, origin=file)]
+    return [tried(name, source, file, everything, context)]
+
+
+def tried(name: str, source: Source, file: str, cells: Sequence[Imported], context: Context) -> Finding:
+    """Whether the right file can be imported, too. OK only if an import has succeeded."""
+    package = source.package
+    tried = context.tried.get(package, Tried(untried="no container of the service runs"))
+    facts = {"source": name, "origin": file}
+    if tried.untried:
+        return info(f"{package} is {file}, and was not imported", tried.untried, **facts)
+    if tried.problem:
+        what, cause = f"{package}: `import {package}` fails", f"{tried.problem}; {file} is found"
+        return error(
+            what, cause, "an import that succeeds", _import_cure(name, source, tried, context), case="fails", **facts
+        )
+    if file and tried.file != file:
+        again = remedies.inside(context, "python3", "-c", f"import {package}; print({package})")
+        what, gives = f"{package}: `import {package}` gives another file", tried.file or "an empty namespace"
+        return error(what, gives, file, again, case="gives-another", **facts)
+    cells = [cell for cell in cells if cell.kind != "no-folder"]
+    folders, ways = len({cell.folder for cell in cells}), len({cell.how for cell in cells})
+    each = f"found by {counted(ways, 'way')} of starting Python in {counted(folders, 'folder')}"
+    return ok(f"{package} is {file} (imported in {tried.seconds:.1f} s; {each})", **facts)
+
+
+def _import_cure(name: str, source: Source, tried: Tried, context: Context) -> Remedy:
+    if not tried.problem.startswith("ModuleNotFoundError"):
+        return remedies.inside(context, "python3", "-c", f"import {source.package}")  # it prints where
+    if source.origin.kind == "checkout" and source.binaries is None and not source.install.dependencies:
+        return remedies.line(f"sources: {{{name}: {{install: {{dependencies: true}}}}}}")
+    return remedies.install(context, name, source, force=True)
 
 
 @check("import.truth", Where.INSIDE, needs="probe")

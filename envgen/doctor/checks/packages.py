@@ -70,8 +70,15 @@ def console_scripts(context: Context, probe: Probe) -> Findings:
         else:
             words = (script.interpreter, *script.flags, script.version and f"(Python {script.version})")
             seen = f"{script.path} starts {' '.join(words).rstrip()}"
-            title = f"{script.name} and python3 start different Pythons"
-            yield warning(title, seen, probe.python.executable, cure, case="other-python", script=script.name)
+            facts, mounted = {"script": script.name}, context.profile.mounted_sources
+            if not mounted:
+                title = f"{script.name} and python3 start different Pythons"
+                yield warning(title, seen, probe.python.executable, cure, case="other-python", **facts)
+                continue
+            # Only the overlay's Python has both: the base's packages, and what the checkouts need.
+            title = f"{script.name} starts a Python that does not see what {', '.join(mounted)} needs"
+            install = remedies.inside(context, "envgen-install")
+            yield error(title, seen, probe.python.executable, install, case="outside-overlay", **facts)
     return None
 
 

@@ -17,7 +17,7 @@ from doctor_page import CHECKS as DESCRIBED_CHECKS
 from doctor_page import DESCRIBED
 
 from envgen.doctor.checks import CHECKS
-from envgen.doctor.model import Context, Finding, Foreign, Host, Severity
+from envgen.doctor.model import Context, Finding, Foreign, Host, Severity, Tried
 from envgen.engine.box import Box, BoxGpu, GpuProcess
 
 sys.path.append(str(Path(__file__).parents[2] / "engine"))
@@ -32,8 +32,13 @@ GIB = 1 << 30
 # from a recorded or altered document of the probe; the text says what is missing.
 RECORDED = {
     ("patches.mounted", "lacks"): "a checkout beside a series: test_doctor_sources.py makes one",
+<<<<<<< HEAD
     ("packages.shared", "other"): "nothing; that a build settles it is in test_image_scripts.py",
     ("packages.shared", "nobody"): "the same",
+=======
+    ("import.scripts", "other-python"): "an image with two Pythons and no mounted source",
+    ("import.truth", "gives-another"): "a package that replaces itself",
+>>>>>>> 4d20b3a7 (doctor: a package is right only where an import of it succeeds)
     ("packages.binaries", "gone"): "a wheel of many megabytes: scripts/build-prod --dev has one",
     ("packages.binaries", "others"): "the same",
     ("packages.binaries", "release"): "the same",
@@ -62,7 +67,11 @@ RECORDED = {
 }
 
 # The same for checks that only such a machine can show silent.
+<<<<<<< HEAD
 RECORDED_SILENT = {"compose.own": "nothing", "packages.shared": "nothing",
+=======
+RECORDED_SILENT = {"import.truth": "all that FlashInfer imports",
+>>>>>>> 4d20b3a7 (doctor: a package is right only where an import of it succeeds)
                    "host.kernel": "any kernel but that one", "host.clocks": "a GPU",
                    "host.disk": "a disk with 30 GiB free", "gpu.arch": "a GPU; the document was recorded on one",
                    "cuda.driver": "a GPU",
@@ -85,6 +94,13 @@ def with_system(**facts: int) -> dict[str, Any]:
     return document
 
 
+def with_script(name: str, interpreter: str) -> dict[str, Any]:
+    """A console script of another Python."""
+    document = recording("prod-wheel")
+    script = {"name": name, "package": name, "path": f"/usr/local/bin/{name}", "interpreter": interpreter}
+    return {**document, "scripts": [{**script, "flags": [], "same": False}]}
+
+
 SHARE = ("services.dev.args={gpu-memory-utilization: 0.7}",)
 H100 = "gpu-h100"
 CASES: dict[tuple[str, str], Callable[[Make], Context]] = {
@@ -93,6 +109,8 @@ CASES: dict[tuple[str, str], Callable[[Make], Context]] = {
     ("host.disk", "full"): lambda make: make(host=Host(disk_path="/d", disk_free=GIB)),
     ("host.disk", "tight"): lambda make: make(host=Host(disk_path="/d", disk_free=9 * GIB)),
     ("host.owners", "of-root"): lambda make: make(foreign=(Foreign("lib", "/lib", 4, ("/lib/a", "/lib/b", "/lib/c")),)),
+    ("import.scripts", "other-python"): lambda make: make(with_script("vllm", "/usr/bin/python3.12"), profile="prod"),
+    ("import.truth", "gives-another"): lambda make: make("hook-pythonpath", tried={"flashinfer": Tried("/other.py")}),
     ("gpu.arch", "other"): lambda make: make(H100, sets=("cuda.arch_list=12.1a",)),
     ("memory.unified", "swapping"): lambda make: make(with_system(SwapFree=10)),
     ("memory.unified", "taken"): lambda make: make(with_system(MemAvailable=60, MemFree=50), sets=SHARE),
@@ -191,8 +209,12 @@ PREFER = ("pip.prefer=[b12x]",)
 CASES[("packages.shared", "other")] = lambda make: make(with_two("flashinfer-python"), sets=PREFER)
 CASES[("packages.shared", "nobody")] = lambda make: make(with_two("b12x"))
 SILENT_CASES: dict[str, Callable[[Make], Context]] = {
+<<<<<<< HEAD
     "packages.shared": lambda make: make(with_two("b12x"), sets=PREFER),
     "compose.own": lambda make: make(own_changes={"dev": ()}, sets=OWN),
+=======
+    "import.truth": lambda make: make("hook-pythonpath"),
+>>>>>>> 4d20b3a7 (doctor: a package is right only where an import of it succeeds)
     "host.kernel": lambda make: make(box=replace(KHO, options=("quiet", "kho=off"))),
     "host.clocks": lambda make: make(box=SPARK),
     "host.disk": lambda make: make(host=Host(disk_path="/d", disk_free=99 * GIB)),
