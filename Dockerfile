@@ -62,6 +62,6 @@ LABEL dev.envgen.project="mxfp4" \
     dev.envgen.profile="prod" \
     dev.envgen.lock="" \
     org.opencontainers.image.base.name="nvcr.io/nvidia/cuda:13.0.2-devel-ubuntu24.04" \
-    dev.envgen.render="dc43a45f6f7227fb9de746b034ca6bf688c2aac304e22cc3d700c606720717c4"
+    dev.envgen.render="319e28cced1dcbea276730b652e6a187e1a7d8560c91c64c9314860889aad027"
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

@@ -169,6 +169,8 @@ def open_file(path: Path) -> BinaryIO:
         file.close()
         raise NotAFile(path, "is not a log file")
     os.set_blocking(file.fileno(), True)
+    if stat.S_ISREG(mode):
+        file.peek(1)  # some of /proc can be opened, and not read
     return file
 
 

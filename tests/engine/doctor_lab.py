@@ -174,9 +174,9 @@ def titles(report: dict[str, Any], check: str, severity: str = "error") -> list[
 
 
 def is_right(report: dict[str, Any]) -> bool:
-    """Whether nothing is wrong but what the lab lacks: torch, which each import of the real packages needs."""
+    """Whether nothing is wrong but what the lab lacks: what the real packages import."""
     found = [f for f in report["findings"] if f["severity"] == "error"]
-    return bool(found) and all(f["check"] == "import.truth" and "No module named 'torch'" in f["seen"] for f in found)
+    return bool(found) and all(f["check"] == "import.truth" and "No module named" in f["seen"] for f in found)
 
 
 def one(report: dict[str, Any], check: str, severity: str = "error") -> dict[str, Any]:

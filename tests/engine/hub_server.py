@@ -154,4 +154,7 @@ def _tree(files: Mapping[str, bytes]) -> object:
 
 
 def _sha(data: bytes) -> str:
-    return hashlib.sha1(data, usedforsecurity=False).hexdigest()
+    """As the hub has it: git's hash of a small file, SHA-256 of a large one (LFS), which is more than 10 MB there."""
+    if len(data) > 10_000:
+        return hashlib.sha256(data).hexdigest()
+    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()

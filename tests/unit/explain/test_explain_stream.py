@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from rules_page import renew
 
 from envgen import cli
+from envgen.app.explain import open_log
 from envgen.cli.check.explain import command
 from envgen.errors import UsageError
 from envgen.explain import classify, read, rules
@@ -91,6 +92,11 @@ def test_the_last_lines_are_whole(lines: list[bytes], size: int) -> None:
     assert len(data) <= size and (len(content) > size or data == content)
     if b"\n" in content[-size - 1 : -1] and skipped:
         assert content[skipped - 1 : skipped] == b"\n"
+
+
+def test_what_can_be_opened_and_not_read() -> None:
+    with pytest.raises(UsageError, match="can't be read"):
+        open_log(Path("/proc/self/mem"))
 
 
 @pytest.fixture
