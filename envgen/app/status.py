@@ -49,7 +49,7 @@ def look(session: Session) -> dict[str, Any]:
     found: dict[str, Any] = {
         "profile": profile.name, "others": [name for name in project.profiles if name != profile.name],
         "mode": profile.mode.value, "file": str(project.file), "image": None, "containers": [], "lost": {},
-        "caches": [], "differences": {}, "drift": drift(session), "left_out": [],
+        "caches": [], "differences": {}, "drift": drift(session), "left_out": [], "other_folder": None,
         "notices": {},
     }  # fmt: skip
     try:
@@ -60,6 +60,7 @@ def look(session: Session) -> dict[str, Any]:
         first = next(iter(reached.values()))  # the head, if there are several
         sizes = in_background(first.engine.volume_sizes)
         found["image"], found["left_out"] = _image(first), first.left_out
+        found["other_folder"] = str(first.other_folder() or "") or None
         found["caches"] = _caches(first, sizes)
         there = [
             (node, container) for node, one in reached.items()

@@ -377,7 +377,10 @@ def _packages(
             before = lock.python.get(profile_name, {}).items()
             others = {p: v for p, v in before if p != answers.platform and v.asks == answer.asks}
             resolved[profile_name] = {**others, answers.platform: answer}
-            out.notes += [f"{profile_name}: {step} is not locked: {why}" for step, why in answer.open.items()]
+            out.notes += [
+                f"{profile_name}: {step} is not locked, so each build takes the newest versions: {why}"
+                for step, why in answer.open.items()
+            ]
     return resolved
 
 

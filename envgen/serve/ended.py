@@ -21,7 +21,7 @@ from envgen import files
 from envgen.deployment import Deployment
 from envgen.engine import process
 from envgen.engine.client import Engine
-from envgen.engine.values import MISSHAPEN, Container
+from envgen.engine.values import BY_ITSELF, MISSHAPEN, Container
 from envgen.errors import EngineError, EnvgenError, ProcessError, ServiceError
 from envgen.explain import Circumstances, Explanation, cause_of
 from envgen.explain.first import First, first_exception
@@ -128,6 +128,8 @@ class Ended:
             return f"{self.service} was killed at {short(self.at)}, because memory ran out"
         if self.exit_code == 137:
             return f"{self.service} was killed at {short(self.at)} (SIGKILL, not for its memory limit)"
+        if self.exit_code == 0:  # by the program; `server` ends with another code, so that Docker restarts it
+            return f"{self.service} ended by itself at {short(self.at)}, with exit code 0 (Docker shows {BY_ITSELF})"
         return f"{self.service} ended by itself at {short(self.at)}, with exit code {self.exit_code}"
 
     @property

@@ -26,6 +26,8 @@ CAUSES = {
     "patched": "patched",
     "shadow": "new header",
     "switches": "other switches",
+    "library": "broken library",
+    "future": "dated in the future",
 }
 OUTCOMES = {
     "done": "compiled",
@@ -50,7 +52,7 @@ def _in(version: str, arch: str) -> str:
 
 
 def inventory(inventory: Inventory) -> Iterator[str]:
-    if inventory.place:
+    if inventory.place and inventory.exists:
         progress(f"{inventory.root} in {inventory.place}")
     for problem in inventory.problems:
         progress(f"left out: {visible(problem)}")

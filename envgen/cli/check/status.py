@@ -60,6 +60,8 @@ def _screen(found: Mapping[str, Any], profile: Profile) -> Iterator[str]:
             yield from (f"{name}: {line}" for line in lines)
         for name, told in found["notices"].items():
             yield from (f"note  {name}: {one['cause']}: {one['cure']} ({one['rule']})" for one in told)
+    elif found["other_folder"]:  # `up` says what to do: this folder may have been moved
+        yield f"containers  of {found['other_folder']}, which has this project's name; see: envgen up {profile.chosen}"
     elif not trouble:
         yield f"containers  none; start with: envgen up {profile.chosen}"
     if found["checkouts"]:

@@ -44,7 +44,9 @@ def docker(_context: Context, engine: EngineInfo) -> list[Finding]:
 def plugins(_context: Context, host: Host) -> Findings:
     """buildx and compose v2 are installed, and new enough."""
     for name, version in (("buildx", host.buildx), ("compose", host.compose)):
-        cure = Remedy(f"sudo apt-get install docker-{name}-plugin")
+        cure = Remedy(
+            f"sudo apt-get install docker-{name}-plugin || sudo apt-get install docker-{name}"
+        )  # Debian's own
         if version is None:
             yield error(f"docker {name} isn't installed", "no such plug-in", f"docker-{name}", cure, case="missing")
         elif outdated(name, version):
@@ -59,7 +61,7 @@ def disk(_context: Context, host: Host) -> Finding | None:
     free, path = host.disk_free, host.disk_path
     if free is None:
         return None
-    cure, seen = Remedy("envgen prune, then docker builder prune"), f"{free / GIB:.1f} GiB free below {path}"
+    cure, seen = Remedy("envgen prune && docker builder prune"), f"{free / GIB:.1f} GiB free below {path}"
     wanted = f"{TIGHT // GIB} GiB for a build"
     if free < LITTLE:
         return error("Docker's disk is nearly full", seen, wanted, cure, case="full")

@@ -356,9 +356,10 @@ def flags(context: Context, probe: Probe) -> Findings:
         service = next(services, context.service)
         old, described = one.flag.lstrip("-"), context.profile.services.get(service)
         value = described.args.get(old) if described is not None else None
-        settings = {old: None, **({one.similar[0].lstrip("-"): value} if one.similar and value is not None else {})}
-        args = ", ".join(f"{name}: {json.dumps(each)}" for name, each in settings.items())
-        cure = remedies.line(f"services: {{{service}: {{args: {{{args}}}}}}}")
+        name = one.similar[0].lstrip("-") if one.similar and value is not None else ""
+        setting = f"{name}: {json.dumps(value)}" if name else f"{old}: null"
+        instead = f"   # in place of {old}" if name else ""
+        cure = remedies.line(f"services: {{{service}: {{args: {{{setting}}}}}}}{instead}")
         wanted = " or ".join(one.similar) or "a flag that `vllm serve --help=all` lists"
         title = f"{one.flag} is unknown to {who}"
         yield error(title, f"services.{service}", wanted, cure, case="unknown", flag=one.flag)

@@ -32,13 +32,10 @@ GIB = 1 << 30
 # from a recorded or altered document of the probe; the text says what is missing.
 RECORDED = {
     ("patches.mounted", "lacks"): "a checkout beside a series: test_doctor_sources.py makes one",
-<<<<<<< HEAD
     ("packages.shared", "other"): "nothing; that a build settles it is in test_image_scripts.py",
     ("packages.shared", "nobody"): "the same",
-=======
     ("import.scripts", "other-python"): "an image with two Pythons and no mounted source",
     ("import.truth", "gives-another"): "a package that replaces itself",
->>>>>>> 4d20b3a7 (doctor: a package is right only where an import of it succeeds)
     ("packages.binaries", "gone"): "a wheel of many megabytes: scripts/build-prod --dev has one",
     ("packages.binaries", "others"): "the same",
     ("packages.binaries", "release"): "the same",
@@ -67,11 +64,8 @@ RECORDED = {
 }
 
 # The same for checks that only such a machine can show silent.
-<<<<<<< HEAD
 RECORDED_SILENT = {"compose.own": "nothing", "packages.shared": "nothing",
-=======
-RECORDED_SILENT = {"import.truth": "all that FlashInfer imports",
->>>>>>> 4d20b3a7 (doctor: a package is right only where an import of it succeeds)
+                   "import.truth": "all that FlashInfer imports",
                    "host.kernel": "any kernel but that one", "host.clocks": "a GPU",
                    "host.disk": "a disk with 30 GiB free", "gpu.arch": "a GPU; the document was recorded on one",
                    "cuda.driver": "a GPU",
@@ -209,12 +203,9 @@ PREFER = ("pip.prefer=[b12x]",)
 CASES[("packages.shared", "other")] = lambda make: make(with_two("flashinfer-python"), sets=PREFER)
 CASES[("packages.shared", "nobody")] = lambda make: make(with_two("b12x"))
 SILENT_CASES: dict[str, Callable[[Make], Context]] = {
-<<<<<<< HEAD
     "packages.shared": lambda make: make(with_two("b12x"), sets=PREFER),
     "compose.own": lambda make: make(own_changes={"dev": ()}, sets=OWN),
-=======
     "import.truth": lambda make: make("hook-pythonpath"),
->>>>>>> 4d20b3a7 (doctor: a package is right only where an import of it succeeds)
     "host.kernel": lambda make: make(box=replace(KHO, options=("quiet", "kho=off"))),
     "host.clocks": lambda make: make(box=SPARK),
     "host.disk": lambda make: make(host=Host(disk_path="/d", disk_free=99 * GIB)),
