@@ -30,7 +30,6 @@ _SYSTEM = frozenset(
     )
 )  # fmt: skip
 _SHELLS = ("sh", "bash", "dash", "zsh")
-_BY_MACHINE = "one that differs between machines: in envgen.local.yaml, or --set"
 _SYSTEM_TREES = ("/dev", "/etc", "/opt/envgen", "/proc", "/run/envgen", "/sys")
 
 
@@ -90,7 +89,7 @@ def _flags(section: BoundProfile, service: Service) -> None:
     for path, word in words:
         if isinstance(word, str) and (variable := VARIABLE.search(word)):
             message = f"the program would get {variable[0]} as it is written: envgen fills in no variables"
-            section.problem(path, message, f"write the value; {_BY_MACHINE}")
+            section.problem(path, message, "write the value; for one machine in envgen.local.yaml, or --set")
 
 
 def _model(section: BoundProfile, service: Service) -> None:

@@ -266,11 +266,9 @@ class Repository:
 
 
 @dataclass(frozen=True)
-class Input:
+class Input(Repository):
     """A repository that a source's build would fetch by itself, or reads from a folder that a variable names."""
 
-    git: str = key("Address of a git repository.", item=p.GIT_URL)
-    ref: str = key("A branch, tag or commit.", item=p.GIT_REF)
     variable: str = key("The variable that gives the build its path, such as VLLM_CUTLASS_SRC_DIR.", item=p.ENV_NAME)
     folder: str | None = key("The folder in it that the build wants; unset: all of it.", None, item=p.INNER_PATH)
 

@@ -228,15 +228,12 @@ def _said(origin: Origin) -> str:
 
 
 # Variables of earlier vLLM releases, and what replaces each. 0.14.0 reads all but VLLM_USE_CUDA_GRAPH, 0.30.0 none.
-_BACKEND = "write `args: {moe-backend: ...}`, such as marlin or flashinfer_cutlass"
 DEAD = {
     "VLLM_ATTENTION_BACKEND": "write `args: {attention-config: {backend: ...}}`",
     "VLLM_USE_CUDA_GRAPH": "graphs are on by default; `args: {enforce-eager: true}` turns them off",
-    **dict.fromkeys((
-        "VLLM_FLASHINFER_MOE_BACKEND", "VLLM_USE_FLASHINFER_MOE_FP4", "VLLM_USE_FLASHINFER_MOE_MXFP4_BF16",
-        "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8_CUTLASS", "VLLM_MXFP4_USE_MARLIN",
-    ), _BACKEND),
-}  # fmt: skip
+    "VLLM_FLASHINFER_MOE_BACKEND": "write `args: {moe-backend: ...}`, such as flashinfer_cutlass",
+    "VLLM_MXFP4_USE_MARLIN": "write `args: {moe-backend: marlin}`",
+}
 
 
 def _bygone(profile: Profile) -> Iterator[Unused]:

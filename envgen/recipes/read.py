@@ -30,7 +30,6 @@ _SIZES = ("tensor-parallel", "pipeline-parallel", "data-parallel")
 _PULL = re.compile(r"--apply-vllm-pr[ =](\d{1,7})")
 _SHELL = re.compile(r"[;|&<>`]|\$[({A-Za-z_]")
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True)
@@ -155,6 +154,10 @@ class _Reader:
         except InvalidVersion:
             raise _problem(f"{text!r} is not a release of vLLM", node.place(), "as in: 0.28.0") from None
 
+    def _named(self, flags: Iterable[str], place: Place) -> None:
+        if odd := next((name for name in flags if not matches(FLAG, name)), None):
+            raise _problem(f"{odd[:60]!r} is not a flag that envgen knows", place)
+
     # --- envgen's own ---
 
     def own(self) -> Recipe:
@@ -164,8 +167,7 @@ class _Reader:
             raise _problem(f"unknown key {unknown[0]!r}", self.top.items[unknown[0]].key_place())
         repo = self._repo(self._text("repo"), self.top.items["repo"].place())
         given = self._map("args")
-        if odd := next((name for name in given if not matches(FLAG, name)), None):
-            raise _problem(f"{odd[:60]!r} is not a flag that envgen knows", given[odd].key_place())
+        self._named(given, self.top.key_place("args"))
         args = {name: value_of(node) for name, node in given.items()}
         nodes = self._text("nodes") or str(whole_ranks(args) or 1)
         if not 1 <= (machines := whole_number(nodes) or 0) <= 64:
@@ -274,8 +276,7 @@ class _Reader:
         else:
             args = {name.replace("_", "-"): value for name, value in defaults.items() if name not in _OURS}
             args = {f"{name}-size" if name in _SIZES else name: value for name, value in args.items()}
-            if odd := next((name for name in args if not matches(FLAG, name)), None):
-                raise _problem(f"{odd[:60]!r} is not a flag that envgen knows", place)
+            self._named(args, place)
         nodes = max(whole_number(self._text("min_nodes") or "1") or 1, whole_ranks(args) or 1)
         if self._text("cluster_only") == "true":
             nodes = max(nodes, 2)

@@ -17,7 +17,6 @@ from envgen.profile.caches import HUGGINGFACE
 from envgen.profile.flags import takes_no_prompt
 from envgen.profile.model import Profile
 from envgen.profile.tree import YamlNode
-from envgen.profile.values import ImageRef
 from envgen.recipes.read import Recipe
 from envgen.recipes.shipped import bytes_of
 
@@ -30,10 +29,11 @@ def left_of(recipe: Recipe, parent: Profile, machines: Iterable[str], image: boo
     found = list(recipe.left)
     source = parent.sources.get("vllm")
     version = "" if image or source is None else version_of(source.origin)
-    if recipe.image and not image:
+    if recipe.image and not image:  # a name without a slash is one that its author builds
         has = f"installs vLLM {version}" if version else "has its own vLLM"
         found.append(
-            f"image {recipe.image}: profile {parent.name} {has}" + ("; --image takes the recipe's" * _is_public(recipe))
+            f"image {recipe.image}: profile {parent.name} {has}"
+            + "; --image takes the recipe's" * ("/" in recipe.image)
         )
     if recipe.release and version and Version(version) < Version(recipe.release):
         found.append(f"vLLM {recipe.release} or newer: profile {parent.name} installs {version}")
@@ -41,19 +41,9 @@ def left_of(recipe: Recipe, parent: Profile, machines: Iterable[str], image: boo
         found.append(f"{recipe.nodes} machines: name them below `nodes`, then write `cluster` (docs/two-machines.md)")
     memory = (bytes_of(recipe.weights) or 0) / (1 << 30)
     if parent.cuda.arch_list.shares_memory and memory > GB10 * recipe.nodes:
-        machines_needed = math.ceil(memory / GB10)
-        found.append(
-            f"{recipe.weights} of memory: a GB10 has {GB10} GiB, so it takes {machines_needed} of them or more"
-        )
+        least = math.ceil(memory / GB10)
+        found.append(f"{recipe.weights} of memory: a GB10 has {GB10} GiB, so it takes {least} of them or more")
     return found
-
-
-def _is_public(recipe: Recipe) -> bool:
-    """Whether a registry has the recipe's image: a name without a slash is one that its author builds."""
-    try:
-        return "/" in recipe.image and bool(ImageRef.parse(recipe.image))
-    except ValueError:
-        return False
 
 
 def profile_body(

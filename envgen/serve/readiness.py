@@ -316,15 +316,10 @@ def judge(
         return Readiness(False, f"the answer to the first prompt is not a completion: {error}", fatal=True)
     if why := wrong(reply):
         return Readiness(False, why, fatal=True)
-    return judge_completion(reply, expect_text)
-
-
-def judge_completion(completion: Completion, expect_text: str | None = None) -> Readiness:
-    """Judge a completion: a non-empty text, finite log probabilities, the expected text."""
-    text = completion.text
+    text = reply.text
     if not text:
         return Readiness(False, "the first prompt was answered with an empty text", fatal=True)
-    bad = next((value for value in completion.logprobs if not math.isfinite(value)), None)
+    bad = next((value for value in reply.logprobs if not math.isfinite(value)), None)
     if bad is not None:
         return Readiness(False, f"the first completion has a NaN or infinite log probability ({bad:g})", fatal=True)
     if expect_text is not None and expect_text not in text:

@@ -60,8 +60,9 @@ or a `--set` that changes nothing, an `ENVGEN_` variable that names no key. What
 
 Text may not have control characters (NEL included), line and paragraph separators, bidi controls, or secrets
 ([security.md](security.md)). As in YAML 1.2, only `true` and `false` are booleans: `no` and `on` are text. In `env` and
-`args` a number keeps its spelling: `0.70` stays `0.70`. YAML tags, merge keys (`<<`), duplicate keys and files above
-1 MiB are refused. All problems are reported at once, each with file, line and column.
+`args` a number keeps its spelling: `0.70` stays `0.70`. `${VAR}` in `args` and `command` is refused: envgen fills in no
+variables. YAML tags, merge keys (`<<`), duplicate keys and files above 1 MiB are refused. All
+problems are reported at once, each with file, line and column.
 
 ## What no key says
 

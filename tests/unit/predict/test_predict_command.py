@@ -34,7 +34,7 @@ profiles:
         command: [vllm, serve, openai/gpt-oss-120b]
         ports: ["8000:8000"]
         ready:
-          model: x
+          model: openai/gpt-oss-120b
           port: 8000
           expect:
             moe: Using Marlin backend  # 0.14's words

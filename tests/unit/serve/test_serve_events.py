@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from envgen.serve import events
 from envgen.serve.events import BrokenOff, Completion, NoCompletion
-from envgen.serve.readiness import judge_completion
+from envgen.serve.readiness import judge
 
 
 def read_events(chunks: Iterable[bytes]) -> Completion:
@@ -79,12 +79,12 @@ def test_nothing_else_is_ever_raised(chunks: list[bytes]) -> None:
 @pytest.mark.parametrize("value", ["NaN", "-Infinity", "null", "-9999.0", '"x"'])
 def test_every_spelling_of_a_logprob_that_is_none(value: str) -> None:
     stream = b'data: {"choices": [{"text": "!", "logprobs": {"token_logprobs": [%s]}}]}\n\n' % value.encode()
-    answer = judge_completion(read_events([stream, b"data: [DONE]\n\n"]))
+    answer = judge(200, read_events([stream, b"data: [DONE]\n\n"]))
     assert not answer.ready and answer.fatal and "NaN or infinite" in answer.why
 
 
 def test_the_expected_words() -> None:
-    assert judge_completion(Completion(" Paris.", [-0.1]), "Paris").ready
-    answer = judge_completion(Completion(" a is the", [-0.1]), "Paris")
+    assert judge(200, Completion(" Paris.", [-0.1]), "Paris").ready
+    answer = judge(200, Completion(" a is the", [-0.1]), "Paris")
     assert answer.fatal and answer.why.endswith("' a is the', which does not contain 'Paris'")
-    assert judge_completion(Completion(" no logprobs at all")).ready
+    assert judge(200, Completion(" no logprobs at all")).ready

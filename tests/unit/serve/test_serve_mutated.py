@@ -92,7 +92,7 @@ def test_streams(parts: list[bytes], ends: bool) -> None:
     data = b"".join(b"data: " + part + b"\n\n" for part in parts) + (b"data: [DONE]\n\n" if ends else b"")
     try:
         completion = read_events([(0.0, data)])
-        clean(readiness.judge_completion(completion).why)
+        clean(readiness.judge(200, completion).why)
         clean(chat.judge_chat(completion, chat.ChatFlags())[1])
         clean(chat.judge_call(completion, chat.ChatFlags())[1])
     except (BrokenOff, NoCompletion) as error:
