@@ -142,3 +142,13 @@ def test_a_crash_bundle_is_read_as_its_server_s_log(tmp_path: Path, capsys: pyte
     for name, why in (("none", "has no server.log"), ("cut", "can't be read"), ("text", "can't be read")):
         assert main(["explain", str(tmp_path / f"{name}.tar.gz")]) == 2
         assert why in capsys.readouterr().err
+
+
+def test_the_ranks_of_torch_are_processes() -> None:
+    lines = [
+        "[rank3]: Traceback (most recent call last):",
+        '[rank3]:   File "/x/site-packages/vllm/a.py", line 3, in load',
+        "[rank3]: KeyError: 'qwen9'",
+    ]
+    found = first_exception(lines)
+    assert found is not None and (found.process, found.text, found.line) == ("rank3", "KeyError: 'qwen9'", 3)

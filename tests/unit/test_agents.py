@@ -12,7 +12,7 @@ from envgen.app.agents import BEGIN, END, agents, renewed
 from envgen.errors import RefusedError
 from envgen.profile.load import load_project
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 FILE = """
 version: 1
 name: lab
