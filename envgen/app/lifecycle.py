@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from envgen.app.up import check, predicted, start_all
 from envgen.deployment import Deployment
 from envgen.engine.values import Container
 from envgen.errors import NotFoundError, ProjectError, ServiceError
+from envgen.jitcache.space import with_kernels
 from envgen.profile.model import Profile
 from envgen.serve import preflight
 from envgen.serve.ended import NotReady
@@ -160,6 +162,6 @@ def one_off(deployment: Deployment, service: str, argv: Sequence[str], options: 
     deployment.require_name()
     preflight.check_once(deployment, service)
     compose = deployment.to_start(service).compose
-    prepare(deployment, service)
+    with_kernels(deployment, partial(prepare, deployment, service))
     terminal = () if tty and sys.stdin.isatty() and sys.stdout.isatty() else ("-T",)
     return compose.interactive("--progress=quiet", "run", "--rm", "--no-deps", *terminal, *options, service, *argv)

@@ -117,13 +117,18 @@ def look(session: Session, names: Sequence[str]) -> Lacking:
     return Lacking(deployment, chosen, lock, image, tuple(downloads), modules)
 
 
-def to_build(session: Session, names: Sequence[str]) -> Lacking:
-    """A build of the image, and the kernels for it, whether it is out of date or not: BuildKit decides."""
+def to_build(session: Session, names: Sequence[str], *, yes: bool) -> Lacking:
+    """A build of the image, and the kernels for it, whether it is out of date or not: BuildKit decides.
+
+    ``yes``: what is not in the lock is locked first, a new patch for example.
+    """
     deployment = session.deployment()
+    production = deployment.profile.mode is Mode.PRODUCTION
+    lock = yes and production and bool(builds.lock_problems(deployment.to_build()))
     image = next((problem.message for problem in of_image(deployment)), "")
     chosen = tuple(names or deployment.profile.services)
     modules = _modules_to_compile(deployment, chosen) if image else ()
-    return Lacking(deployment, chosen, image=image or "is built again where an input changed", modules=modules)
+    return Lacking(deployment, chosen, lock, image or "is built again where an input changed", modules=modules)
 
 
 def _downloads(deployment: Deployment, name: str) -> Iterator[Download]:

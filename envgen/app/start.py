@@ -13,8 +13,7 @@ from envgen.app.stay import Stay
 from envgen.deployment import Deployment
 from envgen.engine.process import in_background
 from envgen.engine.values import Container
-from envgen.jitcache.service import JitCache
-from envgen.jitcache.space import alike, carry
+from envgen.jitcache.space import with_kernels
 from envgen.profile.model import GpuMode
 from envgen.serve import preflight
 from envgen.serve.differences import compared, recreate_refused
@@ -80,10 +79,7 @@ class Checked:
         for machine in self.machines:
             machine.require_name()
             if self.differing or options.recreate or not running:
-                cache = JitCache(machine)
-                before = alike(cache)
-                prepare(machine, self.service)
-                carry(cache, before)
+                with_kernels(machine, partial(prepare, machine, self.service))
         return self.launch(options)
 
     def _may_replace(self, running: Container, agree: Agree) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from envgen.deployment import Deployment
 from envgen.engine.values import ContainerMount
 from envgen.errors import EngineError, EnvgenError
 from envgen.jitcache.place import CACHE, cache_mount, exists, key_in, root_in, temporary_host
@@ -49,13 +50,24 @@ class Space:
 
 def create_mount(cache: JitCache) -> ContainerMount:
     """The mount of the profile's cache; its volume or folder is created if missing."""
-    mount, before = cache_mount(cache.deployment), alike(cache)
-    if mount.kind == "bind":
-        Path(mount.source).mkdir(parents=True, exist_ok=True)
-    elif cache.deployment.engine.volume(mount.source) is None:
-        cache.deployment.create_volume(mount.source, f"cache-{CACHE}")
-    carry(cache, before)
+    mount = cache_mount(cache.deployment)
+
+    def make() -> None:
+        if mount.kind == "bind":
+            Path(mount.source).mkdir(parents=True, exist_ok=True)
+        elif cache.deployment.engine.volume(mount.source) is None:
+            cache.deployment.create_volume(mount.source, f"cache-{CACHE}")
+
+    with_kernels(cache.deployment, make)
     return mount
+
+
+def with_kernels(deployment: Deployment, make: Callable[[], None]) -> None:
+    """``make`` creates the profile's folders and volumes; a new cache then begins with what another one has."""
+    cache = JitCache(deployment)
+    before = alike(cache)
+    make()
+    carry(cache, before)
 
 
 def alike(cache: JitCache) -> Space | None:

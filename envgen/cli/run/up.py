@@ -73,7 +73,7 @@ def command(
         from envgen.app.provision import to_build
         from envgen.cli.build.build import provide
 
-        provide(session, to_build(session, names))
+        provide(session, to_build(session, names, yes=yes))
     checked = _checked(session, names, yes=yes, predict=not no_predict)
     options = StartOptions(not no_wait, recreate, timeout)
     documents: list[dict[str, Any]] = []

@@ -162,7 +162,7 @@ def _tell_takers(place: NewPatch, applies_to: str, yes: bool) -> None:
     release = f" {applies_to.removeprefix('>=')} and later" if applies_to else " every version"
     progress(f"for{release} (Applies-To); taken by {', '.join(taken) or 'no profile yet'}")
     if taken:
-        progress(f"into an image: envgen patch check {name} && envgen up -p {taken[-1]} --build")
+        progress(f"into an image: envgen patch check {name} && envgen up -p {taken[-1]} --build --yes")
 
 
 def _changes(there: Checkout, series: Series) -> bytes:

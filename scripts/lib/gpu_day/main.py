@@ -22,14 +22,14 @@ from envgen import files
 from envgen.errors import EnvgenError
 from envgen.redact import redact
 from envgen.text import visible
-from gpu_day import comparing, moe, serving, starts, trouble  # noqa: F401  # each registers its steps
+from gpu_day import comparing, loop, moe, serving, starts, trouble  # noqa: F401  # each registers its steps
 from gpu_day.day import MARKER, OWN, Day, NotRun, Rows, kept
 from gpu_day.day import STEPS as REGISTERED
 from gpu_day.models import MODELS, NAME, TOP
 
 ORDER = (
     "facts", "image", "model", "predict", "up", "doctor", "smoke", "bench", "accept", "log", "models", "whole",
-    "kernel", "moe", "crash", "debug", "imports", "rust", "several-gpus", "down",
+    "kernel", "moe", "ship", "crash", "debug", "imports", "rust", "several-gpus", "down",
 )  # fmt: skip
 STEPS = {name: REGISTERED[name] for name in ORDER}
 DESCRIPTION = """\

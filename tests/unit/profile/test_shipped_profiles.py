@@ -28,7 +28,10 @@ def run(name: str, variant: str) -> Profile:
     return load_project(file=FILES[name], local=False, profile=name, variant=variant).project.profiles[name]
 
 
-@pytest.mark.parametrize("file", ["envgen.yaml", "examples/from-source/envgen.yaml", "examples/quickstart/envgen.yaml"])
+@pytest.mark.parametrize(
+    "file",
+    ["envgen.yaml", "examples/from-source/envgen.yaml", "examples/quickstart/envgen.yaml", "examples/loop/envgen.yaml"],
+)
 def test_no_setting_reaches_nobody(file: str) -> None:
     loaded = load_project(file=TOP / file, local=False)
     assert warnings(loaded, loaded.trees) == ()
