@@ -285,4 +285,5 @@ def is_terminal() -> bool:
 def progress(line: str, *, always: bool = False) -> None:
     """One line of progress, on stderr. ``always``: with `--quiet`, too, as a part of an error."""
     if always or not Loudness.quiet:
-        print(line, file=sys.stderr, flush=True)
+        sys.stderr.write(line + "\n")  # `print` would make plain text of Styled
+        sys.stderr.flush()

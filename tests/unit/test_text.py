@@ -23,9 +23,11 @@ from envgen.text import (
     last_printed,
     masked,
     paint,
+    progress,
     reason_of,
     shorten,
     size,
+    step_line,
     table,
     visible,
     wants_colour,
@@ -210,3 +212,12 @@ def test_only_digits_are_a_number(text: str) -> None:
     found = whole_number(text)
     assert found is None or (str(found) == (text.lstrip("0") or "0") and len(text) <= 15)
     assert (found is None) == (not text or len(text) > 15 or any(char not in "0123456789" for char in text))
+
+
+def test_progress_keeps_envgens_own_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    out = io.StringIO()
+    monkeypatch.setattr("sys.stderr", SafeStream(out))
+    progress(step_line("serve: \x1b[31mstart", 1.0, "\x1b[0m"))
+    assert out.getvalue() == "  \x1b[32mok  \x1b[0m  serve: \\x1b[31mstart    1.0 s  \\x1b[0m\n"
