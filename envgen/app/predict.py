@@ -10,8 +10,9 @@ from typing import Any
 from envgen.app.session import the_service
 from envgen.binding import ShapeError, bind
 from envgen.deployment import Deployment
-from envgen.doctor import collect, remedies
-from envgen.doctor.model import Context, Finding, Flags, Remedy, error, info, ok, warning
+from envgen.doctor import collect, probed, remedies
+from envgen.doctor.model import Context, Finding, Remedy, error, info, ok, warning
+from envgen.doctor.probed import Flags
 from envgen.engine.host import mem_available
 from envgen.errors import EnvgenError, NotFoundError, Problem
 from envgen.inside import run
@@ -229,7 +230,7 @@ def require_flags(deployment: Deployment, service: str) -> list[str]:
     try:
         release = release_in_engine(deployment, service, fresh=True)
         request = {**collect.request(profile, service, paths=()), "parts": ["flags"]}
-        answer = run.ask(release.execute, release.python, collect.PROGRAM, request, timeout=collect.TIMEOUT)
+        answer = run.ask(release.execute, release.python, probed.PROGRAM, request, timeout=probed.TIMEOUT)
         if isinstance(answer, run.NoAnswer):
             return [f"its flags could not be checked: {answer}"]
         flags = bind(Flags, answer.get("flags") or {})

@@ -5,64 +5,35 @@ The probe takes the longest, so it starts as soon as the container is known; the
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from envgen import files
-from envgen.binding import ShapeError, bind
 from envgen.deployment import Deployment
+from envgen.doctor.around import build_needs, busy_ports, foreign, host_facts, or_none
 from envgen.doctor.checks.imports import NAMES
-from envgen.doctor.model import (
-    Context,
-    Finding,
-    Foreign,
-    Host,
-    Probe,
-    Remedy,
-    Running,
-    Subject,
-    Tried,
-    Trouble,
-    error,
-    from_json,
-)
+from envgen.doctor.model import Context, Finding, Remedy, Subject, error
+from envgen.doctor.probed import TIMEOUT, Facts, ask, not_run
+from envgen.doctor.programs import Running, Tried, ask_import, ask_running, spared
 from envgen.engine import box
 from envgen.engine.client import Engine
-from envgen.engine.endpoint import plugin_version
-from envgen.engine.host import memory_limits
-from envgen.engine.owner import caller
 from envgen.engine.process import in_background
-from envgen.engine.values import MISSHAPEN, Container, EngineInfo, ExecResult
+from envgen.engine.values import Container
 from envgen.errors import EngineError, EnvgenError
 from envgen.inside import run
-from envgen.patches.source import build_requires
 from envgen.profile.model import Profile
 from envgen.render import environment as promised
 from envgen.render.plan import wheel_folder
-from envgen.serve.preflight import holders
 
-PROGRAM = run.Program("probe/facts")
-PROGRAMS = run.Program("probe/running")
-IMPORT = run.Program("deep", flags=("-X", "faulthandler"))
-IMPORT_TIME = 60  # seconds; importing vLLM takes 2 to 20
-IMPORTING = 4 << 30  # bytes that it may take
-AUTO = 8 << 30  # bytes: a little more than memory-guard keeps free by itself
-Facts: TypeAlias = "tuple[Probe | None, Trouble | None]"  # exactly one of the two
 Answer: TypeAlias = "tuple[Facts, tuple[float, float]]"  # with the time before and after
 T = TypeVar("T")
 PER_MACHINE = ("MAX_JOBS", "ENVGEN_MEMORY_FLOOR")  # computed or chosen when a service starts
-MOST = 50_000  # entries of a folder that are searched for files of root, breadth first
 LOOK = 2.0  # seconds between two checks that the engine still answers
-TIMEOUT = 15  # seconds; the probe's own limit is 10
 DATA = ("csrc", "include", "cutlass", "spdlog")  # what FlashInfer's JIT compiles from
 ALSO = ("flashinfer_jit_cache", "flashinfer_cubin")
 DISTRIBUTIONS = (
@@ -128,125 +99,11 @@ def request(
     }  # fmt: skip
 
 
-def ask(execute: run.Execute, python: str, request: Mapping[str, Any]) -> Facts:
-    """Run the probe in a container."""
-    results: list[ExecResult] = []
-
-    def recorded(argv: Sequence[str], stdin: bytes, timeout: float) -> ExecResult:
-        results.append(execute(argv, stdin, timeout))
-        return results[-1]
-
-    try:
-        answer = run.ask(recorded, python, PROGRAM, request, timeout=TIMEOUT)
-    except EnvgenError as problem:
-        return not_run(problem)
-    if isinstance(answer, run.NoAnswer):
-        seen = "; ".join([str(answer), f"{len(results[-1].stdout)} bytes of output", *answer.stack[-1:]])
-        return None, Trouble("the probe returned no document", seen[:300])
-    try:
-        # What is before the runner's mark was printed while Python started.
-        return from_json(answer, noise=max(0, results[-1].stdout.rfind(run.BEGIN))), None
-    except ShapeError as problem:
-        return None, Trouble("the probe's document can't be read", str(problem)[:300])
-
-
-def ask_running(execute: run.Execute, python: str, request: Mapping[str, Any], container: Container) -> Running:
-    """The Python programs of a container."""
-    running = Running(container.service, container)
-    try:
-        answer = run.ask(execute, python, PROGRAMS, {**request, "seconds": TIMEOUT}, timeout=TIMEOUT)
-        if isinstance(answer, run.NoAnswer):
-            return replace(running, trouble=str(answer)[:300])
-        found = bind(Running, {**answer, "service": container.service, "container": None, "trouble": ""})
-        if any(
-            len(c.portions) != len(c.entries) for one in found.processes for c in one.cells if c.kind == "namespace"
-        ):
-            raise ShapeError("a namespace needs an entry for each portion")
-        return replace(found, container=container)
-    except (EnvgenError, ShapeError) as problem:
-        return replace(running, trouble=str(problem).splitlines()[0][:300])
-
-
-def spared(profile: Profile, service: str) -> int:
-    """Bytes that the guard of a server keeps free: at least so much is left by what is done beside it."""
-    floor = promised.memory_floor(profile, service)
-    return AUTO if floor.startswith("auto") else int(floor or 0)
-
-
-def ask_import(execute: run.Execute, python: str, package: str, spared: int) -> Tried:
-    """`import PACKAGE`, unless a server beside it would get short of memory."""
-    request = {"package": package, "least": spared + IMPORTING}
-    try:
-        reply = run.ask(execute, python, IMPORT, request, timeout=IMPORT_TIME)
-        if isinstance(reply, run.NoAnswer):
-            if reply.is_late:
-                return Tried(untried=f"`import {package}` had not ended after {IMPORT_TIME} s")
-            end = f"it ended Python with exit code {reply.code}: {''.join(reply.stack[-1:])}"
-            return Tried(problem=(end if reply.error == "no answer" else str(reply))[:300])
-        if "answer" not in reply:
-            return Tried(untried=str(reply.get("skipped"))[:300])
-        return bind(Tried, {**reply["answer"], "seconds": float(reply["seconds"])})
-    except (EnvgenError, *MISSHAPEN) as problem:
-        return Tried(untried=str(problem).splitlines()[0][:300])
-
-
-def not_run(problem: EnvgenError) -> Facts:
-    return None, Trouble("the probe could not be run", str(problem).splitlines()[0][:300])
-
-
 def service_env(profile: Profile, service: str) -> dict[str, str]:
     """The variables that a container of the service should have: the image's, overridden by Compose's. The image's
     PYTHONPATH is only the beginning: the base image's follows."""
     env = {**promised.derived_env(profile), **promised.compose_env(profile, service)}
     return {name: value for name, value in env.items() if name not in PER_MACHINE}
-
-
-def build_needs(profile: Profile, root: Path) -> frozenset[str]:
-    """The build requirements of mounted checkouts, which envgen-install installs beside the image's packages."""
-    found: set[str] = set()
-    for source in profile.mounted_sources.values():
-        assert source.origin.checkout is not None
-        file = root / Path(source.origin.checkout.path).expanduser() / "pyproject.toml"
-        text = or_none(lambda at=file: files.read(at).decode("utf-8", "replace"))  # type: ignore[misc]
-        found.update(build_requires(text or ""))
-    return frozenset(found)
-
-
-def foreign(profile: Profile, root: Path) -> tuple[Foreign, ...]:
-    """The folders of the profile that contain files of root; none if envgen runs as root."""
-    machine = promised.compose_environment(profile, root)
-    wanted = {name: promised.checkout_variable(name) for name in profile.mounted_sources}
-    wanted |= {f"cache {name}": promised.cache_variable(name) for name, cache in profile.caches.items() if cache.host}
-    if caller()[0] == 0:
-        return ()
-    places = {name: machine[variable] for name, variable in wanted.items() if machine.get(variable)}
-    found = {name: of_root(folder) for name, folder in places.items()}
-    return tuple(Foreign(name, places[name], len(paths), tuple(paths[:3])) for name, paths in found.items() if paths)
-
-
-def of_root(folder: str, most: int = MOST) -> list[str]:
-    """Paths in ``folder`` that belong to root, itself included; links are not followed."""
-    try:
-        found = [folder] if is_of_root(folder, os.lstat(folder)) else []
-    except OSError:
-        return []
-    folders, seen = deque([folder]), 0
-    while folders and seen < most:
-        try:
-            with os.scandir(folders.popleft()) as entries:
-                for entry in entries:
-                    seen += 1
-                    if is_of_root(entry.path, entry.stat(follow_symlinks=False)):
-                        found.append(entry.path)
-                    if entry.is_dir(follow_symlinks=False):
-                        folders.append(entry.path)
-        except OSError:
-            continue  # readable by root only, and counted above
-    return found
-
-
-def is_of_root(_path: str, status: os.stat_result) -> bool:
-    return status.st_uid == 0
 
 
 def choose_service(profile: Profile, wanted: str | None) -> str:
@@ -346,7 +203,7 @@ def _without_engine(subject: Subject, problem: EngineError) -> tuple[Context, li
     """The evidence of this machine, and the engine's error as a finding."""
     profile, seen = subject.deployment.profile, problem.problems[0].message
     finding = error("no Docker Engine", seen, "a running Docker Engine", Remedy(problem.command), case="absent")
-    service, host = choose_service(profile, subject.service), _host_facts(None)
+    service, host = choose_service(profile, subject.service), host_facts(None)
     context = Context(profile, service, project_file=subject.project_file, host=host, box=or_none(box.look))
     return context, [replace(finding, check="host.docker")]
 
@@ -365,7 +222,7 @@ def _look(subject: Subject, service: str, containers: Sequence[Container]) -> di
     return {
         "engine": info,
         "image": image,
-        "host": _host_facts(info, _busy_ports(deployment, containers) if local else ()),
+        "host": host_facts(info, busy_ports(deployment, containers) if local else ()),
         "box": or_none(box.look) if local else None,
         "env": service_env(profile, service),
         "others": tuple(one for one in containers if one.service != service),
@@ -392,38 +249,3 @@ def _own_compose(deployment: Deployment) -> dict[str, Any]:
         return {"effective": deployment.effective, "own_changes": changes}
     except (EnvgenError, OSError) as error:
         return {"own_trouble": str(error).splitlines()[0]}
-
-
-def or_none(ask: Callable[[], T]) -> T | None:
-    """The result; None if it fails."""
-    try:
-        return ask()
-    except (EnvgenError, OSError):
-        return None
-
-
-def _host_facts(info: EngineInfo | None, ports: tuple[tuple[int, str], ...] = ()) -> Host:
-    local = info is not None and info.local
-    return Host(
-        disk_path=info.data_root if info else "",
-        disk_free=or_none(lambda: shutil.disk_usage(info.data_root).free) if info and local else None,
-        buildx=or_none(lambda: plugin_version("buildx")),
-        compose=or_none(lambda: plugin_version("compose")),
-        busy_ports=ports,
-        limits=memory_limits() if local else {},
-    )
-
-
-def _busy_ports(deployment: Deployment, containers: Sequence[Container]) -> tuple[tuple[int, str], ...]:
-    """The ports of services that don't run, with what uses them."""
-    running = {one.service for one in containers if one.state == "running"}
-    mine = {port.host for one in containers if one.state == "running" for port in one.ports}
-    wanted = [
-        port
-        for name, service in (or_none(lambda: deployment.effective) or deployment.profile).services.items()
-        if name not in running
-        for port in service.host_ports
-        if port.host not in mine
-    ]
-    holder = or_none(lambda: holders(deployment)) if wanted else None
-    return tuple({port.host: who for port in wanted if holder and (who := holder(port))}.items())

@@ -15,7 +15,7 @@ import pytest
 from cpu_server import LOCAL, CpuServer
 from projects import docker
 
-from envgen.doctor import collect
+from envgen.doctor import probed
 from envgen.engine.client import Engine
 from envgen.inside import run
 
@@ -80,7 +80,7 @@ def test_no_flag_of_the_real_parser_is_called_unknown(engine: Engine, cpu_server
     flags = sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", usage)))
     assert len(flags) > 300
     asked = {"packages": [VLLM], "folders": ["/"], "flags": [*flags, "--mxfp4-layers"]}
-    probe, trouble = collect.ask(run.in_container(engine, cpu_server.container), "python3", asked)
+    probe, trouble = probed.ask(run.in_container(engine, cpu_server.container), "python3", asked)
     assert probe is not None, trouble
     assert [unknown.flag for unknown in probe.flags.unknown] == ["--mxfp4-layers"]
 

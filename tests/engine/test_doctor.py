@@ -34,7 +34,7 @@ from doctor_lab import shared as shared
 
 from envgen.cli import run_line as envgen
 from envgen.doctor import collect
-from envgen.doctor.model import from_json
+from envgen.doctor.probed import PROGRAM, TIMEOUT, from_json
 from envgen.engine.client import Engine
 from envgen.inside import run
 
@@ -52,7 +52,7 @@ def probed(engine: Engine, shared: str, tmp_path_factory: pytest.TempPathFactory
         profile = profile_of(tmp_path_factory.mktemp("profile"), mode, mount=mount)
         env = {"PATH": path_of(variant), **({"PYTHONPATH": pythonpath} if pythonpath else {})}
         request = collect.request(profile, next(iter(profile.services)))
-        live = run.ask(execute(engine, shared, env, W), "python3", collect.PROGRAM, request, timeout=collect.TIMEOUT)
+        live = run.ask(execute(engine, shared, env, W), "python3", PROGRAM, request, timeout=TIMEOUT)
         assert not isinstance(live, run.NoAnswer), live
         return dict(live)
 

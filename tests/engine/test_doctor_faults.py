@@ -14,7 +14,7 @@ from doctor_lab import LAB, PP, Lab, docker, doctor, is_right, one, project
 from doctor_lab import lab as lab
 
 from envgen.cli import run_line as envgen
-from envgen.doctor import collect
+from envgen.doctor import probed
 
 pytestmark = pytest.mark.engine
 
@@ -33,7 +33,7 @@ def test_hooks_that_are_at_fault(
     lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One container, in which one hook after the other runs whenever Python starts."""
-    monkeypatch.setattr(collect, "TIMEOUT", 7)
+    monkeypatch.setattr(probed, "TIMEOUT", 7)
     folder, file = tmp_path / "fault", str(project(tmp_path))
     folder.mkdir()
     lab.start("hook", f"/fault:{PP}", args=["-v", f"{folder}:/fault:ro"])
@@ -77,7 +77,7 @@ def test_killed_in_the_middle(
     lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The container goes away while the probe runs."""
-    monkeypatch.setattr(collect, "TIMEOUT", 7)
+    monkeypatch.setattr(probed, "TIMEOUT", 7)
     name = lab.start("hook", f"/faults/hangs:{PP}")
     killer = threading.Timer(1.0, lambda: subprocess.run(["docker", "kill", name], capture_output=True))
     killer.start()

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from envgen.doctor.checks.imports import wanted
-from envgen.doctor.model import Context, Tried, from_json
+from envgen.doctor.model import Context
+from envgen.doctor.probed import from_json
+from envgen.doctor.programs import Tried
 from envgen.engine.values import Container, ContainerMount, EngineInfo, Image
 from envgen.profile.load import load_project, select
 

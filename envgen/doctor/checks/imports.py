@@ -10,7 +10,9 @@ from enum import Enum
 from packaging.utils import canonicalize_name
 
 from envgen.doctor import remedies
-from envgen.doctor.model import Context, Finding, Imported, Probe, Remedy, Tried, Where, check, error, info, ok
+from envgen.doctor.model import Context, Finding, Remedy, Where, check, error, info, ok
+from envgen.doctor.probed import Imported, Probe
+from envgen.doctor.programs import Tried
 from envgen.profile.model import Source
 from envgen.text import counted, shell_line
 

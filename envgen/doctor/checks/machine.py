@@ -6,20 +6,8 @@ import posixpath
 from collections.abc import Mapping
 
 from envgen.doctor import remedies
-from envgen.doctor.model import (
-    Context,
-    Finding,
-    Findings,
-    FolderFacts,
-    Probe,
-    Remedy,
-    Where,
-    check,
-    error,
-    info,
-    ok,
-    warning,
-)
+from envgen.doctor.model import Context, Finding, Findings, Remedy, Where, check, error, info, ok, warning
+from envgen.doctor.probed import FolderFacts, Probe
 from envgen.profile.model import GpuMode, Source
 from envgen.render.environment import GATE
 from envgen.text import GIB, counted, shell_line

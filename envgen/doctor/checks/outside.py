@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from envgen.doctor import remedies
-from envgen.doctor.model import Context, Finding, Findings, Host, Probe, Remedy, Where, check, error, info, ok, warning
+from envgen.doctor.around import Host
+from envgen.doctor.model import Context, Finding, Findings, Remedy, Where, check, error, info, ok, warning
+from envgen.doctor.probed import Probe
 from envgen.engine.endpoint import OLDEST, outdated
 from envgen.engine.gpu import gpu_offered
 from envgen.engine.values import Container, EngineInfo, Image

@@ -9,22 +9,8 @@ from packaging.utils import canonicalize_name, canonicalize_version
 from envgen.doctor import remedies
 from envgen.doctor.checks.imports import below
 from envgen.doctor.checks.versions import numbers
-from envgen.doctor.model import (
-    Binaries,
-    Context,
-    Distribution,
-    Finding,
-    Findings,
-    Probe,
-    Remedy,
-    Root,
-    Where,
-    check,
-    error,
-    info,
-    ok,
-    warning,
-)
+from envgen.doctor.model import Context, Finding, Findings, Remedy, Where, check, error, info, ok, warning
+from envgen.doctor.probed import Binaries, Distribution, Probe, Root
 from envgen.profile.model import Source
 from envgen.profile.values import Pin
 from envgen.text import counted

@@ -12,22 +12,9 @@ from packaging.utils import canonicalize_name
 
 from envgen.doctor import remedies
 from envgen.doctor.checks.imports import below, is_site
-from envgen.doctor.model import (
-    Context,
-    Finding,
-    Findings,
-    Imported,
-    PathChange,
-    PythonProcess,
-    Remedy,
-    Running,
-    Where,
-    check,
-    error,
-    info,
-    ok,
-    warning,
-)
+from envgen.doctor.model import Context, Finding, Findings, Remedy, Where, check, error, info, ok, warning
+from envgen.doctor.probed import Imported
+from envgen.doctor.programs import PathChange, PythonProcess, Running
 from envgen.profile.model import Source
 from envgen.text import counted
 

@@ -8,21 +8,8 @@ from packaging.utils import canonicalize_name
 
 from envgen.doctor import remedies
 from envgen.doctor.checks.imports import below
-from envgen.doctor.model import (
-    CompilerFacts,
-    Context,
-    Finding,
-    Findings,
-    Probe,
-    Promised,
-    Remedy,
-    Where,
-    check,
-    error,
-    info,
-    ok,
-    warning,
-)
+from envgen.doctor.model import Context, Finding, Findings, Remedy, Where, check, error, info, ok, warning
+from envgen.doctor.probed import CompilerFacts, Probe, Promised
 from envgen.inside.jit.libraries import runs
 from envgen.render.environment import OVERLAY
 from envgen.text import counted

@@ -14,24 +14,13 @@ from doctor_facts import CONTAINER, DATA, ENGINE, IMAGE, Make, recording
 
 from envgen.binding import ShapeError
 from envgen.deployment import Deployment
-from envgen.doctor import collect, remedies, report
+from envgen.doctor import collect, probed, remedies, report
+from envgen.doctor.around import Host
 from envgen.doctor.checks import machine, outside
 from envgen.doctor.checks.box import blocks
 from envgen.doctor.collect import choose_container, gather
-from envgen.doctor.model import (
-    Check,
-    Context,
-    Finding,
-    Host,
-    Remedy,
-    Severity,
-    Subject,
-    Trouble,
-    Where,
-    error,
-    from_json,
-    ok,
-)
+from envgen.doctor.model import Check, Context, Finding, Remedy, Severity, Subject, Where, error, ok
+from envgen.doctor.probed import Trouble, from_json
 from envgen.doctor.report import Report
 from envgen.engine import box
 from envgen.engine.host import memory_limits
@@ -512,7 +501,7 @@ def answering(*printed: bytes, code: int = 0, stderr: bytes = b"") -> Execute:
 
 def test_the_document_is_found_behind_noise() -> None:
     line = b"\nMARK " + json.dumps({"answer": recording("hook")}).encode() + b"\n"
-    found, trouble = collect.ask(answering(b"\xff\xfe noise", line), "python3", {})
+    found, trouble = probed.ask(answering(b"\xff\xfe noise", line), "python3", {})
     assert trouble is None
     assert found is not None
     assert found.noise == 8
@@ -534,7 +523,7 @@ def refusing(_argv: Sequence[str], _stdin: bytes, _timeout: float) -> ExecResult
     ],
 )
 def test_trouble_has_a_name(execute: Execute, title: str) -> None:
-    probe, trouble = collect.ask(execute, "python3", {})
+    probe, trouble = probed.ask(execute, "python3", {})
     assert probe is None
     assert trouble is not None
     assert trouble.title == title

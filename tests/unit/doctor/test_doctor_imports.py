@@ -9,7 +9,9 @@ import pytest
 from doctor_facts import CONTAINER, IMAGE, Make, recording
 
 from envgen.doctor.checks import imports, packages, versions
-from envgen.doctor.model import Finding, Flags, Remedy, Severity, Tried, UnknownFlag
+from envgen.doctor.model import Finding, Remedy, Severity
+from envgen.doctor.probed import Flags, UnknownFlag
+from envgen.doctor.programs import Tried
 
 PP = "/workspace/flashinfer"
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mutated import CHANGES, Changes, mutated
 
-from envgen.doctor import collect, deep
+from envgen.doctor import deep, probed, programs
 from envgen.doctor.checks import CHECKS
 from envgen.doctor.model import Context, Severity
 from envgen.engine.values import ExecResult
@@ -34,7 +34,7 @@ def survives(document: dict[str, Any], context: Context, text: str = "") -> bool
         answer = text or json.dumps({"answer": document})
         return ExecResult(0, f"\n{json.loads(stdin)['mark']} {answer}\n".encode(), b"")
 
-    probe, trouble = collect.ask(execute, "python3", {})
+    probe, trouble = probed.ask(execute, "python3", {})
     assert (probe is None) != (trouble is None)
     if probe is None:
         return False
@@ -93,7 +93,7 @@ def test_any_document_of_the_programs_that_run(make: Make, changes: Changes) -> 
     def execute(_argv: Sequence[str], stdin: bytes, _timeout: float) -> ExecResult:
         return ExecResult(0, f"\n{json.loads(stdin)['mark']} {json.dumps({'answer': document})}\n".encode(), b"")
 
-    running = collect.ask_running(execute, "python3", {}, CONTAINER)
+    running = programs.ask_running(execute, "python3", {}, CONTAINER)
     (check,) = (one for one in CHECKS if one.id == "import.running")
     for finding in check(replace(make(), running=(running,))):
         described = DESCRIBED.get((check.id, finding.case))

@@ -16,8 +16,10 @@ from doctor_facts import CONTAINER, Make, recording
 from doctor_page import CHECKS as DESCRIBED_CHECKS
 from doctor_page import DESCRIBED
 
+from envgen.doctor.around import Foreign, Host
 from envgen.doctor.checks import CHECKS
-from envgen.doctor.model import Context, Finding, Foreign, Host, Severity, Tried
+from envgen.doctor.model import Context, Finding, Severity
+from envgen.doctor.programs import Tried
 from envgen.engine.box import Box, BoxGpu, GpuProcess
 
 sys.path.append(str(Path(__file__).parents[2] / "engine"))

@@ -10,7 +10,8 @@ from doctor_facts import CONTAINER, Make
 
 from envgen.binding import bind
 from envgen.doctor.checks.running import import_running
-from envgen.doctor.model import Context, Finding, Running, Severity
+from envgen.doctor.model import Context, Finding, Severity
+from envgen.doctor.programs import Running
 from envgen.engine.values import ContainerMount
 
 PP = "/workspace/flashinfer"

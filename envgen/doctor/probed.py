@@ -1,0 +1,425 @@
+"""What `inside/probe/facts.py` answers about a container, and how it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from envgen.binding import ShapeError, bind
+from envgen.engine.values import ExecResult
+from envgen.errors import EnvgenError
+from envgen.inside import run
+
+PROGRAM = run.Program("probe/facts")
+TIMEOUT = 15  # seconds; the probe's own limit is 10
+Facts: TypeAlias = "tuple[Probe | None, Trouble | None]"  # exactly one of the two
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Why the probe is missing: a sentence, and what was seen."""
+
+    title: str
+    seen: str
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What Python imports as one package, started in one way from one folder."""
+
+    package: str
+    how: str  # -c, -m, -P, the name of a console script, or `script` where none is installed
+    folder: str
+    kind: str  # regular, namespace, module, missing, error, no-folder
+    origin: str = ""
+    portions: tuple[str, ...] = ()
+    entry: str | None = None  # the entry of sys.path that decided; "" is the current folder
+    entries: tuple[str | None, ...] = ()  # ``entry`` of each portion of a namespace
+    finder: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Script:
+    name: str
+    package: str
+    path: str | None = None
+    interpreter: str | None = None
+    flags: tuple[str, ...] = ()
+    same: bool = False  # the interpreter is `python3`
+    version: str = ""
+
+
+@dataclass(frozen=True)
+class Distribution:
+    name: str
+    location: str
+    metadata: str
+    kind: str  # dist-info, egg-info
+    version: str = ""
+    record: bool = False
+    editable: bool = False
+    url: str = ""
+    top_level: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Portion:
+    """A folder with the package's name directly below an entry of sys.path."""
+
+    package: str
+    entry: str
+    path: str
+    regular: bool
+    site: bool
+    holds: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RecordedFile:
+    """A distribution whose RECORD has a package's file. ``size``: as recorded, in bytes; 0: unknown."""
+
+    name: str
+    version: str
+    file: str
+    metadata: str
+    size: int = 0
+    exists: bool = False
+
+
+@dataclass(frozen=True)
+class FileState:
+    """A file that is, or should be, imported as a package. ``lacks``: names that every release has."""
+
+    file: str
+    size: int = 0
+    lacks: tuple[str, ...] = ()
+    broken: str = ""  # why Python can't compile it
+
+
+@dataclass(frozen=True)
+class Origins:
+    """Where a package should come from: ``home`` in its mount, or a distribution's file."""
+
+    package: str
+    home: str = ""
+    recorded: tuple[RecordedFile, ...] = ()
+    files: tuple[FileState, ...] = ()
+
+
+@dataclass(frozen=True)
+class Starters:
+    """What decides before a program: files that change sys.path, the files of import hooks, and `python3` on PATH."""
+
+    customize: Mapping[str, str] = field(default_factory=dict)  # sitecustomize, usercustomize -> file
+    hooks: Mapping[str, str] = field(default_factory=dict)  # finder -> file
+    program: str = ""
+    wrapper: str = ""  # the program, if it is a script
+
+
+@dataclass(frozen=True)
+class DataLink:
+    name: str
+    path: str
+    state: str  # folder, missing, dangling
+    target: str | None = None
+    empty: bool = False
+
+
+@dataclass(frozen=True)
+class Root:
+    """A package's folder: its version, and the folders that its JIT needs."""
+
+    package: str
+    root: str
+    version: str | None = None
+    data: tuple[DataLink, ...] = ()
+    aot: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class FolderFacts:
+    path: str
+    exists: bool
+    mounted: bool
+    kind: str = ""
+    read_only: bool = False
+    root: str = ""  # its path in its file system, also after it was moved or removed
+    inode: int = 0
+    uid: int = 0
+    gid: int = 0
+    mode: str = ""
+    writable: bool = False
+    empty: bool = False
+    dangling: tuple[str, ...] = ()  # dangling links directly below it
+
+
+@dataclass(frozen=True)
+class EncodingFile:
+    path: str
+    exists: bool
+    sha256: str = ""
+
+
+@dataclass(frozen=True)
+class PthFile:
+    path: str
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class PartError:
+    """A part of the probe that failed."""
+
+    part: str
+    error: str
+    what: str = ""  # hang, crash, late
+    file: str = ""  # of the import hook that did it
+
+
+@dataclass(frozen=True)
+class PythonFacts:
+    version: str
+    executable: str
+    path: tuple[str, ...]
+    meta_path: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Nvidia:
+    devices: tuple[str, ...] = ()
+    driver: str | None = None
+
+
+@dataclass(frozen=True)
+class System:
+    uid: int = 0
+    gid: int = 0
+    now: float = 0.0
+    MemTotal: int = 0
+    MemAvailable: int = 0
+    MemFree: int = 0
+    Cached: int = 0
+    SwapTotal: int = 0
+    SwapFree: int = 0
+    nvidia: Nvidia = Nvidia()
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A file that a patch of the image changed, and whether it is still so, and imported."""
+
+    patch: str
+    package: str
+    path: str
+    state: str  # there, changed, gone, not imported
+
+
+@dataclass(frozen=True)
+class SharedModule:
+    """A module that several distributions own; ``winner``: the one whose file is there, "" if it is nobody's."""
+
+    path: str
+    owners: tuple[str, ...]
+    winner: str
+
+
+@dataclass(frozen=True)
+class Promised:
+    """A package with another version than promised; ``installed`` is "" if it is missing."""
+
+    name: str
+    promised: str
+    installed: str = ""
+    location: str = ""  # the entry of sys.path that has it
+
+
+@dataclass(frozen=True)
+class Promises:
+    """Packages that the lock or the base image promised."""
+
+    count: int = 0
+    differ: tuple[Promised, ...] = ()
+
+
+@dataclass(frozen=True)
+class Software:
+    """A version, and the file it was read from."""
+
+    version: str = ""
+    path: str = ""
+    cuda: str = ""  # the CUDA release that torch was built for
+
+
+@dataclass(frozen=True)
+class CompilerFacts:
+    """A compiler, and the architectures that it lists as supported."""
+
+    name: str
+    path: str
+    archs: tuple[str, ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class CudaFacts:
+    torch: Software = Software()
+    cudnn: Software = Software()
+    toolkit: Software = Software()
+    tools: tuple[CompilerFacts, ...] = ()
+
+
+@dataclass(frozen=True)
+class GpuFacts:
+    """A GPU as NVML describes it. ``memory`` in bytes; 0: it shares the machine's."""
+
+    name: str
+    capability: str
+    driver: str = ""
+    memory: int = 0
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Zombie compilers in the container, and its process 1."""
+
+    zombies: tuple[str, ...] = ()
+    first: str = ""
+
+
+@dataclass(frozen=True)
+class UnknownFlag:
+    flag: str
+    similar: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Flags:
+    """The flags of the service that the sources of the installed vLLM do not have."""
+
+    folder: str = ""
+    read: tuple[str, ...] = ()
+    count: int = 0
+    asked: int = 0
+    unknown: tuple[UnknownFlag, ...] = ()
+
+
+@dataclass(frozen=True)
+class VocabularyLoad:
+    """A vocabulary loaded by openai_harmony without a network."""
+
+    name: str
+    state: str  # loaded, failed, no-harmony
+    output: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Binaries:
+    """Compiled modules of a mounted checkout that come from a wheel."""
+
+    source: str
+    package: str
+    mount: str
+    wheel: str
+    noted: bool = False  # envgen-install has installed it
+    modules: tuple[str, ...] = ()  # unchanged modules of the wheel
+    others: tuple[str, ...] = ()  # of an earlier build, or changed
+    gone: tuple[str, ...] = ()
+    tag: str = ""  # of the checkout's nearest release
+    compiled: str = ""  # the checkout's sources of modules against that release: same, differs, "" (unknown)
+
+    @property
+    def release(self) -> str:
+        return self.wheel.split("-")[1] if self.wheel.count("-") > 1 else ""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The container's variables, without secrets."""
+
+    values: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """The probe's document. ``noise``: bytes that something else printed before it."""
+
+    python: PythonFacts
+    imports: tuple[Imported, ...] = ()
+    scripts: tuple[Script, ...] = ()
+    pth: tuple[PthFile, ...] = ()
+    distributions: tuple[Distribution, ...] = ()
+    portions: tuple[Portion, ...] = ()
+    roots: tuple[Root, ...] = ()
+    origins: tuple[Origins, ...] = ()
+    starters: Starters = Starters()
+    binaries: tuple[Binaries, ...] = ()
+    environment: Environment = Environment()
+    folders: tuple[FolderFacts, ...] = ()
+    encodings: tuple[EncodingFile, ...] = ()
+    locked: Promises = Promises()
+    protected: Promises = Promises()
+    system: System = System()
+    cuda: CudaFacts = CudaFacts()
+    gpus: tuple[GpuFacts, ...] = ()
+    processes: Processes = Processes()
+    flags: Flags = Flags()
+    defaults: Mapping[str, float] = field(default_factory=dict)  # of the installed vLLM's flags
+    claimed: tuple[Claim, ...] = ()
+    shared: tuple[SharedModule, ...] = ()
+    loads: tuple[VocabularyLoad, ...] = ()
+    errors: tuple[PartError, ...] = ()
+    noise: int = 0
+
+    def cells(self, package: str) -> tuple[Imported, ...]:
+        """The answers for one package."""
+        return tuple(cell for cell in self.imports if cell.package == package)
+
+    def origin_of(self, package: str) -> Origins:
+        """Where a package should come from."""
+        return next((one for one in self.origins if one.package == package), Origins(package))
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        return self.environment.values
+
+    @property
+    def python_path(self) -> tuple[str, ...]:
+        """The entries of the container's PYTHONPATH."""
+        return tuple(entry for entry in self.variables.get("PYTHONPATH", "").split(":") if entry)
+
+
+def from_json(data: Mapping[str, Any], *, noise: int = 0) -> Probe:
+    """Bind the probe's document. Raises ShapeError."""
+    probe = bind(Probe, {**data, "noise": noise})
+    if any(len(cell.portions) != len(cell.entries) for cell in probe.imports if cell.kind == "namespace"):
+        raise ShapeError("a namespace needs an entry for each portion")
+    return probe
+
+
+def ask(execute: run.Execute, python: str, request: Mapping[str, Any]) -> Facts:
+    """Run the probe in a container."""
+    results: list[ExecResult] = []
+
+    def recorded(argv: Sequence[str], stdin: bytes, timeout: float) -> ExecResult:
+        results.append(execute(argv, stdin, timeout))
+        return results[-1]
+
+    try:
+        answer = run.ask(recorded, python, PROGRAM, request, timeout=TIMEOUT)
+    except EnvgenError as problem:
+        return not_run(problem)
+    if isinstance(answer, run.NoAnswer):
+        seen = "; ".join([str(answer), f"{len(results[-1].stdout)} bytes of output", *answer.stack[-1:]])
+        return None, Trouble("the probe returned no document", seen[:300])
+    try:
+        # What is before the runner's mark was printed while Python started.
+        return from_json(answer, noise=max(0, results[-1].stdout.rfind(run.BEGIN))), None
+    except ShapeError as problem:
+        return None, Trouble("the probe's document can't be read", str(problem)[:300])
+
+
+def not_run(problem: EnvgenError) -> Facts:
+    return None, Trouble("the probe could not be run", str(problem).splitlines()[0][:300])
