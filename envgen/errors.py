@@ -49,8 +49,9 @@ class Place:
         parts = [self.file]
         if self.line:
             parts += [str(self.line), str(self.column)]
-        head = visible(":".join(parts))
-        return f"{head}: {visible(self.key)}" if self.key else head
+        # Somebody pastes a token as a name, too.
+        head = redact_secrets(visible(":".join(parts)))
+        return f"{head}: {redact_secrets(visible(self.key))}" if self.key else head
 
 
 @dataclass(frozen=True)
@@ -245,5 +246,6 @@ def document(error: BaseException | str, code: int) -> Mapping[str, Any]:
 def as_data(problem: Problem) -> dict[str, Any]:
     """A problem for `--json`."""
     place = problem.place or Place("")
-    where = {key: getattr(place, key) or None for key in ("file", "line", "column", "key")}
+    where: dict[str, Any] = {key: redact_secrets(getattr(place, key)) or None for key in ("file", "key")}
+    where |= {key: getattr(place, key) or None for key in ("line", "column")}
     return {"message": problem.message, "hint": problem.hint or None, **where}

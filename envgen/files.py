@@ -210,12 +210,15 @@ def inside(path: Path, root: Path) -> Path:
     return target
 
 
+STATE = ".envgen"  # of a project
+
+
 def state_dir(root: Path, *parts: str) -> Path:
     """``<project>/.envgen``: logs, rendered files of builds, and state. Git-ignored; safe to delete.
 
     RefusedError for a link of that name, as in a hostile project.
     """
-    return folder(root.joinpath(".envgen", *parts), root, create=False)
+    return folder(root.joinpath(STATE, *parts), root, create=False)
 
 
 def xdg_dir(variable: str, default: str, environ: Mapping[str, str] | None = None) -> Path:
@@ -263,8 +266,10 @@ def folder(path: Path, within: Path | None = None, *, create: bool = True) -> Pa
         if at.is_symlink() or (at.exists() and not at.is_dir()):
             what = "a link" if at.is_symlink() else "not a folder"
             raise RefusedError(f"{at} is {what}; envgen writes only below a real folder", hint=f"rm {at}")
-        if create:
+        if create and not at.exists():
             at.mkdir(exist_ok=True)
+            if part == STATE:  # with a project file of one's own, no `init` has written one
+                (at / ".gitignore").write_text("*\n", encoding="ascii")
     return path
 
 

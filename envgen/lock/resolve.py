@@ -333,7 +333,8 @@ def _engine(tools: Tools, out: ResolveResult) -> Engine | None:
     try:
         return tools.engine()
     except EngineError as error:
-        out.notes.append(f"no engine: {error.problems[0].message}")
+        if not tools.offline:  # which asks nothing of one
+            out.notes.append(f"no engine: {error.problems[0].message}")
         return None
 
 

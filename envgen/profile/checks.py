@@ -294,6 +294,10 @@ _PROSE = frozenset(("description", "prompt", "expect_text", "expect", "forbid"))
 
 def _secrets(report: BoundProfile) -> None:
     """Refuse secrets in every text of the merged profile, since rendered files are committed and images are shared."""
+    for path in _names(report.tree, ()):
+        if kind := secret_in(path[-1]):
+            message = f"this name looks like a secret ({kind}); rendered files are not secret"
+            report.problem(path, message, "choose another name", at_key=True, hidden=True)
     for path, node in _texts(report.tree, ()):
         if path[-1:] and path[-1] in report.profile.secrets and "env" in path:
             continue  # a problem of _env
@@ -307,6 +311,14 @@ def _secrets(report: BoundProfile) -> None:
             what = "a login in an address" if kind == "login" else f"a secret ({kind})"
             message = f"{_subject(path)}looks like {what}; rendered files are not secret"
             report.problem(path, message, _instead(path), hidden=True)
+
+
+def _names(node: YamlNode, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """The path of each name that the file's author chose, or a layer's."""
+    for name, child in node.items.items():
+        if node.kind == MAP:
+            yield (*path, name)
+        yield from _names(child, (*path, name))
 
 
 def _texts(node: YamlNode, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], YamlNode]]:

@@ -95,7 +95,8 @@ class Siblings:
         """RefusedError if one can't be read: what belongs to it can't be told from leftovers."""
         if self.broken:
             head = Problem("this folder has another project file, which can't be read, so nothing of it is removed:")
-            raise RefusedError(problems=(head, *self.broken))
+            hint = "correct it; or move it, or the file in use, to a folder of its own"
+            raise RefusedError(problems=(head, *self.broken[:-1], replace(self.broken[-1], hint=hint)))
 
 
 def siblings(project: Project) -> Siblings:

@@ -34,11 +34,12 @@ _MOST = 4  # names in one line
 
 @dataclass(frozen=True)
 class Unused:
-    """A value without effect. ``path``: in the profile's tree."""
+    """A value without effect. ``path``: in the profile's tree; ``group``: of the mapping that it stands for."""
 
     path: Path_
     message: str
     hint: str = ""
+    group: Path_ = ()
 
 
 def warnings(loaded: Loaded, names: Iterable[str], environ: Mapping[str, str] = NONE) -> tuple[Problem, ...]:
@@ -48,7 +49,7 @@ def warnings(loaded: Loaded, names: Iterable[str], environ: Mapping[str, str] = 
     """
     problems = unread(environ)
     for name in names:
-        problems += _unused(loaded, name)
+        problems += [*_unused(loaded, name), *_namespaces(loaded, name)]
         if name == loaded.chosen:
             problems += _idle(loaded, {one.place.file for one in problems if one.place})
     return tuple(dict.fromkeys(sorted(problems, key=_rank)))
@@ -72,9 +73,23 @@ def _unused(loaded: Loaded, name: str) -> list[Problem]:
         ):
             continue
         above = ("variants", profile.variant.split("+")[-1]) if node.source.layer == VARIANT else ()
-        key = re.sub(r"^secrets\.(\d+)$", r"secrets[\1]", join_path((*above, *one.path)))
+        key = re.sub(r"^secrets\.(\d+)$", r"secrets[\1]", join_path((*above, *(one.group or one.path))))
         problems[one.path] = Problem(one.message, node.key_place(key), one.hint)
     return list(problems.values())
+
+
+def _namespaces(loaded: Loaded, name: str) -> Iterator[Problem]:
+    """Checkouts that Python takes for an empty namespace package in the working directory, above their packages."""
+    profile, tree = loaded.project.profiles[name], loaded.trees[name]
+    places = {profile.working_dir, *(one.working_dir for one in profile.services.values() if one.working_dir)}
+    wanted = [str(one.mount) for one in profile.mounted_sources.values()]
+    for key, source in profile.mounted_sources.items():
+        above, _, folder = source.mount.path.rpartition("/")
+        node = tree.at(("sources", key))
+        if folder == source.package and above in map(str, places) and source.mount not in profile.python_path and node:
+            message = f"in {above}, `import {source.package}` may give an empty namespace package, the folder {folder}"
+            hint = f"write `python_path: [{', '.join([*map(str, profile.python_path), *wanted])}]`"
+            yield Problem(message, node.key_place(f"sources.{key}"), hint)
 
 
 def _in_a_variant(tree: YamlNode, path: Path_) -> bool:
@@ -191,8 +206,9 @@ def _groups(profile: Profile, tree: YamlNode) -> Iterator[Unused]:
         for variable, node in env.items[group].items.items():
             layers.setdefault((node.source.label, node.source.layer), []).append(variable)
         for names in layers.values():
-            more = f"{', '.join(first_of(names, _MOST))}: " if len(names) > 1 else ""
-            yield Unused(("env", group, names[0]), more + message, hint)
+            several = len(names) > 1
+            more = f"{', '.join(first_of(names, _MOST))}: " if several else ""
+            yield Unused(("env", group, names[0]), more + message, hint, ("env", group) if several else ())
 
 
 def _image(profile: Profile) -> Iterator[Unused]:

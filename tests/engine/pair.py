@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tarfile
 from collections.abc import Iterator
@@ -163,6 +165,16 @@ def small_image(source: str, name: str, target: Path, server: str = "", project:
     docker("rmi", name)
 
 
+def end_leftover(number: int) -> None:
+    """End what a run that was broken off has left in the network of this number: it would answer in our place."""
+    name = f"envgen-node{number}"
+    found = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=False)
+    for pid in map(int, found.stdout.split()):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
+
+
 @contextmanager
 def machines_up(folder: Path, numbers: dict[str, int], image: Path) -> Iterator[Pair]:
     """Bring up an engine for each of ``numbers``, with ``image`` loaded; all is gone afterwards, ``folder`` too."""
@@ -178,6 +190,7 @@ def machines_up(folder: Path, numbers: dict[str, int], image: Path) -> Iterator[
         for name, number in numbers.items():
             place = folder / name
             up = [str(ROOT / "scripts/engine"), "--dir", str(place), "--netns", str(number)]
+            end_leftover(number)
             if name == "spark-2":  # another image store: ids differ there, contents don't
                 (place / "ssh").mkdir(parents=True)
                 (place / ".envgen-engine").touch()

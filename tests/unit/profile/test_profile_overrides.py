@@ -236,3 +236,16 @@ def test_no_option_is_a_traceback(name: str, value: str) -> None:
         load_project(file=folder / "envgen.yaml", sets=[f"{name}={value}"], local=False)
     except ProjectError as error:
         assert str(error)
+
+
+TOKEN = "hf_" + "abcdefghij" * 3
+
+
+@pytest.mark.parametrize("key", [f"services.{TOKEN}.env", TOKEN, f"env.x.{TOKEN}", f"services.serve.args.{TOKEN}"])
+@pytest.mark.parametrize("words", [["config"], ["config", "--json"]])
+def test_a_token_as_a_name_is_refused_and_not_printed(
+    file: Path, key: str, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words, "-f", str(file), "--set", f"{key}=1"]) == 2
+    printed = capsys.readouterr()
+    assert TOKEN not in printed.out + printed.err

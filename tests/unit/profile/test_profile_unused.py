@@ -39,7 +39,7 @@ def told(folder: Path, text: str, *sets: str, variant: str = "", names: str = "p
     ("body", "expected"),
     [
         ("    env: {loud: {A: 1, B: 2}}\n    env_groups: []\n",
-         ["env.loud.A: A, B: no service gets it: env_groups is []"]),
+         ["env.loud: A, B: no service gets it: env_groups is []"]),
         ("    env: {loud: {A: 1}, calm: {C: 1}}\n    env_groups: [calm]\n",
          ["env.loud.A: no service gets it: env_groups is [calm]"]),
         ("    env: {loud: {A: 1}}\n", []),
@@ -121,11 +121,31 @@ def test_an_option_that_changes_nothing(tmp_path: Path) -> None:
 
 def test_an_option_that_changes_nothing_of_a_profile_with_inherited_binaries(tmp_path: Path) -> None:
     dev = "  dev:\n    extends: p\n    mode: development\n    sources: {v: {origin: {checkout: ../v}}}\n"
-    text = HEAD + "    sources: {v: {origin: {wheel: v==1}, package: v, distribution: v}}\n" + dev
+    text = HEAD + "    sources: {v: {origin: {wheel: v==1}, package: v, distribution: v, mount: /x/v}}\n" + dev
     (tmp_path / "envgen.yaml").write_text(text)
     loaded = load_project(file=tmp_path / "envgen.yaml", sets=["ipc=private"], profile="dev")
     (found,) = warnings(loaded, ["dev"])
     assert found.message == "changes nothing: the profile has this value without it"
+
+
+@pytest.mark.parametrize(
+    ("mount", "more", "told_of"),
+    [
+        ("/workspace/vllm", "", True),
+        ("/workspace/vllm", "    python_path: [/workspace/vllm]\n", False),
+        ("/workspace/source", "", False),
+        ("/workspace/vllm", "    working_dir: /srv\n", False),
+    ],
+)
+def test_a_checkout_that_hides_its_package(tmp_path: Path, mount: str, more: str, told_of: bool) -> None:
+    body = HEAD.replace("mode: production", "mode: development") + more
+    source = f"{{origin: {{checkout: ../v}}, package: vllm, distribution: vllm, mount: {mount}}}"
+    found = told(tmp_path, body + f"    sources: {{vllm: {source}}}\n")
+    assert [one for one in found if "namespace package" in one] == (
+        ["sources.vllm: in /workspace, `import vllm` may give an empty namespace package, the folder vllm"]
+        if told_of
+        else []
+    )
 
 
 @pytest.mark.parametrize(
