@@ -61,16 +61,17 @@ class Stage:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
-    ) -> None:
+        self, kind: type[BaseException] | None, _error: object, _at: TracebackType | None
+    ) -> None:  # fmt: skip
         if self.now is self.before:
             return
-        if self.before is not None:
-            again = f"envgen up {self.service} {self.before.profile().chosen_variant}"
-            if kind is KeyboardInterrupt:
+        again = f"envgen up {self.service} {self.before.profile().chosen_variant}" if self.before else ""
+        if kind is KeyboardInterrupt:
+            self.clear()
+            if again:
                 progress(f"what ran before starts again with: {again}", always=True)
-                return
+        elif self.before:
             progress(f"starting again what ran before: {again}")
             self.show(self.before)
-        elif kind is not KeyboardInterrupt:
+        else:
             self.clear()

@@ -12,7 +12,7 @@ from envgen.app.answers import GOOD, answered
 from envgen.app.measure import Asked, Server, cells_document, measure, run_tool
 from envgen.app.predict import predict, release_in_engine
 from envgen.app.session import Session
-from envgen.app.stage import Stage, sessions_of
+from envgen.app.stage import PLAIN, Stage, sessions_of
 from envgen.bench import record
 from envgen.bench.checks import FAILED, PASSED, Outcome, Trial
 from envgen.bench.record import Run, RunRecord, plain
@@ -95,8 +95,11 @@ def sweep(plan: Plan, *, fresh: bool = False) -> tuple[Outcome, Path]:
     rows = {row["variant"]: row for row in earlier.samples} if earlier else {}
     if rows:
         progress(f"continuing {earlier.id if earlier else ''}: {', '.join(rows)} done")
-    environment = {"profile": deployment.profile.name, "service": plan.service}
     stage = Stage(plan.asked.session, plan.service)
+    if earlier:  # what runs now, if anything, is what the interrupted one left
+        stage.before = sessions_of(plan.asked.session, str(earlier.environment["before"]))
+    before = (stage.before.variant or PLAIN) if stage.before else ""
+    environment = {"profile": deployment.profile.name, "service": plan.service, "before": before}
     with terminable(), record.start(folder, "sweep", environment, parameters) as run:
         for row in rows.values():
             run.sample(row)

@@ -60,9 +60,6 @@ class Agreement:
         return (f"{self.share:.1%} of {self.places} first tokens agree, divergence {self.mean:.4f} in the mean, "
                 f"{self.largest:.3f} at most{odd}")  # fmt: skip
 
-    def plain(self) -> dict[str, Any]:
-        return {**asdict(self), "verdict": self.verdict}
-
 
 def first(step: Step) -> int:
     """The most likely token; of equal ones the smallest number."""
@@ -201,7 +198,8 @@ def itself(answers: Mapping[str, Answer]) -> list[Row]:
         found = together(parts)
         rows.append(Row(name, found.verdict, str(found), found))
     if faults := [f"{one.name}: {one.fault}" for one in answers.values() if one.fault]:
-        rows.append(Row("answered", BROKEN if not given else UNKNOWN, f"{len(faults)} were not: {faults[0]}"))
+        died = not given or any("answered with 5" in fault for fault in faults)
+        rows.append(Row("answered", BROKEN if died else UNKNOWN, f"{len(faults)} were not: {faults[0]}"))
     if wrong := [f"{one.name}: {one.chat}" for one in given if one.chat]:
         rows.append(Row("form of chats", BROKEN, f"{len(wrong)} are wrong: {wrong[0]}"))
     return rows

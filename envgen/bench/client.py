@@ -35,7 +35,11 @@ class ServerGone(ServiceError):
 
 
 class Refused(Exception):
-    """The server answered, and not with what was asked for."""
+    """The server answered, and not with what was asked for. ``by_choice``: it does not do this (status 400 to 499)."""
+
+    def __init__(self, why: str, *, by_choice: bool = False) -> None:
+        super().__init__(why)
+        self.by_choice = by_choice
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,8 @@ class BenchTarget:
         except OSError as error:
             raise ServerGone(f"{self.url}{path}: {error}") from None
         if status != 200:
-            raise Refused(f"answered with {status}: {visible(error_text(document_of(content)))}")
+            why = f"answered with {status}: {visible(error_text(document_of(content)))}"
+            raise Refused(why, by_choice=400 <= status < 500)
         try:
             document = read_json(content)
         except ValueError:

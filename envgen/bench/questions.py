@@ -24,7 +24,6 @@ BATCH = 8  # questions at once
 # The server computes the probabilities of all words for all places of a text at once, in memory that it has not set
 # aside: a longer text is scored in a few places, one by one.
 SCORED_AT_ONCE, PLACES = 256, 6
-_KEYED = {"return_token_ids": True, "return_tokens_as_token_ids": True}
 
 
 @dataclass(frozen=True)
@@ -57,6 +56,7 @@ class Asker:
     def __init__(self, target: BenchTarget, flags: chat.ChatFlags, on_step: Callable[[str], None]) -> None:
         self.target, self.flags, self.on_step = target, flags, on_step
         self.at_once = True  # whether it scores all places of a text in one request
+        self.gives = True  # whether it gives probabilities
 
     def ask(self, asked: Sequence[FixedQuestion]) -> dict[str, Answer]:
         """Answers by name: each question alone, then all again in batches, then the answers read."""
@@ -65,7 +65,7 @@ class Asker:
         for number, question in enumerate(asked, 1):
             self.on_step(f"alone: {number} of {len(asked)}")
             found[question.name] = self._alone(question)
-        given = [answer for answer in found.values() if answer.ids]
+        given = [answer for answer in found.values() if answer.steps]
         for start in range(0, len(given), BATCH):
             self.on_step(f"in batches of {BATCH}: {min(start + BATCH, len(given))} of {len(given)}")
             batch = given[start : start + BATCH]
@@ -83,7 +83,9 @@ class Asker:
             if self.at_once and len(text) <= SCORED_AT_ONCE:
                 try:
                     return self._read(text)[len(answer.prompt) : len(text)]
-                except Refused:
+                except Refused as error:
+                    if not error.by_choice:
+                        raise
                     self.at_once = False  # as vLLM with a draft
             chosen = {len(answer.ids) * place // PLACES for place in range(PLACES)} if answer.ids else set()
             places: Sequence[int] = range(len(answer.ids)) if len(text) <= SCORED_AT_ONCE else sorted(chosen)
@@ -144,8 +146,15 @@ class Asker:
 
     def _continued(self, body: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[Step]]:
         """A completion's choice, with how likely each word was. Raises Refused, or one of MISSHAPEN."""
-        given = {"cache_salt": secrets.token_hex(8), "logprobs": TOP, **_KEYED, **body}
-        choice = self.target.ask(COMPLETIONS, given)["choices"][0]
+        given = {"cache_salt": secrets.token_hex(8), "return_token_ids": True, **body}
+        keyed = {"logprobs": TOP, "return_tokens_as_token_ids": True}
+        try:
+            choice = self.target.ask(COMPLETIONS, {**given, **(keyed if self.gives else {})})["choices"][0]
+        except Refused as error:
+            if not self.gives or not error.by_choice:
+                raise
+            choice = self.target.ask(COMPLETIONS, given)["choices"][0]
+            self.gives = False  # not with this flag, draft or front end: then texts are all that there is
         tops = (choice.get("logprobs") or {}).get("top_logprobs") or []
         return choice, [{_token(name): log_probability(value) for name, value in top.items()} for top in tops]
 

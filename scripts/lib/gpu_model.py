@@ -4,7 +4,8 @@ usage: gpu_model.py CONFIG TOKENIZER LAYERS SNAPSHOT
 
 CONFIG is gpt-oss's config.json, TOKENIZER a folder with its tokenizer or its vocabulary (o200k_base.tiktoken). Real
 vocabulary, 128 experts in MXFP4 blocks; embedding and last layer are chained so that it answers "Paris" in Harmony, as
-completion and as chat. All else is random: only what depends on shapes and formats is that of gpt-oss.
+completion and as chat. All else is random, and large enough that attention and experts change the answers: only what
+depends on shapes and formats is that of gpt-oss.
 """
 
 from __future__ import annotations
@@ -95,16 +96,16 @@ class Weights:
         for name in ("input_layernorm", "post_attention_layernorm"):
             found[f"{name}.weight"] = torch.ones(hidden, device=device, dtype=torch.bfloat16)
         for name, many in (("q", queries * head), ("k", keys * head), ("v", keys * head)):
-            found[f"self_attn.{name}_proj.weight"] = self._random(many, hidden)
+            found[f"self_attn.{name}_proj.weight"] = self._random(many, hidden, scale=0.03)
             found[f"self_attn.{name}_proj.bias"] = self._random(many)
-        found["self_attn.o_proj.weight"] = self._random(hidden, queries * head)
+        found["self_attn.o_proj.weight"] = self._random(hidden, queries * head, scale=0.03)
         found["self_attn.o_proj.bias"] = self._random(hidden)
         found["self_attn.sinks"] = self._random(queries)
         found["mlp.router.weight"], found["mlp.router.bias"] = self._random(experts, hidden), self._random(experts)
         for name, rows, columns in (("gate_up_proj", 2 * inner, hidden), ("down_proj", hidden, inner)):
             blocks, scales = (experts, rows, columns // 32, 16), (experts, rows, columns // 32)
             found[f"mlp.experts.{name}_blocks"] = torch.randint(0, 256, blocks, device=device, dtype=torch.uint8)
-            found[f"mlp.experts.{name}_scales"] = torch.full(scales, 118, device=device, dtype=torch.uint8)
+            found[f"mlp.experts.{name}_scales"] = torch.full(scales, 120, device=device, dtype=torch.uint8)
             found[f"mlp.experts.{name}_bias"] = self._random(experts, rows)
         self.tensors |= {place + name: tensor for name, tensor in found.items()}
 

@@ -22,14 +22,14 @@ from envgen import files
 from envgen.errors import EnvgenError
 from envgen.redact import redact
 from envgen.text import visible
-from gpu_day import comparing, loop, moe, serving, starts, trouble  # noqa: F401  # each registers its steps
+from gpu_day import answers, comparing, loop, moe, serving, starts, trouble  # noqa: F401  # each registers its steps
 from gpu_day.day import MARKER, OWN, Day, NotRun, Rows, kept
 from gpu_day.day import STEPS as REGISTERED
 from gpu_day.models import MODELS, NAME, TOP
 
 ORDER = (
-    "facts", "image", "model", "predict", "up", "doctor", "smoke", "bench", "accept", "log", "models", "whole",
-    "kernel", "moe", "ship", "crash", "debug", "imports", "rust", "several-gpus", "down",
+    "facts", "image", "model", "predict", "up", "doctor", "smoke", "bench", "accept", "log", "answers", "sweep",
+    "models", "whole", "kernel", "moe", "ship", "crash", "debug", "imports", "rust", "several-gpus", "down",
 )  # fmt: skip
 STEPS = {name: REGISTERED[name] for name in ORDER}
 DESCRIPTION = """\
@@ -177,6 +177,8 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--override", type=names, default=[], metavar="NAME,...",
                         help="with --base: dependencies that are left out")  # fmt: skip
     parser.add_argument("--bench", default="", help="options for bench, such as '--pp 512 --runs 2'")
+    parser.add_argument("--sweep", default="fitting", metavar="A,B,...",
+                        help="variants of the step sweep (default: fitting, those that vLLM would take)")  # fmt: skip
     parser.add_argument("--accept", default="", help="options for accept alone, such as '--requests 50'")
     parser.add_argument("--models", type=names, default=[], metavar="NAME,...",
                         help=f"those of the step models (default: all): {', '.join(MODELS)}")  # fmt: skip
