@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import itertools
 import os
 import re
 import secrets
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import BinaryIO, TextIO
 
 from envgen.errors import RefusedError, UsageError
-from envgen.text import reason_of, shorten, visible
+from envgen.text import reason_of
 
 LARGEST = 64 << 20  # bytes of one file
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -144,9 +143,8 @@ def _lock_file(path: Path, within: Path) -> int:
 
 
 @contextlib.contextmanager
-def locked(path: Path, *, within: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
-    """One process at a time, by a lock of a file. ``on_wait`` is called before waiting, and may raise; it gets the
-    process that has the lock, in words.
+def locked(path: Path, *, within: Path, on_wait: Callable[[], None]) -> Iterator[None]:
+    """One process at a time, by a lock of a file. ``on_wait`` is called before waiting, and may raise.
 
     The lock of a killed process ends with it.
     """
@@ -155,7 +153,7 @@ def locked(path: Path, *, within: Path, on_wait: Callable[[str], None]) -> Itera
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            on_wait(_holder(descriptor))
+            on_wait()
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
@@ -185,21 +183,6 @@ def _flocked(descriptor: int, how: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _holder(descriptor: int, proc: Path = Path("/proc")) -> str:
-    """The process that has the lock of a file: its pid, its command without options, and whether it is stopped."""
-    end = f":{os.fstat(descriptor).st_ino}"  # some file systems show another device there
-    try:
-        rows = [line.split() for line in (proc / "locks").read_text(encoding="ascii").splitlines()]
-        (pid,) = {row[4] for row in rows if row[1:2] == ["FLOCK"] and row[5].endswith(end)}
-        words = (proc / pid / "cmdline").read_bytes().decode(errors="replace").split("\0")
-        state = (proc / pid / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
-    except (OSError, IndexError, ValueError):
-        return "another process"  # of another container, or on a system without /proc
-    shown = [Path(word).name for word in itertools.takewhile(lambda word: not word.startswith("--"), words)]
-    stopped = f", which is stopped (kill -CONT {pid})" if state == "T" else ""
-    return f"process {pid} (`{visible(shorten(' '.join(filter(None, shown)), 100))}`){stopped}"
 
 
 def inside(path: Path, root: Path) -> Path:

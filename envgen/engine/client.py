@@ -363,7 +363,7 @@ class Engine:
             **dict.fromkeys(("OpenStdin", "StdinOnce", "AttachStdin"), stdin),
             **dict.fromkeys(("AttachStdout", "AttachStderr"), True),
             "Healthcheck": {"Test": ["NONE"]},
-            "Labels": {THROWAWAY: "1", CREATOR: str(this_process())},
+            "Labels": {THROWAWAY: "1", CREATOR: this_process()},
             "HostConfig": host,
         }
 

@@ -153,43 +153,20 @@ class Leftover:
     reason: str
 
 
-@dataclass(frozen=True)
-class Creator:
-    """A process. ``start``, of the kernel, tells it from a later one with its pid; 0: not known."""
-
-    host: str
-    boot: str
-    namespace: str
-    pid: int
-    start: int
-
-    def __str__(self) -> str:
-        return f"host={self.host} boot={self.boot} namespace={self.namespace} pid={self.pid} start={self.start}"
-
-    @classmethod
-    def parse(cls, text: str) -> Creator | None:
-        """The inverse of ``str``; None for anything else."""
-        match = re.fullmatch(r"host=(\S*) boot=(\S*) namespace=(\S*) pid=(\d{1,10}) start=(\d{1,20})", text, re.ASCII)
-        return cls(match[1], match[2], match[3], int(match[4]), int(match[5])) if match else None
-
-
-def this_process() -> Creator:
-    """The value of the label ``CREATOR``."""
-    pid, boot, namespace = os.getpid(), "", ""
+def this_process() -> str:
+    """The value of the label ``CREATOR``: the machine and its namespace of processes, the pid, and its start."""
+    host = re.sub(r"\s", "-", socket.gethostname())
     with contextlib.suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        namespace = Path("/proc/self/ns/pid").readlink().name
-    return Creator(re.sub(r"\s", "-", socket.gethostname()), boot, namespace, pid, _start(pid))
+        host += f"/{Path('/proc/self/ns/pid').readlink().name}"
+    return f"{host} {os.getpid()} {_start(os.getpid())}"
 
 
-def lives(creator: Creator) -> bool | None:
+def lives(creator: str) -> bool | None:
     """Whether that process still runs; None where it can't be checked from here."""
-    own = this_process()
-    if creator.host == own.host and creator.boot and own.boot and creator.boot != own.boot:
-        return False  # the machine has restarted since
-    if (creator.host, creator.boot, creator.namespace) != (own.host, own.boot, own.namespace):
+    match = re.fullmatch(r"(\S+) (\d{1,10}) (\d{1,20})", creator, re.ASCII)
+    if not match or match[1] != this_process().partition(" ")[0] or not int(match[3]):
         return None
-    return _start(creator.pid) == creator.start if creator.start else None
+    return _start(int(match[2])) == int(match[3])
 
 
 def judge(row: Mapping[str, Any], now: float) -> Leftover | None:
@@ -197,15 +174,15 @@ def judge(row: Mapping[str, Any], now: float) -> Leftover | None:
     labels = row.get("Labels") or {}
     if THROWAWAY not in labels:
         return None
-    creator = Creator.parse(str(labels.get(CREATOR, "")))
-    alive = lives(creator) if creator else None
+    creator = str(labels.get(CREATOR, ""))
+    alive = lives(creator)
     state, created = str(row.get("State", "")), float(row.get("Created") or 0)
     age = now - created
     runs = state in ("running", "paused", "restarting")
     if alive:
         return None
-    if alive is False and creator:
-        reason = f"envgen (process {creator.pid} on {creator.host}), which started it, has ended"
+    if alive is False:
+        reason = f"envgen (process {creator.split()[1]} of this machine), which started it, has ended"
     elif age > (UNKNOWN_AGE if runs else ENDED_AGE):
         reason = "it has run for more than a day" if runs else "it has ended"
     else:

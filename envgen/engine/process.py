@@ -232,7 +232,8 @@ def _started(
     child = None
     with terminable():
         try:
-            child = _popen(argv, env, cwd=cwd, stdin=stdin, stdout=PIPE, stderr=stderr, start_new_session=True)
+            with _deferred():
+                child = _popen(argv, env, cwd=cwd, stdin=stdin, stdout=PIPE, stderr=stderr, start_new_session=True)
             yield child
         except BaseException:
             if child and child.poll() is None:
@@ -255,6 +256,16 @@ def _handling(handler: Callable[[int, FrameType | None], None], *signals: signal
     finally:
         for signum, old in before.items():
             signal.signal(signum, old or signal.SIG_DFL)  # None: not set by Python
+
+
+@contextlib.contextmanager
+def _deferred() -> Iterator[None]:
+    """Delays Ctrl-C to the end of the block: while a program starts, it would be lost, and run on."""
+    received: list[int] = []
+    with _handling(lambda signum, _frame: received.append(signum), signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        yield
+    if received:
+        raise KeyboardInterrupt
 
 
 @contextlib.contextmanager

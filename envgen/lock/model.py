@@ -200,8 +200,8 @@ def save(path: Path, lock: Lock) -> bool:
 def exclusive(state: Path) -> contextlib.AbstractContextManager[None]:
     """One `envgen lock` per project at a time."""
 
-    def refuse(holder: str) -> None:
-        raise RefusedError(f"another `envgen lock` is running in this project: {holder}", hint="wait until it ends")
+    def refuse() -> None:
+        raise RefusedError("another `envgen lock` is running in this project", hint="wait for it; `lslocks` shows it")
 
     return files.locked(state / "lock.lock", within=state.parents[1], on_wait=refuse)
 

@@ -84,8 +84,8 @@ class Launcher:
         """One start of a profile at a time: Compose would use a container that another start is still creating."""
         root, name = self.deployment.root, self.deployment.profile.name
 
-        def wait(holder: str) -> None:
-            self.say(f"  {holder} is starting a service of profile {name}: waiting for it")
+        def wait() -> None:
+            self.say(f"  another envgen is starting a service of profile {name}: waiting for it (`lslocks` shows it)")
 
         return files.locked(state_dir(root, "state") / f"up-{name}.lock", within=root, on_wait=wait)
 

@@ -228,7 +228,7 @@ def test_a_throw_away_container_has_limits_and_a_maker(engine: Engine) -> None:
         assert document is not None
         config = document["HostConfig"]
         assert config["Memory"] == config["MemorySwap"] == 4 << 30 and config["PidsLimit"] == 4096
-        assert f"pid={process.pid} " in document["Config"]["Labels"][CREATOR]
+        assert f" {process.pid} " in document["Config"]["Labels"][CREATOR]
         docker("rm", "-f", found)
 
 

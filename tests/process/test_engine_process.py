@@ -71,36 +71,30 @@ LOCKS = """
 import sys, time
 from pathlib import Path
 from envgen import files
-with files.locked(Path(sys.argv[1]), within=Path(sys.argv[1]).parent, on_wait=lambda _: None):
+with files.locked(Path(sys.argv[1]), within=Path(sys.argv[1]).parent, on_wait=lambda: None):
     print("has it", flush=True)
     time.sleep(1000)
 """
 
 
-def test_who_waits_for_a_lock_learns_who_has_it(tmp_path: Path) -> None:
+def test_who_waits_for_a_lock_is_told_before(tmp_path: Path) -> None:
     class Waiting(Exception):
         pass
 
-    def refuse(holder: str) -> None:
-        raise Waiting(holder)
+    def refuse() -> None:
+        raise Waiting
 
     lock = tmp_path / "a.lock"
     (tmp_path / "locks.py").write_text(LOCKS)
-    argv = [sys.executable, str(tmp_path / "locks.py"), str(lock), "--set", "x=hf_secret"]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE) as child:
+    with subprocess.Popen([sys.executable, str(tmp_path / "locks.py"), str(lock)], stdout=subprocess.PIPE) as child:
         try:
             assert child.stdout and child.stdout.readline()
-            with pytest.raises(Waiting) as raised, files.locked(lock, within=tmp_path, on_wait=refuse):
+            with pytest.raises(Waiting), files.locked(lock, within=tmp_path, on_wait=refuse):
                 pass
-            assert str(raised.value).startswith(f"process {child.pid} (`python") and "a.lock`)" in str(raised.value)
-            assert "hf_secret" not in str(raised.value)
-            child.send_signal(signal.SIGSTOP)
-            os.waitid(os.P_PID, child.pid, os.WSTOPPED)
-            with pytest.raises(Waiting) as raised, files.locked(lock, within=tmp_path, on_wait=refuse):
-                pass
-            assert str(raised.value).endswith(f", which is stopped (kill -CONT {child.pid})")
         finally:
             child.kill()
+    with files.locked(lock, within=tmp_path, on_wait=refuse):
+        pass  # the lock of a killed process ends with it
 
 
 def test_no_shell_ever_sees_an_argument(tmp_path: Path) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from envgen.engine.host import CREATOR, ENDED_AGE, THROWAWAY, UNKNOWN_AGE, Creator, judge, lives, this_process
+from envgen.engine.host import CREATOR, ENDED_AGE, THROWAWAY, UNKNOWN_AGE, judge, lives, this_process
 
 NOW = 1_800_000_000.0
 
@@ -19,34 +20,32 @@ def row(creator: object = "", state: str = "running", age: float = 1.0) -> dict[
             "Labels": labels}  # fmt: skip
 
 
-def test_a_creator_is_written_and_read() -> None:
+def changed(creator: str, *, host: str = "", later: int = 0) -> str:
+    own, pid, start = creator.split()
+    return f"{host or own} {pid} {int(start) + later}"
+
+
+def test_a_process_that_lives_is_gone_or_out_of_sight() -> None:
     mine = this_process()
-    assert Creator.parse(str(mine)) == mine and mine.pid == os.getpid()
-    assert lives(mine) is True
+    assert lives(mine) is True and f" {os.getpid()} " in mine
+    assert lives(changed(mine, later=1)) is False, "the number went to another process"
+    assert lives(changed(mine, host="another")) is None
 
 
-@pytest.mark.parametrize("text", ["", "1", "host=a boot=b", "host=a boot=b namespace=c pid=x start=1"])
+@given(st.text())
 def test_what_is_not_a_creator(text: str) -> None:
-    assert Creator.parse(text) is None
-
-
-def test_a_process_that_is_gone_or_another_or_out_of_sight() -> None:
-    mine = this_process()
-    assert lives(replace(mine, start=mine.start + 1)) is False, "the number went to another process"
-    assert lives(replace(mine, boot="another")) is False, "the machine was started again"
-    assert lives(replace(mine, host="another")) is None
-    assert lives(replace(mine, namespace="pid:[1]")) is None
+    assert lives(text) is None
 
 
 @pytest.mark.parametrize("state", ["running", "created", "exited"])
 def test_the_maker_decides_where_it_can_be_seen(state: str) -> None:
     mine = this_process()
     assert judge(row(mine, state, age=10 * UNKNOWN_AGE), NOW) is None
-    found = judge(row(replace(mine, start=mine.start + 1), state), NOW)
-    assert found is not None and found.name == "bold_name" and f"process {mine.pid} on" in found.reason
+    found = judge(row(changed(mine, later=1), state), NOW)
+    assert found is not None and found.name == "bold_name" and f"process {os.getpid()} of" in found.reason
 
 
-@pytest.mark.parametrize("creator", ["", replace(this_process(), host="another")])
+@pytest.mark.parametrize("creator", ["", changed(this_process(), host="another")])
 def test_else_the_age_decides(creator: object) -> None:
     assert judge(row(creator, "running", UNKNOWN_AGE - 1), NOW) is None
     assert judge(row(creator, "running", UNKNOWN_AGE + 1), NOW) is not None
