@@ -68,12 +68,8 @@ def request(
     service: str,
     *,
     paths: Iterable[str] | None = None,
-    load: bool = False,
 ) -> dict[str, Any]:
-    """The probe's request. ``paths``: the mounts to look at (default: all of the profile).
-
-    ``load``: also load the vocabularies, which takes a second.
-    """
+    """The probe's request. ``paths``: the mounts to look at (default: all of the profile)."""
     sources = profile.sources.values()
     wheels = {name: wheel_folder(source) for name, source in profile.mounted_sources.items() if source.binaries}
     if paths is None:
@@ -95,7 +91,6 @@ def request(
         "paths": list(paths),
         "encodings": [f"{profile.tiktoken.directory}/{name}.tiktoken" for name in profile.tiktoken.encodings],
         "flags": flags(profile, service),
-        "load": list(profile.tiktoken.encodings) if load else [],
     }  # fmt: skip
 
 
@@ -167,7 +162,7 @@ def gather(subject: Subject) -> tuple[Context, list[Finding]]:
 
 
 def _request(subject: Subject, service: str, paths: Iterable[str] | None = None) -> dict[str, Any]:
-    return request(subject.deployment.profile, service, paths=paths, load=subject.load)
+    return request(subject.deployment.profile, service, paths=paths)
 
 
 def _programs(subject: Subject, container: Container, python: str) -> Running:

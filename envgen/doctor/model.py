@@ -188,4 +188,3 @@ class Subject:
     service: str | None = None
     may_start: bool = False  # start a container if none runs
     project_file: str = "envgen.yaml"
-    load: bool = False  # also load the vocabularies, which takes a second

@@ -65,18 +65,6 @@ class Distribution:
 
 
 @dataclass(frozen=True)
-class Portion:
-    """A folder with the package's name directly below an entry of sys.path."""
-
-    package: str
-    entry: str
-    path: str
-    regular: bool
-    site: bool
-    holds: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class RecordedFile:
     """A distribution whose RECORD has a package's file. ``size``: as recorded, in bytes; 0: unknown."""
 
@@ -281,14 +269,6 @@ class GpuFacts:
 
 
 @dataclass(frozen=True)
-class Processes:
-    """Zombie compilers in the container, and its process 1."""
-
-    zombies: tuple[str, ...] = ()
-    first: str = ""
-
-
-@dataclass(frozen=True)
 class UnknownFlag:
     flag: str
     similar: tuple[str, ...] = ()
@@ -303,16 +283,6 @@ class Flags:
     count: int = 0
     asked: int = 0
     unknown: tuple[UnknownFlag, ...] = ()
-
-
-@dataclass(frozen=True)
-class VocabularyLoad:
-    """A vocabulary loaded by openai_harmony without a network."""
-
-    name: str
-    state: str  # loaded, failed, no-harmony
-    output: str = ""
-    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -351,7 +321,6 @@ class Probe:
     scripts: tuple[Script, ...] = ()
     pth: tuple[PthFile, ...] = ()
     distributions: tuple[Distribution, ...] = ()
-    portions: tuple[Portion, ...] = ()
     roots: tuple[Root, ...] = ()
     origins: tuple[Origins, ...] = ()
     starters: Starters = Starters()
@@ -364,12 +333,10 @@ class Probe:
     system: System = System()
     cuda: CudaFacts = CudaFacts()
     gpus: tuple[GpuFacts, ...] = ()
-    processes: Processes = Processes()
     flags: Flags = Flags()
     defaults: Mapping[str, float] = field(default_factory=dict)  # of the installed vLLM's flags
     claimed: tuple[Claim, ...] = ()
     shared: tuple[SharedModule, ...] = ()
-    loads: tuple[VocabularyLoad, ...] = ()
     errors: tuple[PartError, ...] = ()
     noise: int = 0
 

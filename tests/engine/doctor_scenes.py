@@ -276,11 +276,6 @@ def leftovers(stage: Stage) -> Report:
     return stage.doctor(python_path="")
 
 
-def leftovers_waiting(stage: Stage) -> Report:
-    stage.start(variant="left")
-    return stage.doctor()
-
-
 def wheel(stage: Stage) -> Report:
     stage.start(variant="wheel", path="")
     return stage.doctor(python_path="")
@@ -420,26 +415,14 @@ def claims_kept(stage: Stage) -> Report:
     return claims(stage, "")
 
 
-def vocabulary(stage: Stage, script: str = "") -> Report:
-    """Asked as `--deep` asks: openai-harmony itself loads the vocabulary, with the network off."""
-    from envgen.deployment import Deployment
-    from envgen.doctor import report
-    from envgen.doctor.model import Subject
-
-    stage.start(variant="harmony", script=script, env={"TIKTOKEN_ENCODINGS_BASE": "" if script else "/enc"})
-    folder = stage.folder(f"vocabulary-{stage.count}")
-    loaded = load_project(file=project(folder), environ={}, sets=tiktoken()).project
-    subject = Subject(Deployment(select(loaded, "dev"), folder), load=not script)
-    context, extra = collect.gather(subject)
-    return report.as_data(report.examine(context, extra))
-
-
 def vocabulary_missing(stage: Stage) -> Report:
-    return vocabulary(stage)
+    stage.start(env={"TIKTOKEN_ENCODINGS_BASE": "/enc"})
+    return stage.doctor(sets=tiktoken())
 
 
 def vocabulary_unused(stage: Stage) -> Report:
-    return vocabulary(stage, "mkdir /enc && : > /enc/o200k_base.tiktoken")
+    stage.start(script="mkdir /enc && : > /enc/o200k_base.tiktoken")
+    return stage.doctor(sets=tiktoken())
 
 
 def weights(stage: Stage, cut: int) -> Report:
@@ -487,16 +470,6 @@ def little_memory(stage: Stage) -> Report:
     """A server that wants a thousandth of it. Its container has no GPU."""
     stage.start()
     return stage.doctor(sets=["gpu=all", "services.dev.args={gpu-memory-utilization: 0.001}"])
-
-
-def zombies(stage: Stage) -> Report:
-    """Process 1 is a program that never waits for the compiler that it started."""
-    text = (
-        "import os, shutil, time; shutil.copy('/bin/true', '/tmp/nvcc'); os.spawnv(os.P_NOWAIT, '/tmp/nvcc', ['nvcc'])"
-    )
-    stage.start(init=False, command=["python3", "-c", f"{text}; time.sleep(600)"])
-    time.sleep(0.3)
-    return stage.doctor()
 
 
 SCENES: dict[str, Callable[[Stage], Report]] = {

@@ -59,7 +59,7 @@ def command(
         known_service(session.profile(), service)
     plain = session.deployment()
     session = with_running_variant(session, service, lambda: head_of(plain, service).engine)
-    subject = Subject(session.deployment(), service, may_start, session.loaded().project.file.name, load=deep)
+    subject = Subject(session.deployment(), service, may_start, session.loaded().project.file.name)
     diagnoses = diagnose(subject, deep=deep)
     if bundle is not None:
         write_report(bundle, diagnoses)

@@ -17,11 +17,10 @@ CHECKS: tuple[Check, ...] = (
     outside.running, outside.others, outside.current_image, outside.variables, outside.restart_policy,
     outside.notices,
     # Inside
-    machine.probe_ran, machine.source_mounts, imports.import_truth, running.import_running, packages.leftovers,
+    machine.probe_ran, machine.source_mounts, imports.import_truth, running.import_running,
     packages.console_scripts, packages.metadata, versions.locked, versions.protected, versions.conflicts,
     versions.driver, packages.claimed, packages.shared,
     packages.binaries, packages.flashinfer_data, packages.flashinfer_set,
-    packages.prebuilt, packages.flags, machine.caches, machine.vocabulary, packages.harmony,
+    packages.prebuilt, packages.flags, machine.caches, machine.vocabulary,
     versions.cuda_versions, versions.compilers, machine.gpu, versions.gpu_arch, machine.gate_is_on, machine.unified,
-    machine.compilers,
 )  # fmt: skip

@@ -267,15 +267,3 @@ def unified(context: Context, probe: Probe) -> Findings:
     if wanted is not None:
         return ok(free_text)
     return info(free_text, "no service sets needs_memory") if probe.gpus else None
-
-
-@check("processes.compilers", Where.INSIDE, needs="probe")
-def compilers(context: Context, probe: Probe) -> Findings:
-    """No compiler is left over from an ended build."""
-    processes, cure = probe.processes, remedies.restart(context)
-    if processes.zombies:
-        seen = f"{len(processes.zombies)}: {', '.join(sorted(set(processes.zombies)))}; process 1 is {processes.first}"
-        yield warning("zombie compilers", seen, "an init that reaps them", cure, case="zombies")
-    if not processes.first:
-        return info("other processes can't be seen", "/proc can't be read")
-    return ok("no zombie compilers")

@@ -68,21 +68,6 @@ def console_scripts(context: Context, probe: Probe) -> Findings:
     return None
 
 
-@check("import.leftovers", Where.INSIDE, needs="probe")
-def leftovers(context: Context, probe: Probe) -> Findings:
-    """Folders without __init__.py in site-packages: a namespace package as soon as nothing shadows them."""
-    sources = {source.package for source in context.profile.sources.values()}
-    # import.truth reports those that win.
-    winning = {path for cell in probe.imports if cell.kind == "namespace" for path in cell.portions}
-    for portion in probe.portions:
-        if portion.site and not portion.regular and portion.package in sources and portion.path not in winning:
-            seen = f"{portion.path} has no __init__.py and contains {', '.join(portion.holds[:4]) or 'nothing'}"
-            cure = remedies.inside(context, "rm", "-r", portion.path)
-            title = f"{portion.package}: leftovers of an uninstalled wheel"
-            yield warning(title, seen, "no such folder", cure, case="waiting")
-    return None
-
-
 # --- metadata --------------------------------------------------------------------------------------------------------
 
 
@@ -350,18 +335,3 @@ def flags(context: Context, probe: Probe) -> Findings:
         title = f"{one.flag} is unknown to {who}"
         yield error(title, f"services.{service}", wanted, cure, case="unknown", flag=one.flag)
     return ok(f"{who} knows every flag of the service ({flags.asked})", parsers=list(flags.read))
-
-
-@check("tiktoken.load", Where.INSIDE, needs="probe")
-def harmony(context: Context, probe: Probe) -> Findings:
-    """openai_harmony loads the vocabulary without a network (with `--deep`: it takes a second)."""
-    for load in probe.loads:
-        if load.state == "loaded":
-            yield ok(f"{load.name} loads without a network", seconds=load.seconds)
-        elif load.state == "no-harmony":
-            title = "openai_harmony isn't installed (openai-harmony or oss-harmony), so no vocabulary was loaded"
-            yield info(title, load.output)
-        else:
-            title, cure = f"{load.name} can't be loaded without a network", remedies.build(context)
-            yield error(title, load.output or "no answer", "an encoding", cure, case="failed")
-    return None

@@ -37,25 +37,7 @@ COMPILED = ("csrc", "cmake", "CMakeLists.txt", "rust", "setup.py")
 GIT_LIMIT = 3.0  # seconds, for one command
 TOOL_LIMIT = 2.0  # seconds, for one compiler
 GPU_LIMIT = 4.0  # seconds, for all of NVML
-COMPILERS = ("nvcc", "cicc", "ptxas", "cudafe++", "fatbinary", "nvlink", "ninja", "cc1plus", "c++", "g++", "gcc")
 TEXT_LIMIT = 2000
-LOAD_LIMIT = 8.0  # seconds, for each vocabulary
-NOWHERE = "http://127.0.0.1:9"  # the discard port: refused at once
-# openai_harmony only has gpt-oss's encoding, whose vocabulary is o200k_base.
-HARMONY = {"o200k_base": "HarmonyGptOss"}
-LOADER_TEXT = """
-import sys
-try:
-    import openai_harmony
-except ImportError as error:
-    print("no-harmony", error)
-    sys.exit()
-try:
-    encoding = openai_harmony.load_harmony_encoding(sys.argv[1])
-    print("loaded", len(encoding.encode("Hello, world", allowed_special="all")))
-except BaseException as error:
-    print("failed", type(error).__name__, " ".join(str(error).split())[:300])
-"""
 
 
 def is_secret(name: str) -> bool:
@@ -130,19 +112,6 @@ def distribution_facts(entry: str, folder: str) -> Doc:
         found.update(editable=bool(direct.get("dir_info", {}).get("editable")), url="" if "@" in url else url)
     if os.path.isfile(path + "/top_level.txt"):
         found["top_level"] = read_text(path + "/top_level.txt").split()[:20]
-    return found
-
-
-def portions(request: Doc, document: Doc) -> list[Doc]:
-    """Every folder on sys.path with the name of a package, with or without __init__.py."""
-    found = []
-    for package in request.get("packages", []):
-        for entry in entries(document):
-            folder = os.path.join(entry, package["package"])
-            if os.path.isdir(folder):
-                regular = any(name.startswith("__init__.") for name in listing(folder))
-                found.append({"package": package["package"], "entry": entry, "path": folder, "regular": regular,
-                              "site": is_site(entry), "holds": listing(folder)[:8]})  # fmt: skip
     return found
 
 
@@ -268,23 +237,6 @@ def encodings(request: Doc, _document: Doc) -> list[Doc]:
     return [
         dict({"sha256": sha256_of(path)} if found else {}, path=path, exists=found) for path, found in present.items()
     ]
-
-
-def load_encoding(name: str) -> Doc:
-    """Load one vocabulary by openai_harmony, with all proxies at a closed port: a download fails."""
-    env = {key: value for key, value in os.environ.items() if key not in ("NO_PROXY", "no_proxy")}
-    env.update(dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy"), NOWHERE))
-    began = time.time()
-    output, why = call([sys.executable, "-c", LOADER_TEXT, HARMONY[name]], LOAD_LIMIT, env=env)
-    words = (output.strip().splitlines() or [""])[-1].partition(" ")
-    state = words[0] if words[0] in ("loaded", "no-harmony") and not why else "failed"
-    last = why or ("" if state == "loaded" else words[2])
-    return {"name": name, "state": state, "output": last, "seconds": round(time.time() - began, 2)}
-
-
-def loads(request: Doc, _document: Doc) -> list[Doc]:
-    """One real load of each requested vocabulary that openai_harmony knows."""
-    return [load_encoding(name) for name in request.get("load", []) if name in HARMONY]
 
 
 # --- records of the build ---------------------------------------------------------------------------------------------
@@ -464,24 +416,12 @@ def gpus(_request: Doc, document: Doc) -> list[Doc]:
 # --- other processes -------------------------------------------------------------------------------------------------
 
 
-def processes(_request: Doc, _document: Doc) -> Doc:
-    """Zombie compilers, and the name of process 1."""
-    zombies = []
-    for folder in filter(str.isdigit, listing("/proc")):
-        name, _, rest = read_text("/proc/%s/stat" % folder, 600).partition("(")[2].rpartition(")")
-        if name.startswith(COMPILERS) and rest.startswith(" Z"):
-            zombies.append(name)
-    first = read_text("/proc/1/stat", 600)
-    return {"zombies": sorted(zombies), "first": first.partition("(")[2].rpartition(")")[0]}
-
-
 # --- the document ----------------------------------------------------------------------------------------------------
 
 # Name in the document, and the function that fills it; in this order.
 FACTS = (
     ("pth", pth_files),
     ("distributions", distributions),
-    ("portions", portions),
     ("roots", roots),
     ("origins", origins),
     ("starters", starters),
@@ -495,11 +435,9 @@ FACTS = (
     ("system", system),
     ("cuda", cuda),
     ("gpus", gpus),
-    ("processes", processes),
     ("flags", sources.serve_flags),
     ("defaults", sources.server_defaults),
     ("claimed", sources.claimed_patches),
-    ("loads", loads),
 )
 LIMIT = 10.0  # seconds, for everything
 
