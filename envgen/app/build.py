@@ -24,12 +24,14 @@ from envgen.engine.buildx import (
 )
 from envgen.engine.endpoint import require_plugin
 from envgen.engine.values import EngineInfo, Image
-from envgen.errors import Problem, RefusedError, UsageError
+from envgen.errors import BuildError, EnvgenError, Problem, RefusedError, UsageError
 from envgen.explain import Circumstances, Explanation, cause_of
 from envgen.files import state_dir
 from envgen.lock.ask import patched, series_lock, stale
 from envgen.lock.model import InputChange
-from envgen.patches.dry_run import rehearse, summary
+from envgen.patches.dry_run import DryRun, dry_run, report_lines, summary
+from envgen.patches.source import examine
+from envgen.patches.wheel import WheelTree
 from envgen.profile.model import Mode
 from envgen.render.inputs import LABEL as INPUTS_LABEL
 from envgen.render.inputs import label_of
@@ -169,6 +171,10 @@ def build(job: Job, *, show: bool) -> BuildOutcome:
 # --- what is checked first --------------------------------------------------------------------------------------------
 
 
+# A slower download is not worth waiting for: the build fetches and patches the source anyway.
+SECONDS = 60.0
+
+
 def try_patches(deployment: Deployment) -> None:
     """Try each series on the unpatched source, and look there for what the build needs.
 
@@ -186,12 +192,33 @@ def try_patches(deployment: Deployment) -> None:
     record = files.cache_dir() / "tried-patches" / hashlib.sha256(f"1 {deployment.digest}".encode()).hexdigest()
     if record.is_file():
         return
-    started = time.monotonic()
-    found = rehearse(sources, deployment.series, deployment.profile)
-    found.require()
-    if found.runs:
-        progress(f"tried in {time.monotonic() - started:.1f} s: {'; '.join(map(summary, found.runs))}")
-    if found.complete:
+    started, runs, complete = time.monotonic(), list[DryRun](), True
+    problems = [Problem("nothing was built:")]
+    for one in sources:
+        series = deployment.series[one.name]
+        try:
+            tree = one.unpatched(seconds=SECONDS)
+            runs.append(dry_run(tree, series))
+            stops, notes = ([], []) if isinstance(tree, WheelTree) else examine(one.name, deployment.profile, tree)
+        except EnvgenError as error:  # it is left to the build
+            progress(f"{series.folder} is not tried: {error}")
+            complete = False
+            continue
+        problems += stops
+        for note in notes:
+            progress(f"note: {note}")
+        complete = complete and bool(one.version or one.commit)
+    for run in runs:
+        for line in [] if run.ok else (f"{run.series} does not fit {run.tree}:", *report_lines(run, only_bad=True)):
+            progress(line)
+    if bad := [f"{one.path} ({one.state.value})" for run in runs for one in run.verdicts if not one.ok]:
+        message = f"patches do not fit, so nothing was built: {', '.join(bad)}"
+        raise BuildError(message, hint="`envgen patch check` shows it again")
+    if len(problems) > 1:
+        raise BuildError(problems=tuple(problems))
+    if runs:
+        progress(f"tried in {time.monotonic() - started:.1f} s: {'; '.join(map(summary, runs))}")
+    if complete:
         with contextlib.suppress(OSError):  # only saves time
             record.parent.mkdir(parents=True, exist_ok=True)
             files.write(record, b"")

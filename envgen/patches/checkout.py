@@ -6,11 +6,11 @@ import contextlib
 from pathlib import Path
 
 from envgen import files
-from envgen.engine.git import WorkTree, git
+from envgen.engine.git import WorkTree
 from envgen.errors import EnvgenError, ProjectError, RefusedError, UsageError
 from envgen.patches.dry_run import APPLY
 from envgen.patches.series import Patch, Series, load_series, read_patch, strip, version_of_ref
-from envgen.patches.source import GitTree, nearest_release, put
+from envgen.patches.source import GitTree, nearest_release
 from envgen.profile.model import Profile
 
 
@@ -145,18 +145,11 @@ class Checkout:
 
     def _combined(self, patches: tuple[Patch, ...]) -> bytes:
         """One diff for several patches, so that all of them are applied or none."""
-        names = {name for patch in patches for name in patch.touches}
-        with files.Scratch("patches") as scratch:
-            folder = Path(scratch, "source")
-            folder.mkdir()
-            put(folder, self.bare().read(names))
-            git(["init", "--quiet", "--template=", "--initial-branch=main"], cwd=folder)
-            git(["add", "--all", "--force"], cwd=folder)
-            git(["commit", "--quiet", "--allow-empty", "--no-verify", "--message=envgen"], cwd=folder)
+        with self._work.index("HEAD") as env:
             for patch in patches:
-                git([*APPLY, "-"], cwd=folder, stdin=patch.content)
-            git(["add", "--all", "--force"], cwd=folder)
-            return git(["diff", "--cached", "--binary", "--full-index", "HEAD"], cwd=folder).stdout
+                self._work.git([*APPLY, "--cached", "-"], stdin=patch.content, env=env)
+            words = ["diff", "--cached", "--binary", "--full-index", "--no-ext-diff", "--no-textconv", "HEAD"]
+            return self._work.git(words, env=env).stdout
 
     def _patched(self, diff: bytes) -> str:
         """The tree of HEAD with a diff applied."""

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from envgen import files
 from envgen.engine.git import git
-from envgen.errors import BuildError, EnvgenError, Problem
 from envgen.patches.series import Patch, Series
-from envgen.patches.source import PatchedSource, Tree, examine, put
+from envgen.patches.source import Tree, put
 from envgen.patches.wheel import File, WheelTree
-from envgen.profile.model import Profile
-from envgen.text import progress, visible
+from envgen.text import visible
 
 
 class State(str, Enum):
@@ -138,63 +136,6 @@ def as_document(source: str, run: DryRun) -> dict[str, Any]:
     """One dry run, for --json."""
     verdicts = {"ok": run.ok, "patches": [{**asdict(one), "ok": one.ok} for one in run.verdicts]}
     return {"source": source, "series": run.series, "tree": run.tree, "version": run.version, **verdicts}
-
-
-# --- before a build ---------------------------------------------------------------------------------------------------
-
-# A slower download is not worth waiting for: the build fetches and patches the source anyway.
-SECONDS = 60.0
-
-
-@dataclass
-class Rehearsal:
-    """The dry runs of all sources. ``complete``: no source was left out, and none can change."""
-
-    runs: list[DryRun] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
-    complete: bool = True
-
-    def require(self) -> None:
-        """BuildError if the build would fail."""
-        failed = [run for run in self.runs if not run.ok]
-        for run in failed:
-            progress(f"{run.series} does not fit {run.tree}:")
-            for line in report_lines(run, only_bad=True):
-                progress(line)
-        if bad := [verdict for run in failed for verdict in run.verdicts if not verdict.ok]:
-            names = ", ".join(f"{verdict.path} ({verdict.state.value})" for verdict in bad)
-            raise BuildError(
-                f"patches do not fit, so nothing was built: {names}", hint="`envgen patch check` shows it again"
-            )
-        if self.problems:
-            raise BuildError(problems=(Problem("nothing was built:"), *self.problems))
-
-
-def rehearse(sources: Sequence[PatchedSource], series: Mapping[str, Series], profile: Profile) -> Rehearsal:
-    """Try the ``series`` of each source on its code, and look there for what its build needs.
-
-    A source that can't be downloaded is reported and left to the build.
-    """
-    found = Rehearsal()
-    for one in sources:
-        _rehearse(one, series[one.name], profile, found)
-    return found
-
-
-def _rehearse(one: PatchedSource, series: Series, profile: Profile, found: Rehearsal) -> None:
-    try:
-        tree = one.unpatched(seconds=SECONDS)
-        run = dry_run(tree, series)
-        stops, notes = ([], []) if isinstance(tree, WheelTree) else examine(one.name, profile, tree)
-    except EnvgenError as error:
-        progress(f"{series.folder} is not tried: {error}")
-        found.complete = False
-        return
-    found.runs.append(run)
-    found.problems += stops
-    for note in notes:
-        progress(f"note: {note}")
-    found.complete = found.complete and bool(one.version or one.commit)
 
 
 def summary(run: DryRun) -> str:
