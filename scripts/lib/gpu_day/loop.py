@@ -1,12 +1,20 @@
-"""Step: from an edit to production - a kernel's patch on the released wheel, and back."""
+"""Steps: a day of `dev`, and from an edit to production: a kernel's patch on the released wheel, and back."""
 
 from __future__ import annotations
 
+import argparse
 import difflib
+import os
 import re
+import shutil
+import sys
+from pathlib import Path
+
+import yaml
 
 from envgen.app.patch_sources import with_line
-from gpu_day.day import Day, Done, NotRun, Rows, step
+from gpu_day.day import Day, Done, NotRun, Rows, start, step
+from gpu_day.models import NAME, TOP
 
 HEADER = "include/flashinfer/quantization.cuh"
 OLD, NEW = "output[start_offset / 8 + tx] = ret;", "output[start_offset / 8 + tx] = 0;"
@@ -47,6 +55,7 @@ def _build(day: Day, rows: Rows, what: str) -> None:
 def ship(day: Day, rows: Rows) -> None:
     if day.foreign:
         raise NotRun("the project is your own: its patches stay as they are")
+    day.envgen("down")  # what runs has the image of now
     _packs(day, rows, "the released kernel", RIGHT)
     lines = _python(day, READ).out.splitlines(keepends=True)
     new = "".join(lines).replace(OLD, NEW, 1).splitlines(keepends=True)
@@ -74,3 +83,78 @@ def ship(day: Day, rows: Rows) -> None:
         project.write_text(before)
     _build(day, rows, "envgen build, without it")
     _packs(day, rows, "the released kernel again, from its cache", RIGHT)
+
+
+# --- dev --------------------------------------------------------------------------------------------------------------
+
+VERSIONS = "import importlib.metadata as m; print(m.version('vllm'), m.version('flashinfer-python'))"
+LINE = "gpu-day was here"
+
+
+def _development(day: Day) -> tuple[Day, Path]:
+    """The same day with the profile `dev`, and the folder of its checkouts, made of the releases' source archives."""
+    folder = day.project / "dev"
+    folder.mkdir(exist_ok=True)
+    done = _python(day, VERSIONS)
+    versions = done.out.split()[-2:]
+    if done.code or len(versions) != 2:
+        raise NotRun(f"the releases of profile {day.profile} are not known ({done.last}): run the step `image` first")
+    for name, distribution, version in zip(
+        ("vllm", "flashinfer"), ("vllm", "flashinfer-python"), versions, strict=True
+    ):
+        fetch = [sys.executable, str(TOP / "scripts/fetch-source"), f"{distribution}=={version}", str(folder / name)]
+        if not (folder / name / ".git").exists() and (got := day.run(fetch)).code:
+            raise NotRun(f"no source archive of {distribution} {version}: {got.last}")
+    shipped = yaml.safe_load((TOP / "envgen.yaml").read_text())
+    profiles = {name: shipped["profiles"][name] for name in (day.profile, "dev")}
+    for name in ("vllm", "flashinfer"):
+        profiles["dev"]["sources"][name]["origin"]["checkout"] = name
+    shipped |= {"name": f"{NAME}-dev", "default_profile": "dev", "profiles": profiles}
+    (folder / "envgen.yaml").write_text(yaml.safe_dump(shipped, sort_keys=False))
+    shutil.copyfile(day.project / "envgen.local.yaml", folder / "envgen.local.yaml")
+    own = {**vars(day.options), "project": str(folder), "profile": "dev"}
+    return Day(argparse.Namespace(**own)), folder
+
+
+@step("dev", "your checkouts: the four commands, an edit of Python and one of a kernel, debug")
+def dev(day: Day, rows: Rows) -> None:
+    if day.foreign or day.profile != "prod":
+        raise NotRun("it is the shipped `dev`, which extends `prod`")
+    day.envgen("down")
+    mine, folder = _development(day)
+    built = mine.envgen("build", "--unlocked", timeout=3600)
+    rows.add("envgen build --profile dev", built.code == 0, built.last, "exit 0", built.seconds)
+    try:
+        if not start(mine, rows, "envgen up serve: installs both checkouts, and answers"):
+            return
+        doctor = mine.envgen("doctor")
+        rows.add("envgen doctor", doctor.code == 0, doctor.out.strip().splitlines()[-1:], "no error", doctor.seconds)
+        with (folder / "vllm/vllm/__init__.py").open("a") as file:
+            file.write(f'\nprint("{LINE}", flush=True)\n')
+        told = mine.envgen("doctor").out
+        rows.add(
+            "doctor after an edit of vLLM's Python",
+            "older code" in told,
+            [x for x in told.splitlines() if "older" in x],
+        )
+        again = mine.envgen("restart", "serve", timeout=3600)
+        rows.add("envgen restart serve: the edit runs", LINE in mine.log("serve"), again.last, LINE, again.seconds)
+        _kernel(mine, rows, folder / "flashinfer" / HEADER)
+        start(mine, rows, "envgen up serve --variant debug --recreate", "--variant", "debug", "--recreate")
+    finally:
+        mine.envgen("down", "--volumes")
+
+
+def _kernel(mine: Day, rows: Rows, header: Path) -> None:
+    """A kernel that is edited under an old time: stale, named, cleared, compiled again."""
+    _packs(mine, rows, "the kernel of the checkout", RIGHT)
+    text = header.read_text()
+    header.write_text(text.replace(OLD, NEW, 1))
+    os.utime(header, (1577836800, 1577836800))
+    _packs(mine, rows, "after an edit under an old time the old kernel runs", RIGHT)
+    why = mine.envgen("cache", "why", "quantization").out
+    rows.add("cache why names the header", header.name in why, why.strip())
+    cleared = mine.envgen("cache", "clear", "quantization")
+    rows.add("cache clear quantization", cleared.code == 0, cleared.out.strip())
+    _packs(mine, rows, "the edited kernel", 0)
+    header.write_text(text)

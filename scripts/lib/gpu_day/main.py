@@ -29,7 +29,7 @@ from gpu_day.models import MODELS, NAME, TOP
 
 ORDER = (
     "facts", "image", "model", "predict", "up", "doctor", "smoke", "bench", "accept", "log", "answers", "sweep",
-    "models", "whole", "kernel", "moe", "ship", "crash", "debug", "imports", "rust", "several-gpus", "down",
+    "models", "whole", "kernel", "moe", "crash", "debug", "imports", "rust", "several-gpus", "ship", "dev", "down",
 )  # fmt: skip
 STEPS = {name: REGISTERED[name] for name in ORDER}
 DESCRIPTION = """\
