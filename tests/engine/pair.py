@@ -255,7 +255,7 @@ def project(folder: Path, *names: str) -> None:
                         "services": {
                             "serve": {
                                 "command": ["vllm", "serve", "/models/tiny"],
-                                "args": {"tensor-parallel-size": len(names)},
+                                "args": {"served-model-name": "tiny", "tensor-parallel-size": len(names)},
                                 "ports": ["8000:8000"], "cluster": {"nodes": list(names)},
                                 "ready": {
                                     "model": "tiny", "port": 8000, "timeout": "60s",

@@ -54,11 +54,13 @@ def parse(request: pytest.FixtureRequest, hot: Warm) -> Iterator[Parse]:
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
         assert program.stdin is not None and program.stdout is not None
         asked, answers = program.stdin, program.stdout
+        asked.write(f"{TOP}\n")
 
         def ask(one: dict[str, Any]) -> dict[str, Any]:
             asked.write(json.dumps(one) + "\n")
             asked.flush()
-            answer: dict[str, Any] = json.loads(answers.readline())
+            line = next(line for line in answers if line.startswith("=> "))
+            answer: dict[str, Any] = json.loads(line[3:])
             return answer
 
         yield ask

@@ -1,6 +1,7 @@
 """Runs in a release's Python (import_vllm.py was run before): the flags of its parser, and what it reads back.
 
-One line of JSON in, one out: {} asks for the flags; {"words": ..., "wanted": {flag: value}} for those that differ.
+After a line with envgen's folder, one line of JSON in, one out: {} asks for the flags;
+{"words": ..., "wanted": {flag: value}} for those that differ.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 import typing
 from typing import Any
 
-sys.path.insert(0, sys.argv.pop())  # the folder with envgen
+sys.path.insert(0, sys.stdin.readline().strip())  # the folder with envgen
 serve_parser = importlib.import_module("envgen.inside.predict.config").serve_parser
 
 LIMIT = 12  # fields of a configuration that are tried
@@ -107,4 +108,5 @@ parser.error = refuse
 out, sys.stdout = sys.stdout, sys.stderr
 for line in sys.stdin:
     asked = json.loads(line)
-    print(json.dumps(differs(asked) if asked else {one: described(one) for one in flags}), file=out, flush=True)
+    answer = differs(asked) if asked else {one: described(one) for one in flags}
+    print("\n=>", json.dumps(answer), file=out, flush=True)  # a release's log may be on the same stream
