@@ -62,6 +62,6 @@ LABEL dev.envgen.project="mxfp4" \
     dev.envgen.profile="prod" \
     dev.envgen.lock="" \
     org.opencontainers.image.base.name="nvcr.io/nvidia/cuda:13.0.2-devel-ubuntu24.04" \
-    dev.envgen.render="319e28cced1dcbea276730b652e6a187e1a7d8560c91c64c9314860889aad027"
+    dev.envgen.render="ec817357e22fbf0499ceab798e7d02f48ce95298cf5129fdc7debee5bbd14141"
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

@@ -51,6 +51,7 @@ class Recipe:
     date: str = ""
     ran: str = ""
     left: tuple[str, ...] = ()
+    b12x: Mapping[str, Any] = field(default_factory=dict)  # flags of the variant with kernels made for SM12x
 
 
 def read_recipe(text: str, file: str, *, variant: str = "") -> Recipe:
@@ -162,12 +163,13 @@ class _Reader:
 
     def own(self) -> Recipe:
         known = ("repo", "revision", "args", "env", "release", "nodes", "weights", "draft", "source", "commit", "date",
-                 "ran")  # fmt: skip
+                 "ran", "b12x")  # fmt: skip
         if unknown := [name for name in self.top.items if name not in known]:
             raise _problem(f"unknown key {unknown[0]!r}", self.top.items[unknown[0]].key_place())
         repo = self._repo(self._text("repo"), self.top.items["repo"].place())
-        given = self._map("args")
+        given, others = self._map("args"), self._map("b12x")
         self._named(given, self.top.key_place("args"))
+        self._named(others, self.top.key_place("b12x"))
         args = {name: value_of(node) for name, node in given.items()}
         nodes = self._text("nodes") or str(whole_ranks(args) or 1)
         if not 1 <= (machines := whole_number(nodes) or 0) <= 64:
@@ -176,7 +178,7 @@ class _Reader:
             name_of(self.file), repo, self._text("revision"), args, self._env(self._map("env")),
             self._release(self._text("release"), self.top), "", machines, self._text("weights"),
             self._text("draft"), self._text("source"), self._text("commit"), self._text("date"), self._text("ran"),
-            _brought(args),
+            _brought(args), {name: value_of(node) for name, node in others.items()},
         )  # fmt: skip
 
     # --- vllm-project/recipes ---

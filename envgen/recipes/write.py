@@ -88,6 +88,10 @@ def profile_body(
         body["caches"] = {HUGGINGFACE.name: {"path": HUGGINGFACE.path, "host": "~/.cache/huggingface"}}
     if parent.variants:
         body["variants"] = dict.fromkeys(parent.variants)  # drafts and kernels of another model
+    if recipe.b12x and "b12x" in parent.variants and not image:
+        changed = {"args": {"attention-config": None, **recipe.b12x}}
+        body["variants"]["b12x"] = {"description": "Kernels made for SM120 and SM121 (b12x). See envgen answers",
+                                    "services": {service: changed}}  # fmt: skip
     return body
 
 

@@ -19,7 +19,10 @@ ABSENT = re.compile(
 LAYERS = ("qwen3.6-35b-a3b-nvfp4", "qwen3.6-27b-fp8", "qwen3-30b-a3b-mxfp8", "qwen3-30b-a3b-int4")
 # What is made for 12.x, and what the release says about it; on 9.0 it accepts none.
 B12X = {
-    "gpt-oss-120b": {"attention": "accepted", "moe": "kernel does not support expert biases"},
+    "gpt-oss-120b": {
+        "attention": "b12x has no decode kernel for heads of 64",
+        "moe": "kernel does not support expert biases",
+    },
     "qwen3.6-35b-a3b-nvfp4": {"attention": "accepted", "moe": "accepted", "linear": "accepted"},
     "qwen3.6-27b-fp8": {"attention": "accepted", "linear": "accepted"},
     "nemotron-3-super-120b-nvfp4": {"attention": "accepted", "moe": "accepted"},

@@ -46,6 +46,29 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Service]:
     return found
 
 
+KERNELS = {"attention-backend": "attention", "moe-backend": "moe"}
+
+
+@pytest.mark.parametrize("name", [name for name, recipe in shipped().items() if recipe.b12x])
+def test_kernels_made_for_the_chip_are_accepted(
+    services: dict[str, Service], ask_models: Ask, tmp_path_factory: pytest.TempPathFactory, name: str
+) -> None:
+    """The variant b12x of a recipe's profile; without its draft, which needs vLLM's compiled code."""
+    made = tmp_path_factory.getbasetemp() / "recipes0" / "envgen.yaml"
+    profile = next(one for one in load_project(file=made, local=False).project.profiles.values()
+                   if one.description == f"{shipped()[name].repo}, from the recipe {name}")  # fmt: skip
+    project = load_project(file=made, local=False, profile=profile.name, variant="b12x").project
+    service = project.profiles[profile.name].services[servers(profile)[0]]
+    words = list(vllm_words(service) or ())
+    gpu = {"name": "NVIDIA GB10", "capability": [12, 1], "memory": 120 << 30}
+    question = {"words": words, "gpu": gpu, "real": False, "models": dict(models()), "env": dict(service.env)}
+    answer = ask_models(RELEASE, {name: question})[name]
+    assert not answer["refusals"], answer["refusals"]
+    for flag, step in KERNELS.items():
+        if flag in shipped()[name].b12x:
+            assert answer["asked"][step]["backend"] == "B12X", answer["asked"]
+
+
 @pytest.fixture(scope="session")
 def answers(services: dict[str, Service], ask_models: Ask) -> Answers:
     """What the release answers about each recipe."""

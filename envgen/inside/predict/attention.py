@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import inspect
 import os
 from typing import Any, Dict, List
 
-from envgen.inside.predict.release import NotAskable, accepted, asked_for, error_for, named
+from envgen.inside.predict.release import NotAskable, ReleaseRefused, accepted, asked_for, error_for, named
 
 Doc = Dict[str, Any]
 
@@ -37,6 +38,8 @@ def ask_attention(config: Any, found: Doc) -> Doc:
             name = str(select(**values).get_name())
         except Exception as problem:
             raise error_for(problem) from None
+        if name == "B12X":
+            ask_b12x(model)
         if name not in chosen:
             chosen.append(name)
     wanted = asked_for(config, "attention_config", "backend") or os.environ.get("VLLM_ATTENTION_BACKEND")
@@ -44,3 +47,20 @@ def ask_attention(config: Any, found: Doc) -> Doc:
         _, layout = named("layout")
         found["kv"]["layout"] = layout()
     return {"where": where, "backend": " + ".join(chosen), "asked_for": wanted}
+
+
+def ask_b12x(model: Any) -> None:
+    """Ask b12x for its decode kernel: vLLM accepts heads of 64, for which b12x 1.5.1 has none."""
+    size = int(model.get_head_size())
+    try:
+        select = importlib.import_module("b12x.attention.paged.traits").select_paged_forward_traits
+        device = importlib.import_module("torch").device("cuda", 0)
+    except Exception:
+        return  # another version of it
+    kinds = dict.fromkeys(("q_dtype", "kv_dtype", "o_dtype"), model.dtype)
+    try:  # 16 rows of queries: its decode kernel has no other tile
+        select(cta_tile_q=16, head_dim_qk=size, head_dim_vo=size, device=device, **kinds)
+    except ValueError as no:
+        raise ReleaseRefused("b12x has no decode kernel for heads of %d: %s" % (size, no)) from None
+    except Exception:
+        return

@@ -29,6 +29,8 @@ MULTIPROCESSORS = {(12, 1): 48, (12, 0): 188}  # sizes of buffers and of grids; 
 class Placeholder:
     """Replaces a stream or event that a layer keeps; calling it is an error."""
 
+    cuda_stream, device_index = 0, 0
+
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
     def __getattr__(self, name: str) -> "Placeholder":
@@ -107,6 +109,9 @@ def in_triton(module: Any, gpu: Doc) -> None:
             return sys.modules["triton.backends.compiler"].GPUTarget("cuda", major * 10 + minor, 32)
 
         def get_current_device(self) -> int:
+            return 0
+
+        def get_current_stream(self, *_: Any) -> int:
             return 0
 
         def get_device_capability(self, *_: Any) -> Any:

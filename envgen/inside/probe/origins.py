@@ -9,6 +9,7 @@ import ast
 import base64
 import csv
 import os
+import re
 import shutil
 import sys
 from typing import Any, Dict, Iterable, Iterator, List, Tuple
@@ -16,6 +17,8 @@ from typing import Any, Dict, Iterable, Iterator, List, Tuple
 from envgen.inside.common import listing, normal, read_bytes, read_text, sha256_of
 from envgen.inside.probe.imports import Doc, entries
 
+# What packages of whole source trees leave beside them: nothing imports it at run time.
+LEFTOVER = re.compile(r"(build_backend|setup|conftest)\.py$|(tests?|docs|examples|benchmarks)/")
 SHARED_LIMIT = 50  # modules that are listed
 RECORD_LIMIT = 16 << 20  # bytes; vLLM's has 1 MB
 FILE_LIMIT = 4 << 20
@@ -43,7 +46,7 @@ def shared_modules(_request: Doc, document: Doc) -> List[Doc]:
     owners: Dict[str, Dict[str, str]] = {}
     for entry, folder, name, _ in metadata_folders(document):
         for row in csv.reader(read_text(os.path.join(entry, folder, "RECORD"), RECORD_LIMIT).splitlines()):
-            if len(row) == 3 and row[0].endswith((".py", ".so")) and row[1].startswith("sha256="):
+            if len(row) == 3 and row[0].endswith((".py", ".so")) and row[1] and not LEFTOVER.match(row[0]):
                 owners.setdefault(os.path.join(entry, row[0]), {}).setdefault(name, row[1][7:])
     found: List[Doc] = []
     for path, hashes in sorted(owners.items()):

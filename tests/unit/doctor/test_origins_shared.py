@@ -23,8 +23,8 @@ def install(site: Path, name: str, files: dict[str, str]) -> None:
 
 def test_a_module_of_two_packages_is_found_with_the_one_that_won(tmp_path: Path) -> None:
     alike = {"nvidia/__init__.py": "", "tests/a,b.py": "x"}
-    install(tmp_path, "flashinfer_python", {**alike, "b12x/__init__.py": "old"})
-    install(tmp_path, "b12x", {**alike, "b12x/__init__.py": "new", "b12x/notes.txt": "new"})
+    install(tmp_path, "flashinfer_python", {**alike, "b12x/__init__.py": "old", "build_backend.py": "1"})
+    install(tmp_path, "b12x", {**alike, "b12x/__init__.py": "new", "b12x/notes.txt": "new", "build_backend.py": "2"})
     install(tmp_path, "third", {"third.py": "", "b12x/notes.txt": "other"})
     document = {"python": {"path": [str(tmp_path)]}}
     place = str(tmp_path / "b12x/__init__.py")

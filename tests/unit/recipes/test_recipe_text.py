@@ -15,6 +15,7 @@ from envgen.__main__ import main
 from envgen.errors import ProjectError
 from envgen.profile.load import load_project
 from envgen.recipes.read import read_recipe
+from envgen.recipes.shipped import shipped
 from envgen.recipes.write import left_of, profile_body, profile_text
 
 TOP = Path(__file__).parents[3]
@@ -37,7 +38,7 @@ ENV = st.dictionaries(NAMES, TEXT, max_size=2)
 
 def own(text: str, args: dict[str, Any], env: dict[str, str]) -> dict[str, Any]:
     return {"repo": "a/b", "revision": text, "args": args, "env": env, "weights": text, "source": text, "commit": text,
-            "date": text, "ran": text}  # fmt: skip
+            "date": text, "ran": text, "b12x": args}  # fmt: skip
 
 
 def vllm(text: str, args: dict[str, Any], env: dict[str, str]) -> dict[str, Any]:
@@ -70,6 +71,15 @@ def test_every_text_of_a_recipe_stays_a_value(made: Any, text: str, args: dict[s
     read = yaml.load("profiles:\n" + lines, yaml.BaseLoader)  # which makes text of everything
     assert read == {"profiles": {"r": plain(body)}}
     assert all(line.lstrip().startswith("#") for line in lines.split("\n")[: lines.count("\n  #") + 1])
+
+
+@pytest.mark.parametrize("name", ["qwen3.6-27b-fp8", "gemma-4-26b"])
+def test_of_the_parents_variants_only_kernels_for_the_chip_stay(name: str) -> None:
+    recipe = shipped()[name]
+    variants = profile_body(recipe, PARENT, "serve", LOADED.trees["prod"], [])["variants"]
+    kept = {key: one["services"]["serve"]["args"] for key, one in variants.items() if one}
+    flags = {"attention-config": None, "attention-backend": "B12X", "linear-backend": "b12x"}
+    assert variants.keys() == PARENT.variants.keys() and kept == ({"b12x": flags} if recipe.b12x else {})
 
 
 def plain(value: Any) -> Any:
