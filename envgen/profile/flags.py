@@ -87,8 +87,7 @@ def whole_ranks(flags: Mapping[str, object]) -> int:
 
 def takes_no_prompt(flag: Callable[[str], object]) -> bool:
     """Whether the flags make it a model that embeds, ranks or classifies. ``flag``: the value of a flag by its name."""
-    task, convert = flag("task"), flag("convert")
-    return flag("runner") == "pooling" or convert in _POOLED or task in _POOLED
+    return flag("runner") == "pooling" or flag("convert") in _POOLED or flag("task") in _POOLED
 
 
 def _json(value: ArgValue) -> str:

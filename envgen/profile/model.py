@@ -535,9 +535,7 @@ class Service:
     @property
     def served_name(self) -> str | None:
         """The name by which the server lists its model: `ready.model`, else the first that its command gives it."""
-        if self.ready is not None and self.ready.model is not None:
-            return self.ready.model
-        return next(iter(self.names), None)
+        return (self.ready.model if self.ready is not None else None) or next(iter(self.names), None)
 
     @property
     def names(self) -> tuple[str, ...]:

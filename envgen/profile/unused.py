@@ -264,7 +264,7 @@ def _bygone(profile: Profile) -> Iterator[Unused]:
     for path, variables in places:
         for name in (one for one in DEAD if one in variables):
             if release >= (0, 30) or (name == "VLLM_USE_CUDA_GRAPH" and source is not None):
-                why = f"vLLM {release[0]}.{release[1]} does not read it" if text else "no release of vLLM reads it"
+                why = f"vLLM {text[1]}.{text[2]} does not read it" if text else "no release of vLLM reads it"
                 yield Unused((*path, name), why, DEAD[name])
 
 

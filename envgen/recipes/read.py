@@ -279,9 +279,8 @@ class _Reader:
             args = {name.replace("_", "-"): value for name, value in defaults.items() if name not in _OURS}
             args = {f"{name}-size" if name in _SIZES else name: value for name, value in args.items()}
             self._named(args, place)
-        nodes = max(whole_number(self._text("min_nodes") or "1") or 1, whole_ranks(args) or 1)
-        if self._text("cluster_only") == "true":
-            nodes = max(nodes, 2)
+        least = 2 if self._text("cluster_only") == "true" else 1
+        nodes = max(whole_number(self._text("min_nodes") or "1") or 1, whole_ranks(args), least)
         if args.pop("distributed-executor-backend", None):
             self.left.append("distributed-executor-backend: `cluster` uses vLLM's own multi-node mode")
         image = self._text("container")

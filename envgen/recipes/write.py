@@ -41,8 +41,9 @@ def left_of(recipe: Recipe, parent: Profile, machines: Iterable[str], image: boo
         found.append(f"{recipe.nodes} machines: name them below `nodes`, then write `cluster` (docs/two-machines.md)")
     memory = (bytes_of(recipe.weights) or 0) / (1 << 30)
     if parent.cuda.arch_list.shares_memory and memory > GB10 * recipe.nodes:
-        least = math.ceil(memory / GB10)
-        found.append(f"{recipe.weights} of memory: a GB10 has {GB10} GiB, so it takes {least} of them or more")
+        found.append(
+            f"{recipe.weights} of memory: a GB10 has {GB10} GiB, so it takes {math.ceil(memory / GB10)} or more"
+        )
     return found
 
 

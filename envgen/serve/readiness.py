@@ -24,7 +24,7 @@ from envgen.serve.events import (
     reason_of_request,
     short_answer,
 )
-from envgen.text import visible
+from envgen.text import counted, visible
 
 PROMPT = "The capital of France is"
 MAX_TOKENS = 12
@@ -249,7 +249,7 @@ def _pool(server: _Server, model: str, question: Question) -> Readiness | None:
             why = f"{what} was answered with {f'a number that is {bad:g}' if numbers else 'no numbers'}"
             return Readiness(False, why, fatal=True)
         unused = "; ready.expect_text is not asked of such a model" if question.expect_text is not None else ""
-        count = f"{len(numbers)} number{'s' * (len(numbers) != 1)}"
+        count = counted(len(numbers), "number")
         return Readiness(True, first_token=first, pooled=f"{done} {question.prompt!r}: {count}{unused}")
     return None
 

@@ -133,7 +133,7 @@ def test_a_recipe_that_no_spark_holds_says_so(project: Path, capsys: pytest.Capt
     document = {"model": {"model_id": "a/b"}, "variants": {"default": {"vram_minimum_gb": 640}}}
     Path("r.yaml").write_text(yaml.safe_dump(document))
     assert main(["recipe", "add", "r.yaml", "-n"]) == 0
-    assert "596 GiB of memory: a GB10 has 121.7 GiB, so it takes 5 of them or more" in capsys.readouterr().err
+    assert "596 GiB of memory: a GB10 has 121.7 GiB, so it takes 5 or more" in capsys.readouterr().err
 
 
 def test_the_user_s_own_compose_file_is_no_obstacle(project: Path) -> None:
