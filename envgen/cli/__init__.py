@@ -54,7 +54,6 @@ GROUPS: Groups = {
         "build",
         {
             "build": "Build the image of a profile.",
-            "pull": "Pull the base image of a profile.",
             "verify": "Build twice and compare the content of the images.",
             "inspect": INPUTS,
             "diff": INPUTS,

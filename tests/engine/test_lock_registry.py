@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 from lock_servers import Answer, failing, push_image, registry
-from projects import Project, docker
 
 from envgen.engine.endpoint import find_plugin
 from envgen.errors import LockError
-from envgen.lock.model import ImageLock, Lock, save
+from envgen.lock.model import ImageLock
 from envgen.lock.servers import resolve_image
 from envgen.profile.values import ImageRef
 
@@ -108,41 +107,6 @@ def test_a_wrong_or_missing_password_is_never_shown(
     with pytest.raises(LockError, match="needs a login") as caught:
         resolve(f"{host}/private:1", tmp_path)
     assert PASSWORD not in str(caught.value)
-
-
-PROJECT = """\
-version: 1
-name: pulls
-profiles: {dev: {mode: development, base: {image: "%s"}, cuda: {arch_list: 12.1a}}}
-"""
-
-
-@pytest.mark.engine
-def test_pull_fetches_the_newest_of_the_tag_or_what_is_locked(
-    open_registry: str, closed_registry: tuple[str, dict[str, str]], tmp_path: Path
-) -> None:
-    image, private = f"{open_registry}/base:1", f"{closed_registry[0]}/private:1"
-    (tmp_path / "envgen.yaml").write_text(PROJECT % image)
-    project = Project(tmp_path, "pulls")
-    try:
-        pushed = {}
-        for salt in ("one", "two"):
-            pushed[salt] = push_image(open_registry, "base", "1", salt)
-            found = project.envgen("pull", "--json").json
-            assert found == {"image": image, "id": docker("image", "inspect", "-f", "{{.Id}}", image)}
-            assert docker("image", "inspect", "-f", "{{.Config.Env}}", image) == f"[SALT={salt}]"
-        platforms = {name: digest for name, digest in pushed["one"].items() if name != "index"}
-        base = ImageLock(image, pushed["one"]["index"], platforms)
-        save(tmp_path / "envgen.lock", Lock(images={image: base}))
-        assert project.envgen("pull", "--json").json["image"] == f"{image}@{pushed['one']['index']}"
-        none = project.envgen("pull", "--set", f"base.image={open_registry}/none:1", code=7)
-        assert f"{open_registry}/none:1 could not be pulled: " in none.err
-        other = ("pull", "--set", f"base.image={private}")
-        assert f"docker login {closed_registry[0]}" in project.envgen(*other, code=7).err
-        login(tmp_path, closed_registry[0])
-        assert f"pulled {private} (" in project.envgen(*other, env={"DOCKER_CONFIG": str(tmp_path)}).out
-    finally:
-        docker("image", "rm", "-f", image, private, check=False)
 
 
 @pytest.mark.parametrize("trouble", [(500, {}, b""), (503, {}, b"")])

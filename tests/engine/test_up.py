@@ -470,7 +470,7 @@ def test_down_leaves_volumes_unless_asked(make_project: Callable[..., Project], 
 
 
 def test_every_command_explains_itself_with_an_example(project: Project) -> None:
-    for verb in ("build", "pull", "up", "down", "stop", "start", "ps", "logs", "exec", "run", "restart"):
+    for verb in ("build", "up", "down", "stop", "start", "ps", "logs", "exec", "run", "restart"):
         text = project.envgen(verb, "--help").out
         assert re.search(r"Examples?:", text) and f"envgen {verb}" in text
 

@@ -131,9 +131,3 @@ def test_secrets_come_from_the_env_file(project: Project) -> None:
         assert "Compose cannot read" in broken.err and "horse" not in broken.err + broken.out
     finally:
         env_file.unlink()
-
-
-def test_pull_says_what_could_not_be_pulled(project: Project) -> None:
-    """The base images of these tests are in no registry."""
-    done = project.envgen("pull", "--set", "base.image=127.0.0.1:1/envgen/none:1", code=7)
-    assert "127.0.0.1:1/envgen/none:1 could not be pulled: " in done.err and "hint: check the network" in done.err
