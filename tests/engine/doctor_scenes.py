@@ -143,10 +143,6 @@ def outdated(stage: Stage) -> Report:
     return stage.doctor(sets=[f"image={stage.labelled('outdated', profile='dev', render='0' * 64)}"])
 
 
-def other_profile(stage: Stage) -> Report:
-    return stage.doctor(sets=[f"image={stage.labelled('other', profile='prod', render='0' * 64)}"])
-
-
 def wrong_platform(stage: Stage) -> Report:
     return stage.doctor(sets=[f"base.platform=linux/{'arm64' if os.uname().machine == 'x86_64' else 'amd64'}"])
 
@@ -197,11 +193,6 @@ def no_python(stage: Stage) -> Report:
 
 def hook_kills(stage: Stage) -> Report:
     stage.start(path=f"/faults/crashes:{PP}")
-    return stage.doctor()
-
-
-def hook_raises(stage: Stage) -> Report:
-    stage.start(path=f"/faults/raises:{PP}")
     return stage.doctor()
 
 
@@ -271,26 +262,6 @@ def trap(stage: Stage) -> Report:
     return stage.doctor(python_path="")
 
 
-def leftovers(stage: Stage) -> Report:
-    stage.start(variant="left", path="")
-    return stage.doctor(python_path="")
-
-
-def wheel(stage: Stage) -> Report:
-    stage.start(variant="wheel", path="")
-    return stage.doctor(python_path="")
-
-
-def other_copy(stage: Stage) -> Report:
-    stage.start(variant="none", path="/raw/flashinfer")
-    return stage.doctor()
-
-
-def other_copy_of_raw(stage: Stage) -> Report:
-    stage.start(variant="none", path="/raw/flashinfer")
-    return stage.doctor(mount="/raw/flashinfer", python_path="/raw/flashinfer")
-
-
 def shadowed(stage: Stage) -> Report:
     stage.start(path=f"/shadow:{PP}", script="mkdir /shadow && : > /shadow/flashinfer.py")
     return stage.doctor()
@@ -305,17 +276,6 @@ def other_file(stage: Stage) -> Report:
 def incomplete(stage: Stage) -> Report:
     stage.start(script=f": > {PP}/flashinfer/__init__.py")
     return stage.doctor()
-
-
-def second(stage: Stage) -> Report:
-    """A wheel in site-packages, the checkout on PYTHONPATH."""
-    stage.start(variant="wheel")
-    return stage.doctor()
-
-
-def other_version(stage: Stage) -> Report:
-    stage.start(variant="wheel", path="", profile="prod")
-    return stage.doctor(profile="prod", sets=["sources.flashinfer.origin.pypi=flashinfer-python==0.5.2"])
 
 
 LATER = "import time; time.sleep(600)\nimport flashinfer"
@@ -335,42 +295,6 @@ def runs_another(stage: Stage) -> Report:
 def runs_older(stage: Stage) -> Report:
     stage.start(command=["python3", "-c", LATER], script=f"sleep 1.1 && touch {PP}/flashinfer/page.py")
     return stage.doctor()
-
-
-def prod_none(stage: Stage) -> Report:
-    stage.start(variant="none", path="", profile="prod")
-    return stage.doctor(profile="prod")
-
-
-def from_mount(stage: Stage) -> Report:
-    folder = checkout(stage, "from-mount")
-    stage.start(variant="wheel", path="/mounted", profile="prod", args=["-v", f"{folder}:/mounted"])
-    return stage.doctor(profile="prod")
-
-
-def from_folder(stage: Stage) -> Report:
-    stage.start(variant="wheel", path="", profile="prod")
-    return stage.doctor(profile="prod", sets=[f"working_dir={PP}"])
-
-
-def from_elsewhere(stage: Stage) -> Report:
-    stage.start(variant="none", path=PP, profile="prod")
-    return stage.doctor(profile="prod")
-
-
-def mixed(stage: Stage) -> Report:
-    stage.start(variant="mixed", path="")
-    return stage.doctor(python_path="")
-
-
-def two(stage: Stage) -> Report:
-    stage.start(variant="two")
-    return stage.doctor()
-
-
-def moved(stage: Stage) -> Report:
-    stage.start(variant="moved", path="/moved/flashinfer")
-    return stage.doctor(mount="/moved/flashinfer", python_path="/moved/flashinfer")
 
 
 # --- releases, patches, vocabulary -----------------------------------------------------------------------------------
@@ -417,11 +341,6 @@ def claims_kept(stage: Stage) -> Report:
 
 def vocabulary_missing(stage: Stage) -> Report:
     stage.start(env={"TIKTOKEN_ENCODINGS_BASE": "/enc"})
-    return stage.doctor(sets=tiktoken())
-
-
-def vocabulary_unused(stage: Stage) -> Report:
-    stage.start(script="mkdir /enc && : > /enc/o200k_base.tiktoken")
     return stage.doctor(sets=tiktoken())
 
 

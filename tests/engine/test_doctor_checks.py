@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,7 +10,7 @@ from doctor_cases import FIRES, MUTE, SILENT
 from doctor_lab import PP, W
 from doctor_page import DESCRIBED
 from doctor_scenes import SCENES
-from doctor_stage import Report, Stage, site
+from doctor_stage import Report, Stage
 
 pytestmark = pytest.mark.engine
 
@@ -80,44 +79,6 @@ def test_the_trap_is_named(play: Play) -> None:
 def test_without_python(play: Play) -> None:
     found = finding(play("no_python"), "python.start", "no-document")
     assert found["title"] == "the probe could not be run" and "cannot start python3 in the container" in found["seen"]
-
-
-def test_wheel_over_checkout(play: Play) -> None:
-    found = finding(play("wheel"), "import.truth", "wheel")
-    assert f"{site('wheel')}/flashinfer/__init__.py" in found["seen"]
-    assert found["remedy"]["text"] == f"python_path: [{PP}]"
-
-
-def test_leftovers(play: Play) -> None:
-    remove = f"rm -r {site('left')}/flashinfer"
-    found = finding(play("leftovers"), "import.truth", "leftovers")
-    assert "-P, flashinfer in /workspace" in found["seen"]
-    assert found["remedy"]["text"].endswith(remove)
-
-
-def test_an_install_from_another_folder(play: Play) -> None:
-    assert "-> /elsewhere/flashinfer/csrc" in finding(play("moved"), "flashinfer.data", "dangling")["seen"]
-    assert "/elsewhere/flashinfer" in finding(play("moved"), "import.metadata", "other-folder")["seen"]
-
-
-def test_raw_checkout(play: Play) -> None:
-    found = finding(play("other_copy_of_raw"), "flashinfer.data", "raw-checkout")
-    assert "0.0.0+unknown" in found["seen"]
-    again = "envgen exec -p dev --file [^ ]+ dev envgen-install --force flashinfer"
-    assert re.fullmatch(again, found["remedy"]["text"])
-
-
-def test_two_distributions(play: Play) -> None:
-    found = finding(play("two"), "import.metadata", "two-versions")
-    assert "0.5.2" in found["seen"]
-    assert "0.5.3" in found["seen"]
-    assert "0.5.2.dist-info" in found["remedy"]["text"]
-
-
-def test_script_of_another_interpreter(play: Play) -> None:
-    assert "/venv/wheel/bin/python" in finding(play("mixed"), "import.scripts", "outside-overlay")["seen"]
-    found = finding(play("mixed"), "import.truth", "wheel")
-    assert {how for how, _ in found["evidence"]["ways"]} == {"flashinfer"}
 
 
 def test_flags(play: Play) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,32 @@ RECORDED = {
     ("memory.unified", "swapping"): "a machine that swaps",
     ("memory.unified", "taken"): "a machine whose memory is taken",
 }
+
+# Recorded in the lab of tests/engine, once: the recording, and the profile that it is judged by.
+REPLAYED = {
+    ("flashinfer.data", "dangling"): ("moved", "dev"),
+    ("flashinfer.data", "raw-checkout"): ("raw", "dev"),
+    ("image.render", "other-profile"): ("compat", "prod"),
+    ("import.metadata", "none"): ("mixed", "dev"),
+    ("import.metadata", "none-baked-in"): ("mixed", "prod"),
+    ("import.metadata", "other-folder"): ("moved", "dev"),
+    ("import.metadata", "other-version"): ("two", "prod"),
+    ("import.metadata", "second"): ("gpu-h100", "dev"),
+    ("import.metadata", "two-versions"): ("two", "dev"),
+    ("import.scripts", "needed"): ("prod-wheel", "prod"),
+    ("import.scripts", "not-installed"): ("gpu-h100", "dev"),
+    ("import.scripts", "outside-overlay"): ("mixed", "dev"),
+    ("import.truth", "failed"): ("hangs", "dev"),
+    ("import.truth", "from-elsewhere"): ("gpu-h100", "prod"),
+    ("import.truth", "from-folder"): ("compat", "prod"),
+    ("import.truth", "from-mount"): ("compat", "prod"),
+    ("import.truth", "leftovers"): ("leftovers", "dev"),
+    ("import.truth", "missing"): ("mixed", "dev"),
+    ("import.truth", "other-copy"): ("gpu-h100", "dev"),
+    ("import.truth", "wheel"): ("mixed", "dev"),
+    ("tiktoken.files", "unused"): ("compat", "dev"),
+}
+RECORDED |= dict.fromkeys(REPLAYED, "nothing: its recording shows it")
 
 # The same for checks that only such a machine can show silent.
 RECORDED_SILENT = {"compose.own": "nothing", "packages.shared": "nothing",
@@ -204,6 +231,8 @@ def with_two(winner: str) -> dict[str, Any]:
 PREFER = ("pip.prefer=[b12x]",)
 CASES[("packages.shared", "other")] = lambda make: make(with_two("flashinfer-python"), sets=PREFER)
 CASES[("packages.shared", "nobody")] = lambda make: make(with_two("b12x"))
+for case, (name, profile) in REPLAYED.items():
+    CASES[case] = partial(lambda name, profile, make: make(name, profile=profile), name, profile)
 SILENT_CASES: dict[str, Callable[[Make], Context]] = {
     "packages.shared": lambda make: make(with_two("b12x"), sets=PREFER),
     "compose.own": lambda make: make(own_changes={"dev": ()}, sets=OWN),
@@ -236,7 +265,7 @@ def test_it_fires(make: Make, check: str, case: str) -> None:
     found = judged(check, CASES[check, case](make))
     assert case in [finding.case for finding in found]
     assert {finding.severity.word for finding in found if finding.case == case} == {DESCRIBED[check, case]}
-    assert all(finding.remedy and finding.seen and finding.expected for finding in found)
+    assert all(finding.remedy and finding.seen and finding.expected for finding in found if finding.case == case)
 
 
 @pytest.mark.parametrize("check", SILENT_CASES)
