@@ -62,6 +62,6 @@ LABEL dev.envgen.project="mxfp4" \
     dev.envgen.profile="prod" \
     dev.envgen.lock="" \
     org.opencontainers.image.base.name="nvcr.io/nvidia/cuda:13.0.2-devel-ubuntu24.04" \
-    dev.envgen.render="ec817357e22fbf0499ceab798e7d02f48ce95298cf5129fdc7debee5bbd14141"
+    dev.envgen.render="b713d42cafbd0d5f5f7070392c84d1c0109203a54833b0fcc9a9167ef09fabcf"
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]
