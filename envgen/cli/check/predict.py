@@ -133,7 +133,8 @@ def _others(listed: Sequence[Mapping[str, Any]]) -> list[str]:
             flags = json.dumps(one["args"]).replace('"', "")
             lines.append(f"  {'would fit':<13} {one['step']} {one['backend']}: args: {flags}{never}")
         else:
-            alike.setdefault((one["verdict"], one["step"], one["reason"]), []).append(one["backend"])
+            first = one["reason"].partition("; ")[0]  # --json has all reasons
+            alike.setdefault((one["verdict"], one["step"], first), []).append(one["backend"])
     return lines + [
         f"  {verdict:<13} {step} {', '.join(names)}: {reason}"
         for (verdict, step, reason), names in sorted(alike.items())

@@ -21,6 +21,7 @@ MXFP8 = {"moe": {"activation": "mxfp8"}}
 REASON = 400  # characters
 # Backends of other vendors' hardware, and names that are no kernels for tokens.
 ELSEWHERE = re.compile(r"rocm|aiter|rdna|flydsl|xpu|cpu|amx|custom|torch_sdpa|no_attention", re.IGNORECASE)
+PAGES = (64, 128)  # tokens of a page, which B12X must be told
 OTHER_FORMAT = re.compile(r"moe_backend='?\w+'? is not supported for")
 
 
@@ -47,9 +48,12 @@ def attention(config: Any, found: Doc, lines: Lines) -> Iterator[Doc]:
     chosen = str((found["asked"].get("attention") or {}).get("backend", "")).split(" + ")
     for name, kind in kinds.__members__.items():
         if name not in chosen and not ELSEWHERE.search(name):
-            with replaced(config.attention_config, "backend", kind):
+            flag: Doc = {"attention-config": {"backend": name}}
+            block = config.cache_config.block_size
+            if name == "B12X" and block not in PAGES:
+                flag["block-size"] = block = max(PAGES)
+            with replaced(config.attention_config, "backend", kind), replaced(config.cache_config, "block_size", block):
                 answer = asked("attention", ask_attention, config, found, lines)
-            flag = {"attention-config": {"backend": name}}
             yield dict(answer, step="attention", backend=name, args=flag, auto=name in walked if walked else None)
 
 

@@ -35,11 +35,12 @@ def ask_attention(config: Any, found: Doc) -> Doc:
     for window in kinds if "has_sliding_window" in inspect.signature(select).parameters else [False]:
         values = accepted(select, dict(shared, has_sliding_window=window))
         try:
-            name = str(select(**values).get_name())
+            backend = select(**values)
+            name = str(backend.get_name())
         except Exception as problem:
             raise error_for(problem) from None
         if name == "B12X":
-            ask_b12x(model)
+            ask_b12x(model, backend, cache.block_size)
         if name not in chosen:
             chosen.append(name)
     wanted = asked_for(config, "attention_config", "backend") or os.environ.get("VLLM_ATTENTION_BACKEND")
@@ -49,8 +50,14 @@ def ask_attention(config: Any, found: Doc) -> Doc:
     return {"where": where, "backend": " + ".join(chosen), "asked_for": wanted}
 
 
-def ask_b12x(model: Any) -> None:
-    """Ask b12x for its decode kernel: vLLM accepts heads of 64, for which b12x 1.5.1 has none."""
+def ask_b12x(model: Any, backend: Any, block: Any) -> None:
+    """Ask what the selector does not: the pages that its layers take, and b12x itself for its decode kernel.
+
+    vLLM 0.33.0 builds the layers before it chooses a size of pages for them, and lists heads that b12x 1.5.1 lacks.
+    """
+    if not getattr(backend, "supports_block_size", lambda _: True)(block):
+        wanted = backend.get_preferred_block_size(block)
+        raise ReleaseRefused("B12X does not take pages of %s tokens: give it --block-size %s" % (block, wanted))
     size = int(model.get_head_size())
     try:
         select = importlib.import_module("b12x.attention.paged.traits").select_paged_forward_traits

@@ -78,7 +78,7 @@ def test_of_the_parents_variants_only_kernels_for_the_chip_stay(name: str) -> No
     recipe = shipped()[name]
     variants = profile_body(recipe, PARENT, "serve", LOADED.trees["prod"], [])["variants"]
     kept = {key: one["services"]["serve"]["args"] for key, one in variants.items() if one}
-    flags = {"attention-config": None, "attention-backend": "B12X", "linear-backend": "b12x"}
+    flags = {"attention-config": None, "attention-backend": "B12X", "block-size": "128", "linear-backend": "b12x"}
     assert variants.keys() == PARENT.variants.keys() and kept == ({"b12x": flags} if recipe.b12x else {})
 
 
