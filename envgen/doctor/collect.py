@@ -37,8 +37,7 @@ LOOK = 2.0  # seconds between two checks that the engine still answers
 DATA = ("csrc", "include", "cutlass", "spdlog")  # what FlashInfer's JIT compiles from
 ALSO = ("flashinfer_jit_cache", "flashinfer_cubin")
 DISTRIBUTIONS = (
-    "torch", "triton", "flash-attn", "flashinfer-cubin", "flashinfer-jit-cache", "apache-tvm-ffi", "nvidia-*", "opencv",
-    "opencv-python", "opencv-python-headless", "opencv-contrib-python", "opencv-contrib-python-headless",
+    "torch", "triton", "flashinfer-cubin", "flashinfer-jit-cache", "apache-tvm-ffi", "nvidia-*",
 )  # fmt: skip
 
 

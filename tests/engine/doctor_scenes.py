@@ -83,8 +83,7 @@ def bad_versions(stage: Stage) -> Report:
     """Metadata, version files and notes that contradict each other. The packages themselves are not needed for that."""
     script = "".join(
         metadata("wheel", name, version)
-        for name, version in (("flashinfer-cubin", "0.5.2"), ("opencv", "4.10.0"), ("opencv-python-headless", "4.12.0"),
-                              ("flash-attn", "2.7.4"), ("torch", "2.9.1"))
+        for name, version in (("flashinfer-cubin", "0.5.2"), ("opencv", "4.11.0"), ("torch", "2.9.1"))
     )  # fmt: skip
     script += note("manifest.json", locked(torch="2.10.0", opencv="4.10.0"))
     script += note("protected.json", {"torch": {"version": "2.10.0a0+b558c986e8.nv25.11"}})

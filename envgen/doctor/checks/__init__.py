@@ -18,7 +18,7 @@ CHECKS: tuple[Check, ...] = (
     outside.notices,
     # Inside
     machine.probe_ran, machine.source_mounts, imports.import_truth, running.import_running,
-    packages.console_scripts, packages.metadata, versions.locked, versions.protected, versions.conflicts,
+    packages.console_scripts, packages.metadata, versions.locked, versions.protected,
     versions.driver, packages.claimed, packages.shared,
     packages.binaries, packages.flashinfer_data, packages.flashinfer_set,
     packages.prebuilt, packages.flags, machine.caches, machine.vocabulary,

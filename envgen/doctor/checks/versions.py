@@ -1,4 +1,4 @@
-"""Checks of versions: the lock, the base image's packages, CUDA, drivers, and packages that conflict."""
+"""Checks of versions: the lock, the base image's packages, CUDA, and drivers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ CUDA, CUDNN = (12, 9), (9, 14)
 # CUDA release -> first driver that loads its PTX.
 DRIVERS: dict[tuple[int, ...], int] = {(12, 8): 570, (12, 9): 575, (13, 0): 580, (13, 1): 590}
 BLACKWELL = 10  # major number of its first compute capability
-OPENCV = ("opencv", *(f"opencv{contrib}-python{less}" for contrib in ("", "-contrib") for less in ("", "-headless")))
 NEWEST = remedies.line("base: {image: nvcr.io/nvidia/pytorch:25.12-py3}")
 
 
@@ -64,25 +63,6 @@ def protected(context: Context, probe: Probe) -> Finding | None:
         title = "packages of the base image were replaced: " + ", ".join(one.name for one in differ)
         return error(title, listed(differ), "the base image's versions", _fresh(context, differ), case="replaced")
     return ok(f"{counted(count, 'package is', 'packages are')} still the base image's") if count else None
-
-
-@check("packages.conflicts", Where.INSIDE, needs="probe")
-def conflicts(_context: Context, probe: Probe) -> Findings:
-    """Only one distribution owns cv2, and flash-attn has the torch that it was compiled against."""
-    there = {str(canonicalize_name(one.name)): one.version for one in reversed(probe.distributions)}
-    cv2 = [name for name in OPENCV if name in there]
-    if len(cv2) > 1:
-        seen = "; ".join(f"{name} {there[name]}" for name in cv2)
-        cure = remedies.line(f"pip: {{override: [{', '.join(cv2[1:])}]}}")
-        yield warning("two distributions own cv2", seen, f"{cv2[0]} alone", cure, case="opencv")
-    torch = probe.cuda.torch.version or there.get("torch", "")
-    # NVIDIA's builds have names such as 2.10.0a0+b558c986e8.nv25.11; their images set the variable.
-    if "flash-attn" in there and probe.variables.get("NVIDIA_PYTORCH_VERSION") and torch and ".nv" not in torch:
-        seen = f"flash-attn {there['flash-attn']}, torch {torch}"
-        cure, wanted = remedies.line("pip: {protect: [torch, triton, flash-attn]}"), "the torch of NVIDIA's image"
-        yield error("flash-attn was compiled against another torch", seen, wanted, cure, case="flash-attn")
-    watched = [name for name in (*cv2, "flash-attn") if name in there]
-    return ok(f"{', '.join(watched)}: no conflict") if watched else None
 
 
 @check("cuda.versions", Where.INSIDE, needs="probe")
