@@ -65,7 +65,7 @@ def command(
             parts["latency"] = checks.latency(cells[-1], max_ttft, max_per_token)
         if kept:
             progress("answers")
-            _, told = answers.ask(trial, run, kept)
+            _, told = answers.ask(trial, run, kept, quick=bool(kept.parameters.get("quick")))
             parts["answers"] = [checks.of_answers(row["name"], row["verdict"], row["seen"]) for row in told["rows"]]
         log = server.engine.logs(server.container.id, tail=None) if server.engine and server.container else None
         ready = server.profile.services[server.service].ready if server.profile else None
