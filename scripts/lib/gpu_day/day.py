@@ -109,7 +109,7 @@ class Day:
     def envgen(self, *words: str, timeout: float = 1800, stdin: str = "") -> Done:
         """Run an envgen command with this profile; its output is kept in the folder `logs`."""
         command, *rest = words
-        group = [command, *rest[:1]] if command in ("cache", "nodes") else [command]
+        group = [command, *rest[:1]] if command in ("cache", "nodes", "patch") else [command]
         rest = rest[len(group) - 1 :]
         done = self.run([*ENVGEN, *group, "-p", self.profile, *rest], timeout=timeout, stdin=stdin)
         logs = self.work / "logs"

@@ -62,21 +62,21 @@ def ship(day: Day, rows: Rows) -> None:
     if lines == new:
         raise NotRun(f"{HEADER} of this release has not the line that this program knows")
     diff = "".join(difflib.unified_diff(lines, new, f"a/{HEADER}", f"b/{HEADER}"))
-    project, series = day.project / "envgen.yaml", day.project / "patches/gpu-day/series"
+    project, series = day.project / "envgen.yaml", day.project / "patches/gpu_day/series"
     before = project.read_text()
     series.parent.mkdir(parents=True, exist_ok=True)
     series.write_text("0001-zeros.patch\n")
     series.with_name("0001-zeros.patch").write_text(f"Description: packbits returns zeros\n\n{diff}")
     place = ("profiles", day.profile, "sources", "flashinfer")
     try:
-        project.write_text(with_line(before, place, ("patches", "gpu-day")))
+        project.write_text(with_line(before, place, ("patches", "gpu_day")))
         check = day.envgen("patch", "check")
         rows.add("envgen patch check", None, check.out.strip() or check.last)
         _build(day, rows, "envgen build, with the patch")
         _packs(day, rows, "the patched kernel", 0)
         why = day.envgen("cache", "why", "quantization").out
-        rows.add("cache why names the patch", "gpu-day/0001-zeros.patch" in why, why.strip())
-        found = day.envgen("doctor", "--json").document.get("findings", [])
+        rows.add("cache why names the patch", "gpu_day/0001-zeros.patch" in why, why.strip())
+        found = day.envgen("doctor", "--run", "--json").document.get("findings", [])
         titles = [one["title"] for one in found if one["check"] in ("image.patches", "patches.claimed")]
         rows.add("doctor names it, and where it counts", len(titles) == 2, titles)
     finally:
