@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -216,7 +217,7 @@ def ask_release(deployment: Deployment, service: str) -> list[str]:
             free = mem_available(meminfo())
             notes += filter(None, [found.memory.short(free)] if free is not None else [])
     notes += [f"{key} has no effect: {why}" for key, why in unread(found, profile).items()]
-    notes += [f"not asked: {one}" for one in judged.unasked]
+    notes += not_asked(profile, judged)
     notes += contradicted(judged)
     return notes + [one for one in judged.caveats if "cubins" in one]
 
@@ -247,6 +248,16 @@ def require_flags(deployment: Deployment, service: str) -> list[str]:
         )
         for one in flags.unknown
     ))  # fmt: skip
+
+
+UNINSTALLED = re.compile(r"ImportError|No module named|failed to be inspected|empty namespace package")
+
+
+def not_asked(profile: Profile, judged: Judgement) -> list[str]:
+    """What could not be asked; one sentence where mounted checkouts are not installed yet, which the start does."""
+    if profile.mounted_sources and any(UNINSTALLED.search(one) for one in judged.unasked):
+        return ["vLLM is asked for its kernels from the second start on: this one installs the mounted checkouts first"]
+    return [f"not asked: {one}" for one in judged.unasked]
 
 
 def made_for_it(found: Prediction) -> list[str]:
