@@ -74,7 +74,7 @@ def test_the_patched_files_are_inside(built: Project) -> None:
     found = json.loads(built.envgen("exec", "serve", "--", "python3", "-c", SEE, *expected).out)
     assert found.pop("versions")[0].startswith("0.14.0")
     assert found == expected
-    report = built.envgen("doctor").out
+    report = built.envgen("doctor", code=1).out  # neither can be imported: nothing that they depend on is installed
     assert "6 patches in the image: flashinfer/0001-rewrite-build-ninja, vllm/0001-" in report
     (claimed,) = (line for line in report.splitlines() if "patches in the imported code" in line)
     names = PATCHES.partition(" vllm/0004")[0].replace(".patch", "").split()
