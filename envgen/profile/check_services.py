@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from envgen.logpattern import LogPattern
-from envgen.profile.bind import BoundProfile, Path_
+from envgen.profile.bind import Path_
+from envgen.profile.bound import BoundProfile
 from envgen.profile.caches import HUGGINGFACE
 from envgen.profile.flags import RANKS, SHORT, VARIABLE, plain_name
 from envgen.profile.model import Cluster, GpuMode, Service

@@ -12,7 +12,8 @@ from packaging.utils import canonicalize_name
 
 from envgen.errors import Problem
 from envgen.profile import caches, check_services
-from envgen.profile.bind import LOCAL_HINT, Binding, BoundProfile, Path_
+from envgen.profile.bind import LOCAL_HINT, Binding, Path_
+from envgen.profile.bound import BoundProfile
 from envgen.profile.model import ORIGIN_KINDS, GpuMode, Mode, Origin, Profile, Source
 from envgen.profile.tree import DEFAULT, LIST, LOCAL, MAP, TEXT, YamlNode, near
 from envgen.redact import is_secret_value, redact_secrets, secret_in, secret_like, secret_word

@@ -1,0 +1,147 @@
+"""What a hint says of a key or a value that is wrong: the line that works."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from envgen.profile import shape as shapes
+from envgen.profile import tree as nodes
+from envgen.profile.model import LocalFile, Mount, Profile, ProjectFile, Service
+from envgen.profile.shape import Field, Shape, fields_of
+from envgen.profile.tree import YamlNode, near, plain_kind
+
+_PLAIN = re.compile(r"[A-Za-z0-9_./=@+-]+")
+_SHELL = re.compile(r"[&|;<>`$*()]")
+
+
+# Keys of Compose that people type most, and their names here.
+COMPOSE: Mapping[str, str] = {
+    "environment": "it is `env` here: {NAME: value} in a service, {GROUP: {NAME: value}} in the profile",
+    "env_file": "write `secrets: [NAME]` in the profile for a variable of your shell or of .env, or `env`",
+    "volumes": "write `mounts: {NAME: HOST:CONTAINER:ro}` in a service for files of yours, `caches` for volumes",
+    "healthcheck": "it is `health: {http: /health}` in a service",
+    "network_mode": "it is `network: host` in a service",
+    "entrypoint": "write the program first in `command` of a service",
+    "depends_on": "not needed: `envgen up` waits until a service is ready; start the other one first",
+    "deploy": "write `gpu: [0]` for GPUs, `needs_memory` for memory",
+    "init": "not needed: every container has an init",
+    "mem_limit": "it is `memory: {limit: 100GiB}` in the profile, for each of its services",
+    "memswap_limit": "`memory: {limit: 100GiB}` in the profile allows no swap",
+    "stdin_open": "it is `interactive: true` in a service",
+    "tty": "it is `interactive: true` in a service",
+}
+# Keys of a Compose service without a key here: a Compose file of the user's own sets them.
+OVERLAY = frozenset((
+    "annotations", "blkio_config", "cap_drop", "cgroup", "cgroup_parent", "container_name", "cpu_count",
+    "cpu_percent", "cpu_period", "cpu_quota", "cpu_shares", "cpus", "credential_spec", "device_cgroup_rules", "dns",
+    "dns_opt", "dns_search", "domainname", "expose", "external_links", "extra_hosts", "group_add", "hostname",
+    "isolation", "labels", "links", "mac_address", "mem_reservation", "mem_swappiness",
+    "memswap_limit", "networks", "oom_kill_disable", "oom_score_adj", "pid", "pids_limit", "privileged", "read_only",
+    "runtime", "security_opt", "stop_grace_period", "stop_signal", "storage_opt", "sysctls", "tmpfs", "userns_mode",
+    "uts",
+))  # fmt: skip
+# Records whose keys people write in the wrong place, and the hint.
+_PLACES: tuple[tuple[type, str], ...] = (
+    (Profile, "it belongs to the profile"),
+    (Service, "it belongs in a service: `services: {{NAME: {{{}: ...}}}}`"),
+    *((field.shape.type, f"it belongs below `{name}`") for name, field in fields_of(Profile).items()
+      if field.shape.kind == shapes.RECORD),
+)  # fmt: skip
+
+
+def unknown(cls: type, name: str, node: YamlNode, path: str) -> str:
+    """The hint for a key that ``cls`` does not have: its name here, where it belongs, or a similar key.
+
+    ``node``: its value; ``path``: of the record.
+    """
+    fields = fields_of(cls)
+    if cls in (ProjectFile, LocalFile) and name in fields_of(Profile):
+        return "it belongs below `defaults:` or below a profile"
+    if cls is Service and name == "memory":
+        name = "mem_limit"
+    if name in COMPOSE:
+        return COMPOSE[name]
+    if cls in (Service, Profile) and name in OVERLAY:
+        value = flow(node)
+        service = path.rpartition(".")[2] if cls is Service else "NAME"
+        line = f"services: {{{service}: {{{name}: {value}}}}}"
+        return f"write `compose: over.yaml` in the profile, and into the file over.yaml: {line}"
+    place = next((place for record, place in _PLACES if record is not cls and name in fields_of(record)), "")
+    return place.format(name) if place else near(name, list(fields))
+
+
+def list_for_mapping(inner: Shape, node: YamlNode) -> str:
+    """The hint for a list, as in Compose, where entries have names here."""
+    texts = [child.text for child in node.elements if child.kind == nodes.TEXT]
+    if inner.type is Mount and texts:
+        return f"give each a name: {{first: {spelled(texts[0])}}}"
+    if inner.type is str and (text := pairs(node)):
+        return f"write it as a mapping: {{{text}}}"
+    return ""
+
+
+def pairs(node: YamlNode) -> str:
+    """A list of NAME=VALUE as the items of a mapping; "" for any other list."""
+    texts = [child.text for child in node.elements if child.kind == nodes.TEXT]
+    return ", ".join(item(*text.split("=", 1)) for text in texts) if all("=" in text for text in texts) else ""
+
+
+def item(name: str, text: str) -> str:
+    return f"{spelled(name)}: {spelled(text)}"
+
+
+def spelled(text: str) -> str:
+    """``text`` as YAML reads it back, also inside a list."""
+    plain = _PLAIN.fullmatch(text) and plain_kind(text) == nodes.TEXT and not text.startswith("-")
+    return text if plain else json.dumps(text, ensure_ascii=False)
+
+
+def flow(node: YamlNode) -> str:
+    """A value in YAML's flow style."""
+    if node.kind == nodes.MAP:
+        return "{" + ", ".join(f"{spelled(name)}: {flow(child)}" for name, child in node.items.items()) + "}"
+    if node.kind == nodes.LIST:
+        return "[" + ", ".join(map(flow, node.elements)) + "]"
+    return spelled(node.text) if node.kind == nodes.TEXT else node.text or "null"
+
+
+def for_number(type_: Any, text: str) -> str:
+    """The hint for a number where a value such as 127.0.0.1:8000:8000 or 30s is expected."""
+    for value in (text, f"127.0.0.1:{text}:{text}", f"{text}s"):
+        try:
+            type_.parse(value)
+        except ValueError:
+            continue
+        return f"quote it: {spelled(value)}" if value == text else f"write {spelled(value)}"
+    return f"write it like {type_.EXAMPLE}"
+
+
+def is_command(path: str) -> bool:
+    """Whether the value at ``path`` is a command, one word per item."""
+    return re.search(r"(^|\.)(command|prepare)(\[\d+\])?$", path) is not None
+
+
+def as_list(inner: Shape, text: str, path: str) -> str:
+    """The hint for ``text`` where a list is expected: the words of a command, else one item."""
+    items = [text]
+    if is_command(path):
+        try:
+            items = ["sh", "-c", text] if _SHELL.search(text) else shlex.split(text)
+        except ValueError:  # a quote that is never closed
+            return "write it as a list, one word per item"
+    elif inner.kind == shapes.VALUE and plain_kind(text) != nodes.TEXT:
+        return for_number(inner.type, text).replace("write ", "write it as a list: [") + "]"
+    return f"write it as a list: [{', '.join(map(spelled, items))}]"
+
+
+def required(field: Field) -> str:
+    """The hint for a missing key: its own required keys with an example each, else its documentation."""
+    if field.shape.kind != shapes.RECORD:
+        return field.key.doc
+    inner = (key for key in fields_of(field.shape.type).values() if key.required)
+    keys = (f"{key.name}: {getattr(key.shape.type, 'EXAMPLE', '...')}" for key in inner)
+    return f"write `{field.name}: {{{', '.join(keys)}}}`"
