@@ -255,7 +255,7 @@ def test_a_worker_that_ends_takes_all_down(ready: Pair) -> None:
     assert "spark-2 (rank 1): serve has failed: its process exited with code 0" in text
     findings = bundle(text, ready.folder)
     assert findings["culprit"] == "spark-2"
-    assert {"spark-1/server.log", "spark-2/server.log", "spark-2/findings.json"} <= set(findings["names"])
+    assert {"spark-1/server.log", "spark-2/server.log", "findings.json"} <= set(findings["names"])
     assert ready.running() == []
 
 
