@@ -1,0 +1,120 @@
+"""Answers of the real vLLM for CPUs: the same twice, close in another precision, and faults in a running server.
+
+One more server (data/spoil.py makes its model): its faults are put into it while it runs.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cpu_server import CpuServer, free_port
+from projects import docker, interrupt
+
+pytestmark = pytest.mark.engine
+
+CPU, QUICK = ("-p", "cpu"), ("--quick", "--json")
+SPOIL = Path(__file__).with_name("data") / "spoil.py"
+
+
+class Wide:
+    """The service `wide` of the project."""
+
+    def __init__(self, server: CpuServer, port: int) -> None:
+        self.project, self.url = server.project, f"http://127.0.0.1:{port}"
+
+    def spoil(self, method: str, value: str) -> str:
+        body = json.dumps({"method": method, "args": [value]}).encode()
+        request = urllib.request.Request(f"{self.url}/collective_rpc", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            return str(json.load(reply)["results"][0])
+
+    def answers(self, *words: str, code: int | None = 0) -> dict[str, Any]:
+        found: dict[str, Any] = self.project.envgen("answers", "wide", *CPU, *QUICK, *words, code=code).json
+        return found
+
+    def record(self, found: dict[str, Any]) -> str:
+        first = json.loads(Path(found["record"]).read_text(encoding="utf-8").splitlines()[0])
+        return str(first["id"])
+
+
+@pytest.fixture(scope="module")
+def wide(cpu_server: CpuServer) -> Iterator[Wide]:
+    """The server under way, with what its variants change."""
+    project, port = cpu_server.project, free_port()
+    (project.root / "models" / "spoil.py").write_text(SPOIL.read_text(encoding="utf-8"), encoding="utf-8")
+    docker("exec", "-w", "/models", cpu_server.container, "python3", "spoil.py")
+    file = project.root / "envgen.yaml"
+    before = file.read_bytes()
+    given = yaml.safe_load(before)
+    profile = given["profiles"]["cpu"]
+    serve = profile["services"]["serve"]
+    own = {"model": "/models/wide", "served-model-name": "wide", "worker-extension-cls": "spoil.Spoil"}
+    profile["services"]["wide"] = {
+        **serve, "args": {**serve["args"], **own}, "ports": [f"127.0.0.1:{port}:8000"],
+        "health": {**serve["health"], "interval": "60s"}, "ready": {**serve["ready"], "model": "wide"},
+        "working_dir": "/models", "env": {"VLLM_SERVER_DEV_MODE": 1},
+    }  # fmt: skip
+    profile["variants"] = {
+        "fp32": {"services": {"wide": {"args": {"dtype": "float32"}}}},
+        "broken": {"services": {"wide": {"args": {"max-model-len": 100_000}}}},
+    }
+    file.write_text(yaml.safe_dump(given, sort_keys=False), encoding="utf-8")
+    project.envgen("up", "wide", *CPU)
+    yield Wide(cpu_server, port)
+    project.envgen("down", "wide", *CPU, code=None)
+    file.write_bytes(before)
+
+
+def test_the_same_server_twice(cpu_server: CpuServer) -> None:
+    envgen = cpu_server.project.envgen
+    assert envgen("answers", "serve", *CPU, *QUICK).json["outcome"] in ("same", "close")
+    again = envgen("answers", "serve", *CPU, *QUICK, "--against", "latest").json
+    assert again["outcome"] == "same"
+    assert {row["name"]: row["verdict"] for row in again["rows"]}["texts"] == "same"
+    accepted = envgen("accept", "serve", *CPU, "-n", "8", "--reference", "latest", "--json", code=1).json
+    found = {one["name"]: one["verdict"] for one in accepted["criteria"] if one["part"] == "answers"}
+    assert set(found.values()) == {"passed"} and "writing" in found
+
+
+def test_faults_in_a_running_server(wide: Wide) -> None:
+    good = wide.record(wide.answers())
+    assert wide.answers("--against", good)["outcome"] == "same"
+
+    wide.spoil("scale", "1.125")  # one layer's weights
+    assert wide.answers("--against", good, code=1)["outcome"] == "different"
+    wide.spoil("scale", "2")
+    assert wide.answers("--against", good, code=5)["outcome"] == "broken"
+    wide.spoil("scale", str(1 / 2.25))
+
+    assert wide.spoil("window", "-1") == "{64}"
+    assert wide.answers("--against", good, code=None)["outcome"] in ("different", "broken")
+    wide.spoil("window", "64")
+
+    assert wide.answers("--against", good)["outcome"] == "same"
+
+
+@pytest.mark.nightly
+def test_a_sweep_that_is_interrupted_and_continued(wide: Wide) -> None:
+    """`fp32` is measured, `broken` is interrupted, then fails. What ran before runs again, and is close to `fp32`."""
+    words = ("sweep", "wide", *CPU, "--variants", "fp32,broken", "--quick", "--no-bench", "--yes")
+    child = wide.project.start(*words)
+    assert child.stderr
+    while "broken (2 of 2)" not in child.stderr.readline():
+        assert child.poll() is None
+    stopped = interrupt(child)
+    assert stopped.code == 130 and "envgen up wide" in stopped.err
+    done = wide.project.envgen(*words, "--json", code=1)
+    assert "fp32 done" in done.err and "starting again what ran before" in done.err
+    first, second = done.json["rows"]
+    assert (first["variant"], first["cause"]) == ("fp32", "") and first["verdict"] in ("same", "close")
+    assert second["variant"] == "broken" and second["cause"] and not second["verdict"]
+    table = (Path(done.json["record"]).with_suffix(".raw") / "table.md").read_text(encoding="utf-8")
+    assert table.splitlines()[0].startswith("| variant | started | answers |") and len(table.splitlines()) == 4
+    found = wide.answers("--against", first["answers"])  # what runs now is BF16
+    assert found["outcome"] == "close" and any(line.startswith("flags.--dtype") for line in found["differing"])
