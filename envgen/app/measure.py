@@ -16,7 +16,7 @@ from envgen.app.cluster.machines import head_of
 from envgen.app.session import Session
 from envgen.bench import facts, record
 from envgen.bench.checks import Outcome, Trial
-from envgen.bench.client import ServerGone, draft_counts, find
+from envgen.bench.client import ServerGone, find
 from envgen.bench.record import Run
 from envgen.bench.tools import CellResult, Matrix, ToolHost, find_tool, measure_all
 from envgen.deployment import Deployment, known_service
@@ -210,7 +210,7 @@ def run_tool(trial: Trial, run: Run, plan: Matrix, place: ToolHost) -> tuple[str
         for remark in one.remarks:
             progress(f"    {remark}")
 
-    return tool.plan.tool, measure_all(tool, keep, functools.partial(draft_counts, trial.target))
+    return tool.plan.tool, measure_all(tool, keep)
 
 
 def cells_document(tool: str, cells: list[CellResult]) -> dict[str, Any]:

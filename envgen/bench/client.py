@@ -1,12 +1,10 @@
-"""A server that is measured: its address and model, requests to it, and its counters of drafts."""
+"""A server that is measured: its address and model, and requests to it."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import queue
 import random
-import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -114,39 +112,6 @@ def find(url: str, *, model: str | None, key: str, silence: float, expected: str
     name = model or next(iter(listed))
     root, length = str(listed[name].get("root") or ""), context_length(listed[name])
     return BenchTarget(target.url, name, root, length, key, silence, names_of(listed, name))
-
-
-_DRAFTS = re.compile(
-    r"^vllm:spec_decode_num_(drafts|draft_tokens|accepted_tokens)_total(?:\{.*\})? (\S+)$", re.MULTILINE | re.ASCII
-)
-
-
-def draft_counts(target: BenchTarget) -> dict[str, float]:
-    """vLLM's counters of speculative decoding; empty if the server has none."""
-    try:
-        status, body = answered("GET", f"{target.url}/metrics", target.headers, min(target.silence, 10))
-    except OSError:
-        return {}
-    return parse_draft_counts(body.decode("utf-8", "replace")) if status == 200 else {}
-
-
-def parse_draft_counts(text: str) -> dict[str, float]:
-    """The counters in Prometheus' text format, summed over the server's engines."""
-    found: dict[str, float] = {}
-    for name, value in _DRAFTS.findall(text):
-        with contextlib.suppress(ValueError):
-            found[name] = found.get(name, 0.0) + float(value)
-    return found
-
-
-def draft_rates(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
-    """The accepted drafts in percent, and tokens per step (one more than accepted), between two readings."""
-    drafts, tokens, accepted = (
-        after.get(name, 0.0) - before.get(name, 0.0) for name in ("drafts", "draft_tokens", "accepted_tokens")
-    )
-    if not (drafts > 0 and tokens > 0 and accepted >= 0):  # none, or the server was restarted
-        return {}
-    return {"drafts_accepted": 100 * accepted / tokens, "tokens_per_step": 1 + accepted / drafts}
 
 
 def listed_models(url: str, status: int, document: Any) -> dict[str, Mapping[str, Any]]:

@@ -41,25 +41,22 @@ class Metric:
     name: str
     unit: str
     label: str
-    more_is_better: bool
     by_output: bool
 
 
 METRICS = {
     one.name: one
     for one in (
-        Metric("prefill_tps", "t/s", "prefill", True, False),
-        Metric("decode_tps", "t/s", "decode", True, True),
-        Metric("total_tps", "t/s", "all tokens", True, True),
-        Metric("requests_per_s", "1/s", "requests", True, True),
-        Metric("ttft_ms", "ms", "time to first token", False, False),
-        Metric("ttfr_ms", "ms", "time to first response", False, False),
-        Metric("itl_ms", "ms", "between tokens", False, True),
-        Metric("latency_ms", "ms", "whole request", False, True),
-        Metric("drafts_accepted", "%", "drafts accepted", True, True),
-        Metric("tokens_per_step", "tokens", "tokens a step", True, True),
-        Metric("kernel_us", "µs", "kernel", False, False),
-        Metric("kernel_error", "% of the largest value", "error", False, False),
+        Metric("prefill_tps", "t/s", "prefill", False),
+        Metric("decode_tps", "t/s", "decode", True),
+        Metric("total_tps", "t/s", "all tokens", True),
+        Metric("requests_per_s", "1/s", "requests", True),
+        Metric("ttft_ms", "ms", "time to first token", False),
+        Metric("ttfr_ms", "ms", "time to first response", False),
+        Metric("itl_ms", "ms", "between tokens", True),
+        Metric("latency_ms", "ms", "whole request", True),
+        Metric("kernel_us", "µs", "kernel", False),
+        Metric("kernel_error", "% of the largest value", "error", False),
     )
 }
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from envgen.bench.client import COMPLETIONS, WORDS, BenchTarget, draft_rates
+from envgen.bench.client import COMPLETIONS, WORDS, BenchTarget
 from envgen.bench.compare import FigureRange, MatrixCell, number, table
 from envgen.engine.values import MISSHAPEN, read_json
 from envgen.errors import ServiceError, UsageError
@@ -247,13 +247,8 @@ def vllm_samples(report: Mapping[str, Any], asked: MatrixCell) -> list[dict[str,
     return [*found, {"unit": "repeat", **cell, **whole}]
 
 
-def measure_all(
-    tool: BenchTool, on_cell: Callable[[CellResult], None], counts: Callable[[], Mapping[str, float]] = dict
-) -> list[CellResult]:  # fmt: skip
-    """Measure each cell that fits the server's context; ``on_cell`` gets each result.
-
-    ``counts``: the server's draft counters. A cell's drafts include those of the tool's warm-up.
-    """
+def measure_all(tool: BenchTool, on_cell: Callable[[CellResult], None]) -> list[CellResult]:
+    """Measure each cell that fits the server's context; ``on_cell`` gets each result."""
     limit, fitting = tool.target.max_len, []
     for cell in tool.plan.cells():
         size = cell.context + cell.prompt + cell.output
@@ -270,10 +265,6 @@ def measure_all(
     for index, cell in enumerate(fitting):
         progress(f"  {cell} ({index + 1} of {len(fitting)})")
         with doing("cell", f"{cell} ({index + 1} of {len(fitting)})"):
-            before = counts()
-            one = tool.measure(cell)
-            if found := draft_rates(before, counts()):
-                one = replace(one, samples=(*one.samples, {"unit": "repeat", **cell.sample, **found}))
-            done.append(one)
+            done.append(tool.measure(cell))
         on_cell(done[-1])
     return done

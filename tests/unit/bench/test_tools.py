@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from envgen.bench import record, tools
-from envgen.bench.client import BenchTarget, parse_draft_counts
-from envgen.bench.compare import MatrixCell, compare, table
+from envgen.bench import tools
+from envgen.bench.client import BenchTarget
+from envgen.bench.compare import MatrixCell, table
 from envgen.bench.tools import LLAMA_BENCHY, VLLM, BenchTool, CellResult, Matrix, ToolHost
 from envgen.engine.values import ExecResult
 from envgen.errors import ServiceError, UsageError
@@ -152,35 +152,6 @@ def test_cells_that_do_not_fit_are_left_out(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().err.count("left out") == 3
     with pytest.raises(UsageError, match="the server's context of 200 tokens"):
         tools.measure_all(replace(one, plan=Matrix(pp=(256,))), done.append)
-
-
-def metrics(drafts: int, tokens: int, accepted: int) -> dict[str, float]:
-    """As vLLM 0.32.0 shows them, with prometheus_client: two engines, and lines that are not meant."""
-    return parse_draft_counts("\n".join([
-        "# HELP vllm:spec_decode_num_drafts_total Number of spec decoding drafts.",
-        "# TYPE vllm:spec_decode_num_drafts_total counter",
-        f'vllm:spec_decode_num_drafts_total{{engine="0",model_name="a b"}} {drafts - 1}.0',
-        'vllm:spec_decode_num_drafts_total{engine="1",model_name="a b"} 1.0',
-        'vllm:spec_decode_num_drafts_created{engine="0",model_name="a b"} 1.7e+09',
-        f'vllm:spec_decode_num_draft_tokens_total{{engine="0",model_name="a b"}} {tokens}.0',
-        f'vllm:spec_decode_num_accepted_tokens_total{{engine="0",model_name="a b"}} {accepted}.0',
-        'vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="0"} 9.0',
-        "vllm:spec_decode_num_drafts_total{ no number", ""]))  # fmt: skip
-
-
-def test_the_drafts_of_each_cell(tmp_path: Path) -> None:
-    """Kept in the record, shown, and compared; a server that was started in between says nothing."""
-    seen = iter([metrics(10, 30, 6), metrics(20, 60, 21), metrics(20, 60, 21), metrics(5, 15, 9)])
-    one = replace(tool(ran(report([1.0, 2.0, 3.0]))), plan=Matrix(pp=(64, 128), tg=(8,)))
-    first, second = tools.measure_all(one, lambda _: None, lambda: next(seen))
-    assert first.figures["drafts_accepted"].median == 50.0 and first.figures["tokens_per_step"].median == 2.5
-    assert "drafts_accepted" not in second.figures
-    assert "drafts_accepted" not in tools.measure_all(one, lambda _: None)[0].figures
-    with record.start(tmp_path, "bench", {"model": "m"}, {}) as run:
-        for sample in first.samples:
-            run.sample(sample)
-    ((found),) = compare([record.load(run.path)] * 2).rows[-1:]
-    assert found.metric.name == "tokens_per_step" and str(found.cell) == "pp64 tg8"
 
 
 def test_the_matrix() -> None:
