@@ -138,39 +138,23 @@ def compare(records: Sequence[RunRecord]) -> Comparison:
     return Comparison(dict(zip(names, records, strict=True)), rows, differing(records, names))
 
 
-@dataclass(frozen=True)
-class Section:
-    """A table to print: the first row is its head, ``right`` are columns of numbers."""
-
-    title: str
-    rows: Sequence[Sequence[str]]
-    right: range = range(0)
-
-
-def sections(comparison: Comparison) -> list[Section]:
-    """The tables of a comparison. A single run has its criteria, parameters and environment instead of differences."""
-    names, (first, *others) = list(comparison.runs), comparison.runs.values()
+def sections(comparison: Comparison) -> list[tuple[str, Sequence[Sequence[str]], range]]:
+    """The tables of a comparison: title, rows (the first is the head), and the columns of numbers."""
+    names = list(comparison.runs)
     head = [("", "id", "when (UTC)", "what", "kind", "outcome")]
     head += [
         (name, run.id, utc(run.started), run.title, run.kind, run.outcome) for name, run in comparison.runs.items()
     ]
-    found = [Section("", head)]
+    found: list[tuple[str, Sequence[Sequence[str]], range]] = [("", head, range(0))]
     for metric, rows in groupby(comparison.rows, lambda row: row.metric):
         lines = [("", *names, *(f"{name} - {names[0]}" for name in names[1:]))]
         for row in rows:
             apart = ("-" if percent is None else f"{percent:+.1f} %" for percent in row.percent[1:])
             lines.append((str(row.cell), *(str(side) if side else "-" for side in row.series), *apart))
-        found.append(Section(f"{metric.label}, {metric.unit}: median (min to max, values)", lines,
-                             range(1, 2 * len(names))))  # fmt: skip
-    if others:
-        lines = [(line,) for line in comparison.differing or ["nothing that was recorded"]]
-        return [*found, Section("What differed", [("in environments and parameters",), *lines])]
-    keys = ("verdict", "part", "name", "seen", "wanted")
-    criteria = [[str(one.get(key) or "") for key in keys]
-                for one in first.summary.get("criteria") or [] if isinstance(one, dict)]  # fmt: skip
-    facts = flat({**first.environment, "parameters": first.parameters, "load": first.summary.get("load")})
-    found += [Section("Criteria", [keys, *criteria])] if criteria else []
-    return [*found, Section("Parameters and environment", [("", ""), *sorted(facts.items())])]
+        title = f"{metric.label}, {metric.unit}: median (min to max, values)"
+        found.append((title, lines, range(1, 2 * len(names))))
+    lines = [(line,) for line in comparison.differing or ["nothing that was recorded"]]
+    return [*found, ("What differed", [("in environments and parameters",), *lines], range(0))]
 
 
 def differing(records: Sequence[RunRecord], names: Sequence[str]) -> list[str]:

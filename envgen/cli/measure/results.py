@@ -1,15 +1,14 @@
-"""`envgen results`: list, show and compare recorded runs."""
+"""`envgen results`: list and compare recorded runs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
 from envgen.app.measure import default_folder
-from envgen.bench.compare import Comparison, compare, sections
+from envgen.bench.compare import compare, sections
 from envgen.bench.record import RunRecord, plain, resolve, runs, utc
 from envgen.cli import FullGroup
 from envgen.cli.common import answer, json_option
@@ -23,7 +22,7 @@ _COMPARABLE = ("bench", "accept")  # kinds that measure the same figures
 
 @click.group(cls=FullGroup)
 def command() -> None:
-    """List, show and compare the recorded runs of smoke, accept and bench.
+    """List and compare the recorded runs of the commands that measure.
 
     A RUN is the beginning of an ID, `latest`, `latest~1` (the one before), or a file.
 
@@ -60,23 +59,6 @@ def _table(where: Path, found: Sequence[RunRecord]) -> Iterator[str]:
                                for one in found)])  # fmt: skip
 
 
-@command.command("show")
-@click.argument("run", default="latest")
-@folder_option
-@json_option
-def show(run: str, folder: Path | None) -> int:
-    """Show the record of RUN (default: the newest): outcome, figures, criteria, parameters, environment.
-
-    \b
-    Example:
-      envgen results show 1a2b
-    """
-    comparison = _compared([run], folder)
-    (record,) = comparison.runs.values()
-    document = {**plain(vars(record)), "started": utc(record.started), "figures": _rows(comparison)}
-    return answer(document, _lines(comparison))
-
-
 @command.command("compare")
 @click.argument("runs", nargs=-1, required=True, metavar="A B [C]...")
 @folder_option
@@ -91,31 +73,16 @@ def compare_(runs: tuple[str, ...], folder: Path | None) -> int:
     """
     if not 2 <= len(runs) <= 26:
         raise UsageError("compare takes 2 to 26 runs", hint="envgen results compare latest~1 latest")
-    comparison = _compared(runs, folder)
-    headers = {name: _header(record) for name, record in comparison.runs.items()}
-    document = {"runs": headers, "figures": _rows(comparison), "differing": comparison.differing}
-    return answer(document, _lines(comparison))
-
-
-def _compared(names: Sequence[str], folder: Path | None) -> Comparison:
-    records = [resolve(folder or default_folder(), name) for name in names]
+    records = [resolve(folder or default_folder(), name) for name in runs]
     if len({record.path.resolve() for record in records}) < len(records):
         raise UsageError("the same run is named twice", hint="envgen results list")
     by_kind = {kind: run for run in records for kind in [_COMPARABLE if run.kind in _COMPARABLE else (run.kind,)]}
     if len(by_kind) > 1:
         kinds = " and ".join(f"{run.id} is of kind {run.kind}" for run in by_kind.values())
         raise UsageError(f"these runs can't be compared: {kinds}", hint="envgen results list shows kinds")
-    return compare(records)
-
-
-def _header(record: RunRecord) -> dict[str, str]:
-    return {"id": record.id, "kind": record.kind, "title": record.title, "outcome": record.outcome,
-            "started": utc(record.started), "file": str(record.path)}  # fmt: skip
-
-
-def _rows(comparison: Comparison) -> list[dict[str, Any]]:
+    comparison = compare(records)
     names = comparison.runs
-    return [
+    figures = [
         {
             "metric": row.metric.name, "unit": row.metric.unit, "cell": str(row.cell),
             "runs": {name: side.plain() for name, side in zip(names, row.series, strict=True) if side},
@@ -123,8 +90,12 @@ def _rows(comparison: Comparison) -> list[dict[str, Any]]:
         }
         for row in comparison.rows
     ]  # fmt: skip
+    headers = {name: _header(record) for name, record in names.items()}
+    lines = (line for title, rows, right in sections(comparison)
+             for line in (*filter(None, [title]), *table(rows, right=right), ""))  # fmt: skip
+    return answer({"runs": headers, "figures": figures, "differing": comparison.differing}, lines)
 
 
-def _lines(comparison: Comparison) -> Iterator[str]:
-    for section in sections(comparison):
-        yield from (*filter(None, [section.title]), *table(section.rows, right=section.right), "")
+def _header(record: RunRecord) -> dict[str, str]:
+    return {"id": record.id, "kind": record.kind, "title": record.title, "outcome": record.outcome,
+            "started": utc(record.started), "file": str(record.path)}  # fmt: skip
