@@ -231,7 +231,7 @@ def test_checks_that_may_compile(box: Box, tmp_path: Path) -> None:
     assert (first["kind"], first["environment"]["profile"], first["environment"]["service"]) == ("checks", "dev", "dev")
     text = box.project.envgen("bench", "--checks").out
     assert "moe M=320" in text and "kernel, µs" in text and "passed" in text
-    assert "no difference shown" in box.project.envgen("results", "compare", "latest~1", "latest").out
+    assert "+0.0 %" in box.project.envgen("results", "compare", "latest~1", "latest").out
     shipped = Path(__file__).parents[2] / "checks" / "deep" / "gpt_oss.py"
     (folder / "10-kernel.py").unlink()
     (folder / "20-shipped.py").write_bytes(shipped.read_bytes())
