@@ -62,6 +62,6 @@ LABEL dev.envgen.project="mxfp4" \
     dev.envgen.profile="prod" \
     dev.envgen.lock="" \
     org.opencontainers.image.base.name="nvcr.io/nvidia/cuda:13.0.2-devel-ubuntu24.04" \
-    dev.envgen.render="b713d42cafbd0d5f5f7070392c84d1c0109203a54833b0fcc9a9167ef09fabcf"
+    dev.envgen.render="fd0ae330c56902ff0f7d5cd7d28821300da7a0199cc6c357233d2379fd2e7729"
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

@@ -126,7 +126,7 @@ def test_a_recipe_answers_a_chat_with_its_parsers(cpu_server: CpuServer) -> None
         project.envgen("build", "-p", PROFILE)
         project.envgen("up", "serve", "-p", PROFILE)
         body = {
-            "model": REPO.partition("/")[2], "temperature": 0, "tools": [{"type": "function", "function": TOOL}],
+            "model": REPO, "temperature": 0, "tools": [{"type": "function", "function": TOOL}],
             "messages": [{"role": "user", "content": "What is the capital of France?"}],
         }  # fmt: skip
         request = urllib.request.Request(

@@ -190,7 +190,7 @@ def test_the_real_server_hangs(faults: Faults, engine: Engine) -> None:
         docker("exec", container, "sh", "-c", f"kill -CONT {core}")
     assert "waiting for its first answer" in message and "has not sent its first token" in message
     (row,) = [line for line in members["processes.txt"].splitlines() if line.split()[0] == str(core)]
-    assert row.split()[2] == "T"  # stopped, as the bundle shows
+    assert row.split()[3] == "T"  # stopped, as the bundle shows
     assert faults.server.container == container
 
 
