@@ -82,29 +82,21 @@ class Server:
         """Its environment for the record."""
         return facts.collect(self.engine, self.container, self.profile, self.root, self.service)
 
-    def place(self, target_root: str, tokenizer: str | None, image: str | None, throwaway: bool) -> ToolHost:
-        """Where a tool runs: in the server's container, or in a temporary one of its image or ``image``.
-
-        A temporary container shares the server's network and mounts or, if the server's container is unknown, the
-        network of the engine's machine.
-        """
+    def place(self, target_root: str, tokenizer: str | None = None, image: str | None = None) -> ToolHost:
+        """Where a tool runs: in the server's container, or for a server at --url in a temporary one of ``image``."""
         folder, container = tokenizer or target_root, self.container
         if not folder:
             raise UsageError("the server does not report its model's folder", hint="name it: --tokenizer PATH")
-        if container is None and not image:
+        if image and self.deployment:
+            raise UsageError("--image goes with --url", hint="a service's tool runs in its own container")
+        if image:
+            return ToolHost(run.in_image(connect(), image, network="host"), self.url, folder, f"image {image}")
+        if container is None or self.engine is None:
             hint = "name the server's container, or an image for the tool: --container NAME or --image NAME"
             raise UsageError("the tool runs in a container, and the server's is unknown", hint=hint)
-        engine = self.engine or connect()
-        if container is None:
-            return ToolHost(run.in_image(engine, str(image), network="host"), self.url, folder, f"image {image}")
+        execute = run.in_container(self.engine, container.id)
         url = f"http://127.0.0.1:{self._inner_port(container)}"
-        if not throwaway and not image:
-            return ToolHost(run.in_container(engine, container.id), url, folder, "the image of the service")
-        execute = run.in_image(
-            engine, image or container.image_id, mounts=container.mounts, env=container.env, user=container.user,
-            network=f"container:{container.id}",
-        )  # fmt: skip
-        return ToolHost(execute, url, folder, f"image {image or container.image_id[:19]}")
+        return ToolHost(execute, url, folder, "the image of the service")
 
     def _inner_port(self, container: Container) -> int:
         outer = urlsplit(self.url).port

@@ -160,7 +160,7 @@ def _row(plan: Plan, stage: Stage, name: str, form: Session, reference: RunRecor
 
 def _bench(matrix: Matrix) -> Any:
     def work(server: Server, trial: Trial, run: Run) -> Outcome:
-        tool, cells = run_tool(trial, run, matrix, server.place(trial.target.root, None, None, False))
+        tool, cells = run_tool(trial, run, matrix, server.place(trial.target.root))
         return FAILED if any(cell.failed for cell in cells) else PASSED, cells_document(tool, cells)
 
     return work

