@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import random
 from collections.abc import Callable, Mapping
@@ -98,10 +97,9 @@ class ToolHost:
 
 @dataclass(frozen=True)
 class BenchTool:
-    """A tool with its version and help text, and where it runs. See ``find_tool``."""
+    """A tool with its version, and where it runs. See ``find_tool``."""
 
     version: str
-    help: str
     place: ToolHost
     target: BenchTarget
     plan: Matrix
@@ -157,10 +155,9 @@ class BenchTool:
             "runs": self.plan.runs, "latency-mode": "generation", "book-url": "{book}", "save-result": "{result}",
             "format": "json", "api-key": self.target.key,
         }  # fmt: skip
-        flags = ["--enable-prefix-caching" if self.plan.prefix_caching else "--no-cache"]
-        # Options of newer versions: replies of exact length, and no coherence test, which random weights fail.
-        flags += [option for option in ("--exact-tg", "--skip-coherence") if option in self.help]
-        return ["-m", "llama_benchy", *_words(wanted), *flags]
+        cache = "--enable-prefix-caching" if self.plan.prefix_caching else "--no-cache"
+        # Replies of exact length, and no coherence test, which random weights fail.
+        return ["-m", "llama_benchy", *_words(wanted), cache, "--exact-tg", "--skip-coherence"]
 
     def _vllm(self, cell: MatrixCell) -> list[str]:
         wanted = {
@@ -192,21 +189,15 @@ def _ask(place: ToolHost, request: Mapping[str, Any], timeout: float, what: str)
 
 def find_tool(place: ToolHost, target: BenchTarget, plan: Matrix) -> BenchTool:
     """The plan's tool, or else llama-benchy or vllm. UsageError if it is not installed."""
-    if not plan.tool:
-        try:
-            return find_tool(place, target, replace(plan, tool=LLAMA_BENCHY))
-        except UsageError as error:
-            with contextlib.suppress(UsageError):
-                other = find_tool(place, target, replace(plan, tool=VLLM))
-                progress(f"  llama-benchy is not in {place.where} (pip.tools): using `vllm bench serve`")
-                return other
-            raise error from None
-    module, distributions, hint = TOOLS[plan.tool]
-    request = {"verb": "probe", "module": module, "distributions": distributions, "help": plan.tool == LLAMA_BENCHY}
-    found = _ask(place, request, 150, f"{place.where} could not be asked for {plan.tool}")
-    if not found.get("version"):
-        raise UsageError(f"{plan.tool} is not in {place.where}", hint=hint)
-    return BenchTool(str(found["version"]), str(found.get("help", "")), place, target, plan)
+    request = {"verb": "probe", "tools": {name: row[:2] for name, row in TOOLS.items()}}
+    found = _ask(place, request, 150, f"{place.where} could not be asked for {plan.tool or 'a tool'}")
+    other = not plan.tool and found[VLLM] and not found[LLAMA_BENCHY]
+    name = plan.tool or (VLLM if other else LLAMA_BENCHY)
+    if not found[name]:
+        raise UsageError(f"{name} is not in {place.where}", hint=TOOLS[name][2])
+    if other:
+        progress(f"  llama-benchy is not in {place.where} (pip.tools): using `vllm bench serve`")
+    return BenchTool(found[name], place, target, replace(plan, tool=name))
 
 
 def benchy_samples(report: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """Runs inside a container: runs a benchmark tool, and returns its output.
 
-``probe`` returns the tool's version and options; ``run`` runs it once. llama-benchy gets its book of prompts from a
+``probe`` returns the tools' versions; ``run`` runs one of them once. llama-benchy gets its book of prompts from a
 server on loopback, since it would download one. Its files go into a temporary folder.
 """
 
@@ -35,18 +35,13 @@ def answer(request: Doc) -> Doc:
 
 
 def probe(request: Doc) -> Doc:
-    """``version`` ("" when it is not installed) and ``help``."""
-    module = str(request["module"])
-    if importlib.util.find_spec(module) is None:
-        return {"version": "", "help": ""}
-    found: Doc = {"version": "unknown", "help": ""}
-    for name in request["distributions"]:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found["version"] = metadata.version(name)
-    if request["help"]:  # in its own process: a tool may exit or import anything
-        done = subprocess.run([sys.executable, "-m", module, "--help"], stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)  # fmt: skip
-        found["help"] = done.stdout.decode("utf-8", "replace")[:100000]
+    """The version of each of the ``tools``; "" when it is not installed."""
+    found: Doc = {}
+    for tool, (module, distributions) in request["tools"].items():
+        found[tool] = "unknown" if importlib.util.find_spec(module) else ""
+        for name in distributions if found[tool] else ():
+            with contextlib.suppress(metadata.PackageNotFoundError):
+                found[tool] = metadata.version(name)
     return found
 
 

@@ -55,6 +55,6 @@ def test_the_sentence_of_a_tool_that_goes_wrong(program: str, message: str) -> N
         return ExecResult(0, f"{envelope['mark']} {json.dumps({'answer': answer})}\n".encode(), b"")
 
     place = ToolHost(execute, "http://127.0.0.1:9", "/m", "here")
-    tool = BenchTool("0.9", "", place, BenchTarget("http://h", "m", silence=2), Matrix(runs=1, tool="llama-benchy"))
+    tool = BenchTool("0.9", place, BenchTarget("http://h", "m", silence=2), Matrix(runs=1, tool="llama-benchy"))
     with pytest.raises(ServiceError, match=message):
         tool.measure(MatrixCell(8, 64))

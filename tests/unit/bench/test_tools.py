@@ -17,6 +17,7 @@ from envgen.bench.compare import MatrixCell, table
 from envgen.bench.tools import LLAMA_BENCHY, VLLM, BenchTool, CellResult, Matrix, ToolHost
 from envgen.engine.values import ExecResult
 from envgen.errors import ServiceError, UsageError
+from envgen.inside import bench_tool
 
 DATA = Path(__file__).parent / "data"
 BENCHY_REPORT = json.loads((DATA / "llama-benchy-0.4.0.json").read_text())
@@ -37,8 +38,7 @@ def tool(
         return ExecResult(0, text.encode(), b"")
 
     place = ToolHost(execute, "http://127.0.0.1:8000", "/models/x", where="image x")
-    options = "--exact-tg --skip-coherence"
-    return BenchTool("0.4.0", options, place, BenchTarget("http://h", "m", **more), Matrix(runs=3, tool=name))
+    return BenchTool("0.4.0", place, BenchTarget("http://h", "m", **more), Matrix(runs=3, tool=name))
 
 
 def ran(result: str, code: int = 0, **more: Any) -> dict[str, Any]:
@@ -79,10 +79,8 @@ def test_what_the_tools_are_asked() -> None:
         "4096 --concurrency 2 --runs 3", "--no-cache --exact-tg --skip-coherence", "--api-key k",
     ):  # fmt: skip
         assert words in seen[0]
-    replace(one, help="").measure(CELL)  # an older version
-    assert not {"--exact-tg", "--skip-coherence"} & set(seen[1].split())
     tool(ran(json.dumps(VLLM_REPORT)), VLLM, seen).measure(MatrixCell(16, 128, 64, 4))
-    assert "--backend openai" in seen[2] and "--random-prefix-len 64 --num-prompts 12" in seen[2]
+    assert "--backend openai" in seen[1] and "--random-prefix-len 64 --num-prompts 12" in seen[1]
 
 
 @pytest.mark.parametrize(
@@ -99,23 +97,24 @@ def test_a_tool_that_goes_wrong(answer: dict[str, Any] | None, message: str) -> 
 
 
 def test_a_tool_that_is_missing() -> None:
-    one = tool({"version": "", "help": ""})
+    one = tool({"llama-benchy": "", "vllm": ""})
     with pytest.raises(UsageError, match=r"llama-benchy is not in image x\n.*pip.tools"):
         tools.find_tool(one.place, one.target, Matrix())
 
 
 def test_without_llama_benchy_vllm_measures(capsys: pytest.CaptureFixture[str]) -> None:
-    def execute(_argv: Sequence[str], stdin: bytes, _timeout: float) -> ExecResult:
-        envelope = json.loads(stdin)
-        answer = {"version": "0.32.0" if envelope["request"]["module"] == "vllm" else "", "help": ""}
-        return ExecResult(0, f"{envelope['mark']} {json.dumps({'answer': answer})}\n".encode(), b"")
-
-    place = replace(tool(None).place, execute=execute)
+    place = tool({"llama-benchy": "", "vllm": "0.32.0"}).place
     found = tools.find_tool(place, BenchTarget("http://h", "m"), Matrix())
     assert (found.plan.tool, found.version) == (VLLM, "0.32.0")
     assert "llama-benchy is not in image x (pip.tools)" in capsys.readouterr().err
     with pytest.raises(UsageError, match="llama-benchy is not in image x"):
         tools.find_tool(place, BenchTarget("http://h", "m"), Matrix(tool=LLAMA_BENCHY))
+
+
+def test_the_versions_of_tools() -> None:
+    asked = {"a": ("pytest", ["no-such-name", "pytest"]), "b": ("no_such_module", ["pytest"]), "c": ("json", ["json"])}
+    found = bench_tool.answer({"verb": "probe", "tools": asked})
+    assert found == {"a": pytest.__version__, "b": "", "c": "unknown"}
 
 
 def report(decode: list[float], prefill: bool = True) -> str:
