@@ -12,12 +12,11 @@ from envgen.app.answers import GOOD, answered
 from envgen.app.measure import Asked, Server, cells_document, measure, run_tool
 from envgen.app.predict import predict, release_in_engine
 from envgen.app.session import Session
-from envgen.app.stage import PLAIN, Stage, sessions_of
+from envgen.app.stage import Stage, sessions_of
 from envgen.bench import record
 from envgen.bench.checks import FAILED, PASSED, Outcome, Trial
-from envgen.bench.record import Run, RunRecord, plain
+from envgen.bench.record import Run, RunRecord
 from envgen.bench.tools import Matrix
-from envgen.deployment import Deployment
 from envgen.engine.process import terminable
 from envgen.errors import EnvgenError, NotFoundError, UsageError
 from envgen.inside.run import NoAnswer
@@ -37,14 +36,6 @@ class Plan:
     forms: Mapping[str, Session]
     matrix: Matrix | None
     quick: bool = False
-
-    def parameters(self, deployment: Deployment) -> dict[str, Any]:
-        """What must be equal for a sweep to be continued."""
-        matrix = asdict(self.matrix) if self.matrix else None
-        given = {"service": self.service, "profile": deployment.profile.name, "variants": list(self.forms),
-                 "image": deployment.image.id if deployment.image else "", "matrix": matrix, "quick": self.quick,
-                 "sets": list(self.asked.session.sets)}  # fmt: skip
-        return dict(plain(given))
 
 
 def forms_of(session: Session, service: str, names: Sequence[str]) -> dict[str, Session]:
@@ -83,52 +74,28 @@ def fitting(session: Session, service: str) -> dict[str, Session]:
     return found
 
 
-def sweep(plan: Plan, *, fresh: bool = False) -> tuple[Outcome, Path]:
-    """Measure each form. Returns the outcome with its rows, and the record's path.
-
-    An interrupted sweep of the same forms is continued, unless ``fresh``.
-    """
+def sweep(plan: Plan) -> tuple[Outcome, Path]:
+    """Measure each form. Returns the outcome with its rows, and the record's path."""
     deployment = plan.asked.session.deployment()
     folder = plan.asked.results or deployment.root / "results"
-    parameters = plan.parameters(deployment)
-    earlier = None if fresh else unfinished(folder, parameters)
-    rows = {row["variant"]: row for row in earlier.samples} if earlier else {}
-    if rows:
-        progress(f"continuing {earlier.id if earlier else ''}: {', '.join(rows)} done")
-    stage = Stage(plan.asked.session, plan.service)
-    if earlier:  # what runs now, if anything, is what the interrupted one left
-        stage.before = sessions_of(plan.asked.session, str(earlier.environment["before"]))
-    before = (stage.before.variant or PLAIN) if stage.before else ""
-    environment = {"profile": deployment.profile.name, "service": plan.service, "before": before}
+    environment = {"profile": deployment.profile.name, "service": plan.service}
+    parameters = {"variants": list(plan.forms), "matrix": asdict(plan.matrix) if plan.matrix else None,
+                  "quick": plan.quick}  # fmt: skip
+    rows: list[dict[str, Any]] = []
     with terminable(), record.start(folder, "sweep", environment, parameters) as run:
-        for row in rows.values():
-            run.sample(row)
-        try:
-            with stage:
-                for number, (name, form) in enumerate(plan.forms.items(), 1):
-                    if name not in rows:
-                        progress(f"{name} ({number} of {len(plan.forms)})")
-                        rows[name] = _row(plan, stage, name, form, _reference(folder, plan, rows))
-                        run.sample(rows[name])
-        except KeyboardInterrupt:
-            progress("interrupted: the same command continues with the next variant", always=True)
-            raise
-        good = all(not row["cause"] and row["verdict"] in GOOD for row in rows.values())
-        summary = {"rows": list(rows.values())}
-        run.raw("table.md", markdown(summary["rows"]).encode())
-        run.end(PASSED if good else FAILED, summary)
-    return (PASSED if good else FAILED, summary), run.path
+        with Stage(plan.asked.session, plan.service) as stage:
+            for number, (name, form) in enumerate(plan.forms.items(), 1):
+                progress(f"{name} ({number} of {len(plan.forms)})")
+                rows.append(_row(plan, stage, name, form, _reference(folder, rows)))
+                run.sample(rows[-1])
+        outcome = PASSED if all(not row["cause"] and row["verdict"] in GOOD for row in rows) else FAILED
+        run.end(outcome, {"rows": rows})
+    return (outcome, {"rows": rows}), run.path
 
 
-def unfinished(folder: Path, parameters: Mapping[str, Any]) -> RunRecord | None:
-    """The newest sweep with these parameters, if it was interrupted."""
-    same = [run for run in record.runs(folder)[0] if run.kind == "sweep" and run.parameters == parameters]
-    return same[-1] if same and same[-1].outcome == record.UNFINISHED else None
-
-
-def _reference(folder: Path, plan: Plan, rows: Mapping[str, Mapping[str, Any]]) -> RunRecord | None:
+def _reference(folder: Path, rows: Sequence[Mapping[str, Any]]) -> RunRecord | None:
     """The answers of the first form that gave some."""
-    ids = [rows[name]["answers"] for name in plan.forms if name in rows and rows[name]["answers"]]
+    ids = [row["answers"] for row in rows if row["answers"]]
     return record.resolve(folder, ids[0]) if ids else None
 
 
@@ -176,10 +143,3 @@ def lines_of(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
         started = "-" if row["seconds"] is None else duration(row["seconds"])
         found.append((row["variant"], started, marked or "-", *figures, row["cause"]))
     return found
-
-
-def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The table as Markdown."""
-    head, *lines = lines_of(rows)
-    cells = [[cell.replace("|", "\\|") for cell in line] for line in (head, ["---"] * len(head), *lines)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in cells)
