@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from envgen.app.answers import GOOD, answered
-from envgen.app.measure import Asked, Server, cells_document, measure, run_tool
+from envgen.app.measure import Asked, bench, measure
 from envgen.app.predict import predict, release_in_engine
 from envgen.app.session import Session
 from envgen.app.stage import Stage, sessions_of
 from envgen.bench import record
-from envgen.bench.checks import FAILED, PASSED, Outcome, Trial
-from envgen.bench.record import Run, RunRecord
+from envgen.bench.checks import FAILED, PASSED, Outcome
+from envgen.bench.record import RunRecord
 from envgen.bench.tools import Matrix
 from envgen.engine.process import terminable
 from envgen.errors import EnvgenError, NotFoundError, UsageError
@@ -25,17 +26,6 @@ from envgen.text import duration, progress
 
 FITTING = "fitting"  # of --variants: what `envgen predict` lists
 FIGURES = {"prefill_tps": "prefill t/s", "decode_tps": "decode t/s", "ttft_ms": "first token ms"}
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is measured of each form of the service: the answers, and a matrix (None: no speed)."""
-
-    asked: Asked
-    service: str
-    forms: Mapping[str, Session]
-    matrix: Matrix | None
-    quick: bool = False
 
 
 def forms_of(session: Session, service: str, names: Sequence[str]) -> dict[str, Session]:
@@ -74,19 +64,23 @@ def fitting(session: Session, service: str) -> dict[str, Session]:
     return found
 
 
-def sweep(plan: Plan) -> tuple[Outcome, Path]:
-    """Measure each form. Returns the outcome with its rows, and the record's path."""
-    deployment = plan.asked.session.deployment()
-    folder = plan.asked.results or deployment.root / "results"
-    environment = {"profile": deployment.profile.name, "service": plan.service}
-    parameters = {"variants": list(plan.forms), "matrix": asdict(plan.matrix) if plan.matrix else None,
-                  "quick": plan.quick}  # fmt: skip
+def sweep(
+    asked: Asked, service: str, forms: Mapping[str, Session], matrix: Matrix | None, *, quick: bool = False
+) -> tuple[Outcome, Path]:
+    """Measure the answers of each form of the service, and with a ``matrix`` its speed. Returns the outcome with its
+    rows, and the record's path."""
+    deployment = asked.session.deployment()
+    folder = asked.results or deployment.root / "results"
+    environment = {"profile": deployment.profile.name, "service": service}
+    parameters = {"variants": list(forms), "matrix": asdict(matrix) if matrix else None, "quick": quick}
     rows: list[dict[str, Any]] = []
     with terminable(), record.start(folder, "sweep", environment, parameters) as run:
-        with Stage(plan.asked.session, plan.service) as stage:
-            for number, (name, form) in enumerate(plan.forms.items(), 1):
-                progress(f"{name} ({number} of {len(plan.forms)})")
-                rows.append(_row(plan, stage, name, form, _reference(folder, rows)))
+        with Stage(asked.session, service) as stage:
+            for number, (name, form) in enumerate(forms.items(), 1):
+                progress(f"{name} ({number} of {len(forms)})")
+                show = partial(stage.show, form)
+                here = replace(asked, session=form, service=service)
+                rows.append(_row(here, name, show, matrix, _reference(folder, rows), quick))
                 run.sample(rows[-1])
         outcome = PASSED if all(not row["cause"] and row["verdict"] in GOOD for row in rows) else FAILED
         run.end(outcome, {"rows": rows})
@@ -99,38 +93,31 @@ def _reference(folder: Path, rows: Sequence[Mapping[str, Any]]) -> RunRecord | N
     return record.resolve(folder, ids[0]) if ids else None
 
 
-def _row(plan: Plan, stage: Stage, name: str, form: Session, reference: RunRecord | None) -> dict[str, Any]:
-    """Measure one form. A form that fails is a row with its cause."""
+def _row(
+    asked: Asked, name: str, show: Callable[[], float], matrix: Matrix | None, reference: RunRecord | None, quick: bool
+) -> dict[str, Any]:
+    """Show a form and measure it. A form that fails is a row with its cause."""
     row: dict[str, Any] = {"variant": name, "seconds": None, "verdict": "", "answers": "", "bench": "", "figures": {},
                            "kernels": [], "cause": ""}  # fmt: skip
-    asked = replace(plan.asked, session=form, service=plan.service)
     try:
-        row["seconds"] = round(stage.show(form), 1)
-        word, summary, path = answered(asked, reference, quick=plan.quick)
+        row["seconds"] = round(show(), 1)
+        word, summary, path = answered(asked, reference, quick=quick)
         kept = record.load(path)
         row |= {"verdict": word, "answers": kept.id, "kernels": kept.environment.get("kernels", [])}
         progress(f"  answers: {word}" + ("" if reference else ", the reference of the others"))
         if word not in GOOD:
             worst = [line for line in summary["rows"] if line["verdict"] == word]
             progress(f"    {worst[0]['name']}: {worst[0]['seen']}" if worst else "")
-        if plan.matrix:
-            outcome, bench = measure(asked, "bench", asdict(plan.matrix), _bench(plan.matrix))
-            cells = outcome[1]["cells"]
+        if matrix:
+            (_, found), path = measure(asked, "bench", asdict(matrix), bench(matrix))
+            cells = found["cells"]
             medians = {f"{label} {cell['test']}" if len(cells) > 1 else label: cell[key]["median"]
                        for cell in cells for key, label in FIGURES.items() if key in cell}  # fmt: skip
-            row |= {"bench": record.load(bench).id, "figures": medians}
+            row |= {"bench": record.load(path).id, "figures": medians}
     except EnvgenError as error:
         row["cause"] = error.problems[0].message.strip().splitlines()[0]
         progress(f"  {name} failed: {row['cause']}", always=True)
     return row
-
-
-def _bench(matrix: Matrix) -> Any:
-    def work(server: Server, trial: Trial, run: Run) -> Outcome:
-        tool, cells = run_tool(trial, run, matrix, server.place(trial.target.root))
-        return FAILED if any(cell.failed for cell in cells) else PASSED, cells_document(tool, cells)
-
-    return work
 
 
 def lines_of(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:

@@ -10,11 +10,9 @@ import click
 
 from envgen.app import checks as kernel_checks
 from envgen.app.cluster.machines import head_of
-from envgen.app.measure import Asked, Server, cells_document, run_tool
+from envgen.app.measure import Asked, bench
 from envgen.app.session import with_running_variant
-from envgen.bench import checks, record
-from envgen.bench.checks import Trial
-from envgen.bench.record import Run
+from envgen.bench import record
 from envgen.cli.measure.common import (
     Numbers,
     finish,
@@ -75,11 +73,7 @@ def command(
         return _bench_checks(asked, chosen_kernels)
     chosen = matrix_of(given)
 
-    def work(server: Server, trial: Trial, run: Run) -> checks.Outcome:
-        tool, cells = run_tool(trial, run, chosen, server.place(trial.target.root, tokenizer, image))
-        return "failed" if any(cell.failed for cell in cells) else "passed", cells_document(tool, cells)
-
-    return report(asked, "bench", asdict(chosen), work)
+    return report(asked, "bench", asdict(chosen), bench(chosen, tokenizer, image))
 
 
 def _bench_checks(asked: Asked, chosen: Mapping[str, str]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import click
@@ -58,8 +57,8 @@ def command(
         if not yes and not ask(f"{runs}. Stop it, try {len(forms)} variants, and start it again?"):
             raise UsageError(f"{runs}, and a sweep stops it for a while", hint="add --yes")
     given["concurrency"] = (concurrency,) if concurrency else None
-    plan = sweep.Plan(replace(asked, service=service), service, forms, None if no_bench else matrix_of(given), quick)
-    (outcome, summary), path = sweep.sweep(plan)
+    matrix = None if no_bench else matrix_of(given)
+    (outcome, summary), path = sweep.sweep(asked, service, forms, matrix, quick=quick)
     rows = sweep.lines_of(summary["rows"])
     lines = (*map(visible, table(rows, right=range(3, len(rows[0]) - 1))), f"{outcome}; the record is {path}")
     document = {"outcome": outcome, "record": str(path), **summary}
