@@ -24,12 +24,11 @@ from envgen.text import table, visible
                    "each backend that vLLM would take (`envgen predict`).")  # fmt: skip
 @matrix_options
 @tool_choice
-@click.option("--concurrency", "-c", type=click.IntRange(1, 4096), metavar="N", help="Requests at once (default: 1).")
 @click.option("--no-bench", is_flag=True, help="Compare answers alone.")
 @click.option("--quick", is_flag=True, help="Ask eight of the questions.")
 @click.option("--yes", "-y", is_flag=True, help="Stop the service that runs without asking.")
 def command(
-    asked: Asked, variants: str, concurrency: int | None, no_bench: bool, quick: bool, yes: bool,
+    asked: Asked, variants: str, no_bench: bool, quick: bool, yes: bool,
     **given: Any,
 ) -> int:  # fmt: skip
     """Start SERVICE in each variant, one after the other, and compare answers and speed in one table.
@@ -56,7 +55,6 @@ def command(
         runs = f"{service} runs ({running.profile().variant or 'plain'})"
         if not yes and not ask(f"{runs}. Stop it, try {len(forms)} variants, and start it again?"):
             raise UsageError(f"{runs}, and a sweep stops it for a while", hint="add --yes")
-    given["concurrency"] = (concurrency,) if concurrency else None
     matrix = None if no_bench else matrix_of(given)
     (outcome, summary), path = sweep.sweep(asked, service, forms, matrix, quick=quick)
     rows = sweep.lines_of(summary["rows"])
