@@ -3,7 +3,7 @@ double precision. Runs in the container of a service (`envgen doctor --deep`, `e
 and a row for each kernel and number of tokens. Without a GPU it compiles for FLASHINFER_CUDA_ARCH_LIST.
 
 ENVGEN_CHECK_KERNEL (a part of kernels' names), ENVGEN_CHECK_TOKENS (such as 1,16) and ENVGEN_CHECK_QUICK (1) choose
-what runs: `ENVGEN_CHECK_KERNEL=decode envgen bench --checks`.
+what runs: `envgen bench --checks --kernel decode --tokens 1`.
 
 FlashInfer compiles what is not in its cache: `envgen cache warm` before shows the compiler's first error.
 """

@@ -2,70 +2,47 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from envgen.app.cluster.machines import head_of
-from envgen.app.measure import Asked
-from envgen.app.session import with_running_variant
-from envgen.bench import facts, record
+from envgen.bench import facts
 from envgen.bench.checks import FAILED, PASSED, UNKNOWN, Criterion, Outcome, outcome
 from envgen.bench.compare import table
-from envgen.deployment import known_service
 from envgen.doctor import scripts
 from envgen.doctor.collect import gather
-from envgen.doctor.model import Finding, Severity, Subject
-from envgen.engine.process import terminable
+from envgen.doctor.model import Context, Finding, Severity, Subject
 from envgen.errors import NotFoundError, UsageError
-from envgen.live import moving
 from envgen.text import progress
 
 VERDICTS = {Severity.OK: PASSED, Severity.INFO: UNKNOWN, Severity.WARNING: FAILED, Severity.ERROR: FAILED}
-VARIABLES = "ENVGEN_CHECK_"  # of this terminal: what the scripts run
 
 
-def measure(asked: Asked) -> tuple[Outcome, Path]:
-    """Run all scripts in the running container. Returns the outcome and the record's path."""
-    session = asked.session
-    if asked.service is not None:
-        known_service(session.profile(), asked.service)
-    plain = session.deployment()
-    session = with_running_variant(session, asked.service, lambda: head_of(plain, asked.service).engine)
-    subject = Subject(session.deployment(), asked.service)
-    deployment, profile = subject.deployment, subject.deployment.profile
-    if not scripts.scripts_in(folder := deployment.root / scripts.DEEP):
+def place(subject: Subject) -> tuple[Context, dict[str, Any]]:
+    """The context of the running container, and its environment for the record."""
+    deployment, folder = subject.deployment, subject.deployment.root / scripts.DEEP
+    if not scripts.scripts_in(folder):
         raise UsageError(f"no checks in {folder}", hint="docs/doctor.md shows one")
     context, _ = gather(subject)
     container = context.container
     if container is None or container.state != "running":
-        start = f"envgen up {context.service} {profile.chosen_variant}"
-        raise NotFoundError(f"{context.service} of profile {profile.name} is not running", hint=start)
-    environment = facts.collect(deployment.engine, container, profile, deployment.root, context.service)
-    chosen = {name: value for name, value in sorted(os.environ.items()) if name.startswith(VARIABLES)}
+        start = f"envgen up {context.service} {deployment.profile.chosen_variant}"
+        raise NotFoundError(f"{context.service} of profile {deployment.profile.name} is not running", hint=start)
+    return context, facts.collect(deployment.engine, container, deployment.profile, deployment.root, context.service)
+
+
+def measure(
+    subject: Subject, context: Context, keep: Callable[[Mapping[str, Any]], None], chosen: Mapping[str, str]
+) -> Outcome:
+    """Run all scripts; ``keep`` gets a script's samples as soon as it has ended. ``chosen``: see ``chosen_by``."""
     findings: list[Finding] = []
     samples: list[dict[str, Any]] = []
-    with terminable(), record.start(asked.results or deployment.root / "results", "checks", environment, chosen) as run:
-        try:
-            with moving("checks"):
-                for some, rows in scripts.from_deep_folder(
-                    context, deployment.root, deployment.engine, progress, chosen
-                ):
-                    findings += some
-                    for sample in (sample for row in rows for sample in samples_of(row)):
-                        run.sample(sample)
-                        samples.append(sample)
-        except KeyboardInterrupt:
-            progress(f"\ninterrupted; the results so far are in {run.path}")
-            raise
-        found = judged(findings, samples)
-        run.end(*found)
-    return found, run.path
-
-
-def judged(findings: list[Finding], samples: list[dict[str, Any]]) -> Outcome:
-    """The outcome of all scripts: their findings as criteria, and their figures."""
+    for some, rows in scripts.from_deep_folder(
+        context, subject.deployment.root, subject.deployment.engine, progress, chosen
+    ):
+        findings += some
+        for sample in (sample for row in rows for sample in samples_of(row)):
+            keep(sample)
+            samples.append(sample)
     criteria = [
         Criterion(one.title, VERDICTS[one.severity], one.seen or one.title, one.expected, part=one.check)
         for one in findings
@@ -76,6 +53,12 @@ def judged(findings: list[Finding], samples: list[dict[str, Any]]) -> Outcome:
             by_cell.setdefault(str(cell), {"test": str(cell), "remarks": []})[metric] = series.plain()
     word, summary = outcome(criteria, cells=list(by_cell.values()))
     return (UNKNOWN if word == PASSED and not any(one.verdict == PASSED for one in criteria) else word), summary
+
+
+def chosen_by(kernel: str | None, tokens: Sequence[int] | None, quick: bool) -> dict[str, str]:
+    """The variables that tell scripts what to run: a part of kernels' names, numbers of tokens, and less of both."""
+    found = {"ENVGEN_CHECK_KERNEL": kernel, "ENVGEN_CHECK_TOKENS": ",".join(map(str, tokens or ()))}
+    return {name: value for name, value in {**found, "ENVGEN_CHECK_QUICK": "1" if quick else ""}.items() if value}
 
 
 def samples_of(row: scripts.KernelRow) -> Iterator[dict[str, Any]]:

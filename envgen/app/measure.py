@@ -15,7 +15,7 @@ from envgen.app import bundle
 from envgen.app.cluster.machines import head_of
 from envgen.app.session import Session
 from envgen.bench import facts, record
-from envgen.bench.checks import FAILED, PASSED, Outcome, Trial
+from envgen.bench.checks import Outcome, Trial
 from envgen.bench.client import ServerGone, find
 from envgen.bench.record import Run
 from envgen.bench.tools import CellResult, Matrix, ToolHost, find_tool, measure_all
@@ -196,22 +196,13 @@ def run_tool(trial: Trial, run: Run, plan: Matrix, place: ToolHost) -> tuple[str
     def keep(one: CellResult) -> None:
         name = str(one.cell).replace(" @ ", "-").replace(" ", "-")
         run.raw(f"{name}.json", one.raw.encode())
+        run.raw(f"{name}.log", "\n".join([*one.log, ""]).encode())
         for sample in one.samples:
             run.sample(sample)
         for remark in one.remarks:
             progress(f"    {remark}")
 
     return tool.plan.tool, measure_all(tool, keep)
-
-
-def bench(plan: Matrix, tokenizer: str | None = None, image: str | None = None) -> Work:
-    """What `measure` does for `envgen bench`."""
-
-    def work(server: Server, trial: Trial, run: Run) -> Outcome:
-        tool, cells = run_tool(trial, run, plan, server.place(trial.target.root, tokenizer, image))
-        return FAILED if any(cell.failed for cell in cells) else PASSED, cells_document(tool, cells)
-
-    return work
 
 
 def cells_document(tool: str, cells: list[CellResult]) -> dict[str, Any]:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from envgen.app.answers import GOOD, answered
-from envgen.app.measure import Asked, bench, measure
+from envgen.app.measure import Asked, Server, cells_document, measure, run_tool
 from envgen.app.predict import predict, release_in_engine
 from envgen.app.session import Session
-from envgen.app.stage import Stage, sessions_of
+from envgen.app.stage import PLAIN, Stage, sessions_of
 from envgen.bench import record
-from envgen.bench.checks import FAILED, PASSED, Outcome
-from envgen.bench.record import RunRecord
+from envgen.bench.checks import FAILED, PASSED, Outcome, Trial
+from envgen.bench.record import Run, RunRecord, plain
 from envgen.bench.tools import Matrix
+from envgen.deployment import Deployment
 from envgen.engine.process import terminable
 from envgen.errors import EnvgenError, NotFoundError, UsageError
 from envgen.inside.run import NoAnswer
@@ -26,6 +26,25 @@ from envgen.text import duration, progress
 
 FITTING = "fitting"  # of --variants: what `envgen predict` lists
 FIGURES = {"prefill_tps": "prefill t/s", "decode_tps": "decode t/s", "ttft_ms": "first token ms"}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured of each form of the service: the answers, and a matrix (None: no speed)."""
+
+    asked: Asked
+    service: str
+    forms: Mapping[str, Session]
+    matrix: Matrix | None
+    quick: bool = False
+
+    def parameters(self, deployment: Deployment) -> dict[str, Any]:
+        """What must be equal for a sweep to be continued."""
+        matrix = asdict(self.matrix) if self.matrix else None
+        given = {"service": self.service, "profile": deployment.profile.name, "variants": list(self.forms),
+                 "image": deployment.image.id if deployment.image else "", "matrix": matrix, "quick": self.quick,
+                 "sets": list(self.asked.session.sets)}  # fmt: skip
+        return dict(plain(given))
 
 
 def forms_of(session: Session, service: str, names: Sequence[str]) -> dict[str, Session]:
@@ -64,60 +83,87 @@ def fitting(session: Session, service: str) -> dict[str, Session]:
     return found
 
 
-def sweep(
-    asked: Asked, service: str, forms: Mapping[str, Session], matrix: Matrix | None, *, quick: bool = False
-) -> tuple[Outcome, Path]:
-    """Measure the answers of each form of the service, and with a ``matrix`` its speed. Returns the outcome with its
-    rows, and the record's path."""
-    deployment = asked.session.deployment()
-    folder = asked.results or deployment.root / "results"
-    environment = {"profile": deployment.profile.name, "service": service}
-    parameters = {"variants": list(forms), "matrix": asdict(matrix) if matrix else None, "quick": quick}
-    rows: list[dict[str, Any]] = []
+def sweep(plan: Plan, *, fresh: bool = False) -> tuple[Outcome, Path]:
+    """Measure each form. Returns the outcome with its rows, and the record's path.
+
+    An interrupted sweep of the same forms is continued, unless ``fresh``.
+    """
+    deployment = plan.asked.session.deployment()
+    folder = plan.asked.results or deployment.root / "results"
+    parameters = plan.parameters(deployment)
+    earlier = None if fresh else unfinished(folder, parameters)
+    rows = {row["variant"]: row for row in earlier.samples} if earlier else {}
+    if rows:
+        progress(f"continuing {earlier.id if earlier else ''}: {', '.join(rows)} done")
+    stage = Stage(plan.asked.session, plan.service)
+    if earlier:  # what runs now, if anything, is what the interrupted one left
+        stage.before = sessions_of(plan.asked.session, str(earlier.environment["before"]))
+    before = (stage.before.variant or PLAIN) if stage.before else ""
+    environment = {"profile": deployment.profile.name, "service": plan.service, "before": before}
     with terminable(), record.start(folder, "sweep", environment, parameters) as run:
-        with Stage(asked.session, service) as stage:
-            for number, (name, form) in enumerate(forms.items(), 1):
-                progress(f"{name} ({number} of {len(forms)})")
-                show = partial(stage.show, form)
-                here = replace(asked, session=form, service=service)
-                rows.append(_row(here, name, show, matrix, _reference(folder, rows), quick))
-                run.sample(rows[-1])
-        outcome = PASSED if all(not row["cause"] and row["verdict"] in GOOD for row in rows) else FAILED
-        run.end(outcome, {"rows": rows})
-    return (outcome, {"rows": rows}), run.path
+        for row in rows.values():
+            run.sample(row)
+        try:
+            with stage:
+                for number, (name, form) in enumerate(plan.forms.items(), 1):
+                    if name not in rows:
+                        progress(f"{name} ({number} of {len(plan.forms)})")
+                        rows[name] = _row(plan, stage, name, form, _reference(folder, plan, rows))
+                        run.sample(rows[name])
+        except KeyboardInterrupt:
+            progress("interrupted: the same command continues with the next variant", always=True)
+            raise
+        good = all(not row["cause"] and row["verdict"] in GOOD for row in rows.values())
+        summary = {"rows": list(rows.values())}
+        run.raw("table.md", markdown(summary["rows"]).encode())
+        run.end(PASSED if good else FAILED, summary)
+    return (PASSED if good else FAILED, summary), run.path
 
 
-def _reference(folder: Path, rows: Sequence[Mapping[str, Any]]) -> RunRecord | None:
+def unfinished(folder: Path, parameters: Mapping[str, Any]) -> RunRecord | None:
+    """The newest sweep with these parameters, if it was interrupted."""
+    same = [run for run in record.runs(folder)[0] if run.kind == "sweep" and run.parameters == parameters]
+    return same[-1] if same and same[-1].outcome == record.UNFINISHED else None
+
+
+def _reference(folder: Path, plan: Plan, rows: Mapping[str, Mapping[str, Any]]) -> RunRecord | None:
     """The answers of the first form that gave some."""
-    ids = [row["answers"] for row in rows if row["answers"]]
+    ids = [rows[name]["answers"] for name in plan.forms if name in rows and rows[name]["answers"]]
     return record.resolve(folder, ids[0]) if ids else None
 
 
-def _row(
-    asked: Asked, name: str, show: Callable[[], float], matrix: Matrix | None, reference: RunRecord | None, quick: bool
-) -> dict[str, Any]:
-    """Show a form and measure it. A form that fails is a row with its cause."""
+def _row(plan: Plan, stage: Stage, name: str, form: Session, reference: RunRecord | None) -> dict[str, Any]:
+    """Measure one form. A form that fails is a row with its cause."""
     row: dict[str, Any] = {"variant": name, "seconds": None, "verdict": "", "answers": "", "bench": "", "figures": {},
                            "kernels": [], "cause": ""}  # fmt: skip
+    asked = replace(plan.asked, session=form, service=plan.service)
     try:
-        row["seconds"] = round(show(), 1)
-        word, summary, path = answered(asked, reference, quick=quick)
+        row["seconds"] = round(stage.show(form), 1)
+        word, summary, path = answered(asked, reference, quick=plan.quick)
         kept = record.load(path)
         row |= {"verdict": word, "answers": kept.id, "kernels": kept.environment.get("kernels", [])}
         progress(f"  answers: {word}" + ("" if reference else ", the reference of the others"))
         if word not in GOOD:
             worst = [line for line in summary["rows"] if line["verdict"] == word]
             progress(f"    {worst[0]['name']}: {worst[0]['seen']}" if worst else "")
-        if matrix:
-            (_, found), path = measure(asked, "bench", asdict(matrix), bench(matrix))
-            cells = found["cells"]
+        if plan.matrix:
+            outcome, bench = measure(asked, "bench", asdict(plan.matrix), _bench(plan.matrix))
+            cells = outcome[1]["cells"]
             medians = {f"{label} {cell['test']}" if len(cells) > 1 else label: cell[key]["median"]
                        for cell in cells for key, label in FIGURES.items() if key in cell}  # fmt: skip
-            row |= {"bench": record.load(path).id, "figures": medians}
+            row |= {"bench": record.load(bench).id, "figures": medians}
     except EnvgenError as error:
         row["cause"] = error.problems[0].message.strip().splitlines()[0]
         progress(f"  {name} failed: {row['cause']}", always=True)
     return row
+
+
+def _bench(matrix: Matrix) -> Any:
+    def work(server: Server, trial: Trial, run: Run) -> Outcome:
+        tool, cells = run_tool(trial, run, matrix, server.place(trial.target.root))
+        return FAILED if any(cell.failed for cell in cells) else PASSED, cells_document(tool, cells)
+
+    return work
 
 
 def lines_of(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
@@ -130,3 +176,10 @@ def lines_of(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
         started = "-" if row["seconds"] is None else duration(row["seconds"])
         found.append((row["variant"], started, marked or "-", *figures, row["cause"]))
     return found
+
+
+def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The table as Markdown."""
+    head, *lines = lines_of(rows)
+    cells = [[cell.replace("|", "\\|") for cell in line] for line in (head, ["---"] * len(head), *lines)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in cells)

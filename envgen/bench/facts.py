@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import platform
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from envgen import __version__
+from envgen.bench.compare import flags
 from envgen.engine.client import Engine
 from envgen.engine.git import WorkTree
 from envgen.engine.values import Container
@@ -60,6 +62,7 @@ def _of_container(engine: Engine, container: Container) -> dict[str, Any]:
     argv = (engine.inspect(container.id) or {}).get("Args")
     if isinstance(argv, list):
         found["flags"] = [str(word) for word in argv]
+        found["nodes"] = nodes(found["flags"])
     with contextlib.suppress(EnvgenError):
         found["kernels"] = kernels(engine.logs(container.id, tail=None))
     with contextlib.suppress(EnvgenError):
@@ -76,6 +79,15 @@ def _of_container(engine: Engine, container: Container) -> dict[str, Any]:
 def kernels(log: str) -> list[str]:
     """What a log says of the chosen kernels, each once."""
     return list(dict.fromkeys(_KERNELS.findall(log)))[:16]
+
+
+def nodes(words: Sequence[str]) -> dict[str, str]:
+    """vLLM's layout: the number of machines, this one's rank, and the sizes of parallelism."""
+    given = flags(words)
+    ray = given.get("--distributed-executor-backend") == "ray"
+    found = {"machines": given.get("--nnodes", "unknown (ray)" if ray else "1")}
+    names = ("node-rank", "tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
+    return found | {name: given[f"--{name}"] for name in names if f"--{name}" in given}
 
 
 def checkouts(profile: Profile, root: Path) -> dict[str, str]:

@@ -100,8 +100,8 @@ def test_faults_in_a_running_server(wide: Wide) -> None:
 
 
 @pytest.mark.nightly
-def test_a_sweep_that_is_interrupted_and_one_to_its_end(wide: Wide) -> None:
-    """Ctrl-C names what ran before. To its end: `broken` fails, and what ran before runs, and is close to `fp32`."""
+def test_a_sweep_that_is_interrupted_and_continued(wide: Wide) -> None:
+    """`fp32` is measured, `broken` is interrupted, then fails. What ran before runs again, and is close to `fp32`."""
     words = ("sweep", "wide", *CPU, "--variants", "fp32,broken", "--quick", "--no-bench", "--yes")
     child = wide.project.start(*words)
     assert child.stderr
@@ -109,11 +109,12 @@ def test_a_sweep_that_is_interrupted_and_one_to_its_end(wide: Wide) -> None:
         assert child.poll() is None
     stopped = interrupt(child)
     assert stopped.code == 130 and "envgen up wide" in stopped.err
-    wide.project.envgen("up", "wide", *CPU)
     done = wide.project.envgen(*words, "--json", code=1)
-    assert "starting again what ran before" in done.err
+    assert "fp32 done" in done.err and "starting again what ran before" in done.err
     first, second = done.json["rows"]
     assert (first["variant"], first["cause"]) == ("fp32", "") and first["verdict"] in ("same", "close")
     assert second["variant"] == "broken" and second["cause"] and not second["verdict"]
+    table = (Path(done.json["record"]).with_suffix(".raw") / "table.md").read_text(encoding="utf-8")
+    assert table.splitlines()[0].startswith("| variant | started | answers |") and len(table.splitlines()) == 4
     found = wide.answers("--against", first["answers"])  # what runs now is BF16
     assert found["outcome"] == "close" and any(line.startswith("flags.--dtype") for line in found["differing"])

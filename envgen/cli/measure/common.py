@@ -123,7 +123,6 @@ def matrix_options(function: Any) -> Any:
     """Add the options for the matrix of `bench`."""
     return with_options(
         function,
-        click.option("--concurrency", "-c", type=Numbers(1), help="Requests at once (default: 1)."),
         click.option("--pp", type=Numbers(1), help="Tokens in the prompt (default: 2048)."),
         click.option("--tg", type=Numbers(1), help="Tokens in the reply (default: 32)."),
         click.option("--depth", "-d", type=Numbers(0), help="Tokens in the context before the prompt (default: 0)."),

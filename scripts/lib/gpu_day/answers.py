@@ -51,7 +51,7 @@ def answers(day: Day, rows: Rows) -> None:
 
 @step("sweep", "answers and speed of each backend that fits")
 def sweep(day: Day, rows: Rows) -> None:
-    words = ("--variants", day.options.sweep, "--yes", "--json", *day.options.bench.split())
+    words = ("--variants", day.options.sweep, "--yes", "--json", "--fresh", *day.options.bench.split())
     done = day.envgen("sweep", day.service, *words, timeout=3600)
     for row in done.document.get("rows", ()):
         figures = ", ".join(f"{label} {value:.1f}" for label, value in row["figures"].items())

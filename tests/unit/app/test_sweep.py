@@ -1,4 +1,4 @@
-"""`sweep`: which forms, and which table. tests/engine/test_answers.py runs one."""
+"""`sweep`: which forms, which table, which earlier sweep is continued. tests/engine/test_answers.py runs one."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from envgen.app.session import Session
-from envgen.app.sweep import forms_of, lines_of
+from envgen.app.sweep import forms_of, lines_of, markdown, unfinished
+from envgen.bench import record
 from envgen.errors import UsageError
 
 FILE = """\
@@ -60,3 +63,25 @@ def test_rows_whose_answers_differ_are_marked() -> None:
         ("b", "1m", "different !", "1,234.5", ""),
         ("c", "-", "-", "-", "it ended: out of memory"),
     ]
+
+
+@given(st.text(alphabet="ab|\\ ", max_size=8))
+def test_a_table_in_markdown_has_its_columns(cause: str) -> None:
+    (_, _, line) = markdown([row("a", cause=cause)]).splitlines()
+    assert line.replace("\\|", "").count("|") == 5
+
+
+def test_only_an_interrupted_sweep_of_the_same_is_continued(tmp_path: Path) -> None:
+    def swept(parameters: dict[str, Any], *, ended: bool) -> str:
+        with record.start(tmp_path, "sweep", {}, parameters) as run:
+            run.sample(row("a"))
+            if ended:
+                run.end("passed", {})
+        return run.id
+
+    assert unfinished(tmp_path, {"variants": ["a"]}) is None
+    first = swept({"variants": ["a"]}, ended=False)
+    found = unfinished(tmp_path, {"variants": ["a"]})
+    assert found and found.id == first and unfinished(tmp_path, {"variants": ["a", "b"]}) is None
+    swept({"variants": ["a"]}, ended=True)
+    assert unfinished(tmp_path, {"variants": ["a"]}) is None

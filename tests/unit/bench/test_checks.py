@@ -13,7 +13,7 @@ from envgen.app.session import Session
 from envgen.bench import checks
 from envgen.bench.client import BenchTarget, ServerGone
 from envgen.bench.compare import MatrixCell
-from envgen.bench.facts import Vitals, parse_gpu_memory
+from envgen.bench.facts import Vitals, nodes, parse_gpu_memory
 from envgen.bench.tools import CellResult
 from envgen.errors import ServiceError, UsageError
 
@@ -105,6 +105,13 @@ def test_strict_and_not() -> None:
 @pytest.mark.parametrize(("text", "size"), [("512\n1024\n", 1536 << 20), ("[N/A]\n", None), ("", None)])
 def test_gpu_memory(text: str, size: int | None) -> None:
     assert parse_gpu_memory(text) == size
+
+
+def test_the_layout_of_nodes() -> None:
+    assert nodes(["serve", "m"]) == {"machines": "1"}
+    two = ["serve", "m", "--nnodes", "2", "--node-rank=0", "--tensor-parallel-size", "2"]
+    assert nodes(two) == {"machines": "2", "node-rank": "0", "tensor-parallel-size": "2"}
+    assert nodes(["--distributed-executor-backend", "ray"]) == {"machines": "unknown (ray)"}
 
 
 def test_what_one_of_several_at_once_raises_is_raised() -> None:
