@@ -55,5 +55,5 @@ def test_the_files_name_the_project_whatever_the_shell_does(tmp_path: Path, monk
     monkeypatch.setenv("COMPOSE_PROJECT_NAME", "other")
     file = tmp_path / "compose.yaml"
     file.write_text("name: ours\nservices: {a: {image: x}}\n", encoding="utf-8")
-    shown = Compose(find_endpoint(), [file], tmp_path, "shown").run("config", "--format", "json").stdout
+    shown = Compose(find_endpoint(), [file], tmp_path, "ours").run("config", "--format", "json").stdout
     assert json.loads(shown)["name"] == "ours"
