@@ -259,6 +259,9 @@ def listener(request: Doc, port: int) -> socket.socket:
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.settimeout(request["seconds"])
+        end = time.monotonic() + request["seconds"] / 2
+        while is_taken(port) and time.monotonic() < end:  # by a connection that just ended, it is free in a moment
+            time.sleep(0.1)
         sock.bind((request["address"], port))
         sock.listen(1)
     except OSError:

@@ -79,6 +79,7 @@ DEV = {
             },
         },
     },
+    "pip": {"deps": ["nvidia-ml-py", "requests"]},  # what `import flashinfer` needs of its dependencies
     "python_path": ["/workspace/flashinfer", "/workspace/vllm"],
     "caches": {"flashinfer": {"path": "/root/.cache/flashinfer"}},
     "services": {
