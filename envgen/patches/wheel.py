@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import configparser
+import contextlib
 import functools
 import hashlib
+import importlib
 import io
 import json
 import os
@@ -144,8 +146,10 @@ def _configured() -> Iterator[str]:
     places = [os.environ.get("PIP_CONFIG_FILE", ""), "~/.config/pip/pip.conf", "~/.pip/pip.conf", "/etc/pip.conf"]
     settings = configparser.RawConfigParser(strict=False)
     settings.read([Path(place).expanduser() for place in reversed(places) if place and place != os.devnull])
-    listed += [settings.get("global", "index-url", fallback="https://pypi.org/simple")] if not listed else []
-    yield from listed
+    listed = listed or [settings.get("global", "index-url", fallback="")]
+    with contextlib.suppress(ImportError, AttributeError):  # where none is set, the one that pip takes
+        listed[0] = listed[0] or importlib.import_module("pip._internal.models.index").PyPI.simple_url
+    yield from filter(None, listed)
     yield from settings.get("global", "extra-index-url", fallback="").split()
 
 

@@ -100,10 +100,7 @@ def known_parsers(args: Any, found: Doc) -> None:
 
 
 def rust_frontend(args: Any, found: Doc, folder: str) -> bool:
-    """Ask the Rust front end, where a variable chooses it, as the server starts it: it checks its settings first.
-
-    It gets a model that is not there, so that it ends. False where Python's server starts, or it can't be asked.
-    """
+    """Whether the Rust front end was asked, where a variable chooses it: its settings, and no model that it finds."""
     if not os.environ.get("VLLM_USE_RUST_FRONTEND", "0").strip("0 "):
         return False
     try:
