@@ -26,6 +26,8 @@ PATTERN = (
 NAMED = {
     199998: "startoftext", 199999: "endoftext", 200002: "return", 200003: "constrain", 200005: "channel",
     200006: "start", 200007: "end", 200008: "message", 200012: "call", 200018: "endofprompt",
+    # Reserved in gpt-oss's own; the models with a vision tower that are compared look for them.
+    200009: "image_pad", 200010: "video_pad", 200011: "vision_start", 200013: "vision_end",
 }  # fmt: skip
 CHAT = (
     "{% for m in messages %}<|start|>{{ m['role'] }}<|message|>{{ m['content'] }}<|end|>{% endfor %}"

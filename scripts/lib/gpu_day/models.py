@@ -18,6 +18,8 @@ OURS = f"{INSIDE}/{NAME}"
 
 # Models whose published shape is in tests/support/shapes or in a recipe, with what differs in their command line.
 _DRAFT = {"method": "eagle3", "model": f"{OURS}/gpt-oss-eagle3", "num_speculative_tokens": 3}
+_MTP = {"method": "mtp", "num_speculative_tokens": 3}
+_DFLASH = {"method": "dflash", "model": f"{OURS}/qwen3.8-dflash2", "num_speculative_tokens": 8}
 MODELS: dict[str, dict[str, Any]] = {
     "gpt-oss": {},
     "gpt-oss-draft": {"speculative-config": _DRAFT},
@@ -31,6 +33,10 @@ MODELS: dict[str, dict[str, Any]] = {
     "nemotron-3-super-120b": {},
     "qwen3.6-35b-a3b": {"language-model-only": True},
     "qwen3.6-27b-fp8": {"language-model-only": True},
+    "qwen3.6-27b-mtp": {"language-model-only": True, "speculative-config": _MTP},
+    "qwen3.6-27b-vision": {"limit-mm-per-prompt": {"image": 1}},
+    "qwen3.8-27b-dflash2": {"language-model-only": True, "kv-cache-dtype": "fp8", "speculative-config": _DFLASH},
+    "qwen3-next-80b-fp8": {},
     "gemma-4-26b": {"language-model-only": True},
     "deepseek-v4-flash": {"kv-cache-dtype": "fp8"},
     # Whole, with all of the memory: what the server says of it against the estimate. Not started with the others.
@@ -43,8 +49,13 @@ _RECIPES = {
     "gpt-oss": MODEL, "gpt-oss-draft": MODEL, WHOLE: MODEL,
     "nemotron-3-super-120b": "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4",
     "qwen3.6-35b-a3b": "nvidia/Qwen3.6-35B-A3B-NVFP4", "qwen3.6-27b-fp8": "Qwen/Qwen3.6-27B-FP8",
+    "qwen3.6-27b-mtp": "Qwen/Qwen3.6-27B-FP8", "qwen3.6-27b-vision": "Qwen/Qwen3.6-27B-FP8",
+    "qwen3.8-27b-dflash2": "nvidia/Qwen3.8-27B-NVFP4",
     "gemma-4-26b": "nvidia/Gemma-4-26B-A4B-NVFP4",
 }  # fmt: skip
+# Where the tokenizer of gpu_model.py has the marks that models with a vision tower look for.
+VISION = {"image_token_id": 200009, "video_token_id": 200010, "vision_start_token_id": 200011,
+          "vision_end_token_id": 200013}  # fmt: skip
 # Layers of a model that is compared: the fewest with one of each kind.
 LAYERS = {"nemotron_h": 8, "gemma4": 6}
 FEWEST = 4
@@ -59,6 +70,7 @@ def shape(name: str) -> dict[str, Any]:
     """The config.json of a model, cut to a few layers unless it is the whole one."""
     if name in _RECIPES:
         config: dict[str, Any] = json.loads(json.dumps(shipped_models()[_RECIPES[name]]["config"]))
+        config.update({key: number for key, number in VISION.items() if key in config})
         return config if name == WHOLE else cut(config)
     bf16 = name.endswith("-bf16")
     path = TOP / "tests/support/shapes" / f"{name.replace('-bf16', '-fp8')}.json"
@@ -78,6 +90,15 @@ def cut(config: dict[str, Any]) -> dict[str, Any]:
             text[key] = text[key][: text["num_hidden_layers"]]
     if isinstance(text.get("hybrid_override_pattern"), str):
         text["hybrid_override_pattern"] = text["hybrid_override_pattern"][: text["num_hidden_layers"]]
+    return config
+
+
+def draft(target: str) -> dict[str, Any]:
+    """The config.json of the draft that a recipe names for ``target``, for a target that is cut to a few layers."""
+    config: dict[str, Any] = json.loads(json.dumps(shipped_models()["z-lab/Qwen3.8-27B-DFlash2"]["config"]))
+    layers = shape(target)["text_config"]["num_hidden_layers"]
+    config["num_target_layers"] = layers
+    config["dflash_config"]["target_layer_ids"] = list(range(layers))
     return config
 
 

@@ -16,7 +16,7 @@ import yaml
 from envgen.recipes.shipped import models as shipped_models
 from gpu_day.comparing import predicted
 from gpu_day.day import Day, Done, NotRun, Rows, start, step
-from gpu_day.models import COMMIT, EAGLE, INSIDE, MODEL, MODELS, NAME, OURS, TOP, shape
+from gpu_day.models import COMMIT, EAGLE, INSIDE, MODEL, MODELS, NAME, OURS, TOP, draft, shape
 
 # Figures of a cell of `bench` and `accept`.
 SPEEDS = {"prefill_tps": ("prefill", "t/s"), "decode_tps": ("decode", "t/s"), "ttft_ms": ("first token", "ms")}
@@ -96,11 +96,11 @@ def model(day: Day, rows: Rows) -> None:
         vision = {"image_processor_type": "Qwen2VLImageProcessor", "patch_size": 16, "temporal_patch_size": 2,
                   "merge_size": 2, "image_mean": [0.5] * 3, "image_std": [0.5] * 3,
                   "size": {"shortest_edge": 65536, "longest_edge": 16777216}}  # fmt: skip
-        if name.startswith("qwen3.6"):
+        if name.startswith(("qwen3.6", "qwen3.8")):
             (place / "preprocessor_config.json").write_text(json.dumps(vision))
-    draft = ours / "gpt-oss-eagle3"
-    draft.mkdir(exist_ok=True)
-    (draft / "config.json").write_text(json.dumps(EAGLE))
+    for name, config in (("gpt-oss-eagle3", EAGLE), ("qwen3.8-dflash2", draft("qwen3.8-27b-dflash2"))):
+        (ours / name).mkdir(exist_ok=True)
+        (ours / name / "config.json").write_text(json.dumps(config))
     snapshot = f"{INSIDE}/hub/models--{MODEL.replace('/', '--')}/snapshots/{COMMIT}"
     words_ = ["python3", f"{OURS}/gpu_model.py", f"{OURS}/config.json", f"{OURS}/tokenizer", str(day.options.layers)]
     done = day.envgen("run", "-T", "serve", "--", *words_, snapshot, timeout=1800)
