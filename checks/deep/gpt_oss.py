@@ -1,9 +1,10 @@
 """gpt-oss's kernels alone, without a server: FlashInfer's attention with sinks and its fused MoE, against torch in
-double precision. Runs in the container of a service (`envgen doctor --deep`, `envgen bench --checks`). Prints findings,
-and a row for each kernel and number of tokens. Without a GPU it compiles for FLASHINFER_CUDA_ARCH_LIST.
+double precision. `envgen doctor --deep` runs it in the container of a service, and takes its findings. What it prints
+has a row for each kernel and number of tokens, too: `envgen exec dev python3 - < checks/deep/gpt_oss.py`. Without a GPU
+it compiles for FLASHINFER_CUDA_ARCH_LIST.
 
 ENVGEN_CHECK_KERNEL (a part of kernels' names), ENVGEN_CHECK_TOKENS (such as 1,16) and ENVGEN_CHECK_QUICK (1) choose
-what runs: `envgen bench --checks --kernel decode --tokens 1`.
+what runs: `envgen exec -e ENVGEN_CHECK_KERNEL=decode dev python3 - < checks/deep/gpt_oss.py`.
 
 FlashInfer compiles what is not in its cache: `envgen cache warm` before shows the compiler's first error.
 """

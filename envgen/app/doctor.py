@@ -88,7 +88,7 @@ def _diagnose(subject: Subject, deep: bool) -> Report:
     if deep:
         progress(f"  {deployment.named('deep checks: imports take seconds, a kernel up to minutes')}")
         answers = [*examine(context, subject), *predict.examine(deployment, context)]
-        for findings, _ in scripts.from_deep_folder(context, deployment.root, deployment.engine, progress):
+        for findings in scripts.from_deep_folder(context, deployment.root, deployment.engine, progress):
             answers += findings
         found = report.with_more(found, Where.INSIDE, answers)
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import string
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -16,10 +16,8 @@ UNITS = ("repeat", "request")  # of samples; a cell uses the first one that it h
 
 @dataclass(frozen=True, order=True)
 class MatrixCell:
-    """A cell of the test matrix, in tokens; -1: unknown. Figures of the prompt alone have no ``output``; for a
-    ``kernel``, ``prompt`` is its number of tokens."""
+    """A cell of the test matrix, in tokens; -1: unknown. Figures of the prompt alone have no ``output``."""
 
-    kernel: str = field(default="", kw_only=True)
     output: int = -1
     prompt: int = -1
     context: int = 0
@@ -27,8 +25,6 @@ class MatrixCell:
 
     def __str__(self) -> str:
         """llama-bench's name of the test: ``pp2048 tg32 @ d4096 c8``."""
-        if self.kernel:
-            return f"{self.kernel} M={self.prompt}"
         words = ["pp?" if self.prompt < 0 else f"pp{self.prompt}"]
         words += [f"tg{self.output}"] if self.output >= 0 else []
         words += [f"@ d{self.context}"] if self.context else []
@@ -78,9 +74,7 @@ def cell_of(data: Mapping[str, Any], metric: Metric) -> MatrixCell:
         return default if value is None or not 0 <= value <= 1e12 else int(value)
 
     output = length("output_tokens", -1) if metric.by_output else -1
-    cell = MatrixCell(output, length("prompt_tokens", -1), length("context_tokens", 0), length("concurrency", 1))
-    kernel = data.get("kernel")
-    return replace(cell, kernel=kernel[:100]) if isinstance(kernel, str) else cell
+    return MatrixCell(output, length("prompt_tokens", -1), length("context_tokens", 0), length("concurrency", 1))
 
 
 def table(samples: Iterable[Mapping[str, Any]]) -> Table:

@@ -3,9 +3,9 @@
 ``<folder>/<utc>-<kind>-<id>.jsonl``: a start line, a line for each sample, an end line. A file without an end line is
 of a run that was interrupted or still runs; its last line may be cut off. A tool's own output is in ``<name>.raw/``.
 
-A sample has its cell (``prompt_tokens``, ``output_tokens``, ``context_tokens`` already in the context, ``concurrency``;
-for a kernel ``kernel`` and ``prompt_tokens``) and figures named as in ``METRICS``. ``unit`` is ``repeat`` (a repetition
-of the cell) or ``request`` (a request of it). Samples with ``error`` don't count in figures.
+A sample has its cell (``prompt_tokens``, ``output_tokens``, ``context_tokens`` already in the context, ``concurrency``)
+and figures named as in ``METRICS``. ``unit`` is ``repeat`` (a repetition of the cell) or ``request`` (a request of it).
+Samples with ``error`` don't count in figures.
 """
 
 from __future__ import annotations
@@ -55,8 +55,6 @@ METRICS = {
         Metric("ttfr_ms", "ms", "time to first response", False),
         Metric("itl_ms", "ms", "between tokens", True),
         Metric("latency_ms", "ms", "whole request", True),
-        Metric("kernel_us", "µs", "kernel", False),
-        Metric("kernel_error", "% of the largest value", "error", False),
     )
 }
 

@@ -1,7 +1,6 @@
 """A project's own checks: scripts in ``checks/`` that run inside the container. A broken script is a finding.
 
-Scripts in ``checks/deep/`` may compile: they run only with `doctor --deep` and `bench --checks`, have more time, and
-may print rows of figures.
+Scripts in ``checks/deep/`` may compile: they run only with `doctor --deep`, and have more time.
 """
 
 from __future__ import annotations
@@ -24,21 +23,11 @@ from envgen.text import last_printed, reason_of, shorten, visible
 FOLDER, DEEP = "checks", "checks/deep"
 LIMIT, DEEP_LIMIT = 30.0, 7200.0  # seconds for one script; two cores compile the fused MoE in an hour
 LARGEST = 1 << 20  # bytes of a script, and of its answer
-MOST, MOST_ROWS = 200, 2000  # findings and rows of a script
+MOST = 200  # findings of a script
 TEXT = 2000  # characters of a text in its answer
 RUN_WITH = {".py": ("python3", "-"), ".sh": ("sh", "-s")}
 WORDS = {severity.word: severity for severity in Severity}
 Ask = Callable[[list[str], bytes], "ExecResult"]
-
-
-@dataclass(frozen=True)
-class KernelRow:
-    """A kernel at a number of tokens: its error relative to the largest value (None: NaN or infinity), and times."""
-
-    kernel: str
-    tokens: int
-    error: float | None = None
-    microseconds: tuple[float, ...] = ()
 
 
 class ContainerEnded(Exception):
@@ -58,12 +47,9 @@ def from_folder(context: Context, root: Path, engine: Engine) -> list[Finding]:
 
 
 def from_deep_folder(
-    context: Context, root: Path, engine: Engine, show: Callable[[str], None], chosen: Mapping[str, str] | None = None
-) -> Iterator[tuple[list[Finding], list[KernelRow]]]:
-    """Findings and rows of each script of ``checks/deep/``, run as the service runs programs; ``show`` gets output.
-
-    ``chosen``: variables that tell a script what to run.
-    """
+    context: Context, root: Path, engine: Engine, show: Callable[[str], None]
+) -> Iterator[list[Finding]]:
+    """The findings of each script of ``checks/deep/``, run as the service runs programs; ``show`` gets output."""
     container = context.container
     if container is None or container.state != "running":
         return
@@ -73,10 +59,7 @@ def from_deep_folder(
             show(shorten(visible(line), 150))
 
     def ask(argv: list[str], stdin: bytes) -> ExecResult:
-        words = with_start_up(
-            [*(["env", *(f"{name}={value}" for name, value in chosen.items())] if chosen else []), *argv]
-        )
-        answer = engine.exec(container.id, words, stdin=stdin, timeout=DEEP_LIMIT, on_line=on_line)
+        answer = engine.exec(container.id, with_start_up(argv), stdin=stdin, timeout=DEEP_LIMIT, on_line=on_line)
         if answer.code == 137:  # killed: with its container, or alone
             now = engine.container(container.id)
             if now is None or now.state != "running":
@@ -85,7 +68,7 @@ def from_deep_folder(
 
     for script in scripts_in(root / DEEP):
         show(f"{DEEP}/{script.name}")
-        yield answer_of(script, ask, context, DEEP)
+        yield run_script(script, ask, context, DEEP)
 
 
 def scripts_in(folder: Path) -> list[Path]:
@@ -94,21 +77,16 @@ def scripts_in(folder: Path) -> list[Path]:
     return [path for path in files if path.name[0] not in "._" and path.suffix in RUN_WITH]
 
 
-def run_script(script: Path, ask: Ask, context: Context) -> list[Finding]:
+def run_script(script: Path, ask: Ask, context: Context, folder: str = FOLDER) -> list[Finding]:
     """The script's findings, or one that it is broken."""
-    return answer_of(script, ask, context, FOLDER)[0]
-
-
-def answer_of(script: Path, ask: Ask, context: Context, folder: str) -> tuple[list[Finding], list[KernelRow]]:
-    """The script's findings (or one that it is broken) and rows."""
-    name, found, rows = f"{folder}/{script.name}", list[Finding](), list[KernelRow]()
+    name, findings = f"{folder}/{script.name}", list[Finding]()
     try:
         if script.stat().st_size > LARGEST:
             raise ValueError(f"it has more than {LARGEST} bytes")
         answer = ask(list(RUN_WITH[script.suffix]), script.read_bytes())
         seen = f"exit code {answer.code}; {last_printed(answer.stderr, answer.code)}" if answer.code else ""
         try:
-            found, rows = read_answer(answer.stdout, context)
+            findings = read_answer(answer.stdout, context)
         except ValueError:
             if not seen:  # of one that was killed, its end says more than what it did not print
                 raise
@@ -116,11 +94,11 @@ def answer_of(script: Path, ask: Ask, context: Context, folder: str) -> tuple[li
         seen = reason_of(problem).splitlines()[0]
     except ContainerEnded:
         again = Remedy("envgen doctor --deep")
-        found, seen = [warning(f"the check {name} did not finish", "its container ended", "findings", again)], ""
+        findings, seen = [warning(f"the check {name} did not finish", "its container ended", "findings", again)], ""
     if seen:
         edit = Remedy(f"${{EDITOR:-vi}} {name}")
-        found.append(warning(f"the check {name} is broken", seen[:300], "findings", edit, case="broken"))
-    return [replace(one, check=name) for one in found], rows
+        findings.append(warning(f"the check {name} is broken", seen[:300], "findings", edit, case="broken"))
+    return [replace(finding, check=name) for finding in findings]
 
 
 @dataclass(frozen=True)
@@ -135,8 +113,9 @@ class Printed:
     evidence: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read_answer(data: bytes, context: Context) -> tuple[list[Finding], list[KernelRow]]:
-    """Read a script's document: {"findings": [...]} as in `doctor --json`, optionally "rows". ValueError if invalid."""
+def read_answer(data: bytes, context: Context) -> list[Finding]:
+    """Read a script's document: {"findings": [...]} as in `doctor --json`; what else it has is its own. ValueError if
+    invalid."""
     if len(data) > LARGEST:
         raise ValueError(f"it printed more than {LARGEST} bytes")
     try:
@@ -149,11 +128,7 @@ def read_answer(data: bytes, context: Context) -> tuple[list[Finding], list[Kern
         raise ValueError('its document lacks "findings", a list')
     if len(nodes) > MOST:
         raise ValueError(f"it has more than {MOST} findings")
-    rows = document.get("rows", [])
-    if not isinstance(rows, list) or len(rows) > MOST_ROWS:
-        raise ValueError(f'its "rows" are not a list of at most {MOST_ROWS}')
-    found = [_finding(node, f"finding {number}", context) for number, node in enumerate(nodes, 1)]
-    return found, [bind(KernelRow, node, f"row {number}") for number, node in enumerate(rows, 1)]
+    return [_finding(node, f"finding {number}", context) for number, node in enumerate(nodes, 1)]
 
 
 def _finding(node: Any, where: str, context: Context) -> Finding:

@@ -64,18 +64,3 @@ def test_what_differed() -> None:
     assert flags(["serve", "--a", "1", "2", "--b=x", "--c"]) == {
         "(other words)": "serve", "--a": "1 2", "--b": "x", "--c": "yes",
     }  # fmt: skip
-
-
-def test_kernels_are_compared_by_name_and_tokens() -> None:
-    """Error and time of each; a kernel that only one run has is shown, and not compared."""
-
-    def kernel(name: str, tokens: int, *times: float) -> list[dict[str, Any]]:
-        cell = {"unit": "repeat", "kernel": name, "prompt_tokens": tokens}
-        return [{**cell, "kernel_error": 0.6}, *({**cell, "kernel_us": one} for one in times)]
-
-    before = [*kernel("moe", 1, 200, 201, 202), *kernel("moe", 16, 900, 905, 910), *kernel("attention", 1, 9, 10, 11)]
-    after = [*kernel("moe", 16, 700, 705, 710), *kernel("moe", 1, 200, 201, 202.5)]
-    rows = {(row.metric.name, str(row.cell)): row for row in compare([run(before), run(after)]).rows}
-    assert rows["kernel_us", "moe M=16"].percent[1] == pytest.approx(-22.1, abs=0.1)
-    assert rows["kernel_us", "moe M=1"].percent[1] == 0
-    assert rows["kernel_us", "attention M=1"].percent[1] is None and ("kernel_error", "moe M=1") in rows

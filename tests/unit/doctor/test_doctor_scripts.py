@@ -80,19 +80,7 @@ def test_a_script_that_hangs_is_one_finding(tmp_path: Path, make: Make) -> None:
     assert "30 s" in found.seen
 
 
-def test_rows_of_figures(make: Make) -> None:
-    good = {"kernel": "moe", "tokens": 4, "error": None, "microseconds": [1.5, 2]}
-    _, rows = scripts.read_answer(json.dumps({"findings": [], "rows": [good]}).encode(), make())
-    assert rows == [scripts.KernelRow("moe", 4, None, (1.5, 2))]
-    for bad, seen in ((3, "rows"), ([{}], "row 1.kernel is missing"), ([{**good, "tokens": "x"}], "row 1.tokens"),
-                      ([good] * 2001, "at most 2000")):  # fmt: skip
-        with pytest.raises(ValueError, match=seen):
-            scripts.read_answer(json.dumps({"findings": [], "rows": bad}).encode(), make())
-
-
-KEYS = st.sampled_from(
-    ["rows", "kernel", "tokens", "microseconds", "findings", "severity", "title", "remedy", "text", "evidence"]
-)
+KEYS = st.sampled_from(["findings", "severity", "title", "remedy", "text", "evidence"])
 LEAVES = st.none() | st.booleans() | st.integers() | st.text()
 TREES = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner), max_leaves=12)
 
@@ -130,5 +118,5 @@ def test_a_deep_check_that_ended_with_its_container_is_not_broken(
 
     (tmp_path / "checks/deep").mkdir(parents=True)
     script(tmp_path / "checks/deep")
-    ((found, rows),) = scripts.from_deep_folder(context, tmp_path, cast(Engine, Killing()), lambda _: None)
-    assert title in found[0].title and rows == []
+    ((ended,),) = scripts.from_deep_folder(context, tmp_path, cast(Engine, Killing()), lambda _: None)
+    assert title in ended.title
