@@ -17,7 +17,7 @@ from envgen.files import state_dir
 from envgen.lock.ask import Stale, Upgrade, checked, locked, patched, python_sets, series_lock, stale, unlocked_models
 from envgen.lock.model import FILE_NAME, InputChange, Lock, PatchLock, changes, exclusive, facts, load, save
 from envgen.lock.resolve import CA, NETRC, WHEELHOUSE, Tools, Unresolved, resolve
-from envgen.lock.servers import Git
+from envgen.lock.servers import resolve_git
 from envgen.patches.series import load_series
 from envgen.profile.load import siblings
 from envgen.profile.model import Profile
@@ -60,7 +60,7 @@ def check(session: Session) -> dict[str, list[Stale]] | None:
     return {p.name: [*stale(p, locked(p, lock), patches), *unlocked_models(p, lock)] for p in profiles}
 
 
-def update(session: Session, names: tuple[str, ...], *, upgrade: bool, offline: bool, dry_run: bool) -> Updated:
+def update(session: Session, names: tuple[str, ...], *, upgrade: bool, dry_run: bool) -> Updated:
     """Resolve new inputs and those to upgrade, and write the lock file. LockError with all problems.
 
     Models that the hub does not answer for are in ``left`` of the result: no image depends on a model's revision.
@@ -72,7 +72,7 @@ def update(session: Session, names: tuple[str, ...], *, upgrade: bool, offline: 
         wanted = Upgrade(checked(names, profiles, old), upgrade and not names)
         other = siblings(session.loaded(local=False).project)
         every += [profile for project in other.projects for profile in project.profiles.values()]
-        outcome = resolve(profiles, every, old, patch_locks(profiles, root), wanted, _tools(session, offline))
+        outcome = resolve(profiles, every, old, patch_locks(profiles, root), wanted, _tools(session))
         left = [one for p in profiles for one in left_out(p, locked(p, outcome.lock), series_of(p, root))]
         left += [
             f"{p.name}: the build requirements of {name} are those of its pyproject.toml, and are not locked; "
@@ -111,11 +111,11 @@ def place_of(session: Session, profile: str, key: str) -> Place | None:
     return place if place and place.line else None
 
 
-def _tools(session: Session, offline: bool) -> Tools:
+def _tools(session: Session) -> Tools:
     deployment = Deployment(session.profile(), session.loaded().project.root)  # with envgen.local.yaml
     targets = {"network.ca_certificates": CA, "build.wheelhouse": WHEELHOUSE, "pip.netrc": NETRC}
     files = {targets[key]: str(path) for key, path in deployment.require_own_files().items()}
-    return Tools(connect, Git(progress), progress, files, offline)
+    return Tools(connect, resolve_git, progress, files)
 
 
 def _problems_of(session: Session, found: Sequence[Unresolved]) -> list[Problem]:

@@ -288,7 +288,7 @@ class Provision:
         """Write envgen.lock for one profile. LockError with all problems."""
         own = self.session.with_(profile_name=self.lacking.deployment.profile.name, sets=(), variant="")
         progress("resolving versions")
-        updated = locks.update(own, (), upgrade=False, offline=False, dry_run=False)
+        updated = locks.update(own, (), upgrade=False, dry_run=False)
         progress(
             f"wrote envgen.lock: {counted(len(updated.changes), 'input')}"
             if updated.written

@@ -17,8 +17,6 @@ from envgen.profile.model import ModelRef, Profile, Source, draft_of
 from envgen.profile.tree import near
 from envgen.redact import without_login
 
-AS_WRITTEN = ", or not as `envgen lock` wrote "
-
 
 @dataclass(frozen=True)
 class PythonSet:
@@ -149,7 +147,6 @@ def _digest(value: object) -> str:
 def locked(profile: Profile, lock: Lock) -> ProfileLock:
     """The part of ``lock`` for ``profile``, without what is out of date."""
     base = lock.images.get(str(profile.base.image))
-    base = base if base and base.whole else None
     git = {one.name: lock.git[one.key] for one in repositories(profile) if one.key in lock.git}
     wanted = profile.base.platform.value if profile.base.platform else ""
     digest = base.digest if base else ""
@@ -166,7 +163,7 @@ def locked(profile: Profile, lock: Lock) -> ProfileLock:
 def pins_all(python: PythonLock, profile: Profile) -> bool:
     """Whether each step that the profile asks for is pinned with hashes, or named as open with the reason."""
     pinned = all(pin.hashes for pins in python.sets.values() for pin in pins)
-    return python.whole and pinned and all({*python.sets, *python.open} & {one.name} for one in python_sets(profile))
+    return pinned and all({*python.sets, *python.open} & {one.name} for one in python_sets(profile))
 
 
 def stale(
@@ -178,7 +175,7 @@ def stale(
     """
     found = []
     if mine.base is None:
-        found.append(Stale("base", f"{profile.base.image} is not in the lock{AS_WRITTEN}it", "base.image"))
+        found.append(Stale("base", f"{profile.base.image} is not in the lock", "base.image"))
     for one in repositories(profile):
         if one.name not in mine.git:
             message = f"{one.ref} of {without_login(one.url)} is not in the lock"
@@ -193,7 +190,7 @@ def stale(
     if mine.base is not None:
         where = f" for {platform}" if platform else ""
         if not (platform in mine.python if platform else mine.python):
-            found.append(Stale("pip", f"the Python packages{where} are not locked, out of date{AS_WRITTEN}them", "pip"))
+            found.append(Stale("pip", f"the Python packages{where} are not locked, or out of date", "pip"))
     return found
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ class ImageLock:
     """A base image: the digest of its manifest or manifest list, and of each platform's manifest.
 
     ``resolved: local``: the engine's own image ID, for an image that no registry has.
-    ``created``: in seconds; 0: not known. ``whole``: as `envgen lock` has written it.
+    ``created``: in seconds; 0: not known.
     """
 
     name: str
@@ -46,7 +46,6 @@ class ImageLock:
     platforms: Mapping[str, str] = field(default_factory=dict)
     resolved: str = REGISTRY
     created: int = 0
-    whole: bool = True
 
 
 @dataclass(frozen=True)
@@ -82,16 +81,12 @@ class PatchLock:
 
 @dataclass(frozen=True)
 class PythonLock:
-    """The Python packages of one profile on one platform, by step. ``open``: step -> why it could not be locked.
-
-    ``whole``: as `envgen lock` has written it.
-    """
+    """The Python packages of one profile on one platform, by step. ``open``: step -> why it could not be locked."""
 
     asks: str
     python: str
     sets: Mapping[str, tuple[Pinned, ...]]
     open: Mapping[str, str] = field(default_factory=dict)
-    whole: bool = True
 
 
 @dataclass(frozen=True)
@@ -161,7 +156,7 @@ def text_of(lock: Lock) -> str:
     return HEAD + (yaml.safe_dump(filled, width=10_000) if filled else "")
 
 
-_APART = ("name", "url", "ref", "whole")  # of images and git refs: in the key; ``whole`` is in the sum
+_APART = ("name", "url", "ref")  # of images and git refs: in the key
 
 
 def _written(value: Any) -> Any:
@@ -170,21 +165,8 @@ def _written(value: Any) -> Any:
         # The order of patches counts.
         return sorted(map(str, value)) if value and isinstance(value[0], Pinned) else list(map(str, value))
     if isinstance(value, (ImageLock, GitLock, PythonLock)):
-        entry = {key: _written(one) for key, one in vars(value).items() if key not in _APART}
-        # One that was not whole when it was read does not become so.
-        return entry if isinstance(value, GitLock) else {**entry, "sum": _sum(entry) if value.whole else ""}
+        return {key: _written(one) for key, one in vars(value).items() if key not in _APART}
     return {key: _written(one) for key, one in value.items()} if isinstance(value, Mapping) else value
-
-
-def _sum(entry: Mapping[str, Any]) -> str:
-    """A digest of an entry as it is written: shows what a merge or an edit has taken out, added or changed."""
-
-    def texts(value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return {key: texts(one) for key, one in value.items() if key != "sum"}
-        return list(map(texts, value)) if isinstance(value, list) else str(value)
-
-    return digest_of(1, texts(entry))[:16]
 
 
 def save(path: Path, lock: Lock) -> bool:
@@ -218,8 +200,7 @@ def _plain(node: YamlNode) -> Any:
 def _shaped(found: Any) -> dict[str, Any]:
     """The document of a file in the shape of ``Lock``: with the fields that are written as a key, or as one text."""
     images = {
-        key: {"name": key, **one, "created": int(one.get("created", 0)), "whole": one.get("sum") == _sum(one)}
-        for key, one in found.get("images", {}).items()
+        key: {"name": key, **one, "created": int(one.get("created", 0))} for key, one in found.get("images", {}).items()
     }
     urls = {key: key.rpartition(" ")[::2] for key in found.get("git", {})}
     git = {key: {"url": urls[key][0], "ref": urls[key][1], **one} for key, one in found.get("git", {}).items()}
@@ -228,10 +209,7 @@ def _shaped(found: Any) -> dict[str, Any]:
         for name, series in found.get("patches", {}).items()
     }
     python = {
-        profile: {
-            name: {**one, "sets": _pinned(one.get("sets", {})), "whole": one.get("sum") == _sum(one)}
-            for name, one in platforms.items()
-        }
+        profile: {name: {**one, "sets": _pinned(one.get("sets", {}))} for name, one in platforms.items()}
         for profile, platforms in found.get("python", {}).items()
     }
     return {**found, "images": images, "git": git, "patches": patches, "python": python}
@@ -254,19 +232,18 @@ def load(root: Path) -> Lock | None:
 
 # In bytes. The packages of a profile take 40 KB for each platform: 50 profiles with two.
 LARGEST = 4 << 20
-_NAMED = 50  # entries that are wrong; further ones are counted
 # HEAD: without it git refuses a file whose conflict is not resolved.
 _RESTORE = f"`git checkout HEAD -- {FILE_NAME}`; or remove the file and run `envgen lock`"
 _MISFIT = (ShapeError, ValueError, TypeError, AttributeError)  # of ``_shaped`` and ``bind``
 
 
 def read_lock(path: Path) -> Lock:
-    """The lock in a file. ProjectError with every entry that is wrong."""
+    """The lock in a file. ProjectError with the first entry that is wrong: nobody edits it by hand."""
     try:
         top = read(path, label_of(path), limit=LARGEST)
     except ProjectError as error:
         if path.is_file() and os.access(path, os.R_OK):
-            raise _unusable(error.problems) from None
+            raise ProjectError([replace(error.problems[0], hint=_RESTORE)]) from None
         raise
     version = top.items.get("format")
     if version is None or version.text != str(FORMAT):
@@ -277,39 +254,11 @@ def read_lock(path: Path) -> Lock:
         raise ProjectError([Problem(message, place, hint)])
     try:
         return bind(Lock, _shaped(_plain(top)))
-    except _MISFIT:
-        raise _unusable(tuple(_misfits(top))) from None
-
-
-def _unusable(problems: Sequence[Problem]) -> ProjectError:
-    """The problems of a file that is not edited by hand: one hint for all, and no more of them than can be read."""
-    found = [replace(one, hint="") for one in problems[:_NAMED]]
-    if more := len(problems) - len(found):
-        place = found[0].place
-        found.append(Problem(f"has {more} further problems", Place(place.file) if place else None))
-    return ProjectError([*found[:-1], replace(found[-1], hint=_RESTORE)])
-
-
-def _misfits(top: YamlNode) -> Iterator[Problem]:
-    """A problem for each entry that can't be read, in the order of the file."""
-    for keys, node in _entries(top):
-        document = _plain(node)
-        for key in reversed(keys):
-            document = {key: document}
-        try:
-            bind(Lock, _shaped(document))
-        except _MISFIT as error:
-            why = str(error) if isinstance(error, ShapeError) else "an entry does not have its form"
-            yield Problem(f"is not what `envgen lock` writes: {why}", node.key_place())
-
-
-def _entries(node: YamlNode, *keys: str) -> Iterator[tuple[tuple[str, ...], YamlNode]]:
-    """What is locked by itself: an image, a ref, a profile's packages for one platform, ..."""
-    if not node.items or len(keys) == (3 if keys[:1] == ("python",) else 2):
-        yield keys, node
-        return
-    for key, one in node.items.items():
-        yield from _entries(one, *keys, key)
+    except _MISFIT as error:
+        why = str(error) if isinstance(error, ShapeError) else "an entry does not have its form"
+        raise ProjectError(
+            [Problem(f"is not what `envgen lock` writes: {why}", Place(top.source.label), _RESTORE)]
+        ) from None
 
 
 # --- compared ---------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from envgen.inside import run
 from envgen.lock import ask
 from envgen.lock.ask import Upgrade, keep, python_asks, python_sets
 from envgen.lock.model import LOCAL, GitLock, ImageLock, Lock, PatchLock, Pinned, PythonLock, model_key
-from envgen.lock.servers import COMMIT, Git, commit_of, resolve_image, seconds
+from envgen.lock.servers import COMMIT, commit_of, resolve_image, seconds
 from envgen.profile.model import ModelRef, Profile
 from envgen.profile.values import ImageRef
 from envgen.text import last_printed
@@ -194,10 +194,9 @@ class Tools:
     """What resolves inputs. ``engine`` raises EngineError where there is none."""
 
     engine: Callable[[], Engine]
-    git: Git
+    git: Callable[[str, str], GitLock]  # address and ref
     say: Say
     files: Mapping[str, str] = field(default_factory=dict)  # as in resolve_packages
-    offline: bool = False
 
 
 def resolve(
@@ -263,10 +262,10 @@ def _questions(
         if one.key not in git and (one.key not in old.git or upgrade.wants(one.name)):
             owner, source = owners[one.key]
             what, place = f"{one.name} {one.ref}", f"sources.{source}.origin"
-            git[one.key] = _Question(what, owner, place, functools.partial(_ask_git, tools, one))
+            git[one.key] = _Question(what, owner, place, functools.partial(tools.git, one.url, one.ref))
     for profile in profiles:
         name = str(profile.base.image)
-        if name not in images and (not _has_whole(old, name) or upgrade.wants("base", name)):
+        if name not in images and (name not in old.images or upgrade.wants("base", name)):
             images[name] = _Question(
                 name, profile.name, "base.image", functools.partial(_ask_image, profile, tools, engine)
             )
@@ -274,12 +273,8 @@ def _questions(
             key = model_key(model.repo, model.revision)
             if key not in models and (key not in old.models or upgrade.wants(service, model.repo)):
                 what, place = f"{model.repo} {model.revision}", f"services.{service}.model.repo"
-                models[key] = _Question(what, profile.name, place, functools.partial(_ask_model, tools, model))
+                models[key] = _Question(what, profile.name, place, functools.partial(_ask_model, model))
     return {"images": images, "git": git, "models": models}
-
-
-def _has_whole(lock: Lock, image: str) -> bool:
-    return image in lock.images and lock.images[image].whole
 
 
 def _ask_image(profile: Profile, tools: Tools, engine: Engine | None) -> ImageLock:
@@ -292,8 +287,7 @@ def _ask_image(profile: Profile, tools: Tools, engine: Engine | None) -> ImageLo
     if local and _repository(name) not in map(_repository, local.repo_digests):
         tools.say(f"{name}: only this machine's engine has it")
         return ImageLock(name, local.id, {f"linux/{local.architecture}": local.id}, LOCAL, seconds(local.created))
-    _online(tools, name)
-    return resolve_image(profile.base.image, tools.say)
+    return resolve_image(profile.base.image)
 
 
 def _repository(name: str) -> tuple[str, str]:
@@ -301,21 +295,8 @@ def _repository(name: str) -> tuple[str, str]:
     return image.registry.removeprefix("index.").removesuffix("docker.io"), image.path.removeprefix("library/")
 
 
-def _ask_git(tools: Tools, one: ask.FetchedRepository) -> GitLock:
-    _online(tools, one.name)
-    return tools.git.resolve(one.url, one.ref)
-
-
-def _ask_model(tools: Tools, model: ModelRef) -> str:
-    if COMMIT.fullmatch(model.revision):
-        return model.revision
-    _online(tools, model.repo)
-    return commit_of(model)
-
-
-def _online(tools: Tools, name: str) -> None:
-    if tools.offline:
-        raise LockError(f"{name} must be resolved online, and --offline forbids it")
+def _ask_model(model: ModelRef) -> str:
+    return model.revision if COMMIT.fullmatch(model.revision) else commit_of(model)
 
 
 def _answers(jobs: Mapping[str, _Job], into: list[Unresolved]) -> dict[str, Any]:
@@ -333,8 +314,7 @@ def _engine(tools: Tools, out: ResolveResult) -> Engine | None:
     try:
         return tools.engine()
     except EngineError as error:
-        if not tools.offline:  # which asks nothing of one
-            out.notes.append(f"no engine: {error.problems[0].message}")
+        out.notes.append(f"no engine: {error.problems[0].message}")
         return None
 
 
@@ -403,7 +383,6 @@ def _ask_inside(
             hint=f"docker pull {base.name}" if base.resolved != LOCAL else "`envgen lock --upgrade base`",
         )
     names = ", ".join(p.name for p in group)
-    _online(tools, f"the packages of {names}")
     tools.say(f"packages of {names}: resolving in {base.name}")
     started = time.monotonic()
     kept = {p.name: keep(lock.python.get(p.name, {}), upgrade, p) for p in group}

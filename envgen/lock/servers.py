@@ -10,7 +10,6 @@ import contextlib
 import os
 import re
 import ssl
-import time
 from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatch
 from functools import partial
@@ -33,35 +32,6 @@ from envgen.redact import without_login
 from envgen.text import instant, network_reason, visible
 
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-ATTEMPTS = 3
-# Errors of git and buildx that may pass, so another try is worthwhile.
-_GIT_PASSES = re.compile(
-    r"timed out|did not end within|connection (?:reset|refused|closed)|hung up|early EOF|RPC failed|HTTP (?:5..|429)"
-    r"|error: (?:5..|429)\b|temporar|unexpected disconnect|too slow|could not connect|unable to connect",
-    re.I,
-)
-_BUILDX_PASSES = re.compile(r"\b5\d\d\b|\bEOF\b|connection reset|i/o timeout|handshake timeout|broken pipe", re.I)
-Say = Callable[[str], None]
-
-
-def _silent(_line: str) -> None:
-    pass
-
-
-def _persist(
-    ask: Callable[[], tuple[int, bytes, str]], who: str, passes: re.Pattern[str], say: Say, pause: float
-) -> tuple[bytes, str]:
-    """What a program printed, and its error where it failed. Errors that may pass are tried again."""
-    for attempt in range(1, ATTEMPTS + 1):
-        code, printed, trouble = ask()
-        if code == 0:
-            return printed, ""
-        if attempt == ATTEMPTS or not passes.search(trouble):
-            break
-        say(f"{who}: {trouble}; trying again in {pause:g} s")
-        time.sleep(pause)
-        pause *= 2
-    return b"", trouble
 
 
 @contextlib.contextmanager
@@ -76,68 +46,57 @@ def _about(what: str) -> Iterator[None]:
 # --- git: from a branch, tag, commit or pull request to a commit ------------------------------------------------------
 
 _PRIVATE = re.compile(r"could not read username|authentication|40[13]", re.I)
+_UNKNOWN = re.compile(r"not our ref|unadvertised object|couldn't find remote ref", re.I)  # the server lacks a commit
 
 
-class Git:
-    """Asks git servers. ``say`` gets a line before each retry."""
-
-    def __init__(self, say: Say = _silent, *, timeout: float = 120, pause: float = 1.0) -> None:
-        self._say = say
-        self._timeout = timeout
-        self._pause = pause
-
-    def resolve(self, url: str, ref: str) -> GitLock:
-        """The commit of ``ref``. Raises LockError."""
-        with _about(f"{ref} of {without_login(url)}"):
-            return GitLock(url, ref, *self._commit(url, ref))
-
-    def _commit(self, url: str, ref: str) -> tuple[str, str]:
+def resolve_git(url: str, ref: str, *, timeout: float = 120) -> GitLock:
+    """The commit of a branch, tag, pull request or commit. Raises LockError."""
+    with _about(f"{ref} of {without_login(url)}"):
         if COMMIT.fullmatch(ref):
-            self._require(url, ref)
-            return ref, "commit"
+            _require(url, ref, timeout)
+            return GitLock(url, ref, ref, "commit")
         names = [f"refs/tags/{ref}^{{}}", f"refs/tags/{ref}", f"refs/heads/{ref}"]
         names = [ref] if ref.startswith("refs/") else names
-        listed = self._git(partial(ask_server, ["ls-remote", "--", url, *names], timeout=self._timeout))
+        listed = _git(partial(ask_server, ["ls-remote", "--", url, *names], timeout=timeout), timeout)
         lines = listed.decode(errors="replace").splitlines()
-        found = {name: commit for commit, _, name in (line.partition("\t") for line in lines)}
+        commits = {name: commit for commit, _, name in (line.partition("\t") for line in lines)}
         for name in names:
-            if name in found:
-                return found[name], "pull" if "/pull/" in name else "tag" if "/tags/" in name else "branch"
+            if name in commits:
+                kind = "pull" if "/pull/" in name else "tag" if "/tags/" in name else "branch"
+                return GitLock(url, ref, commits[name], kind)
         hint = "it may have been renamed or deleted: `git ls-remote ADDRESS` lists all refs"
         if re.fullmatch(r"[0-9a-f]{7,39}", ref):
             hint = "write all 40 digits of a commit"
         raise LockError("the server has no such branch, tag or pull request", hint=hint)
 
-    def _require(self, url: str, commit: str) -> None:
-        """LockError if the server does not have a commit."""
-        try:
-            with files.Scratch("git") as folder:
-                mirror = Mirror.at(Path(folder), url)
-                words = ["fetch", "-q", "--no-tags", "--filter=tree:0", "--depth=1", "origin", commit]
-                self._git(partial(mirror.git, words, check=False, timeout=self._timeout))
-        except LockError as error:
-            if _GIT_PASSES.search(error.problems[0].message):
-                raise
-            message = f"the server does not have the commit {commit} (any more)"
-            raise LockError(message, hint="was its branch force-pushed?") from None
 
-    def _git(self, ask: Callable[[], GitOutput]) -> bytes:
-        """Run git, with retries. Messages show no passwords."""
+def _require(url: str, commit: str, timeout: float) -> None:
+    """LockError if the server does not have a commit."""
+    try:
+        with files.Scratch("git") as folder:
+            mirror = Mirror.at(Path(folder), url)
+            words = ["fetch", "-q", "--no-tags", "--filter=tree:0", "--depth=1", "origin", commit]
+            _git(partial(mirror.git, words, check=False, timeout=timeout), timeout)
+    except LockError as error:
+        if not _UNKNOWN.search(error.problems[0].message):
+            raise
+        message = f"the server does not have the commit {commit} (any more)"
+        raise LockError(message, hint="was its branch force-pushed?") from None
 
-        def once() -> tuple[int, bytes, str]:
-            try:
-                done = ask()
-            except process.ProcessTimeout:
-                raise LockError(f"the server did not answer within {self._timeout:g} s") from None
-            except EngineError as error:
-                raise LockError(error.problems[0].message, hint=error.problems[0].hint) from None
-            return done.code, done.stdout, _sentence(done.stderr)
 
-        printed, trouble = _persist(once, "git", _GIT_PASSES, self._say, self._pause)
-        if trouble:
-            hint = "the repository is private, or its address is wrong; git's own credential helpers are used"
-            raise LockError(trouble, hint=hint if _PRIVATE.search(trouble) else "")
-        return printed
+def _git(ask: Callable[[], GitOutput], timeout: float) -> bytes:
+    """What git prints. Messages show no passwords."""
+    try:
+        done = ask()
+    except process.ProcessTimeout:
+        raise LockError(f"the server did not answer within {timeout:g} s") from None
+    except EngineError as error:
+        raise LockError(error.problems[0].message, hint=error.problems[0].hint) from None
+    if done.code:
+        trouble = _sentence(done.stderr)
+        hint = "the repository is private, or its address is wrong; git's own credential helpers are used"
+        raise LockError(trouble, hint=hint if _PRIVATE.search(trouble) else "")
+    return done.stdout
 
 
 def _sentence(stderr: str) -> str:
@@ -169,12 +128,11 @@ _TROUBLES = (
 )  # fmt: skip
 
 
-def resolve_image(ref: ImageRef, say: Say = _silent, *, timeout: float = 60.0, pause: float = 1.0) -> ImageLock:
+def resolve_image(ref: ImageRef, *, timeout: float = 60.0) -> ImageLock:
     """The digests of an image, from its registry. Raises LockError, whose message begins with the image's name."""
     name, host = str(ref), ref.registry or "docker.io"
     argv = [*plugin_argv("buildx"), "imagetools", "inspect", "--format", "{{json .}}", name]
-
-    def once() -> tuple[int, bytes, str]:
+    with _about(name):
         try:
             done = process.run(argv, timeout=timeout, check=False)
         except process.ProcessTimeout:
@@ -182,13 +140,9 @@ def resolve_image(ref: ImageRef, say: Say = _silent, *, timeout: float = 60.0, p
             raise LockError(f"{host} did not answer within {timeout:g} s", hint=hint) from None
         except ProcessError as error:
             raise LockError(str(error)) from None
-        return done.code, done.stdout, _words(done.stderr)
-
-    with _about(name):
-        printed, words = _persist(once, host, _BUILDX_PASSES, say, pause)
-        if words:
-            raise registry_error(words, ref, hint=f"try `docker buildx imagetools inspect {name}`")
-        return _read(name, ref.digest, printed)
+        if done.code:
+            raise registry_error(_words(done.stderr), ref, hint=f"try `docker buildx imagetools inspect {name}`")
+        return _read(name, ref.digest, done.stdout)
 
 
 def registry_error(words: str, ref: ImageRef, *, hint: str) -> LockError:

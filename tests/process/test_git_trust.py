@@ -13,7 +13,7 @@ from projects import Project
 from envgen.bench.facts import checkouts
 from envgen.engine.git import Mirror, WorkTree, read_config
 from envgen.errors import RefusedError, UsageError
-from envgen.lock.servers import Git
+from envgen.lock.servers import resolve_git
 from envgen.patches.checkout import Checkout
 from envgen.patches.series import Series
 from envgen.profile.load import load_project
@@ -235,7 +235,7 @@ def test_verbs(trap: Trap) -> None:
 
 def test_a_server_is_not_asked_in_the_repository_around_the_user(trap: Trap, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(trap.top)
-    found = Git(timeout=20).resolve(f"file://{trap.root}/inner", "main")
+    found = resolve_git(f"file://{trap.root}/inner", "main")
     assert found.commit == WorkTree(trap.root / "inner").head
     mirror = Mirror.at(trap.root / "mirror", f"file://{trap.root}/inner")
     mirror.git(["fetch", "--quiet", "--depth=1", "origin", "main"])

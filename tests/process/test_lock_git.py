@@ -11,9 +11,7 @@ import pytest
 from lock_servers import failing, git_daemon, git_http
 
 from envgen.errors import LockError
-from envgen.lock.servers import Git
-
-GIT = Git(pause=0.01, timeout=20)
+from envgen.lock.servers import resolve_git
 
 
 class Repositories:
@@ -78,10 +76,10 @@ def test_over_http_too(tmp_path: Path) -> None:
         repositories.make("vllm")
         commit = repositories.commit("vllm", "top")
         repositories.point("vllm", "refs/pull/31740/head", commit)
-        found = GIT.resolve(repositories.url("vllm"), "refs/pull/31740/head")
+        found = resolve_git(repositories.url("vllm"), "refs/pull/31740/head")
         assert (found.commit, found.kind) == (commit, "pull")
         with pytest.raises(LockError, match=r"main of http://127\.0\.0\.1:\d+/none\.git"):
-            GIT.resolve(repositories.url("none"), "main")
+            resolve_git(repositories.url("none"), "main")
 
 
 def test_branch_annotated_tag_pull_request_and_commit(repositories: Repositories) -> None:
@@ -92,7 +90,7 @@ def test_branch_annotated_tag_pull_request_and_commit(repositories: Repositories
     url = repositories.url("vllm")
     asked = [("main", first, "branch"), ("v0.14.0", second, "tag"), ("refs/pull/31740/head", third, "pull")]
     for ref, commit, kind in [*asked, (second, second, "commit")]:
-        found = GIT.resolve(url, ref)
+        found = resolve_git(url, ref)
         assert (found.commit, found.kind) == (commit, kind)
     assert repositories.git("vllm", "rev-parse", "v0.14.0") != second  # the tag has an object of its own
 
@@ -101,7 +99,7 @@ def test_a_tag_wins_over_a_branch_of_its_name(repositories: Repositories) -> Non
     first, second = (repositories.commit("vllm", text) for text in ("one", "two"))
     repositories.point("vllm", "refs/heads/v1", first)
     repositories.git("vllm", "tag", "v1", second)
-    assert GIT.resolve(repositories.url("vllm"), "v1").commit == second
+    assert resolve_git(repositories.url("vllm"), "v1").commit == second
 
 
 def test_moved_refs_are_seen_when_they_are_asked_for(repositories: Repositories) -> None:
@@ -110,7 +108,7 @@ def test_moved_refs_are_seen_when_they_are_asked_for(repositories: Repositories)
         asked = ref.rpartition("/")[2] if "pull" not in ref else ref
         for commit in (before, after):
             repositories.point("vllm", ref, commit)
-            assert GIT.resolve(repositories.url("vllm"), asked).commit == commit
+            assert resolve_git(repositories.url("vllm"), asked).commit == commit
 
 
 def test_a_submodule_from_elsewhere_is_left_out_of_a_build(repositories: Repositories, tmp_path: Path) -> None:
@@ -139,32 +137,25 @@ def test_a_submodule_from_elsewhere_is_left_out_of_a_build(repositories: Reposit
 def test_a_commit_that_was_force_pushed_away(repositories: Repositories) -> None:
     repositories.point("vllm", "refs/heads/main", repositories.commit("vllm", "one"))
     with pytest.raises(LockError, match=r"does not have the commit 1{40} \(any more\)") as caught:
-        GIT.resolve(repositories.url("vllm"), "1" * 40)
+        resolve_git(repositories.url("vllm"), "1" * 40)
     assert "force-pushed" in str(caught.value)
 
 
 def test_a_vanished_ref_and_repository(repositories: Repositories) -> None:
     with pytest.raises(LockError, match="no such branch, tag or pull request"):
-        GIT.resolve(repositories.url("vllm"), "gone")
+        resolve_git(repositories.url("vllm"), "gone")
     with pytest.raises(LockError, match="40 digits"):
-        GIT.resolve(repositories.url("vllm"), "abcdef12")
+        resolve_git(repositories.url("vllm"), "abcdef12")
     with pytest.raises(LockError, match=r"main of git://"):
-        GIT.resolve(repositories.url("nothing"), "main")
+        resolve_git(repositories.url("nothing"), "main")
 
 
 def test_passwords_are_never_shown(tmp_path: Path) -> None:
     with failing(lambda _path, _number: (401, {"WWW-Authenticate": "Basic realm=x"}, b"")) as server:
         with pytest.raises(LockError) as caught:
-            GIT.resolve(f"http://alice:hunter2@{server.host}/x.git", "main")
+            resolve_git(f"http://alice:hunter2@{server.host}/x.git", "main")
         assert "hunter2" not in str(caught.value)
         assert server.host in str(caught.value)
-
-
-def test_a_server_in_trouble_is_asked_again_and_given_up() -> None:
-    messages: list[str] = []
-    with failing(lambda _path, _number: (503, {}, b"")) as server, pytest.raises(LockError, match="503"):
-        Git(messages.append, pause=0.01, timeout=10).resolve(f"http://{server.host}/x.git", "main")
-    assert len(messages) == 2
 
 
 def test_a_server_that_hangs_is_given_up() -> None:
@@ -172,7 +163,7 @@ def test_a_server_that_hangs_is_given_up() -> None:
         failing(lambda _path, _number: None) as server,
         pytest.raises(LockError, match=r"did not answer within 0\.5 s"),
     ):
-        Git(pause=0.01, timeout=0.5).resolve(f"http://{server.host}/x.git", "main")
+        resolve_git(f"http://{server.host}/x.git", "main", timeout=0.5)
 
 
 SCRIPT = Path(__file__).parents[2] / "docker" / "build" / "fetch-git"

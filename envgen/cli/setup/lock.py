@@ -22,7 +22,6 @@ from envgen.text import counted, progress
 @reporting
 @click.option("--check", is_flag=True, help="Write nothing; exit with 1 if an input is missing or has changed.")
 @click.option("--upgrade", is_flag=True, help="Resolve the named inputs again (default: all of them).")
-@click.option("--offline", is_flag=True, help="Use only cached answers; fail if an input needs the network.")
 @click.option("--dry-run", is_flag=True, help="Resolve and show what would change; write nothing.")
 def command(session: Session, names: tuple[str, ...], check: bool, **how: bool) -> int:
     """Pin the inputs of all profiles, or of --profile, in envgen.lock.

@@ -1,9 +1,8 @@
-"""envgen.lock as text: what is written is read back, diffs well, and what is wrong with it is told all at once."""
+"""envgen.lock as text: what is written is read back, diffs well, and what is wrong with it is named."""
 
 from __future__ import annotations
 
 import multiprocessing
-import os
 from pathlib import Path
 
 import pytest
@@ -70,21 +69,6 @@ def test_entries_are_sorted_whatever_order_they_came_in() -> None:
     assert model.text_of(Lock(images=images)) == model.text_of(Lock(images=dict(reversed(images.items()))))
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "envgen.lock"
-    model.save(path, Lock())
-    before = path.read_bytes()
-
-    def fail(_descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", fail)
-    with pytest.raises(OSError, match="No space"):
-        model.save(path, WHOLE)
-    assert path.read_bytes() == before
-    assert [entry.name for entry in tmp_path.iterdir()] == ["envgen.lock"]
-
-
 @pytest.mark.parametrize(
     ("before", "after", "why"),
     [
@@ -102,23 +86,8 @@ def test_what_no_lock_has_is_named(tmp_path: Path, before: str, after: str, why:
     with pytest.raises(ProjectError) as caught:
         load(tmp_path)
     (problem,) = caught.value.problems
-    assert problem.message == f"is not what `envgen lock` writes: {why}" and problem.place and problem.place.line
+    assert problem.message == f"is not what `envgen lock` writes: {why}"
     assert "git checkout HEAD -- envgen.lock" in problem.hint
-
-
-def test_every_entry_that_is_wrong_is_named_at_once(tmp_path: Path) -> None:
-    lines = model.text_of(WHOLE).replace("asks: '123456'", "asks: {}")
-    lines = lines.replace(f"commit: {'c' * 40}", "x: 1").replace(f"0001-a.patch {A}", "0001-a.patch")
-    (tmp_path / "envgen.lock").write_text(lines)
-    with pytest.raises(ProjectError) as caught:
-        load(tmp_path)
-    ends = [problem.message.rpartition(": ")[2] for problem in caught.value.problems]
-    assert ends == [
-        "git.https://h/r.git v1.commit is missing",
-        "an entry does not have its form", "python.prod.linux/arm64.asks is not str",
-    ]  # fmt: skip
-    assert [bool(problem.hint) for problem in caught.value.problems] == [False, False, True]
-    assert "git checkout HEAD -- envgen.lock" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -137,16 +106,6 @@ def test_a_foreign_file_is_refused_with_a_sentence(tmp_path: Path, text: str) ->
     (tmp_path / "envgen.lock").write_text(text)
     with pytest.raises(ProjectError, match=r"envgen\.lock|lock"):
         load(tmp_path)
-
-
-def test_no_more_is_named_than_can_be_read(tmp_path: Path) -> None:
-    entries = "".join(f"  a{number}: [x]\n" for number in range(10_000))
-    (tmp_path / "envgen.lock").write_text(f"format: 1\nfiles:\n{entries}")
-    with pytest.raises(ProjectError) as caught:
-        load(tmp_path)
-    *named, last = caught.value.problems
-    assert len(named) == 50 and last.message == "has 9950 further problems" and "git checkout" in last.hint
-    assert len(str(caught.value)) < 10_000
 
 
 def test_a_lock_of_many_profiles_is_read_back(tmp_path: Path) -> None:
@@ -232,24 +191,20 @@ def test_passwords_in_addresses_are_not_among_the_facts() -> None:
     assert "hunter2" not in str(facts(lock))
 
 
-@pytest.mark.parametrize("moment", ["write", "fsync", "replace"])
-def test_an_interrupted_write_leaves_the_old_lock_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+@pytest.mark.parametrize("place", ["os.fdopen", "os.fsync", "pathlib.Path.replace"])
+@pytest.mark.parametrize("trouble", [KeyboardInterrupt(), OSError(28, "No space left on device")])
+def test_a_write_that_fails_leaves_the_old_lock_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, trouble: BaseException
 ) -> None:
     path = tmp_path / "envgen.lock"
     model.save(path, WHOLE)
     before = path.read_bytes()
 
-    def interrupted(*_words: object, **_named: object) -> None:
-        raise KeyboardInterrupt
+    def fail(*_words: object, **_named: object) -> None:
+        raise trouble
 
-    if moment == "write":
-        monkeypatch.setattr(os, "fdopen", interrupted)
-    elif moment == "fsync":
-        monkeypatch.setattr(os, "fsync", interrupted)
-    else:
-        monkeypatch.setattr(Path, "replace", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    monkeypatch.setattr(place, fail)
+    with pytest.raises(type(trouble)):
         model.save(path, Lock())
     assert path.read_bytes() == before
     assert [each.name for each in tmp_path.iterdir()] == ["envgen.lock"]

@@ -54,13 +54,11 @@ profiles:
 """
 
 
-class Servers:
+def resolve_git(url: str, ref: str) -> GitLock:
     """A git server that has lost one of its two repositories."""
-
-    def resolve(self, url: str, ref: str) -> GitLock:
-        if "two" in url:
-            raise LockError("it is gone")
-        return GitLock(url, ref, "c" * 40, "tag")
+    if "two" in url:
+        raise LockError("it is gone")
+    return GitLock(url, ref, "c" * 40, "tag")
 
 
 def test_what_has_no_answer_stays_and_all_else_moves(tmp_path: Path) -> None:
@@ -73,19 +71,14 @@ def test_what_has_no_answer_stays_and_all_else_moves(tmp_path: Path) -> None:
     base = ImageLock("h:5000/base:1", f"sha256:{'a' * 64}")
     before = {f"https://h/{name}.git v1": GitLock(f"https://h/{name}.git", "v1", "d" * 40) for name in ("one", "two")}
     old = Lock(images={base.name: base}, git=before)
-    tools = Tools(no_engine, Servers(), lambda _line: None, offline=True)  # type: ignore[arg-type]
-    out = resolve(profiles, profiles, old, {}, Upgrade(everything=True), tools)
+    out = resolve(profiles, profiles, old, {}, Upgrade(("one", "two")), Tools(no_engine, resolve_git, print))
     assert out.lock.images == {base.name: base}
-    assert [out.lock.git[key].commit for key in sorted(before)] == ["d" * 40, "d" * 40]  # offline: nobody is asked
-    online = resolve(profiles, profiles, old, {}, Upgrade(("one", "two")), Tools(no_engine, Servers(), print))  # type: ignore[arg-type]
-    assert [online.lock.git[key].commit for key in sorted(before)] == ["c" * 40, "d" * 40]
-    assert online.lock.models == {f"a/m {COMMIT}": COMMIT}
-    messages = [one.problem.message for one in (*out.problems, *online.problems)]
-    assert {one.key for one in online.problems} == {"sources.two.origin", "base.image"}
-    assert "it is gone" in messages
-    assert any(message.startswith("h:5000/base:1 must be resolved online") for message in messages)
-    assert any("no Docker Engine answers" in message for message in messages)
-    assert online.notes == ["no engine: Docker is stopped"]
+    assert [out.lock.git[key].commit for key in sorted(before)] == ["c" * 40, "d" * 40]
+    assert out.lock.models == {f"a/m {COMMIT}": COMMIT}
+    assert {one.key for one in out.problems} == {"sources.two.origin", "base.image"}
+    messages = [one.problem.message for one in out.problems]
+    assert "it is gone" in messages and any("no Docker Engine answers" in message for message in messages)
+    assert out.notes == ["no engine: Docker is stopped"]
 
 
 @pytest.mark.parametrize(
@@ -104,8 +97,7 @@ def test_an_image_that_only_another_registry_has_is_locked_as_it_is_here(
     profile = load_project(file=tmp_path / "envgen.yaml", local=False).project.profiles["prod"]
     deployment = Image("sha256:" + "2" * 64, {}, "2026-01-01T00:00:00Z", 1, "amd64", (image,), {}, repo_digests=digests)
     asked: list[str] = []
-    monkeypatch.setattr("envgen.lock.resolve.resolve_image", lambda ref, _say: asked.append(str(ref)))
+    monkeypatch.setattr("envgen.lock.resolve.resolve_image", lambda ref: asked.append(str(ref)))
     engine: Any = SimpleNamespace(image=lambda _name: deployment)
-    git: Any = Servers()
-    found = _ask_image(profile, Tools(lambda: engine, git, print), engine)
+    found = _ask_image(profile, Tools(lambda: engine, resolve_git, print), engine)
     assert (found is not None, asked) == (local, [] if local else [image])
