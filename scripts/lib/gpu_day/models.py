@@ -34,7 +34,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "qwen3.6-35b-a3b": {"language-model-only": True},
     "qwen3.6-27b-fp8": {"language-model-only": True},
     "qwen3.6-27b-mtp": {"language-model-only": True, "speculative-config": _MTP},
-    "qwen3.6-27b-vision": {"limit-mm-per-prompt": {"image": 1}},
+    "qwen3.6-27b-vision": {"limit-mm-per-prompt": {"image": 1, "video": 0}},
     "qwen3.8-27b-dflash2": {"language-model-only": True, "kv-cache-dtype": "fp8", "speculative-config": _DFLASH},
     "qwen3-next-80b-fp8": {},
     "gemma-4-26b": {"language-model-only": True},

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from gpu_day.answers import GOOD, asked
 from gpu_day.day import Day, NotRun, Rows, start, step
 
 HEADER = "cutlass_fused_moe_kernels.cuh"
@@ -71,14 +72,17 @@ def modules(day: Day) -> dict[str, str]:
 def moe(day: Day, rows: Rows) -> None:
     sets = ("--set", f"services.{day.service}.args.moe-backend=flashinfer_cutlass",
             "--set", f"services.{day.service}.ready.expect.moe=null")  # fmt: skip
-    asked = day.envgen("predict", day.service, "--json", *sets).document
-    if not asked.get("moe"):
-        raise NotRun(f"the release does not take moe-backend flashinfer_cutlass here: {asked.get('refusals')}")
-    rows.add("predict", None, asked["moe"].get("backend"))
+    choice = day.envgen("predict", day.service, "--json", *sets).document
+    if not choice.get("moe"):
+        raise NotRun(f"the release does not take moe-backend flashinfer_cutlass here: {choice.get('refusals')}")
+    rows.add("predict", None, choice["moe"].get("backend"))
+    shipped = asked(day, rows, "answers of the MoE that it replaces", GOOD)[1] if day.container(day.service) else ""
     with LeastMemory() as memory:
         if not start(day, rows, "envgen up, MoE in CUTLASS", "--recreate", *sets):
             return
     rows.add("memory of the machine that the start took", None, f"{memory.before - memory.least:.1f} GiB at most")
+    against = ("--against", shipped) if shipped else ()
+    _, reference = asked(day, rows, "answers" + " against it" * bool(shipped), GOOD, *against)
     found = modules(day)
     if not rows.add("cache list shows its module", bool(found), found, "fused_moe_*"):
         return
@@ -105,6 +109,8 @@ def moe(day: Day, rows: Rows) -> None:
     rows.add("envgen restart", restarted.code == 0 and ready.code == 0, ready.last, "ready", time.monotonic() - began)
     after = probabilities(day)
     rows.add("the new code runs: other log probabilities", after != before, f"{after[:3]}", f"not {before[:3]}")
+    if reference:
+        asked(day, rows, "its answers", ("different", "broken"), "--against", reference)
     deep = day.envgen("doctor", day.service, "--deep", "--json", timeout=3600)
     bad = [f"{one['check']}: {one['title']}" for one in deep.document.get("findings", []) if one["severity"] == "error"]
     rows.add(
