@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from envgen.app.measure import Asked, Server, Work, measure, server_of
+from envgen.app.measure import Asked, measure, server_of
 from envgen.app.stage import Stage, sessions_of
 from envgen.bench import answers, record
 from envgen.bench.checks import Outcome, Trial
@@ -21,15 +21,6 @@ from envgen.text import progress
 
 Agree = Callable[[str], bool]
 GOOD = (answers.SAME, answers.CLOSE)
-
-
-def asking(reference: RunRecord | None, quick: bool = False) -> Work:
-    """What `measure` does: ask, record, and compare."""
-
-    def work(_server: Server, trial: Trial, run: Run) -> Outcome:
-        return ask(trial, run, reference, quick)
-
-    return work
 
 
 def ask(trial: Trial, run: Run, reference: RunRecord | None, quick: bool = False) -> Outcome:
@@ -60,7 +51,9 @@ def answered(
 ) -> tuple[str, dict[str, Any], Path]:
     """Ask a running server. Returns the verdict, the summary, and the record's path."""
     parameters: dict[str, Any] = {"quick": quick, **({"reference": reference.id} if reference else {})}
-    (verdict, summary), path = measure(asked, "answers", parameters, asking(reference, quick))
+    (verdict, summary), path = measure(
+        asked, "answers", parameters, lambda _server, trial, run: ask(trial, run, reference, quick)
+    )
     return verdict, summary, path
 
 
@@ -68,7 +61,7 @@ def reference_of(asked: Asked, name: str, agree: Agree, *, quick: bool = False) 
     """The answers to compare with: a record's, those of the server at a URL, or those of a variant or profile, which is
     started for it after ``agree``, in place of what runs."""
     if name.startswith(("http://", "https://")):
-        elsewhere = replace(asked, service=None, url=name, model=None, container=None)
+        elsewhere = replace(asked, service=None, url=name, model=None)
         return record.load(answered(elsewhere, quick=quick)[2])
     other = sessions_of(asked.session, name) if asked.url is None else None
     if other is None:

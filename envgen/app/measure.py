@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -13,29 +13,27 @@ from urllib.parse import urlsplit
 
 from envgen.app import bundle
 from envgen.app.cluster.machines import head_of
-from envgen.app.session import Session
+from envgen.app.session import Session, the_service
 from envgen.bench import facts, record
-from envgen.bench.checks import Outcome, Trial
+from envgen.bench.checks import FAILED, PASSED, Outcome, Trial
 from envgen.bench.client import ServerGone, find
 from envgen.bench.record import Run
 from envgen.bench.tools import CellResult, Matrix, ToolHost, find_tool, measure_all
-from envgen.deployment import Deployment, known_service
+from envgen.deployment import Deployment
 from envgen.engine.client import Engine, connect
-from envgen.engine.owner import ours
 from envgen.engine.process import terminable
 from envgen.engine.values import Container
-from envgen.errors import EngineError, EnvgenError, NotFoundError, ResultsError, ServiceError, UsageError
+from envgen.errors import EngineError, EnvgenError, ResultsError, ServiceError, UsageError
 from envgen.inside import run
 from envgen.live import moving
 from envgen.profile.load import find as find_project
-from envgen.profile.model import Profile
+from envgen.profile.model import Profile, Ready
 from envgen.redact import without_login
 from envgen.serve.ended import StartFailure, ending, reason_for
 from envgen.serve.launch import reachable_url
 from envgen.serve.wait import POLL
 from envgen.text import progress
 
-LIKELY = ("serve", "server", "vllm")  # services to try first if none is named
 ENDING = 5.0  # seconds for a program to end after its port has closed
 SETTLED = 2.0  # seconds for the engine to notice that a container ended
 
@@ -48,7 +46,6 @@ class Asked:
     service: str | None
     url: str | None
     model: str | None
-    container: str | None
     key_variable: str | None
     timeout: int
     results: Path | None
@@ -60,7 +57,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Server:
-    """A server to measure; with --url, its profile (``deployment``) and perhaps its container are unknown."""
+    """A server to measure; with --url, its profile (``deployment``) and container are unknown."""
 
     url: str
     model: str | None
@@ -74,6 +71,10 @@ class Server:
         return self.deployment.profile if self.deployment else None
 
     @property
+    def ready(self) -> Ready | None:
+        return self.profile.services[self.service].ready if self.profile else None
+
+    @property
     def root(self) -> Path | None:
         return self.deployment.root if self.deployment else None
 
@@ -81,6 +82,31 @@ class Server:
     def environment(self) -> dict[str, Any]:
         """Its environment for the record."""
         return facts.collect(self.engine, self.container, self.profile, self.root, self.service)
+
+    def lives(self, seconds: float) -> bool:
+        """Whether its program still runs after ``seconds``; True where that is not known."""
+        if self.engine is None or self.container is None:
+            return True
+        deadline = time.monotonic() + seconds
+        with contextlib.suppress(EngineError):
+            while (now := self.engine.container(self.container.id)) and now.running:
+                if now.started_at != self.container.started_at:
+                    return False
+                if time.monotonic() >= deadline:
+                    return True
+                time.sleep(POLL)
+            return False
+        return True
+
+    def vitals(self) -> facts.Vitals:
+        """Its memory, zombies and restarts; of a service alone."""
+        assert self.engine and self.container
+        return facts.look(self.engine, self.container.id)
+
+    def log(self) -> str:
+        """All of its log; of a service alone."""
+        assert self.engine and self.container
+        return self.engine.logs(self.container.id, tail=None)
 
     def place(self, target_root: str, tokenizer: str | None = None, image: str | None = None) -> ToolHost:
         """Where a tool runs: in the server's container, or for a server at --url in a temporary one of ``image``."""
@@ -92,57 +118,29 @@ class Server:
         if image:
             return ToolHost(run.in_image(connect(), image, network="host"), self.url, folder, f"image {image}")
         if container is None or self.engine is None:
-            hint = "name the server's container, or an image for the tool: --container NAME or --image NAME"
+            hint = "name an image for the tool: --image NAME"
             raise UsageError("the tool runs in a container, and the server's is unknown", hint=hint)
+        outer, ready = urlsplit(self.url).port, self.ready
+        inner = next((port.container for port in container.ports if port.host == outer), ready and ready.port)
         execute = run.in_container(self.engine, container.id)
-        url = f"http://127.0.0.1:{self._inner_port(container)}"
-        return ToolHost(execute, url, folder, "the image of the service")
-
-    def _inner_port(self, container: Container) -> int:
-        outer = urlsplit(self.url).port
-        found = next((port.container for port in container.ports if port.host == outer), None)
-        if found is None and self.profile is None:
-            raise UsageError(f"container {container.name} does not publish port {outer}", hint="docker ps")
-        ready = self.profile.services[self.service].ready if self.profile else None
-        return found or (ready.port if ready and ready.port else outer or 80)
+        return ToolHost(execute, f"http://127.0.0.1:{inner or outer}", folder, "the image of the service")
 
 
 def server_of(asked: Asked) -> Server:
     """The profile's running service, or the server at --url. UsageError, NotFoundError."""
-    if asked.url is None:
-        if asked.container:
-            raise UsageError("--container goes with --url", hint="add --url, or remove --container")
-        return _own_service(asked)
-    if asked.service:
-        raise UsageError("a service and --url exclude each other")
-    engine = container = None
-    if asked.container:
-        engine = connect()
-        container = engine.container(asked.container)
-        if container is None or not container.running:
-            raise NotFoundError(f"no running container {asked.container}", hint="`docker ps` lists them")
-    return Server(asked.url.rstrip("/"), asked.model, engine=engine, container=container)
-
-
-def _own_service(asked: Asked) -> Server:
+    if asked.url is not None:
+        if asked.service:
+            raise UsageError("a service and --url exclude each other")
+        return Server(asked.url.rstrip("/"), asked.model)
     deployment = asked.session.deployment()
-    root, profile = deployment.root, deployment.profile
-    if asked.service:
-        known_service(profile, asked.service)
-    names = [asked.service] if asked.service else dict.fromkeys([*LIKELY, *profile.services])
-    known = {name: profile.services[name] for name in names if name in profile.services}
-    likely = [name for name, service in known.items() if service.host_ports]
-    if not likely:
-        what = f"service {asked.service}" if asked.service else f"no service of profile {profile.name}"
-        raise UsageError(f"{what} publishes {'no' if asked.service else 'a'} port",
-                         hint="add one to its `ports`, or name a server: --url URL")  # fmt: skip
-    for name in likely:
-        head = head_of(deployment, name)
-        engine = head.engine
-        if found := ours(engine.containers(profile.compose_name, name), root):
-            url = reachable_url(head.profile.services[name], head)
-            return Server(url, asked.model, head, name, engine, found[0])
-    raise NotFoundError(f"{likely[0]} is not running", hint=f"envgen up {likely[0]} {profile.chosen_variant}")
+    profile = deployment.profile
+    publishing = [name for name, service in profile.services.items() if service.host_ports]
+    hint = "add one to its `ports`, or name a server: --url URL"
+    service = the_service(profile, asked.service, publishing, "publishes no port", hint)
+    head = head_of(deployment, service)
+    container = head.running(service)
+    url = reachable_url(head.profile.services[service], head)
+    return Server(url, asked.model, head, service, head.engine, container)
 
 
 Work = Callable[[Server, Trial, Run], Outcome]
@@ -160,13 +158,9 @@ def measure(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) 
     environment = {"url": without_login(target.url), "model": target.model, **server.environment}
     given = {**parameters, "max_len": target.max_len}
     with terminable(), record.start(asked.folder(server), kind, environment, given) as run:
-        trial = Trial(target, environment=environment)
-        if server.engine is not None and server.container is not None:
-            trial.look = functools.partial(facts.look, server.engine, server.container.id)
-            trial.alive = functools.partial(facts.alive, server.engine, server.container)
         try:
             with moving(kind):
-                outcome, summary = work(server, trial, run)
+                outcome, summary = work(server, Trial(target, environment), run)
         except KeyboardInterrupt:
             kept = f"; the results so far are in {run.path}" if run.samples else ""
             progress(f"\ninterrupted{kept}; the server keeps running")
@@ -174,7 +168,8 @@ def measure(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) 
         except ResultsError:  # the record can't be written
             raise
         except EnvgenError as error:
-            gone = isinstance(error, ServerGone) or (trial.alive is not None and not _stays(trial.alive))
+            # A tool in its container ends before the engine knows of the container.
+            gone = isinstance(error, ServerGone) or not server.lives(SETTLED)
             run.end("server gone" if gone else "error", {"error": str(error), "samples": run.samples})
             kept = f"the results so far are in {run.path}" if run.samples else ""
             problem = error.problems[0]
@@ -196,7 +191,6 @@ def run_tool(trial: Trial, run: Run, plan: Matrix, place: ToolHost) -> tuple[str
     def keep(one: CellResult) -> None:
         name = str(one.cell).replace(" @ ", "-").replace(" ", "-")
         run.raw(f"{name}.json", one.raw.encode())
-        run.raw(f"{name}.log", "\n".join([*one.log, ""]).encode())
         for sample in one.samples:
             run.sample(sample)
         for remark in one.remarks:
@@ -205,18 +199,18 @@ def run_tool(trial: Trial, run: Run, plan: Matrix, place: ToolHost) -> tuple[str
     return tool.plan.tool, measure_all(tool, keep)
 
 
+def bench(plan: Matrix, tokenizer: str | None = None, image: str | None = None) -> Work:
+    """What `measure` does for `envgen bench`."""
+
+    def work(server: Server, trial: Trial, run: Run) -> Outcome:
+        tool, cells = run_tool(trial, run, plan, server.place(trial.target.root, tokenizer, image))
+        return FAILED if any(cell.failed for cell in cells) else PASSED, cells_document(tool, cells)
+
+    return work
+
+
 def cells_document(tool: str, cells: list[CellResult]) -> dict[str, Any]:
     return {"tool": tool, "cells": [cell.plain() for cell in cells]}
-
-
-def _stays(alive: Callable[[], bool]) -> bool:
-    """Whether it still runs a moment later: a tool in its container ends before the engine knows of the container."""
-    deadline = time.monotonic() + SETTLED
-    while alive():
-        if time.monotonic() >= deadline:
-            return True
-        time.sleep(POLL)
-    return False
 
 
 def default_folder() -> Path:
@@ -242,10 +236,9 @@ def _stop_error(reason: str, server: Server, kept: str) -> EnvgenError:
         return ServiceError(f"{reason}; {kept}")
     chosen = f" {deployment.profile.chosen_variant}" if deployment else ""
     again = f"envgen up {server.service or 'SERVICE'}{chosen} starts it again"
+    server.lives(ENDING)
     try:
-        deadline = time.monotonic() + ENDING
-        while (now := engine.container(container.id)) and now.running and time.monotonic() < deadline:
-            time.sleep(POLL)
+        now = engine.container(container.id)
         how = "its process still runs" if now and now.running else ending(now).reason
         reason = "; ".join(filter(None, (reason, how, kept)))
         found, saved = reason_for(engine, StartFailure(reason, now)), ""

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from envgen.app.answers import GOOD, answered
-from envgen.app.measure import Asked, Server, cells_document, measure, run_tool
+from envgen.app.measure import Asked, bench, measure
 from envgen.app.predict import predict, release_in_engine
 from envgen.app.session import Session
 from envgen.app.stage import PLAIN, Stage, sessions_of
 from envgen.bench import record
-from envgen.bench.checks import FAILED, PASSED, Outcome, Trial
-from envgen.bench.record import Run, RunRecord, plain
+from envgen.bench.checks import FAILED, PASSED, Outcome
+from envgen.bench.record import RunRecord, plain
 from envgen.bench.tools import Matrix
 from envgen.deployment import Deployment
 from envgen.engine.process import terminable
@@ -147,23 +147,15 @@ def _row(plan: Plan, stage: Stage, name: str, form: Session, reference: RunRecor
             worst = [line for line in summary["rows"] if line["verdict"] == word]
             progress(f"    {worst[0]['name']}: {worst[0]['seen']}" if worst else "")
         if plan.matrix:
-            outcome, bench = measure(asked, "bench", asdict(plan.matrix), _bench(plan.matrix))
-            cells = outcome[1]["cells"]
+            (_, speed), path = measure(asked, "bench", asdict(plan.matrix), bench(plan.matrix))
+            cells = speed["cells"]
             medians = {f"{label} {cell['test']}" if len(cells) > 1 else label: cell[key]["median"]
                        for cell in cells for key, label in FIGURES.items() if key in cell}  # fmt: skip
-            row |= {"bench": record.load(bench).id, "figures": medians}
+            row |= {"bench": record.load(path).id, "figures": medians}
     except EnvgenError as error:
         row["cause"] = error.problems[0].message.strip().splitlines()[0]
         progress(f"  {name} failed: {row['cause']}", always=True)
     return row
-
-
-def _bench(matrix: Matrix) -> Any:
-    def work(server: Server, trial: Trial, run: Run) -> Outcome:
-        tool, cells = run_tool(trial, run, matrix, server.place(trial.target.root))
-        return FAILED if any(cell.failed for cell in cells) else PASSED, cells_document(tool, cells)
-
-    return work
 
 
 def lines_of(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:

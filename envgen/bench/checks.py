@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from envgen.bench import answers
-from envgen.bench.client import COMPLETIONS, BenchTarget, Refused, together, tokens
+from envgen.bench.client import COMPLETIONS, BenchTarget, Refused, tokens
 from envgen.bench.facts import Vitals
 from envgen.bench.tools import CellResult
 from envgen.live import doing
-from envgen.logpattern import LogPattern
 from envgen.serve import chat, readiness
+from envgen.serve.wait import Evidence
 from envgen.text import shorten
 
 PASSED, FAILED, UNKNOWN = "passed", "failed", "not checked"
-SHORT, LONG, PARALLEL = 12, 4096, 4
+SHORT, LONG = 12, 4096  # tokens
 LOAD_GROWTH = 5_000_000_000  # bytes
-_NO_CONTAINER = "no container is known: name it with --container"
 GRAPHS = r"Graph capturing finished in"
 Outcome = tuple[str, dict[str, Any]]  # passed or failed, and the summary for JSON and the record
 
@@ -47,36 +46,30 @@ def outcome(criteria: Sequence[Criterion], *, strict: bool = False, **more: Any)
     return word, {"criteria": [asdict(one) for one in criteria], **more}
 
 
-@dataclass
+@dataclass(frozen=True)
 class Trial:
-    """A run against a server. ``look``: the container's vitals, if known; ``alive``: whether its program still runs."""
+    """A server that is measured, and its environment as the record has it."""
 
     target: BenchTarget
-    look: Callable[[], Vitals | None] = lambda: None
-    alive: Callable[[], bool] | None = None
-    environment: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, Any]
 
 
 def smoke(trial: Trial) -> list[Criterion]:
-    """The questions of `up`, some prompts at once, and a long one. ServerGone without an answer."""
+    """The questions of `up`, and a long one. ServerGone without an answer."""
     target, limit = trial.target, trial.target.max_len
     flags = chat.chat_flags(trial.environment.get("flags", ()))
     with doing("smoke", "first answers"):
         question = readiness.Question(target.model, api_key=target.key, chat=flags)
         first = readiness.ask(target.url, question, timeout=target.silence)
     wanted = "a text with finite log probabilities; a chat and a tool call, if the server has them"
-    found = [criterion("first answers", first.ready, first.why or repr(shorten(first.text, 60)), wanted)]
-    found += [criterion(name, *verdict, "no raw markup, not reasoning alone") for name, verdict in first.chats.items()]
-    with doing("smoke", "parallel"):
-        faults = [fault for fault in together(lambda _: fault_of(target, 32), range(PARALLEL)) if fault]
-    seen = f"{len(faults)} failed: {faults[0]}" if faults else f"all {PARALLEL} succeed"
-    found.append(criterion(f"{PARALLEL} in parallel", not faults, seen, "all succeed"))
+    rows = [criterion("first answers", first.ready, first.why or repr(shorten(first.text, 60)), wanted)]
+    rows += [criterion(name, *verdict, "no raw markup, not reasoning alone") for name, verdict in first.chats.items()]
     length = LONG if limit is None else max(1, min(LONG, limit - SHORT))
     note = "" if length == LONG else f"adapted: the server's context is {limit} tokens"
     with doing("smoke", "long prompt"):
         fault = fault_of(target, length)
     name = f"prefill of {length} tokens"
-    return [*found, criterion(name, not fault, fault or "a text", "no time-out, no error", note)]
+    return [*rows, criterion(name, not fault, fault or "a text", "no time-out, no error", note)]
 
 
 def fault_of(target: BenchTarget, length: int) -> str:
@@ -89,26 +82,19 @@ def fault_of(target: BenchTarget, length: int) -> str:
     return "" if isinstance(choices, list) and choices else "the reply is not a completion"
 
 
-def load(cell: CellResult, before: Vitals | None, after: Vitals | None, requests: int) -> list[Criterion]:
+def load(cell: CellResult, before: Vitals, after: Vitals, requests: int) -> list[Criterion]:
     """The criteria for a load that a tool sent: no request failed, and what it left behind."""
-    note = "without GPU memory, which nvidia-smi doesn't show" if after and after.gpu_memory is None else ""
+    note = "without GPU memory, which nvidia-smi doesn't show" if after.gpu_memory is None else ""
     why = f": {cell.fault}" if cell.failed else ""
-    grown, seen = _memory(before, after)
-    zombies = None if after is None else f"{len(after.zombies)} {', '.join(after.zombies)}".strip()
+    growth, restarted = after.growth(before), after.restarted(before)
+    seen = "the server was restarted meanwhile" if restarted else gigabytes(growth)
+    zombies = f"{len(after.zombies)} {', '.join(after.zombies)}".strip()
     return [
         criterion("requests", not cell.failed, f"{cell.failed} of {requests} failed{why}", "0 failed"),
-        criterion("memory growth, without a restart", grown, seen, f"less than {gigabytes(LOAD_GROWTH)}", note),
-        criterion("zombie processes", None if after is None else not after.zombies, zombies or _NO_CONTAINER, "0"),
+        criterion("memory growth, without a restart", not restarted and growth < LOAD_GROWTH, seen,
+                  f"less than {gigabytes(LOAD_GROWTH)}", note),
+        criterion("zombie processes", not after.zombies, zombies, "0"),
     ]  # fmt: skip
-
-
-def _memory(before: Vitals | None, after: Vitals | None) -> tuple[bool | None, str]:
-    if before is None or after is None:
-        return None, _NO_CONTAINER
-    if after.restarted(before):
-        return False, "the server was restarted meanwhile"
-    growth = after.growth(before)
-    return growth < LOAD_GROWTH, gigabytes(growth)
 
 
 def latency(cell: CellResult, max_ttft: float | None, max_per_token: float | None) -> list[Criterion]:
@@ -132,30 +118,21 @@ def of_answers(name: str, verdict: str, seen: str) -> Criterion:
 
 
 def log_shows(
-    expect: Mapping[str, str], forbid: Mapping[str, str], log: str | None, flags: Sequence[str] | None, gpu: bool
+    expect: Mapping[str, str], forbid: Mapping[str, str], log: str, flags: Sequence[str], gpu: bool
 ) -> list[Criterion]:
     """The log has the lines that the profile expects, none that it forbids, and captured CUDA graphs on a GPU."""
-    name, wanted = "backends in the log", "as the profile expects"
-    if log is None:
-        return [criterion(name, None, _NO_CONTAINER, wanted)]
-    lines = [line[:4000] for line in log.splitlines()]
-
-    def first(pattern: str) -> str:
-        matcher = LogPattern(pattern)
-        return shorten(next((line for line in lines if matcher.found_in(line)), ""), 120)
-
-    found = []
-    if not expect and not forbid:
-        found.append(criterion(name, None, "the profile expects nothing", wanted, "set ready.expect of the service"))
-    for patterns, there, title, word in ((expect, True, "log shows", ""), (forbid, False, "log is free of", "not ")):
-        for key, pattern in patterns.items():
-            seen = first(pattern)
-            found.append(criterion(f"{title} {key}", bool(seen) is there, seen or "no such line", word + pattern))
-    if gpu:
-        eager = "--enforce-eager" in (flags or ())
-        seen = first(GRAPHS) or ("switched off by --enforce-eager" if eager else "")
-        found.append(criterion("CUDA graphs captured", bool(seen), seen or "no such line", f"`{GRAPHS}` in the log"))
-    return found
+    if gpu and "--enforce-eager" not in flags:
+        expect = {**expect, "captured CUDA graphs": GRAPHS}
+    evidence, none = Evidence(expect, forbid), "no such line"
+    for line in log.splitlines():
+        evidence.feed(line[:4000])
+    rows = [criterion(f"log shows {name}", name in evidence.seen, shorten(evidence.seen.get(name, none), 120), pattern)
+            for name, pattern in expect.items()]  # fmt: skip
+    if forbid:
+        name, line = evidence.forbidden or ("what ready.forbid names", none)
+        rows.append(criterion(f"log is free of {name}", not evidence.forbidden, shorten(line, 120), "no such line"))
+    hint = "set ready.expect of the service"
+    return rows or [criterion("backends in the log", None, "the profile expects nothing", "as it expects", hint)]
 
 
 def gigabytes(size: int) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import queue
 import random
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -140,21 +140,14 @@ Answer = TypeVar("Answer")
 
 def together(ask: Callable[[Item], Answer], items: Iterable[Item]) -> list[Answer]:
     """``ask`` all of ``items`` at once; the first error is raised. Ctrl-C does not wait for threads that still ask."""
-    work = list(items)
-    done: queue.SimpleQueue[tuple[int, Answer | None, BaseException | None]] = queue.SimpleQueue()
 
-    def run(index: int, item: Item) -> None:
+    def run(future: Future[Answer], item: Item) -> None:
         try:
-            done.put((index, ask(item), None))
+            future.set_result(ask(item))
         except BaseException as error:
-            done.put((index, None, error))
+            future.set_exception(error)
 
-    for numbered in enumerate(work):
-        threading.Thread(target=run, args=numbered, daemon=True).start()
-    found: dict[int, Any] = {}
-    for _ in work:
-        index, answer, error = done.get()
-        if error is not None:
-            raise error
-        found[index] = answer
-    return [found[index] for index in range(len(work))]
+    asked = [(Future[Answer](), item) for item in items]
+    for given in asked:
+        threading.Thread(target=run, args=given, daemon=True).start()
+    return [future.result() for future, _ in asked]

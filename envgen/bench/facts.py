@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import platform
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from envgen import __version__
-from envgen.bench.compare import flags
 from envgen.engine.client import Engine
 from envgen.engine.git import WorkTree
 from envgen.engine.values import Container
@@ -62,7 +60,6 @@ def _of_container(engine: Engine, container: Container) -> dict[str, Any]:
     argv = (engine.inspect(container.id) or {}).get("Args")
     if isinstance(argv, list):
         found["flags"] = [str(word) for word in argv]
-        found["nodes"] = nodes(found["flags"])
     with contextlib.suppress(EnvgenError):
         found["kernels"] = kernels(engine.logs(container.id, tail=None))
     with contextlib.suppress(EnvgenError):
@@ -79,15 +76,6 @@ def _of_container(engine: Engine, container: Container) -> dict[str, Any]:
 def kernels(log: str) -> list[str]:
     """What a log says of the chosen kernels, each once."""
     return list(dict.fromkeys(_KERNELS.findall(log)))[:16]
-
-
-def nodes(words: Sequence[str]) -> dict[str, str]:
-    """vLLM's layout: the number of machines, this one's rank, and the sizes of parallelism."""
-    given = flags(words)
-    ray = given.get("--distributed-executor-backend") == "ray"
-    found = {"machines": given.get("--nnodes", "unknown (ray)" if ray else "1")}
-    names = ("node-rank", "tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
-    return found | {name: given[f"--{name}"] for name in names if f"--{name}" in given}
 
 
 def checkouts(profile: Profile, root: Path) -> dict[str, str]:
@@ -136,15 +124,6 @@ def look(engine: Engine, container_id: str) -> Vitals:
     with contextlib.suppress(EngineError):
         gpu = parse_gpu_memory(engine.exec(container_id, _GPU, timeout=20).stdout.decode(errors="replace"))
     return Vitals(sum(process.memory for process in found), gpu, zombies, container.restarts, container.started_at)
-
-
-def alive(engine: Engine, before: Container) -> bool:
-    """Whether the container still runs and was not restarted; True if the engine does not answer."""
-    try:
-        now = engine.container(before.id)
-    except EngineError:
-        return True
-    return now is not None and now.running and now.started_at == before.started_at
 
 
 def parse_gpu_memory(text: str) -> int | None:

@@ -139,35 +139,18 @@ class Run:
 def start(folder: Path, kind: str, environment: Mapping[str, Any], parameters: Mapping[str, Any]) -> Run:
     """Begin a record in ``folder`` (created if missing), without secrets. ResultsError if it can't be written."""
     time.sleep(0.001)  # names have milliseconds: within one, runs would sort by their random ids
-    ident = secrets.token_hex(4)
+    ident, when = secrets.token_hex(4), utc(datetime.now(timezone.utc))
+    given = {"environment": environment, "parameters": parameters}
+    clean = read_json(redact_secrets(encode(given).decode()))
+    head = {"type": "start", "format": FORMAT, "id": ident, "kind": kind, "started": when, **clean}
+    path = folder / f"{re.sub('[-:]', '', when)}-{kind}-{ident}{SUFFIX}"
     try:
-        # The file appears with its first line: a kill here leaves no empty record.
-        return Run(_create(folder, datetime.now(timezone.utc), kind, ident, environment, parameters), ident)
+        folder.mkdir(parents=True, exist_ok=True)
+        files.write(path, encode(head), new=True)  # whole or not at all: a kill here leaves no empty record
+        return Run(path, ident)
     except OSError as error:
         hint = "choose a writable folder with free space: --results DIR"
         raise ResultsError(f"can't write results into {folder}: {reason_of(error)}", hint=hint) from error
-
-
-def _create(
-    folder: Path, when: datetime, kind: str, ident: str, environment: Mapping[str, Any],
-    parameters: Mapping[str, Any],
-) -> Path:  # fmt: skip
-    given = {"environment": environment, "parameters": parameters}
-    clean = read_json(redact_secrets(encode(given).decode()))
-    head = {"type": "start", "format": FORMAT, "id": ident, "kind": kind, "started": utc(when), **clean}
-    path = folder / f"{re.sub('[-:]', '', utc(when))}-{kind}-{ident}{SUFFIX}"
-    folder.mkdir(parents=True, exist_ok=True)
-    files.write(path, encode(head), new=True)
-    return path
-
-
-def parse_time(value: Any) -> datetime | None:
-    """A date or time as UTC, or None. Without a zone it is UTC."""
-    try:
-        time = datetime.fromisoformat(re.sub("[zZ]$", "+00:00", str(value).strip()))
-        return time.replace(tzinfo=timezone.utc) if time.tzinfo is None else time.astimezone(timezone.utc)
-    except (ValueError, OverflowError):
-        return None
 
 
 def utc(moment: datetime) -> str:
@@ -200,9 +183,7 @@ def load(path: Path) -> RunRecord:
         first = read_json(lines[0] if lines else rest)
         if first["type"] != "start" or first["format"] != FORMAT:
             raise ValueError(f"not the start of a run, or not of format {FORMAT}, which this envgen reads")
-        started = parse_time(first["started"])
-        if started is None:
-            raise ValueError("its start has no time")
+        started = datetime.fromisoformat(first["started"].replace("Z", "+00:00")).astimezone(timezone.utc)
         for number, text in enumerate(lines[1:], 2):  # noqa: B007 - the error has the number
             line = read_json(text)
             if end is not None or line["type"] not in ("sample", "end"):

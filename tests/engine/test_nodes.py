@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 from pair import ADDRESS, CARD, IMAGE, NUMBERS, Pair, failed
 
+from envgen.bench.compare import flags
+
 pytestmark = pytest.mark.engine
 
 CONTAINER = "envgentest-pair-cpu-serve-1"
@@ -152,7 +154,8 @@ def test_every_verb_reaches_all_machines(ready: Pair) -> None:
     # What measures, looks or reports asks the head, wherever the command is typed.
     record = json.loads(ready.envgen("smoke", "--json").stdout)["record"]
     environment = json.loads(Path(record).read_text().splitlines()[0])["environment"]
-    assert environment["nodes"]["machines"] == "2" and environment["nodes"]["node-rank"] == "0"
+    given = flags(environment["flags"])
+    assert given["--nnodes"] == "2" and given["--node-rank"] == "0"
     ready.envgen("doctor", "--bundle", "told.tar.gz", code=None)
     with tarfile.open(ready.folder / "told.tar.gz") as archive:
         assert {f"{name}/container.json" for name in NUMBERS} <= set(archive.getnames())

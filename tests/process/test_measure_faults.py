@@ -49,7 +49,7 @@ def test_a_good_server_passes(tmp_path: Path) -> None:
         done = json.loads(ask(tmp_path, "smoke", server.url, "--json", code=0)[0])
     verdicts = {one["name"]: one["verdict"] for one in done["criteria"]}
     assert done["outcome"] == "passed" and set(verdicts.values()) == {"passed"}
-    assert list(verdicts) == ["first answers", "chat", "4 in parallel", "prefill of 500 tokens"]
+    assert list(verdicts) == ["first answers", "chat", "prefill of 500 tokens"]
     assert [lines[-1]["outcome"] for lines in records(tmp_path)] == ["passed"]
 
 
@@ -64,7 +64,7 @@ def test_requests_that_fail(tmp_path: Path, fault: str, sentence: str) -> None:
     with fault_server(fault, good=2) as server:
         out, _ = ask(tmp_path, "smoke", server.url, code=1)
     (line,) = [line for line in out.splitlines() if "FAIL  prefill of 500 tokens" in line]
-    assert sentence in line and "FAIL  4 in parallel: 4 failed" in out
+    assert sentence in line
     (lines,) = records(tmp_path)
     assert lines[-1]["outcome"] == "failed"
 
@@ -96,7 +96,7 @@ def test_another_model_than_the_one_that_is_asked_for(tmp_path: Path) -> None:
     ("fault", "sentence"), [("dies", "refuses or closes connections"), ("hangs", "no answer within 2 s")]
 )
 def test_a_server_that_goes_away(tmp_path: Path, fault: str, sentence: str) -> None:
-    with fault_server(fault, good=3) as server:
+    with fault_server(fault, good=2) as server:
         _, err = ask(tmp_path, "smoke", server.url, code=5)
     assert "the server stopped answering: " in err and re.search(sentence, err)
     (lines,) = records(tmp_path)
@@ -117,7 +117,7 @@ def test_what_cannot_be_asked_at_all(tmp_path: Path) -> None:
         err = ask(tmp_path, "smoke", server.url, "--model", "tinny", code=2)[1]
         assert "has no model 'tinny'; it has: tiny" in err and "--model tiny" in err
         assert "NOKEY is not set" in ask(tmp_path, "smoke", server.url, "--api-key-env", "NOKEY", code=2)[1]
-        assert "or an image for the tool" in ask(tmp_path, "bench", server.url, "--tokenizer", "x", code=2)[1]
+        assert "--image NAME" in ask(tmp_path, "bench", server.url, "--tokenizer", "x", code=2)[1]
     assert "is not the address of a server" in ask(tmp_path, "smoke", "nonsense", code=2)[1]
 
 
@@ -135,7 +135,7 @@ def test_ctrl_c_does_not_wait_for_a_server_that_hangs(tmp_path: Path) -> None:
     with fault_server("hangs", good=2) as server:
         child = start(tmp_path, "smoke", "--url", server.url, "--timeout", "60")
         deadline = time.monotonic() + 60
-        while server.requests < 6:
+        while server.requests < 3:
             assert time.monotonic() < deadline
             time.sleep(0.05)
         child.send_signal(signal.SIGINT)

@@ -14,27 +14,27 @@ from envgen.bench.checks import Trial
 from envgen.bench.record import Run
 from envgen.bench.tools import Matrix
 from envgen.cli.common import Count, Figure
-from envgen.cli.measure.common import report, server_options, tool_options
+from envgen.cli.measure.common import report, service_options, tool_choice
 from envgen.text import progress
 
 PROMPT, REPLY, ALONE = 64, 32, 5  # tokens of the load's requests, and requests that are sent one by one
 
 
 @click.command()
-@server_options
+@service_options
 @click.option("--requests", "-n", type=Count(1), default=200, show_default=True, metavar="N",
               help="Requests of the load.")  # fmt: skip
 @click.option("--concurrency", "-c", type=click.IntRange(1, 4096), default=8, show_default=True, metavar="N",
               help="Requests at once.")  # fmt: skip
-@tool_options
+@tool_choice
 @click.option("--max-ttft", type=Figure(0, min_open=True), metavar="MS", help="Limit for the time to the first token.")
 @click.option("--max-per-token", type=Figure(0, min_open=True), metavar="MS", help="Limit for each token.")
 @click.option("--reference", "-R", metavar="RUN", help="A record of `envgen answers` to agree with, such as `latest`.")
 def command(
-    asked: Asked, requests: int, concurrency: int, tool: str | None, tokenizer: str | None, image: str | None,
-    max_ttft: float | None, max_per_token: float | None, reference: str | None,
+    asked: Asked, requests: int, concurrency: int, tool: str | None, max_ttft: float | None,
+    max_per_token: float | None, reference: str | None,
 ) -> int:  # fmt: skip
-    """Run the full acceptance test against SERVICE, or the server at --url.
+    """Run the full acceptance test against the running SERVICE (default: the only one).
 
     Runs the checks of `envgen smoke`, and a load by llama-benchy or `vllm bench serve` in which no request may fail.
     Also requires: no restart, memory growth below 5 GB, no zombie processes, a log that matches `ready.expect` and
@@ -52,13 +52,13 @@ def command(
     plan = Matrix((PROMPT,), (REPLY,), (0,), (concurrency,), sent // concurrency, tool or "")
 
     def work(server: Server, trial: Trial, run: Run) -> checks.Outcome:
-        place = server.place(trial.target.root, tokenizer, image)
+        place = server.place(trial.target.root)
         progress("smoke")
         parts = {"smoke": checks.smoke(trial)}
         progress(f"load: {sent} requests, {concurrency} at once")
-        before = trial.look()
+        before = server.vitals()
         used, cells = run_tool(trial, run, plan, place)
-        parts["load"] = checks.load(cells[0], before, trial.look(), sent)
+        parts["load"] = checks.load(cells[0], before, server.vitals(), sent)
         if max_ttft or max_per_token:
             alone = replace(plan, concurrency=(1,), runs=ALONE, tool=used)
             cells += run_tool(trial, run, alone, place)[1]
@@ -67,11 +67,9 @@ def command(
             progress("answers")
             _, told = answers.ask(trial, run, kept, quick=bool(kept.parameters.get("quick")))
             parts["answers"] = [checks.of_answers(row["name"], row["verdict"], row["seen"]) for row in told["rows"]]
-        log = server.engine.logs(server.container.id, tail=None) if server.engine and server.container else None
-        ready = server.profile.services[server.service].ready if server.profile else None
-        expect, forbid = (ready.expect, ready.forbid) if ready else ({}, {})
+        expect, forbid = (server.ready.expect, server.ready.forbid) if server.ready else ({}, {})
         facts = trial.environment
-        parts["log"] = checks.log_shows(expect, forbid, log, facts.get("flags"), "gpu" in facts)
+        parts["log"] = checks.log_shows(expect, forbid, server.log(), facts.get("flags", ()), "gpu" in facts)
         criteria = [replace(row, part=part) for part, rows in parts.items() for row in rows]
         return checks.outcome(criteria, strict=True, **cells_document(used, cells))
 

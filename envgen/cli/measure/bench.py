@@ -7,23 +7,12 @@ from typing import Any
 
 import click
 
-from envgen.app.measure import Asked, Server, cells_document, run_tool
-from envgen.bench import checks
-from envgen.bench.checks import Trial
-from envgen.bench.record import Run
-from envgen.cli.measure.common import (
-    Numbers,
-    matrix_of,
-    matrix_options,
-    report,
-    server_options,
-    tool_options,
-)
+from envgen.app.measure import Asked, bench
+from envgen.cli.measure.common import matrix_of, matrix_options, report, server_options, tool_options
 
 
 @click.command()
 @server_options
-@click.option("--concurrency", "-c", type=Numbers(1), help="Requests at once (default: 1).")
 @matrix_options
 @tool_options
 @click.option("--prefix-caching", is_flag=True, default=None,
@@ -41,9 +30,4 @@ def command(asked: Asked, tokenizer: str | None, image: str | None, **given: Any
       envgen bench --tool vllm --concurrency 1,8 --runs 10
     """
     chosen = matrix_of(given)
-
-    def work(server: Server, trial: Trial, run: Run) -> checks.Outcome:
-        tool, cells = run_tool(trial, run, chosen, server.place(trial.target.root, tokenizer, image))
-        return "failed" if any(cell.failed for cell in cells) else "passed", cells_document(tool, cells)
-
-    return report(asked, "bench", asdict(chosen), work)
+    return report(asked, "bench", asdict(chosen), bench(chosen, tokenizer, image))

@@ -27,7 +27,6 @@ def server_options(function: Any) -> Any:
     anywhere = (
         click.option("--url", metavar="URL", help="Use this server instead of the profile's service."),
         click.option("--model", metavar="NAME", help="The served model to use (default: the only one)."),
-        click.option("--container", metavar="NAME", help="With --url: the container of the server."),
     )  # fmt: skip
     return service_options(function, *anywhere)
 
@@ -123,6 +122,7 @@ def matrix_options(function: Any) -> Any:
     """Add the options for the matrix of `bench`."""
     return with_options(
         function,
+        click.option("--concurrency", "-c", type=Numbers(1), help="Requests at once (default: 1)."),
         click.option("--pp", type=Numbers(1), help="Tokens in the prompt (default: 2048)."),
         click.option("--tg", type=Numbers(1), help="Tokens in the reply (default: 32)."),
         click.option("--depth", "-d", type=Numbers(0), help="Tokens in the context before the prompt (default: 0)."),

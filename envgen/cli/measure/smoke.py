@@ -15,8 +15,7 @@ def command(asked: Asked) -> int:
     """Run quick checks against the model server SERVICE (default: the only one), or the server at --url.
 
     Asks what `envgen up` asks (a prompt whose log probabilities must be finite, a chat, a tool call if the server
-    supports them), four prompts in parallel, and one of 4096 tokens (or what the model takes). Exits with 1 if one
-    fails.
+    supports them), and a prompt of 4096 tokens (or what the model takes). Exits with 1 if one fails.
 
     \b
     Examples:

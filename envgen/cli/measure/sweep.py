@@ -25,15 +25,11 @@ from envgen.text import table, visible
                    "each backend that vLLM would take (`envgen predict`).")  # fmt: skip
 @matrix_options
 @tool_choice
-@click.option("--concurrency", "-c", type=click.IntRange(1, 4096), metavar="N", help="Requests at once (default: 1).")
 @click.option("--no-bench", is_flag=True, help="Compare answers alone.")
 @click.option("--quick", is_flag=True, help="Ask eight of the questions.")
 @click.option("--fresh", is_flag=True, help="Begin anew, even if the last such sweep was interrupted.")
 @click.option("--yes", "-y", is_flag=True, help="Stop the service that runs without asking.")
-def command(
-    asked: Asked, variants: str, concurrency: int | None, no_bench: bool, quick: bool, fresh: bool, yes: bool,
-    **given: Any,
-) -> int:  # fmt: skip
+def command(asked: Asked, variants: str, no_bench: bool, quick: bool, fresh: bool, yes: bool, **given: Any) -> int:
     """Start SERVICE in each variant, one after the other, and compare answers and speed in one table.
 
     Each variant must become ready, so its log must match `ready`; then its answers are compared with the first one's
@@ -59,10 +55,9 @@ def command(
         runs = f"{service} runs ({running.profile().variant or 'plain'})"
         if not yes and not ask(f"{runs}. Stop it, try {len(forms)} variants, and start it again?"):
             raise UsageError(f"{runs}, and a sweep stops it for a while", hint="add --yes")
-    given["concurrency"] = (concurrency,) if concurrency else None
     plan = sweep.Plan(replace(asked, service=service), service, forms, None if no_bench else matrix_of(given), quick)
     (outcome, summary), path = sweep.sweep(plan, fresh=fresh)
-    shown = table(sweep.lines_of(summary["rows"]), right=range(3, 3 + len(sweep.lines_of(summary["rows"])[0]) - 4))
-    lines = (*map(visible, shown), f"{outcome}; the record is {path}")
+    rows = sweep.lines_of(summary["rows"])
+    lines = (*map(visible, table(rows, right=range(3, len(rows[0]) - 1))), f"{outcome}; the record is {path}")
     document = {"outcome": outcome, "record": str(path), **summary}
     return answer(document, lines, ExitCode.OK if outcome == PASSED else ExitCode.FINDINGS)

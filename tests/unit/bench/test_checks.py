@@ -13,7 +13,7 @@ from envgen.app.session import Session
 from envgen.bench import checks
 from envgen.bench.client import BenchTarget, ServerGone
 from envgen.bench.compare import MatrixCell
-from envgen.bench.facts import Vitals, nodes, parse_gpu_memory
+from envgen.bench.facts import Vitals, parse_gpu_memory
 from envgen.bench.tools import CellResult
 from envgen.errors import ServiceError, UsageError
 
@@ -42,21 +42,21 @@ LOG = "Using TRITON_ATTN backend\nGraph capturing finished in 3 secs, took 0.5 G
 @pytest.mark.parametrize(
     ("log", "flags", "gpu", "verdict"),
     [
-        (LOG, [], True, "passed"), ("Using TRITON_ATTN backend", ["--enforce-eager"], True, "passed"),
+        (LOG, [], True, "passed"), (LOG, ["--enforce-eager"], True, None), (LOG, [], False, None),
         ("Using TRITON_ATTN backend", [], True, "failed"),
     ],
 )  # fmt: skip
-def test_graphs_are_proven_by_the_log(log: str, flags: list[str], gpu: bool, verdict: str) -> None:
+def test_graphs_are_proven_by_the_log(log: str, flags: list[str], gpu: bool, verdict: str | None) -> None:
     found = verdicts(checks.log_shows({"attention": "TRITON_ATTN"}, {"fallback": "falling back"}, log, flags, gpu))
-    assert found["CUDA graphs captured"] == verdict
-    assert found["log shows attention"] == found["log is free of fallback"] == "passed"
+    assert found.get("log shows captured CUDA graphs") == verdict
+    assert found["log shows attention"] == found["log is free of what ready.forbid names"] == "passed"
 
 
-def test_a_log_that_is_not_known_or_lacks_a_line() -> None:
-    assert checks.log_shows({}, {}, None, [], True)[0].verdict == "not checked"
+def test_a_log_of_which_nothing_is_known_or_that_is_wrong() -> None:
     assert verdicts(checks.log_shows({}, {}, LOG, [], False)) == {"backends in the log": "not checked"}
-    wrong = checks.log_shows({"a": "FLASHINFER"}, {}, LOG, [], False)
-    assert (wrong[0].verdict, wrong[0].seen) == ("failed", "no such line")
+    lacking, forbidden = checks.log_shows({"a": "FLASHINFER"}, {"triton": "TRITON"}, LOG, [], False)
+    assert (lacking.verdict, lacking.seen) == ("failed", "no such line")
+    assert (forbidden.verdict, forbidden.name) == ("failed", "log is free of triton") and "TRITON" in forbidden.seen
 
 
 def vitals(**changes: Any) -> Vitals:
@@ -69,8 +69,6 @@ def test_what_a_load_left_behind() -> None:
     assert set(verdicts(found).values()) == {"failed"} and found[0].seen == "2 of 200 failed: HTTP 500"
     assert checks.load(cell(), vitals(), vitals(restarts=1), 200)[1].seen == "the server was restarted meanwhile"
     assert set(verdicts(checks.load(cell(), vitals(), vitals(memory=9), 200)).values()) == {"passed"}
-    unknown = verdicts(checks.load(cell(), None, None, 200))
-    assert unknown["requests"] == "passed" and list(unknown.values()).count("not checked") == 2
 
 
 def test_a_run_that_fails_has_one_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +77,7 @@ def test_a_run_that_fails_has_one_hint(tmp_path: Path, monkeypatch: pytest.Monke
         raise ServiceError("the tool failed", hint="try another")
 
     monkeypatch.setattr(measure, "find", lambda url, **_: BenchTarget(url, "m"))
-    asked = measure.Asked(Session(), None, "http://h", None, None, None, 1, tmp_path)
+    asked = measure.Asked(Session(), None, "http://h", None, None, 1, tmp_path)
     with pytest.raises(ServiceError) as caught:
         measure.measure(asked, "bench", {}, work)
     assert re.fullmatch(r"the tool failed\n  the results so far are in .*\n +hint: try another", str(caught.value))
@@ -105,13 +103,6 @@ def test_strict_and_not() -> None:
 @pytest.mark.parametrize(("text", "size"), [("512\n1024\n", 1536 << 20), ("[N/A]\n", None), ("", None)])
 def test_gpu_memory(text: str, size: int | None) -> None:
     assert parse_gpu_memory(text) == size
-
-
-def test_the_layout_of_nodes() -> None:
-    assert nodes(["serve", "m"]) == {"machines": "1"}
-    two = ["serve", "m", "--nnodes", "2", "--node-rank=0", "--tensor-parallel-size", "2"]
-    assert nodes(two) == {"machines": "2", "node-rank": "0", "tensor-parallel-size": "2"}
-    assert nodes(["--distributed-executor-backend", "ray"]) == {"machines": "unknown (ray)"}
 
 
 def test_what_one_of_several_at_once_raises_is_raised() -> None:
