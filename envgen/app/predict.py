@@ -198,10 +198,7 @@ def ask_release(deployment: Deployment, service: str) -> list[str]:
         chosen = f"{service} {profile.chosen_variant}"
         again = f"`envgen predict {chosen}` shows all of it; `envgen up {chosen} --no-predict` starts it anyway"
         refused = (
-            Problem(
-                f"this vLLM refuses its settings ({one.step}): {one.message}",
-                hint="; ".join(filter(None, (one.first, again))),
-            )
+            Problem(f"this vLLM refuses its settings ({one.step}): {one.message}", hint=again)
             for one in judged.refusals
         )
         raise PreflightError(service, tuple(refused))
@@ -306,16 +303,15 @@ def findings(found: Prediction, context: Context) -> list[Finding]:
     judged, name, chosen, profile = found.judgement, found.service, found.chosen, context.profile
     reported = [
         error(f"{name}: this vLLM refuses its settings ({one.step})", one.message[:600],
-              one.first or "kernels that the release has for this GPU", _without_backend(one.step, name, context),
+              "kernels that the release has for this GPU", _without_backend(one.step, name, context),
               case="refused", reasons=list(one.reasons))
         for one in judged.refusals
     ]  # fmt: skip
     for odd in judged.contradictions:
         title = f"{name} would start, but never be called ready: ready.{odd.kind}.{odd.name} {CONTRADICTED[odd.kind]}"
-        wanted = f"{odd.kind}: {odd.pattern}" + (f"; {odd.first}" if odd.first else "")
         line = corrected(found, odd)
         remedy = remedies.line(line) if line else _again(name, context)
-        reported.append(error(title, odd.seen, wanted, remedy, case="contradicts"))
+        reported.append(error(title, odd.seen, f"{odd.kind}: {odd.pattern}", remedy, case="contradicts"))
     if judged.verdict is Verdict.FITS:
         platform = found.effective.get("platform") or {}
         assumed = " (assumed: cuda.arch_list)" if found.assumed else ""
@@ -352,6 +348,6 @@ def _without_backend(step: str, service: str, context: Context) -> Remedy:
 
 def corrected(found: Prediction, odd: Contradiction) -> str:
     """The line for a project file that replaces a pattern which the release contradicts; "" if none is known."""
-    pattern = found.judgement.patterns.get(odd.name, "") if odd.kind == "expect" and not odd.first else ""
+    pattern = found.judgement.patterns.get(odd.name, "") if odd.kind == "expect" else ""
     quoted = pattern.replace("'", "''")
     return f"services: {{{found.service}: {{ready: {{expect: {{{odd.name}: '{quoted}'}}}}}}}}" if pattern else ""

@@ -8,70 +8,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from packaging.version import InvalidVersion, Version
-
 from envgen.inside.run import NoAnswer
 from envgen.profile.model import Ready, Service
-
-
-@dataclass(frozen=True)
-class Feature:
-    """A feature that some releases refuse. ``release``: the first vLLM with it ("": none); ``family``: the GPU's major
-    capability (0: any)."""
-
-    what: str
-    refusal: str  # a regular expression for the refusal's text
-    release: str
-    needs: str
-    source: str
-    family: int = 0
-
-
-FEATURES = (
-    Feature(
-        "FlashInfer attention with sinks on compute capability 12.x",
-        r"FLASHINFER.*(sink setting|attention sinks) not supported",
-        "0.28.0",
-        "VLLM_HAS_FLASHINFER_CUBIN=1 and nvcc: its kernels for 12.x are compiled from source, and the cubins that vLLM"
-        " looks for have none",
-        "vllm#49718, vllm#52148, flashinfer#3170; asked of 0.32.0", 12,
-    ),
-    Feature(
-        "--moe-backend", r"unrecognized arguments:.*--moe-backend", "0.19.1", "", "the flag is in 0.19.1",
-    ),
-    Feature(
-        "--quantization-config", r"unrecognized arguments:.*--quantization-config", "0.24.0", "",
-        "the flag replaces the MoE variables that 0.24.0 removed",
-    ),
-    Feature(
-        "--mxfp4-backend and --mxfp4-layers", r"unrecognized arguments:.*--mxfp4-(backend|layers)", "", "",
-        "flags of a fork (christopherowen/vllm, commit 045293d8), in no release up to 0.33.0",
-    ),
-    Feature(
-        "CUTLASS MXFP8 x MXFP4 experts on compute capability 12.x", r"expected CUTLASS, chose MARLIN", "0.19.0",
-        "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8_CUTLASS=1; from 0.24.0 on --moe-backend flashinfer_cutlass with"
-        ' --quantization-config {"moe": {"activation": "mxfp8"}}; before 0.19.0 the patch 0001 of patches/vllm',
-        "asked of 0.20.2, 0.24.0 and 0.32.0", 12,
-    ),
-)  # fmt: skip
-
-
-def first_release(words: str, version: str, family: int) -> str:
-    """A sentence on the release that first has what ``words`` refuse, and what it needs; "" if unknown."""
-    found = (one for one in FEATURES if one.family in (0, family) and re.search(one.refusal, words, re.DOTALL))
-    feature = next(found, None)
-    if feature is None:
-        return ""
-    if not feature.release:
-        return f"{feature.what}: {feature.source}"
-    needs = f"; it needs {feature.needs}" if feature.needs else ""
-    try:
-        reached = Version(version) >= Version(feature.release)
-    except InvalidVersion:  # a checkout without a version
-        reached = False
-    if reached:
-        return f"{feature.what} works from vLLM {feature.release} on; this is {version}{needs} ({feature.source})"
-    return f"the first vLLM release with {feature.what} is {feature.release}{needs} ({feature.source})"
 
 
 class Verdict(Enum):
@@ -85,11 +23,10 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Refusal:
-    """What the release refuses, in its own words. ``first``: the sentence on the release that has it, if known."""
+    """What the release refuses, in its own words."""
 
     step: str
     message: str
-    first: str = ""
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -106,7 +43,6 @@ class Contradiction:
     name: str
     pattern: str
     seen: str
-    first: str = ""
 
 
 @dataclass(frozen=True)
@@ -184,18 +120,7 @@ def backends(answer: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _judge(answer: Mapping[str, Any], service: Service) -> Judgement:
-    version = str((answer.get("vllm") or {}).get("version", ""))
-    family = _family(answer)
-
-    def cutlass(pattern: str, seen: str) -> str:
-        """The first release that chooses CUTLASS, if this one falls back to Marlin."""
-        fallback = "cutlass" in pattern.lower() and "marlin" in seen.lower()
-        return first_release("expected CUTLASS, chose MARLIN", version, family) if fallback else ""
-
-    refusals = tuple(
-        Refusal(str(one["step"]), str(one["message"]), first_release(str(one["message"]), version, family))
-        for one in answer["refusals"]
-    )
+    refusals = tuple(Refusal(str(one["step"]), str(one["message"])) for one in answer["refusals"])
     lines = by_subject(answer)
     every = [line for subject_lines in lines.values() for line in subject_lines]
     ready = service.ready or Ready()
@@ -207,13 +132,12 @@ def _judge(answer: Mapping[str, Any], service: Service) -> Judgement:
         if line := _first_match(pattern, every):
             shown[name] = line
         elif lines.get(subject) and not any(refusal.step == subject for refusal in refusals):
-            seen = _decisive_line(subject, answer, lines)
-            wrong.append(Contradiction("expect", name, pattern, seen, cutlass(pattern, seen)))
+            wrong.append(Contradiction("expect", name, pattern, _decisive_line(subject, answer, lines)))
         elif not refusals:
             unjudged.append(name)
     for name, pattern in ready.forbid.items():
         if seen := _first_match(pattern, every):
-            wrong.append(Contradiction("forbid", name, pattern, seen, cutlass(" ".join(ready.expect.values()), seen)))
+            wrong.append(Contradiction("forbid", name, pattern, seen))
     verdict = Verdict.FITS
     if refusals:
         verdict = Verdict.REFUSED

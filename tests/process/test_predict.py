@@ -113,7 +113,6 @@ def test_the_old_default_is_refused(hot: Warm, predict: Predict) -> None:
     assert (code, report["verdict"]) == (1, "refused")
     refusal = report["refusals"][0]
     assert refusal["step"] == "attention" and refusal["reasons"] == ["sink setting not supported"]
-    assert "0.28.0" in refusal["first"]
     assert report["moe"]["backend"] == "MARLIN" and report["release"]["version"] == "0.14.0"
     assert report["gpu"]["capability"] == [12, 1] and report["model"]["sinks"]
     assert comparable(predict(hot(environment("0.14.0")), *words)) == comparable((code, report))
@@ -126,7 +125,6 @@ def test_a_flag_of_a_fork_is_refused_in_the_release_s_own_words(hot: Warm, predi
     )
     assert (code, report["verdict"]) == (1, "refused")
     assert report["refusals"][0]["message"] == "unrecognized arguments: --mxfp4-backend CUTLASS"
-    assert "a fork" in report["refusals"][0]["first"]
 
 
 @pytest.mark.parametrize(
@@ -187,7 +185,6 @@ def test_an_unpatched_checkout_takes_marlin(hot: Warm, predict: Predict) -> None
     assert (code, report["verdict"]) == (1, "contradicts")
     found = {(one["kind"], one["name"]) for one in report["contradictions"]}
     assert found == {("expect", "moe"), ("forbid", "marlin")}
-    assert all("0.19.0" in one["first"] for one in report["contradictions"])
 
 
 @pytest.mark.nightly

@@ -107,9 +107,8 @@ def text(found: Prediction, profile: Profile) -> list[str]:
     lines += [f"  ready.expect  {name}: logged after the choice, not judged" for name in judged.unjudged]
     for refusal in judged.refusals:
         lines.append(f"refused ({refusal.step}): {refusal.message}")
-        lines += [f"  {refusal.first}"] if refusal.first else []
     for line, one in zip(app.contradicted(judged), judged.contradictions, strict=True):
-        lines += [line, f"  {one.first}"] if one.first else [line]
+        lines.append(line)
         if corrected := app.corrected(found, one):
             lines.append(f"  this pattern fits: {corrected}")
     lines += [f"not asked: {one}" for one in judged.unasked]

@@ -24,17 +24,11 @@ def service(expect: dict[str, str] | None = None, forbid: dict[str, str] | None 
     return Service(("vllm", "serve", "x"), ready=Ready(expect=expect or {}, forbid=forbid or {}))
 
 
-def test_a_refusal_has_its_reasons_and_the_first_release_that_would_do_it() -> None:
-    found = judge(recorded("0.14.0-flashinfer"), service())
-    assert found.verdict is Verdict.REFUSED
-    assert [(one.step, one.reasons) for one in found.refusals] == [("attention", ("sink setting not supported",))]
-    assert "is 0.28.0; it needs VLLM_HAS_FLASHINFER_CUBIN=1 and nvcc" in found.refusals[0].first
-
-
-def test_what_is_expected_of_a_refused_step_is_not_a_second_problem() -> None:
+def test_a_refusal_has_its_reasons_and_what_is_expected_of_that_step_is_not_a_second_problem() -> None:
     expect = {"attention": "Using .*FLASHINFER", "moe": "Using Marlin backend", "quantization": "quantization=mxfp4"}
     found = judge(recorded("0.14.0-flashinfer"), service(expect))
-    assert found.contradictions == ()
+    assert found.verdict is Verdict.REFUSED and found.contradictions == ()
+    assert [(one.step, one.reasons) for one in found.refusals] == [("attention", ("sink setting not supported",))]
     assert found.shown == {"moe": "Using Marlin backend", "quantization": "… quantization=mxfp4 …"}
 
 
@@ -65,12 +59,11 @@ def test_words_of_an_older_release_are_contradicted() -> None:
     assert found.unjudged == ("later",)
 
 
-def test_a_forbidden_fallback_names_the_release_that_does_better() -> None:
+def test_a_forbidden_fallback_is_a_contradiction() -> None:
     answer = recorded("0.14.0-flashinfer") | {"refusals": []}
     expect = {"moe": "Using FlashInfer MXFP4 MXFP8 CUTLASS backend"}
     found = judge(answer, service(expect, {"marlin": "Using Marlin backend|Weight-only"}))
     assert [(one.kind, one.name) for one in found.contradictions] == [("expect", "moe"), ("forbid", "marlin")]
-    assert all("0.19.0" in one.first for one in found.contradictions)
 
 
 def test_patterns_are_made_of_the_release_s_own_lines() -> None:
