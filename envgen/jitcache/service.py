@@ -22,7 +22,6 @@ from envgen.inside.jit.shapes import (
     Inventory,
     Leftovers,
     RecordedBaseline,
-    Used,
     User,
     Users,
 )
@@ -76,11 +75,6 @@ class JitCache:
     def baseline(self, query: Query, *, since: int = 0) -> RecordedBaseline:
         """Record what the modules were compiled from. ``since``: when envgen began to compile them (ns), or 0."""
         return self._judged(RecordedBaseline, query, "baseline", since=since)[1]
-
-    def used(self) -> Used:
-        """The modules that earlier runs used, of all versions, including those cleared since."""
-        place = self.place()
-        return self.ask(Used, place, {"operation": "used", "root": place.root}) if place else Used()
 
     def clear(
         self, query: Query, *, everything: bool = False, dry_run: bool = False, causes: Mapping[str, Any] | None = None

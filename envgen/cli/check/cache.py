@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from envgen.app.cluster.machines import head_of
-from envgen.app.explain import open_log
 from envgen.app.session import Session
 from envgen.cli import FullGroup
 from envgen.cli.check import cache_lines as shown
 from envgen.cli.common import Count, answer, confirm, reporting
 from envgen.engine.host import compilers
-from envgen.errors import NotFoundError, UsageError
-from envgen.explain.read import log_lines
-from envgen.inside.jit.main import named_in
-from envgen.inside.jit.shapes import Used
+from envgen.errors import UsageError
 from envgen.jitcache.place import changed_files, make_query
 from envgen.jitcache.place import other_caches as find_other_caches
 from envgen.jitcache.service import JitCache
 from envgen.jitcache.warm import warm as compile_modules
-from envgen.text import progress, visible
+from envgen.text import progress
 
 F = TypeVar("F", bound=Callable[..., Any])
 patterns_argument = click.argument("patterns", nargs=-1, metavar="[NAME|GLOB]...")
@@ -93,40 +87,6 @@ def why(session: Session, patterns: tuple[str, ...], version: str | None, arch: 
     """
     found = open_cache(session).inventory(make_query(patterns, version, arch), thorough=True)
     return answer(asdict(found), shown.evidence(found), any(module.state == "stale" for module in found.modules))
-
-
-@command.command()
-@click.option(
-    "--from-log", "log", is_flag=False, flag_value="", metavar="[FILE]",
-    help="Read a server's log (`-`: stdin) instead of the records in the cache.",
-)  # fmt: skip
-@reporting
-def modules(session: Session, log: str | None) -> int:
-    """Print the names of the modules that earlier runs used, as arguments for `cache warm`.
-
-    The names come from FlashInfer's records in the profile's cache and include modules that were cleared since. With
-    --from-log, they come from a server's log. FlashInfer 0.7.2 logs every module that it builds; older releases log a
-    module only if its build fails or FLASHINFER_JIT_VERBOSE is set.
-
-    \b
-    Examples:
-      envgen cache warm $(envgen cache modules)
-      envgen logs serve | envgen cache modules --from-log -
-    """
-    found = _from_log(log) if log else open_cache(session).used()
-    for problem in found.problems:
-        progress(f"left out: {visible(problem)}")
-    if not found.names:
-        raise NotFoundError(
-            f"{log} names no module" if log else "no module was compiled or loaded in this cache yet",
-            hint="name modules yourself: envgen cache warm fused_moe_120",
-        )
-    return answer({"modules": found.names}, map(visible, found.names))
-
-
-def _from_log(log: str) -> Used:
-    with sys.stdin.buffer if log == "-" else open_log(Path(log)).file as file:
-        return Used(tuple(sorted({name for line in log_lines(file) for name in named_in(line)})))
 
 
 @command.command()

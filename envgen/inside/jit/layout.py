@@ -176,12 +176,6 @@ def entries_of(shelf: Shelf, problems: list[str]) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def modules_of(cache: Shelves) -> list[tuple[Shelf, list[str]]]:
-    """The names of the modules in each shelf."""
-    found = [(shelf, entries_of(shelf, cache.problems)) for shelf in cache.shelves]
-    return [(shelf, [name for name, kind in entries.items() if kind == "folder"]) for shelf, entries in found]
-
-
 @dataclass
 class Choice:
     """What was found in a shelf: the chosen entries, and all others (for generated files that are shared)."""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import re
 from typing import Any, Callable, Dict
 
 from envgen.inside.jit.clear import run_clear
 from envgen.inside.jit.judge import run_baseline, run_list
-from envgen.inside.jit.layout import asked, check_name, modules_of, open_cache, root_of
-from envgen.inside.jit.locks import BATCH, discard, run_look, sweep
-from envgen.inside.jit.shapes import Used, document
-from envgen.inside.jit.tree import Fault, Measure, measure, noting, opened, read_file
+from envgen.inside.jit.layout import check_name, open_cache, root_of
+from envgen.inside.jit.locks import discard, run_look, sweep
+from envgen.inside.jit.shapes import document
+from envgen.inside.jit.tree import Fault, Measure, measure, opened
 
 Doc = Dict[str, Any]
 
@@ -47,31 +45,6 @@ def run_spaces(request: Doc) -> Doc:
     return {"spaces": found, "errors": errors}
 
 
-# In a log: the message of 0.7.2; a path in the cache, which ninja prints from 0.6.1 on (FLASHINFER_JIT_VERBOSE, a
-# failed build); an output of ninja up to 0.6.0.
-NAME = r"(\w[\w.+-]*)"
-NAMED = re.compile(rf"Building JIT module {NAME};|/cached_ops/{NAME}/| -o {NAME}/[^/\s]+\.(?:o|so)(?=\s|$)")
-
-
-def named_in(text: str) -> set[str]:
-    """The modules in a log."""
-    return {next(filter(None, found.groups())) for found in NAMED.finditer(text)} - {"tmp"}
-
-
-def run_used(request: Doc) -> Doc:
-    """Operation ``used``: all modules that were ever compiled or loaded here, by their folders, their locks (which stay
-    after a clear, except with filelock 3.20.4 to 3.29), and the builds in 0.7.2's ``flashinfer_jit.log``."""
-    with asked(request) as cache:
-        names: set[str] = set()
-        for shelf, modules in modules_of(cache):
-            names |= set(modules)
-            with noting(cache.problems, shelf.shown):
-                with opened("tmp", shelf.fd) as fd:
-                    names |= {name[:-5] for name in os.listdir(fd) if name.endswith(".lock") and name != BATCH}
-                names |= named_in(read_file("flashinfer_jit.log", shelf.base).decode("utf-8", "replace"))
-        return document(Used(tuple(sorted(name for name in names if re.fullmatch(NAME, name))), tuple(cache.problems)))
-
-
 OPERATIONS: Dict[str, Callable[[Doc], Doc]] = {
     "list": run_list,
     "clear": run_clear,
@@ -79,7 +52,6 @@ OPERATIONS: Dict[str, Callable[[Doc], Doc]] = {
     "baseline": run_baseline,
     "spaces": run_spaces,
     "sweep": run_sweep,
-    "used": run_used,
 }
 
 

@@ -113,14 +113,6 @@ class RecordedBaseline:
 
 
 @dataclass(frozen=True)
-class Used:
-    """The answer of ``used``: the modules that were ever compiled or loaded in this cache."""
-
-    names: tuple[str, ...] = ()
-    problems: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class Building:
     """A running batch build (FlashInfer's build_jit_specs) of one version and architecture."""
 

@@ -22,7 +22,6 @@ ASKED: dict[str, tuple[dict[str, Any], list[str]]] = {
     "why": ({"operation": "why", "patterns": ["page"]}, ["why", "page"]),
     "clear": ({"operation": "clear", "patterns": ["page"], "dry_run": True}, ["clear", "page", "--dry-run"]),
     "nothing": ({"operation": "clear", "patterns": ["pag"]}, ["clear", "pag"]),
-    "used": ({"operation": "used"}, ["modules"]),
 }
 
 

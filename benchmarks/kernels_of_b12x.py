@@ -1,8 +1,9 @@
-"""Compile b12x's attention for a GB10 that is not there, by b12x's own compile pool: seconds and memory.
+"""Compile kernels of b12x for a GB10 that is not there, by b12x's own compile pool: seconds and memory.
 
-usage: ~/.cache/envgen/predict/0.33.0/bin/python benchmarks/b12x.py
+usage: ~/.cache/envgen/predict/0.33.0/bin/python benchmarks/kernels_of_b12x.py [WORD]...
 
 The environment is that of scripts/predict-env, and what is compiled stays in B12X_COMPILE_CACHE_DIR. Nothing is run.
+WORD: only rows with all of these words, such as `MoE`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ import itertools
 import resource
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -23,6 +27,9 @@ GB10 = {"name": "NVIDIA GB10", "capability": [12, 1], "memory": 120 << 30, "coun
 PAGE, WIDTH, SEQUENCES = 128, 1024, 2  # 131072 tokens
 # Heads of queries and of keys, their size, windows (-1: none).
 MODELS = {"gpt-oss": (64, 8, 64, (127, -1)), "MiniMax-M2.7": (48, 8, 128, (-1,)), "Qwen3.6-35B": (16, 2, 256, (-1,))}
+# Experts, those of a token, hidden size, size of an expert; tokens of a step.
+EXPERTS = {"Qwen3.6-35B": (256, 8, 2048, 512)}
+TOKENS = (2, 8192)
 Doc = dict[str, Any]
 
 
@@ -34,8 +41,8 @@ def tensor(dtype: str, *shape: int) -> Doc:
     return {"shape": shape, "strides": tuple(strides), "dtype": dtype, "alignment": 16}
 
 
-def question(torch: Any, model: str, mode: str, kv: str, window: int) -> Any:
-    """b12x's plan for one kernel, as vLLM's backend asks for it."""
+def attention(torch: Any, model: str, mode: str, kv: str, window: int) -> tuple[Any, Any]:
+    """b12x's plan for one kernel, as vLLM's backend asks for it, and what it is tuned by."""
     paged: Any = importlib.import_module("b12x.attention.paged")
     preparation: Any = importlib.import_module("b12x.attention.paged._preparation")
     queries, keys, size, _ = MODELS[model]
@@ -63,13 +70,33 @@ def question(torch: Any, model: str, mode: str, kv: str, window: int) -> Any:
     if "float8" in kv:
         operands.update({name: tensor("float32", SEQUENCES, keys) for name in ("k_descale", "v_descale")})
     described = preparation.invocation_from_descriptors(caps, operands=operands)
-    return preparation.plan(caps, invocation={**described, "window_left": window})
+    return preparation.plan(caps, invocation={**described, "window_left": window}), preparation.TUNING
 
 
-def compiled(torch: Any, model: str, mode: str, kv: str, window: int) -> str:
-    tuning: Any = importlib.import_module("b12x.attention.paged._preparation").TUNING
+def experts(torch: Any, model: str, tokens: int) -> tuple[Any, Any]:
+    """b12x's plan for a layer of NVFP4 experts and so many tokens of a step; it needs the shape of weights alone."""
+    fused_moe: Any = importlib.import_module("b12x.moe.fused_moe")
+    preparation: Any = importlib.import_module("b12x.moe.fused_moe._preparation")
+    count, top, hidden, inner = EXPERTS[model]
+    weights = fused_moe.plan_weights(
+        source=fused_moe.PackedSource(format="modelopt_nvfp4", w13_layout="w31"),
+        activation=fused_moe.ActivationSpec(mode="a4", nonlinearity="silu", io_dtype=torch.bfloat16),
+        geometry=fused_moe.MoEGeometry(num_experts=count, hidden_size=hidden, intermediate_size=inner),
+    )
+    scales = torch.ones(count)
+    layer = SimpleNamespace(
+        plan=weights._impl, num_experts=count, hidden_size=hidden, intermediate_size=inner, a1_gscale=scales,
+        a2_gscale=scales, w1_fp4=SimpleNamespace(device=torch.device("cuda", 0)), can_share_input=lambda **_: True,
+    )  # fmt: skip
+    prepared = object.__new__(fused_moe.PreparedExperts)
+    vars(prepared).update(plan=weights, _impl=layer)
+    capacity = fused_moe.ExecutionCapacity(max_tokens=tokens, top_k=top)
+    return preparation.plan(prepared, capacity=capacity), preparation.TUNING
+
+
+def compiled(torch: Any, ask: Callable[[], tuple[Any, Any]]) -> str:
     gpu: Any = importlib.import_module("b12x.preparation.device").detect_device(torch.device("cuda", 0))
-    plan = question(torch, model, mode, kv, window)
+    plan, tuning = ask()
     choice = tuning.configure(plan.query, device=gpu.identity, override=None)
     pool: Any = importlib.import_module("b12x._lib.compile_pool").CompilePool(
         device_ordinal=0, compute_capability=(12, 1), device_uuid=gpu.uuid, product_name=gpu.identity.product_name,
@@ -81,20 +108,32 @@ def compiled(torch: Any, model: str, mode: str, kv: str, window: int) -> str:
         return f"{pool.summary().cute_compilations} in CuTe DSL"
 
 
+def rows(torch: Any) -> dict[tuple[str, ...], Callable[[], tuple[Any, Any]]]:
+    """Model, kernel, and what it is for -> its question."""
+    found: dict[tuple[str, ...], Callable[[], tuple[Any, Any]]] = {}
+    for model, (*_, windows) in MODELS.items():
+        for mode, kv, window in itertools.product(("decode", "extend"), ("bfloat16", "float8_e4m3fn"), windows):
+            row = (model, f"attention, {mode}", f"KV cache in {kv}, window {window + 1 or 'none'}")
+            found[row] = partial(attention, torch, model, mode, kv, window)
+    for model, tokens in itertools.product(EXPERTS, TOKENS):
+        found[model, "MoE", f"NVFP4, {tokens} tokens"] = partial(experts, torch, model, tokens)
+    return found
+
+
 def main() -> None:
     device.play(dict(GB10))
     torch: Any = importlib.import_module("torch")
-    print("| model | kernel | KV cache | window | compiled | seconds | largest process, MiB |\n" + "| --- " * 7 + "|")
-    for model, (*_, windows) in MODELS.items():
-        for mode, kv, window in itertools.product(("decode", "extend"), ("bfloat16", "float8_e4m3fn"), windows):
-            began = time.monotonic()
-            try:
-                result = compiled(torch, model, mode, kv, window)
-            except ValueError as no:
-                result = f"no: {no}"
-            peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10
-            shown = [model, mode, kv, window + 1 or "none", result, f"{time.monotonic() - began:.0f}", peak]
-            print("| " + " | ".join(map(str, shown)) + " |", flush=True)
+    print("| model | kernel | for | compiled | seconds | largest process, MiB |\n" + "| --- " * 6 + "|")
+    for row, ask in rows(torch).items():
+        if not all(word in " ".join(row) for word in sys.argv[1:]):
+            continue
+        began = time.monotonic()
+        try:
+            result = compiled(torch, ask)
+        except ValueError as no:
+            result = f"no: {no}"
+        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10
+        print("| " + " | ".join(map(str, [*row, result, f"{time.monotonic() - began:.0f}", peak])) + " |", flush=True)
 
 
 if __name__ == "__main__":
