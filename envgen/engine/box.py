@@ -1,4 +1,4 @@
-"""Facts about this machine that decide how a GPU server runs on it: kernel, memory, GPUs, and what holds them.
+"""Facts about this machine that decide how a GPU server runs on it: kernel, memory, GPUs, and what ends servers.
 
 Read-only: /proc, the kernel's log where it may be read, and nvidia-smi where it is installed.
 """
@@ -14,11 +14,9 @@ from pathlib import Path
 
 from envgen.engine import process
 from envgen.errors import EnvgenError
-from envgen.text import whole_number
 
 PATIENCE = 5.0  # seconds for a program
 LOG = 2 << 20  # bytes of the kernel's log that are read
-LARGE = 9  # order of a block of memory: 2^9 pages of 4 KiB are 2 MiB, the size of a huge page
 _FIELDS = (
     "name", "power.draw", "clocks.sm", "clocks.max.sm", "temperature.gpu", "utilization.gpu",
     "clocks_event_reasons.active",
@@ -47,24 +45,13 @@ class BoxGpu:
 
 
 @dataclass(frozen=True)
-class GpuProcess:
-    """A process of this machine that uses a GPU. ``contained``: it runs in a container."""
-
-    pid: int
-    name: str
-    contained: bool
-
-
-@dataclass(frozen=True)
 class Box:
     """This machine. ``memory``: /proc/meminfo in bytes."""
 
     kernel: str = ""
     options: tuple[str, ...] = ()  # the kernel's command line
     memory: Mapping[str, int] = field(default_factory=dict)
-    large: float | None = None  # the part of the free memory that is in blocks of 2 MiB and more
     gpus: tuple[BoxGpu, ...] = ()
-    processes: tuple[GpuProcess, ...] = ()
     events: tuple[str, ...] = ()  # faults of GPUs and PCIe in the kernel's log, the newest last
     killers: Mapping[str, int] = field(default_factory=dict)  # program -> bytes below which it acts; 0: unknown
 
@@ -79,11 +66,7 @@ def look(root: Path = Path("/")) -> Box:
         kernel=_read(root / "proc/sys/kernel/osrelease").strip(),
         options=tuple(_read(root / "proc/cmdline").split()),
         memory=memory,
-        large=large_blocks(_read(root / "proc/buddyinfo")),
         gpus=parse_gpus(_ask("nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits")),
-        processes=_processes(
-            root, _ask("nvidia-smi", "--query-compute-apps=pid,process_name", "--format=csv,noheader")
-        ),
         events=parse_events(_ask("dmesg", "--color=never") or _ask("journalctl", "-k", "-b", "-q", "--no-pager")),
         killers=_killers(root, memory.get("MemTotal", 0)),
     )
@@ -131,31 +114,9 @@ def _int(number: float | None) -> int | None:
     return None if number is None else int(number)
 
 
-def large_blocks(text: str) -> float | None:
-    """The part of the free memory in blocks of at least 2 MiB, by /proc/buddyinfo; None without one."""
-    free = large = 0
-    for line in text.splitlines():
-        match = re.fullmatch(r"Node \d+, zone\s+\S+\s+([\d ]+)", line.strip())
-        for order, count in enumerate(match[1].split() if match else ()):
-            free += int(count) << order
-            large += int(count) << order if order >= LARGE else 0
-    return large / free if free else None
-
-
 def parse_events(text: str) -> tuple[str, ...]:
     """The last lines of the kernel's log about faults that end servers. A *corrected* PCIe error is none."""
     return tuple(line.strip()[:300] for line in text.splitlines() if _EVENT.search(line))[-5:]
-
-
-def _processes(root: Path, text: str) -> tuple[GpuProcess, ...]:
-    found = []
-    for line in text.splitlines():
-        pid, comma, name = line.partition(",")
-        if comma and (number := whole_number(pid.strip())):
-            groups = _read(root / "proc" / str(number) / "cgroup")
-            contained = bool(re.search(r"docker|containerd|libpod|kubepods", groups))
-            found.append(GpuProcess(number, name.strip()[:200], contained))
-    return tuple(found)
 
 
 def _killers(root: Path, total: int) -> dict[str, int]:

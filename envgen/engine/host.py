@@ -49,19 +49,6 @@ def mem_available(meminfo: str) -> int | None:
     return int(match[1]) << 10 if match else None
 
 
-# cgroups (version 2) in which engines create those of their containers.
-GROUPS = ("docker", "docker.slice", "system.slice", "machine.slice")
-
-
-def memory_limits(root: Path = Path("/sys/fs/cgroup")) -> dict[str, int]:
-    """The memory limits of GROUPS in bytes, without those that have none."""
-    limits = {}
-    for name in GROUPS:
-        with contextlib.suppress(OSError, ValueError):
-            limits[name] = int((root / name / "memory.max").read_text(encoding="ascii"))  # "max": none
-    return limits
-
-
 # Who listens on a TCP port of this machine, from /proc.
 
 _LISTEN = "0A"  # the state's number in /proc/net/tcp

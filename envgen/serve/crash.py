@@ -18,7 +18,7 @@ from typing import Any
 from envgen import files
 from envgen.engine import process
 from envgen.engine.client import Engine
-from envgen.engine.values import Container, ContainerMount
+from envgen.engine.values import Container
 from envgen.errors import EngineError, ProcessError, UsageError
 from envgen.redact import redact
 from envgen.text import counted, last_printed, plain_text, reason_of, whole_number
@@ -141,28 +141,6 @@ LOG_LINES = 100_000  # of a server's log: as many as LOG_LIMIT holds, with lines
 _KERNEL_LINES = 2000
 _PATIENCE = 20.0  # seconds for one question to a container that may be stuck
 
-# FlashInfer's own logs: what its JIT did, and (from 0.6, where FLASHINFER_LOGDEST names a file) which calls were made.
-# Then the results of its autotuner, in its own cache and in vLLM's (as envgen.inside.common looks for them).
-_FLASHINFER = (
-    'base="${FLASHINFER_WORKSPACE_BASE:-${HOME:-/root}}/.cache/flashinfer"; '
-    "dest=$(printf %s \"${FLASHINFER_LOGDEST:-}\" | sed 's/%i/*/g'); "
-    'for f in "$base"/*/flashinfer_jit.log "$base"/*/*/flashinfer_jit.log $dest; do '
-    'if [ -f "$f" ]; then printf "==> %s <==\\n" "$f"; tail -c 2000000 "$f"; fi; done; '
-    'vllm="${VLLM_CACHE_ROOT:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/vllm}"; '
-    'for d in "${FLASHINFER_AUTOTUNE_CACHE_DIR:-$base/autotune}" '
-    '"${VLLM_FLASHINFER_AUTOTUNE_CACHE_DIR:-$vllm/flashinfer_autotune_cache}"; do '
-    'if [ -d "$d" ]; then printf "==> %s <==\\n" "$d"; '
-    'find "$d" -type f -name "*.json" -exec sha256sum {} + | sort -k 2 | head -n 5000; fi; done; true'
-)
-_CACHE_VARIABLES = (
-    "HOME", "XDG_CACHE_HOME", "VLLM_CACHE_ROOT", "VLLM_FLASHINFER_AUTOTUNE_CACHE_DIR", "FLASHINFER_WORKSPACE_BASE",
-    "FLASHINFER_AUTOTUNE_CACHE_DIR",
-)  # fmt: skip
-_CGROUP = (
-    "for f in memory.max memory.current memory.peak memory.swap.current memory.events pids.current; do "
-    'if [ -f /sys/fs/cgroup/$f ]; then printf "==> %s <==\\n" $f; cat /sys/fs/cgroup/$f; fi; done; true'
-)
-
 
 def collect(engine: Engine, container_id: str, service: str, secrets: Iterable[str] = ()) -> dict[str, str]:
     """What an engine has about a service. ``container_id``: "" where no container was made.
@@ -176,12 +154,10 @@ def collect(engine: Engine, container_id: str, service: str, secrets: Iterable[s
     members: dict[str, Callable[[], str]] = {
         "server.log": lambda: engine.logs(container_id, tail=LOG_LINES, timestamps=True) if found else none,
         "container.json": lambda: _container(engine, container_id, frozenset(secrets)) if found else none,
-        "compose.txt": lambda: _neighbours(engine, found) if found else none,
         "processes.txt": lambda: listed(processes(engine, container_id)) if running else _not_running(found),
-        "memory.txt": lambda: _memory(engine, container_id, running),
+        "memory.txt": lambda: _memory(engine, container_id),
         "gpu.txt": lambda: _gpu(engine, container_id, running),
         "kernel.log": lambda: _kernel(engine),
-        "flashinfer.log": lambda: _flashinfer(engine, found, running),
     }
     return {name: as_member(make) for name, make in members.items()}
 
@@ -216,30 +192,13 @@ def _container(engine: Engine, container_id: str, secrets: frozenset[str]) -> st
     return as_json(document)
 
 
-def _neighbours(engine: Engine, container: Container) -> str:
-    project = container.labels.get("com.docker.compose.project")
-    found = engine.containers(project, all=True) if project else (container,)
-    rows = [
-        f"{one.name}: {one.state}"
-        + (f" ({one.health})" if one.health else "")
-        + f", exit code {one.exit_code}, restarts: {one.restarts}, since {one.started_at}, image {one.image_id}"
-        + (", killed because memory ran out" if one.oom_killed else "")
-        + (f", {one.error}" if one.error else "")
-        for one in found
-    ]
-    return "\n".join(rows) + "\n"
-
-
-def _memory(engine: Engine, container_id: str, running: bool) -> str:
+def _memory(engine: Engine, container_id: str) -> str:
     parts = []
     if engine.info().local:
         parts.append("==> /proc/meminfo <==\n" + Path("/proc/meminfo").read_text(encoding="utf-8"))
-    if running:
-        done = engine.exec(container_id, ["sh", "-c", _CGROUP], timeout=_PATIENCE)
-        parts.append(done.stdout.decode(errors="replace"))
     if container_id and (record := engine.read_file(container_id, RECORD)):
         parts.append(f"==> how it went ({RECORD}) <==\n" + record.decode(errors="replace"))
-    return "".join(parts) or "not available: the container doesn't run, and the engine is on another machine\n"
+    return "".join(parts) or "not available: there is no guard's record, and the engine is on another machine\n"
 
 
 def _gpu(engine: Engine, container_id: str, running: bool) -> str:
@@ -262,25 +221,3 @@ def _kernel(engine: Engine) -> str:
         return f"not available: {reason}\nwith more rights: sudo dmesg -T | tail -n {_KERNEL_LINES}\n"
     lines = done.stdout.decode(errors="replace").splitlines()[-_KERNEL_LINES:]
     return "\n".join(lines) + "\n" if lines else "the kernel has no messages\n"
-
-
-def _flashinfer(engine: Engine, container: Container | None, running: bool) -> str:
-    """FlashInfer's logs and tuning results."""
-    if container is None:
-        return "not available: no container was there\n"
-    if running:
-        done = engine.exec(container.id, ["sh", "-c", _FLASHINFER], timeout=_PATIENCE)
-    else:
-        # Its folders outlive it on their mounts; what it wrote elsewhere can't be reached without its processes.
-        vllm = container.env.get("VLLM_CACHE_ROOT", "/root/.cache/vllm")
-        mounts = [
-            ContainerMount(one.source, one.target, one.kind, True)
-            for one in container.mounts
-            if one.kind in ("bind", "volume") and ("flashinfer" in one.target or one.target == vllm)
-        ]
-        if not mounts:
-            return "not available: the container has ended, and FlashInfer's folder is on no mount of it\n"
-        env = {name: value for name, value in container.env.items() if name in _CACHE_VARIABLES}
-        script = ["sh", "-c", _FLASHINFER]
-        done = engine.run_once(container.image_id, script, mounts=mounts, env=env, timeout=_PATIENCE)
-    return done.stdout.decode(errors="replace") or "nothing of FlashInfer: it compiled and tuned nothing\n"

@@ -195,25 +195,6 @@ def test_volumes_that_root_filled_are_handed_over(user: User) -> None:
     assert user.foreign() == []
 
 
-def test_what_root_left_in_the_checkout_is_found_and_given_back(user: User) -> None:
-    """Never through a link: what it leads to stays root's."""
-    left = user.root / "lib/build/deep"
-    left.mkdir(parents=True)
-    (left / "of-root").write_text("")
-    outside = user.home / "outside"
-    outside.write_text("")
-    (left / "link").symlink_to(outside)
-    assert user.foreign()
-    findings = user.envgen("doctor", "--json", code=None).json["findings"]
-    (found,) = [one for one in findings if one["check"] == "host.owners"]
-    cure = found["remedy"]["text"].removeprefix("sudo ").replace("$(id -u):$(id -g)", f"{UID}:{GID}")
-    subprocess.run(["sh", "-c", cure], check=True)
-    assert user.foreign() == []
-    assert outside.lstat().st_uid == 0
-    user.run("git", "-C", "lib", "clean", "-fdxq")
-    assert not left.exists()
-
-
 def test_a_checkout_that_cannot_be_written_is_one_sentence(user: User) -> None:
     lib = user.root / "lib"
     for folder in (lib, lib / "lib"):

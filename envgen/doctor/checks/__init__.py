@@ -5,14 +5,14 @@ from __future__ import annotations
 from envgen.doctor.checks import box, imports, machine, outside, packages, running, versions
 from envgen.doctor.model import Check
 
-BOX: tuple[Check, ...] = (box.kernel, box.clocks, box.events, box.holders, box.blocks)
+BOX: tuple[Check, ...] = (box.kernel, box.clocks, box.events, box.blocks)
 CHECKS: tuple[Check, ...] = (
     # Host
     *BOX,
-    outside.docker, outside.plugins, outside.disk, outside.gpu_runtime, outside.memory, outside.ports, outside.refused,
-    outside.weights, outside.exposure, outside.own_compose, outside.owners, outside.clock,
+    outside.docker, outside.plugins, outside.disk, outside.gpu_runtime, outside.ports, outside.refused,
+    outside.weights, outside.exposure, outside.own_compose,
     # Image
-    outside.exists, outside.rendered_from_profile, outside.platform, outside.patches, outside.unpatched,
+    outside.exists, outside.rendered_from_profile, outside.unpatched,
     # Container
     outside.running, outside.others, outside.current_image, outside.variables, outside.restart_policy,
     outside.notices,
@@ -21,6 +21,6 @@ CHECKS: tuple[Check, ...] = (
     packages.console_scripts, packages.metadata, versions.locked, versions.protected,
     versions.driver, packages.claimed, packages.shared,
     packages.binaries, packages.flashinfer_data, packages.flashinfer_set,
-    packages.prebuilt, packages.flags, machine.caches, machine.vocabulary,
+    packages.prebuilt, machine.caches, machine.vocabulary,
     versions.cuda_versions, versions.compilers, machine.gpu, versions.gpu_arch, machine.gate_is_on, machine.unified,
 )  # fmt: skip

@@ -29,7 +29,6 @@ from envgen.text import GIB, counted
 
 LATCHED_WATTS, LATCHED_MHZ, BUSY = 25.0, 1000, 50  # a Spark that is stuck: 14 to 20 W and 800 MHz under load
 HOT = 88  # degrees Celsius
-MUCH, SPLIT = 16 * GIB, 0.5  # free memory, and the part of it in large blocks below which it counts as fragmented
 
 
 @check("host.kernel", Where.HOST, needs="box")
@@ -84,27 +83,12 @@ def events(_context: Context, box: Box) -> Finding | None:
     return warning(title, box.events[-1], "none since the machine was started", cure, case="faults")
 
 
-@check("host.holders", Where.HOST, needs="box")
-def holders(_context: Context, box: Box) -> Finding | None:
-    """No program outside of containers holds a GPU, such as an engine that a killed server left."""
-    left = [one for one in box.processes if not one.contained]
-    if not left:
-        return None
-    engines = [one for one in left if "EngineCore" in one.name or "VLLM" in one.name]
-    seen = ", ".join(f"{one.name} (process {one.pid})" for one in left[:4])
-    if engines:
-        cure = Remedy(f"kill {' '.join(str(one.pid) for one in engines)}")
-        return warning("an engine without a container holds a GPU", seen, "no engine is left", cure, case="orphan")
-    return info("programs outside of containers use a GPU", seen)
-
-
 @check("host.blocks", Where.HOST, needs="box")
 def blocks(context: Context, box: Box) -> Findings:
-    """On unified memory, free memory is in large blocks, nothing swaps, and no program acts before the profile's own
-    guard."""
+    """On unified memory, nothing swaps, and no program acts before the profile's own guard."""
     if context.profile.gpu is GpuMode.NONE or not context.profile.cuda.arch_list.shares_memory:
         return None
-    total, free, swap = (box.memory.get(name, 0) for name in ("MemTotal", "MemFree", "SwapTotal"))
+    total, swap = (box.memory.get(name, 0) for name in ("MemTotal", "SwapTotal"))
     rest = _rest(context, total)
     for name, below in box.killers.items():
         if rest is not None and below >= rest:
@@ -117,9 +101,6 @@ def blocks(context: Context, box: Box) -> Findings:
     if swap:
         seen = "a growing server makes the machine thrash; run `sudo swapoff -a` while you serve"
         yield info(f"swap is on: {swap / GIB:.1f} GiB", seen)
-    if box.large is not None and free > MUCH and box.large < SPLIT:
-        seen = f"{box.large:.0%} of {free / GIB:.0f} GiB are in blocks of 2 MiB and more"
-        yield info("free memory is fragmented, which makes a GPU slower; a restart of the machine helps", seen)
     return None
 
 

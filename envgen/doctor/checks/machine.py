@@ -78,12 +78,6 @@ def _source_mount(name: str, source: Source, folder: FolderFacts, context: Conte
     if mounted and configured and mounted != configured:
         title = f"{name}: the mounted checkout is not the profile's"
         return error(title, f"{mounted} at {path}", configured, up, case="elsewhere")
-    if folder.read_only:
-        return warning(f"{name} is mounted read-only", f"{path}: ro", "a writable mount", up, case="read-only")
-    if folder.dangling:
-        links = ", ".join(folder.dangling[:3])
-        cure = remedies.inside(context, "find", path, "-maxdepth", "1", "-xtype", "l")
-        return warning(f"{name}: dangling links", links, "targets inside the mount", cure, case="dangling")
     if not folder.writable:
         seen = f"{_owner(folder)}; the container runs as {probe.system.uid}"
         cure = _own(context, folder, configured)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from envgen.doctor import remedies
 from envgen.doctor.around import Host
 from envgen.doctor.model import Context, Finding, Findings, Remedy, Where, check, error, info, ok, warning
-from envgen.doctor.probed import Probe
 from envgen.engine.endpoint import OLDEST, outdated
 from envgen.engine.gpu import gpu_offered
 from envgen.engine.values import Container, EngineInfo, Image
 from envgen.inside.probe.facts import is_secret
-from envgen.profile.check_services import ENDLESS
 from envgen.profile.exposure import asks_for_key, exposed, on_loopback, renumbered
 from envgen.profile.model import GpuMode
 from envgen.redact import redact
@@ -19,8 +17,7 @@ from envgen.serve.ended import Ended
 from envgen.text import GIB, counted, first_of, shell_line
 
 LITTLE, TIGHT = 5 * GIB, 30 * GIB
-SKEW = 2.0  # seconds; more clock skew misleads build tools
-LABEL_PROFILE, LABEL_PATCHES = "dev.envgen.profile", "dev.envgen.patches"
+LABEL_PROFILE = "dev.envgen.profile"
 # Keys of a service that replace its program, or let it do more on its machine.
 _FAR = ("command", "entrypoint", "privileged", "cap_add", "devices", "network_mode", "pid", "ipc", "security_opt")
 LOOPING = 3  # restarts that make a restart loop
@@ -30,16 +27,12 @@ LOOPING = 3  # restarts that make a restart loop
 
 
 @check("host.docker", Where.HOST, needs="engine")
-def docker(_context: Context, engine: EngineInfo) -> list[Finding]:
+def docker(_context: Context, engine: EngineInfo) -> Finding:
     """The engine's product and version, and what it can't do."""
     kinds = (("rootless", engine.rootless), ("userns-remap", engine.remapped))
     words = [f"{engine.product} {engine.version}", *(word for word, is_so in kinds if is_so)]
     words += ["containerd's image store"] if engine.containerd_store else [engine.driver] if engine.driver else []
-    findings = [ok(", ".join(words), endpoint=engine.endpoint)]
-    if engine.product == "Podman":
-        seen = "it has no BuildKit: run `docker buildx create`, then set BUILDX_BUILDER"
-        findings.append(info("Podman needs a separate buildx builder", seen))
-    return findings
+    return ok(", ".join(words), endpoint=engine.endpoint)
 
 
 @check("host.plugins", Where.HOST, needs="host")
@@ -89,25 +82,6 @@ def gpu_runtime(context: Context, engine: EngineInfo) -> Finding | None:
     if mode is GpuMode.NONE:
         return info("the engine offers no GPU, so services start without one (gpu: auto)")
     return ok(f"the engine can give GPUs to containers (gpu: {mode.value})")
-
-
-@check("host.memory", Where.HOST, needs="host")
-def memory(context: Context, host: Host) -> Findings:
-    """No limit of memory is below `needs_memory`: the container's own, and those of the cgroups that contain it."""
-    service = context.profile.services.get(context.service)
-    needs = service.needs_memory if service else None
-    if needs is None:
-        return None
-    wanted, container = f"needs_memory: {needs}", context.container
-    if container is not None and not context.is_temporary and 0 < container.memory < needs.bytes:
-        title, seen = "the container's memory limit is below needs_memory", f"{container.memory / GIB:.1f} GiB"
-        yield warning(title, seen, wanted, remedies.up(context), case="limit")
-    for name, limit in host.limits.items():
-        if limit < needs.bytes:
-            cure = Remedy(f"echo max | sudo tee /sys/fs/cgroup/{name}/memory.max")
-            title, seen = f"the memory limit of {name} is below needs_memory", f"{limit / GIB:.1f} GiB"
-            yield warning(title, seen, wanted, cure, case="shared-limit", group=name)
-    return None
 
 
 @check("host.ports", Where.HOST, needs="host")
@@ -189,34 +163,6 @@ def weights(context: Context, _engine: EngineInfo) -> Findings:
     return None
 
 
-@check("host.owners", Where.HOST, needs="engine")
-def owners(context: Context, _engine: EngineInfo) -> Findings:
-    """No file in checkouts and cache folders belongs to root."""
-    for foreign in context.foreign:
-        more = foreign.count - len(foreign.examples)
-        seen = ", ".join(foreign.examples) + (f" and {more} more" if more else "")
-        belong = counted(foreign.count, "file belongs", "files belong")
-        cure = Remedy(f'sudo chown -Rh "$(id -u):$(id -g)" {shell_line([foreign.folder])}')
-        title = f"{foreign.name}: {belong} to root in {foreign.folder}"
-        yield warning(title, seen, "your own files", cure, case="of-root", folder=foreign.folder)
-    return None
-
-
-@check("host.clock", Where.HOST, needs="probe")
-def clock(context: Context, probe: Probe) -> Finding | None:
-    """The clocks of container and host agree: build tools compare file times from both."""
-    now = probe.system.now
-    if context.asked is None or not now:
-        return None
-    before, after = context.asked
-    skew = now - before if now < before else max(0.0, now - after)
-    if abs(skew) > SKEW:
-        seen = f"the container's clock is {abs(skew):.0f} s {'ahead' if skew > 0 else 'behind'}"
-        cure = Remedy("sudo systemctl restart systemd-timesyncd")
-        return warning("the clocks of container and host differ", seen, "the same time", cure, case="skew")
-    return ok("the clocks of container and host agree")
-
-
 # --- the image --------------------------------------------------------------------------------------------------------
 
 
@@ -247,32 +193,6 @@ def rendered_from_profile(context: Context, image: Image) -> Finding:
         seen = "; ".join(first_of(context.outdated, 4)) or digest[:12]
         return warning(title, seen, context.digest[:12], cure, case="outdated")
     return ok("the image is up to date", digest=digest)
-
-
-@check("image.platform", Where.IMAGE, needs="image")
-def platform(context: Context, image: Image) -> Finding:
-    """The image is for the profile's platform, else the engine's."""
-    wanted, arch = context.profile.base.platform, image.architecture
-    own = context.engine.arch if context.engine else arch
-    expected = wanted.value.split("/")[1] if wanted else own
-    if arch != expected:
-        return error("the image is for another architecture", arch, expected, remedies.build(context), case="wrong")
-    if arch != own:
-        cure = remedies.line(f"base: {{platform: linux/{own}}}")
-        return warning("the image runs under emulation here", arch, own, cure, case="emulated")
-    return ok(f"the image is for {arch}")
-
-
-@check("image.patches", Where.IMAGE, needs="image")
-def patches(context: Context, image: Image) -> Finding | None:
-    """The patches in the image, from its label."""
-    listed = image.labels.get(LABEL_PATCHES, "").split()
-    if listed:
-        names = ", ".join(name.removesuffix(".patch") for name in listed)
-        return ok(f"{counted(len(listed), 'patch', 'patches')} in the image: {names}", patches=listed)
-    if any(source.patches and source.origin.kind != "checkout" for source in context.profile.sources.values()):
-        return info("no patch is in the image", "the profile has patches; `envgen patch list` shows why none applies")
-    return None
 
 
 @check("patches.mounted", Where.HOST)
@@ -388,12 +308,7 @@ def variables(context: Context, container: Container) -> Finding | None:
 
 @check("container.restart", Where.CONTAINER, needs="container")
 def restart_policy(context: Context, container: Container) -> Findings:
-    """The container is in no restart loop; only a server that can't freeze the machine is restarted without limit."""
-    policy = container.restart_policy
-    if policy in ENDLESS and context.profile.unguarded:
-        cure = Remedy(f"docker update --restart on-failure:3 {container.name}")
-        title = "the container is restarted without limit, and no guard ends it before the machine freezes"
-        yield warning(title, policy, "on-failure:N, or memory.floor", cure, case="endless")
+    """The container is in no restart loop, and Docker has started none of the servers again."""
     loops = container.restarts >= LOOPING
     if loops:
         title, seen = f"{container.name} is in a restart loop", f"started again {container.restarts} times"
@@ -402,7 +317,7 @@ def restart_policy(context: Context, container: Container) -> Findings:
         if end.runs and not (loops and end.container == container.name):
             cure = remedies.envgen(context, "logs", end.service)
             yield warning(str(end), end.why or "its log has no known cause", "0 restarts", cure, case="restarted")
-    return ok(f"restart policy: {policy or 'no'}")
+    return ok(f"restart policy: {container.restart_policy or 'no'}")
 
 
 @check("container.log", Where.CONTAINER, needs="engine")

@@ -1,8 +1,6 @@
-"""Checks of installed packages, of what FlashInfer's JIT needs, and of flags that the release has."""
+"""Checks of installed packages, and of what FlashInfer's JIT needs."""
 
 from __future__ import annotations
-
-import json
 
 from packaging.utils import canonicalize_name, canonicalize_version
 
@@ -17,7 +15,6 @@ from envgen.text import counted
 
 UNKNOWN = "0.0.0+unknown"
 # The distribution name that a package looks up when it starts, whatever the profile calls it.
-LOOKED_UP = {"vllm": "vllm"}
 IGNORES = (0, 7)  # FlashInfer's first release that ignores companions of other versions instead of raising
 
 
@@ -54,17 +51,18 @@ def console_scripts(context: Context, probe: Probe) -> Findings:
         elif script.same:
             yield ok(f"{script.name} is {script.path}, with the same Python", script=script.name)
         else:
-            words = (script.interpreter, *script.flags, script.version and f"(Python {script.version})")
-            seen = f"{script.path} starts {' '.join(words).rstrip()}"
-            facts, mounted = {"script": script.name}, context.profile.mounted_sources
-            if not mounted:
+            seen, facts = (
+                f"{script.path} starts {' '.join((script.interpreter, *script.flags))}",
+                {"script": script.name},
+            )
+            mounted = context.profile.mounted_sources
+            if mounted:  # only the overlay's Python has both: the base's packages, and what the checkouts need
+                title = f"{script.name} starts a Python that does not see what {', '.join(mounted)} needs"
+                cure = remedies.inside(context, "envgen-install")
+                yield error(title, seen, probe.python.executable, cure, case="outside-overlay", **facts)
+            else:
                 title = f"{script.name} and python3 start different Pythons"
                 yield warning(title, seen, probe.python.executable, cure, case="other-python", **facts)
-                continue
-            # Only the overlay's Python has both: the base's packages, and what the checkouts need.
-            title = f"{script.name} starts a Python that does not see what {', '.join(mounted)} needs"
-            install = remedies.inside(context, "envgen-install")
-            yield error(title, seen, probe.python.executable, install, case="outside-overlay", **facts)
     return None
 
 
@@ -81,10 +79,11 @@ def metadata(context: Context, probe: Probe) -> Findings:
 
 
 def _metadata(name: str, source: Source, context: Context, probe: Probe) -> list[Finding]:
-    asked, cure = LOOKED_UP.get(source.package, source.distribution), remedies.install(context, name, source)
-    mine = named(probe, asked)
+    cure, mine = remedies.install(context, name, source), named(probe, source.distribution)
     if not mine:
-        return [_no_metadata(source, asked, cure, context, probe)]
+        make, case = (warning, "none") if source.origin.kind == "checkout" else (error, "none-baked-in")
+        title = f"{source.distribution} has no metadata"
+        return [make(title, "PackageNotFoundError", "an installed distribution", cure, case=case)]
     found = _duplicates(source, mine, context)
     first, mounted = mine[0], source.origin.kind == "checkout"
     folder = first.url.removeprefix("file://").rstrip("/")
@@ -113,31 +112,6 @@ def _is(pin: Pin, one: Distribution) -> bool:
         return True  # the lock has the version
     installed = one.version if "+" in pin.version else one.version.partition("+")[0]
     return canonicalize_version(pin.version) == canonicalize_version(installed)
-
-
-def _no_metadata(source: Source, asked: str, cure: Remedy, context: Context, probe: Probe) -> Finding:
-    """No distribution has the name: find it under another one."""
-    places = {cell.origin.rsplit("/", 2)[0] for cell in probe.cells(source.package) if cell.kind == "regular"}
-    prefix, services = canonicalize_name(source.package) + "-", context.profile.services
-    for other in probe.distributions:
-        name = canonicalize_name(other.name)
-        if other.location not in places or not (source.package in other.top_level or name.startswith(prefix)):
-            continue
-        title = f"{source.package} belongs to a distribution with another name: {other.name}"
-        call = f"importlib.metadata.version({asked!r})"
-        seen = f"{other.name} {other.version}; {call} fails, and so do programs that call it"
-        # vLLM's console script looks up its own version first.
-        fails = any(service.command[:1] == ("vllm",) for service in services.values())
-        if name == canonicalize_name(source.distribution) and not fails:
-            return info(title, seen, distribution=other.name)  # the profile has that name
-        for service, described in services.items():
-            if described.command[:2] == ("vllm", "serve"):  # the server also starts without the console script
-                module = "[python3, -m, vllm.entrypoints.openai.api_server, --model]"
-                cure = remedies.line(f"services: {{{service}: {{command: {module}}}}}")
-                break
-        return error(title, seen, asked, cure, case="other-name", distribution=other.name)
-    make, case = (warning, "none") if source.origin.kind == "checkout" else (error, "none-baked-in")
-    return make(f"{asked} has no metadata", "PackageNotFoundError", "an installed distribution", cure, case=case)
 
 
 def _duplicates(source: Source, mine: list[Distribution], context: Context) -> list[Finding]:
@@ -300,38 +274,3 @@ def binaries(context: Context, probe: Probe) -> Findings:
 
 def _without(context: Context, one: Binaries) -> Remedy:
     return remedies.inside(context, "rm", *(f"{one.mount}/{path}" for path in one.others))
-
-
-# --- flags ---------------------------------------------------------------------------------------------------------
-
-
-def release(context: Context, package: str) -> str:
-    """The installed release, as `vllm 0.14.0`."""
-    for name, source in context.profile.sources.items():
-        if source.package == package:
-            there = named(context.inside, source.distribution, package)
-            return f"{name} {there[0].version}" if there else name
-    return package
-
-
-@check("serve.flags", Where.INSIDE, needs="probe")
-def flags(context: Context, probe: Probe) -> Findings:
-    """The sources of the installed vLLM have every flag of the service."""
-    flags, who = probe.flags, release(context, "vllm")
-    if not flags.asked:
-        return None
-    if not flags.read or flags.count < 20:
-        return info("the flags were not checked", f"the layout of {flags.folder} is unknown")
-    for one in flags.unknown:
-        services = (name for name, each in context.profile.services.items() if one.flag in each.argv)
-        service = next(services, context.service)
-        old, described = one.flag.lstrip("-"), context.profile.services.get(service)
-        value = described.args.get(old) if described is not None else None
-        name = one.similar[0].lstrip("-") if one.similar and value is not None else ""
-        setting = f"{name}: {json.dumps(value)}" if name else f"{old}: null"
-        instead = f"   # in place of {old}" if name else ""
-        cure = remedies.line(f"services: {{{service}: {{args: {{{setting}}}}}}}{instead}")
-        wanted = " or ".join(one.similar) or "a flag that `vllm serve --help=all` lists"
-        title = f"{one.flag} is unknown to {who}"
-        yield error(title, f"services.{service}", wanted, cure, case="unknown", flag=one.flag)
-    return ok(f"{who} knows every flag of the service ({flags.asked})", parsers=list(flags.read))

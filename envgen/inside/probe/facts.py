@@ -10,7 +10,6 @@ import os
 import re
 import signal
 import sys
-import time
 from typing import Any, Callable, Dict
 
 from envgen.inside.common import listing, normal, read_text, sha256_of, value_of
@@ -209,12 +208,6 @@ def mount_options() -> dict[str, tuple[str, bool, str]]:
     return found
 
 
-def dangling(path: str) -> list[str]:
-    """Broken links directly below a folder."""
-    found = (os.path.join(path, name) for name in listing(path)[:500])
-    return [name + " -> " + os.readlink(name) for name in found if os.path.islink(name) and not os.path.exists(name)]
-
-
 def folders(request: Doc, _document: Doc) -> list[Doc]:
     """For each mount and cache: existence, mount, owner, access."""
     mounted = mount_options()
@@ -226,7 +219,7 @@ def folders(request: Doc, _document: Doc) -> list[Doc]:
         if fact["exists"]:
             stat = os.stat(path)
             fact.update(uid=stat.st_uid, gid=stat.st_gid, inode=stat.st_ino, mode=oct(stat.st_mode & 0o7777))
-            fact.update(writable=os.access(path, os.W_OK), empty=not listing(path), dangling=dangling(path))
+            fact.update(writable=os.access(path, os.W_OK), empty=not listing(path))
         found.append(fact)
     return found
 
@@ -282,7 +275,7 @@ def protected_versions(_request: Doc, document: Doc) -> Doc:
 
 def system(_request: Doc, _document: Doc) -> Doc:
     """User, memory, and NVIDIA devices and driver."""
-    found: Doc = {"uid": os.getuid(), "gid": os.getgid(), "now": time.time()}
+    found: Doc = {"uid": os.getuid(), "gid": os.getgid()}
     for line in read_text("/proc/meminfo").splitlines():
         words = line.split()
         if words[0] in ("MemTotal:", "MemAvailable:", "MemFree:", "Cached:", "SwapTotal:", "SwapFree:"):
@@ -413,9 +406,6 @@ def gpus(_request: Doc, document: Doc) -> list[Doc]:
     return found
 
 
-# --- other processes -------------------------------------------------------------------------------------------------
-
-
 # --- the document ----------------------------------------------------------------------------------------------------
 
 # Name in the document, and the function that fills it; in this order.
@@ -478,7 +468,7 @@ def answer(request: Doc) -> Doc:
     document["python"] = dict(found, meta_path=[finder_name(finder) for finder in sys.meta_path])
     run_part("imports", lambda: imports(request, document), document)
     wanted = request.get("parts")
-    for name, part in () if request.get("only") else FACTS:
+    for name, part in FACTS:
         if wanted and name not in wanted:
             continue
         run_part(name, lambda: document.update({name: part(request, document)}), document)  # noqa: B023 (called now)

@@ -99,7 +99,7 @@ def launches(scripts: list[Doc]) -> list[Way]:
     if sys.version_info >= (3, 11):
         ways.append(("-P", list))
     for script in scripts:
-        if script.get("same") or script.get("mine"):
+        if script.get("same"):
             own = [] if "-P" in script["flags"] else [os.path.dirname(script["real"])]
             ways.append((script["name"], own.copy))
     if not any(script["path"] for script in scripts):
@@ -109,15 +109,13 @@ def launches(scripts: list[Doc]) -> list[Way]:
     return ways
 
 
-def plan_cells(request: Doc, scripts: list[Doc], only: list[str] | None) -> list[Cell]:
+def plan_cells(request: Doc, scripts: list[Doc]) -> list[Cell]:
     """Every question: package, way to start, folder."""
     names = [package["package"] for package in request.get("packages", [])]
-    ways = [way for way in launches(scripts) if only is None or way[0] in only]
+    ways = launches(scripts)
     cells = [(name, way, folder) for folder in request.get("folders", []) for way in ways for name in names]
     first = request.get("folders", ["/"])[:1] or ["/"]
-    if only is None:
-        cells += [(name, ways[0], first[0]) for name in request.get("also", [])]
-    return cells
+    return cells + [(name, ways[0], first[0]) for name in request.get("also", [])]
 
 
 def answer_to(cell: Cell, paths: PathOf, announce: Callable[[str], None]) -> Doc:
@@ -165,16 +163,9 @@ def ask(cells: list[Cell], paths: PathOf, errors: list[Doc]) -> list[Doc]:
 
 
 def imports(request: Doc, document: Doc) -> None:
-    """All cells, of this interpreter and of the others that console scripts name."""
-    only = request.get("only")
-    scripts: list[Doc] = [request["script"]] if only else scripts_of(request)
-    document["scripts"] = scripts
-    paths = path_of(base_path(), os.getcwd())
-    answers = ask(plan_cells(request, scripts, only), paths, document["errors"])
-    for script in scripts:
-        if script.get("interpreter") and not script.get("same") and not only:
-            answers += ask_other(script, request, document["errors"])
-    document["imports"] = answers
+    """All cells of this interpreter."""
+    scripts = document["scripts"] = scripts_of(request)
+    document["imports"] = ask(plan_cells(request, scripts), path_of(base_path(), os.getcwd()), document["errors"])
 
 
 def entries(document: Doc) -> list[str]:
@@ -183,11 +174,10 @@ def entries(document: Doc) -> list[str]:
     return found
 
 
-def call(argv: list[str], limit: float, **more: Any) -> tuple[str, str]:
+def call(argv: list[str], limit: float) -> tuple[str, str]:
     """(stdout of a program, reason of a failure); killed after ``limit`` seconds."""
-    stdin = {} if "input" in more else {"stdin": subprocess.DEVNULL}
     try:
-        done = subprocess.run(argv, stdout=subprocess.PIPE, timeout=limit, **stdin, **more)  # type: ignore[call-overload]
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=limit)
     except subprocess.TimeoutExpired:
         return "", "took longer than %d s" % limit
     except OSError as error:
@@ -223,9 +213,6 @@ def in_child(work: Callable[[int], object], limit: float) -> tuple[bytes, bool, 
     if late:
         os.kill(pid, signal.SIGKILL)
     return data, late, os.waitpid(pid, 0)[1]
-
-
-OTHER_LIMIT = 4.0  # seconds, for the interpreter of one script
 
 
 def interpreter_of(script: str) -> tuple[str | None, list[str]]:
@@ -269,23 +256,3 @@ def scripts_of(request: Doc) -> list[Doc]:
                 fact.update(real=os.path.realpath(path), interpreter=program, flags=flags, same=same)
             found.append(fact)
     return found
-
-
-def ask_other(script: Doc, request: Doc, errors: list[Doc]) -> list[Doc]:
-    """For a console script of another interpreter: start that with this program, for this script's cells."""
-    asked = dict(request, only=[script["name"]], script=dict(script, mine=True))
-    envelope = dict(sys.modules["__main__"].ENVELOPE, request=asked, seconds=OTHER_LIMIT)
-    argv = [script["interpreter"], *script["flags"], "-c", envelope["starter"]]
-    output, why = call(argv, OTHER_LIMIT, input=json.dumps(envelope).encode() + b"\n")
-    try:
-        document = json.loads(output.rpartition(envelope["mark"])[2])
-        found: Doc = document["answer"]
-        errors.extend(found["errors"])
-        script["version"] = found["python"]["version"].split()[0]
-        answers: list[Doc] = found["imports"]
-        return answers
-    except Exception as error:
-        why = why or "%s: %s" % (type(error).__name__, str(error)[:200])
-        message = "cannot run %s, which starts %s: %s" % (script["interpreter"], script["name"], why)
-        errors.append({"part": "scripts", "error": message})
-        return []

@@ -23,7 +23,6 @@ from envgen.doctor.model import Check, Context, Finding, Remedy, Severity, Subje
 from envgen.doctor.probed import Trouble, from_json
 from envgen.doctor.report import Report
 from envgen.engine import box
-from envgen.engine.host import memory_limits
 from envgen.engine.values import Container, ContainerMount, EngineInfo, ExecResult, Image, Port
 from envgen.errors import EngineError
 from envgen.explain import classify
@@ -53,79 +52,12 @@ def test_a_production_build_needs_a_lock_first(make: Make) -> None:
         assert remedy.text.endswith(f"envgen build -p {make().profile.name}")
 
 
-def test_docker(make: Make) -> None:
-    assert severities(outside.docker(make())) == ["ok"]
-    kind = replace(ENGINE, rootless=True, driver="fuse-overlayfs")
-    assert outside.docker(make(engine=kind))[0].title == "Docker 28.5.2, rootless, fuse-overlayfs"
-    podman = outside.docker(make(engine=replace(kind, product="Podman", version="5.4.2", driver="overlay")))
-    assert podman[0].title == "Podman 5.4.2, rootless, overlay" and severities(podman) == ["ok", "info"]
-
-
-@pytest.mark.parametrize(
-    ("facts", "expected"),
-    [
-        (Host(buildx="0.10.0", compose="2.24.1"), ["ok"]),
-        (Host(buildx="0.9.1", compose="2.23.3"), ["error", "error"]),
-        (Host(buildx=None, compose=None), ["error", "error"]),
-        (Host(), ["ok"]),
-    ],
-)
-def test_plugins(make: Make, facts: Host, expected: list[str]) -> None:
-    assert severities(outside.plugins(make(host=facts))) == expected
-
-
-@pytest.mark.parametrize(
-    ("free", "expected"), [(GIB, ["error"]), (9 * GIB, ["warning"]), (99 * GIB, ["ok"]), (None, [])]
-)
-def test_disk(make: Make, free: int | None, expected: list[str]) -> None:
-    assert severities(outside.disk(make(host=Host(disk_path="/d", disk_free=free)))) == expected
-
-
-@pytest.mark.parametrize(
-    ("mode", "facts", "expected"),
-    [
-        ("none", {}, []),
-        ("auto", {}, ["info"]),
-        ("auto", {"runtimes": ("runc", "nvidia")}, ["ok"]),
-        ("required", {}, ["error"]),
-        ("required", {"runtimes": ("runc", "nvidia")}, ["ok"]),
-        ("all", {}, ["error"]),
-        ("all", {"runtimes": ("nvidia",)}, ["ok"]),
-        ("cdi", {"runtimes": ("nvidia",)}, ["error"]),
-        ("cdi", {"cdi_devices": ("nvidia.com/gpu=all",)}, ["ok"]),
-    ],
-)
-def test_gpu_runtime(make: Make, mode: str, facts: dict[str, Any], expected: list[str]) -> None:
-    assert severities(outside.gpu_runtime(make(sets=(f"gpu={mode}",), engine=replace(ENGINE, **facts)))) == expected
-
-
 def test_what_else_acts_when_memory_runs_low(make: Make) -> None:
     facts = box.Box(memory={"SwapTotal": 16 << 30}, killers={"earlyoom": 1 << 30})
     sets = ("gpu=required", "cuda.arch_list=12.1a")
     assert [one.title for one in blocks(make(box=facts, sets=sets))] == ["earlyoom runs", "swap is on: 16.0 GiB"]
     assert blocks(make(box=box.Box(), sets=sets)) == []
     assert blocks(make(box=facts, sets=("gpu=required", "cuda.arch_list=9.0a"))) == []  # memory of its own
-
-
-def test_a_limit_below_what_the_service_needs(make: Make) -> None:
-    """Its own, or one that containers share, which no container tells."""
-    limits = {"docker.slice": 8 << 30, "system.slice": 90 << 30}
-
-    def found(needs: str, own: int) -> list[str]:
-        container = replace(CONTAINER, memory=own)
-        sets = (f"services.dev.needs_memory={needs}",)
-        return [one.case for one in outside.memory(make(host=Host(limits=limits), container=container, sets=sets))]
-
-    assert found("40GiB", 16 << 30) == ["limit", "shared-limit"]
-    assert found("40GiB", 0) == ["shared-limit"]
-    assert found("4GiB", 16 << 30) == []
-
-
-def test_groups_with_a_limit(tmp_path: Path) -> None:
-    for name, text in (("docker.slice", "8589934592\n"), ("system.slice", "max\n")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "memory.max").write_text(text)
-    assert memory_limits(tmp_path) == {"docker.slice": 8 << 30}
 
 
 def test_ports(make: Make) -> None:
@@ -146,41 +78,6 @@ def test_exposure(make: Make) -> None:
 
 
 # --- image and container ---------------------------------------------------------------------------------------------
-
-
-def test_image(make: Make) -> None:
-    assert severities(outside.exists(make())) == ["ok"]
-    assert severities(outside.exists(make(image=None))) == ["error"]
-    assert outside.exists(make(image=None, engine=None)) == []
-    assert severities(outside.rendered_from_profile(make())) == ["ok"]
-    assert severities(outside.rendered_from_profile(make(digest="x"))) == ["warning"]
-    assert severities(outside.rendered_from_profile(make(digest=""))) == ["info"]
-    assert severities(outside.rendered_from_profile(make(image=replace(IMAGE, labels={})))) == ["warning"]
-    foreign = {**IMAGE.labels, "dev.envgen.profile": "prod"}
-    assert severities(outside.rendered_from_profile(make(image=replace(IMAGE, labels=foreign)))) == ["error"]
-
-
-def test_patches_are_listed(make: Make) -> None:
-    assert outside.patches(make()) == []
-    labels = {**IMAGE.labels, outside.LABEL_PATCHES: "vllm/0001-a.patch vllm/0002-b.patch"}
-    (found,) = outside.patches(make(image=replace(IMAGE, labels=labels)))
-    assert found.title == "2 patches in the image: vllm/0001-a, vllm/0002-b"
-
-
-def test_platform(make: Make) -> None:
-    assert severities(outside.platform(make())) == ["ok"]
-    assert severities(outside.platform(make(image=replace(IMAGE, architecture="arm64")))) == ["error"]
-    emulated = make(image=replace(IMAGE, architecture="arm64"), sets=("base.platform=linux/arm64",))
-    assert severities(outside.platform(emulated)) == ["warning"]
-
-
-def test_running(make: Make) -> None:
-    assert severities(outside.running(make())) == ["ok"]
-    assert severities(outside.running(make(container=None))) == ["warning"]
-    assert severities(outside.running(make(container=None, is_temporary=True))) == ["info"]
-    assert outside.running(make(container=None, image=None)) == []
-    assert severities(outside.running(make(container=replace(CONTAINER, state="exited")))) == ["error"]
-    assert severities(outside.running(make(container=replace(CONTAINER, health="unhealthy")))) == ["error"]
 
 
 def test_how_containers_ended(make: Make) -> None:
@@ -222,11 +119,6 @@ def test_what_docker_restarted(make: Make) -> None:
     assert found.title == "dev was restarted 2 times by Docker, last at 2026-11-25T23:45:00Z"
     (found,) = outside.restart_policy(make(container=replace(CONTAINER, restarts=5), ended={CONTAINER.id: end}))
     assert found.evidence["case"] == "looping"
-
-
-def test_current_image(make: Make) -> None:
-    assert severities(outside.current_image(make())) == ["ok"]
-    assert severities(outside.current_image(make(image=replace(IMAGE, id="sha256:b")))) == ["warning"]
 
 
 def test_variables_never_show_secrets(make: Make) -> None:
@@ -287,19 +179,6 @@ def with_folder(**facts: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("facts", "expected"),
-    [
-        ({}, "ok"),
-        ({"exists": False, "mounted": False}, "error"),
-        ({"empty": True}, "error"),
-        ({"mounted": False}, "warning"),
-    ],
-)
-def test_source_mounts(make: Make, facts: dict[str, Any], expected: str) -> None:
-    assert severities(machine.source_mounts(make(with_folder(**facts)))) == [expected]
-
-
-@pytest.mark.parametrize(
     ("root", "inode", "checkout", "case"),
     [
         ("/src/flashinfer", 5, 5, ""),
@@ -323,27 +202,6 @@ def test_a_checkout_that_was_moved_while_it_was_mounted(
     assert found.case == case
 
 
-def test_another_folder_is_mounted(make: Make) -> None:
-    document = with_folder()
-    document["roots"] = []
-    (found,) = machine.source_mounts(make(document))
-    assert found.title == "flashinfer: the mounted folder is not its checkout"
-
-
-@pytest.mark.parametrize(
-    ("facts", "expected"),
-    [
-        ({}, "ok"),
-        ({"mounted": False}, "warning"),
-        ({"writable": False, "uid": 1000}, "error"),
-        ({"read_only": True, "writable": False}, "error"),
-    ],
-)
-def test_caches(make: Make, facts: dict[str, Any], expected: str) -> None:
-    document = with_folder(path="/root/.cache/flashinfer", **facts)
-    assert severities(machine.caches(make(document))) == [expected]
-
-
 @pytest.mark.parametrize(
     ("uid", "runs", "temporary", "host", "cure"),
     [
@@ -365,49 +223,6 @@ def test_a_cache_that_can_not_be_written(
     context = replace(make(document, container=container, sets=sets), is_temporary=temporary)
     (found,) = machine.caches(context)
     assert found.remedy is not None and found.remedy.text == cure
-
-
-def test_vocabulary(make: Make) -> None:
-    document = recording("hook")
-    file = {"path": "/enc/o200k_base.tiktoken", "exists": True, "sha256": "a" * 64}
-    document["encodings"] = [file]
-    document["environment"]["values"]["TIKTOKEN_ENCODINGS_BASE"] = "/enc"
-    assert severities(machine.vocabulary(make(document))) == ["ok"]
-    document["environment"]["values"].pop("TIKTOKEN_ENCODINGS_BASE")
-    (unused,) = machine.vocabulary(make(document))
-    assert unused.seen == "TIKTOKEN_ENCODINGS_BASE isn't set"
-    document["encodings"] = [{**file, "sha256": "b" * 64}]
-    assert machine.vocabulary(make(document))[0].title == "o200k_base has the wrong checksum"
-    document["encodings"] = [{**file, "exists": False}]
-    assert machine.vocabulary(make(document))[0].title == "o200k_base is missing"
-
-
-@pytest.mark.parametrize(("mode", "devices", "expected"), [
-    ("none", [], []), ("auto", [], ["info"]), ("all", [], ["error"]),
-    ("all", ["/dev/nvidia0", "/dev/nvidiactl"], ["ok"]), ("cdi", ["/dev/nvidiactl"], ["error"]),
-])  # fmt: skip
-def test_gpu_inside(make: Make, mode: str, devices: list[str], expected: list[str]) -> None:
-    document = recording("hook")
-    document["system"]["nvidia"]["devices"] = devices
-    assert severities(machine.gpu(make(document, sets=(f"gpu={mode}",)))) == expected
-
-
-@pytest.mark.parametrize(
-    ("values", "promised", "expected"),
-    [
-        ({}, {}, "ok"),
-        ({"FLASHINFER_NVCC": "/opt/envgen/bin/compile-gate"}, {}, "ok"),
-        ({"ENVGEN_GATE": "off"}, {}, "warning"),
-        ({"FLASHINFER_NVCC": "/usr/bin/nvcc"}, {}, "warning"),
-        ({"ENVGEN_GATE": "off"}, {"ENVGEN_GATE": "off"}, "info"),
-    ],
-)
-def test_the_gate_stands_before_the_compilers(
-    make: Make, values: dict[str, str], promised: dict[str, str], expected: str
-) -> None:
-    document = recording("hook")
-    document["environment"]["values"].update(values)
-    assert severities(machine.gate_is_on(make(document, env=promised))) == [expected]
 
 
 # --- every check, every recording ------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from envgen.engine import box
 
 GB10 = "NVIDIA GB10, 4.38, 208, 3003, 38, 0, 0x0000000000000001\n"  # idle; as public dumps show it
 HOT = "NVIDIA H100 80GB HBM3, 655.10, 1410, 1980, 86, 100, 0x0000000000000024\n"
-BUDDY = "Node 0, zone      DMA      1      1      0      0      0      0      0      0      0      0      3\n"
 
 
 def test_gpus() -> None:
@@ -21,11 +20,6 @@ def test_gpus() -> None:
     assert hot.limits == ("software thermal", "power cap") and hot.temperature == 86
     (unknown,) = box.parse_gpus("NVIDIA GB10, [N/A], [N/A], [N/A], [N/A], [N/A], 0x0\n")
     assert (unknown.power, unknown.clock, unknown.load) == (None, None, None)
-
-
-def test_blocks() -> None:
-    assert box.large_blocks(BUDDY) == pytest.approx(3072 / 3075)
-    assert box.large_blocks("") is None and box.large_blocks("Node 0, zone DMA 0 0 0\n") is None
 
 
 @pytest.mark.parametrize(
@@ -44,7 +38,7 @@ def test_what_counts_as_a_fault(line: str, counts: bool) -> None:
 def test_a_machine_of_files(tmp_path: Path) -> None:
     for name, text in {
         "proc/sys/kernel/osrelease": "7.0.0-1019-nvidia\n", "proc/cmdline": "quiet splash\n",
-        "proc/meminfo": "MemTotal: 1000 kB\nCmaFree: 10 kB\n", "proc/buddyinfo": BUDDY,
+        "proc/meminfo": "MemTotal: 1000 kB\nCmaFree: 10 kB\n",
         "proc/7/comm": "earlyoom\n", "proc/7/cmdline": "earlyoom\0-m\x005\0-r\x000\0",
         "proc/8/comm": "systemd-oomd\n",
     }.items():  # fmt: skip
@@ -57,5 +51,4 @@ def test_a_machine_of_files(tmp_path: Path) -> None:
 @given(st.text(max_size=300))
 def test_nothing_that_a_program_prints_breaks_it(text: str) -> None:
     box.parse_gpus(text)
-    box.large_blocks(text)
     box.parse_events(text)
