@@ -82,6 +82,7 @@ def test_the_same_server_twice(cpu_server: CpuServer) -> None:
     assert set(found.values()) == {"passed"} and "writing" in found
 
 
+@pytest.mark.nightly
 def test_faults_in_a_running_server(wide: Wide) -> None:
     good = wide.record(wide.answers())
     assert wide.answers("--against", good)["outcome"] == "same"

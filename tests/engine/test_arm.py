@@ -67,16 +67,13 @@ def arm_base(engine: Engine) -> Iterator[str]:
 def project(arm_base: str, make_project: Callable[..., Project]) -> Project:
     made = make_project("envgentestarm", FILE.format(base=arm_base, platform=", platform: linux/arm64"))
     package(made.root / "lib", "lib")
-    made.envgen("lock")
-    made.envgen("render")
     made.envgen("build")
     made.envgen("up", "dev")
     return made
 
 
 def test_the_main_job(project: Project) -> None:
-    """Locked, built, installed from the mount, healthy, green, and the real aarch64 wheel of ninja runs."""
-    assert "linux/arm64" in (project.root / "envgen.lock").read_text()
+    """Built, installed from the mount, healthy, green, and the real aarch64 wheel of ninja runs."""
     assert project.envgen("exec", "dev", "--", "uname", "-m").out == "aarch64\n"
     assert project.envgen("exec", "dev", "--", "lib-cli").out == "lib as released\n"
     program = project.envgen("exec", "dev", "--", "sh", "-c", 'od -An -tu2 -j18 -N2 "$(which ninja)"')
@@ -124,7 +121,12 @@ def test_the_gate_reads_memory_and_cores(project: Project) -> None:
 def test_a_lock_of_one_platform_is_not_used_for_another(project: Project, make_project: Callable[..., Project]) -> None:
     other = make_project("envgentestarmlock", FILE.format(base=BASE, platform=""))
     package(other.root / "lib", "lib")
-    text = (project.root / "envgen.lock").read_text().replace(ARM_BASE.partition(":")[0], BASE.rpartition(":")[0])
+    project.envgen("lock")
+    lock = project.root / "envgen.lock"
+    text = lock.read_text()
+    lock.unlink()  # the image was built without
+    assert "linux/arm64" in text
+    text = text.replace(ARM_BASE.partition(":")[0], BASE.rpartition(":")[0])
     (other.root / "envgen.lock").write_text(text.replace(":1:\n", f":{BASE.rpartition(':')[2]}:\n"))
     done = other.envgen("build", code=6)
     assert "for linux/arm64, but this image is for linux/amd64" in done.err

@@ -135,6 +135,7 @@ def test_the_number_of_jobs_rebuilds_nothing(project: Project) -> None:
     assert not [step for step in document.json["steps"] if "RUN" in step["name"] and not step["cached"]]
 
 
+@pytest.mark.nightly
 def test_a_stage_is_pushed_to_a_registry(project: Project, engine: Engine, tmp_path: Path) -> None:
     before = engine.image("envgentestbuild:prod")
     with lock_servers.registry(tmp_path / "registry") as host:

@@ -101,6 +101,7 @@ def test_flags_and_the_spelling_of_cuda_home(lab: Lab, envgen: Envgen) -> None:
     assert envgen.states() == {"0.5.3 page": "foreign", "0.5.3 vllm_comm": "foreign", "0.7.2.post1 page": "fresh?"}
 
 
+@pytest.mark.nightly
 def test_changed_takes_what_is_compiled_from_it(lab: Lab, envgen: Envgen, tmp_path: Path) -> None:
     """The mounted checkout's own git says what differs; ninja's record says what that is part of."""
     lab.start("checkout")
@@ -138,6 +139,7 @@ def test_warm_says_the_compilers_own_first_error(lab: Lab, envgen: Envgen) -> No
     assert envgen.states()["0.5.3 page"] in ("partial", "building")
 
 
+@pytest.mark.nightly
 def test_a_cache_larger_than_usual_in_one_exec(lab: Lab, envgen: Envgen) -> None:
     """100,000 files beside the modules: listed and cleared without a word to a host's ninja."""
     lab.start()
@@ -188,6 +190,7 @@ for number in range({len(PROVIDERS)}):
 """
 
 
+@pytest.mark.nightly
 def test_prebuilt_libraries_of_providers(lab: Lab, envgen: Envgen) -> None:
     lab.start("new")
     site = "/venv/new/lib/python3.11/site-packages"
@@ -219,6 +222,7 @@ for archs in {ARCH_LISTS!r}:
 """
 
 
+@pytest.mark.nightly
 def test_the_names_of_arch_folders(lab: Lab) -> None:
     """FlashInfer's own folder is among those that envgen expects, so that nothing live is called foreign."""
     lab.start()
@@ -241,6 +245,7 @@ for name, debug in (("verbose", ""), ("both", "0")):
 """
 
 
+@pytest.mark.nightly
 def test_debug_kernels_by_the_real_build(lab: Lab, envgen: Envgen) -> None:
     """FLASHINFER_JIT_VERBOSE alone makes them; build.ninja as FlashInfer writes it is enough to tell."""
     for python, version in (("wheel", "0.5.3"), ("new", "0.7.2.post1")):

@@ -85,6 +85,7 @@ def test_no_flag_of_the_real_parser_is_called_unknown(engine: Engine, cpu_server
     assert [unknown.flag for unknown in probe.flags.unknown] == ["--mxfp4-layers"]
 
 
+@pytest.mark.nightly
 def test_a_recipe_answers_a_chat_with_its_parsers(cpu_server: CpuServer) -> None:
     """`recipe add`, then `up` of its profile as it was written, but for what a CPU lacks (`local`)."""
     project = cpu_server.project

@@ -17,7 +17,7 @@ from installed_wheel import run
 from projects import Project, docker, forget
 from small_model import project_file
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.nightly]
 NAME = "envgentestfirst"
 
 

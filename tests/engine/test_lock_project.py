@@ -122,6 +122,7 @@ def test_lock_then_nothing_changes(project: Project) -> None:
     project.envgen("lock", "--check")
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("locked")
 def test_two_builds_have_the_same_content(project: Project) -> None:
     """The times of both differ, and so do their IDs."""

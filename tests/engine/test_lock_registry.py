@@ -16,6 +16,8 @@ from envgen.lock.model import ImageLock
 from envgen.lock.servers import resolve_image
 from envgen.profile.values import ImageRef
 
+pytestmark = [pytest.mark.engine, pytest.mark.nightly]
+
 PASSWORD = "hunter2-never-shown"
 BCRYPT = "$2b$04$abcdefghijklmnopqrstuuTFqJglj5RRw1TVRquzCwGAtAT9tu1CC"  # of that password
 

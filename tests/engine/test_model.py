@@ -133,6 +133,7 @@ def test_up_offers_to_fetch_the_weights_on_a_terminal(project: Project, hub: Hub
     assert code == 6 and "65536.0 GiB" in shown and "Do this now" not in shown  # what it would not start anyway
 
 
+@pytest.mark.nightly
 def test_a_draft_is_fetched_checked_and_locked_like_the_model(project: Project, reach: dict[str, str]) -> None:
     """The service of a variant whose draft is a repository of its own starts offline only with both."""
     words = ("--variant", "eagle", "--set", "caches.huggingface.host=drafted")

@@ -7,8 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
-import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,9 +16,8 @@ from projects import BASE, Project, docker
 pytestmark = pytest.mark.engine
 
 # Everything of one step: the base image is all that is needed.
-FILE = f"""\
-version: 1
-name: NAME
+NAME = "envgentestcopies"
+FILE = f"""
 default_profile: dev
 profiles:
   dev:
@@ -35,31 +33,27 @@ profiles:
 """
 
 
-@pytest.fixture
-def name() -> Iterator[str]:
-    found = f"own{uuid.uuid4().hex[:8]}"
-    try:
-        yield found
-    finally:
-        for container in docker("ps", "-aq", "--filter", f"name={found}-").split():
-            docker("rm", "-f", container, check=False)
-        for kind in ("network", "volume"):
-            for one in docker(kind, "ls", "-q", "--filter", f"name={found}").split():
-                docker(kind, "rm", one, check=False)
-        for image in docker("images", "-q", "--filter", f"label=dev.envgen.project={found}").split():
-            docker("rmi", "-f", image, check=False)
-
-
-@pytest.fixture
-def first(name: str, tmp_path: Path) -> Project:
+@pytest.fixture(scope="module")
+def built(make_project: Callable[..., Project]) -> Project:
+    """The image, for all of these tests: each begins with a folder of its own, and with nothing else on the engine."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
-    root = tmp_path / "first"
-    root.mkdir()
-    (root / "envgen.yaml").write_text(FILE.replace("NAME", name).replace("PORT", str(port)))
-    (root / "port").write_text(str(port))
-    return Project(root, name)
+    made = make_project(NAME, FILE.replace("PORT", str(port)))
+    (made.root / "port").write_text(str(port))
+    made.envgen("build")
+    return made
+
+
+@pytest.fixture
+def first(built: Project, tmp_path: Path) -> Iterator[Project]:
+    yield Project(shutil.copytree(built.root, tmp_path / "first"), NAME)
+    for container in docker("ps", "-aq", "--filter", f"name={NAME}-").split():
+        docker("rm", "-f", container, check=False)
+    for kind in ("network", "volume"):
+        for one in docker(kind, "ls", "-q", "--filter", f"name={NAME}").split():
+            docker(kind, "rm", one, check=False)
+    docker("image", "rm", "-f", f"{NAME}-2:dev", check=False)
 
 
 def copy(project: Project, folder: str) -> Project:
@@ -82,8 +76,7 @@ def test_a_copy_with_its_own_name_runs_beside_the_first(first: Project) -> None:
     (second.root / "envgen.local.yaml").write_text(f"name: {first.name}-2\n")
     names = [f"{first.name}-dev-web-1", f"{first.name}-2-dev-web-1"]
     for project in (first, second):
-        project.envgen("build")
-        project.envgen("up", "web")
+        project.envgen("up", "--build", "web")
     assert shown(first) == names[:1] and shown(second) == names[1:]
     mounts = [docker("inspect", "-f", "{{range .Mounts}}{{.Name}} {{end}}", one).split() for one in names]
     assert mounts == [[f"{first.name}-dev-cache-jit"], [f"{first.name}-2-dev-cache-jit"]]
@@ -97,7 +90,6 @@ def test_a_copy_with_its_own_name_runs_beside_the_first(first: Project) -> None:
 
 def test_a_clone_is_refused_and_takes_nothing(first: Project) -> None:
     second = copy(first, "second")
-    first.envgen("build")
     first.envgen("up", "web")
     before = docker("inspect", "-f", "{{.State.StartedAt}}", f"{first.name}-dev-web-1")
     for words in (
@@ -123,7 +115,6 @@ def test_a_clone_is_refused_and_takes_nothing(first: Project) -> None:
 def test_a_copy_keeps_the_volumes_of_the_first(first: Project) -> None:
     volume = f"{first.name}-dev-cache-jit"
     second = copy(first, "second")
-    first.envgen("build")
     warned = first.envgen("up", "web").err
     assert "already exists" not in warned, "Compose takes a volume that envgen created for its own"
     docker("exec", f"{first.name}-dev-web-1", "touch", "/jit/compiled")
@@ -144,7 +135,6 @@ def test_a_copy_keeps_the_volumes_of_the_first(first: Project) -> None:
 
 def test_a_volume_of_a_folder_that_moved_goes_with_it(first: Project) -> None:
     volume = f"{first.name}-dev-cache-jit"
-    first.envgen("build")
     first.envgen("up", "web")
     first.envgen("down")
     moved = Project(first.root.rename(first.root.with_name("moved")), first.name)
@@ -153,7 +143,6 @@ def test_a_volume_of_a_folder_that_moved_goes_with_it(first: Project) -> None:
 
 def test_a_folder_with_letters_in_a_locale_without(first: Project) -> None:
     moved = Project(first.root.rename(first.root.with_name("\u00fc")), first.name)
-    moved.envgen("build")
     moved.envgen("up", "web")
     env = {**os.environ, "LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     for verb in ("ps", "stop", "down"):
@@ -164,7 +153,6 @@ def test_a_folder_with_letters_in_a_locale_without(first: Project) -> None:
 
 
 def test_a_checkout_that_moved(first: Project) -> None:
-    first.envgen("build")
     first.envgen("up", "web")
     moved = Project(first.root.rename(first.root.with_name("moved")), first.name)
     done = moved.envgen("up", "web", code=6)
@@ -176,7 +164,6 @@ def test_a_checkout_that_moved(first: Project) -> None:
 
 def test_two_at_once(first: Project) -> None:
     """One user finds the service running in both terminals."""
-    first.envgen("build")
     children = [first.start("up", "web") for _ in range(2)]
     texts = [child.communicate(timeout=300)[1] for child in children]
     assert [child.returncode for child in children] == [0, 0], texts
@@ -185,7 +172,6 @@ def test_two_at_once(first: Project) -> None:
 
 def test_what_plain_compose_started_in_a_copy_holds_the_name(first: Project) -> None:
     second = copy(first, "second")
-    first.envgen("build")
     second.envgen("render")
     docker("compose", "-f", str(second.root / "compose/dev.yaml"), "up", "-d", "--no-build", "web")
     assert str(second.root) in first.envgen("up", "web", code=6).err
@@ -205,7 +191,6 @@ sys.exit(main())
 def test_a_port_that_is_taken_after_the_check(first: Project) -> None:
     """The check is left out: what it would miss is the same."""
     port = int((first.root / "port").read_text())
-    first.envgen("build")
     with socket.create_server(("127.0.0.1", port)):
         done = subprocess.run(
             [sys.executable, "-c", UNCHECKED, "up", "port"], cwd=first.root, capture_output=True, text=True,

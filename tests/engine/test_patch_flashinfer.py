@@ -15,7 +15,7 @@ from projects import docker
 
 from envgen.patches.series import load_series
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.nightly]
 
 CHECKOUT = "/workspace/flashinfer"
 # Has FlashInfer build its module `page`, and prints what came of it.

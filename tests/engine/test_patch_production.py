@@ -15,6 +15,8 @@ from projects import BASE, Project, docker
 from envgen.engine.client import Engine
 from envgen.engine.git import git
 
+pytestmark = [pytest.mark.engine, pytest.mark.nightly]
+
 PATCHES = (
     "flashinfer/0001-rewrite-build-ninja.patch vllm/0001-mxfp4-sm12x-flashinfer-cutlass.patch "
     "vllm/0002-assume-32bit-indexing-if-there.patch vllm/0003-fastsafetensors-own-device.patch "

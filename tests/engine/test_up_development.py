@@ -73,6 +73,7 @@ def test_a_server_finds_its_source_installed(project: Project) -> None:
     assert [row["service"] for row in project.envgen("ps", "--json").json] == ["serve"]
 
 
+@pytest.mark.nightly
 def test_an_editor_attaches_to_it(project: Project, tmp_path: Path) -> None:
     """The devcontainers' own command line reads what `export devcontainer` writes; the container is that of `up`."""
     program = shutil.which("devcontainer")

@@ -27,6 +27,8 @@ from envgen.patches.source import put
 from envgen.profile.load import load_project
 from envgen.render.environment import nvcc_threads
 
+pytestmark = pytest.mark.nightly
+
 GATE, SCRIPT = TOP / "docker/runtime/bin/compile-gate", TOP / "docker/build/build-wheel"
 ENTRYPOINT = TOP / "docker/runtime/bin/entrypoint"
 APPEND = "export NVCC_APPEND_FLAGS"
