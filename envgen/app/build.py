@@ -27,7 +27,7 @@ from envgen.engine.values import EngineInfo, Image
 from envgen.errors import BuildError, EnvgenError, Problem, RefusedError, UsageError
 from envgen.explain import Circumstances, Explanation, cause_of
 from envgen.files import state_dir
-from envgen.lock.ask import patched, series_lock, stale
+from envgen.lock.ask import stale
 from envgen.lock.model import InputChange
 from envgen.patches.dry_run import DryRun, dry_run, report_lines, summary
 from envgen.patches.source import examine
@@ -260,8 +260,7 @@ def lock_problems(deployment: Deployment) -> list[Problem]:
     profile, lock = deployment.profile, deployment.lock
     if lock is None:
         return [Problem("no envgen.lock")]
-    patches = {folder: series_lock(deployment.series[name]) for name, folder in patched(profile).items()}
-    found = [Problem(str(item)) for item in stale(profile, lock, patches, deployment.platform)]
+    found = [Problem(str(item)) for item in stale(profile, lock, deployment.platform)]
     if lock.base and deployment.base_moved:
         message = f"base: {lock.base.name} was built locally, and here it {deployment.base_moved}"
         found.append(Problem(message, hint=f"`{profile.lock_command} --upgrade base` locks the one on this engine"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -14,21 +13,14 @@ from envgen.deployment import Deployment
 from envgen.engine.client import connect
 from envgen.errors import LockError, Place, Problem
 from envgen.files import state_dir
-from envgen.lock.ask import Stale, Upgrade, checked, locked, patched, python_sets, series_lock, stale, unlocked_models
-from envgen.lock.model import FILE_NAME, InputChange, Lock, PatchLock, changes, exclusive, facts, load, save
+from envgen.lock.ask import Stale, Upgrade, checked, locked, python_sets, stale, unlocked_models
+from envgen.lock.model import FILE_NAME, InputChange, Lock, changes, exclusive, facts, load, save
 from envgen.lock.resolve import CA, NETRC, WHEELHOUSE, Tools, Unresolved, resolve
 from envgen.lock.servers import resolve_git
-from envgen.patches.series import load_series
 from envgen.profile.load import siblings
 from envgen.profile.model import Profile
 from envgen.render.locking import left_out, series_of
 from envgen.text import progress
-
-
-def patch_locks(profiles: list[Profile], root: Path) -> dict[str, tuple[PatchLock, ...]]:
-    """Patch folder -> its patches now."""
-    folders = sorted({folder for profile in profiles for folder in patched(profile).values()})
-    return {folder: series_lock(load_series(root, folder)) for folder in folders}
 
 
 @dataclass(frozen=True)
@@ -52,12 +44,11 @@ def check(session: Session) -> dict[str, list[Stale]] | None:
     profiles, _ = _profiles(session)
     root = session.loaded(local=False).project.root
     lock = load(root)
-    patches = patch_locks(profiles, root)
     if lock is None:
         return None
     for line in (one for p in profiles for one in left_out(p, locked(p, lock), series_of(p, root))):
         progress(f"note: {line}")
-    return {p.name: [*stale(p, locked(p, lock), patches), *unlocked_models(p, lock)] for p in profiles}
+    return {p.name: [*stale(p, locked(p, lock)), *unlocked_models(p, lock)] for p in profiles}
 
 
 def update(session: Session, names: tuple[str, ...], *, upgrade: bool, dry_run: bool) -> Updated:
@@ -72,7 +63,7 @@ def update(session: Session, names: tuple[str, ...], *, upgrade: bool, dry_run: 
         wanted = Upgrade(checked(names, profiles, old), upgrade and not names)
         other = siblings(session.loaded(local=False).project)
         every += [profile for project in other.projects for profile in project.profiles.values()]
-        outcome = resolve(profiles, every, old, patch_locks(profiles, root), wanted, _tools(session))
+        outcome = resolve(profiles, every, old, wanted, _tools(session))
         left = [one for p in profiles for one in left_out(p, locked(p, outcome.lock), series_of(p, root))]
         left += [
             f"{p.name}: the build requirements of {name} are those of its pyproject.toml, and are not locked; "

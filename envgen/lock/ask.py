@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from packaging.utils import canonicalize_name
 
 from envgen.errors import UsageError
-from envgen.lock.model import Lock, PatchLock, ProfileLock, PythonLock, git_key, model_key
-from envgen.patches.series import Series
+from envgen.lock.model import Lock, ProfileLock, PythonLock, git_key, model_key
 from envgen.profile.model import ModelRef, Profile, Source, draft_of
 from envgen.profile.tree import near
 from envgen.redact import without_login
@@ -93,11 +92,6 @@ def patched(profile: Profile) -> dict[str, str]:
     return {n: s.patches for n, s in profile.sources.items() if s.patches and s.origin.kind != "checkout"}
 
 
-def series_lock(series: Series) -> tuple[PatchLock, ...]:
-    """What the lock records of a series."""
-    return tuple(PatchLock(one.name, hashlib.sha256(one.content).hexdigest()) for one in series.patches)
-
-
 def python_sets(profile: Profile) -> tuple[PythonSet, ...]:
     """The installation steps of a profile's image, in order."""
     others = tuple(source.distribution for source in profile.sources.values())
@@ -154,8 +148,6 @@ def locked(profile: Profile, lock: Lock) -> ProfileLock:
     return ProfileLock(
         base=base,
         git=git,
-        files={e.url: lock.files[e.url] for e in profile.tiktoken.encodings.values() if e.url in lock.files},
-        patches={f: lock.patches[f] for f in sorted(set(patched(profile).values())) if f in lock.patches},
         python={p: v for p, v in pythons.items() if wanted in ("", p) and v.asks == asks and pins_all(v, profile)},
     )
 
@@ -166,12 +158,10 @@ def pins_all(python: PythonLock, profile: Profile) -> bool:
     return pinned and all({*python.sets, *python.open} & {one.name} for one in python_sets(profile))
 
 
-def stale(
-    profile: Profile, mine: ProfileLock, patches: Mapping[str, tuple[PatchLock, ...]], platform: str = ""
-) -> list[Stale]:
+def stale(profile: Profile, mine: ProfileLock, platform: str = "") -> list[Stale]:
     """The inputs of the image that ``mine``, the profile's part of the lock, lacks or has out of date.
 
-    ``patches``: those of the project now. ``platform``: the one whose packages must be locked; "": any.
+    ``platform``: the one whose packages must be locked; "": any.
     """
     found = []
     if mine.base is None:
@@ -180,13 +170,6 @@ def stale(
         if one.name not in mine.git:
             message = f"{one.ref} of {without_login(one.url)} is not in the lock"
             found.append(Stale(one.name, message, f"sources.{one.source}"))
-    for name, encoding in profile.tiktoken.encodings.items():
-        if mine.files.get(encoding.url) != encoding.sha256:
-            found.append(Stale(name, "its sha256 is not the one in the lock", f"tiktoken.encodings.{name}"))
-    for source_name, folder in patched(profile).items():
-        if mine.patches.get(folder) != patches.get(folder):
-            message = f"patches/{folder} is not what was locked"
-            found.append(Stale(f"patches.{source_name}", message, f"sources.{source_name}.patches"))
     if mine.base is not None:
         where = f" for {platform}" if platform else ""
         if not (platform in mine.python if platform else mine.python):

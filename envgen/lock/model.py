@@ -71,15 +71,6 @@ class Pinned:
 
 
 @dataclass(frozen=True)
-class PatchLock:
-    file: str
-    sha256: str
-
-    def __str__(self) -> str:
-        return f"{self.file} {self.sha256}"
-
-
-@dataclass(frozen=True)
 class PythonLock:
     """The Python packages of one profile on one platform, by step. ``open``: step -> why it could not be locked."""
 
@@ -95,8 +86,6 @@ class Lock:
 
     images: Mapping[str, ImageLock] = field(default_factory=dict)
     git: Mapping[str, GitLock] = field(default_factory=dict)  # by git_key
-    files: Mapping[str, str] = field(default_factory=dict)  # address -> sha256
-    patches: Mapping[str, tuple[PatchLock, ...]] = field(default_factory=dict)
     python: Mapping[str, Mapping[str, PythonLock]] = field(default_factory=dict)  # profile -> platform
     models: Mapping[str, str] = field(default_factory=dict)  # by model_key -> commit
 
@@ -107,8 +96,6 @@ class ProfileLock:
 
     base: ImageLock | None
     git: Mapping[str, GitLock]  # source -> its commit
-    files: Mapping[str, str]
-    patches: Mapping[str, tuple[PatchLock, ...]]
     python: Mapping[str, PythonLock]  # platform -> packages
 
     @property
@@ -127,7 +114,7 @@ class ProfileLock:
     def digest(self) -> str:
         """Changes with any locked input of this profile."""
         base = self.base and [dict(self.base.platforms), self.base.created, self.base.resolved == LOCAL]
-        return digest_of(4, {"base": base, "inputs": facts_of(self)})
+        return digest_of(5, {"base": base, "inputs": facts_of(self)})
 
 
 def git_key(url: str, ref: str) -> str:
@@ -162,8 +149,7 @@ _APART = ("name", "url", "ref")  # of images and git refs: in the key
 def _written(value: Any) -> Any:
     """As written in the file."""
     if isinstance(value, tuple):
-        # The order of patches counts.
-        return sorted(map(str, value)) if value and isinstance(value[0], Pinned) else list(map(str, value))
+        return sorted(map(str, value))
     if isinstance(value, (ImageLock, GitLock, PythonLock)):
         return {key: _written(one) for key, one in vars(value).items() if key not in _APART}
     return {key: _written(one) for key, one in value.items()} if isinstance(value, Mapping) else value
@@ -204,15 +190,11 @@ def _shaped(found: Any) -> dict[str, Any]:
     }
     urls = {key: key.rpartition(" ")[::2] for key in found.get("git", {})}
     git = {key: {"url": urls[key][0], "ref": urls[key][1], **one} for key, one in found.get("git", {}).items()}
-    patches = {
-        name: [dict(zip(("file", "sha256"), text.split(" "), strict=True)) for text in series]
-        for name, series in found.get("patches", {}).items()
-    }
     python = {
         profile: {name: {**one, "sets": _pinned(one.get("sets", {}))} for name, one in platforms.items()}
         for profile, platforms in found.get("python", {}).items()
     }
-    return {**found, "images": images, "git": git, "patches": patches, "python": python}
+    return {**found, "images": images, "git": git, "python": python}
 
 
 def _pinned(sets: Any) -> dict[str, Any]:
@@ -290,10 +272,6 @@ def facts(lock: Lock) -> dict[str, str]:
     """Every input of a lock by the name that users know."""
     found = {f"image {name}": image.digest for name, image in lock.images.items()}
     found |= {f"git {without_login(one.url)} {one.ref}": one.commit for one in lock.git.values()}
-    found |= {f"file {url}": sha256 for url, sha256 in lock.files.items()}
-    for folder, series in lock.patches.items():
-        found |= {f"patch {folder}/{patch.file}": patch.sha256 for patch in series}
-        found[f"series {folder}"] = ", ".join(patch.file for patch in series)
     found |= {f"model {key}": commit for key, commit in lock.models.items()}
     for profile, pythons in lock.python.items():
         for platform, python in pythons.items():
@@ -308,7 +286,7 @@ def facts(lock: Lock) -> dict[str, str]:
 def facts_of(mine: ProfileLock) -> dict[str, str]:
     """The same for one profile; its packages without the profile's name."""
     images = {mine.base.name: mine.base} if mine.base else {}
-    return facts(Lock(images, mine.git, mine.files, mine.patches, {"": mine.python}))
+    return facts(Lock(images, mine.git, {"": mine.python}))
 
 
 def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[InputChange]:

@@ -22,7 +22,7 @@ from envgen.files import data_dir
 from envgen.inside import run
 from envgen.lock import ask
 from envgen.lock.ask import Upgrade, keep, python_asks, python_sets
-from envgen.lock.model import LOCAL, GitLock, ImageLock, Lock, PatchLock, Pinned, PythonLock, model_key
+from envgen.lock.model import LOCAL, GitLock, ImageLock, Lock, Pinned, PythonLock, model_key
 from envgen.lock.servers import COMMIT, commit_of, resolve_image, seconds
 from envgen.profile.model import ModelRef, Profile
 from envgen.profile.values import ImageRef
@@ -164,7 +164,6 @@ def _hint(text: str, profile: Profile) -> str:
 
 
 Say = Callable[[str], None]
-Patches = Mapping[str, tuple[PatchLock, ...]]
 
 
 @dataclass(frozen=True)
@@ -200,7 +199,7 @@ class Tools:
 
 
 def resolve(
-    profiles: Sequence[Profile], every: Sequence[Profile], old: Lock, patches: Patches, upgrade: Upgrade, tools: Tools
+    profiles: Sequence[Profile], every: Sequence[Profile], old: Lock, upgrade: Upgrade, tools: Tools
 ) -> ResolveResult:
     """The lock of ``every`` profile, with ``profiles`` brought up to date. An input that fails is in ``problems``."""
     out = ResolveResult(old)
@@ -209,14 +208,10 @@ def resolve(
     asked = {kind: _started(each, tools.say) for kind, each in questions.items()}
     images: dict[str, ImageLock] = {**old.images, **_answers(asked["images"], out.problems)}
     python = _packages(profiles, replace(old, images=images), upgrade, tools, engine, out)
-    files = {e.url: e.sha256 for p in profiles for e in p.tiktoken.encodings.values()}
-    mine = {folder: patches[folder] for p in profiles for folder in ask.patched(p).values() if folder in patches}
     out.lock = _pruned(
         Lock(
             images=images,
             git={**old.git, **_answers(asked["git"], out.problems)},
-            files={**old.files, **files},
-            patches={**old.patches, **mine},
             python={**old.python, **python},
             models={**old.models, **_answers(asked["models"], out.left)},
         ),
@@ -397,8 +392,6 @@ def _pruned(lock: Lock, every: Sequence[Profile]) -> Lock:
     wanted = {
         "images": {str(p.base.image) for p in every},
         "git": {one.key for p in every for one in ask.repositories(p)},
-        "files": {e.url for p in every for e in p.tiktoken.encodings.values()},
-        "patches": {folder for p in every for folder in ask.patched(p).values()},
         "python": names,
         "models": {model_key(m.repo, m.revision) for p in every for found in ask.models_of(p).values() for m in found},
     }

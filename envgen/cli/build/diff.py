@@ -15,7 +15,7 @@ from envgen.lock.image import read
 from envgen.lock.model import changes, facts, read_lock
 from envgen.text import counted, progress
 
-_SHARED = ("image ", "git ", "file ", "patch ", "series ")  # inputs of a lock that several profiles may share
+_SHARED = ("image ", "git ")  # inputs of a lock that several profiles may share
 
 
 @click.command()

@@ -26,7 +26,7 @@ from envgen.text import counted, progress
 def command(session: Session, names: tuple[str, ...], check: bool, **how: bool) -> int:
     """Pin the inputs of all profiles, or of --profile, in envgen.lock.
 
-    Inputs are the base image, commits, packages, files and patches. Inputs that are already locked stay as they are,
+    Inputs are the base image, commits and packages. Inputs that are already locked stay as they are,
     unless --upgrade names them: NAME is base, pip, a source such as vllm, or a Python package. envgen.local.yaml
     and ENVGEN_ variables are ignored, because the file is shared.
 

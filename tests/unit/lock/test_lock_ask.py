@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,6 @@ from envgen.lock.model import (
     GitLock,
     ImageLock,
     Lock,
-    PatchLock,
     Pinned,
     ProfileLock,
     PythonLock,
@@ -63,9 +63,6 @@ def profile(tmp_path: Path) -> Profile:
     return load_project(file=tmp_path / "envgen.yaml", local=False).project.profiles["prod"]
 
 
-PATCHES = {"fi": (PatchLock("a.patch", "b" * 64),)}
-
-
 def whole(profile: Profile) -> Lock:
     pins = (Pinned("numpy", "2.0", ("c" * 64,)), Pinned("flashinfer-cubin", "0.5.3", ("d" * 64,)))
     sets = {one.name: () for one in ask.python_sets(profile) if one.words}
@@ -77,7 +74,6 @@ def whole(profile: Profile) -> Lock:
             f"https://h/{name}.git {ref}": GitLock(f"https://h/{name}.git", ref, "e" * 40)
             for name, ref in (("fi", "v0.5.3"), ("m", "main"))
         },
-        patches=PATCHES,
         python={"prod": {"linux/arm64": python}},
     )
 
@@ -93,36 +89,26 @@ def test_the_steps_of_a_profile(profile: Profile) -> None:
 
 
 def test_every_repository_that_a_build_fetches_is_asked_for(profile: Profile) -> None:
-    import dataclasses
-
     from envgen.profile.model import Input, Repository
 
     fi = profile.sources["fi"]
-    install = dataclasses.replace(fi.install, inputs={"triton": Input("https://h/t.git", "v3", "TRITON_DIR")})
-    forked = dataclasses.replace(fi, install=install, submodule_origins={"3rd/c": Repository("https://h/c.git", "x")})
-    more = dataclasses.replace(profile, sources={**profile.sources, "fi": forked})
+    install = replace(fi.install, inputs={"triton": Input("https://h/t.git", "v3", "TRITON_DIR")})
+    forked = replace(fi, install=install, submodule_origins={"3rd/c": Repository("https://h/c.git", "x")})
+    more = replace(profile, sources={**profile.sources, "fi": forked})
     found = {one.name: one for one in ask.repositories(more)}
     assert list(found) == ["fi", "fi/3rd/c", "fi.triton", "moving"]
-    assert {one.name for one in ask.stale(more, ask.locked(more, whole(profile)), PATCHES)} == {"fi/3rd/c", "fi.triton"}
+    assert {one.name for one in ask.stale(more, ask.locked(more, whole(profile)))} == {"fi/3rd/c", "fi.triton"}
     assert checked(["fi/3rd/c", "fi.triton"], [more], Lock()) == ("fi/3rd/c", "fi.triton")
     lock = whole(profile)
-    lock = dataclasses.replace(lock, git={**lock.git, "https://h/c.git x": GitLock("https://h/c.git", "x", "1" * 40)})
+    lock = replace(lock, git={**lock.git, "https://h/c.git x": GitLock("https://h/c.git", "x", "1" * 40)})
     assert ask.locked(more, lock).git["fi/3rd/c"].commit == "1" * 40
 
 
-def test_what_is_removed_is_a_question_of_its_own(profile: Profile) -> None:
-    import dataclasses
-
-    less = dataclasses.replace(profile, pip=dataclasses.replace(profile.pip, remove=("flash-attn",)))
-    assert ask.python_asks(less, DIGEST) != ask.python_asks(profile, DIGEST)
-
-
-def test_python_from_apt_is_a_question_of_its_own(profile: Profile) -> None:
-    import dataclasses
-
-    bare = dataclasses.replace(profile, base=dataclasses.replace(profile.base, apt=("python3", "python3-pip")))
+def test_what_is_removed_and_python_from_apt_are_questions_of_their_own(profile: Profile) -> None:
+    less = replace(profile, pip=replace(profile.pip, remove=("flash-attn",)))
+    bare = replace(profile, base=replace(profile.base, apt=("python3", "python3-pip")))
+    assert len({ask.python_asks(one, DIGEST) for one in (profile, less, bare)}) == 3
     assert ask.apt_build(bare)[-2:] == ("python3", "python3-pip")
-    assert ask.python_asks(bare, DIGEST) != ask.python_asks(profile, DIGEST)
 
 
 @pytest.mark.parametrize(
@@ -130,53 +116,36 @@ def test_python_from_apt_is_a_question_of_its_own(profile: Profile) -> None:
     [("v0.5.3", "0.5.3"), ("0.6.18.post1", "0.6.18.post1"), ("v1.0rc1", "1.0rc1"), ("main", ""), ("v", "")],
 )
 def test_a_tag_names_a_release(profile: Profile, ref: str, version: str) -> None:
-    import dataclasses
-
     source = profile.sources["fi"]
-    moved = dataclasses.replace(source, origin=dataclasses.replace(source.origin, ref=ref))
+    moved = replace(source, origin=replace(source.origin, ref=ref))
     assert ask.released(moved) == version
 
 
 def test_a_whole_lock_is_not_stale(profile: Profile) -> None:
     lock = ask.locked(profile, whole(profile))
-    assert ask.stale(profile, lock, PATCHES) == []
-    assert ask.stale(profile, lock, PATCHES, "linux/arm64") == []
-    (stale,) = ask.stale(profile, lock, PATCHES, "linux/amd64")
+    assert ask.stale(profile, lock) == []
+    assert ask.stale(profile, lock, "linux/arm64") == []
+    (stale,) = ask.stale(profile, lock, "linux/amd64")
     assert "for linux/amd64 are not locked" in str(stale)
 
 
 def test_an_empty_lock_lacks_everything_at_once(profile: Profile) -> None:
-    names = [one.name for one in ask.stale(profile, ask.locked(profile, Lock()), PATCHES)]
-    assert names == ["base", "fi", "moving", "patches.fi"]
-
-
-def test_an_edited_patch_is_stale(profile: Profile) -> None:
-    edited = {"fi": (PatchLock("a.patch", "c" * 64),)}
-    assert [one.name for one in ask.stale(profile, ask.locked(profile, whole(profile)), edited)] == ["patches.fi"]
+    names = [one.name for one in ask.stale(profile, ask.locked(profile, Lock()))]
+    assert names == ["base", "fi", "moving"]
 
 
 def test_another_base_voids_what_was_resolved_on_it(profile: Profile) -> None:
     lock = whole(profile)
-    moved = Lock(
-        {"h:5000/base:1": ImageLock("h:5000/base:1", "sha256:" + "f" * 64)}, lock.git, lock.files, lock.patches,
-        lock.python,
-    )  # fmt: skip
-    assert [one.name for one in ask.stale(profile, ask.locked(profile, moved), PATCHES)] == ["pip"]
+    moved = replace(lock, images={"h:5000/base:1": ImageLock("h:5000/base:1", "sha256:" + "f" * 64)})
+    assert [one.name for one in ask.stale(profile, ask.locked(profile, moved))] == ["pip"]
 
 
 def test_the_digest_changes_with_what_concerns_the_profile_alone(profile: Profile) -> None:
     lock = whole(profile)
     mine = ask.locked(profile, lock)
-    more = Lock(
-        {**lock.images, "other:1": ImageLock("other:1", DIGEST)},
-        lock.git,
-        lock.files,
-        lock.patches,
-        lock.python,
-    )
+    more = replace(lock, images={**lock.images, "other:1": ImageLock("other:1", DIGEST)})
     assert ask.locked(profile, more).digest == mine.digest
-    less = Lock(lock.images, {}, lock.files, lock.patches, lock.python)
-    assert ask.locked(profile, less).digest != mine.digest
+    assert ask.locked(profile, replace(lock, git={})).digest != mine.digest
 
 
 def test_upgrade_moves_what_is_named(profile: Profile) -> None:
@@ -219,12 +188,10 @@ def test_the_identity_of_a_lock_is_its_content() -> None:
         return ProfileLock(
             base=ImageLock("h/base:1", DIGEST, {"linux/arm64": DIGEST}, "registry", 7),
             git={"fi": GitLock("https://h/fi.git", "v1", "b" * 40, "tag")},
-            files={"https://h/o": "e" * 64},
-            patches={"fi": (PatchLock("a.patch", "f" * 64),)},
             python={"linux/arm64": PythonLock(asks, "3.12", {"deps": pins})},
         )
 
     found = lock(pins, "one").digest
-    assert found == "6e80859906ffb4fd481a2f3cb9d2947e01314362e81d0b06c3520d8f238a811c"
+    assert found == "8b8288c50ebad0f0a0b371cd176881c784401a66a4ea7567c3506554f4ccf95c"
     assert lock(pins[::-1], "other").digest == found
     assert lock(pins[:1], "one").digest != found

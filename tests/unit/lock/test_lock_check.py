@@ -157,7 +157,7 @@ def test_without_the_hub_all_else_is_pinned(
     assert found is not None and found.git["https://h/fi.git v1"].commit == "b" * 40 and not found.models
     assert main(["lock", "--check"]) == 1
     assert "main of the model a/m is not in the lock" in capsys.readouterr().out
-    assert ask.stale(profile, ask.locked(profile, found), {}) == []
+    assert ask.stale(profile, ask.locked(profile, found)) == []
 
 
 def test_a_step_that_nothing_locks_is_stale(offline: Path) -> None:
@@ -170,4 +170,4 @@ def test_a_step_that_nothing_locks_is_stale(offline: Path) -> None:
     for sets in ({}, {"uv": (Pinned("uv", "0.8.0", ()),)}):
         python = replace(lock.python["prod"]["linux/arm64"], sets=sets)
         found = ask.locked(profile, replace(lock, python={"prod": {"linux/arm64": python}}))
-        assert [one.name for one in ask.stale(profile, found, {})] == ["pip"]
+        assert [one.name for one in ask.stale(profile, found)] == ["pip"]

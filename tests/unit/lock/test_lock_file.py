@@ -17,7 +17,6 @@ from envgen.lock.model import (
     ImageLock,
     InputChange,
     Lock,
-    PatchLock,
     Pinned,
     PythonLock,
     changes,
@@ -31,8 +30,6 @@ WHOLE = Lock(
         "host:5000/x/y:1": ImageLock("host:5000/x/y:1", f"sha256:{A}", {"linux/arm64": f"sha256:{B}"}, "registry", 7)
     },
     git={"https://h/r.git v1": GitLock("https://h/r.git", "v1", "c" * 40, "tag")},
-    files={"https://h/o200k: base": A},
-    patches={"vllm": (PatchLock("0002-b.patch", B), PatchLock("0001-a.patch", A)), "none": ()},
     python={
         "prod": {
             "linux/arm64": PythonLock(
@@ -60,7 +57,6 @@ def test_the_same_lock_is_not_written_twice(tmp_path: Path) -> None:
 def test_other_yaml_readers_read_it_too() -> None:
     found = yaml.safe_load(model.text_of(WHOLE))
     assert found["format"] == 1
-    assert found["patches"]["vllm"] == [f"0002-b.patch {B}", f"0001-a.patch {A}"]  # the order of a series is kept
     assert found["python"]["prod"]["linux/arm64"]["python"] == "3.12.3"
 
 
@@ -75,7 +71,6 @@ def test_entries_are_sorted_whatever_order_they_came_in() -> None:
         ("created: 7", "created: seven", "an entry does not have its form"),
         (f"commit: {'c' * 40}", "x: 1", "git.https://h/r.git v1.commit is missing"),
         ("numpy==2.1", "numpy", "an entry does not have its form"),
-        (f"0001-a.patch {A}", "0001-a.patch", "an entry does not have its form"),
         ("asks: '123456'", "asks: {}", "python.prod.linux/arm64.asks is not str"),
     ],
 )

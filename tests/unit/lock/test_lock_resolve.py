@@ -71,7 +71,7 @@ def test_what_has_no_answer_stays_and_all_else_moves(tmp_path: Path) -> None:
     base = ImageLock("h:5000/base:1", f"sha256:{'a' * 64}")
     before = {f"https://h/{name}.git v1": GitLock(f"https://h/{name}.git", "v1", "d" * 40) for name in ("one", "two")}
     old = Lock(images={base.name: base}, git=before)
-    out = resolve(profiles, profiles, old, {}, Upgrade(("one", "two")), Tools(no_engine, resolve_git, print))
+    out = resolve(profiles, profiles, old, Upgrade(("one", "two")), Tools(no_engine, resolve_git, print))
     assert out.lock.images == {base.name: base}
     assert [out.lock.git[key].commit for key in sorted(before)] == ["c" * 40, "d" * 40]
     assert out.lock.models == {f"a/m {COMMIT}": COMMIT}

@@ -104,7 +104,7 @@ def test_a_mounted_checkout_gets_what_an_extra_of_its_wheel_needs(tmp_path: Path
 def lock_with(version: str) -> ProfileLock:
     pin = Pinned("flashinfer-python", version, ("0" * 64,))
     python = PythonLock("3.12.0", "asks", {"install.fi": (pin,)}, {})
-    return ProfileLock(None, {}, {}, {}, {"linux/amd64": python})
+    return ProfileLock(None, {}, {"linux/amd64": python})
 
 
 def test_the_lock_decides_the_version(tmp_path: Path) -> None:

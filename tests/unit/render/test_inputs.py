@@ -130,15 +130,16 @@ def test_many_files_count_by_folder_and_the_label_stays_small(tmp_path: Path) ->
 
 
 def test_a_lock_names_the_commit_and_else_itself() -> None:
-    def locked(commit: str, url: str) -> dict[str, str]:
+    def locked(commit: str, python: str) -> dict[str, str]:
         base = ImageLock("example.org/base:1", "sha256:" + "1" * 64, {}, "registry", EPOCH)
-        lock = ProfileLock(base, {"vllm": GitLock(GIT.git or "", "v0.13.0", commit)}, {url: "2" * 64}, {}, {})
+        packages = {"linux/arm64": PythonLock("", python, {})}
+        lock = ProfileLock(base, {"vllm": GitLock(GIT.git or "", "v0.13.0", commit)}, packages)
         return dict(render_profile(BEFORE, lock).inputs)
 
-    before = label_of(locked("a" * 40, "https://one.example"))
-    now = locked("b" * 40, "https://two.example")
+    before = label_of(locked("a" * 40, "3.12.3"))
+    now = locked("b" * 40, "3.12.4")
     assert list(map(str, changed(before, now))) == ["envgen.lock: git vllm: aaaaaaaaaaaa → bbbbbbbbbbbb"]
-    assert list(map(str, changed(before, locked("a" * 40, "https://two.example")))) == ["envgen.lock changed"]
+    assert list(map(str, changed(before, locked("a" * 40, "3.12.4")))) == ["envgen.lock changed"]
 
 
 def test_the_files_of_a_lock_are_no_cause_of_their_own() -> None:
@@ -146,7 +147,7 @@ def test_the_files_of_a_lock_are_no_cause_of_their_own() -> None:
     base = ImageLock("example.org/base:1", "sha256:" + "1" * 64, {}, "registry", EPOCH)
     pins = {"uv": (Pinned("uv", "0.9.0", ("a" * 64,)),)}
     python = {"linux/arm64": PythonLock("", "3.12.3", pins)}
-    lock = ProfileLock(base, {"vllm": GitLock(GIT.git or "", "v0.13.0", "a" * 40)}, {}, {}, python)
+    lock = ProfileLock(base, {"vllm": GitLock(GIT.git or "", "v0.13.0", "a" * 40)}, python)
     before = label_of(render_profile(BEFORE, lock).inputs)
     named = [one.name for one in changed(before, render_profile(BEFORE).inputs)]
     assert any(name.startswith("envgen.lock") for name in named) and not [

@@ -41,7 +41,7 @@ def profile(tmp_path: Path, *sets: str) -> Profile:
 
 def lock(digest: str = "sha256:" + "1" * 64, commit: str = "2" * 40) -> ProfileLock:
     git = GitLock("https://example.org/flashinfer.git", "v0.5.3", commit)
-    return ProfileLock(ImageLock("base:1", digest), {"flashinfer": git}, {}, {}, {})
+    return ProfileLock(ImageLock("base:1", digest), {"flashinfer": git}, {})
 
 
 def key(tmp_path: Path, *sets: str, **locked: Any) -> str:

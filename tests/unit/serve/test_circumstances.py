@@ -75,7 +75,7 @@ def test_a_container_that_runs_has_no_exit_code() -> None:
 
 def test_the_installed_version_is_the_locked_one() -> None:
     pins = (Pinned("nvidia-cutlass-dsl", "4.5.0", ()), Pinned("nvidia-cudnn-cu13", "9.19.0.56", ()))
-    lock = ProfileLock(None, {}, {}, {}, {"linux/arm64": PythonLock("x", "3.12", {"all": pins})})
+    lock = ProfileLock(None, {}, {"linux/arm64": PythonLock("x", "3.12", {"all": pins})})
     about = circumstances(replace(killed(), oom_killed=False), lock=lock)
     lines = ["AttributeError: module 'cutlass.cute.arch' has no attribute 'fmin'"]
     cause = cause_of(lines, about, service=True)

@@ -177,7 +177,7 @@ def test_the_hint_of_a_missing_image_works_when_it_is_typed(tmp_path: Path, mode
     one = f"{{mode: {mode}, gpu: none, base: {{image: base:1}}, services: {{s: {{command: [x]}}}}}}"
     (tmp_path / "envgen.yaml").write_text(f"version: 1\nname: lab\nprofiles: {{p: {one}}}\n")
     profile = load_project(file=tmp_path / "envgen.yaml", environ={}).project.profiles["p"]
-    locked = ProfileLock(None, {}, {}, {}, {}) if is_locked else None
+    locked = ProfileLock(None, {}, {}) if is_locked else None
     deployment = Deployment(profile, tmp_path).with_cached(engine=ENGINE, image=None, locked=locked)
     (problem,) = preflight.of_image(deployment)
     lock = "" if is_locked or mode == "development" else "envgen lock --profile p && "
