@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +51,21 @@ def _checkouts(project: Project, name: str) -> Iterator[Path]:
 
 
 def one_target(session: Session, name: str | None) -> PatchedSource:
-    """The source that a command works on: the mounted one, if several profiles have it. UsageError if two are meant."""
-    found = find_targets(session, (name,) if name else ())
-    if len({target.folder for target in found}) > 1:
-        names = ", ".join(dict.fromkeys(target.name for target in found))
+    """The source that a command works on: of several profiles the one whose checkout is there, else a mounted one.
+
+    UsageError if two are meant.
+    """
+    targets = find_targets(session, (name,) if name else ())
+    if len({target.folder for target in targets}) > 1:
+        names = ", ".join(dict.fromkeys(target.name for target in targets))
         hint = f"name one: {names}" if name is None else "add -p PROFILE: the profiles name several series"
         raise UsageError("more than one source has patches", hint=hint)
-    return next((target for target in found if target.mounted is not None), found[0])
+    return min(targets, key=_distance)
+
+
+def _distance(target: PatchedSource) -> int:
+    """How far a source is from being edited: its checkout is there, is named, or there is none."""
+    return 2 if target.mounted is None else 0 if target.mounted.is_dir() else 1
 
 
 @dataclass(frozen=True)
@@ -82,17 +91,28 @@ class NewPatch:
             and in_range(applies_to, built_version(profile.sources[name], lock_of(profile, lock)))
         ]
 
+    def image_of(self) -> str:
+        """The profile whose image gets the edits: itself, or the one that it extends; "" if none is built."""
+        chosen, builders = self.wanted or self.target.profile.name, self._builders()
+        while chosen and chosen not in builders:
+            chosen = self._parents[chosen]
+        return chosen
+
     def next_taker(self) -> str:
-        """The profile that should name the series: the one that `dev` extends, or the only one; "" if unclear."""
+        """The profile that should name the series: the image's, where it lacks it, or the only one; "" if unclear."""
         without = {key for key, profile in self._builders().items() if not profile.sources[self.target.name].patches}
+        chosen = self.image_of()
+        if not chosen:
+            return without.pop() if len(without) == 1 else ""
+        while self._parents[chosen] in without:
+            chosen = self._parents[chosen]
+        return chosen if chosen in without else ""
+
+    @cached_property
+    def _parents(self) -> dict[str, str]:
+        """Profile -> the one that it extends, as the project file has it; "" for none."""
         raw = yaml.safe_load(text_of(self.project.file, self.project.file.name))["profiles"]
-        parents = {key: str((body or {}).get("extends", "")) for key, body in raw.items()}
-        chosen = self.wanted or self.target.profile.name
-        while chosen and chosen not in without:
-            chosen = parents.get(chosen, "")
-        while parents.get(chosen, "") in without:
-            chosen = parents[chosen]
-        return chosen or (without.pop() if len(without) == 1 else "")
+        return {key: str((body or {}).get("extends", "")) for key, body in raw.items()}
 
     def name_series(self, profile: str) -> None:
         """Write the line into the project file. UsageError, with nothing written, where its text is too special."""
@@ -149,20 +169,23 @@ def new_target(session: Session, name: str | None, title: str) -> NewPatch:
     folders = sorted({folder for profile in mine if (folder := profile.sources[wanted[0]].patches)})
     if len(folders) > 1:
         raise UsageError(f"{wanted[0]} has several series: {', '.join(folders)}", hint="add -p PROFILE")
-    profile = next((one for one in mine if wanted[0] in one.mounted_sources), mine[0])
-    source = replace(profile.sources[wanted[0]], patches=(*folders, wanted[0])[0])
-    return NewPatch(PatchedSource(wanted[0], profile, source, project.root), project, session.profile_name or "")
+    sources = [(profile, replace(profile.sources[wanted[0]], patches=(*folders, wanted[0])[0])) for profile in mine]
+    targets = [PatchedSource(wanted[0], profile, source, project.root) for profile, source in sources]
+    return NewPatch(min(targets, key=_distance), project, session.profile_name or "")
 
 
-def checkout_of(project: Project, name: str, given: Path | None) -> Path:
-    """The folder of a source's mounted checkout on this machine."""
-    mounted = [p.mounted_sources[name] for p in project.profiles.values() if name in p.mounted_sources]
-    folders = [given] if given is not None else [at for one in mounted if (at := mounted_at(one, project.root))]
+def checkout_of(target: PatchedSource, project: Project, given: Path | None) -> Path:
+    """The checkout of a source on this machine: the one of its profile, else the first that is there."""
+    mounted = [p.mounted_sources[target.name] for p in project.profiles.values() if target.name in p.mounted_sources]
+    folders = [at for source in mounted if (at := mounted_at(source, project.root))]
+    if own := given or target.mounted:
+        folders = [own]
     if not folders:
-        raise UsageError(f"no profile mounts a checkout of {name}", hint="name one with --checkout DIR")
-    if not folders[0].is_dir():
-        raise UsageError(f"{folders[0]} is not a folder")
-    return folders[0]
+        raise UsageError(f"no profile mounts a checkout of {target.name}", hint="name one with --checkout DIR")
+    folder = next((folder for folder in folders if folder.is_dir()), folders[0])
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is not a folder", hint="name another with --checkout DIR")
+    return folder
 
 
 def compiled_by(project: Project, name: str) -> str:

@@ -204,9 +204,9 @@ profiles:
 """.replace("<<ORIGIN>>", "origin: {git: https://localhost/tool.git, ref: v1.2.3}")
 
 
-def tool_of(tmp_path: Path) -> Path:
+def tool_of(tmp_path: Path, folder: str = "tool") -> Path:
     """A checkout of a release with an edit."""
-    tool = tmp_path / "tool" / "tool"
+    tool = tmp_path / folder / "tool"
     tool.mkdir(parents=True)
     (tool / "__init__.py").write_text("x = 1\n")
     for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "one"], ["tag", "v1.2.3"]):
@@ -254,6 +254,22 @@ def test_the_first_patch_names_its_series_and_no_second_time_gives_the_same(tmp_
     assert "x = 2" not in (tmp_path / "patches/tool/0002-other.patch").read_text()
     made.envgen("patch", "apply", "--reverse")  # both are in
     assert (tool / "__init__.py").read_text() == "x = 1\n" and not (tool / "other.py").exists()
+
+
+def test_each_development_profile_has_its_own_checkout_and_image(tmp_path: Path) -> None:
+    """`dev`, which comes first, has a checkout that is not there, and the image of another profile."""
+    made, tool = Project(tmp_path, "envgenfirst"), tool_of(tmp_path, "forked")
+    fork = FIRST.partition("  prod:\n")[2].replace("sources:\n      tool: {", "sources:\n      tool: {patches: tool, ")
+    twin = "    extends: fork\n    mode: development\n    sources: {tool: {origin: {checkout: forked}}}\n"
+    file = tmp_path / "envgen.yaml"
+    file.write_text(f"{FIRST}  fork:\n{fork}  fork_dev:\n{twin}")
+    before = file.read_text()
+    done = made.envgen("patch", "new", "two", "tool", "-p", "fork_dev", "--yes")
+    assert "taken by fork\n" in done.err and "envgen up -p fork --build" in done.err and file.read_text() == before
+    for words in (("-p", "fork_dev"), ()):
+        git(["checkout", "-q", "."], cwd=tool.parent)
+        made.envgen("patch", "apply", "tool", *words)
+        assert (tool / "__init__.py").read_text() == "x = 2\n"
 
 
 def test_a_checkout_has_the_release_so_no_server_is_asked(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def new(session: Session, name: str, source: str | None, checkout: Path | None, 
     """
     place = new_target(session, source, name)
     target = place.target
-    there = Checkout(checkout_of(place.project, target.name, checkout))
+    there = Checkout(checkout_of(target, place.project, checkout))
     diff = _changes(there, target.series(begun=False).for_version(there.version))
     version = there.version or target.version
     fields = {
@@ -162,7 +162,8 @@ def _tell_takers(place: NewPatch, applies_to: str, yes: bool) -> None:
     release = f" {applies_to.removeprefix('>=')} and later" if applies_to else " every version"
     progress(f"for{release} (Applies-To); taken by {', '.join(taken) or 'no profile yet'}")
     if taken:
-        progress(f"into an image: envgen patch check {name} && envgen up -p {taken[-1]} --build --yes")
+        image = place.image_of() if place.image_of() in taken else taken[-1]
+        progress(f"into an image: envgen patch check {name} && envgen up -p {image} --build --yes")
 
 
 def _changes(there: Checkout, series: Series) -> bytes:
@@ -194,7 +195,7 @@ def refresh(session: Session, patch: str, source: str | None, checkout: Path | N
     series = target.series()
     names = [one.name for one in series.patches]
     name = series_folder.choose(names, patch)
-    there = Checkout(checkout_of(session.loaded().project, target.name, checkout))
+    there = Checkout(checkout_of(target, session.loaded().project, checkout))
     before = Series(series.folder, series.patches[: names.index(name)]).for_version(there.version)
     diff = _changes(there, before)
     click.echo(series_folder.replace_diff(target.root, target.folder, name, diff))
@@ -219,7 +220,7 @@ def apply(session: Session, source: str | None, checkout: Path | None, reverse: 
       envgen patch apply vllm --reverse
     """
     target = one_target(session, source)
-    there = Checkout(checkout_of(session.loaded().project, target.name, checkout))
+    there = Checkout(checkout_of(target, session.loaded().project, checkout))
     bare = there.bare()
     run = dry_run(bare, target.series())
     if not run.ok:
