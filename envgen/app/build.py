@@ -20,11 +20,10 @@ from envgen.engine.buildx import (
     BuildResult,
     Options,
     proxy_arguments,
-    stages_in,
 )
 from envgen.engine.endpoint import require_plugin
 from envgen.engine.values import EngineInfo, Image
-from envgen.errors import BuildError, EnvgenError, Problem, RefusedError, UsageError
+from envgen.errors import BuildError, EnvgenError, Problem, RefusedError
 from envgen.explain import Circumstances, Explanation, cause_of
 from envgen.files import state_dir
 from envgen.lock.ask import stale
@@ -90,7 +89,7 @@ class Job:
             self.folder / self.deployment.rendered.dockerfile,
             self.folder,
             options,
-            tags=options.tags if options.push else (self.image, *options.tags),
+            tags=(self.image,),
             # Files in layers have this time anyway; the argument also sets `created` in the image's metadata.
             args={"SOURCE_DATE_EPOCH": str(self.deployment.lock.epoch)} if self.deployment.lock else {},
             pass_args=proxy_arguments(),
@@ -112,15 +111,9 @@ class Job:
         return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
 
 
-def job_of(deployment: Deployment, options: Options, target: str = "", *, unlocked: bool = False) -> Job:
-    """Render the build in memory. UsageError if ``target`` is not a stage of the Dockerfile."""
-    job = Job(deployment.to_build(unlocked=unlocked), options, target, unlocked)
-    stages = stages_in(job.text)
-    if target and target not in stages:
-        raise UsageError(
-            f"{job.deployment.rendered.dockerfile} has no stage {target!r}", hint=f"it has: {', '.join(stages)}"
-        )
-    return job
+def job_of(deployment: Deployment, options: Options, *, unlocked: bool = False) -> Job:
+    """Render the build in memory."""
+    return Job(deployment.to_build(unlocked=unlocked), options, unlocked=unlocked)
 
 
 @dataclass(frozen=True)
@@ -133,7 +126,6 @@ class BuildOutcome:
     result: BuildResult | None = None
     cause: Explanation | None = None  # of a failure
     log: Path | None = None
-    pushed: tuple[str, ...] = ()
     shown: bool = False  # its output
     changed: tuple[InputChange, ...] = ()  # since the existing image was built
 
@@ -159,13 +151,12 @@ def build(job: Job, *, show: bool) -> BuildOutcome:
         if free < ROOM:
             progress(f"note: {size(free)} are free on Docker's disk; a build of vLLM needs about {size(ROOM)}")
     result, cause, log = _run(job, how, show)
-    if result.ok and options.builder != buildx.OWN and not options.push:
+    if result.ok and options.builder != buildx.OWN:
         image = deployment.engine.image(job.image)
         result = replace(result, image_id=image.id) if image else result  # the builder reports the manifest's digest
     if options.plain and existing and existing.id == result.image_id:
         return BuildOutcome(job, existing.id, changed=changed)
-    pushed = options.tags if result.ok and options.push else ()
-    return BuildOutcome(job, result.image_id, how, result, cause, log, pushed, show, changed)
+    return BuildOutcome(job, result.image_id, how, result, cause, log, show, changed)
 
 
 # --- what is checked first --------------------------------------------------------------------------------------------

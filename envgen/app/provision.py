@@ -326,7 +326,7 @@ def _fetcher(job: builds.Job) -> str:
 
     Its layers are those of the build itself.
     """
-    if job.options.builder != buildx.OWN or BASE_STAGE not in buildx.stages_in(job.text):
+    if job.options.builder != buildx.OWN or f" AS {BASE_STAGE}\n" not in job.text:
         return ""
     progress(f"preparing the download of weights: the stage {BASE_STAGE}")
     first = replace(job, target=BASE_STAGE)

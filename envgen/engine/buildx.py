@@ -27,24 +27,17 @@ OWN = "default"
 
 @dataclass(frozen=True)
 class Options:
-    """The options of a build. ``max_jobs``: compilers at once; None: the profile's, else the gate decides.
-
-    ``push``: push the image to the registries of ``tags``, and do not load it into the engine.
-    """
+    """The options of a build. ``max_jobs``: compilers at once; None: the profile's, else the gate decides."""
 
     max_jobs: int | None = None
     no_cache: bool = False
     pull: bool = False
-    tags: tuple[str, ...] = ()  # names besides the profile's own
-    push: bool = False
-    cache_from: tuple[str, ...] = ()
-    cache_to: tuple[str, ...] = ()
     builder: str = OWN
 
     @property
     def plain(self) -> bool:
         """Whether an image that is up to date needs no build."""
-        return not (self.no_cache or self.pull or self.tags or self.push or self.cache_to)
+        return not (self.no_cache or self.pull)
 
 
 @dataclass(frozen=True)
@@ -69,8 +62,7 @@ class BuildRequest:
     def words(self) -> list[str]:
         """The arguments of ``buildx build``."""
         options = self.options
-        output = "--push" if options.push else "--load"
-        words = [output, "--provenance=false", f"--file={self.dockerfile}"]
+        words = ["--load", "--provenance=false", f"--file={self.dockerfile}"]
         words += [f"--tag={tag}" for tag in self.tags]
         words += [f"--build-arg={name}={value}" for name, value in self.args.items()]
         words += [f"--build-arg={name}" for name in self.pass_args]
@@ -81,8 +73,6 @@ class BuildRequest:
         words += [f"--build-context={name}={path}" for name, path in self.contexts.items()]
         words += [f"--target={self.target}"] if self.target else []
         words += [f"--platform={self.platform}"] if self.platform else []
-        words += [f"--cache-from={source}" for source in options.cache_from]
-        words += [f"--cache-to={target}" for target in options.cache_to]
         words += ["--no-cache"] if options.no_cache else []
         words += ["--pull"] if options.pull else []
         return [*words, str(self.context)]
@@ -261,11 +251,6 @@ class BuildStep:
         """The exit code of its command, if any."""
         match = re.search(r"exit code: (\d+)", self.error)
         return int(match[1]) if match else None
-
-
-def stages_in(dockerfile: str) -> list[str]:
-    """The names of its stages, in order."""
-    return re.findall(r"^FROM .* AS (\S+)$", dockerfile, re.MULTILINE)
 
 
 class BuildProgress:

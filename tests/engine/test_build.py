@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import lock_servers
 import pytest
 from projects import BASE, Project, docker, interrupt, lean_base
 
@@ -135,25 +134,6 @@ def test_the_number_of_jobs_rebuilds_nothing(project: Project) -> None:
     assert not [step for step in document.json["steps"] if "RUN" in step["name"] and not step["cached"]]
 
 
-@pytest.mark.nightly
-def test_a_stage_is_pushed_to_a_registry(project: Project, engine: Engine, tmp_path: Path) -> None:
-    before = engine.image("envgentestbuild:prod")
-    with lock_servers.registry(tmp_path / "registry") as host:
-        tags = [f"{host}/envgentestpushed:{number}" for number in (1, 2)]
-        try:
-            words = [word for tag in tags for word in ("--tag", tag)]
-            document = project.envgen("build", "--json", "--target", "scripts", "--push", *words).json
-            docker("image", "rm", *tags)
-            for tag in tags:
-                docker("pull", "-q", f"{tag.rpartition(':')[0]}@{document['image_id']}")
-        finally:
-            docker("image", "rm", "-f", *tags, f"{host}/envgentestpushed@{document['image_id']}", check=False)
-    assert document["pushed"] == tags
-    assert engine.image("envgentestbuild:prod-scripts") is None and engine.image("envgentestbuild:prod") == before
-    refused = project.envgen("build", "--push", code=2)
-    assert "--tag registry.example/name:tag" in refused.err
-
-
 def test_plain_progress_and_a_log_of_everything(project: Project) -> None:
     done = project.envgen("build", "--no-cache")
     lines = done.err.splitlines()
@@ -199,15 +179,6 @@ def test_a_failing_step_is_shown_with_its_cause(project: Project) -> None:
     assert document["ok"] is False and document["failure"]["cause"]["rule"] == "debian_package"
     assert document["failure"]["exit_code"] == 100 and document["image_id"] == ""
     assert project.envgen("build", "--json").json["ok"] is True
-
-
-def test_a_stage_is_built_by_itself(project: Project) -> None:
-    try:
-        assert "built envgentestbuild:prod-base" in project.envgen("build", "--target", "base").out
-        assert project.envgen("build", "--json").json["up_to_date"] is True
-    finally:
-        docker("image", "rm", "-f", "envgentestbuild:prod-base", check=False)
-    assert "it has: scripts, base" in project.envgen("build", "--target", "nope", code=2).err
 
 
 # --- causes, provoked for real ----------------------------------------------------------------------------------------

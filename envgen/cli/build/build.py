@@ -18,8 +18,7 @@ from envgen.app.status import drift
 from envgen.cli.common import answer, print_json, reporting, wants_json, warn_of_unused
 from envgen.engine.buildx import OWN, BuildResult, Options, argv_of
 from envgen.engine.client import Engine
-from envgen.errors import BuildError, EngineError, ExitCode, UsageError
-from envgen.profile.model import Platform
+from envgen.errors import BuildError, EngineError, ExitCode
 from envgen.serve.ended import in_profile
 from envgen.text import Loudness, counted, progress, shell_line, short_id, shorten
 
@@ -30,22 +29,11 @@ SHOWN_LINES = 25  # of a step that failed
 @reporting
 @click.option("--no-cache", is_flag=True, help="Run every step again, without BuildKit's cache.")
 @click.option("--pull", is_flag=True, help="Pull the base image first if the registry has a newer one.")
-@click.option("--tag", "tags", multiple=True, metavar="REF", help="An additional tag of the image (repeatable).")
-@click.option("--push", is_flag=True, help="Push to the registries of --tag instead of loading the image.")
-@click.option("--cache-from", multiple=True, metavar="SPEC", help="A cache to read, in buildx syntax.")
-@click.option("--cache-to", multiple=True, metavar="SPEC", help="A cache to write, in buildx syntax.")
-@click.option(
-    "--platform", type=click.Choice([one.value for one in Platform]), help="Short for --set base.platform=..."
-)
 @click.option("--max-jobs", type=click.IntRange(1, 9999), metavar="N",
               help="At most N compilers at once (default: build.max_jobs).")  # fmt: skip
 @click.option("--unlocked", is_flag=True, help="Ignore envgen.lock; use the versions that are current now.")
-@click.option("--target", default="", metavar="STAGE", help="Stop after this stage; the image is IMAGE-STAGE.")
 @click.option("--dry-run", is_flag=True, help="Show what would be built; change nothing.")
-def command(
-    session: Session, platform: str | None, unlocked: bool, target: str,
-    dry_run: bool, **chosen: Any,
-) -> int:  # fmt: skip
+def command(session: Session, unlocked: bool, dry_run: bool, **chosen: Any) -> int:
     """Render a profile, then build its image with BuildKit.
 
     Does nothing if the image is up to date. The full output of each build is kept in .envgen/logs. A production profile
@@ -57,16 +45,9 @@ def command(
     Examples:
       envgen build --profile dev
       envgen build --set cuda.arch_list=12.1a --dry-run
-      envgen build -p prod --push --tag registry.example/vllm:1 --cache-to type=registry,ref=registry.example/cache
     """
-    typed = session  # --platform may name what the profile has
-    if platform:
-        session = session.with_(sets=(*session.sets, f"base.platform={platform}"))
-    options = Options(**chosen, builder=_builder())
-    if options.push and not options.tags:
-        raise UsageError("--push needs a --tag that names a registry", hint="add --tag registry.example/name:tag")
-    job = builds.job_of(session.deployment(), options, target, unlocked=unlocked)
-    warn_of_unused(typed)
+    job = builds.job_of(session.deployment(), Options(**chosen, builder=_builder()), unlocked=unlocked)
+    warn_of_unused(session)
     if dry_run:
         return _dry_run(job)
     _show(builds.build(job, show=not wants_json() and not Loudness.quiet))
@@ -97,14 +78,12 @@ def _show(outcome: BuildOutcome, *, to_stderr: bool = False) -> None:
         click.echo(f"{job.image} is up to date ({short_id(outcome.image_id)})", err=to_stderr)
     else:
         built = f"built {job.image} ({short_id(result.image_id)})"
-        if outcome.pushed:  # a pull by digest needs all of it
-            built = f"pushed {', '.join(outcome.pushed)} ({result.image_id})"
         steps = f"{counted(len(result.steps), 'step')}, {result.cached} from the cache"
         click.echo(f"{built} in {result.seconds:.1f} s: {steps}", err=to_stderr)
         profile = job.deployment.profile
         clusters = [service.cluster for service in profile.services.values() if service.cluster]
         others = sorted({node for cluster in clusters for node in cluster.nodes[1:]} & {*profile.nodes})
-        for node in [] if outcome.pushed else others:
+        for node in others:
             context = shlex.quote(profile.nodes[node].context)
             progress(f"copy it to {node}: docker save {job.image} | docker --context {context} load")
 
@@ -146,7 +125,6 @@ def _document(outcome: BuildOutcome) -> dict[str, Any]:
         "ok": result.ok,
         "up_to_date": False,
         "changed": list(map(asdict, outcome.changed)),
-        "pushed": list(outcome.pushed),
         "seconds": round(result.seconds, 3),
         "steps": [
             {"number": n, "name": s.title, "seconds": s.seconds, "cached": s.cached, "error": s.error}

@@ -31,15 +31,6 @@ def test_everything_in_its_place() -> None:
     ]  # fmt: skip
 
 
-def test_an_image_is_pushed_instead_of_loaded_and_steps_are_kept_elsewhere() -> None:
-    how = Options(push=True, cache_from=("a,b",), cache_to=("type=inline",))
-    made = request(options=how, tags=("r.example/a:1", "r.example/a:2"))
-    assert made.words() == [
-        "--push", "--provenance=false", "--file=/p/.envgen/Dockerfile", "--tag=r.example/a:1",
-        "--tag=r.example/a:2", "--cache-from=a,b", "--cache-to=type=inline", "/p",
-    ]  # fmt: skip
-
-
 @given(st.text())
 def test_a_secret_is_never_an_argument(value: str) -> None:
     made = request(secrets={"token": value})
