@@ -66,13 +66,11 @@ def reference_of(asked: Asked, name: str, agree: Agree, *, quick: bool = False) 
     other = sessions_of(asked.session, name) if asked.url is None else None
     if other is None:
         return record.resolve(asked.folder(), name, "answers")
-    server = server_of(asked)
-    stage = Stage(asked.session, server.service)
-    if not agree(
-        f"{server.service} is stopped, {name} answers in its place, and {server.service} starts again. Do it?"
-    ):
-        raise UsageError(f"--against {name} stops {server.service} for a while", hint="add --yes")
+    service = server_of(asked).own.name
+    stage = Stage(asked.session, service)
+    if not agree(f"{service} is stopped, {name} answers in its place, and {service} starts again. Do it?"):
+        raise UsageError(f"--against {name} stops {service} for a while", hint="add --yes")
     with stage:
         stage.show(other)
-        path = answered(replace(asked, session=other, service=server.service), quick=quick)[2]
+        path = answered(replace(asked, session=other, service=service), quick=quick)[2]
     return record.load(path)

@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from envgen import __version__
 from envgen.app import bundle
 from envgen.app.cluster.machines import head_of
 from envgen.app.session import Session, the_service
-from envgen.bench import facts, record
+from envgen.bench import record
 from envgen.bench.checks import FAILED, PASSED, Outcome, Trial
 from envgen.bench.client import ServerGone, find
+from envgen.bench.facts import RunningService
 from envgen.bench.record import Run
 from envgen.bench.tools import CellResult, Matrix, ToolHost, find_tool, measure_all
-from envgen.deployment import Deployment
-from envgen.engine.client import Engine, connect
+from envgen.engine.client import connect
 from envgen.engine.process import terminable
-from envgen.engine.values import Container
 from envgen.errors import EngineError, EnvgenError, ResultsError, ServiceError, UsageError
 from envgen.inside import run
 from envgen.live import moving
 from envgen.profile.load import find as find_project
-from envgen.profile.model import Profile, Ready
 from envgen.redact import without_login
 from envgen.serve.ended import StartFailure, ending, reason_for
 from envgen.serve.launch import reachable_url
-from envgen.serve.wait import POLL
 from envgen.text import progress
 
 ENDING = 5.0  # seconds for a program to end after its port has closed
@@ -52,78 +48,41 @@ class Asked:
 
     def folder(self, server: Server | None = None) -> Path:
         """The folder of the records."""
-        return self.results or (server.root / "results" if server and server.root else default_folder())
+        own = server.service.deployment.root / "results" if server and server.service else None
+        return self.results or own or default_folder()
 
 
 @dataclass(frozen=True)
 class Server:
-    """A server to measure; with --url, its profile (``deployment``) and container are unknown."""
+    """A server to measure; the ``service`` is unknown with --url."""
 
     url: str
-    model: str | None
-    deployment: Deployment | None = None
-    service: str = ""
-    engine: Engine | None = None
-    container: Container | None = None
+    service: RunningService | None = None
 
     @property
-    def profile(self) -> Profile | None:
-        return self.deployment.profile if self.deployment else None
-
-    @property
-    def ready(self) -> Ready | None:
-        return self.profile.services[self.service].ready if self.profile else None
-
-    @property
-    def root(self) -> Path | None:
-        return self.deployment.root if self.deployment else None
-
-    @property
-    def environment(self) -> dict[str, Any]:
-        """Its environment for the record."""
-        return facts.collect(self.engine, self.container, self.profile, self.root, self.service)
-
-    def lives(self, seconds: float) -> bool:
-        """Whether its program still runs after ``seconds``; True where that is not known."""
-        if self.engine is None or self.container is None:
-            return True
-        deadline = time.monotonic() + seconds
-        with contextlib.suppress(EngineError):
-            while (now := self.engine.container(self.container.id)) and now.running:
-                if now.started_at != self.container.started_at:
-                    return False
-                if time.monotonic() >= deadline:
-                    return True
-                time.sleep(POLL)
-            return False
-        return True
-
-    def vitals(self) -> facts.Vitals:
-        """Its memory, zombies and restarts; of a service alone."""
-        assert self.engine and self.container
-        return facts.look(self.engine, self.container.id)
-
-    def log(self) -> str:
-        """All of its log; of a service alone."""
-        assert self.engine and self.container
-        return self.engine.logs(self.container.id, tail=None)
+    def own(self) -> RunningService:
+        """The service; UsageError if it is unknown."""
+        if self.service is None:
+            raise UsageError("this needs a service of the profile, and --url names a server")
+        return self.service
 
     def place(self, target_root: str, tokenizer: str | None = None, image: str | None = None) -> ToolHost:
-        """Where a tool runs: in the server's container, or for a server at --url in a temporary one of ``image``."""
-        folder, container = tokenizer or target_root, self.container
+        """Where a tool runs: in the service's container, or for a server at --url in a temporary one of ``image``."""
+        folder, service = tokenizer or target_root, self.service
         if not folder:
             raise UsageError("the server does not report its model's folder", hint="name it: --tokenizer PATH")
-        if image and self.deployment:
+        if image and service:
             raise UsageError("--image goes with --url", hint="a service's tool runs in its own container")
         if image:
             return ToolHost(run.in_image(connect(), image, network="host"), self.url, folder, f"image {image}")
-        if container is None or self.engine is None:
+        if service is None:
             hint = "name an image for the tool: --image NAME"
             raise UsageError("the tool runs in a container, and the server's is unknown", hint=hint)
-        outer, ready = urlsplit(self.url).port, self.ready
-        inner = next((port.container for port in container.ports if port.host == outer), ready and ready.port)
-        execute = run.in_container(self.engine, container.id)
-        return ToolHost(execute, f"http://127.0.0.1:{inner or outer}", folder, "the image of the service")
+        outer, ready = urlsplit(self.url).port, service.service.ready
+        published = (port.container for port in service.container.ports if port.host == outer)
+        inner = next(published, ready.port if ready else None) or outer
+        execute = run.in_container(service.engine, service.container.id)
+        return ToolHost(execute, f"http://127.0.0.1:{inner}", folder, "the image of the service")
 
 
 def server_of(asked: Asked) -> Server:
@@ -131,16 +90,15 @@ def server_of(asked: Asked) -> Server:
     if asked.url is not None:
         if asked.service:
             raise UsageError("a service and --url exclude each other")
-        return Server(asked.url.rstrip("/"), asked.model)
+        return Server(asked.url.rstrip("/"))
     deployment = asked.session.deployment()
     profile = deployment.profile
     publishing = [name for name, service in profile.services.items() if service.host_ports]
     hint = "add one to its `ports`, or name a server: --url URL"
-    service = the_service(profile, asked.service, publishing, "publishes no port", hint)
-    head = head_of(deployment, service)
-    container = head.running(service)
-    url = reachable_url(head.profile.services[service], head)
-    return Server(url, asked.model, head, service, head.engine, container)
+    name = the_service(profile, asked.service, publishing, "publishes no port", hint)
+    head = head_of(deployment, name)
+    running = RunningService(head, name, head.running(name))
+    return Server(reachable_url(running.service, head), running)
 
 
 Work = Callable[[Server, Trial, Run], Outcome]
@@ -153,9 +111,11 @@ def measure(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) 
     ServiceError has the reason.
     """
     server = server_of(asked)
-    expected = server.profile.services[server.service].served_name if server.profile else None
-    target = find(server.url, model=server.model, key=_key(asked, server), silence=asked.timeout, expected=expected)
-    environment = {"url": without_login(target.url), "model": target.model, **server.environment}
+    service = server.service
+    expected = service.service.served_name if service else None
+    target = find(server.url, model=asked.model, key=_key(asked, service), silence=asked.timeout, expected=expected)
+    environment = {"envgen": __version__, "url": without_login(target.url), "model": target.model,
+                   **(service.environment() if service else {})}  # fmt: skip
     given = {**parameters, "max_len": target.max_len}
     with terminable(), record.start(asked.folder(server), kind, environment, given) as run:
         try:
@@ -169,12 +129,12 @@ def measure(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) 
             raise
         except EnvgenError as error:
             # A tool in its container ends before the engine knows of the container.
-            gone = isinstance(error, ServerGone) or not server.lives(SETTLED)
+            gone = isinstance(error, ServerGone) or (service is not None and not service.lives(SETTLED))
             run.end("server gone" if gone else "error", {"error": str(error), "samples": run.samples})
             kept = f"the results so far are in {run.path}" if run.samples else ""
             problem = error.problems[0]
             if gone:
-                raise _stop_error(f"the server stopped answering: {problem.message}", server, kept) from None
+                raise _stop_error(f"the server stopped answering: {problem.message}", service, kept) from None
             if kept and isinstance(error, ServiceError):
                 raise ServiceError(f"{problem.message}\n  {kept}", hint=problem.hint) from None
             raise
@@ -221,29 +181,27 @@ def default_folder() -> Path:
         return Path.cwd() / "results"
 
 
-def _key(asked: Asked, server: Server) -> str:
-    shell = server.deployment.shell if server.deployment else os.environ
+def _key(asked: Asked, service: RunningService | None) -> str:
+    shell = service.deployment.shell if service else os.environ
     key = shell.get(asked.key_variable or "", "")
     if asked.key_variable and not key:
         raise UsageError(f"--api-key-env: the variable {asked.key_variable} is not set, or empty")
     return key
 
 
-def _stop_error(reason: str, server: Server, kept: str) -> EnvgenError:
+def _stop_error(reason: str, service: RunningService | None, kept: str) -> EnvgenError:
     """The error for a server that stopped answering, with the end of its container, for which it waits some seconds."""
-    engine, container, deployment = server.engine, server.container, server.deployment
-    if engine is None or container is None:
+    if service is None:
         return ServiceError(f"{reason}; {kept}")
-    chosen = f" {deployment.profile.chosen_variant}" if deployment else ""
-    again = f"envgen up {server.service or 'SERVICE'}{chosen} starts it again"
-    server.lives(ENDING)
+    deployment = service.deployment
+    service.lives(ENDING)
     try:
-        now = engine.container(container.id)
+        now = service.engine.container(service.container.id)
         how = "its process still runs" if now and now.running else ending(now).reason
         reason = "; ".join(filter(None, (reason, how, kept)))
-        found, saved = reason_for(engine, StartFailure(reason, now)), ""
-        if deployment:
-            saved = bundle.save((deployment,), server.service, found.failure, found.cause, deployment.node)
-        return found.error(f"{container.name} failed", saved, again)
+        why = reason_for(service.engine, StartFailure(reason, now))
+        saved = bundle.save((deployment,), service.name, why.failure, why.cause, deployment.node)
+        again = f"envgen up {service.name} {deployment.profile.chosen_variant} starts it again"
+        return why.error(f"{service.container.name} failed", saved, again)
     except EngineError as error:
         return ServiceError(f"{reason}; {kept}; {error}")

@@ -11,6 +11,7 @@ from envgen.bench.client import COMPLETIONS, BenchTarget, Refused, tokens
 from envgen.bench.facts import Vitals
 from envgen.bench.tools import CellResult
 from envgen.live import doing
+from envgen.profile.model import Ready
 from envgen.serve import chat, readiness
 from envgen.serve.wait import Evidence
 from envgen.text import shorten
@@ -117,10 +118,9 @@ def of_answers(name: str, verdict: str, seen: str) -> Criterion:
     return criterion(name, good, f"{verdict}: {seen}", "same or close")
 
 
-def log_shows(
-    expect: Mapping[str, str], forbid: Mapping[str, str], log: str, flags: Sequence[str], gpu: bool
-) -> list[Criterion]:
+def log_shows(ready: Ready | None, log: str, flags: Sequence[str], *, gpu: bool) -> list[Criterion]:
     """The log has the lines that the profile expects, none that it forbids, and captured CUDA graphs on a GPU."""
+    expect, forbid = (ready.expect, ready.forbid) if ready else ({}, {})
     if gpu and "--enforce-eager" not in flags:
         expect = {**expect, "captured CUDA graphs": GRAPHS}
     evidence, none = Evidence(expect, forbid), "no such line"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import statistics
-import string
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from envgen.bench.record import METRICS, Metric, RunRecord, utc
+from envgen.bench.record import METRICS, Metric, RunRecord
 
 UNITS = ("repeat", "request")  # of samples; a cell uses the first one that it has
 
@@ -110,45 +109,31 @@ class FigureRow:
         first = self.series[0].median if self.series[0] else 0.0
         return [100 * (side.median - first) / abs(first) if side and first else None for side in self.series]
 
-
-@dataclass(frozen=True)
-class Comparison:
-    """Runs named A, B, C..., their rows, and what differs between them."""
-
-    runs: Mapping[str, RunRecord]
-    rows: Sequence[FigureRow]
-    differing: Sequence[str]
+    def plain(self, names: Sequence[str]) -> dict[str, Any]:
+        """For JSON."""
+        values = {name: side.plain() for name, side in zip(names, self.series, strict=True) if side}
+        return {"metric": self.metric.name, "unit": self.metric.unit, "cell": str(self.cell), "runs": values,
+                "percent": dict(zip(names, self.percent, strict=True))}  # fmt: skip
 
 
-def compare(records: Sequence[RunRecord]) -> Comparison:
-    """Compare runs with the first one."""
-    names = string.ascii_uppercase[: len(records)]
+def compare(records: Sequence[RunRecord]) -> list[FigureRow]:
+    """All figures that a run has, in their cells."""
     tables = [table(record.samples) for record in records]
-    rows = [
+    return [
         FigureRow(metric, cell, [side.get(metric.name, {}).get(cell) for side in tables])
         for metric in METRICS.values()
         for cell in sorted({cell for side in tables for cell in side.get(metric.name, {})})
     ]
-    return Comparison(dict(zip(names, records, strict=True)), rows, differing(records, names))
 
 
-def sections(comparison: Comparison) -> list[tuple[str, Sequence[Sequence[str]], range]]:
-    """The tables of a comparison: title, rows (the first is the head), and the columns of numbers."""
-    names = list(comparison.runs)
-    head = [("", "id", "when (UTC)", "what", "kind", "outcome")]
-    head += [
-        (name, run.id, utc(run.started), run.title, run.kind, run.outcome) for name, run in comparison.runs.items()
-    ]
-    found: list[tuple[str, Sequence[Sequence[str]], range]] = [("", head, range(0))]
-    for metric, rows in groupby(comparison.rows, lambda row: row.metric):
-        lines = [("", *names, *(f"{name} - {names[0]}" for name in names[1:]))]
-        for row in rows:
+def sections(rows: Iterable[FigureRow], names: Sequence[str]) -> Iterator[tuple[str, list[Sequence[str]]]]:
+    """A table for each figure: its title and lines, the first of which is the head."""
+    for metric, same in groupby(rows, lambda row: row.metric):
+        lines: list[Sequence[str]] = [("", *names, *(f"{name} - {names[0]}" for name in names[1:]))]
+        for row in same:
             apart = ("-" if percent is None else f"{percent:+.1f} %" for percent in row.percent[1:])
             lines.append((str(row.cell), *(str(side) if side else "-" for side in row.series), *apart))
-        title = f"{metric.label}, {metric.unit}: median (min to max, values)"
-        found.append((title, lines, range(1, 2 * len(names))))
-    lines = [(line,) for line in comparison.differing or ["nothing that was recorded"]]
-    return [*found, ("What differed", [("in environments and parameters",), *lines], range(0))]
+        yield f"{metric.label}, {metric.unit}: median (min to max, values)", lines
 
 
 def differing(records: Sequence[RunRecord], names: Sequence[str]) -> list[str]:

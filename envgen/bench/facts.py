@@ -1,23 +1,25 @@
-"""Facts about a serving container for a record, and its vitals (memory, zombies, restarts)."""
+"""A running service: facts about it for a record, and its vitals (memory, zombies, restarts)."""
 
 from __future__ import annotations
 
 import contextlib
 import platform
 import re
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envgen import __version__
+from envgen.deployment import Deployment
 from envgen.engine.client import Engine
 from envgen.engine.git import WorkTree
 from envgen.engine.values import Container
 from envgen.errors import EngineError, EnvgenError, ServiceError
 from envgen.inside import run
-from envgen.profile.model import Profile
+from envgen.profile.model import Profile, Service
 from envgen.redact import without_login
 from envgen.serve.crash import processes
+from envgen.serve.wait import POLL
 from envgen.text import counted
 
 PROGRAM = run.Program("inventory")
@@ -27,69 +29,6 @@ _KERNELS = re.compile(
     r"|(?:Selected|Using) \w*Kernel\w* for \w+|Using \S+ (?:GDN prefill kernel|Mamba SSU backend)"
 )
 _GPU = ["nvidia-smi", "--query-compute-apps=used_gpu_memory", "--format=csv,noheader,nounits"]
-
-
-def collect(
-    engine: Engine | None, container: Container | None, profile: Profile | None, root: Path | None, service: str
-) -> dict[str, Any]:
-    """The environment of a run: image, lock, sources, versions, GPU, variables and flags, without secrets and
-    unknowns."""
-    found: dict[str, Any] = {"envgen": __version__, "service": service}
-    if profile is not None:
-        origins = {name: source.origin.pypi or source.origin.wheel for name, source in profile.sources.items()}
-        pins = {name: str(pin) for name, pin in origins.items() if pin is not None}
-        found |= {"project": profile.project, "profile": profile.name,
-                  "sources": {**pins, **(checkouts(profile, root) if root else {})}}  # fmt: skip
-    if engine is not None and container is not None:
-        found |= _of_container(engine, container)
-        hidden = profile.secrets if profile else ()
-        found["env"] = {name: without_login(value) for name, value in container.env.items() if name not in hidden}
-    return {key: value for key, value in found.items() if value not in (None, "", {}, [])}
-
-
-def _of_container(engine: Engine, container: Container) -> dict[str, Any]:
-    found: dict[str, Any] = {"container": container.name, "variant": container.labels.get("dev.envgen.variant", "")}
-    info = engine.info()
-    found["host"] = {"arch": info.arch, "cpus": info.cpus, "memory": info.memory, "engine": info.version}
-    if info.local:
-        found["host"]["kernel"] = platform.release()
-    if image := engine.image(container.image_id):
-        found["image"] = {"name": next(iter(image.repo_tags), ""), "id": image.id,
-                          "digest": next(iter(image.repo_digests), "")}  # fmt: skip
-        found |= {key: image.labels.get(f"dev.envgen.{key}", "") for key in ("lock", "render")}
-    argv = (engine.inspect(container.id) or {}).get("Args")
-    if isinstance(argv, list):
-        found["flags"] = [str(word) for word in argv]
-    with contextlib.suppress(EnvgenError):
-        found["kernels"] = kernels(engine.logs(container.id, tail=None))
-    with contextlib.suppress(EnvgenError):
-        inside = run.ask(run.in_container(engine, container.id), "python3", PROGRAM, {}, timeout=60)
-        if not isinstance(inside, run.NoAnswer):
-            found |= {key: inside.get(key) for key in ("versions", "gpu", "inputs")}
-            found["tuning"] = {
-                one["place"]: f"{counted(one['results'], 'result')}, sha256 {one['digest']}"
-                for one in inside.get("tuning") or ()
-            }
-    return found
-
-
-def kernels(log: str) -> list[str]:
-    """What a log says of the chosen kernels, each once."""
-    return list(dict.fromkeys(_KERNELS.findall(log)))[:16]
-
-
-def checkouts(profile: Profile, root: Path) -> dict[str, str]:
-    """The commit of each mounted source, with ``-dirty`` if files differ from it."""
-    found = {}
-    for name, source in profile.mounted_sources.items():
-        with contextlib.suppress(EnvgenError, OSError):  # not a git checkout, or one that cannot be read
-            tree = WorkTree((root / Path(str(source.origin.checkout)).expanduser()).resolve())
-            if head := tree.head:
-                found[name] = head + ("-dirty" if tree.edited(head) else "")
-    return found
-
-
-# --- memory, zombies, restarts ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -112,18 +51,99 @@ class Vitals:
         return (self.restarts, self.started_at) != (before.restarts, before.started_at)
 
 
-def look(engine: Engine, container_id: str) -> Vitals:
-    """The container's vitals. ServiceError if it no longer runs."""
-    container = engine.container(container_id)
-    if container is None or not container.running:
-        name = container.name if container else "the container"
-        raise ServiceError(f"{name} no longer runs: it {f'is {container.state}' if container else 'was removed'}")
-    found = processes(engine, container_id)
-    zombies = tuple(f"{process.name} ({process.pid})" for process in found if process.zombie)
-    gpu = None
-    with contextlib.suppress(EngineError):
-        gpu = parse_gpu_memory(engine.exec(container_id, _GPU, timeout=20).stdout.decode(errors="replace"))
-    return Vitals(sum(process.memory for process in found), gpu, zombies, container.restarts, container.started_at)
+@dataclass(frozen=True)
+class RunningService:
+    """A service of a profile and its container."""
+
+    deployment: Deployment
+    name: str
+    container: Container
+
+    @property
+    def service(self) -> Service:
+        return self.deployment.profile.services[self.name]
+
+    @property
+    def engine(self) -> Engine:
+        return self.deployment.engine
+
+    def log(self) -> str:
+        """All of its log."""
+        return self.engine.logs(self.container.id, tail=None)
+
+    def lives(self, seconds: float) -> bool:
+        """Whether its program still runs after ``seconds``; True if the engine does not answer."""
+        deadline = time.monotonic() + seconds
+        try:
+            while (now := self.engine.container(self.container.id)) and now.running:
+                if now.started_at != self.container.started_at:
+                    return False
+                if time.monotonic() >= deadline:
+                    return True
+                time.sleep(POLL)
+        except EngineError:
+            return True
+        return False
+
+    def vitals(self) -> Vitals:
+        """Its memory, zombies and restarts. ServiceError if it no longer runs."""
+        now = self.engine.container(self.container.id)
+        if now is None or not now.running:
+            how = f"is {now.state}" if now else "was removed"
+            raise ServiceError(f"{self.container.name} no longer runs: it {how}")
+        running = processes(self.engine, now.id)
+        zombies = tuple(f"{process.name} ({process.pid})" for process in running if process.zombie)
+        gpu = None
+        with contextlib.suppress(EngineError):
+            gpu = parse_gpu_memory(self.engine.exec(now.id, _GPU, timeout=20).stdout.decode(errors="replace"))
+        return Vitals(sum(process.memory for process in running), gpu, zombies, now.restarts, now.started_at)
+
+    def environment(self) -> dict[str, Any]:
+        """Image, lock, sources, versions, GPU, variables and flags, without secrets and unknowns."""
+        profile, container = self.deployment.profile, self.container
+        origins = {name: source.origin.pypi or source.origin.wheel for name, source in profile.sources.items()}
+        pins = {name: str(pin) for name, pin in origins.items() if pin is not None}
+        info, image = self.engine.info(), self.engine.image(container.image_id)
+        labels = image.labels if image else {}
+        seen: dict[str, Any] = {
+            "service": self.name, "project": profile.project, "profile": profile.name,
+            "sources": {**pins, **checkouts(profile, self.deployment.root)}, "container": container.name,
+            "variant": container.labels.get("dev.envgen.variant", ""),
+            "host": {"arch": info.arch, "cpus": info.cpus, "memory": info.memory, "engine": info.version,
+                     **({"kernel": platform.release()} if info.local else {})},
+            "image": image and {"name": next(iter(image.repo_tags), ""), "id": image.id,
+                                "digest": next(iter(image.repo_digests), "")},
+            **{key: labels.get(f"dev.envgen.{key}", "") for key in ("lock", "render")},
+            "flags": (self.engine.inspect(container.id) or {}).get("Args") or [],
+            "env": {key: without_login(text) for key, text in container.env.items() if key not in profile.secrets},
+        }  # fmt: skip
+        with contextlib.suppress(EnvgenError):
+            seen["kernels"] = kernels(self.log())
+        with contextlib.suppress(EnvgenError):
+            inside = run.ask(run.in_container(self.engine, container.id), "python3", PROGRAM, {}, timeout=60)
+            if not isinstance(inside, run.NoAnswer):
+                seen |= {key: inside.get(key) for key in ("versions", "gpu", "inputs")}
+                seen["tuning"] = {
+                    row["place"]: f"{counted(row['results'], 'result')}, sha256 {row['digest']}"
+                    for row in inside.get("tuning") or ()
+                }
+        return {key: value for key, value in seen.items() if value not in (None, "", {}, [])}
+
+
+def kernels(log: str) -> list[str]:
+    """What a log says of the chosen kernels, each once."""
+    return list(dict.fromkeys(_KERNELS.findall(log)))[:16]
+
+
+def checkouts(profile: Profile, root: Path) -> dict[str, str]:
+    """The commit of each mounted source, with ``-dirty`` if files differ from it."""
+    found = {}
+    for name, source in profile.mounted_sources.items():
+        with contextlib.suppress(EnvgenError, OSError):  # not a git checkout, or one that cannot be read
+            tree = WorkTree((root / Path(str(source.origin.checkout)).expanduser()).resolve())
+            if head := tree.head:
+                found[name] = head + ("-dirty" if tree.edited(head) else "")
+    return found
 
 
 def parse_gpu_memory(text: str) -> int | None:

@@ -56,9 +56,9 @@ def command(
         progress("smoke")
         parts = {"smoke": checks.smoke(trial)}
         progress(f"load: {sent} requests, {concurrency} at once")
-        before = server.vitals()
+        before = server.own.vitals()
         used, cells = run_tool(trial, run, plan, place)
-        parts["load"] = checks.load(cells[0], before, server.vitals(), sent)
+        parts["load"] = checks.load(cells[0], before, server.own.vitals(), sent)
         if max_ttft or max_per_token:
             alone = replace(plan, concurrency=(1,), runs=ALONE, tool=used)
             cells += run_tool(trial, run, alone, place)[1]
@@ -67,9 +67,10 @@ def command(
             progress("answers")
             _, told = answers.ask(trial, run, kept, quick=bool(kept.parameters.get("quick")))
             parts["answers"] = [checks.of_answers(row["name"], row["verdict"], row["seen"]) for row in told["rows"]]
-        expect, forbid = (server.ready.expect, server.ready.forbid) if server.ready else ({}, {})
         facts = trial.environment
-        parts["log"] = checks.log_shows(expect, forbid, server.log(), facts.get("flags", ()), "gpu" in facts)
+        parts["log"] = checks.log_shows(
+            server.own.service.ready, server.own.log(), facts.get("flags", ()), gpu="gpu" in facts
+        )
         criteria = [replace(row, part=part) for part, rows in parts.items() for row in rows]
         return checks.outcome(criteria, strict=True, **cells_document(used, cells))
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import string
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
 
 from envgen.app.measure import default_folder
-from envgen.bench.compare import compare, sections
+from envgen.bench.compare import FigureRow, compare, differing, sections
 from envgen.bench.record import RunRecord, plain, resolve, runs, utc
 from envgen.cli import FullGroup
 from envgen.cli.common import answer, json_option
@@ -17,7 +18,7 @@ from envgen.text import progress, table
 
 folder_option = click.option("--folder", type=click.Path(path_type=Path), metavar="DIR",
                              help="The folder of records (default: results/ beside envgen.yaml, or .).")  # fmt: skip
-_COMPARABLE = ("bench", "accept")  # kinds that measure the same figures
+HEAD = ("RUN", "WHEN (UTC)", "KIND", "WHAT", "OUTCOME")
 
 
 @click.group(cls=FullGroup)
@@ -54,9 +55,11 @@ def list_(folder: Path | None) -> int:
 def _table(where: Path, found: Sequence[RunRecord]) -> Iterator[str]:
     if not found:
         return progress(f"no runs in {where}")
-    rows = [("RUN", "WHEN (UTC)", "KIND", "WHAT", "OUTCOME")]
-    yield from table([*rows, *((one.id, f"{one.started:%Y-%m-%d %H:%M}", one.kind, one.title, one.outcome)
-                               for one in found)])  # fmt: skip
+    yield from table([HEAD, *map(_row, found)])
+
+
+def _row(record: RunRecord) -> Sequence[str]:
+    return (record.id, f"{record.started:%Y-%m-%d %H:%M}", record.kind, record.title, record.outcome)
 
 
 @command.command("compare")
@@ -74,26 +77,20 @@ def compare_(runs: tuple[str, ...], folder: Path | None) -> int:
     if not 2 <= len(runs) <= 26:
         raise UsageError("compare takes 2 to 26 runs", hint="envgen results compare latest~1 latest")
     records = [resolve(folder or default_folder(), name) for name in runs]
-    if len({record.path.resolve() for record in records}) < len(records):
-        raise UsageError("the same run is named twice", hint="envgen results list")
-    by_kind = {kind: run for run in records for kind in [_COMPARABLE if run.kind in _COMPARABLE else (run.kind,)]}
-    if len(by_kind) > 1:
-        kinds = " and ".join(f"{run.id} is of kind {run.kind}" for run in by_kind.values())
-        raise UsageError(f"these runs can't be compared: {kinds}", hint="envgen results list shows kinds")
-    comparison = compare(records)
-    names = comparison.runs
-    figures = [
-        {
-            "metric": row.metric.name, "unit": row.metric.unit, "cell": str(row.cell),
-            "runs": {name: side.plain() for name, side in zip(names, row.series, strict=True) if side},
-            "percent": dict(zip(names, row.percent, strict=True)),
-        }
-        for row in comparison.rows
-    ]  # fmt: skip
-    headers = {name: _header(record) for name, record in names.items()}
-    lines = (line for title, rows, right in sections(comparison)
-             for line in (*filter(None, [title]), *table(rows, right=right), ""))  # fmt: skip
-    return answer({"runs": headers, "figures": figures, "differing": comparison.differing}, lines)
+    names = string.ascii_uppercase[: len(records)]
+    rows, apart = compare(records), differing(records, names)
+    document = {"runs": {name: _header(record) for name, record in zip(names, records, strict=True)},
+                "figures": [row.plain(names) for row in rows], "differing": apart}  # fmt: skip
+    return answer(document, _compared(records, names, rows, apart))
+
+
+def _compared(
+    records: Sequence[RunRecord], names: str, rows: Sequence[FigureRow], apart: Sequence[str]
+) -> Iterator[str]:
+    yield from table([("", *HEAD), *((name, *_row(record)) for name, record in zip(names, records, strict=True))])
+    for title, lines in sections(rows, names):
+        yield from ("", title, *table(lines, right=range(1, 2 * len(names))))
+    yield from ("", "What differed in environments and parameters", *(apart or ["nothing that was recorded"]))
 
 
 def _header(record: RunRecord) -> dict[str, str]:

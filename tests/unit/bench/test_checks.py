@@ -16,6 +16,7 @@ from envgen.bench.compare import MatrixCell
 from envgen.bench.facts import Vitals, parse_gpu_memory
 from envgen.bench.tools import CellResult
 from envgen.errors import ServiceError, UsageError
+from envgen.profile.model import Ready
 
 
 def cell(failed: int = 0, **figures: tuple[float, ...]) -> CellResult:
@@ -36,6 +37,10 @@ def test_limits_of_latency_are_those_of_medians() -> None:
     assert checks.latency(cell(), None, None) == []
 
 
+def ready(expect: dict[str, str], forbid: dict[str, str]) -> Ready:
+    return Ready(expect=expect, forbid=forbid)
+
+
 LOG = "Using TRITON_ATTN backend\nGraph capturing finished in 3 secs, took 0.5 GiB\n"
 
 
@@ -47,14 +52,16 @@ LOG = "Using TRITON_ATTN backend\nGraph capturing finished in 3 secs, took 0.5 G
     ],
 )  # fmt: skip
 def test_graphs_are_proven_by_the_log(log: str, flags: list[str], gpu: bool, verdict: str | None) -> None:
-    found = verdicts(checks.log_shows({"attention": "TRITON_ATTN"}, {"fallback": "falling back"}, log, flags, gpu))
+    found = verdicts(
+        checks.log_shows(ready({"attention": "TRITON_ATTN"}, {"fallback": "falling back"}), log, flags, gpu=gpu)
+    )
     assert found.get("log shows captured CUDA graphs") == verdict
     assert found["log shows attention"] == found["log is free of what ready.forbid names"] == "passed"
 
 
 def test_a_log_of_which_nothing_is_known_or_that_is_wrong() -> None:
-    assert verdicts(checks.log_shows({}, {}, LOG, [], False)) == {"backends in the log": "not checked"}
-    lacking, forbidden = checks.log_shows({"a": "FLASHINFER"}, {"triton": "TRITON"}, LOG, [], False)
+    assert verdicts(checks.log_shows(None, LOG, [], gpu=False)) == {"backends in the log": "not checked"}
+    lacking, forbidden = checks.log_shows(ready({"a": "FLASHINFER"}, {"triton": "TRITON"}), LOG, [], gpu=False)
     assert (lacking.verdict, lacking.seen) == ("failed", "no such line")
     assert (forbidden.verdict, forbidden.name) == ("failed", "log is free of triton") and "TRITON" in forbidden.seen
 
@@ -85,11 +92,11 @@ def test_a_run_that_fails_has_one_hint(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_where_a_tool_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "connect", lambda: None)
-    elsewhere = measure.Server("http://h", None)
+    elsewhere = measure.Server("http://h")
     assert elsewhere.place("/m", image="vllm").url == "http://h"
     for server, more, message in (
         (elsewhere, {}, "the server's is unknown"), (elsewhere, {"target_root": ""}, "its model's folder"),
-        (measure.Server("http://h", None, deployment=object()), {"image": "x"}, "--image goes with --url"),  # type: ignore[arg-type]
+        (measure.Server("http://h", object()), {"image": "x"}, "--image goes with --url"),  # type: ignore[arg-type]
     ):  # fmt: skip
         with pytest.raises(UsageError, match=message):
             server.place(**{"target_root": "/m", **more})

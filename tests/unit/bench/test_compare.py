@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgen.bench.compare import FigureRange, MatrixCell, compare, flags, sections, table
+from envgen.bench.compare import FigureRange, MatrixCell, compare, differing, flags, sections, table
 from envgen.bench.record import RunRecord
 
 HERE = {"prompt_tokens": 64, "output_tokens": 32}
@@ -35,7 +35,7 @@ def test_errors_requests_beside_repeats_and_nan_are_no_figures() -> None:
 
 @given(st.lists(FINITE, min_size=1), st.lists(FINITE, min_size=1))
 def test_medians_lie_between_the_ends_and_their_difference_has_their_sign(a: list[float], b: list[float]) -> None:
-    (row,) = compare([run(repeats(*a)), run(repeats(*b))]).rows
+    (row,) = compare([run(repeats(*a)), run(repeats(*b))])
     first, second = (side for side in row.series if side)
     assert min(a) <= first.median <= max(a) and second.plain()["min"] == min(b)
     percent = row.percent[1]
@@ -45,8 +45,8 @@ def test_medians_lie_between_the_ends_and_their_difference_has_their_sign(a: lis
 
 def test_both_sides_and_the_difference_are_shown() -> None:
     a, b = run(repeats(30.0, 31.0, 35.0)), run([*repeats(33.0), *repeats(9.0, prompt_tokens=8)])
-    (figures,) = [rows for title, rows, _ in sections(compare([a, b])) if title.startswith("decode")]
-    assert list(figures) == [
+    ((title, lines),) = sections(compare([a, b]), "AB")
+    assert title.startswith("decode") and lines == [
         ("", "A", "B", "B - A"),
         ("pp8 tg32", "-", "9.00 (9.00 to 9.00, 1)", "-"),
         ("pp64 tg32", "31.00 (30.00 to 35.00, 3)", "33.00 (33.00 to 33.00, 1)", "+6.5 %"),
@@ -56,7 +56,7 @@ def test_both_sides_and_the_difference_are_shown() -> None:
 def test_what_differed() -> None:
     first = run([], env={"X": "1"}, flags=["--dtype", "bf16", "--eager"], image={"id": "a"})
     second = run([], env={"X": "2"}, flags=["--dtype", "bf16"], image={"id": "b"})
-    assert compare([first, second]).differing == [
+    assert differing([first, second], "AB") == [
         "env.X: 1 in A; 2 in B",
         "flags.--eager: yes in A; not recorded in B",
         "image.id: a in A; b in B",
