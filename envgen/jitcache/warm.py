@@ -10,7 +10,7 @@ from typing import Any
 
 from envgen.engine.owner import run_as
 from envgen.engine.values import MISSHAPEN, read_json
-from envgen.errors import EngineError
+from envgen.errors import EngineError, NotFoundError
 from envgen.inside.jit.shapes import RecordedBaseline
 from envgen.inside.run import text_of
 from envgen.inside.warm import MARK
@@ -56,7 +56,11 @@ def first_error(lines: Sequence[str]) -> str:
 class Warm:
     """Runs the builder and reads its output. ``run_lines`` runs a command in the container; ``show`` gets progress."""
 
-    def __init__(self, run_lines: RunLines, python: str, where: str, show: Callable[[str], None]) -> None:
+    def __init__(
+        self, run_lines: RunLines, python: str, where: str, show: Callable[[str], None], hint: str = ""
+    ) -> None:
+        """``hint``: what to do where FlashInfer is missing."""
+        self.hint = hint
         self.run_lines = run_lines
         self.python = python
         self.where = where
@@ -77,7 +81,7 @@ class Warm:
         code = self.run_lines(with_start_up(command), self._line, {} if jobs is None else {"MAX_JOBS": str(jobs)})
         if not self.built and code:
             reason = next((line for line in reversed(self._tail) if line.strip()), f"exit code {code}")
-            raise EngineError(f"FlashInfer could not be imported in {self.where}: {reason}", hint="run `envgen doctor`")
+            raise NotFoundError(f"{self.where} has no FlashInfer that can be imported: {reason}", hint=self.hint)
         killed = [name for name in names if name in self.built and self.built[name].killed]
         if killed and again:
             self.show(f"{', '.join(killed)}: the compiler was killed (memory); building again")
@@ -125,6 +129,15 @@ class Warm:
             built.killed = not first_error(output) and bool(_KILLED.search("\n".join(output)))
 
 
+def _in(cache: JitCache, place: AgentHost, show: Callable[[str], None]) -> Warm:
+    profile = cache.deployment.profile
+    if any(source.package == "flashinfer" for source in profile.sources.values()):
+        hint = f"`envgen doctor {profile.chosen}` says why, and what to type"
+    else:
+        hint = f"add flashinfer to `sources` of profile {profile.name}, then: envgen build {profile.chosen}"
+    return Warm(_runner(cache, place), profile.base.python, place.shown, show, hint)
+
+
 def warm(
     cache: JitCache, names: Sequence[str], jobs: int | None, show: Callable[[str], None]
 ) -> tuple[list[Built], RecordedBaseline | None]:
@@ -145,7 +158,7 @@ def warm(
         cache.clear(Query(tuple(stale), archs=archs), causes={"stale": True})
     since = time.time_ns()
     show(f"compiling in {place.shown}")
-    run = Warm(_runner(cache, place), cache.deployment.profile.base.python, place.shown, show)
+    run = _in(cache, place, show)
     run.run(wanted, jobs)
     done = tuple(name for name, built in run.built.items() if built.outcome in ("done", "fresh"))
     recorded = cache.baseline(Query(done, run.version, archs), since=since) if done else None
@@ -155,11 +168,11 @@ def warm(
 def warm_image(cache: JitCache, names: Sequence[str], show: Callable[[str], None]) -> list[Built]:
     """Build ``names`` in a temporary container of the profile's image, with the cache that its next start mounts.
 
-    For an image that no container runs yet. EngineError if FlashInfer can't be imported there.
+    For an image that no container runs yet. NotFoundError if FlashInfer can't be imported there.
     """
     mount = create_mount(cache)
     place = temporary_host(cache.deployment, mount.target, mount)
-    run = Warm(_runner(cache, place), cache.deployment.profile.base.python, place.shown, show)
+    run = _in(cache, place, show)
     run.run(names, None)
     return list(run.built.values())
 

@@ -330,3 +330,13 @@ def test_a_module_that_was_compiled_already_is_not_called_compiled(output: list[
     assert run.built["page"].outcome == outcome
     (line,) = shown.built([replace(run.built["page"], seconds=0.3)], None)
     assert line == ("page: compiled in 0.3s" if outcome == "done" else "page: already compiled")
+
+
+def test_an_image_without_flashinfer_is_the_profile_s_fault_and_not_docker_s() -> None:
+    def run_lines(_argv: Sequence[str], on_line: Callable[[str], None], _env: Mapping[str, str]) -> int:
+        on_line("ModuleNotFoundError: No module named 'flashinfer'")
+        return 1
+
+    with pytest.raises(NotFoundError, match=r"here has no FlashInfer .* No module named 'flashinfer'") as raised:
+        Warm(run_lines, "python3", "here", lambda _line: None, "envgen build").run(["page"], None)
+    assert (raised.value.exit_code, raised.value.problems[0].hint) == (1, "envgen build")
