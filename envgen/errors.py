@@ -5,9 +5,7 @@ Only ``envgen.cli.program`` turns them into output and an exit code.
 
 from __future__ import annotations
 
-import os
-import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from types import MappingProxyType
@@ -73,51 +71,6 @@ class Problem:
         if self.hint:
             lines.append(f"    hint: {visible(self.hint, lines=True)}")
         return "\n".join(lines)
-
-
-def as_annotations(problems: Iterable[Problem], environ: Mapping[str, str] = os.environ) -> Sequence[str]:
-    """Annotations for GitHub Actions; none anywhere else."""
-    if environ.get("GITHUB_ACTIONS") != "true":
-        return ()
-    found = []
-    for one in problems:
-        place = one.place or Place("")
-        where = {"file": place.file, "line": place.line, "col": place.column}
-        fields = ",".join(f"{key}={_escaped(str(value), ':,')}" for key, value in where.items() if value)
-        message = "\n".join([one.message, *([f"hint: {one.hint}"] if one.hint else [])])
-        found.append(f"::error {fields}".rstrip() + f"::{_escaped(message)}")
-    return found
-
-
-def _escaped(text: str, further: str = "") -> str:
-    for char in f"%\r\n{further}":
-        text = text.replace(char, f"%{ord(char):02X}")
-    return visible(text)
-
-
-def without_echo(problems: Iterable[Problem], typed: Sequence[str]) -> tuple[Problem, ...]:
-    """``problems`` without hints that are just the command ``typed`` again (without the program's name)."""
-    return tuple(replace(one, hint="" if _is_echo(one.hint, typed) else one.hint) for one in problems)
-
-
-def _is_echo(hint: str, typed: Sequence[str]) -> bool:
-    try:
-        program, *words = shlex.split(hint.strip("`"))
-    except ValueError:  # no words, or a quote that is not closed
-        return False
-    return program == "envgen" and _essence(words) == _essence(typed)
-
-
-def _essence(words: Sequence[str]) -> list[str]:
-    """The words of a command without profile and file, which hints repeat and users leave out."""
-    rest, found = list(words), list[str]()
-    while rest:
-        word = rest.pop(0)
-        if word in ("-p", "--profile", "-f", "--file"):
-            rest = rest[1:]
-        elif not word.startswith(("--profile=", "--file=")):
-            found.append(word)
-    return sorted(found)
 
 
 class EnvgenError(Exception):

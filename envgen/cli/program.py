@@ -16,7 +16,7 @@ import click
 
 from envgen import files
 from envgen.cli import run_line
-from envgen.errors import EnvgenError, ExitCode, OutputMode, as_annotations, document, without_echo
+from envgen.errors import EnvgenError, ExitCode, OutputMode, document
 from envgen.redact import hidden_values
 from envgen.text import SafeStream, hide
 
@@ -85,12 +85,9 @@ def _main(argv: Sequence[str] | None) -> int:
     try:
         return _run(argv, output)
     except EnvgenError as error:
-        error.problems = without_echo(error.problems, sys.argv[1:] if argv is None else argv)
         place = error.problems[0].place
         # Editors find a place only where it begins the line.
         print(error if place and place.line else f"envgen: {error}", file=sys.stderr)
-        for line in as_annotations(error.problems):
-            print(line, file=sys.stderr)
         return _failed(output, error, error.exit_code)
     except KeyboardInterrupt as error:
         reason = str(error) or "interrupted"

@@ -10,7 +10,7 @@ import click
 from envgen.app import lock
 from envgen.app.session import Session
 from envgen.cli.common import answer, reporting
-from envgen.errors import ExitCode, Place, Problem, UsageError, as_annotations
+from envgen.errors import ExitCode, UsageError
 from envgen.live import moving
 from envgen.lock.ask import Stale
 from envgen.lock.model import FILE_NAME
@@ -56,16 +56,12 @@ def _stale(session: Session, found: dict[str, list[Stale]] | None) -> Iterator[s
     if found is None:
         return progress("no envgen.lock: run `envgen lock`")
     stale: dict[str, list[str]] = {}
-    problems: list[Problem] = []
     for profile, items in found.items():
         for item in items:
             place = lock.place_of(session, profile, item.key)
             stale.setdefault(f"{place}: {item}" if place else str(item), []).append(profile)
-            problems.append(Problem(str(item), place or Place(FILE_NAME), "envgen lock"))
     for sentence, profiles in stale.items():
         yield f"{sentence} ({', '.join(profiles)})"
-    for line in as_annotations(dict.fromkeys(problems)):
-        progress(line, always=True)
     progress("envgen.lock is stale: run `envgen lock`" if stale else "envgen.lock is up to date")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
@@ -13,7 +12,7 @@ from envgen import files as file_io
 from envgen.app.patch_sources import tell
 from envgen.app.session import Session
 from envgen.cli.common import answer, print_json, reporting, wants_json, warn_of_unused
-from envgen.errors import ExitCode, Place, Problem, RefusedError, UsageError, as_annotations
+from envgen.errors import ExitCode, RefusedError, UsageError
 from envgen.profile.compose_file import own_file
 from envgen.profile.load import siblings
 from envgen.render import outputs
@@ -115,10 +114,6 @@ def _check(root: Path, files: Mapping[str, bytes], foreign: list[str], ownerless
         {"drift": text, "files": sorted(files), "foreign": foreign, "ownerless": ownerless},
         [text.removesuffix("\n")] if text else (),
     )
-    wrong = "is not what the project file renders to"
-    places = (Place(os.path.relpath(root / path)) for path in drifted)
-    for line in as_annotations(Problem(wrong, place, "envgen render") for place in places):
-        progress(line, always=True)
     if foreign:
         progress(f"{_FOREIGN}: {', '.join(foreign)}; {_AWAY}")
     elif ownerless and not drifted:
