@@ -44,12 +44,15 @@ class Diagnosis:
         return self.subject.deployment
 
 
-def diagnose(subject: Subject, *, deep: bool) -> list[Diagnosis]:
-    """A diagnosis of each machine of the service, the head's first, which also has the comparison of the machines."""
+def diagnose(subject: Subject, *, deep: bool, limit: float) -> list[Diagnosis]:
+    """A diagnosis of each machine of the service, the head's first, which also has the comparison of the machines.
+
+    ``limit``: seconds for each script of ``checks/deep/``.
+    """
     subjects = [
         replace(subject, deployment=deployment) for deployment in all_machines(subject.deployment, subject.service)
     ]
-    first, *others = [Diagnosis(one, _diagnose(one, deep)) for one in subjects]
+    first, *others = [Diagnosis(one, _diagnose(one, deep, limit)) for one in subjects]
     between = _machines(subject)
     return [replace(first, report=report.with_more(first.report, Where.NODES, between)), *others]
 
@@ -69,8 +72,11 @@ def joined(diagnoses: Sequence[Diagnosis]) -> Report:
     return report.joined({one.deployment.node: one.report for one in diagnoses})
 
 
-def _diagnose(subject: Subject, deep: bool) -> Report:
-    """Collect, judge, and add the findings of the project's scripts and, with ``deep``, of the packages."""
+def _diagnose(subject: Subject, deep: bool, limit: float) -> Report:
+    """Collect, judge, and add the findings of the project's scripts and, with ``deep``, of the packages.
+
+    ``limit``: seconds for each deep script.
+    """
     context, extra = gather(subject)
     if context.engine is None:
         return report.examine(context, extra)
@@ -88,7 +94,7 @@ def _diagnose(subject: Subject, deep: bool) -> Report:
     if deep:
         progress(f"  {deployment.named('deep checks: imports take seconds, a kernel up to minutes')}")
         answers = [*examine(context, subject), *predict.examine(deployment, context)]
-        for findings in scripts.from_deep_folder(context, deployment.root, deployment.engine, progress):
+        for findings in scripts.from_deep_folder(context, deployment.root, deployment.engine, progress, limit):
             answers += findings
         found = report.with_more(found, Where.INSIDE, answers)
     return found

@@ -17,8 +17,7 @@ from envgen.render.environment import with_start_up
 Reply = Mapping[str, Any]
 # Limit in seconds, title, packages (it needs one of them). Compiling a kernel takes 6 to 60.
 QUESTIONS = {
-    "fused_moe": (120, "FlashInfer's fused MoE", {"vllm"}), "gpu": (60, "the GPU", set()),
-    "kernel": (300, "a kernel", {"flashinfer"}),
+    "gpu": (60, "the GPU", set()), "kernel": (300, "a kernel", {"flashinfer"}),
 }  # fmt: skip
 PROGRAM = run.Program("deep", flags=("-X", "faulthandler"))
 
@@ -106,19 +105,6 @@ def _failed(title: str, reply: run.NoAnswer, limit: int, again: Remedy) -> Findi
 Judge = Callable[[Any, Reply, Context, bool], Finding]
 
 
-def _fused_moe(answer: Any, _reply: Reply, context: Context, gpu: bool) -> Finding:
-    name = "has_flashinfer_cutlass_fused_moe"
-    if name not in answer:
-        return info(f"this vLLM has no {name}", ", ".join(answer) or "no function of that kind", **answer)
-    if answer[name]:
-        return ok("vLLM finds FlashInfer's CUTLASS fused MoE", **answer)
-    title = "vLLM does not find FlashInfer's CUTLASS fused MoE"
-    if not gpu or not any(source.package == "flashinfer" for source in context.profile.sources.values()):
-        return info(title, "no GPU here, or no flashinfer in the profile", **answer)
-    seen = ", ".join(f"{key}() is {value}" for key, value in answer.items())
-    return error(title, seen, f"{name}() is True", envgen(context, "doctor"), case="no-fused-moe", **answer)
-
-
 def _gpu(answer: Any, _reply: Reply, context: Context, _has: bool) -> Finding:
     if not answer["available"]:
         title = "no GPU in this container: capability, kernels and FP4 can't be checked here"
@@ -148,5 +134,5 @@ def _kernel(answer: Any, _reply: Reply, context: Context, _gpu: bool) -> Finding
 
 
 JUDGES: dict[str, Judge] = {
-    "fused_moe": _fused_moe, "gpu": _gpu, "kernel": _kernel,
+    "gpu": _gpu, "kernel": _kernel,
 }  # fmt: skip

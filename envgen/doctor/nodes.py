@@ -381,8 +381,7 @@ def _same_model(nodes: Sequence[NodeFacts], who: tuple[str, ...]) -> list[Findin
             message = f"the model differs in {', '.join(differing[:3])}{more}"
             pair = (nodes[0].name, node.name)
             found.append(finding(Severity.ERROR, pair, message, COPY, node.copy_of("model")))
-    how = "all bytes" if nodes[0].facts["model"].get("deep") else "large ones by samples"
-    return found or [finding(Severity.OK, who, f"the model is the same: {len(head)} files, {how}")]
+    return found or [finding(Severity.OK, who, f"the model is the same: {len(head)} files, large ones by samples")]
 
 
 def link(source: NodeFacts, target: NodeFacts, meeting: int, answer: Any, received: Any) -> Finding:

@@ -257,7 +257,7 @@ class CudaFacts:
 
 @dataclass(frozen=True)
 class GpuFacts:
-    """A GPU as NVML describes it. ``memory`` in bytes; 0: it shares the machine's."""
+    """A GPU as nvidia-smi describes it. ``memory`` in bytes; 0: it shares the machine's."""
 
     name: str
     capability: str
@@ -331,7 +331,6 @@ class Probe:
     cuda: CudaFacts = CudaFacts()
     gpus: tuple[GpuFacts, ...] = ()
     flags: Flags = Flags()
-    defaults: Mapping[str, float] = field(default_factory=dict)  # of the installed vLLM's flags
     claimed: tuple[Claim, ...] = ()
     shared: tuple[SharedModule, ...] = ()
     errors: tuple[PartError, ...] = ()

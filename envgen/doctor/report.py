@@ -74,15 +74,18 @@ MARKS = {  # mark, colour
 }  # fmt: skip
 
 
-def lines_of(finding: Finding, report: Report, colour: bool) -> list[str]:
-    """A finding's mark and title; unless it is OK, also what was seen, what was expected, and the fix."""
+def lines_of(finding: Finding, file: str, colour: bool) -> list[str]:
+    """A finding's mark and title; unless it is OK, also what was seen, what was expected, and the fix.
+
+    ``file``: where a fix that is a line belongs.
+    """
     mark, shade = MARKS[finding.severity]
     lines = [f"  {paint(f'{mark:<4}', shade, colour)}  {visible(finding.title)}"]
     if finding.severity is Severity.OK:
         return lines
     cure = finding.remedy.text if finding.remedy else ""
     if finding.remedy and finding.remedy.is_line:
-        cure += f"   (in {report.context.project_file}, profile {report.context.profile.name})"
+        cure += f"   (in {file})"
     for label, text in (("seen", finding.seen), ("expected", finding.expected), ("fix", cure)):
         if text:
             lines.append(f"        {label + ':':<9} {visible(text)}")
@@ -92,10 +95,11 @@ def lines_of(finding: Finding, report: Report, colour: bool) -> list[str]:
 def as_text(report: Report, *, colour: bool = False) -> str:
     """The whole report, grouped by place."""
     out: list[str] = []
-    for (node, where), findings in groupby(report.findings, key=lambda one: (one.node, one.where)):
+    file = f"{report.context.project_file}, profile {report.context.profile.name}"
+    for (node, where), findings in groupby(report.findings, key=lambda finding: (finding.node, finding.where)):
         out.append(paint(HEADINGS[where] + f" on {node}" * bool(node), "1", colour))
         for finding in findings:
-            out += lines_of(finding, report, colour)
+            out += lines_of(finding, file, colour)
     counts = ((Severity.ERROR, "error"), (Severity.WARNING, "warning"))
     parts = [counted(report.count(severity), word) for severity, word in counts if report.count(severity)]
     text = "\n".join([*out, "", ", ".join([*parts, f"{report.count(Severity.OK)} ok"])])

@@ -6,6 +6,8 @@ Scripts in ``checks/deep/`` may compile: they run only with `doctor --deep`, and
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,13 +17,15 @@ from envgen.binding import bind
 from envgen.doctor.model import Context, Finding, Remedy, Severity, warning
 from envgen.doctor.remedies import envgen
 from envgen.engine.client import Engine
+from envgen.engine.process import in_background
 from envgen.engine.values import ExecResult
-from envgen.errors import EnvgenError
+from envgen.errors import EngineError, EnvgenError
 from envgen.render.environment import with_start_up
-from envgen.text import last_printed, reason_of, shorten, visible
+from envgen.text import duration, last_printed, reason_of, shorten, visible
 
 FOLDER, DEEP = "checks", "checks/deep"
 LIMIT, DEEP_LIMIT = 30.0, 7200.0  # seconds for one script; two cores compile the fused MoE in an hour
+TOLD = 60.0  # seconds after which it is told that a script still runs
 LARGEST = 1 << 20  # bytes of a script, and of its answer
 MOST = 200  # findings of a script
 TEXT = 2000  # characters of a text in its answer
@@ -30,8 +34,12 @@ WORDS = {severity.word: severity for severity in Severity}
 Ask = Callable[[list[str], bytes], "ExecResult"]
 
 
-class ContainerEnded(Exception):
-    """The container of a check ended while it ran; the check is not at fault."""
+class Unfinished(Exception):
+    """A check did not come to its end, and is not at fault: its time was over, or its container ended."""
+
+    def __init__(self, why: str, *options: str) -> None:
+        super().__init__(why)
+        self.options = options  # of doctor, for another try
 
 
 def from_folder(context: Context, root: Path, engine: Engine) -> list[Finding]:
@@ -47,9 +55,12 @@ def from_folder(context: Context, root: Path, engine: Engine) -> list[Finding]:
 
 
 def from_deep_folder(
-    context: Context, root: Path, engine: Engine, show: Callable[[str], None]
+    context: Context, root: Path, engine: Engine, show: Callable[[str], None], limit: float = DEEP_LIMIT
 ) -> Iterator[list[Finding]]:
-    """The findings of each script of ``checks/deep/``, run as the service runs programs; ``show`` gets output."""
+    """The findings of each script of ``checks/deep/``, run as the service runs programs for at most ``limit`` seconds.
+
+    ``show`` gets their output, and each minute how long one has run.
+    """
     container = context.container
     if container is None or container.state != "running":
         return
@@ -59,15 +70,30 @@ def from_deep_folder(
             show(shorten(visible(line), 150))
 
     def ask(argv: list[str], stdin: bytes) -> ExecResult:
-        answer = engine.exec(container.id, with_start_up(argv), stdin=stdin, timeout=DEEP_LIMIT, on_line=on_line)
+        began, over = time.monotonic(), threading.Event()
+
+        def tell() -> None:
+            while not over.wait(TOLD):
+                show(f"{script.name} has run for {duration(time.monotonic() - began)}; its limit is {duration(limit)}")
+
+        in_background(tell)
+        try:
+            answer = engine.exec(container.id, with_start_up(argv), stdin=stdin, timeout=limit, on_line=on_line)
+        except EngineError as error:
+            if time.monotonic() - began < limit:
+                raise
+            why = f"no end within {duration(limit)}; what it has compiled stays for the next run"
+            raise Unfinished(why, "--limit", str(int(2 * limit))) from error
+        finally:
+            over.set()
         if answer.code == 137:  # killed: with its container, or alone
             now = engine.container(container.id)
             if now is None or now.state != "running":
-                raise ContainerEnded
+                raise Unfinished("its container ended")
         return answer
 
     for script in scripts_in(root / DEEP):
-        show(f"{DEEP}/{script.name}")
+        show(f"{DEEP}/{script.name}, for at most {duration(limit)}")
         yield run_script(script, ask, context, DEEP)
 
 
@@ -92,9 +118,9 @@ def run_script(script: Path, ask: Ask, context: Context, folder: str = FOLDER) -
                 raise
     except (EnvgenError, OSError, ValueError) as problem:
         seen = reason_of(problem).splitlines()[0]
-    except ContainerEnded:
-        again = Remedy("envgen doctor --deep")
-        findings, seen = [warning(f"the check {name} did not finish", "its container ended", "findings", again)], ""
+    except Unfinished as end:
+        again = envgen(context, "doctor", context.service, "--deep", *end.options)
+        findings, seen = [warning(f"the check {name} did not finish", str(end), "findings", again)], ""
     if seen:
         edit = Remedy(f"${{EDITOR:-vi}} {name}")
         findings.append(warning(f"the check {name} is broken", seen[:300], "findings", edit, case="broken"))

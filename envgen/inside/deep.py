@@ -22,16 +22,6 @@ def import_of(package: str) -> Doc:
     return {"version": str(getattr(module, "__version__", "")), "file": getattr(module, "__file__", None) or ""}
 
 
-def ask_fused_moe() -> Doc:
-    """vllm/utils/flashinfer.py holds these since 0.11."""
-    ours = importlib.import_module("vllm.utils.flashinfer")
-    found = {}
-    for name in ("has_flashinfer", "has_flashinfer_moe", "has_flashinfer_cutlass_fused_moe"):
-        if hasattr(ours, name):
-            found[name] = bool(getattr(ours, name)())
-    return found
-
-
 def ask_gpu() -> Doc:
     torch = importlib.import_module("torch")
     found: Doc = {"torch": torch.__version__, "cuda": torch.version.cuda, "available": bool(torch.cuda.is_available())}
@@ -64,7 +54,7 @@ def ask_kernel() -> Doc:
 
 
 QUESTIONS: Dict[str, Callable[[], Doc]] = {
-    "fused_moe": ask_fused_moe, "gpu": ask_gpu, "kernel": ask_kernel,
+    "gpu": ask_gpu, "kernel": ask_kernel,
 }  # fmt: skip
 
 

@@ -66,7 +66,7 @@ def facts(request: Doc) -> Doc:
         "gpus": len(listing("/proc/driver/nvidia/gpus")),
         "taken": [port for port in request["ports"] if is_taken(port)],
         "disk_free": shutil.disk_usage("/").free,
-        "model": manifest(request["model"], bool(request.get("deep"))) if request.get("model") else None,
+        "model": manifest(request["model"]) if request.get("model") else None,
         "checkouts": {name: checkout(folder) for name, folder in request["checkouts"].items()},
     }
 
@@ -150,8 +150,8 @@ def driver() -> str:
     return found.group(1) if found else "none"
 
 
-def manifest(model: Doc, deep: bool = False) -> Doc:
-    """Size and hash of each file of a model; for files over 8 MiB of their start, middle and end, unless ``deep``.
+def manifest(model: Doc) -> Doc:
+    """Size and hash of each file of a model; for files over 8 MiB of their start, middle and end.
 
     ``model``: a ``folder``, or ``home`` (of Hugging Face), ``repo`` and ``revision``.
     """
@@ -161,10 +161,10 @@ def manifest(model: Doc, deep: bool = False) -> Doc:
         if len(found) >= MOST_FILES:
             break
         try:
-            found[name] = sample(path, deep)
+            found[name] = sample(path)
         except OSError as error:
             found[name] = [-1, error.strerror]
-    return {"folder": folder, "files": found, "deep": deep}
+    return {"folder": folder, "files": found}
 
 
 def checkout(folder: str) -> str:
@@ -215,14 +215,10 @@ def files_of(folder: str) -> Iterator[Tuple[str, str]]:
                 yield os.path.relpath(path, folder), path
 
 
-def sample(path: str, deep: bool = False) -> List[Any]:
+def sample(path: str) -> List[Any]:
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
-        if deep:
-            for block in iter(lambda: file.read(8 * MIB), b""):
-                digest.update(block)
-            return [size, digest.hexdigest()]
         places = [0] if size <= 8 * MIB else [0, size // 2, size - MIB]
         for place in places:
             file.seek(place)

@@ -61,11 +61,6 @@ def test_two_machines_that_fit_together(ready: Pair) -> None:
 
 def test_other_weights_on_one_machine(ready: Pair) -> None:
     with (ready.folder / "models/spark-2/tiny/model.safetensors").open("r+b") as file:
-        file.seek(5 << 20)  # between the samples
-        file.write(b"other")
-    found = json.loads(ready.envgen("nodes", "check", "--deep", "--json", code=6).stdout)["findings"]
-    assert failed(found) == ["spark-1+spark-2: the model differs in model.safetensors"]
-    with (ready.folder / "models/spark-2/tiny/model.safetensors").open("r+b") as file:
         file.seek(10 << 20)
         file.write(b"other")
     findings = json.loads(ready.envgen("doctor", "--json", code=1).stdout)["findings"]

@@ -5,26 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from releases import FILES, PROFILES, RELEASES, SHIPPED, environment
+from releases import FILES, PROFILES, SHIPPED, environment
 
 from envgen.doctor import collect
 from envgen.inside.probe import sources as probe_sources
 from envgen.profile.load import load_project
-
-# Release -> the share of memory that its server takes without a flag.
-SHARES = {"0.14.0": 0.9}  # later ones: 0.92
 
 
 def folder_of(version: str) -> Path:
     """The package's folder."""
     top = environment(version).parents[1]
     return next(path for path in (top / "src" / "vllm", *top.glob("lib/*/site-packages/vllm")) if path.is_dir())
-
-
-@pytest.mark.parametrize("version", RELEASES)
-def test_the_share_of_memory_is_the_release_s_own(version: str) -> None:
-    document = {"imports": [{"package": "vllm", "kind": "regular", "origin": str(folder_of(version) / "__init__.py")}]}
-    assert probe_sources.server_defaults({}, document) == {"gpu_memory_utilization": SHARES.get(version, 0.92)}
 
 
 @pytest.mark.parametrize(("name", "variant", "service"), SHIPPED)

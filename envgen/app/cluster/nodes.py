@@ -35,7 +35,6 @@ from envgen.text import progress
 
 PROGRAM = run.Program("node")
 FACTS = 25.0  # seconds for the facts of one machine: an import of nothing, and samples of the weights
-DEEP = 1800.0  # seconds to read all of the weights: 61 GiB of a slow disk
 LINK = 6.0  # seconds for one connection
 FOLDER = ".envgen/nodes"
 
@@ -62,17 +61,17 @@ def write_variables(deployment: Deployment, cluster: Cluster) -> list[str]:
     return written
 
 
-def look(machines: Sequence[Deployment], name: str, *, deep: bool = False) -> list[NodeFacts]:
-    """Ask all machines of service ``name`` in parallel, the head first. ``deep``: read all bytes of the weights."""
+def look(machines: Sequence[Deployment], name: str) -> list[NodeFacts]:
+    """Ask all machines of service ``name`` in parallel, the head first."""
     nodes = [NodeFacts(one.node, one.profile.nodes[one.node], rank) for rank, one in enumerate(machines)]
     with ThreadPoolExecutor(len(nodes)) as pool:
-        list(pool.map(lambda node, machine: _look_at(node, machine, name, deep), nodes, machines))
+        list(pool.map(lambda node, machine: _look_at(node, machine, name), nodes, machines))
     for node in nodes[1:]:
         node.head = nodes[0]
     return nodes
 
 
-def _look_at(node: NodeFacts, deployment: Deployment, name: str, deep: bool) -> None:
+def _look_at(node: NodeFacts, deployment: Deployment, name: str) -> None:
     try:
         node.engine = deployment.engine
         info = node.engine.info()
@@ -96,18 +95,18 @@ def _look_at(node: NodeFacts, deployment: Deployment, name: str, deep: bool) -> 
         limits = {key: (limit.soft, limit.hard) for key, limit in profile.ulimits.items()}
         limits |= {"memlock": (-1, -1)} if node.machine.rdma else {}
         request = {
-            "ask": "facts", "ports": wanted if node.rank == 0 and not node.runs else [], "deep": deep,
+            "ask": "facts", "ports": wanted if node.rank == 0 and not node.runs else [],
             "model": model_of(profile, service), "packages": COMPARED,
             "checkouts": {source: one.mount.path for source, one in profile.mounted_sources.items()},
         }  # fmt: skip
-        began, seconds = time.time(), DEEP if deep else FACTS
+        began = time.time()
         try:
-            answer = _ask(node, profile, request, seconds, mounts=mounts, ulimits=limits, absent=node.absent)
+            answer = _ask(node, profile, request, FACTS, mounts=mounts, ulimits=limits, absent=node.absent)
         except EngineError as error:
             if "rlimit" not in (message := error.problems[0].message):
                 raise
             node.refused = message.rpartition("error setting rlimit")[2]
-            answer = _ask(node, profile, request, seconds, mounts=mounts, absent=node.absent)
+            answer = _ask(node, profile, request, FACTS, mounts=mounts, absent=node.absent)
         if isinstance(answer, run.NoAnswer):
             last = f" ({answer.stack[-1].strip()})" if answer.stack else ""
             node.trouble = f"its container could not be asked: {answer}{last}"
@@ -153,19 +152,15 @@ def _folders(profile: Profile, service: Service, mounts: Sequence[ContainerMount
     }
 
 
-def check(
-    deployment: Deployment, name: str, *, deep: bool = False, reached: Sequence[Deployment] = ()
-) -> list[Finding]:
+def check(deployment: Deployment, name: str, *, reached: Sequence[Deployment] = ()) -> list[Finding]:
     """Check what must hold before ``name`` starts on its machines. Only probes run; nothing is changed.
 
-    ``deep``: compare all bytes of the weights instead of samples. ``reached``: machines that are connected already.
+    ``reached``: machines that are connected already.
     """
     profile = deployment.profile
     service, cluster = profile.services[name], require_described(profile, name)
-    if deep:
-        progress("reading all bytes of the weights on each machine")
     connected = {one.node: one for one in reached}
-    nodes = look([connected.get(node) or deployment.on(node) for node in cluster.nodes], name, deep=deep)
+    nodes = look([connected.get(node) or deployment.on(node) for node in cluster.nodes], name)
     found = [finding for node in nodes for finding in about(node, profile, service, cluster)]
     answered = [node for node in nodes if node.facts]
     found += between(answered, service)

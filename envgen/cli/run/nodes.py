@@ -7,6 +7,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import click
 
@@ -15,9 +16,9 @@ from envgen.app.session import Session
 from envgen.cli import FullGroup
 from envgen.cli.common import answer, reporting, variant_option
 from envgen.doctor.model import Finding, Severity
-from envgen.doctor.report import MARKS, row_of
+from envgen.doctor.report import lines_of, row_of
 from envgen.errors import ExitCode
-from envgen.text import Styled, paint, visible, wants_colour
+from envgen.text import Styled, wants_colour
 
 
 @click.group(cls=FullGroup)
@@ -34,8 +35,7 @@ def command() -> None:
 @click.argument("service", required=False)
 @reporting
 @variant_option
-@click.option("--deep", is_flag=True, help="Compare every byte of the weights instead of samples (takes minutes).")
-def check(session: Session, service: str | None, deep: bool) -> int:
+def check(session: Session, service: str | None) -> int:
     """Check that the machines of SERVICE match, before a start. Exits with 6 if they do not.
 
     Starts a container of the profile's image on each machine, through its Docker context. It compares Docker, the
@@ -54,7 +54,7 @@ def check(session: Session, service: str | None, deep: bool) -> int:
     deployment, began = session.deployment(), time.monotonic()
     name, cluster = nodes.choose(deployment.profile, service)
     written = nodes.write_variables(deployment, cluster)
-    found = nodes.check(deployment, name, deep=deep)
+    found = nodes.check(deployment, name)
     failed = [one for one in found if one.severity is Severity.ERROR]
     seconds = time.monotonic() - began
     document = {
@@ -68,13 +68,10 @@ def check(session: Session, service: str | None, deep: bool) -> int:
 
 def _lines(found: Sequence[Finding], seconds: float) -> Iterator[str]:
     colour = wants_colour(sys.stdout, os.environ)
-    for one in found:
-        mark, code = MARKS[one.severity]
-        who = "" if one.severity is Severity.OK or len(one.evidence["nodes"]) != 1 else f"{one.evidence['nodes'][0]}: "
-        yield Styled(f"  {paint(f'{mark:<4}', code, colour)}  {visible(who + (one.seen or one.title))}")
-        if one.remedy:
-            yield f"        expected: {one.expected}"
-            yield f"        fix:      {one.remedy.text}{'   (in the project file)' * one.remedy.is_line}"
-    counts = Counter(one.severity for one in found)
-    failed, warned, passed = (counts[one] for one in (Severity.ERROR, Severity.WARNING, Severity.OK))
+    for finding in found:
+        who, is_bad = finding.evidence["nodes"], finding.severity is not Severity.OK
+        title = f"{who[0]}: {finding.seen}" if is_bad and len(who) == 1 else finding.seen or finding.title
+        yield from map(Styled, lines_of(replace(finding, title=title, seen=""), "the project file", colour))
+    counts = Counter(finding.severity for finding in found)
+    failed, warned, passed = (counts[level] for level in (Severity.ERROR, Severity.WARNING, Severity.OK))
     yield f"{failed} failed, {warned} warned, {passed} passed, {seconds:.1f} s"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 from collections.abc import Mapping
 
@@ -214,26 +215,18 @@ def is_unified(context: Context, probe: Probe) -> bool:
     return context.profile.cuda.arch_list.shares_memory
 
 
-def share(context: Context, probe: Probe) -> float | None:
-    """The share of memory that a server takes (`--gpu-memory-utilization`, else the default of the installed release:
-    0.9 in 0.14.0, 0.92 in 0.32.0). None: no service runs vLLM."""
-    services = context.profile.services.values()
-    for service in services:
-        value = service.args.get("gpu-memory-utilization")
-        if isinstance(value, str):
-            try:
-                return float(value)
-            except ValueError:
-                return None
-    words = [word for service in services for word in service.command]
-    serves = any(word == "vllm" or word.startswith("vllm.entrypoints") for word in words)
-    return probe.defaults.get("gpu_memory_utilization") or None if serves else None
+def share(context: Context) -> float | None:
+    """The share of memory that a server takes by its `--gpu-memory-utilization`; None: no service writes one."""
+    for service in context.profile.services.values():
+        with contextlib.suppress(KeyError, ValueError):
+            return float(str(service.args["gpu-memory-utilization"]))
+    return None
 
 
 @check("memory.unified", Where.INSIDE, needs="probe")
 def unified(context: Context, probe: Probe) -> Findings:
     """On unified memory: the server's share is free, and nothing is swapped out."""
-    system, wanted, container = probe.system, share(context, probe), context.container
+    system, wanted, container = probe.system, share(context), context.container
     if not is_unified(context, probe) or not system.MemTotal:
         return None
     serving = container is not None and container.state == "running" and bool(container.ports)
@@ -260,4 +253,4 @@ def unified(context: Context, probe: Probe) -> Findings:
     free_text = f"{system.MemFree // GIB} GiB of unified memory are free"
     if wanted is not None:
         return ok(free_text)
-    return info(free_text, "no service sets needs_memory") if probe.gpus else None
+    return info(free_text, "no service sets gpu-memory-utilization") if probe.gpus else None

@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict
 
 from envgen.inside.common import listing, normal, read_text, sha256_of, value_of
 from envgen.inside.probe import sources
-from envgen.inside.probe.imports import Doc, base_path, call, entries, finder_name, imports, in_child
+from envgen.inside.probe.imports import Doc, base_path, call, entries, finder_name, imports
 from envgen.inside.probe.origins import metadata_folders, origins, shared_modules, starters
 
 SAFE_PREFIXES = tuple(
@@ -35,7 +35,7 @@ STATE = "/opt/envgen/env/.envgen"  # of envgen-install
 COMPILED = ("csrc", "cmake", "CMakeLists.txt", "rust", "setup.py")
 GIT_LIMIT = 3.0  # seconds, for one command
 TOOL_LIMIT = 2.0  # seconds, for one compiler
-GPU_LIMIT = 4.0  # seconds, for all of NVML
+GPU_LIMIT = 4.0  # seconds, for nvidia-smi
 TEXT_LIMIT = 2000
 
 
@@ -369,41 +369,25 @@ def cuda(_request: Doc, document: Doc) -> Doc:
 # --- the GPU ---------------------------------------------------------------------------------------------------------
 
 
-def ask_nvml() -> list[Doc]:
-    """In a child: each GPU's name, compute capability, memory and driver."""
-    import ctypes  # which some builds of Python lack
-
-    nvml = ctypes.CDLL("libnvidia-ml.so.1")
-    if nvml.nvmlInit_v2():
-        return []
-    buffer, count = ctypes.create_string_buffer(96), ctypes.c_uint()
-    nvml.nvmlSystemGetDriverVersion(buffer, 96)
-    driver = buffer.value.decode("utf-8", "replace")
-    nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
-    found = []
-    for index in range(count.value):
-        device, major, minor = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_int()
-        memory = (ctypes.c_ulonglong * 3)()
-        if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)):
-            continue
-        nvml.nvmlDeviceGetName(device, buffer, 96)
-        nvml.nvmlDeviceGetCudaComputeCapability(device, ctypes.byref(major), ctypes.byref(minor))
-        # The call fails for a GPU with unified memory, and memory stays 0.
-        nvml.nvmlDeviceGetMemoryInfo(device, memory)
-        found.append({"name": buffer.value.decode("utf-8", "replace"), "driver": driver,
-                      "capability": "%d.%d" % (major.value, minor.value), "memory": memory[0]})  # fmt: skip
-    return found
-
-
 def gpus(_request: Doc, document: Doc) -> list[Doc]:
-    """The GPUs of this container, by NVML; [] without a device."""
+    """The GPUs of this container, by nvidia-smi; [] without a device. One that shares the machine's memory has none."""
     if not document.get("system", {}).get("nvidia", {}).get("devices"):
         return []
-    data, late, _ = in_child(lambda out: os.write(out, json.dumps(ask_nvml()).encode()), GPU_LIMIT)
-    if late:
-        document["errors"].append({"part": "gpus", "error": "NVML took longer than %d s" % GPU_LIMIT})
-    found: list[Doc] = json.loads(data) if data and not late else []
-    return found
+    fields = "name,compute_cap,driver_version,memory.total"
+    output, why = call(["nvidia-smi", "--query-gpu=" + fields, "--format=csv,noheader,nounits"], GPU_LIMIT)
+    if why:
+        document["errors"].append({"part": "gpus", "error": "nvidia-smi: " + why})
+    return gpus_in(output)
+
+
+def gpus_in(table: str) -> list[Doc]:
+    """The rows of nvidia-smi; the memory in MiB, or [N/A]."""
+    rows = [[cell.strip() for cell in line.split(",")] for line in table.splitlines()]
+    return [
+        {"name": row[0], "capability": row[1], "driver": row[2],
+         "memory": int(row[3]) << 20 if row[3].isdecimal() and len(row[3]) < 12 else 0}
+        for row in rows if len(row) == 4
+    ]  # fmt: skip
 
 
 # --- the document ----------------------------------------------------------------------------------------------------
@@ -426,7 +410,6 @@ FACTS = (
     ("cuda", cuda),
     ("gpus", gpus),
     ("flags", sources.serve_flags),
-    ("defaults", sources.server_defaults),
     ("claimed", sources.claimed_patches),
 )
 LIMIT = 10.0  # seconds, for everything

@@ -19,7 +19,6 @@ from envgen.inside.probe.imports import Doc
 FILE_LIMIT = 4 << 20
 # The flags of vLLM: the engine's in one file, the server's in files that move below this folder.
 ENGINE_ARGS, SERVER_ARGS = "engine/arg_utils.py", "entrypoints"
-CACHE_CONFIG = "config/cache.py"
 # Folders without code that reads settings: half of vLLM's bytes.
 SKIPPED = ("__pycache__", "data", "tests", ".git", "models", "third_party", "benchmarks", "configs")
 
@@ -100,16 +99,6 @@ def judged_flags(asked: list[str], folder: str) -> Doc:
     unknown = [flag for flag in asked if not knows(flag, flags)]
     found = [{"flag": flag, "similar": near(flag, flags)} for flag in unknown]
     return {"folder": folder, "read": read, "count": len(flags), "asked": len(asked), "unknown": found}
-
-
-def server_defaults(request: Doc, document: Doc) -> Doc:
-    """The installed vLLM's defaults; empty for another layout of its sources."""
-    folder = active_folder(document, "vllm")
-    text = read_bytes(os.path.join(folder, CACHE_CONFIG)) if folder is not None else b""
-    found = re.search(
-        rb"^\s+gpu_memory_utilization\s*:\s*float\s*=\s*(?:Field\(\s*default\s*=\s*)?([0-9.]+)", text, re.M
-    )
-    return {"gpu_memory_utilization": float(found.group(1))} if found else {}
 
 
 # --- patches ---------------------------------------------------------------------------------------------------------

@@ -40,14 +40,6 @@ def test_a_child_without_an_answer_is_a_finding(name: str, reply: Any, case: str
     assert (found.severity, found.case) == (Severity.ERROR, case) and seen in found.seen and found.remedy
 
 
-def test_fused_moe(make: Make) -> None:
-    name = "has_flashinfer_cutlass_fused_moe"
-    assert judged(make, gpu=GPU, fused_moe={"answer": {name: True}})["deep.fused_moe"].severity is Severity.OK
-    assert judged(make, gpu=GPU, fused_moe={"answer": {name: False}})["deep.fused_moe"].case == "no-fused-moe"
-    assert judged(make, fused_moe={"answer": {name: False}})["deep.fused_moe"].severity is Severity.INFO
-    assert judged(make, fused_moe={"answer": {}})["deep.fused_moe"].severity is Severity.INFO
-
-
 def test_the_gpu_against_the_profile(make: Make) -> None:
     assert judged(make, gpu=GPU)["deep.gpu"].severity is Severity.OK
     other = {"answer": {**GPU["answer"], "capability": [9, 0]}}
@@ -75,7 +67,6 @@ def test_what_a_real_gpu_answered(make: Make) -> None:
 
 def test_only_questions_that_the_profile_has_are_asked() -> None:
     assert set(deep.questions(set())) == {"gpu"}
-    assert set(deep.questions({"vllm"})) == {"gpu", "fused_moe"}
     assert list(deep.questions({"vllm", "flashinfer", "mine"})) == [*deep.QUESTIONS]
 
 

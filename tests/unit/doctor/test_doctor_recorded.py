@@ -23,6 +23,7 @@ from envgen.doctor.programs import Running, Tried
 from envgen.engine.box import Box, BoxGpu
 from envgen.engine.values import Container, ContainerMount
 from envgen.errors import Problem
+from envgen.inside.probe.facts import gpus_in
 from envgen.serve.ended import Ended
 
 GIB = 1 << 30
@@ -378,26 +379,23 @@ def test_the_real_gpu_machine(make: Make) -> None:
     assert found.remedy.text == "env: {triton: {TRITON_PTXAS_PATH: /usr/local/cuda/bin/ptxas}}"
 
 
-VLLM, SLEEP = ("services.dev.command=[vllm, serve, m]",), ("services.dev.command=[sleep, infinity]",)
-DEFAULT = {"defaults": {"gpu_memory_utilization": 0.92}}
+def test_a_server_that_names_no_share_is_not_judged_by_a_guess(make: Make) -> None:
+    sets = ("services.dev.command=[vllm, serve, m]",)
+    (found,) = judged("memory.unified", make(with_system(MemFree=0), sets=sets))
+    assert found.severity is Severity.INFO
+    assert judged("memory.unified", make(with_system(MemFree=0) | {"gpus": []}, sets=("gpu=none", *sets))) == []
 
 
 @pytest.mark.parametrize(
-    ("document", "sets", "expected"),
+    ("table", "memory"),
     [
-        (with_system(MemFree=0) | DEFAULT, VLLM, ["page-cache"]),
-        (with_system(MemFree=112 * GIB) | DEFAULT, VLLM, [""]),
-        (with_system(MemFree=0), VLLM, [""]),
-        (with_system(MemFree=0), SLEEP, [""]),
-        (with_system(MemFree=0) | {"gpus": []}, SLEEP, []),
-        (with_system(MemFree=0) | {"gpus": []}, ("gpu=none", *VLLM), []),
+        ("NVIDIA GB10, 12.1, 580.95.05, [N/A]\n", [0]),
+        ("NVIDIA H100 80GB HBM3, 9.0, 580.95.05, 81559\n" * 2, [81559 << 20] * 2),
+        ("No devices were found\n", []),
     ],
 )
-def test_a_vllm_that_names_no_share_has_its_release_s(
-    make: Make, document: dict[str, Any], sets: tuple[str, ...], expected: list[str]
-) -> None:
-    """Where that is not known, or no GPU is there, nothing is guessed."""
-    assert [finding.case for finding in judged("memory.unified", make(document, sets=sets))] == expected
+def test_the_gpus_of_nvidia_smi(table: str, memory: list[int]) -> None:
+    assert [gpu["memory"] for gpu in gpus_in(table)] == memory
 
 
 def test_a_base_without_cuda_is_no_error_where_no_gpu_is(make: Make) -> None:

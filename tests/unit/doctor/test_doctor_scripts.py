@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -120,3 +121,28 @@ def test_a_deep_check_that_ended_with_its_container_is_not_broken(
     script(tmp_path / "checks/deep")
     ((ended,),) = scripts.from_deep_folder(context, tmp_path, cast(Engine, Killing()), lambda _: None)
     assert title in ended.title
+
+
+def test_a_deep_check_tells_that_it_runs_and_its_limit_is_no_fault_of_its_own(
+    tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine stops it at the limit; what it has compiled is there for the next run, which may take longer."""
+    shown, told = list[str](), threading.Event()
+
+    def show(line: str) -> None:
+        shown.append(line)
+        if "has run for" in line:
+            told.set()
+
+    class Slow:
+        def exec(self, *_: object, timeout: float, **__: object) -> ExecResult:
+            assert timeout == 0.01 and told.wait(30)
+            raise EngineError("python3 did not end within 0.01 s")
+
+    monkeypatch.setattr(scripts, "TOLD", 0.001)
+    (tmp_path / "checks/deep").mkdir(parents=True)
+    script(tmp_path / "checks/deep")
+    ((stopped,),) = scripts.from_deep_folder(make(), tmp_path, cast(Engine, Slow()), show, 0.01)
+    assert "did not finish" in stopped.title and "what it has compiled stays" in stopped.seen
+    assert stopped.remedy is not None and "doctor -p dev dev --deep --limit" in stopped.remedy.text
+    assert shown[0] == "checks/deep/10-mine.py, for at most 0s" and "10-mine.py has run for 0s" in shown[1]

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envgen.doctor import collect
-from envgen.inside.probe.sources import claimed_patches, flags_in, knows, server_defaults
+from envgen.inside.probe.sources import claimed_patches, flags_in, knows
 from envgen.patches.checkout import added
 
 ROOT = Path(__file__).parents[3]
@@ -100,19 +100,3 @@ def test_claims(tmp_path: Path) -> None:
     kernel.unlink()
     assert states()["x.cu"] == "gone"
     assert claimed_patches({"patches": str(tmp_path / "none")}, {"imports": []}) == []
-
-
-@pytest.mark.parametrize(
-    ("line", "share"),
-    [
-        ("    gpu_memory_utilization: float = Field(default=0.92, gt=0, le=1)", 0.92),
-        ("    gpu_memory_utilization: float = 0.9", 0.9),
-        ("    gpu_memory_utilization: float = Field(default_factory=share)", None),
-        ("", None),
-    ],
-)
-def test_the_release_s_own_share_of_memory(tmp_path: Path, line: str, share: float | None) -> None:
-    (tmp_path / "config").mkdir()
-    (tmp_path / "config" / "cache.py").write_text(f"class CacheConfig:\n{line}\n")
-    assert server_defaults({}, imported(tmp_path)).get("gpu_memory_utilization") == share
-    assert server_defaults({}, {"imports": []}) == {}
