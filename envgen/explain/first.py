@@ -16,21 +16,27 @@ from dataclasses import dataclass, field, replace
 _PROCESS = re.compile(
     r"^\((?:(?P<name>[\w ./:-]{1,60}?) ?)?pid=(?P<pid>\d{1,9})[^)]{0,40}\) ?|^\[(?P<rank>rank\d{1,4})\]: ?"
 )
+# A step of a build (`#12 34.5 `, or `34.567 ` alone), and a service of Compose (`serve-1  | `).
+_STEP = re.compile(r"^(?:(?P<step>#\d{1,5}) )?\d{1,7}\.\d{1,4} (?=\S| {2})|^[\w.-]{1,80}-\d{1,4} {1,40}\| ?")
 _LOGGED = re.compile(
     r"^(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) +\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,6})? \[?[^\]\s]{1,120}\] ?"
 )
 _BEGIN = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^ {0,8}File "(?P<path>[^"]{1,400})", line \d{1,9}')
-_CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
+CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _NAME = r"(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Za-z_]\w{0,80}"
 _RAISED = re.compile(rf"^(?!(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):){_NAME}(?:: |:?$)")  # names the exception
-# Raised because another process or task failed.
+# Raised because another process, task or program failed.
 _WRAPPER = re.compile(
     r"see (?:root cause|stack trace|the stack trace|above)|root cause above|engine core initialization failed|"
     r"workerproc initialization failed|worker failed with error|enginecore encountered an issue|enginedeaderror|"
     r"failed core proc|executor failed|^(?:asyncio\.(?:exceptions\.)?)?cancellederror|^keyboardinterrupt|^systemexit|"
     r"background loop has errored|childfailederror|failed to start\.?$|encountered a fatal error|died unexpectedly|"
-    r"failed at startup|rayactorerror|the actor died",
+    r"failed at startup|rayactorerror|the actor died|did not complete successfully: exit code|failed to solve:|"
+    r"subprocess-exited-with-error|failed building (?:wheel|editable)|failed to build |failed-wheel-build|"
+    r"subcommand failed|ld returned \d|configuring incomplete|non-zero exit status|subprocess exited when|"
+    r"error compiling objects|could not compile .{1,80} due to|ninja build failed|webserver ?(?:crashed|failed)|"
+    r"received sigquit from a child|\*\*\* \[.{1,200}\] error \d|: build failed$|metadata-generation-failed",
     re.IGNORECASE,
 )
 _VALIDATION = re.compile(r"\d+ validation errors? for ")
@@ -93,6 +99,7 @@ class _Process:
     links: int = 0  # of this chain
     package: str = ""  # of the last frame that has one
     wants_reason: bool = False  # the next indented line has the reason, as pydantic's does
+    indent: int = 0  # of the traceback, in the output of another program
 
     def shown(self) -> Iterator[First]:
         """The exception that is shown for this chain."""
@@ -123,7 +130,7 @@ class Tracker:
             process = self._processes[name] = _Process()
         if process.state or "File" in text or _BEGIN in text:
             self._found += _follow(process, name, text, number)
-        if not process.state and (level or "rror" in text or "fatal" in text.lower()):
+        if process.state in ("", "after") and (level or "rror" in text or "fatal" in text.lower()):
             if _USAGE.match(text):
                 self._usage.append(First(name, text.strip()[:SHOWN], number))
             elif len(self._errors) < 20 and (level in ("ERROR", "CRITICAL") or _ERROR.match(text)) and text.strip():
@@ -174,18 +181,24 @@ def first_exception(lines: Iterable[str]) -> First | None:
 def read_line(line: str) -> tuple[str, str, str]:
     """The process, the log level ("" without a logger) and the text of a line."""
     name = ""
-    while line.startswith(("(", "[rank")) and (found := _PROCESS.match(line)):
-        name = found["rank"] or f"{found['name'] or ''} pid={found['pid']}".strip()
-        line = line[found.end() :]
+    if prefix := _STEP.match(line):
+        name, line = prefix["step"] or "", line[prefix.end() :]
+    while line.startswith(("(", "[rank")) and (prefix := _PROCESS.match(line)):
+        name = prefix["rank"] or f"{prefix['name'] or ''} pid={prefix['pid']}".strip()
+        line = line[prefix.end() :]
     level = ""
-    if line[:1] in "DIWEC" and (found := _LOGGED.match(line)):
-        level, line = found["level"], line[found.end() :]
+    if line[:1] in "DIWEC" and (prefix := _LOGGED.match(line)):
+        level, line = prefix["level"], line[prefix.end() :]
     return name, level, line
 
 
 def _follow(process: _Process, name: str, text: str, number: int) -> Iterator[First]:
     """Read one line of a process; yield the chain's exception once the chain is complete."""
     plain = text.strip()
+    if plain.endswith(_BEGIN):
+        process.indent = len(text) - len(text.lstrip())
+    elif text[: process.indent].isspace():
+        text = text[process.indent :]
     if plain.endswith(_BEGIN):
         if process.state == "after":  # a new failure, not a link of the chain
             yield from _complete(process)
@@ -195,17 +208,17 @@ def _follow(process: _Process, name: str, text: str, number: int) -> Iterator[Fi
             process.state = "frames"
         packages = [*_PACKAGE.finditer(frame["path"])][-1:] or [*_CHECKOUT.finditer(frame["path"])][:1]
         process.package = packages[0][1] if packages else process.package
-    elif process.state == "frames" and (found := _RAISED.match(text)):
+    elif process.state == "frames" and (raised := _RAISED.match(text)):
         wrapper = _WRAPPER.search(text)
         if process.best is None or not wrapper:
             package = process.package or (path[1] if (path := _PACKAGE.search(text)) else "")
             process.best = First(name, text[:SHOWN], number, component=package)
         process.root = process.root or ("" if wrapper else text[:SHOWN].strip())
         process.links += not wrapper
-        rest = text[found.end() :]
+        rest = text[raised.end() :]
         process.wants_reason, process.state = bool(_VALIDATION.search(rest)) or rest.rstrip().endswith(":"), "after"
     elif process.state in ("after", "chained"):
-        if any(words in plain for words in _CHAINED):
+        if any(words in plain for words in CHAINED):
             process.state = "chained"
         elif process.wants_reason and process.best and plain and text[0].isspace():
             reason = plain.partition(" [type=")[0].removeprefix("Value error, ")

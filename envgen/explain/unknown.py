@@ -12,12 +12,15 @@ from urllib.parse import quote_plus
 
 import yaml
 
-from envgen.explain.first import SHOWN, First, is_consequence, read_line
+from envgen.explain.first import CHAINED, SHOWN, First, is_consequence, read_line
 
 DECIDING = 3  # lines
+STARTED = "Application startup complete"
 BEGINNING = 5000  # lines, in which a program names versions and GPU
 _LEVELS = {"CRITICAL": 2, "ERROR": 2, "DEBUG": -3}
-_SOURCE = re.compile(r'^ {0,12}(?:File "|raise |return |at |\^|~)|^ {4,}[\w.]+(?: = |\()')
+_SOURCE = re.compile(
+    r'^ {0,12}(?:File "|raise |return |at |\^|~|frame #|(?:PC: )?@ |\d{1,3}: )|^ {4,}[\w.]+(?: = |\()'
+)  # and frames of other languages
 _ADVICE = re.compile(r"^(?:note|hint|help|for debugging|compile with|please (?:check|see|refer)|see )", re.IGNORECASE)
 _GPU = re.compile(
     r"\b(?:NVIDIA )?(GB\d{2,3}\b|[ABHL]\d{2,3}(?:[ -](?:SXM\d?|PCIe|NVL|\d{2,3}GB)){0,2}\b|"
@@ -36,6 +39,8 @@ _PLAIN = re.compile(
     r"\b(?:error|fatal)(?: response from daemon)?:",
     re.IGNORECASE,
 )
+_DIGITS = re.compile(r"\d+")  # two lines that differ in a time or a number alone say the same
+_INFO = re.compile(r"\binfo\b")
 _BARE = re.compile(r"^[\w.]+:?\s*$")
 _FRAME = re.compile(r'\bFile "[^"]+", line \d+, in (\w+)')
 WORDS = 7  # of a search
@@ -61,38 +66,51 @@ def _data() -> dict[str, Any]:
 
 def clues(lines: Sequence[str], before: int, first: First | None, versions: Mapping[str, str]) -> Clues:
     """What lines tell that no rule explains; ``before``: the number of lines before them."""
-    found, seen = list[tuple[int, int, str]](), set[str]()
+    heaviest, quiet, seen = list[tuple[int, int, str]](), list[tuple[int, int, str]](), set[str]()
     stems, raised = _data()["stems"], ""
     for number, line in enumerate(lines, before + 1):
         low = line[:4096].lower()
-        if "info " in low[:80] or not any(stem in low for stem in stems):
+        if not any(stem in low for stem in stems):
             continue
         _, level, text = read_line(line[:4096])
         weight, words = _weight(level, text), text.strip()[:SHOWN]
-        if weight > 0 and words not in seen:
-            seen.add(words)
-            found = sorted([*found, (-weight, number, words)])[:DECIDING]
+        if weight > 0 and _DIGITS.sub("", words) not in seen:
+            seen.add(_DIGITS.sub("", words))
+            if words.endswith(":"):
+                words = _with_message(words, lines[number - before : number - before + 3])
+            if level == "INFO" or _INFO.search(low[:80]):
+                quiet.append((-weight, number, words))
+            else:
+                heaviest = sorted([*heaviest, (-weight, number, words)])[:DECIDING]
     if first:
         mine, raised = [(0, first.line, first.text.strip())], first.text
         if _BARE.match(first.text):  # where it was raised says more
             frames = [(at, frame[1]) for at in range(first.line - before - 1) if (frame := _FRAME.search(lines[at]))]
             mine = [(0, before + at + 1, read_line(lines[at])[2].strip()[:SHOWN]) for at, _ in frames[-1:]] + mine
             raised = " ".join([first.text, *(name for _, name in frames[-1:])])
-        found = [*mine, *(one for one in found if one[1] != first.line)][:DECIDING]
+        heaviest = [*mine, *(one for one in heaviest if one[1] != first.line)][:DECIDING]
+    elif not heaviest and not any(STARTED in line for line in lines):  # it hangs: what it waits for is not an error
+        heaviest = quiet[-1:]
     whole = "\n".join(lines[:BEGINNING])
     gpu, architecture = _GPU.search(whole), _ARCHITECTURE.search(whole)
     machine = {one[1].lower(): one[2] for one in reversed([*_MACHINE.finditer(whole)])}
     return Clues(
-        tuple((number, text) for _, number, text in sorted(found, key=lambda one: one[1])),
+        tuple((number, text) for _, number, text in sorted(heaviest, key=lambda line: line[1])),
         dict(sorted({**versions, **machine}.items())),
         gpu[1] if gpu else f"SM {architecture[1]}" if architecture else "",
-        _search(raised or (found[0][2] if found else ""), first.package if first else "", whole),
+        _search(raised or (heaviest[0][2] if heaviest else ""), first.package if first else "", whole),
     )
+
+
+def _with_message(header: str, below: Sequence[str]) -> str:
+    """A line that announces its message (of CMake, a panic, a crash of Python), with the first line below it."""
+    message = next((text for line in below if (text := read_line(line)[2].strip())), "")
+    return f"{header} {message}"[:SHOWN]
 
 
 def _weight(level: str, text: str) -> int:
     """How much a line says of a failure."""
-    if _SOURCE.match(text) or _ADVICE.match(text):
+    if _SOURCE.match(text) or _ADVICE.match(text) or any(words in text for words in CHAINED):
         return 0
     weight = sum(weight for weight, sign in _data()["signs"] if sign.search(text))
     return weight + _LEVELS.get(level, 0) - 4 * is_consequence(text) if weight else 0

@@ -141,7 +141,7 @@ def test_an_error_without_a_traceback_is_better_than_nothing() -> None:
 @pytest.mark.parametrize(
     ("line", "text"),
     [
-        ("0.243 error: Requirements contain", "0.243 error: Requirements contain"),
+        ("0.243 error: Requirements contain", "error: Requirements contain"),
         ("nvcc fatal   : A single input file is required", "nvcc fatal   : A single input file is required"),
         ("ValueError: There is no such thing", "ValueError: There is no such thing"),
         ("(Worker pid=9) ERROR 04-05 08:59:13 [a.py:1] it is broken", "it is broken"),

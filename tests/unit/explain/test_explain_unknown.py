@@ -6,6 +6,7 @@ import json
 import re
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -71,9 +72,22 @@ def test_a_certain_failure_needs_no_clues() -> None:
     assert read_log(BytesIO(log)).clues is None
 
 
+CORPUS = Path(__file__).resolve().parents[3] / "benchmarks/data/explain"
+PUBLIC = [json.loads(line) for line in (CORPUS / "lines.jsonl").read_text("utf-8").splitlines()]
+
+
+@pytest.mark.parametrize("entry", PUBLIC, ids=lambda entry: re.sub(r".*com/|/issues", "", entry["address"]))
+def test_the_deciding_line_is_shown_where_no_rule_knows_it(
+    entry: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of public failures in a dozen formats: builds, CMake, panics, crashes, kernels' logs, Compose, a hang."""
+    monkeypatch.setattr("envgen.explain.rules_for", lambda kind: ())
+    assert entry["line"] in shown("\n".join(entry["log"]) + "\n")
+
+
 def test_every_line_with_a_word_of_a_failure_has_a_stem() -> None:
-    corpus = Path(__file__).resolve().parents[3] / "benchmarks/data/explain/learn.jsonl"
-    logs = [json.loads(line)["log"] for line in corpus.read_text("utf-8").splitlines()]
+    logs = [json.loads(line)["log"] for line in (CORPUS / "learn.jsonl").read_text("utf-8").splitlines()]
+    logs += [entry["log"] for entry in PUBLIC]
     data = _data()
     for line in [line for log in logs for line in log]:
         if any(sign.search(line) for _, sign in data["signs"]):
