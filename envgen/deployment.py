@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from envgen import files
@@ -37,9 +37,7 @@ from envgen.errors import (
 from envgen.inside import run
 from envgen.lock.ask import locked
 from envgen.lock.model import LOCAL, InputChange, Lock, ProfileLock, load
-from envgen.patches.checkout import lacking
 from envgen.patches.series import Series
-from envgen.patches.source import PatchedSource
 from envgen.profile.compose_file import changes, effective, own_file
 from envgen.profile.model import Cluster, GpuMode, Machine, Mode, Profile
 from envgen.profile.tree import label_of
@@ -51,6 +49,9 @@ from envgen.render.inputs import changed
 from envgen.render.locking import LABEL as LOCK_LABEL
 from envgen.render.locking import applied, built_version, left_out, namespace, places_of, series_of
 from envgen.render.outputs import RENDER_LABEL, Rendered, Workspace, lay_out, render_profile
+
+if TYPE_CHECKING:
+    from envgen.patches.source import PatchedSource
 
 ENGINE_FILE = "compose/this-engine-{}.yaml"  # by its content: several engines may be in use at once
 
@@ -203,11 +204,15 @@ class Deployment:
     @cached_property
     def lacking_patches(self) -> dict[str, tuple[str, ...]]:
         """Mounted source -> the patches of its series that its checkout lacks."""
+        from envgen.patches.checkout import lacking  # seldom
+
         return lacking(self.profile, self.root)
 
     @property
     def patched_sources(self) -> list[PatchedSource]:
         """The sources with patches, at their locked commits and versions."""
+        from envgen.patches.source import PatchedSource
+
         commits = {name: git.commit for name, git in self.lock.git.items()} if self.lock else {}
         return [
             PatchedSource(

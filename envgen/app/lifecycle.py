@@ -18,7 +18,6 @@ from envgen.app.up import check, predicted, start_all
 from envgen.deployment import Deployment
 from envgen.engine.values import Container
 from envgen.errors import NotFoundError, ProjectError, ServiceError
-from envgen.jitcache.space import with_kernels
 from envgen.profile.model import Profile
 from envgen.serve import preflight
 from envgen.serve.ended import NotReady
@@ -162,6 +161,8 @@ def one_off(deployment: Deployment, service: str, argv: Sequence[str], options: 
     deployment.require_name()
     preflight.check_once(deployment, service)
     compose = deployment.to_start(service).compose
+    from envgen.jitcache.space import with_kernels  # only for this command
+
     with_kernels(deployment, partial(prepare, deployment, service))
     terminal = () if tty and sys.stdin.isatty() and sys.stdout.isatty() else ("-T",)
     return compose.interactive("--progress=quiet", "run", "--rm", "--no-deps", *terminal, *options, service, *argv)

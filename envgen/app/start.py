@@ -13,7 +13,6 @@ from envgen.app.stay import Stay
 from envgen.deployment import Deployment
 from envgen.engine.process import in_background
 from envgen.engine.values import Container
-from envgen.jitcache.space import with_kernels
 from envgen.profile.model import GpuMode
 from envgen.serve import preflight
 from envgen.serve.differences import compared, recreate_refused
@@ -79,6 +78,8 @@ class Checked:
         for machine in self.machines:
             machine.require_name()
             if self.differing or options.recreate or not running:
+                from envgen.jitcache.space import with_kernels  # not for a service that runs
+
                 with_kernels(machine, partial(prepare, machine, self.service))
         return self.launch(options)
 

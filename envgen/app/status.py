@@ -19,6 +19,7 @@ from envgen.app.session import VARIANT_LABEL, Session
 from envgen.bench.record import runs, utc
 from envgen.deployment import Deployment
 from envgen.engine.api import time_budget
+from envgen.engine.endpoint import with_plugin
 from envgen.engine.git import WorkTree
 from envgen.engine.process import in_background
 from envgen.engine.values import Container
@@ -56,7 +57,7 @@ def look(session: Session) -> dict[str, Any]:
         reached, lost = reach(session.deployment(), nodes_of(profile), PATIENCE / 2)
         found["lost"] = {node: error.problems[0].message for node, error in lost.items() if node}
         if not reached:
-            raise next(iter(lost.values()))
+            raise with_plugin(next(iter(lost.values())), "compose")
         first = next(iter(reached.values()))  # the head, if there are several
         sizes = in_background(first.engine.volume_sizes)
         found["image"], found["left_out"] = _image(first), first.left_out
@@ -81,8 +82,7 @@ def look(session: Session) -> dict[str, Any]:
             found["notices"] |= {name: [one.data() for one in some] for name, some in told.items()}
         found["differences"] = _differences(session, [one for _, one in there if differ.get(one.id)])
     except EnvgenError as error:
-        why = error.problems[0]
-        trouble = f"{why.place}: {why.message}" if why.place else why.message
+        trouble = "; ".join(f"{one.place}: {one.message}" if one.place else one.message for one in error.problems)
         reachable = not isinstance(error, EngineError)
     return found | {
         "engine": {"ok": reachable, "error": trouble}, "lock": _lock(session, profile),

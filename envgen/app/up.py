@@ -10,7 +10,7 @@ from functools import partial
 from envgen.app import start
 from envgen.app.start import Agree, Checked, ServiceStart, StartOptions
 from envgen.deployment import Deployment, known_service
-from envgen.engine.endpoint import require_plugin
+from envgen.engine.endpoint import require_plugin, with_plugin
 from envgen.errors import EngineError, EnvgenError, Problem, UsageError
 from envgen.profile.model import Profile
 from envgen.serve import memory
@@ -44,13 +44,11 @@ def check_all(deployment: Deployment, names: Sequence[str], *, predict: bool = T
 def check(deployment: Deployment, service: str) -> Checked:
     """Check everything that a start needs, on one machine or several. PreflightError with every problem."""
     try:
+        running = deployment.engine.containers(deployment.profile.compose_name, service)
+    except EngineError as error:
+        raise with_plugin(error, "compose") from None
+    if not running:  # a Compose that started it is new enough, and asking its version takes as long as all the rest
         require_plugin("compose")
-    except EngineError as missing:
-        try:
-            deployment.engine.info()
-        except EngineError as error:
-            missing.problems = (*missing.problems, *error.problems)
-        raise
     if deployment.profile.services[service].cluster is not None:
         from envgen.app.cluster.start import check as cluster_check  # seldom, and a tenth of a second
 

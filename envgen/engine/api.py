@@ -1,4 +1,4 @@
-"""The SDK's client with limits, and an engine's errors in one sentence.
+"""Questions to a Docker Engine with limits, and its errors in one sentence.
 
 An engine may be stopped, killed in the middle of an answer, or not an engine at all. So each request has a time limit
 and each answer a size limit, however slowly it arrives.
@@ -8,26 +8,28 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import re
 import shutil
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
+from http.client import HTTPResponse
 from typing import Any, TypeVar
+from urllib.parse import quote, urlencode
 
-import docker.errors
-import requests
-from docker.constants import DEFAULT_DOCKER_API_VERSION
-
-import docker
+from envgen.engine import request
 from envgen.engine.endpoint import Endpoint, forwards, ssh_timeout
 from envgen.engine.process import in_background
+from envgen.engine.values import MISSHAPEN, read_json
 from envgen.errors import EngineError, EngineTimeout
 from envgen.text import progress, reason_of
 
 T = TypeVar("T")
+Query = Mapping[str, str]
+_NOTHING: Query = {}
 
 GREETING = 5  # seconds for the first answer of an engine
 QUESTION = 8  # for what an engine answers at once; a busy one took two
@@ -55,30 +57,73 @@ def time_budget(seconds: float) -> Iterator[None]:
         _budgets.pop()
 
 
-class EngineSession(docker.APIClient):
-    """The SDK's client. Every request ends in time, and no answer is larger than LARGEST."""
+class BadStatus(EngineError):
+    """The engine answered with a ``status`` of 400 or more, and a reason."""
 
-    def __init__(self, endpoint: Endpoint, version: str, seconds: int = QUESTION) -> None:
-        """``seconds``: the time of a request that names none."""
-        with wrap_errors(endpoint):
-            super().__init__(base_url=endpoint.url, version=version, timeout=seconds)
-        self.trust_env = False  # no proxy and no ~/.netrc for an engine
-        self._host = endpoint.host
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
 
-    def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:
-        """One request. With ``stream`` the time limit ends when the answer begins."""
-        limit = shown = float(options.get("timeout") or QUESTION)
+
+class EngineSession:
+    """The requests of one engine. Every one ends in time, and no answer is larger than LARGEST."""
+
+    def __init__(self, endpoint: Endpoint, version: str = "") -> None:
+        """``version``: of its API; "" is its newest."""
+        self._endpoint = endpoint
+        self._prefix = f"/v{quote(version, safe='')}" if version else ""
+
+    def ask(
+        self, method: str, path: str, seconds: float = QUESTION, *, query: Query = _NOTHING, send: Any = None
+    ) -> Any:
+        """The document of an answer, ``send`` and ``query`` being those of the request; None for an empty one."""
+
+        def whole(response: HTTPResponse) -> bytes:
+            body = request.body_of(response, LARGEST)
+            if len(body) > LARGEST:
+                text = f"the engine's answer has more than {LARGEST >> 20} MiB: this may not be a Docker Engine"
+                raise EngineError(text)
+            return body
+
+        body = self._request(method, path, seconds, whole, send, query)
+        try:
+            return read_json(body) if body or method == "GET" else None
+        except ValueError:
+            raise EngineError("the engine's answer is not JSON: this may not be a Docker Engine") from None
+
+    def stream(self, path: str, seconds: float = QUESTION, *, query: Query = _NOTHING) -> Iterator[bytes]:
+        """An answer in pieces, as they come. The time limit ends when it begins."""
+        response = self._request("GET", path, seconds, lambda response: response, None, query)
+        with response:
+            pieces = request.blocks(response)
+            while True:
+                try:
+                    data = next(pieces, b"")
+                except OSError as error:
+                    raise unreachable(self._endpoint, error) from None
+                if not data:
+                    return
+                yield data
+
+    def _request(
+        self, method: str, path: str, seconds: float, read: Callable[[HTTPResponse], T], document: Any, query: Query
+    ) -> T:  # fmt: skip
+        host = self._endpoint.host
+        limit = shown = float(seconds)
         budget, spent = _budgets[-1] if _budgets else (0.0, defaultdict[str, float](float))
-        if budget and limit > budget - spent[self._host] and limit <= START:
-            limit, shown = max(0.0, budget - spent[self._host]), budget
+        if budget and limit > budget - spent[host] and limit <= START:
+            limit, shown = max(0.0, budget - spent[host]), budget
         elif not budget and limit <= PATIENT:
             limit = shown = min(limit, QUESTION)
-        streams = options.pop("stream", False)
-        options["timeout"] = limit + 5  # of the socket, between two bytes; the limit for the whole is shorter
+        url = self._endpoint.url  # may connect by ssh, which has its own limit
+        target = f"{self._prefix}{quote(path, safe='/:')}{'?' if query else ''}{urlencode(query)}"
 
-        def ask() -> requests.Response:
-            response = super(EngineSession, self).send(request, stream=True, **options)
-            return response if streams else read_all(response)
+        def ask() -> T:
+            # The time-out of a socket is between two bytes; the limit for the whole is shorter.
+            response = request.send(url, method, target, document=document, timeout=limit + 5)
+            if response.status >= 400:
+                raise BadStatus(response.status, _explanation(response))
+            return read(response)
 
         began = time.monotonic()
         try:
@@ -86,9 +131,11 @@ class EngineSession(docker.APIClient):
                 return within(limit, ask)
         except TimeoutError:
             pass
+        except OSError as error:
+            raise unreachable(self._endpoint, error) from None
         finally:
             with _counting:
-                spent[self._host] += time.monotonic() - began
+                spent[host] += time.monotonic() - began
         hint = "it may be overloaded: `docker version` shows whether it answers"
         raise EngineTimeout(f"the Docker Engine did not answer within {shown:g} s", hint=hint)
 
@@ -104,51 +151,23 @@ def within(seconds: float, ask: Callable[[], T]) -> T:
     return answer.result()
 
 
-def read_all(response: requests.Response) -> requests.Response:
-    """The answer with its whole body, of at most LARGEST bytes."""
-    body = bytearray()
-    for chunk in response.iter_content(64 << 10):
-        body += chunk
-        if len(body) > LARGEST:
-            response.close()
-            raise EngineError(f"the engine's answer has more than {LARGEST >> 20} MiB: this may not be a Docker Engine")
-    response._content = bytes(body)
-    return response
+def _explanation(response: HTTPResponse) -> str:
+    """The engine's own words for an error."""
+    text = request.body_of(response, LARGEST).decode(errors="replace")
+    with contextlib.suppress(*MISSHAPEN):
+        text = str(json.loads(text)["message"])
+    return re.sub(r"\s+", " ", text).strip()[:1000] or f"the engine answered {response.status}"
 
 
 @contextlib.contextmanager
-def wrap_errors(endpoint: Endpoint, what: str = "") -> Iterator[None]:
-    """Turns what the SDK raises inside into EngineError. ``what``: in front of the engine's message."""
-    prefix = f"{what}: " if what else ""
+def about(what: str) -> Iterator[None]:
+    """Names ``what`` in a BadStatus that is raised inside; EngineError for a document of another form."""
     try:
         yield
-    except EngineError:
-        raise
-    except docker.errors.APIError as error:
-        raise EngineError(prefix + _explanation(error)) from None
-    except (requests.exceptions.JSONDecodeError, requests.exceptions.InvalidJSONError):  # an OSError, a ValueError
-        raise EngineError("the engine's answer is not JSON: this may not be a Docker Engine") from None
-    except (OSError, docker.errors.DockerException) as error:  # all errors of requests are OSErrors
-        raise unreachable(endpoint, error) from None
-    except _UNEXPECTED as error:
-        if not _from_an_answer(error):
-            raise
-        raise EngineError(f"{prefix}the engine's answer does not have the form of a Docker Engine's") from None
-
-
-def _from_an_answer(error: BaseException) -> bool:
-    """Whether it was raised while reading an answer (in ``values.py``, the SDK), and is not a defect of envgen."""
-    trace = error.__traceback__
-    while trace and trace.tb_next:
-        trace = trace.tb_next
-    name = trace.tb_frame.f_globals.get("__name__", "") if trace else ""
-    return name in _READERS or name.partition(".")[0] in _LIBRARIES
-
-
-def _explanation(error: docker.errors.APIError) -> str:
-    words = error.explanation
-    text = words if isinstance(words, str) else str(error)
-    return re.sub(r"\s+", " ", text).strip()[:1000] or f"the engine answered {error.status_code}"
+    except BadStatus as error:
+        raise BadStatus(error.status, f"{what}: {error.problems[0].message}") from None
+    except (*MISSHAPEN, RecursionError):
+        raise EngineError(f"{what}: the engine's answer does not have the form of a Docker Engine's") from None
 
 
 SILENT = 60.0  # seconds without an answer, after which an engine is given up while another program waits for it
@@ -186,29 +205,27 @@ class Pulse:
             progress(f"  {self._what} waits for the Docker Engine, which has not answered for {silent:.0f} s")
 
     def _ask(self) -> None:
-        with wrap_errors(self._endpoint):
-            EngineSession(self._endpoint, DEFAULT_DOCKER_API_VERSION, GREETING).version(api_version=False)
+        EngineSession(self._endpoint).ask("GET", "/version", GREETING)
 
 
-def unreachable(endpoint: Endpoint, error: BaseException) -> EngineError:
+def unreachable(endpoint: Endpoint, error: OSError) -> EngineError:
     """The error for an engine that can't be reached, or ends in the middle of an answer."""
     if connection := forwards.get((endpoint.host, "")):
         return connection.error()
-    cause = _innermost(error)
     where = f"{endpoint.host} (from {endpoint.chosen_by})"
-    if isinstance(cause, TimeoutError):
+    if isinstance(error, TimeoutError):
         return EngineTimeout(
             f"the Docker Engine at {where} stopped answering", hint="it may be overloaded: try `docker version`"
         )
-    if isinstance(cause, PermissionError):
+    if isinstance(error, PermissionError):
         return EngineError(
             f"no permission to use the Docker Engine at {where}",
             hint="add yourself to the group docker (`sudo usermod -aG docker $USER`, then log in again)",
             command="sudo usermod -aG docker $USER",
         )
-    if isinstance(cause, ConnectionRefusedError) and endpoint.local:
+    if isinstance(error, ConnectionRefusedError) and endpoint.local:
         return EngineError(f"the Docker Engine at {where} is stopped", hint=_HINT, command=_START)
-    if endpoint.local and isinstance(cause, OSError) and cause.errno in (errno.ENOENT, errno.ENOTDIR):
+    if endpoint.local and error.errno in (errno.ENOENT, errno.ENOTDIR):
         if endpoint.chosen_by == "the default" and not shutil.which("docker"):
             return EngineError(
                 "Docker is not installed: neither the program `docker` nor the socket /var/run/docker.sock exists",
@@ -217,28 +234,8 @@ def unreachable(endpoint: Endpoint, error: BaseException) -> EngineError:
         message = f"the Docker Engine is not running: no socket at {where}"
         return EngineError(message, hint=_HINT, command=_START)
     hint = "`docker version` tries the same; check that it runs, and that it is a Docker Engine"
-    return EngineError(f"cannot reach the Docker Engine at {where}: {reason_of(cause)}", hint=hint)
+    return EngineError(f"cannot reach the Docker Engine at {where}: {reason_of(error)}", hint=hint)
 
 
-def _innermost(error: BaseException) -> BaseException:
-    """The cause, which requests and urllib3 wrap up to three times."""
-    seen = {id(error)}
-    while True:
-        inner = error.__cause__ or error.__context__
-        if inner is None:
-            inner = next(
-                (arg for arg in (*error.args, getattr(error, "reason", None)) if isinstance(arg, Exception)), None
-            )
-        if inner is None or id(inner) in seen:
-            return error
-        seen.add(id(inner))
-        error = inner
-
-
-_UNEXPECTED = (
-    ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError, RecursionError,
-)  # fmt: skip
-_READERS = ("envgen.engine.client", "envgen.engine.host", "envgen.engine.values")
-_LIBRARIES = ("docker", "requests", "urllib3", "urllib", "json", "http", "codecs")
 _START = "sudo systemctl start docker"
 _HINT = f"start it (`{_START}`), or set DOCKER_HOST to the engine that runs"

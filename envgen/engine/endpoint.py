@@ -172,6 +172,15 @@ def require_plugin(name: str) -> None:
         )
 
 
+def with_plugin(error: EngineError, name: str) -> EngineError:
+    """``error`` of an engine, and that a plugin is missing, too: both can be mended at once."""
+    try:
+        plugin_argv(name)
+    except EngineError as missing:
+        error.problems = (*error.problems, *(one for one in missing.problems if one not in error.problems))
+    return error
+
+
 def docker_program() -> str:
     """The program `docker`, for `exec` on a terminal and `pull` with the user's logins. EngineError without it."""
     program = shutil.which("docker")

@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,12 @@ class RulePattern:
 
     has: str
     parts: tuple[str, ...] = ()
-    expression: re.Pattern[str] | None = None
+    text: str = ""  # of ``expression``
+
+    @cached_property
+    def expression(self) -> re.Pattern[str] | None:
+        """Compiled where it is needed: a command reads few of the lines that the rules know."""
+        return re.compile(self.text, re.I) if self.text else None
 
     def find(self, low: str) -> int:
         """Where the match begins in ``low`` (a line in lower case); -1: no match."""
@@ -86,7 +91,7 @@ def read_pattern(node: Any) -> RulePattern:
         return RulePattern(max(parts, key=len), parts)
     text = str(node["re"])
     text = _BEGIN + text[1:] if text.startswith("^") else text
-    return RulePattern(str(node["has"]).lower(), expression=re.compile(text, re.I))
+    return RulePattern(str(node["has"]).lower(), text=text)
 
 
 FOLDER = Path(__file__).parent / "rules"

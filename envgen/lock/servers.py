@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import requests
-
 from envgen import files
 from envgen.engine import process
 from envgen.engine.endpoint import plugin_argv
@@ -247,6 +245,8 @@ def size_of(model: ModelRef) -> int:
 
 def _about_model(model: ModelRef, query: str) -> Mapping[str, Any]:
     """What the hub says of a model's revision. Raises LockError."""
+    import requests  # a tenth of a second
+
     endpoint, token = os.environ.get("HF_ENDPOINT", HUB).rstrip("/"), os.environ.get("HF_TOKEN", "")
     headers = {"Accept": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
     url = f"{endpoint}/api/models/{model.repo}/revision/{quote(model.revision, safe='')}{query}"

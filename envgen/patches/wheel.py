@@ -16,10 +16,9 @@ import zipfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urljoin
 
-import requests
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
@@ -28,6 +27,9 @@ from envgen.errors import EnvgenError
 from envgen.patches.series import read_patch, strip
 from envgen.redact import without_login
 from envgen.text import progress
+
+if TYPE_CHECKING:
+    import requests  # a tenth of a second: only where a server is asked
 
 TIMEOUT = 20.0  # seconds, for each answer
 _SETTINGS = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
@@ -115,6 +117,8 @@ def _opened(path: Path | None, name: str, version: str, indexes: tuple[str, ...]
 @functools.cache
 def _address(name: str, version: str, indexes: tuple[str, ...]) -> str:
     """The address of a wheel of a release; for any processor, since patches change text."""
+    import requests
+
     trouble = []
     for index in indexes or _configured():
         page = f"{index.rstrip('/')}/{canonicalize_name(name)}/"
@@ -157,6 +161,8 @@ class _Remote(io.RawIOBase):
     """A file of a web server, read by ranges."""
 
     def __init__(self, address: str) -> None:
+        import requests
+
         self._address, self._at, self._session = address, 0, requests.Session()
         self._size = int(self._get(0, 0).headers["Content-Range"].rpartition("/")[2])
 

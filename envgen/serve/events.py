@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
-import requests
-
+from envgen.engine import request
+from envgen.engine.request import NotCarried
 from envgen.engine.values import MISSHAPEN, read_json
 from envgen.text import shorten, visible
 
@@ -29,35 +29,27 @@ def answered(
     method: str, url: str, headers: Mapping[str, str], timeout: float, *, json: Any = None, largest: int = LARGEST
 ) -> tuple[int, bytes]:
     """Status and body (its beginning, if larger than ``largest``). OSError with the reason without an answer."""
+    where, path = _split(url)
     try:
-        with requests.Session() as session:
-            session.trust_env = False  # no proxy between us and a server
-            response = session.request(method, url, headers=headers, timeout=timeout, stream=True,
-                                       allow_redirects=False, json=json)  # fmt: skip
-            return response.status_code, body_of(response, largest)
-    except requests.RequestException as error:
+        response = request.send(where, method, path, document=json, headers=headers, timeout=timeout)
+        return response.status, request.body_of(response, largest)
+    except OSError as error:
         late = f"no answer within {timeout:g} s"
-        raise OSError(late if isinstance(error, requests.Timeout) else reason_of_request(error)) from None
+        raise OSError(late if isinstance(error, TimeoutError) else reason_of_request(error)) from None
 
 
-def document_of(response: requests.Response | bytes) -> Any:
+def _split(url: str) -> tuple[str, str]:
+    """http://HOST:PORT, and the path with its query."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}", parts._replace(scheme="", netloc="").geturl()
+
+
+def document_of(body: bytes) -> Any:
     """The JSON document, else the beginning of the text; "" for a body that is too long."""
-    body = response if isinstance(response, bytes) else body_of(response)
     try:
         return read_json(body)
     except ValueError:
         return body[: 4 * _SHOWN].decode("utf-8", "replace")[:_SHOWN] if len(body) <= LARGEST else ""
-
-
-def body_of(response: requests.Response, largest: int = LARGEST) -> bytes:
-    """The body of a response; its beginning, if larger than ``largest``."""
-    body = bytearray()
-    with contextlib.closing(response):
-        for chunk in response.iter_content(64 << 10):
-            body += chunk
-            if len(body) > largest:
-                break
-    return bytes(body)
 
 
 Part = tuple[float, bytes]  # time of arrival (seconds, monotonic), and the data
@@ -224,10 +216,8 @@ def _shown(document: Any) -> str:
     return visible(text[:_SHOWN])
 
 
-def reason_of_request(error: requests.RequestException) -> str:
+def reason_of_request(error: OSError) -> str:
     """Why a request has no answer."""
-    if isinstance(error, requests.Timeout):
+    if isinstance(error, TimeoutError):
         return "time-out"
-    if isinstance(error, (requests.ConnectionError, requests.exceptions.ChunkedEncodingError)):
-        return "it refuses or closes connections"
-    return type(error).__name__
+    return str(error) if isinstance(error, NotCarried) else "it refuses or closes connections"

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import requests
-
+from envgen.engine import request
 from envgen.serve import chat
 from envgen.serve.chat import ChatFlags, Verdict
 from envgen.serve.events import (
+    LARGEST,
     LONGEST,
     BrokenOff,
     Completion,
@@ -29,6 +29,7 @@ from envgen.text import counted, visible
 PROMPT = "The capital of France is"
 MAX_TOKENS = 12
 NO_PROMPTS = (400, 404, 405, 422, 501)  # answers of a model that embeds, ranks or transcribes
+STREAM = "text/event-stream"
 ENOUGH = 80  # characters of a chat's answer that are read
 
 
@@ -93,15 +94,12 @@ class _Server:
                 yield first, chunk
 
         try:
-            with requests.Session() as session:
-                session.trust_env = False
-                response = session.post(f"{self.url}{path}", json=body, headers=self.headers,
-                                        timeout=(10, self.timeout), stream=True)  # fmt: skip
-                streams = response.headers.get("Content-Type", "").startswith("text/event-stream")
-                if response.status_code == 200 and streams:
-                    return 200, read_events(counted(response.iter_content(chunk_size=None)), LONGEST, enough), first
-                return response.status_code, document_of(response), first
-        except requests.RequestException as error:
+            response = request.send(self.url, "POST", path, document=body, headers=self.headers, timeout=self.timeout)
+            with response:
+                if response.status == 200 and (response.getheader("Content-Type") or "").startswith(STREAM):
+                    return 200, read_events(counted(request.blocks(response)), LONGEST, enough), first
+                return response.status, document_of(request.body_of(response, LARGEST)), first
+        except OSError as error:
             how = "broke off in the middle" if first else "did not come"
             raise _Unanswered(
                 Readiness(False, f"{what} {how} ({reason_of_request(error)})", refused=bool(first))

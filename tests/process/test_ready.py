@@ -157,3 +157,11 @@ def test_what_proves_nothing_stops_nothing(fault: str) -> None:
     with fault_server(fault) as server:
         answer = ask(server.url, Question("tiny", chat=talk))
     assert answer.ready and [good for good, _ in answer.chats.values()] == ([None] if talk else [])
+
+
+@pytest.mark.parametrize("key", ["s3cret\n", "s3cret\r\nX: y", "s3cret\u20ac"])
+def test_a_key_that_http_does_not_carry_is_told_without_it(key: str) -> None:
+    """As read from a file with its newline: requests said "InvalidHeader", http.client prints the whole header."""
+    with fault_server() as server:
+        answer = ask(server.url, Question("tiny", api_key=key))
+    assert not answer.ready and "s3cret" not in answer.why and "characters that HTTP does not carry" in answer.why

@@ -12,6 +12,7 @@ from envgen.app.session import Session
 from envgen.app.status import look
 from envgen.cli.common import answer, reporting
 from envgen.cli.run.ps import code_of, endings, listing
+from envgen.errors import ExitCode
 from envgen.profile.model import Profile
 from envgen.text import first_of, short_id, size, table
 
@@ -24,14 +25,16 @@ def command(session: Session) -> int:
     """Show profile, image, containers, checkouts, caches, lock, last build and last run on one screen.
 
     If the image is older than the profile, lists what has changed. Leaves out what the engine or git does not answer
-    within a few seconds. A server that has ended by itself is a FAIL with the cause from its log (exit code 1).
+    within a few seconds. A server that has ended by itself is a FAIL with the cause from its log (exit code 1). Ends
+    with 3 if the engine does not answer.
 
     \b
     Example:
       envgen status -p prod --json
     """
     found = look(session)
-    return answer(found, _screen(found, session.profile()), code_of(found["containers"]))
+    code = code_of(found["containers"]) if found["engine"]["ok"] else ExitCode.ENGINE
+    return answer(found, _screen(found, session.profile()), code)
 
 
 def _screen(found: Mapping[str, Any], profile: Profile) -> Iterator[str]:

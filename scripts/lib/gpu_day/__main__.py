@@ -8,7 +8,8 @@ HERE = Path(__file__).resolve().parent
 sys.path[:1] = [str(HERE.parent), str(HERE.parents[2])]
 
 try:
-    import docker  # noqa: F401  # what `up` needs
+    import click  # noqa: F401  # what `up` needs
+
     from gpu_day.main import main
 except ModuleNotFoundError as error:
     sys.exit(

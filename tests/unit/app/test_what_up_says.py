@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from envgen.app import provision, up, weights
+from envgen.engine import endpoint
 from envgen.engine.values import Container
 from envgen.errors import BuildError, EngineError, LockError
 from envgen.profile.model import GpuMode, ModelRef
@@ -61,22 +62,21 @@ def test_an_error_of_the_network_is_its_reason_without_the_wrapping() -> None:
     assert str(error).startswith("acme/tiny could not be downloaded: the hub was not reached: Failed to resolve")
 
 
-def test_compose_and_the_engine_are_named_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(_name: str) -> None:
-        raise EngineError("Docker Compose v2 is not installed")
-
+def test_compose_and_the_engine_are_named_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Deployment:
+        profile = SimpleNamespace(compose_name="x")
+
         @property
         def engine(self) -> Any:
             raise EngineError("the Docker Engine is not running")
 
-    monkeypatch.setattr(up, "require_plugin", missing)
+    monkeypatch.setattr(endpoint, "SYSTEM_PLUGINS", ())
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     deployment: Any = Deployment()
     with pytest.raises(EngineError) as caught:
         up.check(deployment, "serve")
-    assert [one.message for one in caught.value.problems] == [
-        "Docker Compose v2 is not installed", "the Docker Engine is not running",
-    ]  # fmt: skip
+    engine, plugin = (one.message for one in caught.value.problems)
+    assert engine == "the Docker Engine is not running" and "plugin compose is not installed" in plugin
 
 
 def test_a_server_that_ended_with_0_is_not_called_75() -> None:

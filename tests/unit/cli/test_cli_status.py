@@ -16,9 +16,10 @@ from test_cli_services import container
 
 from envgen import cli
 from envgen.app import status
+from envgen.engine import endpoint
 from envgen.engine.buildx import BuildLog
 from envgen.engine.values import Container, Image, image_of
-from envgen.errors import EngineError
+from envgen.errors import EngineError, ExitCode
 from envgen.profile.load import load_project
 from envgen.render.inputs import label_of
 from envgen.render.outputs import render_profile
@@ -70,7 +71,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, engine: StubEngine | None, *words: str)
 
     monkeypatch.setattr("envgen.deployment.connect", connect)
     done = CliRunner().invoke(cli.main, ["status", *words], standalone_mode=False)
-    assert done.exception is None and done.return_value == 0, done.exception
+    assert done.exception is None and done.return_value == (0 if engine else ExitCode.ENGINE), done.exception
     return done.output
 
 
@@ -204,6 +205,14 @@ def test_without_an_engine_the_rest_is_shown(monkeypatch: pytest.MonkeyPatch) ->
     screen = ask(monkeypatch, None)
     assert "engine      the Docker Engine is not running" in screen and "main at ccccccccc" in screen
     assert json.loads(ask(monkeypatch, None, "--json"))["engine"]["ok"] is False
+
+
+def test_no_compose_is_named_beside_no_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "checkout", known)
+    monkeypatch.setattr(endpoint, "SYSTEM_PLUGINS", ())
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    engine = json.loads(ask(monkeypatch, None, "--json"))["engine"]["error"]
+    assert engine.startswith("the Docker Engine is not running; ") and "plugin compose is not installed" in engine
 
 
 def test_a_lock_that_cannot_be_read_is_no_trouble_of_the_engine(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -59,8 +59,8 @@ def test_users_of_helpers_where_the_engine_remaps_them(user: str, mode: str | No
     """Files in checkouts and caches keep the numbers of this machine, also under userns-remap."""
     asked: list[dict[str, Any]] = []
 
-    def started(body: dict[str, Any], *_: object) -> Any:
-        asked.append(body)
+    def started(*_: object, send: dict[str, Any]) -> Any:
+        asked.append(send)
         raise EngineError("far enough")
 
     docker = Engine.__new__(Engine)
@@ -68,7 +68,7 @@ def test_users_of_helpers_where_the_engine_remaps_them(user: str, mode: str | No
         Endpoint("unix:///x"),
         info_of({"SecurityOptions": ["name=userns"]}, {}, "unix:///x"),
     )
-    docker._work = SimpleNamespace(create_container_from_config=started)
+    docker._session = cast(Any, SimpleNamespace(ask=started))
     with pytest.raises(EngineError, match="far enough"):
         docker.run_once("image", ["true"], user=user)
     assert asked[0]["HostConfig"].get("UsernsMode") == mode

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import io
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
-import requests
 
 from envgen.engine import api
 from envgen.engine.api import PATIENT, QUESTION, START, EngineSession
@@ -35,21 +34,17 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     monkeypatch.setattr(api, "within", found.within)
     monkeypatch.setattr("envgen.engine.api.time.monotonic", lambda: found.now)
 
-    def send(*_: object, **__: object) -> requests.Response:
-        answer = requests.Response()
-        answer.status_code, answer.raw = 200, io.BytesIO(b"[]")
-        return answer
-
-    monkeypatch.setattr("docker.APIClient.send", send)
+    monkeypatch.setattr("envgen.engine.request.send", lambda *_, **__: SimpleNamespace(status=200))
+    monkeypatch.setattr("envgen.engine.request.body_of", lambda *_: b"[]")
     return found
 
 
 def client(host: str = "unix:///a.sock") -> EngineSession:
-    return EngineSession(Endpoint(host, "the default"), "1.43")
+    return EngineSession(Endpoint(host, "the default"))
 
 
 def ask(client: EngineSession, seconds: float = QUESTION) -> None:
-    client.get("http+docker://localhost/x", timeout=seconds)
+    client.ask("GET", "/x", seconds)
 
 
 @pytest.mark.parametrize("answer_after", [0.3, 1.0, 4.9, 1e9])
