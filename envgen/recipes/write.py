@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import yaml
@@ -37,6 +38,11 @@ def left_of(recipe: Recipe, parent: Profile, machines: Iterable[str], image: boo
         )
     if recipe.release and version and Version(version) < Version(recipe.release):
         found.append(f"vLLM {recipe.release} or newer: profile {parent.name} installs {version}")
+    wheel = source.origin.wheel if source is not None and not image else None
+    if wheel is not None and "b12x" not in wheel.extras and "b12x" in json.dumps(dict(recipe.args)).lower():
+        extra = replace(wheel, extras=(*wheel.extras, "b12x"))
+        message = f"kernels of b12x: profile {parent.name} installs vLLM without them"
+        found.append(f"{message}; write `wheel: {str(extra)!r}`")
     if recipe.nodes > 1 and len(list(machines)) < recipe.nodes:
         found.append(f"{recipe.nodes} machines: name them below `nodes`, then write `cluster` (docs/two-machines.md)")
     memory = (bytes_of(recipe.weights) or 0) / (1 << 30)
