@@ -17,7 +17,7 @@ from envgen.lock.ask import Stale, Upgrade, checked, locked, python_sets, stale,
 from envgen.lock.model import FILE_NAME, InputChange, Lock, changes, exclusive, facts, load, save
 from envgen.lock.resolve import CA, NETRC, WHEELHOUSE, Tools, Unresolved, resolve
 from envgen.lock.servers import resolve_git
-from envgen.profile.load import siblings
+from envgen.profile.load import require_alone
 from envgen.profile.model import Profile
 from envgen.render.locking import left_out, series_of
 from envgen.text import progress
@@ -58,11 +58,10 @@ def update(session: Session, names: tuple[str, ...], *, upgrade: bool, dry_run: 
     """
     profiles, every = _profiles(session)
     root = session.loaded(local=False).project.root
+    require_alone(session.loaded(local=False).project)
     with exclusive(state_dir(root, "state")):
         old = load(root) or Lock()
         wanted = Upgrade(checked(names, profiles, old), upgrade and not names)
-        other = siblings(session.loaded(local=False).project)
-        every += [profile for project in other.projects for profile in project.profiles.values()]
         outcome = resolve(profiles, every, old, wanted, _tools(session))
         left = [one for p in profiles for one in left_out(p, locked(p, outcome.lock), series_of(p, root))]
         left += [
@@ -77,8 +76,6 @@ def update(session: Session, names: tuple[str, ...], *, upgrade: bool, dry_run: 
         if outcome.problems:
             progress("envgen.lock is unchanged" if (root / FILE_NAME).exists() else "no envgen.lock was written")
             raise LockError(problems=_problems_of(session, [*outcome.problems, *outcome.left]))
-        if any(vars(old)[part].keys() - kept.keys() for part, kept in vars(outcome.lock).items()):
-            other.require_all()
         found = changes(facts(old), facts(outcome.lock))
         written = False if dry_run else save(root / FILE_NAME, outcome.lock)
     words = (word for profile in profiles for one in python_sets(profile) for word in one.words)

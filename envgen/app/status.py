@@ -25,7 +25,6 @@ from envgen.engine.process import in_background
 from envgen.engine.values import Container
 from envgen.errors import EngineError, EnvgenError
 from envgen.files import state_dir
-from envgen.profile.load import siblings
 from envgen.profile.model import Profile
 from envgen.render.environment import checkout_variable, compose_environment
 from envgen.render.outputs import diff, render_project
@@ -99,7 +98,7 @@ def drift(session: Session) -> list[str]:
         return []  # committed files have neither
     try:
         project = session.loaded(local=False).project
-        files = render_project(project, only=session.profile().name, others=siblings(project).projects)
+        files = render_project(project, only=session.profile().name)
         return [
             path
             for path in sorted(files)

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import NoReturn, TypeVar
 
 from envgen import files
-from envgen.errors import EnvgenError, Problem, ProjectError, RefusedError, UsageError
+from envgen.errors import Problem, ProjectError, RefusedError, UsageError
 from envgen.profile import layers
 from envgen.profile.bind import Binding
 from envgen.profile.checks import check_profile, check_project
@@ -78,57 +78,11 @@ def find(start: Path) -> Path:
     )
 
 
-_HEADER = re.compile(rb"^(version|profiles)[ \t]*:", re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class Siblings:
-    """The other project files of a folder, which share its lock file and its rendered files with the one in use.
-
-    ``broken``: the first problem of each that can't be read.
-    """
-
-    projects: tuple[Project, ...] = ()
-    broken: tuple[Problem, ...] = ()
-
-    def require_all(self) -> None:
-        """RefusedError if one can't be read: what belongs to it can't be told from leftovers."""
-        if self.broken:
-            head = Problem("this folder has another project file, which can't be read, so nothing of it is removed:")
-            hint = "correct it; or move it, or the file in use, to a folder of its own"
-            raise RefusedError(problems=(head, *self.broken[:-1], replace(self.broken[-1], hint=hint)))
-
-
-def siblings(project: Project) -> Siblings:
-    """The other project files in the folder of ``project``, without their local layers.
-
-    A file that has a profile of the same name is a copy: it is nothing to envgen.yaml, and RefusedError for any other
-    file, which would take its place.
-    """
-    projects, broken = list[Project](), list[Problem]()
-    for path in sorted(path for end in ("yaml", "yml") for path in project.root.glob(f"*.{end}")):
-        if path.name == LOCAL_NAME or path.is_symlink() or path.samefile(project.file) or not _is_project(path):
-            continue
-        try:
-            other = load_project(file=path, local=False).project
-        except EnvgenError as error:
-            broken.append(error.problems[0])
-            continue
-        if shared := sorted(project.profiles.keys() & other.profiles.keys()):
-            if project.file.name == FILE_NAME:
-                continue
-            what = f"{project.file.name} and {path.name} both have a profile {shared[0]}"
-            hint = f"rename it, or move {project.file.name} to a folder of its own"
-            raise RefusedError(f"{what}; files of one folder share envgen.lock and what is rendered", hint=hint)
-        projects.append(other)
-    return Siblings(tuple(projects), tuple(broken))
-
-
-def _is_project(path: Path) -> bool:
-    try:
-        return len(set(_HEADER.findall(files.read(path, follow=False)))) == 2
-    except OSError:
-        return False
+def require_alone(project: Project) -> None:
+    """RefusedError for a project file beside an envgen.yaml: both would write envgen.lock and the rendered files."""
+    if project.file.name != FILE_NAME and (project.root / FILE_NAME).exists():
+        message = f"{project.file.name} is beside {FILE_NAME}, and both would write envgen.lock and the rendered files"
+        raise RefusedError(message, hint="move it to a folder of its own")
 
 
 def _refuse_foreign(path: Path) -> None:

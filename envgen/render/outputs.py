@@ -203,19 +203,18 @@ def _below(root: Path, path: str) -> Iterable[str]:
             yield place.relative_to(root).as_posix()
 
 
-def render_project(project: Project, *, only: str | None = None, others: Sequence[Project] = ()) -> dict[str, bytes]:
+def render_project(project: Project, *, only: str | None = None) -> dict[str, bytes]:
     """The files of all profiles, by path, with one .dockerignore for all.
 
-    ``only``: the files of this profile; all are rendered anyway, for .dockerignore. ``others``: the other projects of
-    the folder, whose builds read the same .dockerignore.
+    ``only``: the files of this profile; all are rendered anyway, for .dockerignore.
     """
     lock = load(project.root)
     wanted: dict[str, bytes] = {}
     context: set[str] = set()
-    for profile in (profile for one in (project, *others) for profile in one.profiles.values()):
+    for profile in project.profiles.values():
         rendered = render_profile(profile, locked(profile, lock) if lock else None, root=project.root)
         context.update(rendered.context_paths)
-        if only in (None, profile.name) and profile.name in project.profiles:
+        if only in (None, profile.name):
             wanted.update(rendered.files)
     wanted[IGNORE_FILE] = dockerignore(sorted(context)).encode()
     return wanted
@@ -261,12 +260,6 @@ def ownerless(root: Path, files: Container[str]) -> list[str]:
                 if mark in file.read(1000):
                     found.append(name)
     return found
-
-
-def owner(text: bytes | None) -> str:
-    """The profile in a rendered Dockerfile's first line; "" without one."""
-    match = re.match(rb"# Written by `envgen render` from profile (\S{1,100})\. ", text or b"")
-    return match[1].decode("utf-8", "replace") if match else ""
 
 
 def remove(root: Path, paths: Iterable[str]) -> None:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 
 import click
 
-from envgen import files as file_io
 from envgen.app.patch_sources import tell
 from envgen.app.session import Session
 from envgen.cli.common import answer, print_json, reporting, wants_json, warn_of_unused
 from envgen.errors import ExitCode, RefusedError, UsageError
 from envgen.profile.compose_file import own_file
-from envgen.profile.load import siblings
+from envgen.profile.load import FILE_NAME, require_alone
 from envgen.render import outputs
 from envgen.render.locking import lock_of
 from envgen.render.outputs import render_profile
@@ -56,49 +55,26 @@ def command(session: Session, check: bool, stdout: bool) -> int:
     only = chosen.name if chosen else None
     if stdout:
         return _print(outputs.render_project(project, only=only))
-    other = siblings(project)
-    files = outputs.render_project(project, only=only, others=other.projects)
-    theirs = {one.file.name: outputs.render_project(one, others=(project,)) for one in other.projects}
+    require_alone(project)
+    files = outputs.render_project(project, only=only)
     foreign = outputs.foreign(root, files)
-    ownerless = [] if chosen else outputs.ownerless(root, {*files, *chain.from_iterable(theirs.values())})
-    if ownerless or any(old not in project.profiles for _, old, _ in _reassigned(root, files)):
-        other.require_all()
+    ownerless = [] if chosen or project.file.name != FILE_NAME else outputs.ownerless(root, files)
     if check:
         return _check(root, files, foreign, ownerless)
-    _refuse_shared(project.file.name, files, theirs)
     if foreign:
         raise RefusedError(f"{_FOREIGN}, so not overwritten: {', '.join(foreign)}", hint=_AWAY)
-    reassigned = [f"{path} was profile {old}'s and is now {new}'s" for path, old, new in _reassigned(root, files)]
     written = outputs.write(root, files)
     outputs.remove(root, ownerless)
     if wants_json():
         unchanged = sorted(set(files) - set(written))
         print_json({"written": written, "unchanged": unchanged, "removed": ownerless})
-    lines = [*reassigned, *(f"wrote {path}" for path in written)]
-    for line in (*lines, *(f"removed {path}: it belongs to no profile" for path in ownerless)):
-        progress(line)
+    for path in written:
+        progress(f"wrote {path}")
+    for path in ownerless:
+        progress(f"removed {path}: it belongs to no profile")
     if not written and not ownerless:
         progress(f"{counted(len(files), 'file is', 'files are')} up to date")
     return ExitCode.OK
-
-
-def _refuse_shared(file: str, files: Mapping[str, bytes], theirs: Mapping[str, Mapping[str, bytes]]) -> None:
-    """RefusedError for a path that another project file of the folder renders differently."""
-    for name, others in theirs.items():
-        if shared := sorted(path for path in files.keys() & others.keys() if files[path] != others[path]):
-            hint = f"write `dockerfile: {shared[0]}.{Path(file).stem}` into the profile of {file}"
-            hint = hint if shared[0].startswith("Dockerfile") else f"move {file} to a folder of its own"
-            raise RefusedError(f"{name} in this folder renders {shared[0]}, too", hint=hint)
-
-
-def _reassigned(root: Path, files: Mapping[str, bytes]) -> Iterator[tuple[str, str, str]]:
-    """Each Dockerfile that now belongs to another profile: its path, the old profile and the new one."""
-    for path, content in files.items():
-        file = root / path
-        new = outputs.owner(content)
-        old = outputs.owner(file_io.read(file)) if new and file.is_file() else ""
-        if old and old != new:
-            yield path, old, new
 
 
 def _print(files: Mapping[str, bytes]) -> int:

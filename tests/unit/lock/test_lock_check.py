@@ -84,44 +84,6 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("file", ["envgen.yaml", "second.yaml"])
-def test_two_project_files_share_a_lock(offline: Path, file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Neither takes out what is the other's, and an entry of nobody goes."""
-    (offline / "envgen.yaml").write_text(PROJECT)
-    (offline / "second.yaml").write_text(PROJECT.replace("prod:", "other:"))
-    (offline / "third.yaml").write_text(PROJECT.replace("prod:", "gone:"))
-    locked(offline, "envgen.yaml", "second.yaml", "third.yaml")
-    (offline / "third.yaml").unlink()
-    assert main(["lock", "--file", file]) == 0, capsys.readouterr()
-    lock = model.load(offline)
-    assert lock is not None and sorted(lock.python) == ["other", "prod"]
-    assert main(["lock", "--check"]) == main(["lock", "--check", "-f", "second.yaml"]) == 0
-
-
-def test_a_file_that_cannot_be_read_loses_nothing(offline: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (offline / "envgen.yaml").write_text(PROJECT)
-    second = offline / "second.yaml"
-    second.write_text(PROJECT.replace("prod:", "other:"))
-    locked(offline, "envgen.yaml", "second.yaml")
-    second.write_text(second.read_text() + "    nonsense: 1\n")
-    assert main(["lock"]) == 6
-    assert "nonsense" in capsys.readouterr().err
-    assert main(["lock", "--check"]) == 0
-    second.unlink()  # now they are leftovers
-    assert main(["lock"]) == 0
-    lock = model.load(offline)
-    assert lock is not None and sorted(lock.python) == ["prod"]
-
-
-def test_a_copy_of_a_project_file(offline: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (offline / "envgen.yaml").write_text(PROJECT)
-    (offline / "copy.yaml").write_text(PROJECT)
-    locked(offline, "envgen.yaml")
-    assert main(["lock"]) == 0
-    assert main(["lock", "-f", "copy.yaml"]) == 6
-    assert "copy.yaml and envgen.yaml both have a profile prod" in capsys.readouterr().err
-
-
 def test_without_the_hub_all_else_is_pinned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -55,30 +55,16 @@ def test_write_then_check(root: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().out == ""
 
 
-def test_two_project_files_in_one_folder(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Neither removes or overwrites what is the other's."""
-    second = PROJECT.replace("prod:", "other:").replace("profile: prod", "profile: other")
-    (root / "second.yaml").write_text(second)
-    assert main(["render"]) == 6
-    assert "second.yaml in this folder renders Dockerfile, too" in (error := capsys.readouterr().err)
-    assert main(["render", "-f", "second.yaml"]) == 6
-    hint = capsys.readouterr().err.partition("write `")[2].partition("`")[0]
-    assert hint == "dockerfile: Dockerfile.second" and "dockerfile: Dockerfile.envgen" in error
-    (root / "second.yaml").write_text(second.replace("    gpu:", f"    {hint}\n    gpu:"))
-    for words in ([], ["-f", "second.yaml"], []):
-        assert main(["render", *words]) == 0
-    for words in ([], ["-f", "second.yaml"]):
-        assert main(["render", "--check", *words]) == 0, capsys.readouterr()
-    assert (root / "compose/prod.yaml").exists() and (root / "compose/other.yaml").exists()
-    # A file that can't be read loses nothing; one that is gone leaves nothing.
-    (root / "Dockerfile.second").rename(root / "Dockerfile")
-    (root / "second.yaml").write_text("version: 1\nname: demo\nprofiles:\n  other: {nonsense: 1}\n")
-    assert main(["render"]) == 6 and "nonsense" in capsys.readouterr().err
-    assert (root / "compose/other.yaml").exists()
-    assert main(["render", "-p", "prod"]) == 6 and "nonsense" in capsys.readouterr().err
-    assert b"from profile other" in (root / "Dockerfile").read_bytes()
-    (root / "second.yaml").unlink()
-    assert main(["render"]) == 0 and not (root / "compose/other.yaml").exists()
+def test_a_project_file_beside_another_writes_nothing(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    second = root / "second.yaml"
+    second.write_text(PROJECT)
+    for words in (["render"], ["render", "--check"], ["lock"]):
+        assert main([*words, "-f", "second.yaml"]) == 6
+        assert "move it to a folder of its own" in capsys.readouterr().err
+    assert not (root / "Dockerfile").exists()
+    assert main(["render", "--stdout", "-f", "second.yaml"]) == 0
+    (root / "envgen.yaml").unlink()
+    assert main(["render", "-f", "second.yaml"]) == 0
 
 
 def test_drift_is_a_diff_on_stdout_and_exit_1(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -213,11 +199,3 @@ def test_an_edited_file_is_written_anew_and_one_of_no_profile_goes(
     (root / "Dockerfile.gone").write_text((root / "Dockerfile").read_text())
     assert main(["render", "--check"]) == 1
     assert "no profile renders Dockerfile.gone" in capsys.readouterr().err
-
-
-def test_a_dockerfile_of_another_profile(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["render"]) == 0
-    (root / "envgen.yaml").write_text(PROJECT.replace("default_profile: prod", "").replace("  prod:", "  next:"))
-    assert main(["render"]) == 0
-    printed = capsys.readouterr().err
-    assert "Dockerfile was profile prod's and is now next's" in printed
