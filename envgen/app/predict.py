@@ -9,27 +9,26 @@ from pathlib import Path
 from typing import Any
 
 from envgen.app.session import the_service
-from envgen.binding import ShapeError, bind
 from envgen.deployment import Deployment
-from envgen.doctor import collect, probed, remedies
+from envgen.doctor import remedies
 from envgen.doctor.model import Context, Finding, Remedy, error, info, ok, warning
-from envgen.doctor.probed import Flags
 from envgen.engine.host import mem_available
 from envgen.errors import EnvgenError, NotFoundError, Problem
 from envgen.inside import run
 from envgen.predict.answer import checked
+from envgen.predict.arguments import in_short, key_of
 from envgen.predict.gpus import Gpu, target
-from envgen.predict.judge import Contradiction, Judgement, Verdict, backends, judge, unused_family, with_cubins
+from envgen.predict.judge import Contradiction, Judgement, Refusal, Verdict, backends, judge, unused_family, with_cubins
 from envgen.predict.memory import Estimate, estimate
 from envgen.profile.model import GpuMode, Profile, Service
 from envgen.recipes.shipped import models as known_models
 from envgen.render.environment import compose_env, overlay_volume, service_env
 from envgen.serve.preflight import PreflightError
+from envgen.text import shell_line
 
 PROGRAM = run.Program("predict/main")
 TIMEOUT = 300.0  # seconds; two idle cores need 15 to 40
 SERVER = "vllm.entrypoints.openai.api_server"
-FEWEST = 20  # flags that a vLLM whose sources could be read has at least
 OFF = ("0", "false", "False", "")
 CONTRADICTED = {"expect": "is never logged", "forbid": "is logged"}
 
@@ -136,13 +135,13 @@ def release_on_host(profile: Profile, service: str, python: Path) -> AskedReleas
     return AskedRelease(run.on_host(env), str(python), str(python), has_gpu=True)
 
 
-def predict(profile: Profile, service: str, release: AskedRelease, gpu: Gpu, *, pretend: bool) -> Prediction:
-    """Ask the release and judge its answer. ``pretend``: report ``gpu`` even if there is a real one."""
+def predict(profile: Profile, service: str, release: AskedRelease, gpu: Gpu | None, *, pretend: bool) -> Prediction:
+    """Ask the release and judge its answer. ``pretend``: report ``gpu`` even if there is a real one; None: a CPU."""
     described = profile.services[service]
     words = list(vllm_words(described) or ())
     request = {
         "words": words,
-        "gpu": gpu.request(),
+        "gpu": gpu.request() if gpu else None,
         "real": release.has_gpu and not pretend,
         "variables": sorted(places_of_variables(profile, service)),
         "models": {repo: facts for repo, facts in known_models().items() if any(repo in word for word in words)},
@@ -179,31 +178,31 @@ def unread(found: Prediction, profile: Profile) -> dict[str, str]:
 # Before a service is started
 
 
-def ask_release(deployment: Deployment, service: str) -> list[str]:
-    """Notes before a service starts. PreflightError if the release refuses its settings."""
+def ask_release(deployment: Deployment, service: str, *, replaced: bool = False) -> list[str]:
+    """Notes before a service starts. PreflightError if the release refuses its settings.
+
+    ``replaced``: a running server would be; then its arguments are asked about for a CPU, too.
+    """
     profile = deployment.profile
     if service not in servers(profile):
         return []
     if profile.mounted_sources and deployment.engine.volume(overlay_volume(profile)) is None:
         return ["the checkouts are installed first, so vLLM is queried (`predict`) from the next start on"]
-    if profile.gpu is GpuMode.NONE:
-        return require_flags(deployment, service)
+    without_gpu = profile.gpu is GpuMode.NONE
+    if without_gpu and not replaced:
+        return []  # the server itself says what it does not accept, as soon
     try:
         release = release_in_engine(deployment, service, fresh=True)
-        found = predict(profile, service, release, target(profile), pretend=False)
+        found = predict(profile, service, release, None if without_gpu else target(profile), pretend=False)
     except EnvgenError as problem:
         return [f"vLLM could not be queried: {str(problem).splitlines()[0]}"]
     judged = found.judgement
     if judged.refusals:
-        chosen = f"{service} {profile.chosen_variant}"
-        again = f"`envgen predict {chosen}` shows all of it; `envgen up {chosen} --no-predict` starts it anyway"
-        refused = (
-            Problem(f"this vLLM refuses its settings ({one.step}): {one.message}", hint=again)
-            for one in judged.refusals
-        )
-        raise PreflightError(service, tuple(refused))
+        raise PreflightError(service, tuple(_refused(one, profile, service) for one in judged.refusals))
     if isinstance(found.answer, run.NoAnswer):
         return [f"vLLM could not be queried: {found.answer}"]
+    if without_gpu:
+        return []
     gpu = found.gpu or target(profile)
     assumed = " (assumed: cuda.arch_list)" if found.assumed else ""
     notes = [f"vLLM would use on {gpu.name}{assumed}: {found.chosen}"] if found.chosen else []
@@ -219,32 +218,19 @@ def ask_release(deployment: Deployment, service: str) -> list[str]:
     return notes + [one for one in judged.caveats if "cubins" in one]
 
 
-def require_flags(deployment: Deployment, service: str) -> list[str]:
-    """PreflightError for flags that the sources of the image's vLLM do not have, for a service without a GPU.
-
-    Returns a note where that can't be asked.
-    """
-    profile = deployment.profile
-    try:
-        release = release_in_engine(deployment, service, fresh=True)
-        request = {**collect.request(profile, service, paths=()), "parts": ["flags"]}
-        answer = run.ask(release.execute, release.python, probed.PROGRAM, request, timeout=probed.TIMEOUT)
-        if isinstance(answer, run.NoAnswer):
-            return [f"its flags could not be checked: {answer}"]
-        flags = bind(Flags, answer.get("flags") or {})
-    except (EnvgenError, ShapeError) as problem:
-        return [f"its flags could not be checked: {str(problem).splitlines()[0]}"]
-    if flags.count < FEWEST or not flags.unknown:
-        return []
-    chosen = f"{service} {profile.chosen_variant}"
-    raise PreflightError(service, tuple(
-        Problem(
-            f"the vLLM in {release.shown} has no flag {one.flag}",
-            hint=(f"write {' or '.join(one.similar)}; " if one.similar else "")
-            + f"`envgen up {chosen} --no-predict` starts it anyway",
-        )
-        for one in flags.unknown
-    ))  # fmt: skip
+def _refused(refusal: Refusal, profile: Profile, service: str) -> Problem:
+    """A refusal with the key that it is about, where that is known, and what to do."""
+    chosen, described = f"{service} {profile.chosen_variant}", profile.services[service]
+    key = key_of(refusal.message, described) if refusal.step == "arguments" else ""
+    anyway = f"`envgen up {chosen} --no-predict` starts it anyway"
+    if not key:
+        hint = f"`envgen predict {chosen}` shows all of it; {anyway}"
+        message = f"this vLLM refuses its settings ({refusal.step}): {refusal.message}"
+    else:
+        without = shell_line(["--set", f"services.{service}.{key}=null"])
+        hint = f"`envgen up {chosen} {without}` leaves it out; " * key.startswith("args.") + anyway
+        message = f"this vLLM refuses services.{service}.{key}: {in_short(refusal.message)}"
+    return Problem(message, hint=hint)
 
 
 UNINSTALLED = re.compile(r"ImportError|No module named|failed to be inspected|empty namespace package")

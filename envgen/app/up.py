@@ -75,7 +75,9 @@ def predicted(checked: Checked) -> Checked:
         return checked
     from envgen.app.predict import ask_release  # not for a service that runs
 
-    return replace(checked, notes=(*checked.notes, *ask_release(checked.deployment, checked.service)))
+    replaced = checked.found.running is not None
+    notes = ask_release(checked.deployment, checked.service, replaced=replaced)
+    return replace(checked, notes=(*checked.notes, *notes))
 
 
 def _all_of(asked: Mapping[str, Callable[[], Checked]]) -> tuple[Checked, ...]:

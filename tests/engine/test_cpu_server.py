@@ -85,6 +85,20 @@ def test_no_flag_of_the_real_parser_is_called_unknown(engine: Engine, cpu_server
     assert [unknown.flag for unknown in probe.flags.unknown] == ["--mxfp4-layers"]
 
 
+def test_a_value_that_its_parser_refuses_replaces_no_server(cpu_server: CpuServer) -> None:
+    def refused(setting: str) -> str:
+        done = cpu_server.project.envgen("up", "serve", "-p", "cpu", "--recreate", "--set", setting, code=6)
+        return done.stderr
+
+    said = refused("services.serve.args.max-model-len=3x")
+    assert "refuses services.serve.args.max-model-len: '3x' is not a number such as 8192, 8k or auto" in said
+    said = refused("services.serve.args.dtype=bf16")
+    assert "refuses services.serve.args.dtype: invalid choice: 'bf16' (choose from 'auto', 'bfloat16'," in said
+    said = refused("services.serve.args.max-modl-len=64")
+    assert "unrecognized arguments: --max-modl-len 64; similar: --max-model-len" in said
+    assert docker("inspect", "-f", "{{.State.Running}}", cpu_server.container) == "true"
+
+
 @pytest.mark.nightly
 def test_a_recipe_answers_a_chat_with_its_parsers(cpu_server: CpuServer) -> None:
     """`recipe add`, then `up` of its profile as it was written, but for what a CPU lacks (`local`)."""

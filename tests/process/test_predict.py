@@ -124,7 +124,7 @@ def test_a_flag_of_a_fork_is_refused_in_the_release_s_own_words(hot: Warm, predi
         hot(environment("0.14.0")), "serve", "-p", "source", "--set", "services.serve.args.mxfp4-backend=CUTLASS"
     )
     assert (code, report["verdict"]) == (1, "refused")
-    assert report["refusals"][0]["message"] == "unrecognized arguments: --mxfp4-backend CUTLASS"
+    assert report["refusals"][0]["message"].startswith("unrecognized arguments: --mxfp4-backend CUTLASS")
 
 
 @pytest.mark.parametrize(

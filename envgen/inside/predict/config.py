@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import importlib
 import importlib.util
 import json
@@ -53,7 +54,10 @@ def parsed(request: Doc, found: Doc) -> Any:
         return known
 
     def refuse(message: str) -> None:
-        raise ReleaseRefused(message)
+        unknown = re.search(r"unrecognized arguments: (--[a-z][\w-]*)", message)
+        flags = [flag for action in parser._actions for flag in action.option_strings]
+        near = difflib.get_close_matches(unknown.group(1), flags, 2, 0.75) if unknown else []
+        raise ReleaseRefused(message + ("; similar: %s" % " ".join(near) if near else ""))
 
     parser.error = refuse
     try:

@@ -49,8 +49,11 @@ def ask_all(request: Doc, found: Doc, lines: Lines, folder: str) -> None:
 
 
 def ask_release(request: Doc, found: Doc, lines: Lines, folder: str) -> None:
-    if glob.glob(os.path.join(os.path.dirname(found["vllm"]["file"]), "_C_AVX*.so")):
-        why = "a build for CPUs, which has no kernels for a GPU"
+    cpu = bool(glob.glob(os.path.join(os.path.dirname(found["vllm"]["file"]), "_C_AVX*.so")))
+    if cpu or request["gpu"] is None:
+        lines.step = "arguments"
+        known_parsers(parsed(request, found), found)
+        why = "a build for CPUs, which has no kernels for a GPU" if cpu else "no GPU was asked about"
         found["unasked"].append({"step": "this vLLM", "why": why})
         return
     found["uncompiled"] = bool(request.get("uncompiled"))  # build the layers without vLLM's compiled code, too

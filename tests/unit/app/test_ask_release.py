@@ -187,24 +187,58 @@ def test_only_vllm_for_a_gpu_is_asked(tmp_path: Path) -> None:
 
 
 CPU = TEXT.replace("    mode:", "    gpu: none\n    mode:")
-FLAGS = {"folder": "/v", "read": ["x"], "count": 300, "asked": 1}
+ANSWER = {"asked": {}, "refusals": [], "unasked": [], "notes": [], "lines": []}
+# What the parsers of 0.14.0, 0.30.0 and 0.33.0 say, and what is said of the project file.
+REFUSALS = {
+    "argument --max-model-len: invalid human_readable_int_or_auto value: '3x'":
+        "refuses services.serve.args.max-model-len: '3x' is not a number such as 8192, 8k or auto",
+    "argument --dtype: invalid choice: 'bf16' (choose from 'auto', 'half')":
+        "refuses services.serve.args.dtype: invalid choice: 'bf16' (choose from 'auto', 'half')",
+    "unrecognized arguments: --max-modl-len 3; similar: --max-model-len":
+        "refuses services.serve.args.max-modl-len: unrecognized arguments: --max-modl-len 3; similar: --max-model-len",
+    "unrecognized arguments: x": "refuses services.serve.args.enforce-eager: unrecognized arguments: x",
+    "argument --speculative-config/-sc: Value {a cannot be converted to <function loads at 0x7f>.":
+        "refuses services.serve.args.speculative-config: '{a' is not JSON",
+    "argument --compilation-config/-cc: 1 validation error for CompilationConfig\npass_config.fuse_norm_quant\n  Input"
+    " should be a valid boolean [type=bool_parsing, input_value='maybe', input_type=str]\n    "
+    "For further information visit x":
+        'refuses services.serve.args."compilation-config.pass_config.fuse_norm_quant": pass_config.fuse_norm_quant'
+        " Input should be a valid boolean",
+    "argument --gpu-memory-utilization/--device-memory-utilization: invalid float value: 'lots'":
+        "refuses services.serve.args.gpu_memory_utilization: 'lots' is not a number",
+    "invalid tool-call-parser: nope (this release has hermes)":
+        "refuses services.serve.args.tool-call-parser: invalid tool-call-parser: nope (this release has hermes)",
+    "argument --port: invalid int value: 'x'": "refuses services.serve.command: 'x' is not a whole number",
+    "argument --other: invalid int value: 'x'": "refuses its settings (arguments): argument --other: invalid int value",
+}  # fmt: skip
+VALUES = {
+    "max-model-len": "3x", "dtype": "bf16", "max-modl-len": 3, "enforce-eager": "x", "speculative-config": "{a",
+    "compilation-config.pass_config.fuse_norm_quant": "maybe", "gpu_memory_utilization": "lots",
+    "tool-call-parser": "nope",
+}  # fmt: skip
+WRONG = CPU.replace("gpt-oss-120b]", 'gpt-oss-120b, --port, "8000"]').replace(
+    "        ports:", f"        args: {json.dumps(VALUES)}\n        ports:"
+)
 
 
-def test_without_a_gpu_the_flags_are_asked_of_the_image(tmp_path: Path) -> None:
-    """Before a running server is replaced."""
-    unknown = [{"flag": "--max-modl-len", "similar": ["--max-model-len"]}]
-    engine = Recorded({"flags": {**FLAGS, "unknown": unknown}})
+@pytest.mark.parametrize("message", REFUSALS)
+def test_a_value_that_the_release_refuses_is_told_before_a_server_is_replaced(tmp_path: Path, message: str) -> None:
+    engine = Recorded({**ANSWER, "refusals": [{"step": "arguments", "message": message}]})
+    deployment = Deployment(profile(tmp_path, WRONG), tmp_path).with_cached(engine=engine)
     with pytest.raises(PreflightError) as caught:
-        ask(tmp_path, engine, text=CPU)
-    assert engine.asked[0]["parts"] == ["flags"]
-    assert "has no flag --max-modl-len" in str(caught.value) and "write --max-model-len" in str(caught.value)
-    assert ask(tmp_path, Recorded({"flags": {**FLAGS, "unknown": []}}), text=CPU) == []
+        ask_release(deployment, "serve", replaced=True)
+    assert engine.asked[0]["gpu"] is None and f"this vLLM {REFUSALS[message]}" in str(caught.value)
+    assert "`envgen up serve --profile prod --no-predict` starts it anyway" in str(caught.value)
+    if "args.dtype" in REFUSALS[message]:
+        assert "`envgen up serve --profile prod --set services.serve.args.dtype=null`" in str(caught.value)
+    assert ask_release(deployment, "serve") == [] and len(engine.asked) == 1  # a first start says it itself
 
 
-@pytest.mark.parametrize("answer", [None, {"flags": 7}, {"flags": {"unknown": [7]}}, {"flags": {}}, {}])
-def test_flags_that_can_not_be_asked_stop_nothing(tmp_path: Path, answer: Any) -> None:
-    notes = ask(tmp_path, Recorded(answer), text=CPU)
-    assert notes == [] or notes[0].startswith("its flags could not be checked")
+@pytest.mark.parametrize("answer", [None, {"refusals": 7}, {**ANSWER, "refusals": [7]}, ANSWER])
+def test_without_a_gpu_what_can_not_be_asked_stops_nothing(tmp_path: Path, answer: Any) -> None:
+    deployment = Deployment(profile(tmp_path, CPU), tmp_path).with_cached(engine=Recorded(answer))
+    notes = ask_release(deployment, "serve", replaced=True)
+    assert notes == [] if answer is ANSWER else notes[0].startswith("vLLM could not be queried")
 
 
 def test_the_words_of_both_ways_to_start_a_server() -> None:

@@ -296,7 +296,7 @@ def test_up_refuses_before_anything_is_started(engine: StubEngine, monkeypatch: 
     monkeypatch.setattr("envgen.app.up.check", same)
     assert fails(PreflightError, "up", "web", "srv").splitlines() == ["web, srv were not started:", "no image"]
 
-    def refuse(deployment: object, service: str) -> NoReturn:
+    def refuse(deployment: object, service: str, *, replaced: bool) -> NoReturn:
         raise PreflightError(service, (Problem("this vLLM refuses its settings"),))
 
     found = Preflight(GpuMode.AUTO, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 import types
 from pathlib import Path
@@ -114,10 +115,17 @@ def test_each_linear_backend_is_asked_about_a_layer_that_was_built(monkeypatch: 
     }
 
 
-def test_a_build_for_cpus_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_for_cpus_is_asked_for_its_arguments_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has a module for each kind of CPU, of which torch can load one: loading all ends the process."""
     (tmp_path / "_C_AVX2.abi3.so").touch()
     vllm = {"file": str(tmp_path / "__init__.py"), "version": "0.30.0"}
     monkeypatch.setattr("envgen.inside.predict.main.release", lambda found, _lines: found.update(vllm=vllm))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--max-model-len", type=int)
+    monkeypatch.setattr("envgen.inside.predict.config.serve_parser", lambda: ("here", parser))
     why = "a build for CPUs, which has no kernels for a GPU"
-    assert answer({})["unasked"] == [{"step": "this vLLM", "why": why}]
+    request = {"words": ["--max-model-len", "3"], "gpu": None}
+    assert answer(request)["unasked"] == [{"step": "this vLLM", "why": why}] and answer(request)["refusals"] == []
+    wrong = {**request, "words": ["--max-modl-len", "3"]}
+    said = "unrecognized arguments: --max-modl-len 3; similar: --max-model-len"
+    assert answer(wrong)["refusals"] == [{"step": "arguments", "message": said}]
