@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import yaml
@@ -37,30 +38,12 @@ def write_default(root: Path, profile: str) -> Path:
 
 def with_default(text: str, profile: str) -> str | None:
     """The text of a local file with ``profile`` as its default. None where that can't be put into the text."""
+    spelled = profile if isinstance(yaml.safe_load(profile), str) else f'"{profile}"'  # `true` is a name, too
+    after, found = re.subn(rf"(?m)^{KEY}:[^\n#]*?(?=[ \t]*(#.*)?$)", f"{KEY}: {spelled}", text, count=1)
+    if not found:
+        after = f"{text}{'' if not text or text.endswith(chr(10)) else chr(10)}{KEY}: {spelled}\n"
     try:
-        top = yaml.compose(text, yaml.BaseLoader)
+        before, now = (yaml.load(one, yaml.BaseLoader) for one in (text, after))
     except yaml.YAMLError:
         return None
-    spelled = (
-        profile if isinstance(yaml.safe_load(profile), str) else f'"{profile}"'
-    )  # `true` and `null` are names, too
-    line = f"{KEY}: {spelled}\n"
-    if top is None or (isinstance(top, yaml.ScalarNode) and not top.value):  # nothing but comments
-        return f"{text}{'' if not text or text.endswith(chr(10)) else chr(10)}{line}"
-    if not isinstance(top, yaml.MappingNode) or top.flow_style:
-        return None
-    for name, value in top.value:
-        if name.value == KEY:
-            if not isinstance(value, yaml.ScalarNode):
-                return None
-            start, end = value.start_mark.index, value.end_mark.index
-            return text[:start] + ("" if end > start else " ") + spelled + text[end:]
-    at = top.start_mark.index
-    for name, value in top.value:  # below `version`, and `name`, where they come first
-        if name.value not in ("version", "name") or not isinstance(value, yaml.ScalarNode):
-            break
-        after = text.find("\n", value.end_mark.index)
-        if after < 0:
-            return f"{text}\n{line}"
-        at = after + 1
-    return text[:at] + line + text[at:]
+    return after if now == {**(before or {}), KEY: profile} else None

@@ -77,8 +77,7 @@ def test_use_writes_the_local_file_and_nothing_else(lab: Path, capsys: pytest.Ca
     ("before", "after"),
     [
         ("# mine\nversion: 1\n# more\ndefaults: {gpu: none} # end\n",
-         "# mine\nversion: 1\ndefault_profile: prod\n# more\ndefaults: {gpu: none} # end\n"),
-        ("defaults:\n  gpu: none\n", "default_profile: prod\ndefaults:\n  gpu: none\n"),
+         "# mine\nversion: 1\n# more\ndefaults: {gpu: none} # end\ndefault_profile: prod\n"),
         ("default_profile: 'dev'  # today\n", "default_profile: prod  # today\n"),
         ("default_profile:\n", "default_profile: prod\n"),
         ("version: 1", "version: 1\ndefault_profile: prod\n"),
@@ -94,7 +93,7 @@ def test_what_stands_in_the_local_file_stays(lab: Path, before: str, after: str)
     assert (lab / "envgen.local.yaml").read_text() == after
 
 
-@pytest.mark.parametrize("text", ["{version: 1}\n", "- a\n", "a: [\n", "default_profile: [dev]\n"])
+@pytest.mark.parametrize("text", ["{version: 1}\n", "- a\n", "a: [\n", "default_profile:\n  dev\n"])
 def test_a_file_that_it_cannot_change_stays(lab: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     (lab / "envgen.local.yaml").write_text(text)
     assert main(["use", "prod"]) == 6

@@ -42,14 +42,6 @@ def test_plain_up_starts_the_server_and_in_development_a_shell(name: str, starte
     assert ("run --rm dev envgen-install" in text) == bool(profile.mounted_sources)
 
 
-def test_only_what_is_not_locked_says_so_on_its_second_line() -> None:
-    for is_locked in (True, False):
-        second = compose_files(SHIPPED["prod"], is_locked=is_locked)["compose/prod.yaml"].splitlines()[1]
-        assert second.startswith("# NOT LOCKED: ") == (not is_locked)
-    lines = render_profile(SHIPPED["prod"], root=TOP).files["Dockerfile"].decode().splitlines()
-    assert lines[1].startswith("# NOT LOCKED: ") and "`envgen lock`" in lines[1]
-
-
 def test_a_ca_is_mounted_where_there_is_one() -> None:
     assert "ca_certificates" not in compose_files(SHIPPED["prod"])["compose/prod.yaml"]
     found = document(replace(SHIPPED["prod"], network=Network(HostPath("~/ca.pem"))))

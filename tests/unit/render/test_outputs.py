@@ -37,33 +37,6 @@ def project(root: Path, *profiles: Profile) -> Project:
     return Project("demo", profiles[0].name, {p.name: p for p in profiles}, root / "envgen.yaml", root)
 
 
-def test_the_digest_is_in_the_labels_and_changes_with_the_image_only() -> None:
-    one = profile(sources={"vllm": source()})
-    rendered = render_profile(one)
-    assert f'dev.envgen.render="{rendered.digest}"' in rendered.files["Dockerfile"].decode()
-    same = [
-        changed(one, env={"a": {"X": "1"}}),
-        changed(one, services={"serve": Service(command=("other",))}),
-        changed(one, description="another sentence"),
-        changed(one, secrets=("HF_TOKEN",)),
-    ]
-    for other in same:
-        assert render_profile(other).digest == rendered.digest
-    moved = [
-        changed(one, base=dataclasses.replace(one.base, python="python3.12")),
-        changed(one, sources={"vllm": source("vllm", distribution="other", package="other"), "x": source("x")}),
-        changed(one, working_dir=ContainerPath("/elsewhere")),
-        changed(one, base=dataclasses.replace(one.base, platform=_arm())),
-    ]
-    assert len({rendered.digest, *(render_profile(other).digest for other in moved)}) == 5
-
-
-def _arm() -> Any:
-    from envgen.profile.model import Platform
-
-    return Platform.ARM64
-
-
 def test_comments_and_blank_lines_are_not_instructions() -> None:
     assert without_comments("# a\nFROM scratch\n\n  # b\nRUN x \\\n    # y\n") == "FROM scratch\nRUN x \\"
 
@@ -75,24 +48,6 @@ def test_the_digest_covers_local_files(tmp_path: Path) -> None:
     first = render_profile(found, root=tmp_path).digest
     (tmp_path / "o.tiktoken").write_text("b")
     assert len({missing, first, render_profile(found, root=tmp_path).digest}) == 3
-
-
-def test_patches_decide_how_they_are_applied(tmp_path: Path) -> None:
-    folder = tmp_path / "patches/vllm"
-    folder.mkdir(parents=True)
-    (folder / "series").write_text("a.patch\n")
-    (folder / "a.patch").write_text("--- a/vllm/a.py\n+++ b/vllm/a.py\n@@ -1,1 +1,1 @@\n-a\n+b\n")
-    found = profile(sources={"vllm": source(patches="vllm")})
-    first = render_profile(found, root=tmp_path)
-    assert b"apply-patches --installed" in first.files["Dockerfile"]
-    (folder / "a.patch").write_text("--- a/csrc/a.cu\n+++ b/csrc/a.cu\n@@ -1,1 +1,1 @@\n-a\n+b\n")
-    second = render_profile(found, root=tmp_path)
-    assert b"apply-patches" in second.files["Dockerfile"]
-    assert b"--installed" not in second.files["Dockerfile"]
-    (folder / "a.patch").unlink()
-    (folder / "a.patch").symlink_to("/etc/hostname")
-    with pytest.raises(ProjectError, match="leaves the project"):
-        render_profile(found, root=tmp_path)
 
 
 def test_patches_need_the_projects_folder() -> None:
@@ -145,42 +100,6 @@ def test_later_env_groups_are_stronger_and_a_services_own_env_strongest() -> Non
     assert "MAX_JOBS" in seen["one"]
 
 
-def test_only_the_first_service_starts_unasked() -> None:
-    found = profile(services={"dev": Service(command=("x",)), "serve": Service(command=("y",))})
-    services = yaml.safe_load(render_profile(found).files["compose/prod.yaml"])["services"]
-    assert "profiles" not in services["dev"]
-    assert services["serve"]["profiles"] == ["serve"]
-
-
-def test_the_user_of_a_service_is_in_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compose fills it in; without a user of its own a service is as the image says, and the image as before."""
-    users = {"host": "host", "root": "root", "fixed": "1000:100", "plain": None}
-    made = {name: Service(command=("x",), user=user) for name, user in users.items()}
-    found = profile(services=made, caches={"torch": Cache(ContainerPath("/root/.cache/torch"))})
-    files = render_profile(found).files
-    services = yaml.safe_load(files["compose/prod.yaml"])["services"]
-    assert {name: one.get("user") for name, one in services.items()} == {
-        "host": "${ENVGEN_UID:-0}:${ENVGEN_GID:-0}",
-        "root": "0:0",
-        "fixed": "1000:100",
-        "plain": None,
-    }
-    assert {name for name, one in services.items() if one["environment"].get("HOME")} == {"host", "fixed"}
-    assert b"install -d -m 0775 /run /root /workspace /root/.cache /root/.cache/torch" in files["Dockerfile"]
-    monkeypatch.setattr("os.getuid", lambda: 1234)
-    assert render_profile(found).files == files
-    for user in (None, "root"):
-        alone = profile(services={"serve": Service(command=("x",), user=user)})
-        assert b"1777" not in render_profile(alone).files["Dockerfile"]
-
-
-def test_secrets_and_proxies_have_no_value() -> None:
-    found = profile(secrets=("HF_TOKEN",))
-    env = yaml.safe_load(render_profile(found).files["compose/prod.yaml"])["services"]["serve"]["environment"]
-    assert env["HF_TOKEN"] is None
-    assert env["HTTP_PROXY"] is None
-
-
 def test_the_ignore_file_lets_in_what_any_profile_needs(tmp_path: Path) -> None:
     one = profile(dockerfile_extra=DockerfileExtra(end=(DockerLine.parse("COPY files/o /"),)))
     other = profile(name="other", dockerfile="Dockerfile.other")
@@ -211,11 +130,6 @@ def test_the_digest_covers_the_programs_that_the_steps_mount(monkeypatch: pytest
 
 
 # --- diff and write ---------------------------------------------------------------------------------------------------
-
-
-def test_diff_is_empty_when_nothing_drifted(tmp_path: Path) -> None:
-    write(tmp_path, {"a/b": b"one\ntwo\n"})
-    assert diff(tmp_path, {"a/b": b"one\ntwo\n"}) == ""
 
 
 def test_diff_is_unified_from_disk_to_render(tmp_path: Path) -> None:

@@ -55,15 +55,6 @@ def test_only_what_is_named_goes_into_the_build(root: Path) -> None:
     assert [line for line in ignore if line.startswith("!")] == ["!docker/", "!patches/", "!one.txt", "!own", "!src"]
 
 
-def test_lines_stand_in_their_places_and_are_marked(root: Path) -> None:
-    text = rendered(root).files["Dockerfile"].decode()
-    base, final = text.split("FROM cuda AS final")
-    assert "# From dockerfile_extra.base of the project file.\nENV A=1\n" in base.split(" AS base\n")[1]
-    end = final.split("\n# Runtime programs")[0]
-    assert end.rstrip().endswith("# From dockerfile_extra.end of the project file.\nRUN /opt/say")
-    assert "COPY src/ /src/mine/" in base
-
-
 def test_every_change_of_content_makes_another_image(root: Path) -> None:
     digests = [rendered(root).digest]
     (root / "own/say").write_text("y")

