@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from envgen.errors import Place, Problem
@@ -32,14 +31,7 @@ _PROXY = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 _MOST = 4  # names in one line
 
 
-@dataclass(frozen=True)
-class Unused:
-    """A value without effect. ``path``: in the profile's tree; ``group``: of the mapping that it stands for."""
-
-    path: Path_
-    message: str
-    hint: str = ""
-    group: Path_ = ()
+Row = tuple[Path_, str, str]  # the path of a value without effect, the reason, and what to do
 
 
 def warnings(loaded: Loaded, names: Iterable[str], environ: Mapping[str, str] = NONE) -> tuple[Problem, ...]:
@@ -51,30 +43,33 @@ def warnings(loaded: Loaded, names: Iterable[str], environ: Mapping[str, str] = 
     for name in names:
         problems += [*_unused(loaded, name), *_namespaces(loaded, name)]
         if name == loaded.chosen:
-            problems += _idle(loaded, {one.place.file for one in problems if one.place})
-    return tuple(dict.fromkeys(sorted(problems, key=_rank)))
+            problems += _idle(loaded, {problem.place.file for problem in problems if problem.place})
+
+    def rank(problem: Problem) -> tuple[str, int, int]:
+        place = problem.place or Place("")
+        return (place.file, place.line, place.column)
+
+    return tuple(dict.fromkeys(sorted(problems, key=rank)))
 
 
 def _unused(loaded: Loaded, name: str) -> list[Problem]:
+    """A value of the files that others share counts where all that have it don't use it."""
     tree, profile = loaded.trees[name], loaded.project.profiles[name]
-    others = {
-        other: {one.path for one in _rules(loaded.project.profiles[other], loaded.trees[other])}
-        for other in loaded.trees.keys() - {name}
-    }
+    others = [other for key, other in loaded.trees.items() if key != name]
+    idle = [{path for path, _, _ in _rows(loaded.project.profiles[key], loaded.trees[key])}
+            for key in loaded.trees if key != name]  # fmt: skip
     problems = dict[Path_, Problem]()
-    for one in _rules(profile, tree):
-        node = tree.at(one.path)
-        if node is None or node.source.layer == DEFAULT or one.path in problems:
+    for path, message, hint in _rows(profile, tree):
+        node = tree.at(path)
+        if node is None or node.source.layer == DEFAULT or path in problems:
             continue
-        if node.source.layer not in (ENVIRONMENT, SET, VARIANT) and (
-            profile.variant
-            or _in_a_variant(tree, one.path)
-            or any(_has(loaded.trees[other], one.path, node) and one.path not in idle for other, idle in others.items())
-        ):
+        shared = any(_has(other, path, node) and path not in unused for other, unused in zip(others, idle, strict=True))
+        of_files = node.source.layer not in (ENVIRONMENT, SET, VARIANT)
+        if of_files and (profile.variant or shared or _in_a_variant(tree, path)):
             continue
         above = ("variants", profile.variant.split("+")[-1]) if node.source.layer == VARIANT else ()
-        key = re.sub(r"^secrets\.(\d+)$", r"secrets[\1]", join_path((*above, *(one.group or one.path))))
-        problems[one.path] = Problem(one.message, node.key_place(key), one.hint)
+        key = re.sub(r"^secrets\.(\d+)$", r"secrets[\1]", join_path((*above, *path)))
+        problems[path] = Problem(message, node.key_place(key), hint)
     return list(problems.values())
 
 
@@ -108,11 +103,6 @@ def _has(tree: YamlNode, path: Path_, node: YamlNode) -> bool:
     return other is not None and (other.source.label, other.line, other.column, other.text) == (
         node.source.label, node.line, node.column, node.text,
     )  # fmt: skip
-
-
-def _rank(problem: Problem) -> tuple[str, int, int]:
-    place = problem.place or Place("")
-    return (place.file, place.line, place.column)
 
 
 def _idle(loaded: Loaded, warned: set[str]) -> Iterator[Problem]:
@@ -166,81 +156,73 @@ def _meant(variable: str) -> str:
     return f"did you mean {similar[0]}?" if similar else ""
 
 
-# --- rules: values of one profile without effect ---------------------------------------------------------------------
+# --- values of one profile without effect ---------------------------------------------------------------------------
 
 
-def _rules(profile: Profile, tree: YamlNode) -> Iterator[Unused]:
+def _rows(profile: Profile, tree: YamlNode) -> Iterator[Row]:
     yield from _nulls(tree, ())
     yield from _groups(profile, tree)
     yield from _image(profile)
     yield from _bygone(profile)
     for name, source in profile.sources.items():
-        for one in _source(source):
-            yield replace(one, path=("sources", name, *one.path))
+        yield from (((*("sources", name), *path), message, hint) for path, message, hint in _source(source))
     for name, service in profile.services.items():
-        for one in _service(profile, service):
-            yield replace(one, path=("services", name, *one.path))
+        rows = _service(profile, service)
+        yield from (((*("services", name), *path), message, hint) for path, message, hint in rows)
     yield from _machine(profile)
 
 
-def _nulls(node: YamlNode, path: Path_) -> Iterator[Unused]:
+def _nulls(node: YamlNode, path: Path_) -> Iterator[Row]:
     """A null that removes nothing, in the shared file: below it, each profile is merged once."""
     for name, child in node.items.items() if node.kind == MAP else ():
         if name == "binaries" and path[:1] == ("sources",):  # it has a default: the wheel of the extended profile
             continue
         if child.kind == NULL and child.source.layer in (PROJECT, SET) and path[:1] != ("variants",):
-            yield Unused((*path, name), "null removes nothing: no weaker layer sets it", "remove this line")
+            yield (*path, name), "null removes nothing: no weaker layer sets it", "remove this line"
         yield from _nulls(child, (*path, name))
 
 
-def _groups(profile: Profile, tree: YamlNode) -> Iterator[Unused]:
-    """The variables of groups that services don't get, those of one layer at once."""
+def _groups(profile: Profile, tree: YamlNode) -> Iterator[Row]:
+    """The first variable of each group that services don't get, for those of one layer."""
     groups, env = profile.env_groups, tree.items.get("env")
     for group in env.names if groups is not None and env is not None else ():
         assert groups is not None and env is not None
         if group in groups:
             continue
-        message = f"no service gets it: env_groups is [{', '.join(groups)}]"
         hint = f"name {group} in env_groups of the profile or of a variant, or write them into services.NAME.env"
-        layers = dict[object, list[str]]()
+        by_layer = dict[object, list[str]]()
         for variable, node in env.items[group].items.items():
-            layers.setdefault((node.source.label, node.source.layer), []).append(variable)
-        for names in layers.values():
-            several = len(names) > 1
-            more = f"{', '.join(first_of(names, _MOST))}: " if several else ""
-            yield Unused(("env", group, names[0]), more + message, hint, ("env", group) if several else ())
+            by_layer.setdefault((node.source.label, node.source.layer), []).append(variable)
+        for names in by_layer.values():
+            several = f"{', '.join(first_of(names, _MOST))}: " if len(names) > 1 else ""
+            yield ("env", group, names[0]), f"{several}no service gets it: env_groups is [{', '.join(groups)}]", hint
 
 
-def _image(profile: Profile) -> Iterator[Unused]:
+def _image(profile: Profile) -> Iterator[Row]:
     if not profile.tiktoken.encodings:
-        yield Unused(("tiktoken", "directory"), "no file is put there: tiktoken.encodings is empty")
+        yield ("tiktoken", "directory"), "no file is put there: tiktoken.encodings is empty", ""
     if not profile.cuda.arch_list.archs and profile.gpu is GpuMode.NONE:
-        yield Unused(("cuda", "home"), "nothing is compiled for a GPU: cuda.arch_list is empty")
+        yield ("cuda", "home"), "nothing is compiled for a GPU: cuda.arch_list is empty", ""
     if not any(source.origin.is_built for source in profile.sources.values()):
         hint = "a cache named `ccache` is for what services compile"
-        yield Unused(("build", "ccache"), "no source of this profile is built in its image", hint)
+        yield ("build", "ccache"), "no source of this profile is built in its image", hint
     for number, name in enumerate(profile.secrets):
         if name.upper() in _PROXY:
-            message = f"services get {name} of your shell anyway"
-            yield Unused(("secrets", str(number)), message, "leave it out")
+            yield ("secrets", str(number)), f"services get {name} of your shell anyway", "leave it out"
 
 
-def _source(source: Source) -> Iterator[Unused]:
-    origin, kind = source.origin, source.origin.kind
-    if kind == "checkout":
-        yield Unused(("submodule_origins",), "a checkout brings its own submodules", "set them in the checkout")
-        yield Unused(("install", "inputs"), "only image builds fetch them, and this source is mounted")
+def _source(source: Source) -> Iterator[Row]:
+    if source.origin.kind == "checkout":
+        yield ("submodule_origins",), "a checkout brings its own submodules", "set them in the checkout"
+        yield ("install", "inputs"), "only image builds fetch them, and this source is mounted", ""
         if source.binaries is not None:
-            yield Unused(("install", "dependencies"), "its dependencies are those of `binaries`")
+            yield ("install", "dependencies"), "its dependencies are those of `binaries`", ""
     else:
-        yield Unused(("mount",), f"only a checkout is mounted, and this source is {_said(origin)}")
-    if kind == "wheel":
-        for key in ("requires", "env", "prepare", "inputs"):
-            yield Unused(("install", key), "a wheel is installed as it is, not built")
-
-
-def _said(origin: Origin) -> str:
-    return {"git": "built from git", "pypi": "built from the index", "wheel": "a wheel"}.get(origin.kind, "a folder")
+        built = {"git": "built from git", "pypi": "built from the index", "wheel": "a wheel"}
+        what = built.get(source.origin.kind, "a folder")
+        yield ("mount",), f"only a checkout is mounted, and this source is {what}", ""
+    for key in ("requires", "env", "prepare", "inputs") if source.origin.kind == "wheel" else ():
+        yield ("install", key), "a wheel is installed as it is, not built", ""
 
 
 # Variables of earlier vLLM releases, and what replaces each. 0.14.0 reads all but VLLM_USE_CUDA_GRAPH, 0.30.0 none.
@@ -252,72 +234,70 @@ DEAD = {
 }
 
 
-def _bygone(profile: Profile) -> Iterator[Unused]:
+def _bygone(profile: Profile) -> Iterator[Row]:
     """Variables that the profile's vLLM no longer reads; nothing is said of a fork, whose release is not known."""
     source = profile.sources.get("vllm")
     origin = source.origin if source is not None else Origin()
     pin = (source and source.binaries) or origin.wheel or origin.pypi
     text = re.match(r"v?(\d+)\.(\d+)", pin.version if pin else origin.ref or "")
     release = (int(text[1]), int(text[2])) if text else (0, 0)
-    places: list[tuple[Path_, Mapping[str, str]]] = [(("env", group), found) for group, found in profile.env.items()]
+    places: list[tuple[Path_, Mapping[str, str]]] = [(("env", group), names) for group, names in profile.env.items()]
     places += [(("services", name, "env"), service.env) for name, service in profile.services.items()]
-    for path, variables in places:
-        for name in (one for one in DEAD if one in variables):
-            if release >= (0, 30) or (name == "VLLM_USE_CUDA_GRAPH" and source is not None):
-                why = f"vLLM {text[1]}.{text[2]} does not read it" if text else "no release of vLLM reads it"
-                yield Unused((*path, name), why, DEAD[name])
+    for path, name in ((path, name) for path, names in places for name in DEAD if name in names):
+        if release >= (0, 30) or (name == "VLLM_USE_CUDA_GRAPH" and source is not None):
+            why = f"vLLM {text[1]}.{text[2]} does not read it" if text else "no release of vLLM reads it"
+            yield (*path, name), why, DEAD[name]
 
 
-def _service(profile: Profile, service: Service) -> Iterator[Unused]:
+def _service(profile: Profile, service: Service) -> Iterator[Row]:
     health, ready = service.health, service.ready
     gpus = len(service.gpu) if service.gpu else 1 if profile.cuda.arch_list.shares_memory else 0
     if service.is_vllm and service.cluster is None and 0 < gpus < service.ranks:
         flag = next((key for name in RANKS for key in service.args if plain_name(key) == name), "tensor-parallel-size")
         message = f"{service.ranks} ranks need as many GPUs, and one machine has {gpus} for this service"
-        yield Unused(("args", flag), message, "write `cluster: {nodes: [...]}` for several machines, or a smaller size")
+        yield ("args", flag), message, "write `cluster: {nodes: [...]}` for several machines, or a smaller size"
     if health is not None and health.http is None:
-        for key in ("port", "complete"):
-            yield Unused(("health", key), "only a check with `http` uses it")
+        yield from ((("health", key), "only a check with `http` uses it", "") for key in ("port", "complete"))
     elif health is not None and (ready is None or ready.model is None):
         hint = "add ready.model: the name that /v1/models lists"
-        yield Unused(("health", "complete"), "no token is asked for without ready.model", hint)
+        yield ("health", "complete"), "no token is asked for without ready.model", hint
     if ready is not None:
         if service.is_vllm and takes_no_prompt(service.flag):
-            for asked in ("prompt", "expect_text"):
-                yield Unused(("ready", asked), "a model that embeds, ranks or classifies is asked for that instead")
+            message = "a model that embeds, ranks or classifies is asked for that instead"
+            yield from ((("ready", asked), message, "") for asked in ("prompt", "expect_text"))
         if service.http_port is None:
             message = "nothing is asked: no port is known to answer HTTP (ready.port)"
-            yield Unused(("ready", "phases", "answer"), message)
-            yield Unused(("ready", "prompt"), message)
+            yield from ((("ready", *asked), message, "") for asked in (("phases", "answer"), ("prompt",)))
         for phase in fields_of(Phases):
             limit = getattr(ready.phases, phase)
             if limit is not None and limit.seconds >= ready.timeout.seconds:
                 message = f"{limit} is never reached: ready.timeout ends the wait after {ready.timeout}"
-                yield Unused(("ready", "phases", phase), message)
+                yield ("ready", "phases", phase), message, ""
     if profile.ipc == "host":
-        yield Unused(("shm_size",), "with ipc: host, /dev/shm is the machine's", "leave one of the two out")
+        yield ("shm_size",), *_SHM
     if service.gpu is not None and profile.gpu is GpuMode.NONE:
-        yield Unused(("gpu",), "the profile has gpu: none")
+        yield ("gpu",), "the profile has gpu: none", ""
 
 
-def _machine(profile: Profile) -> Iterator[Unused]:
+_SHM = ("with ipc: host, /dev/shm is the machine's", "leave one of the two out")
+
+
+def _machine(profile: Profile) -> Iterator[Row]:
     if profile.ipc == "host":
-        yield Unused(("shm_size",), "with ipc: host, /dev/shm is the machine's", "leave one of the two out")
+        yield ("shm_size",), *_SHM
     elif profile.services and all(service.shm_size is not None for service in profile.services.values()):
-        yield Unused(("shm_size",), "each service has a shm_size of its own")
-    if profile.logging.driver in ("journald", "engine"):
-        for one in ("max_size", "max_files"):
-            yield Unused(("logging", one), f"logging.driver is {profile.logging.driver}, which has its own limits")
-    for name in profile.caches:
-        if name != FLASHINFER.name:
-            yield Unused(("caches", name, "namespace"), "only the cache `flashinfer` has namespaces")
-            yield Unused(("caches", name, "warm"), "only kernels of the cache `flashinfer` are compiled ahead")
-    clusters = [service.cluster for service in profile.services.values() if service.cluster is not None]
-    shared = {node for cluster in clusters for node in cluster.nodes}
+        yield ("shm_size",), "each service has a shm_size of its own", ""
+    if (driver := profile.logging.driver) in ("journald", "engine"):
+        message = f"logging.driver is {driver}, which has its own limits"
+        yield from ((("logging", key), message, "") for key in ("max_size", "max_files"))
+    for name in (name for name in profile.caches if name != FLASHINFER.name):
+        yield ("caches", name, "namespace"), "only the cache `flashinfer` has namespaces", ""
+        yield ("caches", name, "warm"), "only kernels of the cache `flashinfer` are compiled ahead", ""
+    shared = {node for service in profile.services.values() if service.cluster for node in service.cluster.nodes}
     for name, machine in profile.nodes.items():
         if name not in shared:
-            yield Unused(("nodes", name), "no service runs there: none has it in `cluster.nodes`")
-        for cache in machine.caches:
-            if cache in profile.caches and profile.caches[cache].host is None:
+            yield ("nodes", name), "no service runs there: none has it in `cluster.nodes`", ""
+        for cache in (cache for cache in machine.caches if cache in profile.caches):
+            if profile.caches[cache].host is None:
                 hint = f"a volume has no folder: write caches.{cache}.host, too"
-                yield Unused(("nodes", name, "caches", cache), f"the cache {cache} is a volume", hint)
+                yield ("nodes", name, "caches", cache), f"the cache {cache} is a volume", hint

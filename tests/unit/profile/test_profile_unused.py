@@ -39,7 +39,7 @@ def told(folder: Path, text: str, *sets: str, variant: str = "", names: str = "p
     ("body", "expected"),
     [
         ("    env: {loud: {A: 1, B: 2}}\n    env_groups: []\n",
-         ["env.loud: A, B: no service gets it: env_groups is []"]),
+         ["env.loud.A: A, B: no service gets it: env_groups is []"]),
         ("    env: {loud: {A: 1}, calm: {C: 1}}\n    env_groups: [calm]\n",
          ["env.loud.A: no service gets it: env_groups is [calm]"]),
         ("    env: {loud: {A: 1}}\n", []),
