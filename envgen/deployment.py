@@ -7,6 +7,7 @@ import difflib
 import hashlib
 import json
 import os
+import re
 from collections.abc import Container as Holds
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -357,7 +358,9 @@ class Deployment:
             if (own := own_file(self.profile, self.root)) is None:
                 raise
             why = (error.stderr.strip().splitlines() or [f"exit code {error.code}"])[-1]
-            raise ProjectError([Problem(f"Compose refuses it: {why}", Place(label_of(own)))]) from None
+            beside = re.search(rf"{re.escape(str(self.root))}/compose/(\S+) not found", why)
+            hint = f"paths in it start at compose/: write ../{beside[1]}" if beside else ""
+            raise ProjectError([Problem(f"Compose refuses it: {why}", Place(label_of(own)), hint)]) from None
 
     def own_changes(self, service: str) -> list[str]:
         """What the profile's own Compose file changes of a service."""

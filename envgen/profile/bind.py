@@ -19,7 +19,7 @@ from envgen.profile import hints
 from envgen.profile import shape as shapes
 from envgen.profile import tree as nodes
 from envgen.profile.model import GpuMode, Machine, Variant
-from envgen.profile.shape import ENV_NAME, Key, Shape, fields_of, matches, meaning
+from envgen.profile.shape import ENV_NAME, NAME, Key, Shape, as_profile_name, fields_of, matches, meaning
 from envgen.profile.tree import YamlNode, join_path, near, overlay, written
 from envgen.profile.values import plain_text
 from envgen.redact import redact_secrets
@@ -188,8 +188,10 @@ class Binding:
             if name in flat:
                 continue
             if key.names and not matches(key.names, name):
-                message = f"{_short(name)} is not a valid name here"
-                self.report(message, child.key_place(where), meaning(key.names))
+                hint = meaning(key.names)
+                if key.names == NAME and redact_secrets(name) == name:
+                    hint = f"write {as_profile_name(name)}: {NAME.meaning}"
+                self.report(f"{_short(name)} is not a valid name here", child.key_place(where), hint)
             elif _begun_by_override(inner, child):
                 others = [other for other in node.items if other != name]
                 self.report("does not exist; overrides can't add it", child.key_place(where), near(name, others))

@@ -272,7 +272,6 @@ _UNIT = """\
 
 [Unit]
 Description={title}
-Documentation=man:envgen(1)
 Wants=docker.service network-online.target
 After=docker.service network-online.target
 StartLimitIntervalSec=1h

@@ -43,6 +43,9 @@ def test_it_is_a_real_vllm(cpu_server: CpuServer) -> None:
     with urllib.request.urlopen(f"{cpu_server.url}/version", timeout=10) as reply:
         assert json.load(reply)["version"].startswith("0.30.0")
     assert docker("inspect", "-f", "{{.State.Running}}", cpu_server.container) == "true"
+    logged = subprocess.run(["docker", "logs", cpu_server.container], capture_output=True, text=True, check=True)
+    said = logged.stdout + logged.stderr
+    assert "POST /v1/completions" in said and "GET /health" not in said  # checks that come every two seconds
 
 
 def test_health_is_a_token_of_the_idle_engine(engine: Engine, cpu_server: CpuServer) -> None:
@@ -88,7 +91,7 @@ def test_no_flag_of_the_real_parser_is_called_unknown(engine: Engine, cpu_server
 def test_a_value_that_its_parser_refuses_replaces_no_server(cpu_server: CpuServer) -> None:
     def refused(setting: str) -> str:
         done = cpu_server.project.envgen("up", "serve", "-p", "cpu", "--recreate", "--set", setting, code=6)
-        return done.stderr
+        return done.err
 
     said = refused("services.serve.args.max-model-len=3x")
     assert "refuses services.serve.args.max-model-len: '3x' is not a number such as 8192, 8k or auto" in said

@@ -98,3 +98,14 @@ def test_one_that_is_broken_keeps_nothing_from_being_stopped(project: Project) -
     project.envgen("exec", "web", "--", "true")
     project.envgen("down")
     assert docker("ps", "-aq", "--filter", f"name={NAME}") == ""
+
+
+def test_a_file_beside_it_is_named_from_compose(project: Project) -> None:
+    """As a Compose file beside it would have it: `env_file: [.env]`."""
+    (project.root / ".env").write_text("A_LEVEL=3\n")
+    over(project, "services: {web: {env_file: [.env]}}\n")
+    assert "hint: paths in it start at compose/: write ../.env" in project.envgen("up", "web", code=2).err
+    over(project, "services: {web: {env_file: [../.env]}}\n")
+    project.envgen("up", "web")
+    assert docker("exec", CONTAINER, "printenv", "A_LEVEL") == "3"
+    project.envgen("down")

@@ -187,7 +187,7 @@ def test_only_vllm_for_a_gpu_is_asked(tmp_path: Path) -> None:
 
 
 CPU = TEXT.replace("    mode:", "    gpu: none\n    mode:")
-ANSWER = {"asked": {}, "refusals": [], "unasked": [], "notes": [], "lines": []}
+ANSWER: dict[str, Any] = {"asked": {}, "refusals": [], "unasked": [], "notes": [], "lines": []}
 # What the parsers of 0.14.0, 0.30.0 and 0.33.0 say, and what is said of the project file.
 REFUSALS = {
     "argument --max-model-len: invalid human_readable_int_or_auto value: '3x'":

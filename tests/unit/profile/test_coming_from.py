@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from envgen.__main__ import main
+from envgen.errors import ProjectError
 from envgen.profile.flags import SHORT
 from envgen.profile.load import load_project
 from envgen.render.compose import compose_files
@@ -213,6 +214,44 @@ def test_the_rendered_command_has_the_original_s_words(name: str, tmp_path: Path
     for key, value in theirs.compose.items():
         seen = service.get(key)
         assert (seen | value == seen) if isinstance(value, dict) else seen == value, (key, seen)
+
+
+TWO = """\
+version: 1
+name: mine
+profiles:
+  p:
+    mode: production
+    base: {image: nvcr.io/nvidia/vllm:26.10-py3}
+    cuda: {arch_list: 12.1a}
+    compose: over.yaml
+    caches: {huggingface: {path: /root/.cache/huggingface, host: HOST}}
+    services:
+      FIRST: {command: [vllm, serve, org/A], args: {port: 8000}, ports: ['8000:8000']}
+      second: {command: [vllm, serve, org/B], args: {port: 8001}, ports: ['8001:8001'], KEYS}
+"""
+
+
+def test_two_servers_beside_another_program(tmp_path: Path) -> None:
+    """What is typed from such a Compose file is refused with the line that works."""
+    (tmp_path / "over.yaml").write_text("services: {ollama: {image: ollama/ollama, ports: ['11434:11434']}}\n")
+    file = tmp_path / "envgen.yaml"
+    text = TWO.replace("HOST", "/opt/hf").replace("FIRST", "vllm-qwen3-32b")
+    file.write_text(text.replace("KEYS", "privileged: true, env_file: .env"))
+    with pytest.raises(ProjectError) as refused:
+        load_project(file=file)
+    hints = [problem.hint for problem in refused.value.problems]
+    assert any(hint.startswith("write vllm_qwen3_32b: ") for hint in hints)
+    assert any("services: {second: {privileged: true}}" in hint for hint in hints)
+    assert any(hint.startswith("write `secrets: [NAME]`") for hint in hints)
+    file.write_text(text.replace("vllm-qwen3-32b", "vllm_qwen3_32b").replace(", KEYS", ""))
+    with pytest.raises(ProjectError, match="is an absolute path; this file is shared"):
+        load_project(file=file)
+    file.write_text(file.read_text().replace("/opt/hf", "~/hf"))
+    (tmp_path / "envgen.local.yaml").write_text("defaults: {caches: {huggingface: {host: /opt/hf}}}\n")
+    profile = load_project(file=file).project.profiles["p"]
+    assert str(profile.caches["huggingface"].host) == "/opt/hf"
+    assert yaml.safe_load(compose_files(profile)["compose/p.yaml"])["services"].keys() == profile.services.keys()
 
 
 def test_each_fact_has_its_row() -> None:

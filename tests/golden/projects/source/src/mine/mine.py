@@ -1,1 +1,1 @@
-import mine
+VALUE = 1
