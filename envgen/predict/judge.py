@@ -234,8 +234,6 @@ def caveats(answer: Mapping[str, Any], service: Service) -> tuple[str, ...]:
         found.append(f"no compiled {', '.join(absent)} here: backends that need it count as absent")
     if unloaded:
         found.append(f"{unloaded} compiled modules of vLLM can't be loaded here (no CUDA libraries): assumed to work")
-    if any("Disabling Triton" in line["text"] or "requires Triton" in line["text"] for line in answer.get("lines", ())):
-        found.append("Triton finds no driver here and is disabled: a choice between Triton and others may differ")
     unloaded_module = re.compile(r"Module (\S+) was found but failed to import")
     lines = [str(line["text"]) for line in answer.get("lines", ())]
     for name in dict.fromkeys(one[1] for line in lines if (one := unloaded_module.search(line))):

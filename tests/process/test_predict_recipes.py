@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from model_shapes import gpu_of, refused_for_want_of_a_gpu
 from releases import PROFILES, TOP, Answers, Ask
 
 from envgen.app import recipes as app
@@ -59,25 +60,35 @@ def test_kernels_made_for_the_chip_are_accepted(
                    if one.description == f"{shipped()[name].repo}, from the recipe {name}")  # fmt: skip
     project = load_project(file=made, local=False, profile=profile.name, variant="b12x").project
     service = project.profiles[profile.name].services[servers(profile)[0]]
-    words = list(vllm_words(service) or ())
-    gpu = {"name": "NVIDIA GB10", "capability": [12, 1], "memory": 120 << 30}
-    question = {"words": words, "gpu": gpu, "real": False, "models": dict(models()), "env": dict(service.env)}
-    answer = ask_models(RELEASE, {name: question})[name]
+    answer = ask_models(RELEASE, questions({name: service}, "12.1"))[name]
     assert not answer["refusals"], answer["refusals"]
     for flag, step in KERNELS.items():
         if flag in shipped()[name].b12x:
             assert answer["asked"][step]["backend"] == "B12X", answer["asked"]
 
 
+def questions(services: dict[str, Service], capability: str) -> dict[str, dict[str, Any]]:
+    """What `envgen predict` asks about each server."""
+    shared = {"gpu": gpu_of(capability), "real": False, "models": dict(models())}
+    return {
+        name: {"words": list(vllm_words(service) or ()), "env": dict(service.env), **shared}
+        for name, service in services.items()
+    }
+
+
 @pytest.fixture(scope="session")
 def answers(services: dict[str, Service], ask_models: Ask) -> Answers:
     """What the release answers about each recipe."""
-    gpu = {"name": "NVIDIA GB10", "capability": [12, 1], "memory": 120 << 30}
-    requests: dict[str, dict[str, Any]] = {}
-    for name, service in services.items():
-        words = list(vllm_words(service) or ())
-        requests[name] = {"words": words, "gpu": gpu, "real": False, "models": dict(models()), "env": dict(service.env)}
-    return ask_models(RELEASE, requests)
+    return ask_models(RELEASE, questions(services, "12.1"))
+
+
+@pytest.mark.parametrize("capability", ["12.1", "9.0"])
+def test_no_backend_is_refused_for_want_of_a_gpu(
+    services: dict[str, Service], ask_models: Ask, answers: Answers, capability: str
+) -> None:
+    found = answers if capability == "12.1" else ask_models(RELEASE, questions(services, capability))
+    assert {name: refused for name, answer in found.items() if (refused := refused_for_want_of_a_gpu(answer))} == {}
+    assert all(answer["backends"] for answer in found.values())
 
 
 def judged(answer: dict[str, Any]) -> Judgement:

@@ -7,11 +7,17 @@ A shipped recipe's model is asked about by envgen's own facts; the others have t
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 from envgen.recipes.shipped import models
 
+# The device of a question, by its compute capability.
+GPUS = {"12.1": ("NVIDIA GB10", 120), "9.0": ("NVIDIA H100 80GB HBM3", 80)}
+ABSENT = re.compile(
+    r"no gpu|current device$|not available on|is_available|no cuda|driver|without cuda|not compiled", re.I
+)
 SHAPES = Path(__file__).parent / "shapes"
 SHIPPED = {
     "gpt-oss-120b": "openai/gpt-oss-120b",
@@ -70,6 +76,19 @@ from transformers import PretrainedConfig
 class MiniMaxM2Config(PretrainedConfig):
     model_type = "minimax_m2"
 """
+
+
+def gpu_of(capability: str) -> dict[str, Any]:
+    """A device of GPUS, as a question has it."""
+    title, memory = GPUS[capability]
+    return {"name": title, "capability": [int(one) for one in capability.split(".")], "memory": memory << 30}
+
+
+def refused_for_want_of_a_gpu(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    """Refusals, of the settings or of other backends, whose reason is that there is no GPU here."""
+    others = [one for one in answer["backends"] if "compute capability not supported" not in one["reason"]]
+    refused = [one for one in others if one["verdict"] == "refused" and ABSENT.search(one["reason"])]
+    return refused + [one for one in answer["refusals"] if ABSENT.search(one["message"])]
 
 
 def request(name: str, folder: Path) -> dict[str, Any]:

@@ -15,13 +15,13 @@ import subprocess
 import sys
 from typing import Any, Callable, Dict, Optional, Tuple
 
+from envgen.inside.predict.machine import uncompiled
 from envgen.inside.predict.release import (
     INSPECTED,
     Lines,
     NotAskable,
     ReleaseRefused,
     error_for,
-    has_triton,
     is_refusal,
     message_of,
     named,
@@ -246,10 +246,6 @@ def configured(args: Any, found: Doc, lines: Optional[Lines] = None) -> Any:
     """The release's whole configuration, with its own checks; with the model's tokenizer if it is in the cache."""
     engine = named("arguments")[1]
     inspect_here()
-    if not has_triton() and os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1":
-        del os.environ["VLLM_USE_V2_MODEL_RUNNER"]
-        why = "that runner needs Triton, which is off without a driver"
-        found["notes"].append("VLLM_USE_V2_MODEL_RUNNER was left out of the question: %s" % why)
     config, odd = None, None
     if has_tokenizer(args):
         try:
@@ -264,23 +260,9 @@ def configured(args: Any, found: Doc, lines: Optional[Lines] = None) -> Any:
         try:
             config = engine.from_cli_args(args).create_engine_config(usage_context=as_served())
         except Exception as problem:
-            if not lacks_runner(problem, args):
-                raise error_for(problem, lines) from None
-            args.speculative_config = None
-            why = "this draft needs vLLM's newer model runner, which is off here: it needs Triton, and Triton a driver"
-            found["unasked"].append({"step": "speculative-config", "why": why})
-            try:
-                config = engine.from_cli_args(args).create_engine_config(usage_context=as_served())
-            except Exception as other:
-                raise error_for(other, lines) from None
+            raise error_for(problem, lines) from None
     describe(config, found)
     return config
-
-
-def lacks_runner(problem: BaseException, args: Any) -> bool:
-    """Whether a draft is refused only because the newer model runner is off without Triton."""
-    drafted = getattr(args, "speculative_config", None) is not None
-    return drafted and not has_triton() and "Model Runner V1 does not support" in str(problem)
 
 
 def describe(config: Any, found: Doc) -> None:
@@ -400,7 +382,8 @@ def inspect_here() -> None:
 
     def here_first(function: Any) -> Any:
         try:
-            return function()
+            with uncompiled():
+                return function()
         except Exception as problem:
             INSPECTED.append("%s: %s" % (type(problem).__name__, problem))
             return apart(function)

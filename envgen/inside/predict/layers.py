@@ -12,8 +12,7 @@ import sys
 from typing import Any, Callable, Dict, Iterator, List
 
 from envgen.inside.predict.alternatives import linear
-from envgen.inside.predict.device import Placeholder
-from envgen.inside.predict.machine import compiled_here, on_meta
+from envgen.inside.predict.machine import has_compiled_code, on_meta, uncompiled
 from envgen.inside.predict.release import Lines, asked_for, named
 
 Doc = Dict[str, Any]
@@ -117,28 +116,6 @@ def build(config: Any, found: Doc, draft: Any = None) -> Any:
         torch.set_default_dtype(before)
 
 
-@contextlib.contextmanager
-def uncompiled() -> Iterator[None]:
-    """Layers find placeholders for operations of vLLM's compiled code, if that is not here."""
-    operations: Any = importlib.import_module("torch").ops
-    before = {name: getattr(operations, name) for name in ("_C", "_moe_C") if not has_compiled_code()}
-
-    class Operations:
-        def __init__(self, here: Any) -> None:
-            self.here = here
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self.here, name, Placeholder())
-
-    for name, here in before.items():
-        setattr(operations, name, Operations(here))
-    try:
-        yield
-    finally:
-        for name, here in before.items():
-            setattr(operations, name, here)
-
-
 def ask_layers(config: Any, answers: Doc, found: Doc, lines: Lines) -> None:
     """Ask the layers for linear kernels, Mamba and GDN, and for what the selectors did not tell.
 
@@ -191,11 +168,6 @@ def ask_draft(config: Any, answers: Doc, found: Doc, lines: Lines) -> None:
         lines.kept = kept
     names = ["%s %s" % (step, one["backend"]) for step, one in kernels.items() if one["backend"]]
     answers["asked"]["draft"] = {"where": kernels["attention"]["where"], "backend": ", ".join(names), "asked_for": None}
-
-
-def has_compiled_code() -> bool:
-    """Whether vLLM's compiled code and PyTorch with CUDA are installed here."""
-    return compiled_here() and bool(importlib.import_module("torch").version.cuda)
 
 
 def subject(line: Doc) -> str:

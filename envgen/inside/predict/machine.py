@@ -159,11 +159,33 @@ def program_text(name: str) -> str:
     return str(loader.files[name] if hasattr(loader, "files") else loader.get_source(name))
 
 
-def compiled_here() -> bool:
-    """Whether vLLM's own compiled code was loaded."""
-    return not any(
-        vars(one).get("__file__") == EMPTY for one in list(sys.modules.values()) if isinstance(one, type(sys))
-    )
+def has_compiled_code() -> bool:
+    """Whether vLLM's compiled code and PyTorch with CUDA are installed here."""
+    modules = [one for one in list(sys.modules.values()) if isinstance(one, type(sys))]
+    whole = not any(vars(one).get("__file__") == EMPTY for one in modules)
+    return whole and bool(importlib.import_module("torch").version.cuda)
+
+
+@contextlib.contextmanager
+def uncompiled() -> Iterator[None]:
+    """Layers, and modules at their import, find placeholders for vLLM's compiled operations, if those are not here."""
+    operations: Any = importlib.import_module("torch").ops
+    before = {name: getattr(operations, name) for name in ("_C", "_moe_C") if not has_compiled_code()}
+
+    class Operations:
+        def __init__(self, here: Any) -> None:
+            self.here = here
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.here, name, device.Placeholder())
+
+    for name, here in before.items():
+        setattr(operations, name, Operations(here))
+    try:
+        yield
+    finally:
+        for name, here in before.items():
+            setattr(operations, name, here)
 
 
 @contextlib.contextmanager

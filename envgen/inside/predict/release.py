@@ -67,8 +67,6 @@ def is_refusal(problem: BaseException) -> bool:
     text = str(problem)
     if "failed to be inspected" in text or re.search(r"\bImportError\b", text):
         return False
-    if "requires Triton" in text and not has_triton():
-        return False
     if any(isinstance(one, (ImportError, OSError)) for one in causes_of(problem)):
         return False
     if type(problem).__name__ == "ValidationError" and type(problem).__module__.startswith("pydantic"):
@@ -83,11 +81,6 @@ def is_refusal(problem: BaseException) -> bool:
     if last.filename.startswith(STDLIB) and not packaged:
         return False  # int("x"), invalid JSON
     return not last.line or last.line.startswith("raise")
-
-
-def has_triton() -> bool:
-    """Whether Triton is on in the release: it is off without a driver, as here."""
-    return bool(getattr(sys.modules.get("vllm.triton_utils"), "HAS_TRITON", True))
 
 
 def message_of(problem: BaseException) -> str:

@@ -152,23 +152,6 @@ def test_the_states_that_a_sequence_keeps(
 
 
 @pytest.mark.parametrize(
-    ("triton", "drafted", "message", "lacks"),
-    [
-        (False, True, "Model Runner V1 does not support: DFlash candidate-head drafts", True),
-        (True, True, "Model Runner V1 does not support: DFlash candidate-head drafts", False),
-        (False, False, "Model Runner V1 does not support: something of the model", False),
-        (False, True, "num_speculative_tokens must be positive", False),
-    ],
-)
-def test_a_runner_that_is_off_only_here_refuses_no_draft(
-    triton: bool, drafted: bool, message: str, lacks: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(config, "has_triton", lambda: triton)
-    args = Namespace(speculative_config={"method": "dflash"} if drafted else None)
-    assert config.lacks_runner(ValueError(message), args) is lacks
-
-
-@pytest.mark.parametrize(
     ("listed", "name"),
     [
         (None, experts.EXPERTS),

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import pytest
 
@@ -72,10 +70,6 @@ def no_backend_could_be_imported() -> None:
     raise ValueError("Selected backend FLASHINFER is not valid. Reason: ['ImportError']")
 
 
-def triton_is_off() -> None:
-    raise ValueError("Model Runner V2 requires Triton.")
-
-
 def answered(function: Callable[[], None]) -> Exception:
     try:
         function()
@@ -106,9 +100,3 @@ def test_an_error_raised_on_purpose_is_a_refusal(function: Callable[[], None]) -
 def test_all_else_is_unknown_with_what_would_make_it_known(function: Callable[[], None], known: str) -> None:
     found = answered(function)
     assert isinstance(found, NotAskable) and known in str(found)
-
-
-def test_triton_that_is_off_without_a_driver_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(answered(triton_is_off), ReleaseRefused)
-    monkeypatch.setitem(sys.modules, "vllm.triton_utils", SimpleNamespace(HAS_TRITON=False))
-    assert isinstance(answered(triton_is_off), NotAskable)
