@@ -8,11 +8,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from envgen.deployment import Deployment
 from envgen.engine.git import WorkTree
 from envgen.engine.values import Container, ContainerMount
 from envgen.errors import EngineError, NotFoundError, RefusedError, UsageError
+from envgen.inside.jit.kernels import KIND, VARIABLE
 from envgen.inside.jit.layout import check_request
 from envgen.inside.jit.tree import Fault
 from envgen.profile.caches import FLASHINFER, KNOWN
@@ -62,8 +64,9 @@ def find_place(deployment: Deployment) -> AgentHost | None:
             f"profile {profile.name} has no FlashInfer cache, and none of its services runs",
             hint=f"add `{FLASHINFER.line()}` to the profile",
         )
-    mount = cache_mount(deployment)
-    place = temporary_host(deployment, root_in(service_env(profile), profile), mount)
+    mount, others = cache_mount(deployment), [deployment.caches[name] for name in (KIND,) if name in profile.caches]
+    there = [mount, *(other for other in others if exists(deployment, other))]
+    place = temporary_host(deployment, root_in(service_env(profile), profile), *there)
     return place if exists(deployment, mount) else None
 
 
@@ -121,6 +124,14 @@ def other_caches(deployment: Deployment) -> list[OtherCache]:
         for name, mount in deployment.caches.items()
         if name != CACHE and is_compiled(name)
     ]
+
+
+def kernels_of_b12x(profile: Profile) -> dict[str, Any]:
+    """The part of a request that names b12x's cache, if the profile has one."""
+    if KIND not in profile.caches:
+        return {}
+    place = KNOWN[KIND].environment(profile.caches[KIND].path.path)[VARIABLE]
+    return {KIND: place, "mounted": bool(profile.mounted_sources)}
 
 
 def root_in(env: Mapping[str, str], profile: Profile) -> str:

@@ -12,6 +12,7 @@ from envgen.deployment import Deployment
 from envgen.engine.values import COMPOSE_PROJECT, MEMORY, Container
 from envgen.errors import EngineError, EnvgenError, NotFoundError, RefusedError
 from envgen.inside import run
+from envgen.inside.jit.kernels import KIND
 from envgen.inside.jit.locks import BATCH
 from envgen.inside.jit.shapes import (
     AgentFailed,
@@ -25,7 +26,16 @@ from envgen.inside.jit.shapes import (
     User,
     Users,
 )
-from envgen.jitcache.place import CACHE, NO_ARCH, AgentHost, Query, arch_folders, find_place, root_in
+from envgen.jitcache.place import (
+    CACHE,
+    NO_ARCH,
+    AgentHost,
+    Query,
+    arch_folders,
+    find_place,
+    kernels_of_b12x,
+    root_in,
+)
 from envgen.render.environment import service_env
 from envgen.text import reason_of, visible
 
@@ -46,27 +56,27 @@ class JitCache:
 
     def require_own(self) -> None:
         """RefusedError if another project folder created the profile's cache."""
-        mount = self.deployment.caches.get(CACHE)
-        other = self.deployment.volume_elsewhere(mount.source) if mount and mount.kind == "volume" else None
-        if mount and other:
-            hint = (
-                f"to have a cache of its own, write `name: {self.deployment.profile.project}-2` into envgen.local.yaml"
-            )
-            raise RefusedError(f"{other} created the volume {mount.source}", hint=f"clear it there; {hint}")
+        for mount in filter(None, map(self.deployment.caches.get, (CACHE, KIND))):
+            if mount.kind == "volume" and (other := self.deployment.volume_elsewhere(mount.source)):
+                name = f"{self.deployment.profile.project}-2"
+                hint = f"clear it there; to have a cache of its own, write `name: {name}` into envgen.local.yaml"
+                raise RefusedError(f"{other} created the volume {mount.source}", hint=hint)
 
     def place(self) -> AgentHost | None:
         """Where the agent runs; None before the cache exists."""
         return find_place(self.deployment)
 
-    def inventory(self, query: Query = NOTHING, *, thorough: bool = False) -> Inventory:
+    def inventory(self, query: Query = NOTHING, *, thorough: bool = False, b12x: bool = False) -> Inventory:
         """The modules of a query. NotFoundError for a name or glob that matches nothing.
 
-        ``thorough``: read every file that they were compiled from, and name the changed ones.
+        ``thorough``: read every file that they were compiled from, and name the changed ones. ``b12x``: with the
+        kernels that b12x compiled, each operation as a module.
         """
         place = self.place()
         if place is None and not query.patterns:
             return Inventory(root_in({}, self.deployment.profile), False, (), (), Leftovers(0, 0), ())
-        place, found = self._judged(Inventory, query, "list", place, thorough=thorough)
+        others = kernels_of_b12x(self.deployment.profile) if b12x else {}
+        place, found = self._judged(Inventory, query, "list", place, thorough=thorough, **others)
         label = self._label(place.container)
         modules = tuple(replace(module, holders=_in(label, module.holders)) for module in found.modules)
         building = tuple(replace(batch, holders=_in(label, batch.holders)) for batch in found.building)
@@ -79,13 +89,14 @@ class JitCache:
     def clear(
         self, query: Query, *, everything: bool = False, dry_run: bool = False, causes: Mapping[str, Any] | None = None
     ) -> Cleared:
-        """Clear the modules of a query without patterns only with ``everything`` or ``causes``.
+        """Clear the modules of a query, and b12x's kernels. Without patterns only with ``everything`` or ``causes``.
 
         ``causes`` (stale, changed): only modules to which one of them applies.
         RefusedError, with nothing changed, while one of the modules is being built.
         """
         wanted = None if causes is None else dict(causes)
-        place, cleared = self._judged(Cleared, query, "clear", all=everything, dry_run=dry_run, causes=wanted)
+        others = kernels_of_b12x(self.deployment.profile)
+        place, cleared = self._judged(Cleared, query, "clear", all=everything, dry_run=dry_run, causes=wanted, **others)
         users, unseen = self._users(place, cleared)
         restart = tuple(sorted({user.where for user in users if user.where}))
         return replace(cleared, users=users, unseen=unseen, restart=restart)

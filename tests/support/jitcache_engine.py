@@ -114,9 +114,10 @@ class LocalEngine:
         if request.get("root"):
             request["root"] = request["root"].replace(ROOT, str(self.folder))
         for mount in self.mounts:
-            for key in ("target", "source", "parent"):
+            for key in ("target", "source", "parent", "b12x"):
                 if str(request.get(key, "")).startswith(mount.target):
-                    request[key] = mount.source + request[key][len(mount.target) :]
+                    place = str(self.folders.get(mount.source, mount.source))
+                    request[key] = place + request[key][len(mount.target) :]
             if "roots" in request:
                 places = {m.target: str(self.folders.get(m.source, m.source)) for m in self.mounts}
                 request["roots"] = [places.get(root, root) for root in request["roots"]]

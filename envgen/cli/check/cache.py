@@ -65,7 +65,7 @@ def list_(session: Session, patterns: tuple[str, ...], version: str | None, arch
       envgen cache list 'fused_moe_*' --arch 12.1a
     """
     cache = open_cache(session)
-    inventory = cache.inventory(make_query(patterns, version, arch))
+    inventory = cache.inventory(make_query(patterns, version, arch), b12x=True)
     other_caches = [] if patterns else find_other_caches(cache.deployment)
     document = {**asdict(inventory), "others": list(map(asdict, other_caches))}
     return answer(document, [*shown.inventory(inventory), *shown.others(other_caches)])
@@ -85,7 +85,7 @@ def why(session: Session, patterns: tuple[str, ...], version: str | None, arch: 
       envgen cache why fused_moe_120
       envgen cache why '*' --json
     """
-    found = open_cache(session).inventory(make_query(patterns, version, arch), thorough=True)
+    found = open_cache(session).inventory(make_query(patterns, version, arch), thorough=True, b12x=True)
     return answer(asdict(found), shown.evidence(found), any(module.state == "stale" for module in found.modules))
 
 

@@ -28,6 +28,8 @@ CAUSES = {
     "switches": "other switches",
     "library": "broken library",
     "future": "dated in the future",
+    "package": "another b12x",
+    "tools": "other tools",
 }
 OUTCOMES = {
     "done": "compiled",

@@ -7,14 +7,14 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from envgen.inside.jit import tree
+from envgen.inside.jit import kernels, tree
 from envgen.inside.jit.generators import makes
 from envgen.inside.jit.judge import Judge, describe
 from envgen.inside.jit.layout import Choice, Shelf, Shelves, asked, choose, root_of
 from envgen.inside.jit.libraries import package_of
 from envgen.inside.jit.locks import Hold, close_all, loaded, scratch, sweep
 from envgen.inside.jit.ninja import parse
-from envgen.inside.jit.shapes import Cleared, Generated, ModuleTarget, document
+from envgen.inside.jit.shapes import Cleared, Generated, Module, ModuleTarget, document
 
 # Causes to clear a module: stale, compiled from changed files
 
@@ -39,6 +39,12 @@ class Causes:
             choice.others += [name for name, why in reasons.items() if not why]
             choice.entries = {name: kind for name, kind in choice.entries.items() if reasons[name]}
         return [choice for choice in choices if choice.entries]
+
+    def takes(self, module: Module) -> bool:
+        """Whether kernels of b12x are stale, as one of the causes asks; a guess stays."""
+        stale = bool(self.given.get("stale")) and module.state == "stale"
+        self.guesses += [module.name] if stale and module.guess else []
+        return stale and not module.guess
 
     def _reason(self, shelf: Shelf, name: str, kind: str) -> str:
         # A link is not a module.
@@ -208,17 +214,21 @@ def run_clear(request: dict[str, Any]) -> dict[str, Any]:
     dry, patterns = bool(request.get("dry_run")), request.get("patterns") or []
     by_cause = isinstance(request.get("causes"), dict)
     errors: list[str] = []
-    with asked(request) as cache:
+    with asked(request) as cache, kernels.opened(request, cache.problems) as compiled:
         swept = sweep(cache.fd, errors, dry=dry)  # first: after a kill, the module may already be gone
-        choices = choose(cache, patterns, bool(request.get("all")) or (by_cause and not patterns))
+        everything = bool(request.get("all")) or (by_cause and not patterns)
+        groups = kernels.find(compiled, request, cache.problems) if patterns or everything else []
+        choices = choose(cache, patterns, everything, [group.module.name for group in groups])
         causes = Causes(cache, request) if by_cause else None
         choices = causes.narrow(choices) if causes else choices
+        groups = [group for group in groups if causes is None or causes.takes(group.module)]
         chosen = [(one.shelf, name, kind) for one in choices for name, kind in one.entries.items()]
         links = [shelf.shown + "/" + name for shelf, name, kind in chosen if kind == "link"]
         if links:
             raise tree.Fault("refused", ", ".join(links) + ": a link, not a module; nothing was touched")
         hold = Hold([(one.shelf, list(one.entries)) for one in choices], dry=dry)
         try:
+            hold.modules += kernels.hold(compiled, groups, dry=dry)
             # build.ninja is only final under the locks.
             inspected = [target_of(shelf, name, root_of(request)) for shelf, name, _ in chosen]
             targets = [target for target in inspected if target is not None]
@@ -227,6 +237,7 @@ def run_clear(request: dict[str, Any]) -> dict[str, Any]:
             check_mounts([part.shown for part in targets + go], cache.root)
             inodes = {inode: target.name for target in targets for _, inode, _ in target.measure.libraries}
             users, unseen = loaded(inodes)
+            cleared = [kernels.target(group, not dry and kernels.remove(compiled, group, errors)) for group in groups]
             if targets and not dry:
                 _act(cache, go + targets, hold, errors)
         finally:
@@ -234,6 +245,7 @@ def run_clear(request: dict[str, Any]) -> dict[str, Any]:
         if len(targets) > tree.LISTED:
             tree.note(cache.problems, "not listed here: " + str(len(targets) - tree.LISTED) + " more modules")
         freed = sum(part.measure.bytes for part in targets + generated if part.gone or dry)
+        freed += sum(target.bytes for target in cleared if target.gone or dry)
         why = causes.why if causes else {}
         return document(Cleared(
             root=root_of(request),
@@ -242,7 +254,7 @@ def run_clear(request: dict[str, Any]) -> dict[str, Any]:
                 ModuleTarget(t.shelf.version, t.shelf.arch, t.name, t.measure.bytes, t.measure.files, t.damaged,
                              tuple(inode for _, inode, _ in t.measure.libraries), t.gone, why.get(t.shown, ""))
                 for t in targets[:tree.LISTED]
-            ),
+            ) + tuple(cleared),
             generated=tuple(
                 Generated(g.shown, g.measure.bytes, g.measure.files, tuple(g.modules), tuple(g.kept_for), g.gone)
                 for g in generated[:tree.LISTED]

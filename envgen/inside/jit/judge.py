@@ -13,7 +13,7 @@ import time
 from typing import Any, Callable
 
 from envgen.inside.common import PATCHES, read_bytes, tunings
-from envgen.inside.jit import tree
+from envgen.inside.jit import kernels, tree
 from envgen.inside.jit.generators import generators, makes, shadows
 from envgen.inside.jit.layout import OURS, Shelf, Shelves, asked, choose, root_of
 from envgen.inside.jit.libraries import InstalledPackage, package_of, runs
@@ -368,12 +368,13 @@ def run_list(request: dict[str, Any]) -> dict[str, Any]:
     if not patterns and not os.path.exists(root):
         return {**answer, "exists": False}
     answer["tuning"] = tunings(root, not request.get("blind"))
-    with asked(request) as cache:
+    with asked(request) as cache, kernels.opened(request, cache.problems) as fd:
         package = package_of()
         judge = Judge(cache, request, package, thorough=thorough)
+        compiled = [group.module for group in kernels.find(fd, request, cache.problems)]
         modules: list[dict[str, Any]] = []
         building: list[dict[str, Any]] = []
-        for choice in choose(cache, patterns, not patterns):
+        for choice in choose(cache, patterns, not patterns, [module.name for module in compiled]):
             shelf = choice.shelf
             left = len(modules) + len(choice.entries) - tree.LISTED
             if left > 0:
@@ -392,6 +393,7 @@ def run_list(request: dict[str, Any]) -> dict[str, Any]:
         known = holders([tuple(one["lock"]) for one in held])
         for one in held:
             one["holders"] = known[tuple(one["lock"])]
+        modules += map(document, compiled)
         answer.update(modules=modules, building=building, leftovers=document(sweep(cache.fd, [], dry=True)),
                       package={"root": package.root, "version": package.version}, problems=cache.problems)  # fmt: skip
         return answer

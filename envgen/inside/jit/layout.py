@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Iterable
 
 from envgen.inside.jit.tree import FOLDER, GONE, LISTED, Fault, note, note_unless_gone, reason
 
@@ -196,10 +196,15 @@ def asked(request: dict[str, Any]) -> Shelves:
     return cache
 
 
-def choose(cache: Shelves, patterns: list[str], everything: bool) -> list[Choice]:
+def fits(name: str, patterns: Iterable[str]) -> bool:
+    return any(name == pattern or fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def choose(cache: Shelves, patterns: list[str], everything: bool, others: Iterable[str] = ()) -> list[Choice]:
     """Resolve the patterns over all shelves. A name that exists is used as it is, even with ``[`` or ``*`` in it.
 
-    Raises ``not_found`` when any pattern matches nothing: half of what was asked for is not what was asked for.
+    Raises ``not_found`` when any pattern matches nothing, nor one of ``others``, which are no modules: half of what was
+    asked for is not what was asked for.
     """
     found = [(shelf, entries_of(shelf, cache.problems)) for shelf in cache.shelves]
     folders = {name for _, entries in found for name, kind in entries.items() if kind != "file"}
@@ -209,12 +214,12 @@ def choose(cache: Shelves, patterns: list[str], everything: bool) -> list[Choice
     for pattern in patterns:
         if pattern in files:
             raise Fault("refused", repr(pattern) + " is a file in cached_ops, not a module")
-        matches = {pattern} & folders or {name for name in folders if fnmatchcase(name, pattern)}
-        missing += [] if matches else [pattern]
+        matches = {pattern} & folders or {name for name in folders if fits(name, [pattern])}
+        missing += [] if matches or any(fits(name, [pattern]) for name in others) else [pattern]
         wanted |= matches
     if missing:
         raise Fault("not_found", "no module " + ", ".join(map(repr, missing)), missing=missing,
-                    names=sorted(folders)[:LISTED])  # fmt: skip
+                    names=sorted({*folders, *others})[:LISTED])  # fmt: skip
     choices = []
     for shelf, entries in found:
         chosen = {name: kind for name, kind in entries.items() if kind != "file" and name in wanted}
