@@ -29,8 +29,6 @@ from envgen.files import state_dir
 from envgen.lock.ask import stale
 from envgen.lock.model import InputChange
 from envgen.patches.dry_run import DryRun, dry_run, report_lines, summary
-from envgen.patches.source import examine
-from envgen.patches.wheel import WheelTree
 from envgen.profile.model import Mode
 from envgen.render.inputs import LABEL as INPUTS_LABEL
 from envgen.render.inputs import label_of
@@ -167,9 +165,7 @@ SECONDS = 60.0
 
 
 def try_patches(deployment: Deployment) -> None:
-    """Try each series on the unpatched source, and look there for what the build needs.
-
-    BuildError if a patch does not fit, or the source lacks the script that prepares it.
+    """Try each series on the unpatched source. BuildError if a patch does not fit.
 
     The source is the one that will be built: its locked commit if there is one. A digest covers patches, origins and
     commits, so what passed once is not tried again; a branch that is not locked may move and is tried every time.
@@ -184,29 +180,20 @@ def try_patches(deployment: Deployment) -> None:
     if record.is_file():
         return
     started, runs, complete = time.monotonic(), list[DryRun](), True
-    problems = [Problem("nothing was built:")]
-    for one in sources:
-        series = deployment.series[one.name]
+    for source in sources:
+        series = deployment.series[source.name]
         try:
-            tree = one.unpatched(seconds=SECONDS)
-            runs.append(dry_run(tree, series))
-            stops, notes = ([], []) if isinstance(tree, WheelTree) else examine(one.name, deployment.profile, tree)
+            runs.append(dry_run(source.unpatched(seconds=SECONDS), series))
+            complete = complete and bool(source.version or source.commit)
         except EnvgenError as error:  # it is left to the build
             progress(f"{series.folder} is not tried: {error}")
             complete = False
-            continue
-        problems += stops
-        for note in notes:
-            progress(f"note: {note}")
-        complete = complete and bool(one.version or one.commit)
     for run in runs:
         for line in [] if run.ok else (f"{run.series} does not fit {run.tree}:", *report_lines(run, only_bad=True)):
             progress(line)
     if bad := [f"{one.path} ({one.state.value})" for run in runs for one in run.verdicts if not one.ok]:
         message = f"patches do not fit, so nothing was built: {', '.join(bad)}"
         raise BuildError(message, hint="`envgen patch check` shows it again")
-    if len(problems) > 1:
-        raise BuildError(problems=tuple(problems))
     if runs:
         progress(f"tried in {time.monotonic() - started:.1f} s: {'; '.join(map(summary, runs))}")
     if complete:

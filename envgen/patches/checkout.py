@@ -114,31 +114,8 @@ class Checkout:
             except EnvgenError:  # for another version
                 continue
             if self._fits(combined, "-R"):
-                self._require_unapplied(series.patches[count:])
                 return self._patched(combined)
-        self._require_unapplied(series.patches)
         return self.head
-
-    def _require_unapplied(self, patches: tuple[Patch, ...]) -> None:
-        """RefusedError for a patch that is partly applied: its lines would get into the new one, too."""
-        for patch in patches:
-            if not self._fits(patch.content) and self._has_lines_of(patch):
-                message = f"{patch.name} is only partly applied in {self.folder}: its lines were edited"
-                raise RefusedError(message, hint="commit it there first (git commit), then make the next change")
-
-    def _has_lines_of(self, patch: Patch) -> bool:
-        """Whether a file has a line that HEAD lacks and the patch adds."""
-        before = self.bare().read(patch.touches)
-        for name, blocks in added(patch.content, patch.path).items():
-            try:
-                now = set(files.read(self.folder / name, follow=False).splitlines())
-            except OSError:
-                continue
-            then = set(before[name].data.splitlines()) if name in before else set()
-            lines = {line.encode("utf-8", "surrogateescape") for block in blocks for line in block.split("\n")}
-            if any(line.strip() for line in lines.intersection(now - then)):
-                return True
-        return False
 
     def _fits(self, content: bytes, *options: str) -> bool:
         return self._work.git([*APPLY, "--check", *options, "-"], stdin=content, check=False).code == 0

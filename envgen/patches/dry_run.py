@@ -28,16 +28,12 @@ class State(str, Enum):
 
 @dataclass(frozen=True)
 class PatchVerdict:
-    """One patch on one source. ``measured``: the state if its range did not count; ``messages``: of git.
-
-    ``ok`` is False where a build would fail.
-    """
+    """One patch on one source. ``messages``: of git. ``ok`` is False where a build would fail."""
 
     name: str
     path: str
     applies_to: str
     state: State
-    measured: State
     messages: tuple[str, ...] = ()
     mounted: bool = False  # in a checkout that has it
 
@@ -67,22 +63,19 @@ APPLY = ("apply", "--whitespace=nowarn")
 def dry_run(tree: Tree, series: Series, *, mounted: bool = False) -> DryRun:
     """Try each patch of a series that is for the version of ``tree``, in order, on top of those before it that fit.
 
-    Then, if some are not for it, the whole series, to tell whether those would fit; their state is "out of range".
     ``mounted``: a checkout may have them already.
     """
     wanted = series.for_version(tree.version)
-    code = tree.read({name for patch in series.patches for name in patch.touches})
+    code = tree.read({name for patch in wanted.patches for name in patch.touches})
     states = _tried(code, wanted)
     if isinstance(tree, WheelTree):
         lost = {patch.name: tuple(tree.lacking(patch.content)) for patch in wanted.patches}
         states |= {name: (State.LACKING, files) for name, files in lost.items() if files}
-    measured = states if wanted == series else {**_tried(code, series), **states}
     verdicts = []
     for patch in series.patches:
         state, messages = states.get(patch.name, (State.OUT_OF_RANGE, ()))
-        would = measured[patch.name][0]
         has = mounted and state is State.ALREADY
-        verdicts.append(PatchVerdict(patch.name, patch.path, patch.header.applies_to, state, would, messages, has))
+        verdicts.append(PatchVerdict(patch.name, patch.path, patch.header.applies_to, state, messages, has))
     return DryRun(series.folder, tree.label, tree.version, tuple(verdicts))
 
 

@@ -6,12 +6,12 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
 from envgen.engine.git import GitRepository, Mirror, WorkTree
-from envgen.errors import EnvgenError, Problem, UsageError
+from envgen.errors import EnvgenError, UsageError
 from envgen.patches.series import Series, load_series, version_of, version_of_ref
 from envgen.patches.wheel import File, WheelTree, released
 from envgen.profile.model import REPOSITORIES, Profile, Source
@@ -54,11 +54,6 @@ class GitTree:
             data = self.repository.git(["cat-file", "blob", blob], timeout=120).stdout
             found[name] = File(data, mode == "100755")
         return found
-
-    @property
-    def names(self) -> set[str]:
-        """All plain files of the commit."""
-        return {name for name, (mode, _kind, _blob) in self._listed.items() if mode in PLAIN}
 
     @cached_property
     def _listed(self) -> dict[str, list[str]]:
@@ -165,43 +160,8 @@ class PatchedSource:
 # --- what its build asks for ------------------------------------------------------------------------------------------
 
 
-def examine(name: str, profile: Profile, tree: GitTree) -> tuple[list[Problem], list[str]]:
-    """What certainly stops the build of a source, and what may stop it. Patches are not considered."""
-    source = profile.sources[name]
-    script = _script_of(source)
-    there = tree.read({PYPROJECT, script} if script else {PYPROJECT})
-    problems, notes = list[Problem](), list[str]()
-    if script and script not in there:
-        moved = sorted(one for one in tree.names if PurePosixPath(one).name == PurePosixPath(script).name)
-        words = ", ".join((source.install.prepare[0], *moved[:1], *source.install.prepare[2:]))
-        hint = f"sources: {{{name}: {{install: {{prepare: [{words}]}}}}}}" if moved else "take install.prepare out"
-        problems.append(Problem(f"{tree.label} has no {script}, which sources.{name}.install.prepare runs", hint=hint))
-    if PYPROJECT in there and source.install.requires:  # else they are those of pyproject.toml
-        missing = _unnamed(profile, source, there[PYPROJECT].data.decode("utf-8", "replace"))
-        if missing:
-            wanted, place = ", ".join(missing), f"sources.{name}.install.requires"
-            notes.append(
-                f"the build of {tree.label} asks for {wanted}: name it in {place}, or have it in the base image"
-            )
-    return problems, notes
-
-
 def build_requires(pyproject: str) -> list[str]:
     """The names in ``[build-system] requires`` of a pyproject.toml. (No TOML reader is in Python 3.10.)"""
     section = _SECTION.search(pyproject)
     listed = _REQUIRES.search(section[1]) if section else None
     return [canonicalize_name(name) for _, name in _ITEM.findall(listed[1])] if listed else []
-
-
-def _unnamed(profile: Profile, source: Source, pyproject: str) -> list[str]:
-    """The packages that the source's build needs and the profile neither installs nor protects."""
-    given = (*source.install.requires, *profile.pip.protect, *profile.pip.deps, *profile.pip.tools, "pip", "torch")
-    names = {canonicalize_name(match[0]) for text in given if (match := re.match(r"[A-Za-z0-9._-]+", text))}
-    return [name for name in dict.fromkeys(build_requires(pyproject)) if name not in names]
-
-
-def _script_of(source: Source) -> str:
-    """The file of the source that ``install.prepare`` runs; "" if it runs something else."""
-    words = source.install.prepare
-    interpreted = len(words) > 1 and re.fullmatch(r"(?:ba)?sh|python[0-9.]*", PurePosixPath(words[0]).name) is not None
-    return words[1].removeprefix("./") if interpreted and not words[1].startswith(("-", "/")) else ""
