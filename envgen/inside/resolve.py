@@ -69,18 +69,16 @@ def stand_ins(folder: str, present: Present) -> None:
             wheel.writestr(stem + ".dist-info/RECORD", "")
 
 
-def fits(filename: str, machine: str, number: int) -> bool:
-    """True for a wheel that Python 3.``number`` on this machine could install."""
-    tags = [tag.split(".") for tag in filename[: -len(".whl")].split("-")[-3:]]
-    if len(tags) < 3:
+def tags_module() -> Any:
+    return importlib.import_module("pip._vendor.packaging.tags")
+
+
+def fits(filename: str, tags: Set[Any]) -> bool:
+    """True for a wheel with one of these tags: this Python could install it."""
+    try:
+        return not tags.isdisjoint(tags_module().parse_tag("-".join(filename[: -len(".whl")].split("-")[-3:])))
+    except ValueError:  # not the name of a wheel
         return False
-    pythons, abis, places = tags
-    stable = "abi3" in abis and any(re.fullmatch(r"cp3\d+", tag) and int(tag[3:]) <= number for tag in pythons)
-    if not stable and not {"py3", "cp3%d" % number, *("py3%d" % n for n in range(number + 1))}.intersection(pythons):
-        return False
-    if not {"none", "abi3", "cp3%d" % number}.intersection(abis):
-        return False
-    return any(one == "any" or re.fullmatch("(many)?linux.*_" + machine, one) for one in places)
 
 
 def hashes_of(files: List[Doc]) -> Iterator[File]:
@@ -203,10 +201,10 @@ class PackageSets:
             toml = importlib.import_module("pip._vendor.tomli")
         with open(path, encoding="utf-8") as file:
             packages = toml.loads(file.read()).get("packages", [])
-        found = []
+        found, tags = [], set(tags_module().sys_tags())
         for package in packages:
             name, wheels = normal(package["name"]), hashes_of(package.get("wheels", []))
-            fitting = [digest for file, digest in wheels if fits(file, platform.machine(), sys.version_info[1])]
+            fitting = [digest for file, digest in wheels if fits(file, tags)]
             sources = [package[key] for key in ("sdist", "archive") if key in package]
             hashes = [digest for _, digest in hashes_of(sources)] if sdist or not fitting else fitting
             if not hashes:

@@ -12,6 +12,7 @@ from packaging.utils import canonicalize_name
 
 from envgen.errors import UsageError
 from envgen.lock.model import Lock, ProfileLock, PythonLock, git_key, model_key
+from envgen.patches.series import version_of
 from envgen.profile.model import ModelRef, Profile, Source, draft_of
 from envgen.profile.tree import near
 from envgen.redact import without_login
@@ -120,10 +121,7 @@ def python_sets(profile: Profile) -> tuple[PythonSet, ...]:
 
 def released(source: Source) -> str:
     """The release whose metadata lists the dependencies of a built source; "" where only its own build knows them."""
-    if source.origin.pypi:
-        return source.origin.pypi.version
-    match = re.fullmatch(r"v?([0-9]+(?:\.[0-9]+)*(?:\.?(?:post|rc|a|b)[0-9]+)?)", source.origin.ref or "")
-    return match[1] if match else ""
+    return version_of(source.origin)
 
 
 def python_asks(profile: Profile, base_digest: str) -> str:

@@ -298,21 +298,15 @@ def load_series(root: Path, name: str, *, begun: bool = True) -> Series:
 
 def _read(root: Path, path: str, place: Place) -> bytes:
     """The bytes of a file of the project. A link that leads out of the project is refused, not followed."""
-    file = root / path
+    file, hint = root / path, "correct the name, or remove the line"
     try:
-        resolved = file.resolve(strict=True)
-        if not resolved.is_relative_to(root.resolve()):
-            raise ProjectError([Problem(f"{path} is a link that leaves the project", place, "copy the file here")])
-        if not resolved.is_file():
-            raise ProjectError([Problem(f"{path} is not a file", place)])
-        if resolved.stat().st_size > LARGEST:
-            size = f"{resolved.stat().st_size / (1 << 20):.0f} MiB"
-            raise ProjectError([Problem(f"{path} is {size}; a patch may have {LARGEST >> 20} MiB", place)])
-        return files.read(resolved)
+        if not file.resolve(strict=True).is_relative_to(root.resolve()):
+            raise _refusal(f"{path} is a link that leaves the project", place, "copy the file here")
+        return files.read(file, limit=LARGEST)
     except FileNotFoundError:
-        raise ProjectError([Problem(f"{path} does not exist", place, "correct the name, or remove the line")]) from None
+        raise _refusal(f"{path} does not exist", place, hint) from None
     except (OSError, RuntimeError) as error:  # RuntimeError: a link that leads to itself
-        raise ProjectError([Problem(f"{path} cannot be read: {error}", place)]) from None
+        raise _refusal(f"{path} cannot be read: {error}", place, hint) from None
 
 
 _TITLE = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")

@@ -87,7 +87,6 @@ def test_status_and_build_name_what_made_the_image_older(make_project: Callable[
     assert "lock" in lines[at + 3]
     refused = project.envgen("up", "serve", code=6)
     assert "is older than the profile (cuda.arch_list: 12.1a → 12.1f; note.txt changed)" in refused.err
-    assert "changed  note.txt changed" in project.envgen("build", "--dry-run").out
     built = project.envgen("build")
     assert "envgentestolder:prod is older: cuda.arch_list: 12.1a → 12.1f; note.txt changed" in built.err
     assert project.envgen("build", "--json").json["up_to_date"] is True
@@ -143,18 +142,6 @@ def test_plain_progress_and_a_log_of_everything(project: Project) -> None:
     log = max((project.root / ".envgen" / "logs").glob("build-prod-*.log"))
     text = log.read_text()
     assert text.startswith("$ ") and "protect verify" in text and "ended with 0" in text
-
-
-def test_dry_run_does_nothing_and_shows_all(project: Project) -> None:
-    before = sorted(project.root.rglob("*"))
-    docker("image", "rm", "envgentestbuild:prod")
-    done = project.envgen("build", "--dry-run", "--max-jobs", "2")
-    assert "compilers: up to 2 (as given); " in done.out
-    assert sorted(project.root.rglob("*")) == before
-    assert docker("images", "-q", "envgentestbuild:prod") == ""
-    document = project.envgen("build", "--dry-run", "--json", env={"DOCKER_HOST": "unix:///no/such.sock"}).json
-    assert "not running" in document["engine"] and document["up_to_date"] is False
-    project.envgen("build")
 
 
 def test_missing_files_of_this_machine_are_all_named_at_once(project: Project) -> None:

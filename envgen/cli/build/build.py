@@ -15,12 +15,11 @@ from envgen.app.build import BuildOutcome, Job
 from envgen.app.provision import Lacking
 from envgen.app.session import Session
 from envgen.app.status import drift
-from envgen.cli.common import answer, print_json, reporting, wants_json, warn_of_unused
-from envgen.engine.buildx import OWN, BuildResult, Options, argv_of
-from envgen.engine.client import Engine
-from envgen.errors import BuildError, EngineError, ExitCode
+from envgen.cli.common import print_json, reporting, wants_json, warn_of_unused
+from envgen.engine.buildx import OWN, BuildResult, Options
+from envgen.errors import BuildError, ExitCode
 from envgen.serve.ended import in_profile
-from envgen.text import Loudness, counted, progress, shell_line, short_id, shorten
+from envgen.text import Loudness, counted, progress, short_id, shorten
 
 SHOWN_LINES = 25  # of a step that failed
 
@@ -32,8 +31,7 @@ SHOWN_LINES = 25  # of a step that failed
 @click.option("--max-jobs", type=click.IntRange(1, 9999), metavar="N",
               help="At most N compilers at once (default: build.max_jobs).")  # fmt: skip
 @click.option("--unlocked", is_flag=True, help="Ignore envgen.lock; use the versions that are current now.")
-@click.option("--dry-run", is_flag=True, help="Show what would be built; change nothing.")
-def command(session: Session, unlocked: bool, dry_run: bool, **chosen: Any) -> int:
+def command(session: Session, unlocked: bool, **chosen: Any) -> int:
     """Render a profile, then build its image with BuildKit.
 
     Does nothing if the image is up to date. The full output of each build is kept in .envgen/logs. A production profile
@@ -44,12 +42,10 @@ def command(session: Session, unlocked: bool, dry_run: bool, **chosen: Any) -> i
     \b
     Examples:
       envgen build --profile dev
-      envgen build --set cuda.arch_list=12.1a --dry-run
+      envgen build --set cuda.arch_list=12.1a
     """
     job = builds.job_of(session.deployment(), Options(**chosen, builder=_builder()), unlocked=unlocked)
     warn_of_unused(session)
-    if dry_run:
-        return _dry_run(job)
     _show(builds.build(job, show=not wants_json() and not Loudness.quiet))
     if files := drift(session):
         progress(f"out of date: {', '.join(files)}; update with: {job.deployment.profile.render_command}")
@@ -142,30 +138,3 @@ def _log(outcome: BuildOutcome) -> str:
 
 def _head(job: Job) -> dict[str, Any]:
     return {"profile": job.deployment.profile.name, "image": job.image, "digest": job.deployment.rendered.digest}
-
-
-def _dry_run(job: Job) -> int:
-    """Print the plan. Works without an engine, but then not whether the image is up to date."""
-    engine: Engine | None
-    try:
-        engine, trouble = job.deployment.engine, ""
-    except EngineError as error:
-        engine, trouble = None, str(error)
-    how = job.compilers(engine.info() if engine else None)
-    argv = argv_of(job.request)
-    current = bool(engine and builds.up_to_date(job))
-    changed = job.deployment.outdated if engine and not current and not job.target else []
-    if trouble and not wants_json():
-        progress(f"no engine: {trouble}")
-    plan = {**_head(job), "dry_run": True, "up_to_date": current, "argv": argv}
-    return answer(
-        {**plan, "changed": list(map(asdict, changed)), "compilers": how, "engine": trouble or "ok"},
-        [
-            f"image    {job.image}{' (up to date: nothing would be built)' if current else ''}",
-            *(f"changed  {change}" for change in changed),
-            f"digest   {job.deployment.rendered.digest}",
-            f"files    {', '.join(sorted(job.deployment.rendered.files))} into {job.shown(job.folder)}",
-            how,
-            f"command  {shell_line(argv)}",
-        ],
-    )
