@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import signal
-import socket
 
+import local
 import pytest
 
 
@@ -17,6 +17,4 @@ def pytest_sessionstart() -> None:
 @pytest.fixture
 def free_port() -> int:
     """A TCP port of this machine that is free."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+    return local.free_port()

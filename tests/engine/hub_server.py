@@ -6,16 +6,16 @@ It can break a download off in the middle, refuse access, and count what was ask
 from __future__ import annotations
 
 import hashlib
-import http.server
 import json
 import re
 import struct
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
+
+from local import Quiet, serving
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -61,23 +61,14 @@ class Hub:
 def serve(hub: Hub, address: str = "0.0.0.0") -> Iterator[Hub]:
     """Serve on a free port until the block ends."""
     handler = type("Handler", (_Handler,), {"hub": hub})
-    server = http.server.ThreadingHTTPServer((address, 0), handler)
-    hub.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with serving(handler, address) as url:
+        hub.port = int(url.rpartition(":")[2])
         yield hub
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
+class _Handler(Quiet):
     hub: Hub
     protocol_version = "HTTP/1.1"
-
-    def log_message(self, *_words: object) -> None:
-        pass
 
     def do_HEAD(self) -> None:
         self._answer(body=False)
@@ -138,15 +129,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 time.sleep(0.1)
 
     def _json(self, document: object, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
-        data = json.dumps(document).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(data)
+        self.reply(json.dumps(document).encode(), status, **(headers or {}))
 
 
 def _tree(files: Mapping[str, bytes]) -> object:

@@ -10,13 +10,12 @@ import base64
 import hashlib
 import shutil
 import subprocess
-import threading
 import zipfile
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from local import Quiet, serving
 from projects import BASE, Project, lean_base
 from rendering import docker, package
 
@@ -166,49 +165,27 @@ profiles:
 @pytest.fixture(scope="module")
 def index(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The wheels as an index that asks for a login; its address, as containers reach it."""
-    docker(
-        "run",
-        "--rm",
-        "-v",
-        f"{wheels}:/wheels",
-        BASE,
-        "pip",
-        "download",
-        "-q",
-        "--no-deps",
-        "--dest",
-        "/wheels",
-        "setuptools<81",
-    )
+    pip = ("pip", "download", "-q", "--no-deps", "--dest", "/wheels", "setuptools<81")
+    docker("run", "--rm", "-v", f"{wheels}:/wheels", BASE, *pip)
     login = "Basic " + base64.b64encode(f"somebody:{PASSWORD}".encode()).decode()
 
-    class Index(BaseHTTPRequestHandler):
+    class Index(Quiet):
         def do_GET(self) -> None:
             if self.headers.get("Authorization") != login:
-                self.send_response(401)
-                self.send_header("WWW-Authenticate", "Basic")
-                self.end_headers()
+                self.reply(b"", 401, WWW_Authenticate="Basic")
                 return
             parts = self.path.strip("/").split("/")
             files = [one for one in wheels.glob("*.whl") if one.name.split("-")[0] == parts[1]]
             links = "".join(f"<a href='/files/{one.name}'>{one.name}</a>" for one in files)
             body = (wheels / parts[1]).read_bytes() if parts[0] == "files" else links.encode()
-            self.send_response(200 if body else 404)
-            self.send_header("Content-Type", "application/octet-stream" if parts[0] == "files" else "text/html")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(body)
+            kind = "application/octet-stream" if parts[0] == "files" else "text/html"
+            self.reply(body, 200 if body else 404, kind)
 
         do_HEAD = do_GET
 
-        def log_message(self, *_: object) -> None: ...
-
     host = docker("network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Gateway}}").stdout.strip()
-    with ThreadingHTTPServer(("0.0.0.0", 0), Index) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://{host}:{server.server_port}"
-        server.shutdown()
+    with serving(Index, host) as url:
+        yield url
 
 
 def test_a_company_s_index_with_a_login(make_project: Callable[..., Project], index: str, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from local import Quiet, serving, until
 from projects import BASE, Project, docker, interrupt, lean_base
 
 from envgen.engine import buildx
@@ -211,30 +212,19 @@ def test_an_unknown_base_image(engine: Engine, tmp_path: Path, registry: str) ->
 @pytest.fixture
 def registry() -> Iterator[str]:
     """A STAND-IN for a registry: it speaks the protocol as far as to say that it has no such image."""
-    import http.server
-    import threading
 
-    class Handler(http.server.BaseHTTPRequestHandler):
+    class Handler(Quiet):
         default_request_version = "HTTP/1.1"  # an answer to a TLS greeting that says "plain HTTP here"
 
         def do_GET(self) -> None:
             there = self.path == "/v2/"
             body = b"{}" if there else b'{"errors": [{"code": "MANIFEST_UNKNOWN", "message": "manifest unknown"}]}'
-            self.send_response(200 if there else 404)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(body)
+            self.reply(body, 200 if there else 404)
 
         do_HEAD = do_GET
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
+    with serving(Handler) as url:
+        yield url.removeprefix("http://")
 
 
 # --- the request, carried out -----------------------------------------------------------------------------------------
@@ -371,25 +361,17 @@ def test_an_interrupted_build_ends_in_the_engine_too(engine: Engine, tmp_path: P
     child = subprocess.Popen(
         [sys.executable, "-c", SLOW, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    deadline = time.monotonic() + 60
-    while not sleeping(seconds) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert sleeping(seconds)
+    until(lambda: sleeping(seconds))
     child.send_signal(signal.SIGINT)
     child.communicate(timeout=30)
-    deadline = time.monotonic() + 15
-    while sleeping(seconds) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not sleeping(seconds)
+    until(lambda: not sleeping(seconds))
 
 
 def test_ctrl_c_is_one_line_and_nothing_half_written(make_project: Callable[..., Project]) -> None:
     project = make_project("envgentestinterrupt", FILE.replace("services:", "apt: {runtime: [sl]}\n    services:"))
     child = project.start("build", "--no-cache")
     logs = project.root / ".envgen" / "logs"
-    deadline = time.monotonic() + 60
-    while not (logs.is_dir() and any("RUN" in p.read_text() for p in logs.iterdir())) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until(lambda: logs.is_dir() and any("RUN" in path.read_text() for path in logs.iterdir()))
     done = interrupt(child)
     assert done.code == 130 and done.err.rstrip().endswith("envgen: interrupted") and "Traceback" not in done.err
     assert not (project.root / ".envgen" / "state").exists()

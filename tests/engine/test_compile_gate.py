@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from local import until
 from projects import BASE, docker
 
 from envgen.engine.client import Engine
@@ -78,25 +78,18 @@ def lab(engine: Engine, tmp_path: Path) -> Iterator[Lab]:
         made.remove()
 
 
-def eventually(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + 120
-    while not true():
-        assert time.monotonic() < end, "did not come to pass"
-        time.sleep(0.5)
-
-
 def test_two_containers_share_one_budget_and_a_killed_one_gives_its_part_back(lab: Lab) -> None:
     first, second = lab.container(), lab.container()
     lab.compile(first, "a", 600)
-    eventually(lambda: lab.started(second) == ["a"])
+    until(lambda: lab.started(second) == ["a"])
     lab.compile(second, "b", 600)
-    eventually(lambda: lab.status(second) == (1, 1))
+    until(lambda: lab.status(second) == (1, 1))
     lab.compile(second, "c", 200)  # fits beside
-    eventually(lambda: lab.started(first) == ["a", "c"])
-    eventually(lambda: lab.status(first) == lab.status(second) == (2, 1))
+    until(lambda: lab.started(first) == ["a", "c"])
+    until(lambda: lab.status(first) == lab.status(second) == (2, 1))
 
     docker("kill", first)  # the scheduler, which the first gate has started, and a compiler that holds 600 MiB
-    eventually(lambda: lab.started(second) == ["a", "b", "c"])
-    eventually(lambda: lab.status(second) == (2, 0))
+    until(lambda: lab.started(second) == ["a", "b", "c"])
+    until(lambda: lab.status(second) == (2, 0))
     lab.sh(second, "touch /cache/release-b /cache/release-c")
-    eventually(lambda: lab.sh(second, "ls /cache/gate") == "door")
+    until(lambda: lab.sh(second, "ls /cache/gate") == "door")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 import subprocess
 import urllib.parse
 import urllib.request
@@ -12,7 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from cpu_server import LOCAL, CpuServer
+from cpu_server import LOCAL, CpuServer, free_port
 from projects import docker
 
 from envgen.doctor import probed
@@ -106,9 +105,7 @@ def test_a_value_that_its_parser_refuses_replaces_no_server(cpu_server: CpuServe
 def test_a_recipe_answers_a_chat_with_its_parsers(cpu_server: CpuServer) -> None:
     """`recipe add`, then `up` of its profile as it was written, but for what a CPU lacks (`local`)."""
     project = cpu_server.project
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = int(sock.getsockname()[1])
+    port = free_port()
     file, lock = project.root / "envgen.yaml", project.root / "envgen.lock"
     before = {one: one.read_bytes() for one in (file, lock)}
     local = {

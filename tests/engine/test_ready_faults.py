@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import base64
 import json
-import socket
 import subprocess
 import tarfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cpu_server import CpuServer
+from cpu_server import CpuServer, free_port
+from local import until
 from projects import Finished, docker, interrupt
 
 from envgen.engine.client import Engine
@@ -101,10 +100,7 @@ def mode(name: str) -> tuple[str, str]:
 
 @pytest.fixture(scope="module")
 def faults(cpu_server: CpuServer) -> Iterator[Faults]:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
-    cpu_server.write_local({"fault": injector(port)})
+    cpu_server.write_local({"fault": injector(free_port())})
     found = Faults(cpu_server)
     cpu_server.restore()
     yield found
@@ -159,7 +155,8 @@ def test_zombies_are_seen_and_orphans_are_none(faults: Faults, engine: Engine) -
     assert [one.name for one in found if one.zombie] == ["true"]  # its parent lives; init may not ask in its place
     pids = host_pids(faults.container("fault"))
     docker("rm", "-f", faults.container("fault"))
-    assert len(pids) >= 2 and gone(pids)
+    assert len(pids) >= 2
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
 
 
 # --- the real server itself -------------------------------------------------------------------------------------------
@@ -201,15 +198,3 @@ def logs(container: str) -> str:
 def host_pids(container: str) -> list[int]:
     """The container's processes as this machine numbers them."""
     return [int(line) for line in docker("top", container, "-o", "pid").splitlines()[1:]]
-
-
-def gone(pids: list[int], seconds: float = 10) -> bool:
-    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), seconds)
-    return True
-
-
-def until(true: Callable[[], bool], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.2)

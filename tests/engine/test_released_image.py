@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import base64
 import json
-import socket
 from collections.abc import Callable, Iterator
 
 import pytest
+from local import free_port
 from projects import BASE, Project, docker
 
 pytestmark = pytest.mark.engine
@@ -55,9 +55,7 @@ profiles:
 @pytest.fixture(scope="module")
 def project(make_project: Callable[..., Project]) -> Iterator[Project]:
     docker("build", "-q", "-t", f"{NAME}-base", "-", stdin=SHAPED, timeout=300)
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        made = make_project(NAME, FILE.replace("PORT", str(sock.getsockname()[1])))
+    made = make_project(NAME, FILE.replace("PORT", str(free_port())))
     made.envgen("build")
     yield made
     docker("image", "rm", "-f", f"{NAME}-base", check=False)

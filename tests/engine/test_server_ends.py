@@ -6,14 +6,13 @@ the others end while vLLM starts.
 
 from __future__ import annotations
 
-import socket
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from cpu_server import CpuServer
+from cpu_server import CpuServer, free_port
+from local import until
 from projects import docker
 
 from envgen.engine.client import Engine
@@ -62,11 +61,8 @@ class Ends:
         (pid,) = [one.pid for one in processes(self.engine, self.container.id) if title in one.name]
         docker("exec", self.name, "sh", "-c", f"kill -KILL {pid}")
 
-    def until(self, true: Callable[[Container], bool], seconds: float = 60) -> None:
-        deadline = time.monotonic() + seconds
-        while not true(self.container):
-            assert time.monotonic() < deadline, f"{self.container.state}\n{self.log[-3000:]}"
-            time.sleep(0.2)
+    def until(self, true: Callable[[Container], bool]) -> None:
+        until(lambda: true(self.container), lambda: f"{self.container.state}\n{self.log[-3000:]}", 240)
 
     @property
     def log(self) -> str:
@@ -75,7 +71,7 @@ class Ends:
 
     def loads(self) -> None:
         """Wait until vLLM of the newest start has read its arguments, and has loaded nothing yet."""
-        self.until(lambda _: "non-default args" in self.log, 240)
+        self.until(lambda _: "non-default args" in self.log)
 
     def said(self, text: str, *, failed: bool, case: str, rule: str = "") -> None:
         """All commands say the same of it: the exit code, the words, doctor's finding, and the rule of `explain`."""
@@ -96,10 +92,7 @@ class Ends:
 
 @pytest.fixture(scope="module")
 def ends(cpu_server: CpuServer, engine: Engine) -> Iterator[Ends]:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = int(sock.getsockname()[1])
-    cpu_server.write_local({NAME: service(port)})
+    cpu_server.write_local({NAME: service(free_port())})
     cpu_server.restore()
     found = Ends(cpu_server, engine)
     yield found
@@ -137,7 +130,7 @@ def test_each_end_of_a_real_server(ends: Ends) -> None:
     # Its memory limit.
     docker("update", "--restart", "no", "--memory", "300m", "--memory-swap", "300m", ends.name)
     docker("start", ends.name)
-    ends.until(lambda one: one.state == "exited", 240)
+    ends.until(lambda one: one.state == "exited")
     assert ends.container.oom_killed
     ends.said(f"{NAME} was killed at", failed=True, case="died", rule="server_memory")
     assert "because memory ran out" in ends.server.project.envgen("ps", "-p", "cpu", code=1).out

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import http.server
 import json
 import os
 import re
@@ -11,11 +10,11 @@ import shutil
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from local import Quiet, free_port, serving, until
 from projects import BASE, Project, docker, interrupt
 
 pytestmark = pytest.mark.engine
@@ -94,10 +93,7 @@ profiles:
 
 @pytest.fixture(scope="module")
 def project(make_project: Callable[..., Project]) -> Project:
-    with socket.socket() as sock, socket.socket() as other:
-        sock.bind(("127.0.0.1", 0))
-        other.bind(("127.0.0.1", 0))
-        port, hosted = sock.getsockname()[1], other.getsockname()[1]
+    port, hosted = free_port(), free_port()
     text = FILE.replace("SERVER", json.dumps(ONE_LINE)).replace("HOSTED", str(hosted)).replace(":PORT:", f":{port}:")
     made = make_project(NAME, text)
     (made.root / "port").write_text(str(port))
@@ -343,9 +339,7 @@ def test_another_server_on_the_hosts_network_is_not_taken_for_ours(project: Proj
     assert f"127.0.0.1:{port}" in project.envgen("up", "hosted").out
     project.envgen("down")
     child = project.start("up", "hosted", "--set", "env.answers.DELAY=1000", "--timeout", "12")
-    deadline = time.monotonic() + 60
-    while not container_id("hosted") and time.monotonic() < deadline:
-        time.sleep(0.2)
+    until(lambda: container_id("hosted"))
     other = subprocess.Popen([sys.executable, "-c", SERVER], env={**os.environ, "PORT": port, "ANSWER": " Paris"})
     try:
         out, text = child.communicate(timeout=120)
@@ -413,9 +407,7 @@ def test_an_up_that_waits_leaves_what_replaced_its_container(project: Project) -
 
     def waiting() -> subprocess.Popen[str]:
         child = project.start("up", "starting")
-        deadline = time.monotonic() + 60
-        while not container_id("starting") and time.monotonic() < deadline:
-            time.sleep(0.2)
+        until(lambda: container_id("starting"))
         return child
 
     first = waiting()
@@ -443,9 +435,7 @@ def test_no_wait(project: Project) -> None:
 
 def test_ctrl_c_stops_the_waiting_and_not_the_service(project: Project) -> None:
     child = project.start("up", "starting")
-    deadline = time.monotonic() + 60
-    while services() != ["starting"] and time.monotonic() < deadline:
-        time.sleep(0.2)
+    until(lambda: services() == ["starting"])
     time.sleep(2)
     done = interrupt(child)
     assert done.code == 130 and "starting is still starting" in done.err and "Traceback" not in done.err
@@ -482,19 +472,13 @@ def test_every_command_explains_itself_with_an_example(project: Project) -> None
 def test_a_proxy_of_the_shell_is_not_asked(project: Project) -> None:
     asked: list[str] = []
 
-    class Proxy(http.server.BaseHTTPRequestHandler):
+    class Proxy(Quiet):
         def do_GET(self) -> None:
             asked.append(self.path)
-            self.send_error(502)
+            self.reply(b"", 502)
 
         do_POST = do_GET
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    proxy = f"http://127.0.0.1:{server.server_address[1]}"
-    project.envgen("up", "serve", env={"HTTP_PROXY": proxy, "http_proxy": proxy})
-    server.shutdown()
+    with serving(Proxy) as proxy:
+        project.envgen("up", "serve", env={"HTTP_PROXY": proxy, "http_proxy": proxy})
     assert asked == []

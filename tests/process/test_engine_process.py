@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from local import until
 
 from envgen import files
 from envgen.engine import process
@@ -28,11 +29,8 @@ def alive(pid: int) -> bool:
         return False
 
 
-def gone(pid: int, within: float = 5) -> bool:
-    deadline = time.monotonic() + within
-    while alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return not alive(pid)
+def ends(pid: int) -> None:
+    until(lambda: not alive(pid))
 
 
 def test_output_input_and_environment() -> None:
@@ -60,7 +58,7 @@ def test_what_a_tick_raises_ends_the_program(tmp_path: Path) -> None:
     script = f"echo $$ > {tmp_path}/pid; exec sleep 1000"
     with pytest.raises(EngineError, match="enough"):
         process.run(["sh", "-c", script], timeout=None, on_tick=tick)
-    assert gone(int((tmp_path / "pid").read_text()))
+    ends(int((tmp_path / "pid").read_text()))
     done = process.run(["sh", "-c", "seq 100000; sleep 1; seq 100000"], on_tick=lambda: None)
     assert done.stdout.count(b"\n") == 200000
     with pytest.raises(process.ProcessTimeout, match=r"did not end within 0\.5 s"):
@@ -115,7 +113,7 @@ def test_a_time_out_ends_the_whole_group(tmp_path: Path, polite: str) -> None:
     script = f"{polite}sleep 1000 & echo $! >{tmp_path}/pid; echo hello >&2; wait"
     with pytest.raises(process.ProcessTimeout, match=r"did not end within 0\.5 s"):
         process.run(["sh", "-c", script], timeout=0.5)
-    assert gone(int((tmp_path / "pid").read_text()))
+    ends(int((tmp_path / "pid").read_text()))
 
 
 def test_lines_come_as_they_are_written() -> None:
@@ -158,12 +156,10 @@ def test_an_interrupted_envgen_leaves_nothing_running(tmp_path: Path, signum: in
     code = INTERRUPTED.format(call=call.format(script=script))
     child = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
     pid = tmp_path / "pid"
-    deadline = time.monotonic() + 20
-    while not (pid.exists() and pid.read_text()) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    until(lambda: pid.exists() and pid.read_text())
     os.kill(child.pid, signum)
     assert child.wait(timeout=20) == 130
-    assert gone(int(pid.read_text()))
+    ends(int(pid.read_text()))
     assert (tmp_path / "said").read_text() == "polite\n"
 
 
@@ -185,7 +181,7 @@ def test_lines_come_whole_from_each_stream() -> None:
 def test_too_much_or_too_late_ends_it(script: str, error: type[Exception], tmp_path: Path) -> None:
     with pytest.raises(error):
         process.exchange(["sh", "-c", f"echo $$ >{tmp_path}/pid; {script}"], b"", timeout=2, limit=1 << 20)
-    assert gone(int((tmp_path / "pid").read_text()))
+    ends(int((tmp_path / "pid").read_text()))
 
 
 def test_a_program_that_watches_its_input_sees_the_end_of_envgen(tmp_path: Path) -> None:
@@ -195,15 +191,10 @@ def test_a_program_that_watches_its_input_sees_the_end_of_envgen(tmp_path: Path)
         " b'hello\\n', timeout=60, limit=100, hold=True)"
     )
     with subprocess.Popen([sys.executable, "-c", code]) as parent:
-        deadline = time.monotonic() + 30
-        while not (tmp_path / "a").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until((tmp_path / "a").exists)
         assert not (tmp_path / "b").exists()
         parent.kill()
-    while not (tmp_path / "b").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until((tmp_path / "b").exists)
 
 
 def test_a_program_on_our_own_terminal_gives_its_code() -> None:

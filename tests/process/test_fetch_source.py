@@ -9,11 +9,13 @@ import os
 import subprocess
 import sys
 import tarfile
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from local import Quiet, serving
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "fetch-source"
 
@@ -42,48 +44,36 @@ GOOD = archive(
 )
 
 
-class Index:
+class Index(ThreadingHTTPServer):
     """A package index with one file. Counts what is asked of it."""
 
     def __init__(self, data: bytes, digest: str | None = None, as_html: bool = False) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
         digest = digest or hashlib.sha256(data).hexdigest()
         self.requests: list[str] = []
-        index = self
+        self.url = f"http://127.0.0.1:{self.server_port}/simple"
+        name = "demo_pkg-1.0.tar.gz"
+        page = json.dumps({"files": [{"filename": name, "url": f"../../files/{name}", "hashes": {"sha256": digest}}]})
+        kind = "application/vnd.pypi.simple.v1+json"
+        if as_html:
+            page, kind = f'<a href="../../files/{name}#sha256={digest}">x</a>', "text/html"
+        self.pages = {"/simple/demo-pkg/": (page.encode(), kind), f"/files/{name}": (data, "application/gzip")}
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                index.requests.append(self.path)
-                if self.path == "/simple/demo-pkg/" and as_html:
-                    kind = "text/html"
-                    body = f'<a href="../../files/demo_pkg-1.0.tar.gz#sha256={digest}">x</a>'.encode()
-                elif self.path == "/simple/demo-pkg/":
-                    kind = "application/vnd.pypi.simple.v1+json"
-                    entry = {"filename": "demo_pkg-1.0.tar.gz", "url": "../../files/demo_pkg-1.0.tar.gz"}
-                    body = json.dumps({"files": [{**entry, "hashes": {"sha256": digest}}]}).encode()
-                elif self.path == "/files/demo_pkg-1.0.tar.gz":
-                    kind, body = "application/gzip", data
-                else:
-                    self.send_error(404)
-                    return
-                self.send_response(200)
-                self.send_header("Content-Type", kind)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
 
-            def log_message(self, *args: object) -> None:
-                pass
+class Handler(Quiet):
+    server: Index
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/simple"
+    def do_GET(self) -> None:
+        self.server.requests.append(self.path)
+        body, kind = self.server.pages.get(self.path, (b"", ""))
+        self.reply(body, 200 if kind else 404, kind)
 
-    def __enter__(self) -> Index:
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        return self
 
-    def __exit__(self, *error: object) -> None:
-        self.server.shutdown()
-        self.server.server_close()
+@contextmanager
+def serve(data: bytes, digest: str | None = None, as_html: bool = False) -> Iterator[Index]:
+    index = Index(data, digest, as_html)
+    with serving(index):
+        yield index
 
 
 def fetch(index: Index, tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -104,7 +94,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 @pytest.mark.parametrize("as_html", [False, True])
 def test_makes_a_clean_tagged_checkout(tmp_path: Path, as_html: bool) -> None:
-    with Index(GOOD, as_html=as_html) as index:
+    with serve(GOOD, as_html=as_html) as index:
         answer = fetch(index, tmp_path, "demo.pkg==1.0", "out")
     assert answer.returncode == 0, answer.stderr
     assert git(tmp_path / "out", "ls-files").split() == [".gitignore", "a.so", "link", "setup.py"]
@@ -114,7 +104,7 @@ def test_makes_a_clean_tagged_checkout(tmp_path: Path, as_html: bool) -> None:
 
 
 def test_the_commit_is_the_same_everywhere_and_the_second_time_needs_no_index(tmp_path: Path) -> None:
-    with Index(GOOD) as index:
+    with serve(GOOD) as index:
         assert fetch(index, tmp_path, "demo-pkg==1.0", "one").returncode == 0
         asked = len(index.requests)
         assert fetch(index, tmp_path, "demo-pkg==1.0", "two").returncode == 0
@@ -125,7 +115,7 @@ def test_the_commit_is_the_same_everywhere_and_the_second_time_needs_no_index(tm
 
 
 def test_the_users_own_commits_are_left_alone(tmp_path: Path) -> None:
-    with Index(GOOD) as index:
+    with serve(GOOD) as index:
         assert fetch(index, tmp_path, "demo-pkg==1.0", "out").returncode == 0
         (tmp_path / "out" / "mine").write_text("edited\n")
         git(tmp_path / "out", "add", "mine")
@@ -137,7 +127,7 @@ def test_the_users_own_commits_are_left_alone(tmp_path: Path) -> None:
 def test_a_folder_with_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "precious").write_text("x")
-    with Index(GOOD) as index:
+    with serve(GOOD) as index:
         answer = fetch(index, tmp_path, "demo-pkg==1.0", "out")
     assert answer.returncode == 1 and "remove it, or name another folder" in answer.stderr
     assert names(tmp_path / "out") == ["precious"]
@@ -158,7 +148,7 @@ def test_a_folder_with_something_else_is_refused(tmp_path: Path) -> None:
 def test_a_bad_archive_leaves_nothing(
     tmp_path: Path, data: bytes, digest: str | None, arguments: tuple[str, ...], message: str
 ) -> None:
-    with Index(data, digest) as index:
+    with serve(data, digest) as index:
         answer = fetch(index, tmp_path, "demo-pkg==1.0", "out", *arguments)
     assert answer.returncode == 1 and message in answer.stderr and "Traceback" not in answer.stderr
     assert names(tmp_path) == ["cache"]
@@ -166,7 +156,7 @@ def test_a_bad_archive_leaves_nothing(
 
 @pytest.mark.parametrize("requirement", ["demo-pkg", "demo-pkg>=1", "../x==1", "demo-pkg==../1"])
 def test_a_bad_requirement_is_a_usage_error(tmp_path: Path, requirement: str) -> None:
-    with Index(GOOD) as index:
+    with serve(GOOD) as index:
         answer = fetch(index, tmp_path, requirement, "out")
         assert index.requests == []
     assert answer.returncode == 2 and "NAME==VERSION" in answer.stderr

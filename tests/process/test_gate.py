@@ -9,12 +9,12 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from local import until
 
 GATE = Path(__file__).resolve().parents[2] / "docker/runtime/bin/compile-gate"
 
@@ -126,16 +126,9 @@ def using(made: Lab) -> Iterator[Lab]:
             process.stdout.close()
 
 
-def eventually(true: Callable[[], object], seconds: float = 120) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "did not come to pass"
-        time.sleep(0.05)
-
-
 def leaves_nothing(lab: Lab) -> None:
     """The scheduler ends after the last gate."""
-    eventually(lambda: [path.name for path in (lab.state / "gate").iterdir()] == ["door"])
+    until(lambda: [path.name for path in (lab.state / "gate").iterdir()] == ["door"])
 
 
 def test_it_compiles_learns_and_leaves_nothing_behind(lab: Lab) -> None:
@@ -166,8 +159,8 @@ def test_what_does_not_fit_waits_until_memory_is_given_back(lab: Lab) -> None:
     for name in ("a.cu", "b.cu"):
         lab.expect(name, 600, 5)
         lab.start(lab.source(name, holds=True), ENVGEN_GATE_MEMORY="1")
-    eventually(lambda: lab.names("start"))
-    eventually(lambda: lab.status()["waiting"] == 1)
+    until(lambda: lab.names("start"))
+    until(lambda: lab.status()["waiting"] == 1)
     lab.let("a.cu", "b.cu")
     assert lab.ends() == [0, 0]
     words = [line.split()[0] for line in lab.lines()]
@@ -177,15 +170,15 @@ def test_what_does_not_fit_waits_until_memory_is_given_back(lab: Lab) -> None:
 def test_what_fits_runs_at_the_same_time_and_the_longest_first(lab: Lab) -> None:
     lab.expect("holds.cu", 900, 90)
     holds = lab.start(lab.source("holds.cu", holds=True), ENVGEN_GATE_MEMORY="1", ENVGEN_GATE_CORES="2")
-    eventually(lambda: lab.names("start"))
+    until(lambda: lab.names("start"))
     for name, seconds in (("short.cu", 1), ("long.cu", 90), ("middle.cu", 30)):
         lab.expect(name, 100, seconds)
         lab.start(lab.source(name, holds=True), ENVGEN_GATE_MEMORY="1", ENVGEN_GATE_CORES="2")
-    eventually(lambda: lab.status()["waiting"] == 3)
+    until(lambda: lab.status()["waiting"] == 3)
     os.kill(lab.pid("holds.cu"), signal.SIGKILL)  # gives its memory back
     assert holds.wait(60) == -signal.SIGKILL
     # Both cores are taken by the two longest; which of them is the first to start is the machine's.
-    eventually(lambda: len(lab.names("start")) == 3)
+    until(lambda: len(lab.names("start")) == 3)
     assert set(lab.names("start")) == {"holds.cu", "long.cu", "middle.cu"}
     lab.let("long.cu", "middle.cu", "short.cu")
     assert lab.ends()[1:] == [0] * 3
@@ -202,11 +195,11 @@ def test_a_core_that_is_free_again_is_given_on_at_once(lab: Lab) -> None:
     )
     lab.gate.chmod(0o755)
     scheduler = lab.start(lab.source("scheduler.cu", holds=True), ENVGEN_GATE_CORES="2")
-    eventually(lambda: len(lab.names("start")) == 1)
+    until(lambda: len(lab.names("start")) == 1)
     lab.start(lab.source("ends.cu", holds=True), ENVGEN_GATE_CORES="2")
-    eventually(lambda: len(lab.names("start")) == 2)
+    until(lambda: len(lab.names("start")) == 2)
     last = lab.start(lab.source("waits.cu"), ENVGEN_GATE_CORES="2")
-    eventually(lambda: lab.status()["waiting"] == 1)
+    until(lambda: lab.status()["waiting"] == 1)
     lab.let("ends.cu")
     assert last.wait(60) == 0 and scheduler.poll() is None
 
@@ -228,7 +221,7 @@ def test_a_compiler_that_hangs_stops_no_other_that_fits(lab: Lab) -> None:
     for name in ("hangs.cu", "a.cu", "b.cu", "c.cu"):
         lab.expect(name, 400, 5)
     hangs = lab.start(lab.source("hangs.cu", holds=True), ENVGEN_GATE_MEMORY="1")
-    eventually(lambda: lab.names("start"))
+    until(lambda: lab.names("start"))
     for name in ("a.cu", "b.cu", "c.cu"):  # one at a time fits beside it
         lab.start(lab.source(name), ENVGEN_GATE_MEMORY="1")
     assert [process.wait(120) for process in lab.started[1:]] == [0, 0, 0]
@@ -239,9 +232,9 @@ def test_a_killed_gate_leaves_no_slot_taken(lab: Lab) -> None:
     for name in ("a.cu", "b.cu"):
         lab.expect(name, 900, 5)
     first = lab.start(lab.source("a.cu", holds=True), ENVGEN_GATE_MEMORY="1")
-    eventually(lambda: lab.names("start"))
+    until(lambda: lab.names("start"))
     second = lab.start(lab.source("b.cu"), ENVGEN_GATE_MEMORY="1")
-    eventually(lambda: lab.status()["waiting"] == 1)
+    until(lambda: lab.status()["waiting"] == 1)
     first.kill()
     assert second.wait(60) == 0
     leaves_nothing(lab)
@@ -251,12 +244,12 @@ def test_a_killed_scheduler_is_replaced_by_one_that_knows_what_runs(lab: Lab) ->
     for name in ("a.cu", "b.cu"):
         lab.expect(name, 900, 5)
     lab.start(lab.source("a.cu", holds=True), ENVGEN_GATE_MEMORY="1")
-    eventually(lambda: lab.names("start"))
+    until(lambda: lab.names("start"))
     lab.start(lab.source("b.cu"), ENVGEN_GATE_MEMORY="1")
-    eventually(lambda: lab.status()["waiting"] == 1)
+    until(lambda: lab.status()["waiting"] == 1)
     os.kill(lab.scheduler(), signal.SIGKILL)
-    eventually(lambda: not lab.status()["compilers"])
-    eventually(lambda: (lab.status()["running"], lab.status()["waiting"]) == (1, 1))
+    until(lambda: not lab.status()["compilers"])
+    until(lambda: (lab.status()["running"], lab.status()["waiting"]) == (1, 1))
     lab.let("a.cu")
     assert lab.ends() == [0, 0]
     assert [line.split()[0] for line in lab.lines()] == ["start", "end", "start", "end"]
@@ -278,9 +271,9 @@ def test_a_waiting_gate_ends_at_once_and_is_forgotten(lab: Lab) -> None:
     for name in ("a.cu", "b.cu"):
         lab.expect(name, 900, 5)
     first = lab.start(lab.source("a.cu", holds=True), ENVGEN_GATE_MEMORY="1")
-    eventually(lambda: lab.names("start"))
+    until(lambda: lab.names("start"))
     second = lab.start(lab.source("b.cu"), ENVGEN_GATE_MEMORY="1")
-    eventually(lambda: lab.status()["waiting"] == 1)
+    until(lambda: lab.status()["waiting"] == 1)
     second.terminate()
     assert second.wait(60) == -signal.SIGTERM
     lab.let("a.cu")
@@ -291,10 +284,10 @@ def test_a_waiting_gate_ends_at_once_and_is_forgotten(lab: Lab) -> None:
 
 def test_a_signal_reaches_the_compiler(lab: Lab) -> None:
     gate = lab.start(lab.source("a.cu", holds=True))
-    eventually(lambda: lab.names("start"))
+    until(lambda: lab.names("start"))
     gate.terminate()
     assert gate.wait(60) == -signal.SIGTERM
-    eventually(lambda: not Path(f"/proc/{lab.pid('a.cu')}").exists())
+    until(lambda: not Path(f"/proc/{lab.pid('a.cu')}").exists())
 
 
 def process_state(pid: int) -> str:
@@ -306,10 +299,10 @@ def test_the_youngest_is_paused_when_memory_runs_out_and_goes_on_later(lab: Lab)
     for name in ("old.cu", "young.cu"):
         lab.expect(name, 20, 5)
     lab.start(lab.source("old.cu", 150, holds=True), ENVGEN_GATE_MEMORY="0.25")
-    eventually(lambda: lab.names("start"))
+    until(lambda: lab.names("start"))
     lab.start(lab.source("young.cu", 150, holds=True), ENVGEN_GATE_MEMORY="0.25")
-    eventually(lambda: lab.status()["paused"] == 1)
-    eventually(lambda: process_state(lab.pid("young.cu")) == "T")
+    until(lambda: lab.status()["paused"] == 1)
+    until(lambda: process_state(lab.pid("young.cu")) == "T")
     lab.let("young.cu")  # it can't see that: it is stopped
     lab.let("old.cu")
     assert lab.ends() == [0, 0]
@@ -322,13 +315,13 @@ def test_a_killed_gate_does_not_leave_a_paused_compiler_stopped_for_ever(lab: La
     for name in ("old.cu", "young.cu"):
         lab.expect(name, 20, 5)
     lab.start(lab.source("old.cu", 150, holds=True), ENVGEN_GATE_MEMORY="0.25")
-    eventually(lambda: lab.names("start"))
+    until(lambda: lab.names("start"))
     young = lab.start(lab.source("young.cu", 150, holds=True), ENVGEN_GATE_MEMORY="0.25")
-    eventually(lambda: lab.status()["paused"] == 1)
+    until(lambda: lab.status()["paused"] == 1)
     pid = lab.pid("young.cu")
     young.kill()
     young.wait(60)
-    eventually(lambda: not Path(f"/proc/{pid}").exists() or process_state(pid) != "T")
+    until(lambda: not Path(f"/proc/{pid}").exists() or process_state(pid) != "T")
 
 
 def test_a_need_of_more_than_the_machine_has_is_printed_and_runs_alone(lab: Lab) -> None:
@@ -406,11 +399,11 @@ def test_those_that_wait_sleep(lab: Lab) -> None:
     """A hundred may wait: each is woken when its turn comes, and by nothing before."""
     lab.expect("holds.cu", 1000, 60)
     lab.start(lab.source("holds.cu", holds=True), ENVGEN_GATE_MEMORY="1")
-    eventually(lambda: lab.names("start"))
+    until(lambda: lab.names("start"))
     for number in range(10):
         lab.expect(f"w{number}.cu", 900, 5)
         lab.start(lab.source(f"w{number}.cu"), ENVGEN_GATE_MEMORY="1")
-    eventually(lambda: lab.status()["waiting"] == 10)
+    until(lambda: lab.status()["waiting"] == 10)
 
     def switches(pid: int) -> int:
         """How often the process has run until it waited again."""
@@ -420,7 +413,7 @@ def test_those_that_wait_sleep(lab: Lab) -> None:
     def while_it_looks() -> list[int]:
         """Of those that wait, after the scheduler has looked at the free memory a few times more."""
         looks = switches(lab.scheduler())
-        eventually(lambda: switches(lab.scheduler()) > looks + 2)
+        until(lambda: switches(lab.scheduler()) > looks + 2)
         return [switches(process.pid) for process in lab.started[1:]]
 
     assert while_it_looks() == while_it_looks()

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
-import threading
 import time
 import zipfile
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ import pytest
 import uv
 from hypothesis import given
 from hypothesis import strategies as st
+from local import Quiet, serving
 
 from envgen.profile.load import load_project
 from envgen.serve.launch import undeclared
@@ -163,35 +163,28 @@ class Server(http.server.ThreadingHTTPServer):
         self.answers.setdefault(path, []).append((status, body, kind))
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
+class Handler(Quiet):
     server: Server
 
     def do_GET(self) -> None:
         self.server.asked.append((self.path, self.headers.get("Authorization", "")))
         answers = self.server.answers.get(self.path, [(404, b"", "text/html")])
         status, body, kind = answers.pop(0) if len(answers) > 1 else answers[0]
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
         if kind == SILENT:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
             self.wfile.write(body[: len(body) // 2])
             time.sleep(3)
         else:
-            self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
+            self.reply(body, status, kind)
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
     found = Server()
-    thread = threading.Thread(target=found.serve_forever, daemon=True)
-    thread.start()
-    yield found
-    found.shutdown()
-    found.server_close()
+    with serving(found):
+        yield found
 
 
 # --- fetch sdist ------------------------------------------------------------------------------------------------------
@@ -575,53 +568,32 @@ def test_the_gate_sees_a_change(protected: tuple[Path, dict[str, str]], change: 
 @pytest.mark.parametrize(("status", "code"), [(200, 0), (503, 1), (302, 1)])
 def test_healthy_is_200_only(server: Server, status: int, code: int) -> None:
     server.put("/health", b"", status=status)
-    assert (
-        run(
-            "envgen-health",
-            "--port",
-            server.server_address[1],
-            "--path",
-            "/health",
-            env={"http_proxy": "http://127.0.0.1:9"},
-        )[0]
-        == code
-    )
+    words = ("envgen-health", "--port", server.server_port, "--path", "/health")
+    assert run(*words, env={"http_proxy": "http://127.0.0.1:9"})[0] == code
 
 
-class Engine(http.server.BaseHTTPRequestHandler):
+class Engine(Quiet):
     """A STAND-IN for vLLM's API server: healthy whatever its engine does. ``answer``: of a completion."""
 
     answer, tokens, asked = 200, 0, 0
 
     def do_GET(self) -> None:
-        self.reply(200, b'vllm:generation_tokens_total{engine="0"} %d.0\n' % Engine.tokens)
+        self.reply(b'vllm:generation_tokens_total{engine="0"} %d.0\n' % Engine.tokens)
 
     def do_POST(self) -> None:
         Engine.asked += 1
         if Engine.answer == 200:
             Engine.tokens += 1
-        self.reply(Engine.answer)
-
-    def reply(self, status: int, body: bytes = b"{}") -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
+        self.reply(b"{}", Engine.answer)
 
 
 @pytest.fixture
 def check(tmp_path: Path) -> Iterator[Any]:
     """Asks for the health of an engine that must have completed something in the last ``seconds``."""
     Engine.answer, Engine.tokens, Engine.asked = 200, 0, 0
-    found = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Engine)
-    threading.Thread(target=found.serve_forever, daemon=True).start()
-    words = ("envgen-health", "--port", found.server_port, "--path", "/health", "--model", "m", "--limit", 2)
-    yield lambda seconds: run(*words, "--idle", seconds, env={"TMPDIR": str(tmp_path)})
-    found.shutdown()
-    found.server_close()
+    with serving(Engine) as url:
+        words = ("envgen-health", "--port", url.rpartition(":")[2], "--path", "/health", "--model", "m", "--limit", 2)
+        yield lambda seconds: run(*words, "--idle", seconds, env={"TMPDIR": str(tmp_path)})
 
 
 def test_an_idle_server_is_asked_for_a_token(check: Any) -> None:

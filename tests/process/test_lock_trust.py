@@ -5,11 +5,11 @@ from __future__ import annotations
 import http.server
 import ssl
 import subprocess
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from local import Quiet, serving
 
 from envgen.errors import LockError
 from envgen.lock.servers import commit_of
@@ -18,17 +18,9 @@ from envgen.profile.model import ModelRef
 VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR", "HF_TOKEN")
 
 
-class _Page(http.server.BaseHTTPRequestHandler):
+class _Page(Quiet):
     def do_GET(self) -> None:
-        body = b'{"sha": "%s"}' % (b"0" * 40)
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
+        self.reply(b'{"sha": "%s"}' % (b"0" * 40))
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +42,8 @@ def url(authority: Path) -> Iterator[str]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(authority, authority.with_name("key.pem"))
     server.socket = context.wrap_socket(server.socket, server_side=True)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"https://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
+    with serving(server) as address:
+        yield address.replace("http:", "https:")
 
 
 @pytest.fixture(autouse=True)

@@ -9,16 +9,15 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import forked
 import pytest
 from fault_server import fault_server
+from local import free_port, until
 
 from envgen.bench.client import find
 from envgen.errors import ServiceError
@@ -104,10 +103,8 @@ def test_a_server_that_goes_away(tmp_path: Path, fault: str, sentence: str) -> N
 
 
 def test_what_cannot_be_asked_at_all(tmp_path: Path) -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        port = unused.getsockname()[1]
-        assert "it refuses or closes connections" in ask(tmp_path, "smoke", f"http://127.0.0.1:{port}", code=5)[1]
+    nobody = f"http://127.0.0.1:{free_port()}"
+    assert "it refuses or closes connections" in ask(tmp_path, "smoke", nobody, code=5)[1]
     with fault_server("loading") as server:
         assert "/v1/models answers 503" in ask(tmp_path, "smoke", server.url, code=5)[1]
     with fault_server("no server") as server:
@@ -134,10 +131,7 @@ def test_a_key_reaches_the_server_and_no_record(tmp_path: Path, monkeypatch: pyt
 def test_ctrl_c_does_not_wait_for_a_server_that_hangs(tmp_path: Path) -> None:
     with fault_server("hangs", good=2) as server:
         child = start(tmp_path, "smoke", "--url", server.url, "--timeout", "60")
-        deadline = time.monotonic() + 60
-        while server.requests < 3:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until(lambda: server.requests >= 3)
         child.send_signal(signal.SIGINT)
         _, err = child.communicate(timeout=20)
     assert child.returncode == 130 and "Traceback" not in err

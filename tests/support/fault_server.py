@@ -10,6 +10,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+from local import Quiet, serving
+
 GOOD = [" one", " two", " three"]
 
 # Fault -> route -> answer, in the shapes of vLLM's responses.
@@ -23,18 +25,12 @@ POOLED: dict[str, dict[str, Any]] = {
 }
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
+class _Handler(Quiet):
     protocol_version = "HTTP/1.1"
     server: FaultServer
 
-    def log_message(self, *_: object) -> None:
-        pass
-
     def document(self, status: int, body: str) -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body.encode())
+        self.reply(body.encode(), status)
 
     def do_GET(self) -> None:
         if self.server.fault == "loading":
@@ -157,11 +153,8 @@ class FaultServer(http.server.ThreadingHTTPServer):
 def fault_server(fault: str = "", good: int = 0) -> Iterator[FaultServer]:
     """Serve until the block ends."""
     server = FaultServer(fault, good)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.closing.set()
-        server.shutdown() if thread.is_alive() else None
-        server.server_close()
+    with serving(server):
+        try:
+            yield server
+        finally:
+            server.closing.set()

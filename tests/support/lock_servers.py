@@ -8,7 +8,6 @@ import http.server
 import json
 import os
 import shutil
-import socket
 import subprocess
 import threading
 import time
@@ -17,22 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-
-def free() -> int:
-    """A TCP port that nobody has."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
-def _wait(port: int, host: str = "127.0.0.1") -> None:
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        with contextlib.suppress(OSError), socket.create_connection((host, port), 1):
-            return
-        time.sleep(0.05)
-    pytest.fail(f"nothing listens on port {port}")
+from local import Quiet, free_port, listens, serving, until
 
 
 @contextlib.contextmanager
@@ -40,7 +24,7 @@ def registry(folder: Path, htpasswd: str = "") -> Iterator[str]:
     """A docker-registry; gives its host and port. ``htpasswd``: lines of users with bcrypt hashes."""
     if not shutil.which("docker-registry"):
         pytest.fail("this test needs a registry: apt-get install docker-registry", pytrace=False)
-    port = free()
+    port = free_port()
     folder.mkdir(parents=True, exist_ok=True)
     auth = ""
     if htpasswd:
@@ -54,7 +38,7 @@ def registry(folder: Path, htpasswd: str = "") -> Iterator[str]:
         ["docker-registry", "serve", str(folder / "config.yml")], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        _wait(port)
+        until(lambda: listens(port))
         yield f"127.0.0.1:{port}"
     finally:
         child.terminate()
@@ -64,32 +48,21 @@ def registry(folder: Path, htpasswd: str = "") -> Iterator[str]:
 @contextlib.contextmanager
 def git_daemon(folder: Path, host: str = "127.0.0.1") -> Iterator[str]:
     """`git daemon` for all repositories below ``folder``; gives the address in front of their paths."""
-    port = free()
+    port = free_port()
+    where = (f"--listen={host}", f"--port={port}", f"--base-path={folder}")
     child = subprocess.Popen(
-        [
-            "git",
-            "daemon",
-            "--reuseaddr",
-            "--export-all",
-            f"--listen={host}",
-            f"--port={port}",
-            f"--base-path={folder}",
-            "--enable=upload-pack",
-            str(folder),
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+        ["git", "daemon", "--reuseaddr", "--export-all", *where, "--enable=upload-pack", str(folder)],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
     try:
-        _wait(port, host)
+        until(lambda: listens(port, host))
         yield f"git://{host}:{port}"
     finally:
         child.terminate()
         child.wait(10)
 
 
-class _GitHandler(http.server.BaseHTTPRequestHandler):
+class _GitHandler(Quiet):
     """Passes each request to `git http-backend`, as a web server would by CGI."""
 
     folder: Path
@@ -117,29 +90,17 @@ class _GitHandler(http.server.BaseHTTPRequestHandler):
         )
         head, _, content = done.stdout.partition(b"\r\n\r\n")
         fields = dict(line.split(": ", 1) for line in head.decode().splitlines() if ": " in line)
-        self.send_response(int(fields.pop("Status", "200").split(" ")[0]))
-        for name, value in {**fields, "Content-Length": str(len(content))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(content)
+        status, kind = int(fields.pop("Status", "200").split(" ")[0]), fields.pop("Content-Type", "text/plain")
+        self.reply(content, status, kind, **fields)
 
     do_GET = do_POST = _answer
-
-    def log_message(self, *_words: object) -> None:
-        pass
 
 
 @contextlib.contextmanager
 def git_http(folder: Path, delay: float = 0) -> Iterator[str]:
     """The same repositories over HTTP, by git's own backend; each answer comes ``delay`` seconds late."""
-    handler = type("Handler", (_GitHandler,), {"folder": folder, "delay": delay})
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    with serving(type("Handler", (_GitHandler,), {"folder": folder, "delay": delay})) as url:
+        yield url
 
 
 Answer = tuple[int, dict[str, str], bytes]
@@ -162,7 +123,7 @@ class Failing(http.server.ThreadingHTTPServer):
         return f"127.0.0.1:{self.server_address[1]}"
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
+class _Handler(Quiet):
     server: Failing
 
     def do_GET(self) -> None:
@@ -184,22 +145,16 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     do_HEAD = do_GET
 
-    def log_message(self, *_words: object) -> None:
-        pass
-
 
 @contextlib.contextmanager
 def failing(script: Callable[[str, int], Answer | None]) -> Iterator[Failing]:
     """A server that misbehaves as told."""
     server = Failing(script)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.released.set()
-        server.shutdown()
-        server.server_close()
+    with serving(server):
+        try:
+            yield server
+        finally:
+            server.released.set()
 
 
 def put(
@@ -226,39 +181,19 @@ def push_image(host: str, name: str, tag: str, salt: str, headers: dict[str, str
     manifest_kind = "application/vnd.oci.image.manifest.v1+json"
     entries, found = [], {}
     for arch in ("amd64", "arm64"):
-        config = json.dumps(
-            {
-                "architecture": arch,
-                "os": "linux",
-                "created": "2025-12-11T04:05:06Z",
-                "config": {"Env": [f"SALT={salt}"]},
-                "rootfs": {"type": "layers", "diff_ids": []},
-            }
-        ).encode()
+        about = {"architecture": arch, "os": "linux", "created": "2025-12-11T04:05:06Z"}
+        inside = {"config": {"Env": [f"SALT={salt}"]}, "rootfs": {"type": "layers", "diff_ids": []}}
+        config = json.dumps({**about, **inside}).encode()
         place = put(host, f"{name}/blobs/uploads/", b"", "application/octet-stream", headers, "POST")
         joined = f"{place}{'&' if '?' in place else '?'}digest={digest(config)}"
         put(host, joined, config, "application/octet-stream", headers)
-        manifest = json.dumps(
-            {
-                "schemaVersion": 2,
-                "mediaType": manifest_kind,
-                "layers": [],
-                "config": {
-                    "mediaType": "application/vnd.oci.image.config.v1+json",
-                    "size": len(config),
-                    "digest": digest(config),
-                },
-            }
-        ).encode()
+        kind = "application/vnd.oci.image.config.v1+json"
+        own = {"mediaType": kind, "size": len(config), "digest": digest(config)}
+        shape = {"schemaVersion": 2, "mediaType": manifest_kind, "layers": [], "config": own}
+        manifest = json.dumps(shape).encode()
         put(host, f"{name}/manifests/{digest(manifest)}", manifest, manifest_kind, headers)
-        entries.append(
-            {
-                "mediaType": manifest_kind,
-                "size": len(manifest),
-                "digest": digest(manifest),
-                "platform": {"os": "linux", "architecture": arch},
-            }
-        )
+        row = {"mediaType": manifest_kind, "size": len(manifest), "digest": digest(manifest)}
+        entries.append({**row, "platform": {"os": "linux", "architecture": arch}})
         found[f"linux/{arch}"] = digest(manifest)
     kind = "application/vnd.oci.image.index.v1+json"
     index = json.dumps({"schemaVersion": 2, "mediaType": kind, "manifests": entries}).encode()
