@@ -1,16 +1,17 @@
-"""Twelve public Compose files and `docker run` lines with a vLLM server, rewritten with docs/coming-from.md alone.
+"""Public `docker run` lines and Compose files with a vLLM server, unchanged, and docs/coming-from.md's form of them.
 
-Of each only the facts are here: the words of its server, what else it sets, and the profile that the page's rows make
-of it. The rendered command has the original's words, one by one: a flag's value joined by = or apart, short or long.
+coming_from/NAME.sh and NAME.yaml are the originals; NAME.envgen.yaml was written with the page's rows alone. The
+rendered service has the original's words, one by one, its ports, variables, mounts and limits; and each key and option
+of the originals has its row.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -19,201 +20,139 @@ from envgen.__main__ import main
 from envgen.errors import ProjectError
 from envgen.profile.flags import SHORT
 from envgen.profile.load import load_project
+from envgen.profile.values import ByteSize
 from envgen.render.compose import compose_files
 
-TOP = Path(__file__).parents[3]
+PAGE = Path(__file__).parents[3] / "docs" / "coming-from.md"
+FILES = Path(__file__).parent / "coming_from"
+PLAYBOOKS = "github.com/NVIDIA/dgx-spark-playbooks/blob/main/nvidia"
+ADDRESSES = {
+    "built": "github.com/Cloud-Linuxer/gpt-oss/blob/95a63a32/vllm/docker-compose.yml",
+    "coder-next": "github.com/dollardeploy/templates/blob/207e9597/vllm/docker-compose.yml",
+    "coding-tasks": "github.com/D-Hank/coding-tasks/blob/17a9eb5b/src/run.sh",
+    "eugr": "github.com/eugr/spark-vllm-docker/blob/74c02c37/README.md",
+    "gemma": "github.com/zbhavyai/containers/blob/0047904a/vllm/compose.yaml",
+    "playbook-gemma": f"{PLAYBOOKS}/vllm/README.md",
+    "playbook-nvfp4": f"{PLAYBOOKS}/nvfp4-quantization/README.md",
+    "playbook-omni": f"{PLAYBOOKS}/nemotron/README.md",
+    "playbook-super": f"{PLAYBOOKS}/nemotron/README.md",
+    "router": "github.com/stelterlab/kong-simple-model-router/blob/c685d114/vllm/docker-compose.yml",
+    "spark-coder": "github.com/LePhanFF/MyOpenclawAgent/blob/3de215c0/qwen3-80b-a3b/vl-32code.sh",
+    "spark-qwen": "github.com/amasu/dgx-spark-qwen38/blob/f67c8232/docker-compose.vllm.yml",
+}
+GIVEN = {"HF_MODEL_HANDLE": "google/diffusiongemma-26B-A4B-it"}  # variables of the originals that have no default
+# What has another place by the page; what is refused; what goes into a Compose file of one's own.
+DROPPED = {"CUDA_VISIBLE_DEVICES", "HUGGING_FACE_HUB_TOKEN"}
+REFUSED = {"--api-key", "--api_key"}
+OVER = ("container_name", "networks")
+NO_VALUE = {"-d", "-i", "-t", "-it", "--rm", "--init", "--privileged"}
 
 
-@dataclass(frozen=True)
+@dataclass
 class Theirs:
-    """``words``: of the original, after the image; ``service``, ``profile``: what is written instead.
+    """A service of an original. ``keys``: what it is written with."""
 
-    ``given``: variables of the original's command, by their values there; ``refused``: flags with a reason on the page.
-    ``compose``: what the rendered service has besides.
-    """
-
-    words: str
-    service: str
-    profile: str = ""
-    local: str = ""
-    given: dict[str, str] = field(default_factory=dict)
-    refused: tuple[str, ...] = ()
-    compose: dict[str, Any] = field(default_factory=dict)
-    over: str = ""
+    words: list[str]
+    ports: list[str] = field(default_factory=list)
+    env: dict[str, str | None] = field(default_factory=dict)  # None: from the shell
+    targets: list[str] = field(default_factory=list)
+    settings: dict[str, str] = field(default_factory=dict)  # ipc, shm_size, restart, network_mode
+    keys: set[str] = field(default_factory=set)
 
 
-GPU = ("deploy", "resources", "reservations", "devices")
-HF = "caches: {huggingface: {path: /root/.cache/huggingface, host: ~/.cache/huggingface}}"
-FILES = {
-    # docker run --gpus '"device=0"' --shm-size=16g -p 8356:8356 -v "$HOME/.cache/huggingface:..." IMAGE vllm serve ...
-    "one GPU, vllm serve": Theirs(
-        "vllm serve org/Coder-30B-NVFP4 --port 8356 --max-model-len 256000 --gpu-memory-utilization 0.90"
-        " --trust-remote-code --enable-auto-tool-choice --tool-call-parser qwen3_coder",
-        "{command: [vllm, serve, org/Coder-30B-NVFP4], gpu: [0], shm_size: 16g, ports: ['8356:8356'],"
-        " args: {port: 8356,"
-        " max-model-len: 256000, gpu-memory-utilization: 0.90, trust-remote-code: true, enable-auto-tool-choice: true,"
-        " tool-call-parser: qwen3_coder}}",
-        HF,
-        compose={"ports": ["8356:8356"], "shm_size": str(16 << 30)},
-    ),
-    # docker run -it --name N --rm --gpus='"device=0"' --ipc=host --ulimit memlock=-1 -v $(pwd):/workspace -e A=1 ...
-    "vllm-openai's entry point, underscores": Theirs(
-        "--model /workspace/vllm-models/vllm-11 --tool-call-parser hermes --enable-auto-tool-choice --quantization"
-        " bitsandbytes --load-format bitsandbytes --gpu-memory-utilization 0.8 --port 8000 --max_model_len 2048",
-        "{command: [vllm, serve, /workspace/vllm-models/vllm-11], gpu: [0], ports: ['8000:8000'],"
-        " mounts: {work: './models:/workspace/vllm-models'}, env: {NCCL_P2P_DISABLE: 1, NCCL_SHM_DISABLE: 1}, args:"
-        " {tool-call-parser: hermes, enable-auto-tool-choice: true, quantization: bitsandbytes,"
-        " load-format: bitsandbytes,"
-        " gpu-memory-utilization: 0.8, port: 8000, max_model_len: 2048}}",
-        "ipc: host, ulimits: {memlock: -1, stack: 67108864}",
-        compose={"environment": {"NCCL_P2P_DISABLE": "1"}, "ipc": "host"},
-    ),
-    # docker run -d --runtime nvidia --gpus all -p 9898:8000 --ipc=host vllm/vllm-openai --api-key KEY
-    "an API key in the command": Theirs(
-        "--model Qwen/Qwen2.5-7B-Instruct --max_model_len 1024 --api-key KEY --gpu_memory_utilization 0.7",
-        "{command: [vllm, serve, Qwen/Qwen2.5-7B-Instruct], ports: ['9898:8000'],"
-        " args: {max_model_len: 1024, gpu_memory_utilization: 0.7}}",
-        f"ipc: host, secrets: [VLLM_API_KEY], {HF}",
-        refused=("api-key",),
-        compose={"environment": {"VLLM_API_KEY": None}},
-    ),
-    # Compose: env_file: [../.env], container_name, "80:8000", command as one text, restart, count: all
-    "env_file and a command as text": Theirs(
-        "--model /models/Devstral.gguf --trust-remote-code --tensor-parallel-size 2 --gpu-memory-utilization 0.9",
-        "{command: [vllm, serve, /models/Devstral.gguf], ports: ['80:8000'], restart: unless-stopped,"
-        " mounts: {models: '~/vllm/llm/models:/models'},"
-        " args: {trust-remote-code: true, tensor-parallel-size: 2, gpu-memory-utilization: 0.9}}",
-        f"ipc: host, secrets: [HF_TOKEN], compose: over.yaml, {HF}",
-        compose={"environment": {"HF_TOKEN": None}, "restart": "unless-stopped"},
-        over="services: {serve: {container_name: vllm-devstral}}",
-    ),
-    # Compose: ${MODEL:-x} and three more in the command, ${HF_HOME:-~/.cache/huggingface}, networks, ulimits
-    "variables in the command": Theirs(
-        "--model ${MODEL:-google/gemma-2-9b-it} --gpu-memory-utilization ${UTILIZATION:-1.0} --tensor-parallel-size"
-        " ${SIZE:-4} --host 0.0.0.0 --port 8000",
-        "{command: [vllm, serve], model: {repo: google/gemma-2-9b-it}, ports: ['8000:8000'],"
-        " args: {gpu-memory-utilization: 1.0, tensor-parallel-size: 4, host: 0.0.0.0, port: 8000}}",
-        f"ipc: host, ulimits: {{memlock: -1, stack: 67108864}}, secrets: [HF_TOKEN], compose: over.yaml, {HF}",
-        over="services: {serve: {networks: [vllm_network]}}\nnetworks: {vllm_network: {}}",
-    ),
-    # Compose: device_ids, shm_size: '32g', --disable-log-requests, a pipeline
-    "device_ids and two kinds of ranks": Theirs(
-        "--model org/Llama-70B-FP8 --host 0.0.0.0 --port 8000 --tensor-parallel-size ${TP:-2} --pipeline-parallel-size"
-        " ${PP:-1} --max-model-len ${LEN:-8000} --gpu-memory-utilization 0.95 --disable-log-requests"
-        " --trust-remote-code"
-        " --max-num-seqs ${SEQS:-128}",
-        "{command: [vllm, serve, org/Llama-70B-FP8], gpu: [0, 1], shm_size: 32g, ports: ['8000:8000'], args: {host:"
-        " 0.0.0.0, port: 8000, tensor-parallel-size: 2, pipeline-parallel-size: 1, max-model-len: 8000,"
-        " gpu-memory-utilization: 0.95, disable-log-requests: true, trust-remote-code: true, max-num-seqs: 128}}",
-        compose={"shm_size": str(32 << 30)},
-    ),
-    # Compose: network_mode: host, ports, devices: [nvidia.com/gpu=all], count: 1, CUDA_VISIBLE_DEVICES
-    "the machine's network and count: 1": Theirs(
-        "--model org/Small --served-model-name a b -tp 1",
-        "{command: [vllm, serve, org/Small], network: host, gpu: [0],"
-        " args: {served-model-name: [a, b], tensor-parallel-size: 1}}",
-        f"gpu: cdi, {HF}",
-        compose={"network_mode": "host"},
-    ),
-    # Compose: entrypoint: python3, command: -m vllm.entrypoints.openai.api_server ..., healthcheck with curl
-    "another entry point": Theirs(
-        "python3 -m vllm.entrypoints.openai.api_server --port=5000 --host=0.0.0.0 --model=/models/m",
-        "{command: [python3, -m, vllm.entrypoints.openai.api_server], ports: ['5000:5000'], mounts:"
-        " {models: {path: /models,"
-        " host: ./unset}}, args: {port: 5000, host: 0.0.0.0, model: /models/m},"
-        " health: {http: /v1/models, port: 5000, interval: 30s, timeout: 5s, retries: 20}}",
-        "ipc: host",
-        local="profiles: {p: {services: {serve: {mounts: {models: {host: /storage/models}}}}}}",
-    ),
-    # Compose: a list with --model=..., --dtype=half, and a second service that waits for service_healthy
-    "another service that depends on it": Theirs(
-        "--model=TinyLlama/TinyLlama-1.1B-Chat-v1.0 --dtype=half",
-        "{command: [vllm, serve, TinyLlama/TinyLlama-1.1B-Chat-v1.0], ports: ['8000:8000'], args: {dtype: half},"
-        " health: {http: /v1/models, interval: 20s, timeout: 20s, retries: 30}}",
-        "compose: over.yaml, caches: {huggingface: {path: /root/.cache/huggingface, host: ./model}}",
-        over="services: {app: {image: example/app, ports: ['8550:8550'], depends_on: {serve: {condition:"
-        " service_healthy}}}}",
-    ),
-    # docker run --gpus '"device=0,1"' ... --api_key EMPTY --task embed
-    "an embedding model on two GPUs": Theirs(
-        "--model Qwen/Qwen3-Embedding-4B --tensor-parallel-size 2 --api_key EMPTY --port 8002 --task embed",
-        "{command: [vllm, serve, Qwen/Qwen3-Embedding-4B], gpu: [0, 1], ports: ['8002:8002'],"
-        " args: {tensor-parallel-size: 2, port: 8002, task: embed}, ready: {port: 8002}}",
-        f"ipc: host, secrets: [VLLM_API_KEY], {HF}",
-        refused=("api_key",),
-    ),
-    # Compose: env_file: .env, runtime: nvidia, a list with JSON joined by =
-    "JSON in a word": Theirs(
-        "--model=org/gemma-12b --reasoning-parser=deepseek_r1 --cpu-offload-gb=2"
-        """ '--speculative-config={"method":"ngram","num_speculative_tokens":5}' --no-enable-prefix-caching -O3""",
-        "{command: [vllm, serve, org/gemma-12b], ports: ['8000:8000'], args: {reasoning-parser:"
-        " deepseek_r1, cpu-offload-gb:"
-        " 2, speculative-config: {method: ngram, num_speculative_tokens: 5}, enable-prefix-caching: false,"
-        " optimization-level: 3}}",
-        f"ipc: host, {HF}",
-    ),
-    # docker run -it --gpus all -p 8000:8000 nvcr.io/nvidia/vllm:TAG vllm serve ..., with dotted flags
-    "NVIDIA's image and dotted flags": Theirs(
-        "vllm serve nvidia/M-NVFP4 --default-chat-template-kwargs.thinking=true"
-        " --compilation-config.cudagraph_mode none"
-        " --max-num-batched-tokens 8k -dcp 1",
-        "{command: [vllm, serve, nvidia/M-NVFP4], ports: ['127.0.0.1:8000:8000'], args:"
-        " {default-chat-template-kwargs.thinking: true, compilation-config.cudagraph_mode: none,"
-        " max-num-batched-tokens: 8k, decode-context-parallel-size: 1}}",
-        HF,
-    ),
-}  # fmt: skip
+def of_run(text: str) -> Theirs:
+    """A `docker run` line."""
+    words = shlex.split(text.replace("\\\n", " "))[2:]
+    theirs = Theirs([])
+    while words[0].startswith("-"):
+        name, _, value = words.pop(0).partition("=")
+        theirs.keys.add(name)
+        if name in NO_VALUE:
+            continue
+        value = value or words.pop(0)
+        if name == "-p":
+            theirs.ports.append(value)
+        elif name in ("-e", "--env"):
+            variable, _, given = value.partition("=")
+            theirs.env[variable] = None if "$" in given else given
+        elif name == "-v":
+            theirs.targets.append(re.split(r":(?=/)", value)[1].removesuffix(":ro"))
+        elif name in ("--ipc", "--shm-size", "--network"):
+            theirs.settings[name[2:].replace("-", "_").replace("network", "network_mode")] = value
+    words.pop(0)  # the image
+    if words[0] in ("-c", "bash"):  # a shell: what it installs first, and the server
+        words = shlex.split(words[-1])
+        words = words[words.index("vllm") :]
+    theirs.words = words
+    return theirs
 
 
-def words_of(text: str) -> list[str]:
-    """The words of a server's command: variables by their defaults, flags by their long names, apart from values."""
-    words = shlex.split(re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text))
-    if words[0] == "vllm":
-        del words[:2]
-    elif words[0].startswith("-"):  # the image's own entry point
-        at = next(number for number, word in enumerate(words) if word.split("=")[0] == "--model")
-        found = words[at].partition("=")[2] or words.pop(at + 1)
-        del words[at]
-        words.insert(0, found)
+def of_compose(text: str) -> dict[str, Theirs]:
+    """The services of a Compose file."""
+    services: dict[str, Theirs] = {}
+    for name, node in yaml.safe_load(text)["services"].items():
+        command, env = node.get("command", []), node.get("environment", [])
+        words = node.get("entrypoint", []) + (shlex.split(command) if isinstance(command, str) else command)
+        pairs = (entry.partition("=")[::2] for entry in env)
+        services[name] = Theirs(
+            words, [str(port) for port in node["ports"]],
+            {key: None if "$" in value else value for key, value in pairs},
+            [entry.split(":")[1] for entry in node["volumes"]],
+            {key: node[key] for key in ("ipc", "shm_size", "restart") if key in node}, set(node),
+        )  # fmt: skip
+    return services
+
+
+def originals(name: str) -> dict[str, Theirs]:
+    """The services of an original, by the names that the profile has for them."""
+    if (FILES / f"{name}.sh").exists():
+        return {"serve": of_run((FILES / f"{name}.sh").read_text())}
+    return of_compose((FILES / f"{name}.yaml").read_text())
+
+
+def plain(words: list[str]) -> list[str]:
+    """Words of a server: variables by their values, flags by their long names, apart from values; JSON as such."""
+    text = [re.sub(r"\$\{(\w+)(?::-([^}]*))?\}", lambda m: m[2] or GIVEN.get(m[1], m[0]), word) for word in words]
+    if text[0] == "vllm":
+        del text[:2]
+    elif "--model" in text:  # the image's own entry point
+        at = text.index("--model")
+        text = [text[at + 1], *text[:at], *text[at + 2 :]]
     apart: list[str] = []
-    for word in words:
+    for word in text:
         flag, equals, value = word.partition("=")
-        level = re.fullmatch(r"-O(\d)", word)
-        flag = f"--{SHORT[flag[1:]]}" if flag[1:] in SHORT and flag.startswith("-") else flag
-        apart += (
-            ["--optimization-level", level[1]]
-            if level
-            else [flag, *([value] if equals else [])]
-            if (flag.startswith("--"))
-            else [word]
-        )
-    return apart
+        flag = f"--{SHORT[flag[1:]]}" if flag.startswith("-") and flag[1:] in SHORT else flag
+        apart += [flag, *([value] if equals else [])] if flag.startswith("--") else [word]
+    return [json.dumps(json.loads(word)) if word.startswith("{") else word for word in apart]
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_the_rendered_command_has_the_original_s_words(name: str, tmp_path: Path) -> None:
-    theirs = FILES[name]
-    (tmp_path / "envgen.yaml").write_text(
-        "version: 1\nname: mine\nprofiles:\n  p: {mode: production, base: {image: vllm/vllm-openai:v0.33.0},"
-        f" cuda: {{arch_list: 9.0a}}, {theirs.profile + ', ' if theirs.profile else ''}services:"
-        f" {{serve: {theirs.service}}}}}\n"
-    )
-    if theirs.local:
-        (tmp_path / "envgen.local.yaml").write_text(theirs.local)
-    if theirs.over:
-        (tmp_path / "over.yaml").write_text(theirs.over)
+@pytest.mark.parametrize("name", ADDRESSES)
+def test_what_is_rendered_is_the_original(name: str, tmp_path: Path) -> None:
+    (tmp_path / "envgen.yaml").write_text((FILES / f"{name}.envgen.yaml").read_text())
+    theirs = originals(name)
+    if "compose: over.yaml" in (tmp_path / "envgen.yaml").read_text():
+        document = yaml.safe_load((FILES / f"{name}.yaml").read_text())
+        over = {at: {key: node[key] for key in OVER if key in node} for at, node in document["services"].items()}
+        (tmp_path / "over.yaml").write_text(json.dumps({"services": over, "networks": document.get("networks", {})}))
     profile = load_project(file=tmp_path / "envgen.yaml").project.profiles["p"]
-    service = yaml.safe_load(compose_files(profile)["compose/p.yaml"])["services"]["serve"]
-    command = [word.replace("$$", "$") for word in service["command"]]
-    rendered = words_of(shlex.join(command[command.index("vllm" if "vllm" in command else "python3") :]))
-    original = words_of(theirs.words)
-    for flag in theirs.refused:
-        at = original.index(f"--{flag}")
-        del original[at : at + 2]
-    assert rendered == original
-    for key, value in theirs.compose.items():
-        seen = service.get(key)
-        assert (seen | value == seen) if isinstance(value, dict) else seen == value, (key, seen)
+    rendered = yaml.safe_load(compose_files(profile)["compose/p.yaml"])["services"]
+    assert set(theirs) == set(rendered)
+    for service, wanted in theirs.items():
+        got = rendered[service]
+        command = [word.replace("$$", "$") for word in got["command"]]
+        words = plain(wanted.words)
+        for flag in REFUSED & set(words):
+            del words[words.index(flag) : words.index(flag) + 2]
+        assert plain(command[command.index("vllm") :]) == words
+        assert got.get("ports", []) == wanted.ports
+        env = {key: value for key, value in wanted.env.items() if key not in DROPPED}
+        assert {key: got["environment"].get(key, "missing") for key in env} == env
+        mounted = [mount["target"] for mount in got.get("volumes", ())]
+        assert all(any(path == at or path.startswith(f"{at}/") for path in mounted) for at in wanted.targets), mounted
+        settings = dict(wanted.settings)
+        if "shm_size" in settings:
+            settings["shm_size"] = str(ByteSize.parse(settings["shm_size"]).bytes)
+        assert {key: got.get(key) for key in settings} == settings
 
 
 TWO = """\
@@ -254,16 +193,26 @@ def test_two_servers_beside_another_program(tmp_path: Path) -> None:
     assert yaml.safe_load(compose_files(profile)["compose/p.yaml"])["services"].keys() == profile.services.keys()
 
 
-def test_each_fact_has_its_row() -> None:
-    page = (TOP / "docs" / "coming-from.md").read_text(encoding="utf-8")
-    for word in (
-        "count: 1", "device_ids", "runtime: nvidia", "nvidia.com/gpu", "env_file", "depends_on", "${MODEL:-x}",
-        "-tp 2", "container_name", "networks", "privileged", "network_mode: host", "entrypoint", "--model M",
-        "--api-key", "-e NAME", "--ulimit", "--shm-size", "--rm", "--restart", "healthcheck", "--flag=value",
-        "--no-FLAG", "CUDA_VISIBLE_DEVICES", "version:", "build:", "$(pwd)", "/opt/models", "--task embed", "`restart`",
-        "extra_hosts", "-O3",
-    ):  # fmt: skip
-        assert word in page, word
+OTHERS = (  # of files that are none of the twelve
+    "count: 1", "device_ids", "nvidia.com/gpu", "depends_on", "-tp 2", "privileged", "network_mode: host", "--restart",
+    "--flag=value", "--no-FLAG", "/opt/models", "--task embed", "extra_hosts", "-O3",
+)  # fmt: skip
+
+
+def test_each_key_and_option_has_its_row() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    quoted = " ".join(re.findall(r"`([^`\n]+)`", "\n".join(row for row in page.splitlines() if row.startswith("| "))))
+    keys = {key for name in ADDRESSES for theirs in originals(name).values() for key in theirs.keys}
+    for name in ADDRESSES:
+        keys |= yaml.safe_load(path.read_text()).keys() if (path := FILES / f"{name}.yaml").exists() else set()
+    rows = {key: re.search(rf"(?<![\w-]){re.escape(key)}(?![\w-])", quoted) for key in keys - {"services"}}
+    assert all(rows.values()), sorted(key for key, row in rows.items() if not row)
+    assert not [word for word in OTHERS if word not in page]
+
+
+def test_each_file_is_compared() -> None:
+    names = {path.name.partition(".")[0] for path in FILES.iterdir()}
+    assert names == set(ADDRESSES) and len(names) == 12
 
 
 @pytest.mark.parametrize("text", ["services: {vllm: {image: vllm/vllm-openai}}\n", "version: '3'\nservices: {}\n"])
