@@ -21,7 +21,7 @@ from envgen.doctor.report import Report
 from envgen.engine import box
 from envgen.engine.api import time_budget
 from envgen.engine.values import Container
-from envgen.errors import EnvgenError, UsageError
+from envgen.errors import EnvgenError, Problem, UsageError
 from envgen.profile.model import Base, Mode, Profile
 from envgen.profile.values import ImageRef
 from envgen.serve import preflight
@@ -83,7 +83,7 @@ def _diagnose(subject: Subject, deep: bool, limit: float) -> Report:
     deployment, service = subject.deployment, context.service
     if service in deployment.profile.services:
         running = context.container is not None and context.container.running and not context.is_temporary
-        refused = or_none(lambda: preflight.refusals(deployment, service, running=running))
+        refused = or_none(lambda: _refused(deployment, service, running))
         lacking = or_none(lambda: weights.report(deployment))
         context = replace(context, refused=refused or (), weights=lacking or {})
     ended = or_none(lambda: last_ends(deployment.engine, _described(context)))
@@ -98,6 +98,12 @@ def _diagnose(subject: Subject, deep: bool, limit: float) -> Report:
             answers += findings
         found = report.with_more(found, Where.INSIDE, answers)
     return found
+
+
+def _refused(deployment: Deployment, service: str, running: bool) -> tuple[Problem, ...]:
+    """Why `envgen up` would refuse the service."""
+    taken = preflight.ports(deployment, service, ()) if deployment.is_local and not running else ()
+    return (*preflight.refusals(deployment, service, running=running), *taken)
 
 
 def _machines(subject: Subject) -> list[Finding]:

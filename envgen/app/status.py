@@ -16,7 +16,6 @@ from envgen.app import lock
 from envgen.app.cluster.machines import nodes_of, reach
 from envgen.app.containers import as_data, changed
 from envgen.app.session import VARIANT_LABEL, Session
-from envgen.bench.record import runs, utc
 from envgen.deployment import Deployment
 from envgen.engine.api import time_budget
 from envgen.engine.endpoint import with_plugin
@@ -34,7 +33,6 @@ from envgen.serve.notices import of_all
 
 T = TypeVar("T")
 PATIENCE = 5.0  # seconds in all
-SIZES = 1.5  # of them, to wait for the sizes of volumes: the engine reads every file
 _TAIL = 4096
 
 
@@ -58,10 +56,9 @@ def look(session: Session) -> dict[str, Any]:
         if not reached:
             raise with_plugin(next(iter(lost.values())), "compose")
         first = next(iter(reached.values()))  # the head, if there are several
-        sizes = in_background(first.engine.volume_sizes)
         found["image"], found["left_out"] = _image(first), first.left_out
+        found["caches"] = [asdict(mount) for mount in first.caches.values()]
         found["other_folder"] = str(first.other_folder() or "") or None
-        found["caches"] = _caches(first, sizes)
         there = [
             (node, container) for node, one in reached.items()
             for container in one.containers(all=True)
@@ -85,7 +82,7 @@ def look(session: Session) -> dict[str, Any]:
         reachable = not isinstance(error, EngineError)
     return found | {
         "engine": {"ok": reachable, "error": trouble}, "lock": _lock(session, profile),
-        "last_build": _last_build(root, profile), "last_run": _last_run(root),
+        "last_build": _last_build(root, profile),
         "checkouts": [
             {"name": name, "path": str(path), **_in_time(futures[name], deadline)} for name, path in folders.items()
         ],
@@ -157,15 +154,6 @@ def _image(deployment: Deployment) -> Mapping[str, Any]:
     return {"name": deployment.profile.image_name, "id": id_, "created": created, "state": state, "changed": why}
 
 
-def _caches(deployment: Deployment, sizes: Future[Mapping[str, int]]) -> list[Mapping[str, Any]]:
-    known = sizes.result() if deployment.caches and wait([sizes], SIZES).done and sizes.exception() is None else {}
-    return [
-        {"source": one.source, "target": one.target, "kind": one.kind, "bytes": known.get(one.source)}
-        for one in deployment.caches.values()
-        if one.kind == "volume" or Path(one.source).is_dir()
-    ]
-
-
 def _lock(session: Session, profile: Profile) -> Mapping[str, Any]:
     try:
         found = lock.check(session)
@@ -186,11 +174,3 @@ def _last_build(root: Path, profile: Profile) -> Mapping[str, Any] | None:
         lines = file.read(_TAIL).decode(errors="replace").splitlines()
     ended = lines[-1] if lines and lines[-1].startswith(("ended ", "cancelled")) else None
     return {"log": str(logs[-1].relative_to(root)), "ended": ended}
-
-
-def _last_run(root: Path) -> Mapping[str, Any] | None:
-    found, _ = runs(root / "results")
-    if not found:
-        return None
-    last = found[-1]
-    return {name: getattr(last, name) for name in ("id", "kind", "title", "outcome")} | {"started": utc(last.started)}

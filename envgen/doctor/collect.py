@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from envgen.deployment import Deployment
-from envgen.doctor.around import build_needs, busy_ports, host_facts, or_none
-from envgen.doctor.checks.imports import NAMES
+from envgen.doctor.around import build_needs, host_facts, or_none
 from envgen.doctor.model import Context, Finding, Remedy, Subject, error
 from envgen.doctor.probed import TIMEOUT, Facts, ask, not_run
 from envgen.doctor.programs import Running, Tried, ask_import, ask_running, spared
@@ -78,7 +77,7 @@ def request(
             {
                 "package": source.package, "distribution": source.distribution, "mount": str(source.mount),
                 "scripts": list(source.console_scripts), "data": list(DATA) if source.package == "flashinfer" else [],
-                "source": name, "wheel": wheels.get(name, ""), "names": list(NAMES.get(source.package, ())),
+                "source": name, "wheel": wheels.get(name, ""),
             }
             for name, source in profile.sources.items()
         ],
@@ -86,7 +85,6 @@ def request(
         "also": list(ALSO) if has_flashinfer else [],
         "distributions": list(DISTRIBUTIONS),
         "paths": list(paths),
-        "encodings": [f"{profile.tiktoken.directory}/{name}.tiktoken" for name in profile.tiktoken.encodings],
         "flags": flags(profile, service),
     }  # fmt: skip
 
@@ -215,7 +213,7 @@ def _look(subject: Subject, service: str, containers: Sequence[Container]) -> di
     return {
         "engine": info,
         "image": image,
-        "host": host_facts(info, busy_ports(deployment, containers) if local else ()),
+        "host": host_facts(info),
         "box": or_none(box.look) if local else None,
         "env": service_env(profile, service),
         "others": tuple(one for one in containers if one.service != service),

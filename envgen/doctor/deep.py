@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from envgen.doctor.model import Context, Finding, Remedy, Subject, error, info, ok, warning
-from envgen.doctor.remedies import envgen, line
+from envgen.doctor.remedies import envgen
 from envgen.engine.values import MISSHAPEN, ExecResult
 from envgen.errors import EnvgenError
 from envgen.inside import run
@@ -112,14 +112,8 @@ def _gpu(answer: Any, _reply: Reply, context: Context, _has: bool) -> Finding:
         if context.profile.gpu.value in ("all", "cdi", "required"):
             return error(title, seen, f"a GPU (gpu: {context.profile.gpu.value})", Remedy("nvidia-smi"), case="no-gpu")
         return info(title, seen, **answer)
-    major, minor = answer["capability"]
-    arch = f"{major}.{minor}"
-    listed = context.profile.cuda.arch_list.archs
+    arch = ".".join(map(str, answer["capability"]))
     title = f"{answer['count']} x {answer['name']}, compute capability {arch}"
-    if listed and not any(f"{one.major}.{one.minor}" == arch for one in listed):
-        named = " ".join(str(one) for one in listed)
-        return warning(title, f"cuda.arch_list is {named}", f"an entry for {arch}",
-                       line(f"cuda.arch_list: {arch}{'a' * (major >= 9)}"), case="other-arch", **answer)  # fmt: skip
     return ok(title, **answer)
 
 

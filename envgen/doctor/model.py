@@ -124,7 +124,7 @@ class Context:
     inodes: Mapping[str, int] = field(default_factory=dict)  # source -> inode of that folder; 0: no such folder
     build_needs: frozenset[str] = frozenset()  # build requirements of mounted checkouts
     unpatched: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # source -> patches that its checkout lacks
-    refused: tuple[Problem, ...] = ()  # why `envgen up` would refuse, except what other checks report
+    refused: tuple[Problem, ...] = ()  # why `envgen up` would refuse, besides an old image
     weights: Mapping[str, tuple[Problem, ...]] = field(default_factory=dict)  # service with a model -> its problems
     effective: Profile | None = None  # as Compose understands it with the profile's own file; None: it can't
     own_changes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # service -> what that file changes

@@ -65,24 +65,13 @@ class Distribution:
 
 @dataclass(frozen=True)
 class RecordedFile:
-    """A distribution whose RECORD has a package's file. ``size``: as recorded, in bytes; 0: unknown."""
+    """A distribution whose RECORD has a package's file."""
 
     name: str
     version: str
     file: str
     metadata: str
-    size: int = 0
     exists: bool = False
-
-
-@dataclass(frozen=True)
-class FileState:
-    """A file that is, or should be, imported as a package. ``lacks``: names that every release has."""
-
-    file: str
-    size: int = 0
-    lacks: tuple[str, ...] = ()
-    broken: str = ""  # why Python can't compile it
 
 
 @dataclass(frozen=True)
@@ -92,7 +81,6 @@ class Origins:
     package: str
     home: str = ""
     recorded: tuple[RecordedFile, ...] = ()
-    files: tuple[FileState, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -139,13 +127,6 @@ class FolderFacts:
     mode: str = ""
     writable: bool = False
     empty: bool = False
-
-
-@dataclass(frozen=True)
-class EncodingFile:
-    path: str
-    exists: bool
-    sha256: str = ""
 
 
 @dataclass(frozen=True)
@@ -324,7 +305,6 @@ class Probe:
     binaries: tuple[Binaries, ...] = ()
     environment: Environment = Environment()
     folders: tuple[FolderFacts, ...] = ()
-    encodings: tuple[EncodingFile, ...] = ()
     locked: Promises = Promises()
     protected: Promises = Promises()
     system: System = System()

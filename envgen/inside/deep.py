@@ -9,7 +9,7 @@ import re
 import sys
 import tempfile
 import time
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, Iterable
 
 from envgen.inside.common import read_text
 
@@ -17,9 +17,14 @@ Doc = Dict[str, Any]
 NO_GPU = "no GPU in this container"
 
 
-def import_of(package: str) -> Doc:
+def import_of(package: str, names: Iterable[str]) -> Doc:
+    """An import, and those of ``names`` that it does not give; vLLM lists those that it imports late."""
     module = importlib.import_module(package)
-    return {"version": str(getattr(module, "__version__", "")), "file": getattr(module, "__file__", None) or ""}
+    there = {*vars(module), *getattr(module, "__all__", ())}
+    return {
+        "version": str(getattr(module, "__version__", "")), "file": getattr(module, "__file__", None) or "",
+        "lacks": [name for name in names if name not in there],
+    }  # fmt: skip
 
 
 def ask_gpu() -> Doc:
@@ -74,5 +79,5 @@ def answer(request: Doc) -> Doc:
         return {"skipped": short}
     began = time.time()
     package = request.get("package")
-    found = import_of(package) if package else QUESTIONS[request["question"]]()
+    found = import_of(package, request.get("names", ())) if package else QUESTIONS[request["question"]]()
     return {"answer": found, "seconds": round(time.time() - began, 2)}

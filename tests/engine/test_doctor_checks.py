@@ -29,7 +29,6 @@ pytestmark = pytest.mark.engine
 Report = dict[str, Any]
 CACHE = "caches={flashinfer: {path: /root/.cache/flashinfer}}"
 ENVIRONMENT = {"FLASHINFER_JIT_VERBOSE": "0"}  # what the good container has beside the profile's own
-VOCABULARY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"  # the hash of an empty file
 
 
 class Stage:
@@ -125,14 +124,9 @@ def locked(**versions: str) -> dict[str, Any]:
     return {"inputs": {f"linux/{machine} pip deps {name}": version for name, version in versions.items()}}
 
 
-def tiktoken(sha256: str = VOCABULARY) -> list[str]:
-    entry = f"{{url: 'https://example.org/o', sha256: {sha256}}}"
-    return ["tiktoken.directory=/enc", f"tiktoken.encodings={{o200k_base: {entry}}}"]
-
-
 def good(stage: Stage) -> Report:
     """Everything as it should be: mounts, caches, versions that fit, a real compiler that knows the GPU."""
-    sets = [*tiktoken(), CACHE, "build.max_jobs=1",
+    sets = [CACHE, "build.max_jobs=1",
             "services.dev.args={gpu-memory-utilization: 0.001}",
             "cuda.home=/opt/cuda", f"services.dev.env={json.dumps(ENVIRONMENT)}"]  # fmt: skip
     with socket.socket() as sock:
@@ -146,11 +140,9 @@ def good(stage: Stage) -> Report:
     script = metadata("hook", "opencv", "4.10.0") + metadata("hook", "flashinfer-cubin", "0.5.3")
     script += metadata("hook", "torch", "2.10.0") + note("manifest.json", locked(opencv="4.10.0"))
     script += note("protected.json", {"torch": {"version": "2.10.0"}})
-    script += "mkdir -p /enc && : > /enc/o200k_base.tiktoken\n"
     script += 'echo "{\\"cuda\\": {\\"version\\": \\"13.0.88\\"}}" > /opt/cuda/version.json\n'
     stage.start(
-        image=image, script=script, env={**collect.service_env(profile, "dev"), "MAX_JOBS": "1", **ENVIRONMENT,
-             "TIKTOKEN_ENCODINGS_BASE": "/enc"},
+        image=image, script=script, env={**collect.service_env(profile, "dev"), "MAX_JOBS": "1", **ENVIRONMENT},
         args=["-v", f"{PROJECT}-scene:{PP}", "-v", f"{PROJECT}-scene-cache:/root/.cache/flashinfer"],
     )  # fmt: skip
     try:
@@ -162,14 +154,14 @@ def good(stage: Stage) -> Report:
 
 def bad_notes(stage: Stage) -> Report:
     """An unhealthy container with a broken manifest, a stale egg-info, prebuilt kernels."""
-    script = "mkdir -p /opt/envgen /enc && echo '{' > /opt/envgen/manifest.json && echo x > /enc/o200k_base.tiktoken\n"
+    script = "mkdir -p /opt/envgen && echo '{' > /opt/envgen/manifest.json\n"
     script += f"mkdir {PP}/flashinfer_python.egg-info && cd {PP} && "
     script += "printf 'Name: flashinfer-python\\nVersion: 0.5.1\\n' > flashinfer_python.egg-info/PKG-INFO\n"
     script += f"mkdir -p {PP}/flashinfer/data/aot/page && touch {PP}/flashinfer/data/aot/page/page.so\n"
     script += f"rm {PP}/flashinfer/_build_meta.py\n"
     stage.start(script=script, args=["--health-cmd", "false", "--health-interval", "200ms", "--health-retries", "1"])
     time.sleep(0.8)
-    return stage.doctor(sets=[*tiktoken(), CACHE])
+    return stage.doctor(sets=[CACHE])
 
 
 def restart_loop(stage: Stage) -> Report:
@@ -228,7 +220,7 @@ SCENES: dict[Callable[[Stage], Report], set[tuple[str, str]]] = {
            ("mounts.sources", "no-mount")},
     bad_notes: {("container.running", "unhealthy"), ("python.start", "part"), ("import.metadata", "twice"),
                 ("flashinfer.data", "unknown-version"), ("flashinfer.prebuilt", "masked"),
-                ("mounts.caches", "not-mounted"), ("tiktoken.files", "other-file")},
+                ("mounts.caches", "not-mounted")},
     restart_loop: {("container.running", "ended"), ("container.restart", "looping")},
     mounts: {("mounts.sources", case)
              for case in ("elsewhere", "moved", "missing", "empty", "no-package")},

@@ -200,7 +200,7 @@ FILES: dict[str, dict[str, tuple[str, str, str]]] = {
     },
     "a file that was emptied": {
         "flashinfer": (f": >{HOMES['flashinfer']}", "incomplete", HOMES["flashinfer"]),
-        "vllm": (f"echo 'def LLM(:' >{HOMES['vllm']}", "incomplete", HOMES["vllm"]),
+        "vllm": (f"echo 'def LLM(:' >{HOMES['vllm']}", "fails", HOMES["vllm"]),
     },
 }  # fmt: skip
 

@@ -14,7 +14,7 @@ from envgen.cli.common import answer, reporting
 from envgen.cli.run.ps import code_of, endings, listing
 from envgen.errors import ExitCode
 from envgen.profile.model import Profile
-from envgen.text import first_of, short_id, size, table
+from envgen.text import first_of, short_id, table
 
 CHANGES = 12  # at most this many changes since the build are shown; --json has all
 
@@ -22,7 +22,7 @@ CHANGES = 12  # at most this many changes since the build are shown; --json has 
 @click.command()
 @reporting
 def command(session: Session) -> int:
-    """Show profile, image, containers, checkouts, caches, lock, last build and last run on one screen.
+    """Show profile, image, containers, checkouts, caches, lock and last build on one screen.
 
     If the image is older than the profile, lists what has changed. Leaves out what the engine or git does not answer
     within a few seconds. A server that has ended by itself is a FAIL with the cause from its log (exit code 1). Ends
@@ -53,8 +53,6 @@ def _screen(found: Mapping[str, Any], profile: Profile) -> Iterator[str]:
         yield f"files       out of date: {', '.join(found['drift'])}; update with: {profile.render_command}"
     if build := found["last_build"]:
         yield f"last build  {build['log']}: {_build(build['ended'])}"
-    if run := found["last_run"]:
-        yield f"last run    {run['id']} {run['kind']}, {run['started']}: {run['outcome']}"
     for message in found["lost"].values():
         yield f"machine     {message}"
     if found["containers"]:
@@ -71,9 +69,8 @@ def _screen(found: Mapping[str, Any], profile: Profile) -> Iterator[str]:
         rows = [(str(one["name"]), _checkout(one), str(one["path"])) for one in found["checkouts"]]
         yield from ("", *table([("checkout", "state", "folder"), *rows]))
     if found["caches"]:
-        caches = [("-" if one["bytes"] is None else size(one["bytes"]), one) for one in found["caches"]]
-        rows = [(one["target"], bytes_, one["source"]) for bytes_, one in caches]
-        yield from ("", *table([("cache", "size", "volume or folder"), *rows]))
+        places = [(cache["target"], cache["source"]) for cache in found["caches"]]
+        yield from ("", *table([("cache", "volume or folder"), *places]))
 
 
 def _image(image: Mapping[str, Any], containers: Sequence[Mapping[str, Any]]) -> str:

@@ -9,7 +9,7 @@ BOX: tuple[Check, ...] = (box.kernel, box.clocks, box.events, box.blocks)
 CHECKS: tuple[Check, ...] = (
     # Host
     *BOX,
-    outside.docker, outside.plugins, outside.disk, outside.gpu_runtime, outside.ports, outside.refused,
+    outside.docker, outside.disk, outside.gpu_runtime, outside.refused,
     outside.weights, outside.exposure, outside.own_compose,
     # Image
     outside.exists, outside.rendered_from_profile, outside.unpatched,
@@ -21,6 +21,6 @@ CHECKS: tuple[Check, ...] = (
     packages.console_scripts, packages.metadata, versions.locked, versions.protected,
     versions.driver, packages.claimed, packages.shared,
     packages.binaries, packages.flashinfer_data, packages.flashinfer_set,
-    packages.prebuilt, machine.caches, machine.vocabulary,
-    versions.cuda_versions, versions.compilers, machine.gpu, versions.gpu_arch, machine.gate_is_on, machine.unified,
+    packages.prebuilt, machine.caches,
+    versions.cuda_versions, versions.compilers, machine.gpu, versions.gpu_arch, machine.unified,
 )  # fmt: skip

@@ -12,15 +12,9 @@ from packaging.utils import canonicalize_name
 from envgen.doctor import remedies
 from envgen.doctor.model import Context, Finding, Remedy, Where, check, error, info, ok
 from envgen.doctor.probed import Imported, Probe
-from envgen.doctor.programs import Tried
+from envgen.doctor.programs import NAMES, Tried
 from envgen.profile.model import Source
 from envgen.text import counted, shell_line
-
-# Names that every release of a package has: vLLM 0.28 to 0.33 and FlashInfer 0.5.3 to 0.7.2 were looked at.
-NAMES = {
-    "vllm": ("LLM", "SamplingParams"),
-    "flashinfer": ("single_prefill_with_kv_cache", "BatchDecodeWithPagedKVCacheWrapper"),
-}
 
 
 class Case(Enum):
@@ -31,7 +25,6 @@ class Case(Enum):
     WHEEL = "an installed wheel is imported, not the mounted checkout"
     OTHER_COPY = "another copy is imported, not the mounted checkout"
     OTHER_FILE = "another file of the checkout is imported, not the package"
-    INCOMPLETE = "the imported file is not what was released"
     MISSING = "can't be imported"
     SHADOWED = "a file of the same name is imported"
     FROM_MOUNT = "is imported from a mount, not from the image"
@@ -68,7 +61,7 @@ def cases_of(cell: Imported, source: Source, context: Context, probe: Probe) -> 
     if cell.kind in ("missing", "error"):
         return [(Case.MISSING if cell.kind == "missing" else Case.FAILED, cell.error, None)]
     if cell.origin and cell.origin == right:
-        return [(Case.INCOMPLETE, cell.origin, None)] if incomplete(source, probe) else []
+        return []
     if cell.kind == "module":
         return [(Case.SHADOWED, cell.origin, cell.entry)]
     if cell.kind == "namespace":
@@ -107,32 +100,13 @@ def wanted(source: Source, probe: Probe) -> str:
     return max(found, key=found.count, default="")
 
 
-def incomplete(source: Source, probe: Probe) -> str:
-    """What the right file lacks, in words: it may have been emptied or broken by an edit. "" if it lacks nothing."""
-    facts, file = probe.origin_of(source.package), wanted(source, probe)
-    for state in facts.files:
-        if state.file != file:
-            continue
-        if state.broken:
-            return state.broken
-        size = max((one.size for one in facts.recorded if one.file == file), default=0)
-        names = NAMES.get(source.package, ())
-        # One name may go with a release: nothing is said as long as the file has another.
-        if names and len(state.lacks) == len(names):
-            return f"{state.size} bytes, without {' and '.join(names)}"
-        if size and not state.size:
-            return f"empty, where its wheel has {size} bytes"
-    return ""
-
-
 def wrongs(source: Source, context: Context, probe: Probe) -> list[WrongImport]:
     """The wrong cells, grouped by cause, in the order of the cases."""
     groups: dict[tuple[Case, str, bool, str], list[tuple[Imported, str | None]]] = {}
     for cell in probe.cells(source.package):
         for case, target, entry in cases_of(cell, source, context, probe):
             own = entry == "" or entry is None or entry not in probe.python.path
-            finder = "" if case is Case.INCOMPLETE else cell.finder
-            groups.setdefault((case, target, own, finder), []).append((cell, entry))
+            groups.setdefault((case, target, own, cell.finder), []).append((cell, entry))
     found = [
         WrongImport(case, target, members[0][1], finder, tuple(cell for cell, _ in members))
         for (case, target, _, finder), members in groups.items()
@@ -215,8 +189,6 @@ def cure(wrong: WrongImport, name: str, source: Source, context: Context, probe:
         return remedies.inside(
             context, "python3", "-c", f"import importlib.util; importlib.util.find_spec({source.package!r})"
         )
-    if wrong.case is Case.INCOMPLETE:
-        return restored(name, source, wrong.target, context)
     if wrong.case is Case.OTHER_FILE:
         return remedies.away(context, wrong.target)
     if wrong.entry in probe.python_path and foreign_path(str(wrong.entry), context, probe):
@@ -283,9 +255,8 @@ def judge_source(name: str, source: Source, context: Context, probe: Probe) -> l
             Case.TRAP: f"__file__ is None, __path__ = [{wrong.target}]",
             Case.LEFTOVERS: f"{wrong.target} has no __init__.py, so it is a namespace package",
             Case.MISSING: "ModuleNotFoundError",
-            Case.INCOMPLETE: f"{wrong.target}: {incomplete(source, probe)}",
         }.get(wrong.case, wrong.target)
-        alone = (Case.MISSING, Case.FAILED, Case.INCOMPLETE)
+        alone = (Case.MISSING, Case.FAILED)
         who = "" if wrong.case in alone else f"; decided by {decided_by(wrong, context, probe)}"
         found.append(
             error(
@@ -310,8 +281,19 @@ def tried(name: str, source: Source, file: str, cells: Sequence[Imported], conte
     if tried.problem:
         what, cause = f"{package}: `import {package}` fails", f"{tried.problem}; {file} is found"
         return error(
-            what, cause, "an import that succeeds", _import_cure(name, source, tried, context), case="fails", **facts
+            what,
+            cause,
+            "an import that succeeds",
+            _import_cure(name, source, file, tried, context),
+            case="fails",
+            **facts,
         )
+    names = NAMES.get(package, ())
+    # One name may go with a release: nothing is said as long as the package has another.
+    if names and len(tried.lacks) == len(names):
+        what, seen = f"{package}: the imported file is not what was released", f"{file}, without {' and '.join(names)}"
+        repair = restored(name, source, file, context)
+        return error(what, seen, "the names that every release has", repair, case="incomplete", **facts)
     if file and tried.file != file:
         again = remedies.inside(context, "python3", "-c", f"import {package}; print({package})")
         what, gives = f"{package}: `import {package}` gives another file", tried.file or "an empty namespace"
@@ -322,7 +304,9 @@ def tried(name: str, source: Source, file: str, cells: Sequence[Imported], conte
     return ok(f"{package} is {file} (imported in {tried.seconds:.1f} s; {each})", **facts)
 
 
-def _import_cure(name: str, source: Source, tried: Tried, context: Context) -> Remedy:
+def _import_cure(name: str, source: Source, file: str, tried: Tried, context: Context) -> Remedy:
+    if tried.problem.startswith("SyntaxError") and f"({posixpath.basename(file)}, " in tried.problem:
+        return restored(name, source, file, context)
     if not tried.problem.startswith("ModuleNotFoundError"):
         return remedies.inside(context, "python3", "-c", f"import {source.package}")  # it prints where
     if source.origin.kind == "checkout" and source.binaries is None and not source.install.dependencies:

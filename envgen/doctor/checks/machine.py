@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
-from collections.abc import Mapping
 
 from envgen.doctor import remedies
 from envgen.doctor.model import Context, Finding, Findings, Remedy, Where, check, error, info, ok, warning
 from envgen.doctor.probed import FolderFacts, Probe
 from envgen.profile.model import GpuMode, Source
-from envgen.render.environment import GATE
 from envgen.text import GIB, counted, shell_line
 
 SWAPPED = 1 * GIB
@@ -143,30 +141,6 @@ def caches(context: Context, probe: Probe) -> Findings:
     return ok(f"{counted(len(named), 'cache is', 'caches are')} mounted and writable") if named else None
 
 
-@check("tiktoken.files", Where.INSIDE, needs="probe")
-def vocabulary(context: Context, probe: Probe) -> Findings:
-    """The tiktoken files are correct and used: without them a server is healthy and dies on the first prompt."""
-    tiktoken, files = context.profile.tiktoken, {file.path: file for file in probe.encodings}
-    if not tiktoken.encodings:
-        return None
-    complete = True
-    for name, encoding in tiktoken.encodings.items():
-        file = files.get(f"{tiktoken.directory}/{name}.tiktoken")
-        if file is None or (file.exists and file.sha256 == encoding.sha256):
-            continue
-        complete, wanted, cure = False, f"sha256 {encoding.sha256}", remedies.build(context)
-        if file.exists:
-            seen = f"{file.path} has sha256 {file.sha256}"
-            yield error(f"{name} has the wrong checksum", seen, wanted, cure, case="other-file")
-        else:
-            yield error(f"{name} is missing", f"{file.path} doesn't exist", wanted, cure, case="missing")
-    variable, base = "TIKTOKEN_ENCODINGS_BASE", probe.variables.get("TIKTOKEN_ENCODINGS_BASE", "")
-    if complete and base != str(tiktoken.directory):
-        seen, wanted = f"{variable}={base}" if base else f"{variable} isn't set", f"{variable}={tiktoken.directory}"
-        yield error("the vocabulary files aren't used", seen, wanted, remedies.up(context), case="unused")
-    return ok(f"{counted(len(tiktoken.encodings), 'vocabulary file is', 'vocabulary files are')} as expected")
-
-
 # --- the machine -----------------------------------------------------------------------------------------------------
 
 
@@ -183,27 +157,6 @@ def gpu(context: Context, probe: Probe) -> Finding | None:
         return info("the container sees no GPU", "no /dev/nvidia*; with gpu: auto the engine offers none")
     cure = remedies.line("gpu: auto")
     return error("the container sees no GPU", "no /dev/nvidia*", f"gpu: {mode}", cure, case="none")
-
-
-@check("jit.memory", Where.INSIDE, needs="probe")
-def gate_is_on(context: Context, probe: Probe) -> Finding:
-    """FlashInfer's compilers run through compile-gate, which starts each when its memory is free."""
-    free = probe.system.MemAvailable
-    if seen := _without_gate(probe.variables):
-        if _without_gate(context.env):
-            return info("FlashInfer's compilers do not run through compile-gate", f"the profile sets {seen}")
-        title, wanted = "compilers start without checking for free memory", f"FLASHINFER_NVCC={GATE}"
-        return warning(title, seen, wanted, remedies.up(context), case="off")
-    left = f"; {free // GIB} GiB are available" if free else ""
-    return ok(f"each compiler starts when its memory is free{left}")
-
-
-def _without_gate(variables: Mapping[str, str]) -> str:
-    """The variable that turns the gate off."""
-    if variables.get("ENVGEN_GATE") == "off":
-        return "ENVGEN_GATE=off"
-    nvcc = variables.get("FLASHINFER_NVCC") or GATE
-    return "" if nvcc == GATE else f"FLASHINFER_NVCC={nvcc}"
 
 
 def is_unified(context: Context, probe: Probe) -> bool:

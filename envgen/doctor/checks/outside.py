@@ -5,11 +5,10 @@ from __future__ import annotations
 from envgen.doctor import remedies
 from envgen.doctor.around import Host
 from envgen.doctor.model import Context, Finding, Findings, Remedy, Where, check, error, info, ok, warning
-from envgen.engine.endpoint import OLDEST, outdated
 from envgen.engine.gpu import gpu_offered
 from envgen.engine.values import Container, EngineInfo, Image
 from envgen.inside.probe.facts import is_secret
-from envgen.profile.exposure import asks_for_key, exposed, on_loopback, renumbered
+from envgen.profile.exposure import asks_for_key, exposed, on_loopback
 from envgen.profile.model import GpuMode
 from envgen.redact import redact
 from envgen.render.outputs import RENDER_LABEL
@@ -33,21 +32,6 @@ def docker(_context: Context, engine: EngineInfo) -> Finding:
     words = [f"{engine.product} {engine.version}", *(word for word, is_so in kinds if is_so)]
     words += ["containerd's image store"] if engine.containerd_store else [engine.driver] if engine.driver else []
     return ok(", ".join(words), endpoint=engine.endpoint)
-
-
-@check("host.plugins", Where.HOST, needs="host")
-def plugins(_context: Context, host: Host) -> Findings:
-    """buildx and compose v2 are installed, and new enough."""
-    for name, version in (("buildx", host.buildx), ("compose", host.compose)):
-        cure = Remedy(
-            f"sudo apt-get install docker-{name}-plugin || sudo apt-get install docker-{name}"
-        )  # Debian's own
-        if version is None:
-            yield error(f"docker {name} isn't installed", "no such plug-in", f"docker-{name}", cure, case="missing")
-        elif outdated(name, version):
-            yield error(f"docker {name} is too old", version, f"{OLDEST[name]} or newer", cure, case="old")
-    buildx, compose = f"buildx {host.buildx}".strip(), f"compose {host.compose}".strip()
-    return ok(f"{buildx} and {compose} are installed")
 
 
 @check("host.disk", Where.HOST, needs="host")
@@ -82,23 +66,6 @@ def gpu_runtime(context: Context, engine: EngineInfo) -> Finding | None:
     if mode is GpuMode.NONE:
         return info("the engine offers no GPU, so services start without one (gpu: auto)")
     return ok(f"the engine can give GPUs to containers (gpu: {mode.value})")
-
-
-@check("host.ports", Where.HOST, needs="host")
-def ports(context: Context, host: Host) -> Findings:
-    """The ports of stopped services are free."""
-    services = context.profile.services
-    by_port = {mapping.host: name for name, one in reversed(list(services.items())) for mapping in one.host_ports}
-    busy = {*by_port, *(port for port, _ in host.busy_ports)}
-    for port, owner in host.busy_ports:
-        name = by_port.get(port, context.service)
-        has_ports = name in services and services[name].ports
-        free = next((number for number in range(port + 1, 65536) if number not in busy), port)
-        other = f"ports: {renumbered(services[name], {port: free})}" if has_ports else f"args: {{port: {free}}}"
-        cure = remedies.line(f"services: {{{name}: {{{other}}}}}")
-        yield warning(f"port {port} is taken", owner, "free, or this profile's own service", cure,
-                      case="taken", port=port)  # fmt: skip
-    return ok("the published ports are free, or this profile's own") if by_port else None
 
 
 @check("host.exposure", Where.HOST)
@@ -142,13 +109,13 @@ def own_compose(context: Context, _engine: EngineInfo) -> Findings:
 
 @check("up.refused", Where.HOST, needs="engine")
 def refused(context: Context, _engine: EngineInfo) -> Findings:
-    """`envgen up` of the service finds its checkouts, files, memory and GPU."""
+    """`envgen up` of the service finds its checkouts, files, ports, memory and GPU."""
     if context.container is not None and context.container.state == "running":
         return None
     for problem in context.refused:
         cure = Remedy(problem.hint or f"envgen up {context.service} {context.profile.chosen_variant}")
         yield error(problem.message, f"service {context.service}", "what `envgen up` needs", cure, case="refused")
-    return ok(f"{context.service} has its checkouts, files and memory on this machine")
+    return ok(f"{context.service} has its checkouts, files, ports and memory on this machine")
 
 
 @check("weights.whole", Where.HOST, needs="engine")

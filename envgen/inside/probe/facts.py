@@ -12,7 +12,7 @@ import signal
 import sys
 from typing import Any, Callable, Dict
 
-from envgen.inside.common import listing, normal, read_text, sha256_of, value_of
+from envgen.inside.common import listing, normal, read_text, value_of
 from envgen.inside.probe import sources
 from envgen.inside.probe.imports import Doc, base_path, call, entries, finder_name, imports
 from envgen.inside.probe.origins import metadata_folders, origins, shared_modules, starters
@@ -224,14 +224,6 @@ def folders(request: Doc, _document: Doc) -> list[Doc]:
     return found
 
 
-def encodings(request: Doc, _document: Doc) -> list[Doc]:
-    """Vocabulary files with their SHA-256."""
-    present = {path: os.path.isfile(path) for path in request.get("encodings", [])}
-    return [
-        dict({"sha256": sha256_of(path)} if found else {}, path=path, exists=found) for path, found in present.items()
-    ]
-
-
 # --- records of the build ---------------------------------------------------------------------------------------------
 
 
@@ -403,7 +395,6 @@ FACTS = (
     ("shared", shared_modules),
     ("environment", environment),
     ("folders", folders),
-    ("encodings", encodings),
     ("locked", locked_versions),
     ("protected", protected_versions),
     ("system", system),

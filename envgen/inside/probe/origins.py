@@ -1,18 +1,17 @@
-"""Runs inside the container: the one file that each source should be imported from, and what that file has.
+"""Runs inside the container: the one file that each source should be imported from, and what else has a say.
 
 Of a mounted source it is the package in its mount, of any other the file in its distribution's RECORD.
 """
 
 from __future__ import annotations
 
-import ast
 import base64
 import csv
 import os
 import re
 import shutil
 import sys
-from typing import Any, Dict, Iterable, Iterator, List, Tuple
+from typing import Any, Dict, Iterator, List, Tuple
 
 from envgen.inside.common import listing, normal, read_bytes, read_text, sha256_of
 from envgen.inside.probe.imports import Doc, entries
@@ -57,13 +56,6 @@ def shared_modules(_request: Doc, document: Doc) -> List[Doc]:
     return found
 
 
-def record_rows(path: str) -> Iterator[Tuple[str, str]]:
-    """(path, size) of each file in a RECORD."""
-    for row in csv.reader(read_text(path, RECORD_LIMIT).splitlines()):
-        if len(row) == 3:
-            yield row[0], row[2]
-
-
 def recorded(package: Doc, document: Doc) -> list[Doc]:
     """The distributions whose RECORD has the package's file, in the order of sys.path."""
     wanted = {package["package"] + "/__init__.py", package["package"] + ".py"}
@@ -73,53 +65,20 @@ def recorded(package: Doc, document: Doc) -> list[Doc]:
         # Reading every RECORD would take a second: that of a fork is named after the package.
         if name not in close and not name.startswith(close[1] + "-"):
             continue
-        for path, size in record_rows(os.path.join(entry, folder, "RECORD")):
-            if path in wanted:
-                file = os.path.normpath(os.path.join(entry, path))
-                length = int(size) if size.isdecimal() and len(size) < 19 else 0
+        for row in csv.reader(read_text(os.path.join(entry, folder, "RECORD"), RECORD_LIMIT).splitlines()):
+            if len(row) == 3 and row[0] in wanted:
+                file = os.path.normpath(os.path.join(entry, row[0]))
                 found.append({"name": name, "version": version, "file": file, "metadata": os.path.join(entry, folder),
-                              "size": length, "exists": os.path.isfile(file)})  # fmt: skip
+                              "exists": os.path.isfile(file)})  # fmt: skip
     return found
-
-
-def names_in(text: bytes, path: str) -> set[str]:
-    """Every name that a module's code defines, imports, or has as a text (as vLLM has those that it imports late)."""
-    found = set()
-    for node in ast.walk(ast.parse(text, path)):
-        if isinstance(node, ast.alias):
-            found.add((node.asname or node.name).split(".")[0])
-        elif isinstance(node, ast.Name):
-            found.add(node.id)
-        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            found.add(node.name)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            found.add(node.value)
-    return found
-
-
-def state_of(file: str, names: Iterable[str]) -> Doc:
-    """Size of an imported file, and those of ``names`` that it lacks."""
-    data = read_bytes(file, FILE_LIMIT) if os.path.isfile(file) else b""
-    fact: Doc = {"file": file, "size": len(data), "lacks": []}
-    try:
-        there = names_in(data, file) if names else set()
-        fact["lacks"] = [name for name in names if name not in there]
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two: nested too deep
-        fact["broken"] = "%s, line %s" % (error, getattr(error, "lineno", None) or "?")
-    return fact
 
 
 def origins(request: Doc, document: Doc) -> list[Doc]:
-    """For each package: its file in the mount, those of its distributions, and the state of each file in question."""
-    found = []
-    for package in request.get("packages", []):
-        cells = [cell for cell in document.get("imports", []) if cell["package"] == package["package"]]
-        home, owners = home_of(package), recorded(package, document)
-        files = {cell["origin"] for cell in cells if cell.get("origin")} | ({home} if home else set())
-        fact: Doc = {"package": package["package"], "home": home, "recorded": owners}
-        fact["files"] = [state_of(file, package.get("names", ())) for file in sorted(files) if os.path.isabs(file)]
-        found.append(fact)
-    return found
+    """For each package: its file in the mount, and those of its distributions."""
+    return [
+        {"package": package["package"], "home": home_of(package), "recorded": recorded(package, document)}
+        for package in request.get("packages", [])
+    ]
 
 
 def starters(_request: Doc, document: Doc) -> Doc:

@@ -60,12 +60,6 @@ def test_what_else_acts_when_memory_runs_low(make: Make) -> None:
     assert blocks(make(box=facts, sets=("gpu=required", "cuda.arch_list=9.0a"))) == []  # memory of its own
 
 
-def test_ports(make: Make) -> None:
-    (found,) = outside.ports(make(profile="prod", host=Host(busy_ports=((8000, "container other-1"),))))
-    assert found.seen == "container other-1"
-    assert found.remedy == Remedy("services: {serve: {ports: ['8001:8000']}}", is_line=True)
-
-
 def test_exposure(make: Make) -> None:
     (found,) = outside.exposure(make(profile="prod"))
     assert found.severity is Severity.WARNING and found.case == "open" and "no API key" in found.title
@@ -232,7 +226,7 @@ def every_context(make: Make) -> list[Context]:
     found = []
     for file in sorted(DATA.glob("*.json")):
         prod = file.stem.startswith("prod")
-        found.append(make(file.stem, profile="prod" if prod else "dev", env={"A": "1"}, host=Host("/", 1, None, None)))
+        found.append(make(file.stem, profile="prod" if prod else "dev", env={"A": "1"}, host=Host("/", 1)))
     return found
 
 

@@ -42,9 +42,6 @@ def test_a_child_without_an_answer_is_a_finding(name: str, reply: Any, case: str
 
 def test_the_gpu_against_the_profile(make: Make) -> None:
     assert judged(make, gpu=GPU)["deep.gpu"].severity is Severity.OK
-    other = {"answer": {**GPU["answer"], "capability": [9, 0]}}
-    found = judged(make, gpu=other)["deep.gpu"]
-    assert found.case == "other-arch" and found.remedy and found.remedy.text == "cuda.arch_list: 9.0a"
     none = judged(make, gpu={"answer": {"torch": "2", "cuda": None, "available": False}})["deep.gpu"]
     assert none.severity is Severity.INFO and "can't be checked" in none.title
 
@@ -61,7 +58,7 @@ def test_what_a_real_gpu_answered(make: Make) -> None:
     recorded = json.loads((DATA / "h200.json").read_bytes())["answers"]
     answers = {name: one for name, one in recorded.items() if name in deep.QUESTIONS}
     found = {one.check: one for one in deep.judge(answers, make())}
-    assert "NVIDIA H200, compute capability 9.0" in found["deep.gpu"].title and found["deep.gpu"].case == "other-arch"
+    assert "NVIDIA H200, compute capability 9.0" in found["deep.gpu"].title
     assert found["deep.kernel"].title == "silu_and_mul compiled and ran in 4.7 s, with torch's result"
 
 

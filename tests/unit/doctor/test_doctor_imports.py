@@ -10,7 +10,7 @@ from doctor_facts import CONTAINER, Make, recording
 
 from envgen.doctor.checks import imports, packages, versions
 from envgen.doctor.model import Finding, Severity
-from envgen.doctor.programs import Tried
+from envgen.doctor.programs import NAMES, Tried
 
 PP = "/workspace/flashinfer"
 
@@ -165,19 +165,22 @@ def test_a_layout_with_src(make: Make) -> None:
     assert cases(imports.import_truth(make(document))) == ["ok"]
 
 
-def test_an_emptied_file_is_not_the_release(make: Make) -> None:
-    document = recording("hook-pythonpath")
-    (state,) = document["origins"][0]["files"]
-    assert state["lacks"] == [] and state["size"] > 5000
-    state.update(lacks=list(imports.NAMES["flashinfer"]), size=0)
-    (found,) = imports.import_truth(make(document, checkouts={"flashinfer": "/home/me/flashinfer"}))
-    assert found.case == "incomplete" and "0 bytes, without single_prefill_with_kv_cache" in found.seen
-    assert found.remedy is not None
-    assert found.remedy.text == "git -C /home/me/flashinfer stash push -- flashinfer/__init__.py"
-    state.update(lacks=state["lacks"][:1])  # a release may drop a name
-    assert cases(imports.import_truth(make(document))) == ["ok"]
-    state.update(broken="invalid syntax, line 3")
-    assert "invalid syntax, line 3" in imports.import_truth(make(document))[0].seen
+STASH = "git -C /home/me/flashinfer stash push -- flashinfer/__init__.py"
+
+
+@pytest.mark.parametrize(
+    ("tried", "case", "seen"),
+    [
+        (Tried(f"{PP}/flashinfer/__init__.py", lacks=NAMES["flashinfer"]), "incomplete", "without single_prefill"),
+        (Tried(f"{PP}/flashinfer/__init__.py", lacks=NAMES["flashinfer"][:1]), "ok", ""),  # a release may drop a name
+        (Tried(problem="SyntaxError: invalid syntax (__init__.py, line 3)"), "fails", "line 3"),
+    ],
+)
+def test_an_emptied_or_broken_file_is_brought_back(make: Make, tried: Tried, case: str, seen: str) -> None:
+    checkouts = {"flashinfer": "/home/me/flashinfer"}
+    (found,) = imports.import_truth(make("hook-pythonpath", tried={"flashinfer": tried}, checkouts=checkouts))
+    assert cases([found]) == [case] and seen in found.seen
+    assert (found.remedy.text if found.remedy else STASH) == STASH
 
 
 def test_a_wheel_is_the_file_of_its_record(make: Make) -> None:
@@ -188,11 +191,6 @@ def test_a_wheel_is_the_file_of_its_record(make: Make) -> None:
     found = imports.import_truth(make(document, profile="prod"))[0]
     assert found.case == "from-elsewhere"
     assert found.expected.endswith("site-packages/flashinfer/__init__.py, as the RECORD of its wheel has it")
-    document = recording("prod-wheel")
-    document["origins"][0]["files"][0].update(size=0, lacks=[])
-    found = imports.import_truth(make(document, profile="prod"))[0]
-    assert found.case == "incomplete"
-    assert found.remedy is not None and found.remedy.text == "envgen up -p prod serve --recreate"
 
 
 def test_what_put_an_entry_on_sys_path_is_named(make: Make) -> None:

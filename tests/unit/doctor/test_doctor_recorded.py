@@ -19,7 +19,7 @@ from envgen.doctor.around import Host
 from envgen.doctor.checks import CHECKS
 from envgen.doctor.model import Context, Finding, Severity
 from envgen.doctor.probed import Trouble
-from envgen.doctor.programs import Running, Tried
+from envgen.doctor.programs import NAMES, Running, Tried
 from envgen.engine.box import Box, BoxGpu
 from envgen.engine.values import Container, ContainerMount
 from envgen.errors import Problem
@@ -115,18 +115,8 @@ def with_script(interpreter: str) -> dict[str, Any]:
     return altered("prod-wheel", scripts=[{**script, "flags": [], "same": False}])
 
 
-def with_encoding(**facts: Any) -> dict[str, Any]:
-    return altered(encodings=[{"path": "/enc/o200k_base.tiktoken", "exists": True, "sha256": "a" * 64, **facts}])
-
-
 def with_tool(**facts: Any) -> dict[str, Any]:
     return altered(cuda={"tools": [{"name": "nvcc", "path": "/cuda/bin/nvcc", "archs": ["sm_121"], **facts}]})
-
-
-def with_file(**state: Any) -> dict[str, Any]:
-    document = recording("hook-pythonpath")
-    document["origins"][0]["files"][0].update(state)
-    return document
 
 
 def versions_of(**versions: str) -> dict[str, Any]:
@@ -160,6 +150,7 @@ UNIFIED = ("gpu=required", "cuda.arch_list=12.1a", "services.dev.args.gpu-memory
 SHARE = ("services.dev.args={gpu-memory-utilization: 0.7}",)
 OWN, PREFER = ("compose=over.yaml",), ("pip.prefer=[b12x]",)
 ELSEWHERE = replace(CONTAINER, mounts=(ContainerMount("/home/me/other", PP, "bind"),))
+EMPTIED = Tried(HOME, lacks=NAMES["flashinfer"])
 OLD = {"package": "flashinfer", "folder": "/opt/old/flashinfer", "file": "/opt/old/flashinfer/a.so"}
 EDITED = {"package": "flashinfer", "folder": f"{PP}/flashinfer", "file": "page.py", "changed": 1034.0}
 ENDED = Ended("dev", "lab-dev-1", "2026-11-25T23:44:40.7Z", False, 1)
@@ -184,14 +175,11 @@ CASES: dict[tuple[str, str], Callable[[Make], Context]] = {
     ("host.clocks", "hot"): box(BoxGpu("NVIDIA GB10", temperature=91)),
     ("host.events", "faults"): box(events=("NVRM: Xid (PCI:000f:01:00): 79, x",)),
     ("host.blocks", "killer"): box(killers={"earlyoom": 13 * GIB}),
-    ("host.plugins", "missing"): given(host=Host(buildx=None, compose="2.40.3")),
-    ("host.plugins", "old"): given(host=Host(buildx="0.29.1", compose="2.17.2")),
     ("host.disk", "full"): given(host=Host(disk_path="/d", disk_free=GIB)),
     ("host.disk", "tight"): given(host=Host(disk_path="/d", disk_free=9 * GIB)),
     ("host.gpu", "no-cdi"): given(sets=("gpu=cdi",)),
     ("host.gpu", "no-runtime"): given(sets=("gpu=all",)),
     ("host.gpu", "no-gpu"): given(sets=("gpu=required",)),
-    ("host.ports", "taken"): given(profile="prod", host=Host(busy_ports=((8000, "container other-1"),))),
     ("host.exposure", "open"): given(profile="prod"),
     ("compose.own", "broken"): given(own_trouble="Compose refuses it", sets=OWN),
     ("compose.own", "far"): given(own_changes={"dev": ("labels", "privileged")}, sets=OWN),
@@ -238,7 +226,9 @@ CASES: dict[tuple[str, str], Callable[[Make], Context]] = {
     ("import.truth", "from-mount"): given("compat", profile="prod"),
     ("import.truth", "other-file"): given(with_cells(origin=f"{PP}/__init__.py", entry="")),
     ("import.truth", "shadowed"): given(with_cells(kind="module", origin="/w/flashinfer.py", entry="")),
-    ("import.truth", "incomplete"): given(with_file(broken="invalid syntax, line 3")),
+    ("import.truth", "incomplete"): given(
+        "hook-pythonpath", tried={"flashinfer": Tried(HOME, lacks=NAMES["flashinfer"])}
+    ),
     ("import.truth", "fails"): given("hook-pythonpath", tried={"flashinfer": Tried(problem="RuntimeError: boom")}),
     ("import.truth", "gives-another"): given("hook-pythonpath", tried={"flashinfer": Tried("/other.py")}),
     ("import.running", "other"): given(running=programs(process={"mapped": [OLD]})),
@@ -276,9 +266,6 @@ CASES: dict[tuple[str, str], Callable[[Make], Context]] = {
     ("flashinfer.prebuilt", "masked"): given(
         with_cells(package="flashinfer_jit_cache", kind="regular", origin="/x/y.py")
     ),
-    ("tiktoken.files", "missing"): given(with_encoding(exists=False)),
-    ("tiktoken.files", "other-file"): given(with_encoding(sha256="b" * 64)),
-    ("tiktoken.files", "unused"): given(with_encoding()),
     ("cuda.versions", "cuda"): given(versions_of(toolkit="12.8.1")),
     ("cuda.versions", "cudnn"): given(versions_of(cudnn="9.10.2")),
     ("cuda.versions", "torch-cuda"): given(versions_of(toolkit="12.9.1")),
@@ -287,7 +274,6 @@ CASES: dict[tuple[str, str], Callable[[Make], Context]] = {
     ("cuda.driver", "old"): given(with_driver("580.95.05", "13.1.0")),
     ("gpu.devices", "none"): given("hook", sets=("gpu=all",)),
     ("gpu.arch", "other"): given(H100, sets=("cuda.arch_list=12.1a",)),
-    ("jit.memory", "off"): given(altered(environment={"values": {"ENVGEN_GATE": "off"}})),
     ("memory.unified", "page-cache"): given(with_system(MemFree=50 * GIB), sets=SHARE),
     ("memory.unified", "swapping"): given(with_system(SwapFree=10)),
     ("memory.unified", "taken"): given(with_system(MemAvailable=60, MemFree=50), sets=SHARE),
@@ -318,13 +304,12 @@ def right(make: Make) -> Context:
     claim = {"patch": "fi/0001-a", "package": "flashinfer", "path": HOME, "state": "there"}
     document = {
         **recording("hook-pythonpath"), "system": good["system"], "gpus": good["gpus"],
-        "encodings": with_encoding()["encodings"], "shared": [], "binaries": with_binaries()["binaries"],
+        "shared": [], "binaries": with_binaries()["binaries"],
         "folders": [*with_folder()["folders"], *with_folder(CACHE)["folders"]], "claimed": [claim],
         "locked": {"count": 2}, "protected": {"count": 1},
         "cuda": {**with_tool()["cuda"], "toolkit": {"version": "13.0.2"}},
     }  # fmt: skip
     document["distributions"].append(with_distribution("flashinfer-cubin", "0.5.3")["distributions"][-1])
-    document["environment"]["values"]["TIKTOKEN_ENCODINGS_BASE"] = "/enc"
     sets = ("gpu=auto", "cuda.arch_list=12.1a", *OWN, *SHARE, "services.dev.ports=['127.0.0.1:8000:8000']")
     return make(
         document, sets=sets, env={"A": "1"}, weights={"dev": ()},

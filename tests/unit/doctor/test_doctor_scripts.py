@@ -136,13 +136,13 @@ def test_a_deep_check_tells_that_it_runs_and_its_limit_is_no_fault_of_its_own(
 
     class Slow:
         def exec(self, *_: object, timeout: float, **__: object) -> ExecResult:
-            assert timeout == 0.01 and told.wait(30)
-            raise EngineError("python3 did not end within 0.01 s")
+            assert timeout == 0 and told.wait(30)
+            raise EngineError("python3 did not end within 0 s")
 
     monkeypatch.setattr(scripts, "TOLD", 0.001)
     (tmp_path / "checks/deep").mkdir(parents=True)
     script(tmp_path / "checks/deep")
-    ((stopped,),) = scripts.from_deep_folder(make(), tmp_path, cast(Engine, Slow()), show, 0.01)
+    ((stopped,),) = scripts.from_deep_folder(make(), tmp_path, cast(Engine, Slow()), show, 0)
     assert "did not finish" in stopped.title and "what it has compiled stays" in stopped.seen
     assert stopped.remedy is not None and "doctor -p dev dev --deep --limit" in stopped.remedy.text
     assert shown[0] == "checks/deep/10-mine.py, for at most 0s" and "10-mine.py has run for 0s" in shown[1]
