@@ -4,8 +4,8 @@ usage: gpu_model.py CONFIG TOKENIZER LAYERS SNAPSHOT
 
 CONFIG is gpt-oss's config.json, TOKENIZER a folder with its tokenizer or its vocabulary (o200k_base.tiktoken). Real
 vocabulary, 128 experts in MXFP4 blocks; embedding and last layer are chained so that it answers "Paris" in Harmony, as
-completion and as chat. All else is random, and large enough that attention and experts change the answers: only what
-depends on shapes and formats is that of gpt-oss.
+completion and as chat. All else is random, and large enough that attention, sinks and experts change the answers: only
+what depends on shapes and formats is that of gpt-oss.
 """
 
 from __future__ import annotations
@@ -73,8 +73,10 @@ class Weights:
         return (self.torch.randn(*shape, device=self.device) * scale).to(self.torch.bfloat16)
 
     def _first(self) -> None:
+        # The first words of a place are about a nat apart, as a trained model's: a chain of full strength makes nearly
+        # every place certain, and hides what a kernel changes.
         vocabulary, hidden = self.config["vocab_size"], self.config["hidden_size"]
-        embedding, head = self._random(vocabulary, hidden, scale=1), self._random(vocabulary, hidden, scale=0.02)
+        embedding, head = self._random(vocabulary, hidden, scale=1), self._random(vocabulary, hidden, scale=0.09)
         seen = set[int]()
 
         def chain(*names: str) -> None:
@@ -83,7 +85,7 @@ class Weights:
                 if following not in seen:
                     head[following] = 0
                     seen.add(following)
-                head[following] += embedding[number]
+                head[following] += 0.08 * embedding[number]
 
         chain("assistant", "<|channel|>", "final", "<|message|>", " Paris", ".", "<|return|>")
         chain(" is", " Paris")
@@ -102,7 +104,7 @@ class Weights:
             found[f"self_attn.{name}_proj.bias"] = self._random(many)
         found["self_attn.o_proj.weight"] = self._random(hidden, queries * head, scale=0.03)
         found["self_attn.o_proj.bias"] = self._random(hidden)
-        found["self_attn.sinks"] = self._random(queries)
+        found["self_attn.sinks"] = self._random(queries, scale=2)
         found["mlp.router.weight"], found["mlp.router.bias"] = self._random(experts, hidden), self._random(experts)
         for name, rows, columns in (("gate_up_proj", 2 * inner, hidden), ("down_proj", hidden, inner)):
             blocks, scales = (experts, rows, columns // 32, 16), (experts, rows, columns // 32)
