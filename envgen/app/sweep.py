@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from envgen.bench import record
 from envgen.bench.checks import FAILED, PASSED, Outcome
 from envgen.bench.record import RunRecord, plain
 from envgen.bench.tools import Matrix
-from envgen.deployment import Deployment
 from envgen.engine.process import terminable
 from envgen.errors import EnvgenError, NotFoundError, UsageError
 from envgen.inside.run import NoAnswer
@@ -26,25 +26,6 @@ from envgen.text import duration, progress
 
 FITTING = "fitting"  # of --variants: what `envgen predict` lists
 FIGURES = {"prefill_tps": "prefill t/s", "decode_tps": "decode t/s", "ttft_ms": "first token ms"}
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is measured of each form of the service: the answers, and a matrix (None: no speed)."""
-
-    asked: Asked
-    service: str
-    forms: Mapping[str, Session]
-    matrix: Matrix | None
-    quick: bool = False
-
-    def parameters(self, deployment: Deployment) -> dict[str, Any]:
-        """What must be equal for a sweep to be continued."""
-        matrix = asdict(self.matrix) if self.matrix else None
-        given = {"service": self.service, "profile": deployment.profile.name, "variants": list(self.forms),
-                 "image": deployment.image.id if deployment.image else "", "matrix": matrix, "quick": self.quick,
-                 "sets": list(self.asked.session.sets)}  # fmt: skip
-        return dict(plain(given))
 
 
 def forms_of(session: Session, service: str, names: Sequence[str]) -> dict[str, Session]:
@@ -83,32 +64,42 @@ def fitting(session: Session, service: str) -> dict[str, Session]:
     return found
 
 
-def sweep(plan: Plan, *, fresh: bool = False) -> tuple[Outcome, Path]:
-    """Measure each form. Returns the outcome with its rows, and the record's path.
+def sweep(
+    asked: Asked, service: str, forms: Mapping[str, Session], matrix: Matrix | None, *, quick: bool, fresh: bool
+) -> tuple[Outcome, Path]:
+    """Compare the answers of each form of the service, and with a ``matrix`` its speed. Returns the outcome with its
+    rows, and the record's path.
 
-    An interrupted sweep of the same forms is continued, unless ``fresh``.
+    An interrupted sweep of the same is continued, unless ``fresh``.
     """
-    deployment = plan.asked.session.deployment()
-    folder = plan.asked.results or deployment.root / "results"
-    parameters = plan.parameters(deployment)
+    session, deployment = asked.session, asked.session.deployment()
+    folder = asked.results or deployment.root / "results"
+    image = deployment.image.id if deployment.image else ""
+    parameters: dict[str, Any] = plain(
+        {"service": service, "profile": deployment.profile.name, "variants": list(forms), "image": image,
+         "matrix": matrix and asdict(matrix), "quick": quick, "sets": session.sets}
+    )  # fmt: skip
     earlier = None if fresh else unfinished(folder, parameters)
     rows = {row["variant"]: row for row in earlier.samples} if earlier else {}
     if rows:
         progress(f"continuing {earlier.id if earlier else ''}: {', '.join(rows)} done")
-    stage = Stage(plan.asked.session, plan.service)
+    stage = Stage(session, service)
     if earlier:  # what runs now, if anything, is what the interrupted one left
-        stage.before = sessions_of(plan.asked.session, str(earlier.environment["before"]))
+        stage.before = sessions_of(session, str(earlier.environment["before"]))
     before = (stage.before.variant or PLAIN) if stage.before else ""
-    environment = {"profile": deployment.profile.name, "service": plan.service, "before": before}
+    environment = {"profile": deployment.profile.name, "service": service, "before": before}
     with terminable(), record.start(folder, "sweep", environment, parameters) as run:
         for row in rows.values():
             run.sample(row)
         try:
             with stage:
-                for number, (name, form) in enumerate(plan.forms.items(), 1):
+                for number, (name, form) in enumerate(forms.items(), 1):
                     if name not in rows:
-                        progress(f"{name} ({number} of {len(plan.forms)})")
-                        rows[name] = _row(plan, stage, name, form, _reference(folder, plan, rows))
+                        progress(f"{name} ({number} of {len(forms)})")
+                        first = next((row["answers"] for row in rows.values() if row["answers"]), "")
+                        reference = record.resolve(folder, first) if first else None
+                        shown = replace(asked, session=form, service=service)
+                        rows[name] = _row(shown, name, partial(stage.show, form), reference, matrix, quick)
                         run.sample(rows[name])
         except KeyboardInterrupt:
             progress("interrupted: the same command continues with the next variant", always=True)
@@ -126,28 +117,23 @@ def unfinished(folder: Path, parameters: Mapping[str, Any]) -> RunRecord | None:
     return same[-1] if same and same[-1].outcome == record.UNFINISHED else None
 
 
-def _reference(folder: Path, plan: Plan, rows: Mapping[str, Mapping[str, Any]]) -> RunRecord | None:
-    """The answers of the first form that gave some."""
-    ids = [rows[name]["answers"] for name in plan.forms if name in rows and rows[name]["answers"]]
-    return record.resolve(folder, ids[0]) if ids else None
-
-
-def _row(plan: Plan, stage: Stage, name: str, form: Session, reference: RunRecord | None) -> dict[str, Any]:
-    """Measure one form. A form that fails is a row with its cause."""
+def _row(
+    asked: Asked, name: str, show: Callable[[], float], reference: RunRecord | None, matrix: Matrix | None, quick: bool
+) -> dict[str, Any]:
+    """Show a form and measure it. A form that fails is a row with its cause."""
     row: dict[str, Any] = {"variant": name, "seconds": None, "verdict": "", "answers": "", "bench": "", "figures": {},
                            "kernels": [], "cause": ""}  # fmt: skip
-    asked = replace(plan.asked, session=form, service=plan.service)
     try:
-        row["seconds"] = round(stage.show(form), 1)
-        word, summary, path = answered(asked, reference, quick=plan.quick)
+        row["seconds"] = round(show(), 1)
+        word, summary, path = answered(asked, reference, quick=quick)
         kept = record.load(path)
         row |= {"verdict": word, "answers": kept.id, "kernels": kept.environment.get("kernels", [])}
         progress(f"  answers: {word}" + ("" if reference else ", the reference of the others"))
         if word not in GOOD:
             worst = [line for line in summary["rows"] if line["verdict"] == word]
             progress(f"    {worst[0]['name']}: {worst[0]['seen']}" if worst else "")
-        if plan.matrix:
-            (_, speed), path = measure(asked, "bench", asdict(plan.matrix), bench(plan.matrix))
+        if matrix:
+            (_, speed), path = measure(asked, "bench", asdict(matrix), bench(matrix))
             cells = speed["cells"]
             medians = {f"{label} {cell['test']}" if len(cells) > 1 else label: cell[key]["median"]
                        for cell in cells for key, label in FIGURES.items() if key in cell}  # fmt: skip

@@ -128,12 +128,8 @@ class Run:
             raise self._error(error) from error
 
     def _error(self, error: OSError) -> ResultsError:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        what = "no space left for the results" if full else f"can't write results: {error}"
-        return ResultsError(
-            f"{what}; kept {counted(self.samples, 'sample')} of run {self.id} in {self.path}",
-            hint="free some space on that file system" if full else "",
-        )
+        kept = f"kept {counted(self.samples, 'sample')} of run {self.id} in {self.path}"
+        return ResultsError(f"can't write results: {reason_of(error)}; {kept}")
 
 
 def start(folder: Path, kind: str, environment: Mapping[str, Any], parameters: Mapping[str, Any]) -> Run:

@@ -112,28 +112,24 @@ class BenchTool:
             "book": self._book() if benchy else "", "silence": self.target.silence,
             "env": {"OPENAI_API_KEY": self.target.key} if self.target.key else {},
         }  # fmt: skip
-        found = _ask(self.place, request, LONGEST, f"{self.plan.tool} could not be run")
-        tail = tuple(visible(str(line)) for line in found.get("tail") or ())
-        last = "; its last lines:" + "".join(f"\n    {line}" for line in tail[-15:]) if tail else ""
-        if found.get("code") == -9:
+        done = _ask(self.place, request, LONGEST, f"{self.plan.tool} could not be run")
+        tail = [visible(str(line)) for line in done.get("tail") or ()][-15:]
+        last = "; its last lines:" + "".join(f"\n    {line}" for line in tail) if tail else ""
+        if done.get("code") == -9:
             raise ServiceError(f"{called} printed nothing for {self.target.silence:g} s at {cell}{last}",
                                hint=f"increase --timeout (now {self.target.silence:g})")  # fmt: skip
-        if found.get("code"):
-            raise ServiceError(f"{called} ended with exit code {found['code']} at {cell}{last}", hint=TRIED)
         try:
-            report = read_json(str(found.get("result") or ""))
-        except ValueError:
-            raise ServiceError(f"{called} wrote no JSON at {cell}{last}", hint=TRIED) from None
-        try:
-            return self._measured(cell, report, found)
+            if done["code"]:
+                raise ValueError(f"it ended with exit code {done['code']}")
+            return self._measured(cell, read_json(done["result"]), done)
         except MISSHAPEN as error:
-            raise ServiceError(f"the results of {called} can't be read: {type(error).__name__}: {error}",
-                               hint=TRIED) from None  # fmt: skip
+            what = f"the results of {called} at {cell} can't be read: {type(error).__name__}: {error}"
+            raise ServiceError(what + last, hint=TRIED) from None
 
-    def _measured(self, cell: MatrixCell, report: Any, found: Mapping[str, Any]) -> CellResult:
+    def _measured(self, cell: MatrixCell, report: Any, done: Mapping[str, Any]) -> CellResult:
         benchy = self.plan.tool != VLLM
         samples = benchy_samples(report) if benchy else vllm_samples(report, cell)
-        notes = [f"the tool's lengths are those of another tokenizer: {line}" for line in found["fell_back"]]
+        notes = [f"the tool's lengths are those of another tokenizer: {line}" for line in done["fell_back"]]
         faults = [str(one).strip().splitlines()[-1] for one in report.get("errors") or () if one]
         if samples and not any({"decode_tps", "total_tps"} & set(one) for one in samples):
             notes.append("no decode rate: each reply arrived in one piece")
@@ -142,8 +138,8 @@ class BenchTool:
         answered = sum("ttft_ms" in one for one in samples)
         failed = max(len(faults), self.plan.runs * cell.concurrency - answered)
         fault = visible(faults[0]) if faults else "no figures in the tool's results" if failed else ""
-        seconds = number(found["seconds"]) or 0.0
-        return CellResult(cell, tuple(samples), seconds, failed, fault, tuple(map(visible, notes)), found["result"])
+        seconds = number(done["seconds"]) or 0.0
+        return CellResult(cell, tuple(samples), seconds, failed, fault, tuple(map(visible, notes)), done["result"])
 
     def _benchy(self, cell: MatrixCell) -> list[str]:
         wanted = {

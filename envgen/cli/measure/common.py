@@ -59,11 +59,6 @@ def with_options(function: Any, *options: Callable[[Any], Any]) -> Any:
 def report(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) -> int:
     """Measure and print the result. Returns the exit code."""
     (outcome, summary), path = measure(asked, kind, parameters, work)
-    return finish(outcome, summary, path)
-
-
-def finish(outcome: str, summary: Mapping[str, Any], path: Path) -> int:
-    """Print the result of a run. Returns the exit code."""
     code = ExitCode.OK if outcome == "passed" else ExitCode.FINDINGS
     lines = (*shown(summary), f"{outcome}; the record is {path}")
     return answer({"outcome": outcome, "record": str(path), **summary}, lines, code)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import click
@@ -55,8 +54,8 @@ def command(asked: Asked, variants: str, no_bench: bool, quick: bool, fresh: boo
         runs = f"{service} runs ({running.profile().variant or 'plain'})"
         if not yes and not ask(f"{runs}. Stop it, try {len(forms)} variants, and start it again?"):
             raise UsageError(f"{runs}, and a sweep stops it for a while", hint="add --yes")
-    plan = sweep.Plan(replace(asked, service=service), service, forms, None if no_bench else matrix_of(given), quick)
-    (outcome, summary), path = sweep.sweep(plan, fresh=fresh)
+    matrix = None if no_bench else matrix_of(given)
+    (outcome, summary), path = sweep.sweep(asked, service, forms, matrix, quick=quick, fresh=fresh)
     rows = sweep.lines_of(summary["rows"])
     lines = (*map(visible, table(rows, right=range(3, len(rows[0]) - 1))), f"{outcome}; the record is {path}")
     document = {"outcome": outcome, "record": str(path), **summary}

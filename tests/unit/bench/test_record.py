@@ -75,7 +75,7 @@ def test_no_space_and_no_folder(tmp_path: Path) -> None:
     with record.start(tmp_path, "bench", {}, {}) as run:
         run.sample({})
         os.dup2(os.open("/dev/full", os.O_WRONLY), run._descriptor)
-        with pytest.raises(ResultsError, match="no space left for the results; kept 1 sample of run"):
+        with pytest.raises(ResultsError, match="No space left on device; kept 1 sample of run"):
             run.sample({})
     (tmp_path / "file").write_text("")
     with pytest.raises(ResultsError, match="can't write results into"):

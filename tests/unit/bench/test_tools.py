@@ -86,7 +86,7 @@ def test_what_the_tools_are_asked() -> None:
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (ran('{"runs": []}'), "results of llama-benchy 0.4.0 can't be read: KeyError: 'benchmarks'"),
+        (ran('{"runs": []}'), "results of llama-benchy 0.4.0 at pp64 tg8 can't be read: KeyError: 'benchmarks'"),
         (ran('{"benchmarks": [{"prompt_size": "x"}]}'), "can't be read: ValueError"), (None, "could not be run"),
     ],
 )  # fmt: skip
