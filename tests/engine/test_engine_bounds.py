@@ -192,14 +192,3 @@ def test_a_service_that_floods_its_log_is_given_up_in_time(make_project: Callabl
     done = subprocess.run(argv, cwd=made.root, capture_output=True, text=True, timeout=5 + TIME, check=False)
     assert done.returncode == 5 and "not ready in time" in done.stderr, done.stderr[:5000]
     assert max(map(len, done.stderr.splitlines())) < 2500
-
-
-def test_a_line_without_an_end_is_cut(make_project: Callable[..., Project]) -> None:
-    text = SLOW.replace(
-        "while :; do seq 1 1000; sleep 0.1; done", "head -c 5000000 /dev/zero | tr '\\\\0' x; echo; exit 3"
-    )
-    text = text.replace("IMAGE", BASE).replace('        ports: ["127.0.0.1:PORT:8000"]\n', "").replace("TIMEOUT", "60s")
-    made = make_project("envgentestlong", text)
-    made.envgen("build")
-    printed = made.envgen("up", "web", code=5).err
-    assert "xxxx" in printed and max(map(len, printed.splitlines())) < 2500

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from local import until
 from projects import BASE, Finished, Project
 
 from envgen import files
@@ -158,18 +159,14 @@ def test_kills(project: Project, verb: str, tmp_path: Path) -> None:
 def test_builds_die_with_their_envgen(project: Project, own_temporary_folders: Path) -> None:
     """docker-buildx is told to stop; it doesn't build on for somebody who is gone."""
     child = project.start("build", "--no-cache")
-    deadline = time.monotonic() + 60
-    while not (found := _buildx(project.root)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert found
+    until(lambda: _buildx(project.root))
+    found = _buildx(project.root)
     child.kill()
     for pipe in (child.stdout, child.stderr):
         assert pipe
         pipe.close()
     child.wait()
-    while found & _buildx(project.root):
-        assert time.monotonic() < deadline, "buildx builds on"
-        time.sleep(0.05)
+    until(lambda: not found & _buildx(project.root), "buildx builds on")
     left = [path.name for path in (own_temporary_folders / "tmp").iterdir() if path.name.startswith("envgen-")]
     assert left
     make_old(own_temporary_folders / "tmp")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from local import until
 from projects import Project, docker, lean_base
 
 from envgen.engine.client import connect
@@ -48,13 +48,9 @@ LIMITS = "services: {bound: {mem_limit: 512m}, bare: {mem_limit: 512m}}\n"
 @pytest.fixture(scope="module")
 def project(make_project: Callable[..., Project]) -> Iterator[Project]:
     base = lean_base(f"{NAME}-base")
-    text = (
-        FILE.replace("HEALTH", HEALTH)
-        .replace("EAT", f'"{EAT}"')
-        .replace("BARE", BARE)
-        .replace("MOST", str(MOST))
-        .replace("BASE", base)
-    )
+    text = FILE
+    for mark, value in (("HEALTH", HEALTH), ("EAT", f'"{EAT}"'), ("BARE", BARE), ("MOST", str(MOST)), ("BASE", base)):
+        text = text.replace(mark, value)
     made = make_project(NAME, text)
     (made.root / "limits.yaml").write_text(LIMITS)
     made.envgen("build", "--unlocked")
@@ -105,10 +101,7 @@ def test_what_runs_beside_a_service(project: Project) -> None:
         assert b"left " in engine.read_file(container.id, RECORD)
         docker("exec", container.id, "kill", "-9", str(guard.pid))
         said = "envgen: memory guard: it was ended by signal 9: the service goes on without a guard"
-        late = time.monotonic() + 30
-        while said not in engine.logs(container.id):
-            assert time.monotonic() < late
-            time.sleep(0.1)
+        until(lambda: said in engine.logs(container.id))
         assert engine.container(container.id).running  # type: ignore[union-attr]
     finally:
         project.envgen("down")

@@ -49,101 +49,6 @@ def run(script: str, *argv: object, env: dict[str, str] | None = None, cwd: Path
     return done.returncode, done.stdout + done.stderr
 
 
-# --- fetch-git --------------------------------------------------------------------------------------------------------
-
-
-def git(folder: Path, *argv: str) -> str:
-    identity = ["-c", "user.name=T", "-c", "user.email=t@example.org", "-c", "protocol.file.allow=always"]
-    done = subprocess.run(
-        ["git", "-C", str(folder), *identity, *argv], capture_output=True, text=True, check=True, timeout=60
-    )
-    return done.stdout.strip()
-
-
-def commit(folder: Path, text: str) -> str:
-    (folder / "file").write_text(text)
-    git(folder, "add", "-A")
-    git(folder, "commit", "-qm", text)
-    return git(folder, "rev-parse", "HEAD")
-
-
-@pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """main: one, two (tag v1, annotated), three; a branch and a pull request beside it; nested submodules."""
-    tmp_path = tmp_path_factory.mktemp("repositories")
-    for name in ("inner", "outer", "main"):
-        (tmp_path / name).mkdir()
-        git(tmp_path / name, "init", "-qb", "main")
-        commit(tmp_path / name, f"{name} one")
-    git(tmp_path / "outer", "submodule", "add", "-q", "../inner", "deps/inner")
-    commit(tmp_path / "outer", "outer two")
-    main = tmp_path / "main"
-    git(main, "submodule", "add", "-q", "../outer", "3rdparty/outer")
-    commit(main, "two")
-    git(main, "tag", "-am", "release", "v1")
-    commit(main, "three")
-    git(main, "checkout", "-qb", "feature/x")
-    commit(main, "branch")
-    git(main, "checkout", "-q", "--detach", "main")
-    git(main, "update-ref", "refs/pull/31740/head", commit(main, "pull"))
-    git(main, "checkout", "-q", "main")
-    return main
-
-
-def fetch(repository: Path, ref: str, target: Path) -> tuple[int, str]:
-    config = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "protocol.file.allow", "GIT_CONFIG_VALUE_0": "always"}
-    return run("fetch-git", f"file://{repository}", ref, target, env=config)
-
-
-@pytest.mark.parametrize(
-    ("ref", "content"),
-    [
-        ("main", "three"),
-        ("v1", "two"),
-        ("feature/x", "branch"),
-        ("refs/pull/31740/head", "pull"),
-        ("refs/heads/main", "three"),
-    ],
-)
-def test_exactly_that_ref_and_nothing_of_its_history(repository: Path, tmp_path: Path, ref: str, content: str) -> None:
-    code, output = fetch(repository, ref, tmp_path / "out")
-    assert code == 0, output
-    assert (tmp_path / "out/file").read_text() == content
-    assert git(tmp_path / "out", "rev-list", "--count", "HEAD") == "1"
-    assert git(tmp_path / "out", "rev-parse", "HEAD") in output
-    assert "no shallow fetch" not in output
-
-
-def test_a_commit_that_no_branch_names(repository: Path, tmp_path: Path) -> None:
-    wanted = git(repository, "rev-parse", "main~1")
-    code, output = fetch(repository, wanted, tmp_path / "out")
-    assert code == 0, output
-    assert git(tmp_path / "out", "rev-parse", "HEAD") == wanted
-
-
-def test_a_short_commit_is_found_in_the_whole_history(repository: Path, tmp_path: Path) -> None:
-    code, output = fetch(repository, git(repository, "rev-parse", "--short", "main~1"), tmp_path / "out")
-    assert code == 0, output
-    assert (tmp_path / "out/file").read_text() == "two"
-
-
-def test_a_tag_comes_with_its_name_for_versions_made_from_it(repository: Path, tmp_path: Path) -> None:
-    fetch(repository, "v1", tmp_path / "out")
-    assert git(tmp_path / "out", "describe") == "v1"
-
-
-def test_submodules_and_theirs(repository: Path, tmp_path: Path) -> None:
-    code, output = fetch(repository, "main", tmp_path / "out")
-    assert code == 0, output
-    assert (tmp_path / "out/3rdparty/outer/deps/inner/file").read_text() == "inner one"
-
-
-def test_a_missing_ref_is_named(repository: Path, tmp_path: Path) -> None:
-    code, output = fetch(repository, "gone", tmp_path / "out")
-    assert code == 1
-    assert f"fetch-git: file://{repository} has no gone" in output
-
-
 # --- servers ----------------------------------------------------------------------------------------------------------
 
 
@@ -376,13 +281,14 @@ def test_patches_apply_exactly_or_not_at_all(tmp_path: Path) -> None:
     assert (tmp_path / "src/a.py").read_text() == "one\n2\nthree\n"
 
 
-def test_patches_apply_inside_somebody_elses_repository(repository: Path) -> None:
+def test_patches_apply_inside_somebody_elses_repository(tmp_path: Path) -> None:
     """A source may lie below a folder that is a git repository; git apply must not skip its files then."""
-    inside = repository / "build/src"
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    inside = tmp_path / "build/src"
     inside.mkdir(parents=True)
     (inside / "a.py").write_text("one\n")
-    (repository / "p.patch").write_text("--- a/a.py\n+++ b/a.py\n@@ -1 +1 @@\n-one\n+two\n")
-    code, output = run("apply-patches", inside, repository / "p.patch")
+    (tmp_path / "p.patch").write_text(edit("a.py"))
+    code, output = run("apply-patches", inside, tmp_path / "p.patch")
     assert code == 0, output
     assert (inside / "a.py").read_text() == "two\n"
 

@@ -173,6 +173,40 @@ def fetch(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["sh", str(SCRIPT), *words], cwd=folder, capture_output=True, text=True, check=False)
 
 
+def test_a_ref_of_any_kind_comes_alone_with_its_tag_and_its_submodules(
+    repositories: Repositories, tmp_path: Path
+) -> None:
+    for name in ("inner", "outer"):
+        repositories.make(name)
+    inner = repositories.commit("inner", "inner")
+    repositories.point("inner", "refs/heads/main", inner)
+    outer = repositories.commit("outer", "outer", {"deps/inner": ("../inner.git", inner)})
+    repositories.point("outer", "refs/heads/main", outer)
+    first = repositories.commit("vllm", "one", {"3rdparty/outer": ("../outer.git", outer)})
+    top = repositories.git("vllm", "commit-tree", "-p", first, "-m", "two", f"{first}^{{tree}}")
+    for ref in ("refs/heads/main", "refs/heads/feature/x", "refs/pull/31740/head"):
+        repositories.point("vllm", ref, top)
+    repositories.git("vllm", "tag", "-am", "release", "v1", top)
+    for number, ref in enumerate(("main", "v1", "feature/x", "refs/pull/31740/head", "refs/heads/main", top)):
+        out = tmp_path / str(number)
+        done = fetch(tmp_path, repositories.url("vllm"), ref, str(out))
+        assert done.returncode == 0 and "no shallow fetch" not in done.stderr, done.stderr
+        assert ours(out, "rev-parse", "HEAD") == top and top in done.stdout + done.stderr
+        assert ours(out, "rev-list", "--count", "HEAD") == "1"
+        assert (out / "3rdparty/outer/deps/inner/README").read_text() == "inner"
+        assert ref != "v1" or ours(out, "describe") == "v1"  # versions are made from it
+    done = fetch(tmp_path, repositories.url("vllm"), first[:12], str(tmp_path / "short"))  # in the whole history
+    assert done.returncode == 0 and ours(tmp_path / "short", "rev-parse", "HEAD") == first
+    done = fetch(tmp_path, repositories.url("vllm"), "gone", str(tmp_path / "none"))
+    assert done.returncode == 1 and f"fetch-git: {repositories.url('vllm')} has no gone" in done.stderr
+
+
+def ours(folder: Path, *words: str) -> str:
+    """What git says of a folder that was fetched."""
+    done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
 @pytest.mark.parametrize("ref", ["refs/heads/main", "refs/tags/v1.0", "refs/pull/31740/head"])
 def test_a_moved_ref_does_not_change_what_a_build_fetches(repositories: Repositories, tmp_path: Path, ref: str) -> None:
     locked = repositories.commit("vllm", "locked")
@@ -181,12 +215,8 @@ def test_a_moved_ref_does_not_change_what_a_build_fetches(repositories: Reposito
     repositories.point("vllm", ref, newer)
     done = fetch(tmp_path, repositories.url("vllm"), locked, str(tmp_path / "out"), ref)
     assert done.returncode == 0, done.stderr
-    found = subprocess.run(
-        ["git", "-C", str(tmp_path / "out"), "rev-parse", "HEAD"], capture_output=True, text=True, check=True
-    )
-    assert found.stdout.strip() == locked
-    described = subprocess.run(["git", "-C", str(tmp_path / "out"), "tag"], capture_output=True, text=True, check=True)
-    assert described.stdout.split() == (["v1.0"] if "tags" in ref else [])
+    assert ours(tmp_path / "out", "rev-parse", "HEAD") == locked
+    assert ours(tmp_path / "out", "tag") == ("v1.0" if "tags" in ref else "")
 
 
 def test_a_build_says_when_the_locked_commit_is_gone(repositories: Repositories, tmp_path: Path) -> None:
