@@ -45,8 +45,8 @@ class Engine:
         self._info: values.EngineInfo | None = None
 
     def _look(self, path: str) -> Any:
-        """The document about one thing; None if it isn't there, as under a name that is empty."""
-        if "//" in path:
+        """The document about one thing; None if it isn't there, as under a name that is empty or leads elsewhere."""
+        if "//" in path or "/../" in path:
             return None
         with _absent():
             return self._session.ask("GET", path)

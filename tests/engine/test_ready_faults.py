@@ -47,7 +47,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body))); self.end_headers(); self.wfile.write(body)
     def do_GET(self):
         if MODE == "late" and time.time() - BEGAN < 4: return self.reply(503, "text/plain", b"loading")
-        with self.forward() as real: self.reply(real.status, real.headers["Content-Type"], real.read())
+        with self.forward() as real: data = real.read().replace(b'"max_model_len":512', b'"max_model_len":16')
+        self.reply(real.status, real.headers["Content-Type"], data)  # so that a chat of `up` is short
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         if MODE == "garbage": return self.reply(200, "application/json", b'{"message": "It works!"}')
@@ -63,7 +64,7 @@ ONE_LINE = f"exec(__import__('base64').b64decode('{base64.b64encode(INJECTOR.enc
 def injector(port: int) -> dict[str, Any]:
     return {
         "command": ["python3", "-c", ONE_LINE], "env": {"MODE": "none"}, "ports": [f"127.0.0.1:{port}:9000"],
-        "ready": {"model": "tiny", "port": 9000, "timeout": "60s"},
+        "ready": {"model": "tiny", "port": 9000, "timeout": "600s"},
     }  # fmt: skip
 
 
