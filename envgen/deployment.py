@@ -25,7 +25,6 @@ from envgen.engine.owner import FOLDER, ROOT, elsewhere, host_user, ours, run_as
 from envgen.engine.values import COMPOSE_PROJECT, COMPOSE_VOLUME, Container, ContainerMount, Image
 from envgen.errors import (
     EngineError,
-    EnvgenError,
     NotFoundError,
     Place,
     Problem,
@@ -340,14 +339,6 @@ class Deployment:
         """The profile as Compose understands it together with the profile's own Compose file."""
         own = self.profile.compose is not None
         return effective(self.profile, self.document.get("services") or {}) if own else self.profile
-
-    @property
-    def compose_files(self) -> Sequence[Path]:
-        """The Compose files in use; none where they can't be rendered, or the own one is broken."""
-        try:
-            return self.compose.files
-        except (EnvgenError, OSError):
-            return ()
 
     @property
     def document(self) -> Mapping[str, Any]:

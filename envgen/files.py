@@ -10,12 +10,10 @@ import contextlib
 import errno
 import fcntl
 import os
-import re
 import secrets
 import shutil
 import stat
 import tempfile
-import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -256,23 +254,18 @@ def folder(path: Path, within: Path | None = None, *, create: bool = True) -> Pa
     return path
 
 
-# --- temporary folders, and leftovers of killed runs ------------------------------------------------------------------
+# --- temporary folders ------------------------------------------------------------------------------------------------
 
 SHORT = Path("/tmp")  # for sockets, whose paths are short; TMPDIR may be long
-SOCKET = "s"  # in the temporary folder of a connection to an engine
-UNFINISHED = 86400.0  # seconds after which a temporary folder is a leftover
-_OURS = re.compile(r"envgen-scratch-[a-z]+-[a-z0-9_]{8}")  # with the random part of mkdtemp
 
 
 class Scratch:
     """A temporary folder, removed at the end of the block, of this object, or of the process. ``parent``: its folder.
 
-    Removes leftovers of killed runs beside it that are a day old.
+    What a killed run leaves, the machine removes with its other temporary files.
     """
 
     def __init__(self, kind: str, parent: Path | None = None) -> None:
-        for leftover in _left_in(Path(tempfile.gettempdir()) if parent is None else parent):
-            shutil.rmtree(leftover, ignore_errors=True)
         self.name = tempfile.mkdtemp(prefix=f"envgen-scratch-{kind}-", dir=parent)
         self._end = weakref.finalize(self, shutil.rmtree, self.name, ignore_errors=True)
 
@@ -285,19 +278,6 @@ class Scratch:
     def cleanup(self) -> None:
         """Remove it now."""
         self._end()
-
-
-def _left_in(folder: Path) -> list[Path]:
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        return [Path(one) for one in entries if _OURS.fullmatch(one.name) and _is_left(one)]
-    return []
-
-
-def _is_left(entry: os.DirEntry[str]) -> bool:
-    """Not that of a connection, which `up --stay` may use for weeks."""
-    status = entry.stat(follow_symlinks=False)
-    old = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and time.time() - status.st_mtime > UNFINISHED
-    return old and not (Path(entry) / SOCKET).is_socket()
 
 
 # envgen's own data: at the top of a checkout, inside the package of a wheel.

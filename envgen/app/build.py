@@ -13,7 +13,7 @@ from pathlib import Path
 
 from envgen import files
 from envgen.deployment import Deployment
-from envgen.engine import buildx, host
+from envgen.engine import buildx
 from envgen.engine.buildx import (
     BuildLog,
     BuildRequest,
@@ -22,7 +22,7 @@ from envgen.engine.buildx import (
     proxy_arguments,
 )
 from envgen.engine.endpoint import require_plugin
-from envgen.engine.values import EngineInfo, Image
+from envgen.engine.values import Image
 from envgen.errors import BuildError, EnvgenError, Problem, RefusedError
 from envgen.explain import Circumstances, Explanation, cause_of
 from envgen.files import state_dir
@@ -72,10 +72,6 @@ class Job:
         wanted = self.options.max_jobs
         return self.deployment.profile.build.max_jobs.count if wanted is None else wanted
 
-    def compilers(self, engine: EngineInfo | None) -> str:
-        """One sentence about how many compilers will run."""
-        return host.compilers(self.max_jobs, engine)
-
     @cached_property
     def request(self) -> BuildRequest:
         """The request for buildx. RefusedError if a file that the profile names does not exist."""
@@ -120,7 +116,6 @@ class BuildOutcome:
 
     job: Job
     image_id: str
-    compilers: str = ""
     result: BuildResult | None = None
     cause: Explanation | None = None  # of a failure
     log: Path | None = None
@@ -142,19 +137,17 @@ def build(job: Job, *, show: bool) -> BuildOutcome:
     require_plugin("buildx")
     engine, existing = deployment.engine.info(), job.existing
     require_builder(options.builder, engine.product)
-    how = job.compilers(engine)
-    progress(how)
     with contextlib.suppress(OSError):  # a virtual machine's folder is not here
         free = shutil.disk_usage(engine.data_root).free if engine.local and engine.data_root else ROOM
         if free < ROOM:
             progress(f"note: {size(free)} are free on Docker's disk; a build of vLLM needs about {size(ROOM)}")
-    result, cause, log = _run(job, how, show)
+    result, cause, log = _run(job, show)
     if result.ok and options.builder != buildx.OWN:
         image = deployment.engine.image(job.image)
         result = replace(result, image_id=image.id) if image else result  # the builder reports the manifest's digest
     if options.plain and existing and existing.id == result.image_id:
         return BuildOutcome(job, existing.id, changed=changed)
-    return BuildOutcome(job, result.image_id, how, result, cause, log, show, changed)
+    return BuildOutcome(job, result.image_id, result, cause, log, show, changed)
 
 
 # --- what is checked first --------------------------------------------------------------------------------------------
@@ -286,12 +279,11 @@ def _changed(job: Job) -> tuple[InputChange, ...]:
     return changed
 
 
-def _run(job: Job, how: str, show: bool) -> tuple[BuildResult, Explanation | None, Path]:
+def _run(job: Job, show: bool) -> tuple[BuildResult, Explanation | None, Path]:
     """Run buildx and log all of its output. Returns its result, the cause of a failure, and the log's path."""
     request = job.placed(job.request)
     with BuildLog(state_dir(job.deployment.root, "logs"), job.deployment.profile.name) as log:
         log.say(f"$ {shlex.join(buildx.argv_of(request))}")
-        log.say(how)
         result = buildx.build(request, log.say, show=show)
         cause = None if result.ok else _cause(result)
         if cause:

@@ -179,7 +179,7 @@ def _of_bundle(path: Path, file: BinaryIO) -> Log:
     members, left = dict[str, bytes](), LARGEST
     with file, tarfile.open(fileobj=file, mode="r:gz") as bundle:
         for member in bundle:
-            if member.name.endswith(("server.log", "kernel.log", ".json")) and (content := bundle.extractfile(member)):
+            if member.name.endswith(("server.log", ".json")) and (content := bundle.extractfile(member)):
                 members[member.name] = content.read(left)
                 left -= len(members[member.name])
     logs = [name for name in sorted(members) if name.endswith("server.log")]
@@ -191,8 +191,7 @@ def _of_bundle(path: Path, file: BinaryIO) -> Log:
     container, seen = None, _document(members, f"{folder}container.json")
     with contextlib.suppress(*MISSHAPEN):
         container = container_of(seen) if seen else None
-    kernel = members.get(f"{folder}kernel.log", b"").decode("utf-8", "replace")
-    known = circumstances(container, kernel=kernel)
+    known = circumstances(container)
     reason = " ".join(str(findings.get("reason") or "").split())
     return Log(io.BytesIO(members[f"{folder}server.log"]), known, "serve", reason, findings)
 

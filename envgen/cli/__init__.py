@@ -111,7 +111,7 @@ def _louder(_ctx: click.Context, param: click.Parameter, value: bool) -> None:
 
 
 def with_loudness(command: click.Command) -> click.Command:
-    """Add -q and -v to ``command`` and its sub-commands, unless one already uses them (`ps -q`)."""
+    """Add -q and -v to ``command`` and its sub-commands, unless one already uses them (`down -v`)."""
     taken = {spelling for param in command.params for spelling in param.opts}
     for letter, name, text in LOUDNESS:
         if free := [spelling for spelling in (f"-{letter}", f"--{name}") if spelling not in taken]:

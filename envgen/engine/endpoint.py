@@ -56,7 +56,7 @@ class Endpoint:
 
     @property
     def url(self) -> str:
-        """The address for the SDK and Docker's programs: a socket or a TCP port. Connects to an ssh:// engine first."""
+        """The address for envgen and Docker's programs: a socket or a TCP port. Connects to an ssh:// engine first."""
         return f"unix://{forward(self.host).path}" if self.host.startswith("ssh://") else self.host
 
     @property
@@ -189,10 +189,8 @@ def docker_program() -> str:
     return program
 
 
-# Engines behind ssh get a socket on this machine, which OpenSSH forwards: the SDK, buildx, Compose and `docker exec`
-# then use a socket. One connection per address is kept until envgen ends. Where envgen was killed, the next run removes
-# its folder. The SDK's own ssh (``use_ssh_client``) imports paramiko, which nothing else needs; it logs in for each
-# connection of its pool, needs Docker's CLI on the other machine, and forwards no port of a server there.
+# Engines behind ssh get a socket on this machine, which OpenSSH forwards: envgen, buildx, Compose and `docker exec`
+# then use a socket. One connection per address is kept until envgen ends.
 
 REMOTE_SOCKET = "/var/run/docker.sock"
 PATIENCE = 15.0  # seconds to log in; ConnectTimeout below is shorter
@@ -284,7 +282,7 @@ class Forward:
         runtime = os.environ.get("XDG_RUNTIME_DIR", "")
         base = Path(runtime) if runtime.startswith("/") and len(runtime) < 60 else files.SHORT
         self._folder = files.Scratch("engine", base if os.access(base, os.W_OK) else None)
-        self.path = f"{self._folder.name}/{files.SOCKET}"
+        self.path = f"{self._folder.name}/s"
         self.port = _free_port() if remote else 0
         self._written: deque[str] = deque(maxlen=3)  # the last lines of ssh's stderr
         atexit.register(self.close)

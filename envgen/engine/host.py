@@ -1,4 +1,4 @@
-"""Facts about this machine: cores and memory for compilers, listening ports, leftover containers."""
+"""Facts about this machine: free memory, listening ports, leftover containers."""
 
 from __future__ import annotations
 
@@ -10,37 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from envgen.engine.values import EngineInfo
-from envgen.text import GIB
-
-
-def compilers(wanted: int | None, engine: EngineInfo | None, *, root: Path = Path("/")) -> str:
-    """One sentence about the compilers of a build or a JIT here. ``wanted``: at most so many, as given.
-
-    It has the limits of this machine or of the engine's, the smaller of both. compile-gate, in the image, decides.
-    """
-    cores: list[tuple[int, str]] = []
-    memory: list[tuple[int, str]] = []
-    if engine is None or engine.local:
-        cores.append((len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, ""))
-        with contextlib.suppress(OSError):
-            available = mem_available((root / "proc/meminfo").read_text(encoding="utf-8"))
-            memory += [] if available is None else [(available, "available")]
-    if engine is not None:
-        # Docker Desktop's engine runs in a virtual machine that is smaller than this one.
-        cores += [(engine.cpus, " of the engine's machine")] if engine.cpus > 0 else []
-        memory += [(engine.memory, "in the engine's machine")] if engine.memory > 0 else []
-    free, most = "", ""
-    if memory:
-        size, where = min(memory, key=lambda pair: pair[0])
-        free = f" ({size / GIB:.1f} GiB {where} now)"
-    if wanted is not None:
-        most = f"up to {wanted} (as given); "
-    elif cores:
-        count, of_machine = min(cores, key=lambda pair: pair[0])
-        most = f"up to {count} (cores{of_machine}); "
-    return f"compilers: {most}each waits for free memory{free}"
 
 
 def mem_available(meminfo: str) -> int | None:

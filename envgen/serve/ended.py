@@ -7,22 +7,16 @@ docker/runtime/libexec/server writes into its log; of other programs it is taken
 
 from __future__ import annotations
 
-import contextlib
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-import yaml
-
-from envgen import files
 from envgen.deployment import Deployment
-from envgen.engine import process
 from envgen.engine.client import Engine
-from envgen.engine.values import BY_ITSELF, MISSHAPEN, Container
-from envgen.errors import EngineError, EnvgenError, ProcessError, ServiceError
+from envgen.engine.values import BY_ITSELF, Container
+from envgen.errors import ServiceError
 from envgen.explain import Circumstances, Explanation, cause_of
 from envgen.explain.first import First, first_exception
 from envgen.lock.model import ProfileLock
@@ -40,12 +34,6 @@ LAST_LINES = 30  # of the log, in an error message
 LONGEST_SHOWN = 2000  # characters of each
 # Fact -> the package whose locked version it is.
 LOCKED = {"cutlass_dsl": "nvidia-cutlass-dsl", "cudnn": "nvidia-cudnn-cu13", "torch": "torch"}
-_LARGEST = 1 << 20  # bytes of a Compose file
-# The kernel's summary of one OOM kill: whose limit it was (constraint, oom_memcg), and who was killed (task_memcg).
-_KILL = re.compile(
-    r"oom-kill:constraint=(?P<constraint>\w{1,40}),.{0,400}?(?:oom_memcg=(?P<limit>[^,\s]{1,400}),)?"
-    r"(?:global_oom,)?task_memcg=(?P<task>[^,\s]{1,400})"
-)
 
 
 def log_text(line: str) -> str:
@@ -170,9 +158,7 @@ def last_end(engine: Engine, container: Container) -> Ended | None:
     )  # fmt: skip
     if found.asked:
         return found
-    about = replace(
-        circumstances(container, engine=engine), exit_code=found.exit_code or None, oom_killed=found.out_of_memory
-    )
+    about = replace(circumstances(container), exit_code=found.exit_code or None, oom_killed=found.out_of_memory)
     return _with_cause(found, container, lines, about)
 
 
@@ -208,20 +194,11 @@ def _with_cause(end: Ended, container: Container, lines: list[str], about: Circu
 
 
 def circumstances(
-    container: Container | None,
-    *,
-    engine: Engine | None = None,
-    kernel: str = "",
-    machine: int = 0,
-    profile: Profile | None = None,
-    compose_files: Sequence[Path] = (),
-    lock: ProfileLock | None = None,
+    container: Container | None, *, profile: Profile | None = None, lock: ProfileLock | None = None
 ) -> Circumstances:
     """What is known of a container beside its log: how it ended, or that it runs and does not answer.
 
-    ``engine``: asked, with this machine's kernel, whose memory ran out; ``kernel`` and ``machine``: what these say of
-    it (messages, bytes of memory), where that is known already.
-    ``profile``, ``compose_files`` and ``lock``: of the service; without them its settings and packages are unknown.
+    ``profile`` and ``lock``: of the service; without them its settings and packages are unknown.
     """
     locked = {name: lock.version(package) for name, package in LOCKED.items()} if lock else {}
     facts, tags = {name: version for name, version in locked.items() if version}, frozenset({"server"})
@@ -229,11 +206,11 @@ def circumstances(
         tags |= {"mounted" if profile.mounted_sources else "installed"}
     if container is None:
         return Circumstances(failed=True, facts=facts, tags=tags)
-    if container.oom_killed:
-        with contextlib.suppress(EngineError):
-            if engine is not None:
-                machine, kernel = engine.info().memory, kernel_messages() if engine.info().local else ""
-        facts |= memory_facts(container, kernel, machine, compose_files)
+    if container.oom_killed and container.memory:
+        limit = f"the container may use {container.memory / GIB:.2f} GiB"
+        facts |= {"memory": limit, "setter": "the memory limit of the container"}
+    elif container.oom_killed:
+        facts["memory"] = "the container has no limit of its own, so the machine's was in use, or a cgroup's above it"
     if cuda := container.env.get("CUDA_VERSION", ""):
         facts["cuda"] = cuda
     ended = not container.running
@@ -242,80 +219,7 @@ def circumstances(
 
 def known_of(deployment: Deployment, container: Container | None) -> Circumstances:
     """``circumstances`` of a container of a deployment."""
-    return circumstances(
-        container, engine=deployment.engine, profile=deployment.profile, compose_files=deployment.compose_files,
-        lock=deployment.lock,
-    )  # fmt: skip
-
-
-def kernel_messages() -> str:
-    """The kernel's messages of this machine; "" where they can't be read."""
-    try:
-        done = process.run(["dmesg"], timeout=10, check=False)
-    except (ProcessError, OSError):
-        return ""
-    return done.stdout.decode(errors="replace") if done.code == 0 else ""
-
-
-def memory_facts(
-    container: Container, kernel: str, machine: int, compose_files: Sequence[Path] = ()
-) -> Mapping[str, str]:
-    """Whose memory ran out, and who has set that limit: `memory`, and `setter` if it can be raised there."""
-    kill = last_kill(kernel, container.id)
-    if kill and kill.limit and container.id not in kill.limit:
-        return {"memory": f"the cgroup {kill.limit}, which the container belongs to, was at its limit"}
-    if container.memory and not (kill and not kill.limit):
-        return {
-            "memory": f"the container may use {gib(container.memory)}",
-            "setter": setter_of(container.service, compose_files) or "the memory limit of the container",
-        }
-    whole = f"the machine's {gib(machine)} were in use" if machine else "the machine's memory was in use"
-    if kill:
-        return {"memory": whole}
-    return {"memory": f"the container has no limit of its own, so {whole}, or a cgroup above it was at its limit"}
-
-
-@dataclass(frozen=True)
-class Kill:
-    """One line of the kernel. ``limit``: the cgroup whose limit was reached; "": the machine's memory."""
-
-    limit: str
-    task: str
-
-
-def last_kill(kernel: str, container_id: str) -> Kill | None:
-    """The last process of a container that the kernel killed for its memory; None if it does not say."""
-    found = [
-        Kill(one["limit"] or "", one["task"])
-        for one in _KILL.finditer(kernel)
-        if container_id and container_id in one["task"]
-    ]
-    return found[-1] if found else None
-
-
-def setter_of(service: str, compose_files: Sequence[Path]) -> str:
-    """Where the memory limit of a service is written: the last file that sets it wins; "" for none."""
-    for path in reversed(compose_files):
-        try:
-            document = yaml.safe_load(files.read(path, limit=_LARGEST))
-            node = document["services"][service]
-            key = "mem_limit" if "mem_limit" in node else _deep(node, "deploy", "resources", "limits", "memory")
-        except (EnvgenError, OSError, yaml.YAMLError, RecursionError, *MISSHAPEN):
-            continue
-        if key:
-            return f"{key} of {service} in {path.name}"
-    return ""
-
-
-def _deep(node: Any, *keys: str) -> str:
-    for key in keys:
-        node = node[key]
-    return ".".join(keys) if node else ""
-
-
-def gib(size: int) -> str:
-    """Bytes as GiB with two digits."""
-    return f"{size / GIB:.2f} GiB"
+    return circumstances(container, profile=deployment.profile, lock=deployment.lock)
 
 
 # The reason, and what to do

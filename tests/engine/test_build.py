@@ -60,7 +60,7 @@ def test_the_image_says_what_it_is(project: Project, engine: Engine) -> None:
 def test_nothing_changed_nothing_asked(project: Project) -> None:
     logs = set((project.root / ".envgen" / "logs").iterdir())
     done = project.envgen("build")
-    assert done.out.startswith("envgentestbuild:prod is up to date (") and "compilers:" not in done.err
+    assert done.out.startswith("envgentestbuild:prod is up to date (")
     assert set((project.root / ".envgen" / "logs").iterdir()) == logs
 
 
@@ -130,14 +130,12 @@ def test_a_new_wheel_in_the_wheelhouse_is_seen(project: Project) -> None:
 def test_the_number_of_jobs_rebuilds_nothing(project: Project) -> None:
     docker("image", "rm", "envgentestbuild:prod")
     document = project.envgen("build", "--max-jobs", "3", "--json")
-    assert document.json["compilers"].startswith("compilers: up to 3 (as given); each waits for free memory")
     assert not [step for step in document.json["steps"] if "RUN" in step["name"] and not step["cached"]]
 
 
 def test_plain_progress_and_a_log_of_everything(project: Project) -> None:
     done = project.envgen("build", "--no-cache")
     lines = done.err.splitlines()
-    assert lines[0].startswith("compilers: up to ") and "each waits for free memory (" in lines[0] and "GiB" in lines[0]
     assert any(re.match(r"#\d+ \[.* 2/\d+\] RUN ", line) for line in lines)
     assert done.out.startswith("built envgentestbuild:prod (") and "steps" in done.out
     log = max((project.root / ".envgen" / "logs").glob("build-prod-*.log"))

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -201,14 +199,3 @@ def test_a_program_on_our_own_terminal_gives_its_code() -> None:
     assert process.interactive(["sh", "-c", "exit 5"]) == 5
     with pytest.raises(EngineError):
         process.interactive(["envgen-no-such-program"])
-
-
-def test_the_folder_of_a_connection_is_no_leftover() -> None:
-    top = tempfile.TemporaryDirectory(dir=files.SHORT)  # a socket's path has at most 107 bytes
-    live = Path(top.name, "envgen-scratch-engine-abcdefg1")
-    with top, socket.socket(socket.AF_UNIX) as listening:
-        live.mkdir()
-        listening.bind(str(live / files.SOCKET))
-        os.utime(live, (time.time() - 2 * files.UNFINISHED,) * 2)
-        with files.Scratch("engine", Path(top.name)) as made:
-            assert {one.name for one in Path(top.name).iterdir()} == {live.name, Path(made).name}

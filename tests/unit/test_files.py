@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -102,26 +101,6 @@ def test_no_half_file_and_no_leftover(tmp_path: Path, monkeypatch: pytest.Monkey
         f"{tmp_path}/a: no space left on device",
         "free some space on that file system",
     )
-
-
-def test_the_next_run_removes_what_killed_ones_left(tmp_path: Path) -> None:
-    old, young, other = (
-        tmp_path / name
-        for name in (
-            "envgen-scratch-git-abcdefgh",
-            "envgen-scratch-git-abcdefg1",
-            "x",
-        )
-    )
-    for folder in (old, young, other):
-        (folder / "inside").mkdir(parents=True)
-        if folder is not young:
-            os.utime(folder, (time.time() - 2 * files.UNFINISHED,) * 2)
-    outside = tmp_path / "envgen-scratch-git-abcdefg2"
-    outside.symlink_to(other)
-    with files.Scratch("git", tmp_path) as made:
-        left = {one.name for one in tmp_path.iterdir()} - {Path(made).name}
-    assert left == {young.name, other.name, outside.name} and (other / "inside").is_dir()
 
 
 def test_what_a_project_may_let_us_write(tmp_path: Path) -> None:

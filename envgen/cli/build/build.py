@@ -126,7 +126,6 @@ def _document(outcome: BuildOutcome) -> dict[str, Any]:
             {"number": n, "name": s.title, "seconds": s.seconds, "cached": s.cached, "error": s.error}
             for n, s in enumerate(result.steps, 1)
         ],
-        "compilers": outcome.compilers or None,
         "log": _log(outcome),
         "failure": None if result.ok else failure,
     }

@@ -13,7 +13,6 @@ from envgen.app.session import Session
 from envgen.cli import FullGroup
 from envgen.cli.check import cache_lines as shown
 from envgen.cli.common import Count, answer, confirm, reporting
-from envgen.engine.host import compilers
 from envgen.errors import UsageError
 from envgen.jitcache.place import changed_files, make_query
 from envgen.jitcache.place import other_caches as find_other_caches
@@ -164,7 +163,6 @@ def warm(session: Session, names: tuple[str, ...], jobs: int | None) -> int:
     make_query(names)  # refuses paths
     cache = open_cache(session)
     wanted = jobs if jobs is not None else cache.deployment.profile.build.max_jobs.count
-    progress(compilers(wanted, cache.deployment.engine.info()))
     built, recorded = compile_modules(cache, names, wanted, progress)
     baselines = {record.name for record in recorded.modules if record.recorded} if recorded else set()
     rows = [

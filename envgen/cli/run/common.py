@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -23,23 +23,12 @@ timeout_option = click.option(
 node_option = click.option("--node", metavar="NAME", help="The machine, for a service with `cluster`.")
 
 
-def no_option(*names: str, hint: str) -> Callable[[F], F]:
-    """An option of Docker that envgen does not need, and that many type out of habit: UsageError with the hint."""
-
-    def refuse(_context: click.Context, _param: click.Parameter, value: bool) -> None:
-        if value:
-            raise UsageError(f"no such option: {names[0]}", hint=hint)
-
-    return click.option(*names, is_flag=True, hidden=True, expose_value=False, callback=refuse)
-
-
 def inside_options(function: F) -> F:
     """Add the options of `docker exec`; the command receives them as ``inside``, and ``tty`` (False with -T)."""
 
     @click.option("-e", "--env", "variables", multiple=True, metavar="NAME[=VALUE]", help="Set a variable.")
     @click.option("-u", "--user", metavar="USER", help="Run as this user (name or number).")
     @click.option("-w", "--workdir", metavar="FOLDER", help="Run in this folder.")
-    @no_option("-i", "--interactive", hint="leave it out: standard input is always connected")
     @click.option("-t", "--tty", "wanted", is_flag=True, help="Allocate a terminal (default if this is one).")
     @click.option("-T", "--no-tty", is_flag=True, help="Do not allocate a terminal.")
     @functools.wraps(function)

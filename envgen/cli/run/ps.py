@@ -22,8 +22,7 @@ from envgen.text import progress, table
 @click.command()
 @reporting
 @click.option("-a", "--all", "everything", is_flag=True, help="Include containers started by `envgen run`.")
-@click.option("-q", "--quiet", "only_ids", is_flag=True, help="Print only container IDs.")
-def command(session: Session, everything: bool, only_ids: bool) -> int:
+def command(session: Session, everything: bool) -> int:
     """List the services of a profile: state, health, ports, and whether image and settings match the profile.
 
     A server that has ended by itself is a FAIL with the cause from its log (exit code 1).
@@ -37,18 +36,18 @@ def command(session: Session, everything: bool, only_ids: bool) -> int:
     for deployment in found.reached:
         there = deployment.engine.containers(profile.compose_name, all=True)
         mine = [container for container in ours(there, deployment.root) if everything or not container.one_off]
-        differ = {} if only_ids else changed(lambda: deployment, mine)  # noqa: B023
-        described = [one for one in mine if one.service in profile.services and not only_ids]
+        differ = changed(lambda: deployment, mine)  # noqa: B023
+        described = [one for one in mine if one.service in profile.services]
         ends = last_ends(deployment.engine, described)
         rows += [as_data(one, deployment.digest, differ.get(one.id), deployment.node, ends.get(one.id)) for one in mine]
         if hidden := len(there) - len(ours(there, deployment.root)):
             progress(f"note: {deployment.named('not shown')}: {hidden} of another folder, {deployment.other_folder()}")
         if deployment.node and not mine:
             progress(f"note: {deployment.named('no containers')}")
-    lines = [str(row["id"]) for row in rows] if only_ids else [*listing(rows), *endings(rows, profile.chosen)]
-    if not (rows or only_ids or found.lost):
+    lines = [*listing(rows), *endings(rows, profile.chosen)]
+    if not (rows or found.lost):
         lines = [f"no containers for profile {profile.name}"]
-    for row in rows if not (only_ids or wants_json()) else ():
+    for row in rows if not wants_json() else ():
         if row["open_ports"] and row["service"] in profile.services:
             progress(f"note: {exposed(profile, str(row['service']), row['open_ports'])}")
     return ended(rows, lines, [str(error) for error in found.lost.values()]) or code_of(rows)

@@ -13,7 +13,7 @@ from envgen.app.start import Checked, StartOptions
 from envgen.app.stay import notify_ready
 from envgen.app.up import check_all, start_all
 from envgen.cli.common import answer, ask, reporting, variant_option, wants_json, warn_of_unused
-from envgen.cli.run.common import no_option, print_started, started_document, timeout_option
+from envgen.cli.run.common import print_started, started_document, timeout_option
 from envgen.errors import EnvgenError, Problem, UsageError
 from envgen.live import moving
 from envgen.serve.preflight import PreflightError
@@ -28,7 +28,6 @@ from envgen.text import progress
 @click.option("--build", "build_first", is_flag=True, help="Build the image first if it is not up to date.")
 @click.option("--no-wait", is_flag=True, help="Return as soon as the containers are created.")
 @timeout_option
-@no_option("-d", "--detach", hint="leave it out: containers always run in the background (envgen logs -f)")
 @click.option("--no-predict", is_flag=True, help="Skip asking vLLM which kernels it would choose.")
 @click.option("--recreate", is_flag=True, help="Make a new container, even if nothing differs; caches stay.")
 @click.option("--stay", is_flag=True, help="Keep watching; exit with 5 if it ends by itself (for a systemd unit).")

@@ -62,7 +62,7 @@ def test_every_command_takes_them_but_for_letters_of_docker() -> None:
                 assert one is not None
                 yield from below(one, f"{path} {name}".strip())
 
-    assert sorted(below(cli.main, "")) == [("down", "v"), ("ps", "q")]
+    assert sorted(below(cli.main, "")) == [("down", "v")]
 
 
 def test_quiet_shows_errors_and_what_belongs_to_them(capsys: pytest.CaptureFixture[str]) -> None:

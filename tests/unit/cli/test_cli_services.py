@@ -139,7 +139,6 @@ def test_a_server_that_ended_by_itself_fails(engine: StubEngine) -> None:
     ]
     done = invoke("ps", "--json")
     assert done.return_value == 1 and [bool(row["ended"]) for row in json.loads(done.output)] == [True, False, False]
-    assert invoke("ps", "-q").return_value == 0
     again = replace(died, state="running", restarts=2, exit_code=0)
     engine.found = [again, replace(died, id="other", exit_code=0, service="srv")]
     done = invoke("ps")
@@ -207,7 +206,6 @@ def test_ps_for_machines_has_null_and_zones(engine: StubEngine) -> None:
     assert (first["state"], first["exit_code"], first["health"]) == ("exited", 3, None)
     assert first["since"] == "2026-11-22T01:02:03.4Z"
     assert (second["exit_code"], second["since"], second["ports"]) == (None, None, [])
-    assert invoke("ps", "-q").output == "id-unit-prod-web-1\nid-unit-prod-srv-1\n"
     assert "web (run)" in invoke("ps", "-a").output and "web (run)" not in invoke("ps").output
     assert "exited (3)" in invoke("ps").output
 
@@ -221,17 +219,6 @@ def test_logs_take_dockers_options(engine: StubEngine, asked: Words) -> None:
         ("--profile", "*", "logs", "--no-log-prefix", "--timestamps", "--follow", "--tail=5", "--since=10m", "web"),
         ("--profile", "*", "logs", "--timestamps", "--tail=5"),
     ]
-
-
-@pytest.mark.parametrize(
-    ("words", "hint"),
-    [
-        (("up", "-d"), "containers always run in the background"),
-        (("exec", "-it", "web", "ls"), "standard input is always connected"),
-    ],
-)
-def test_options_that_docker_users_type_are_answered(words: tuple[str, ...], hint: str) -> None:
-    assert hint in fails(UsageError, *words)
 
 
 @pytest.mark.parametrize(

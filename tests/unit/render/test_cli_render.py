@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from envgen.__main__ import main
-from envgen.engine.host import compilers
 from envgen.profile.load import load_project
 from envgen.profile.model import Service
 from envgen.render.environment import compose_environment
@@ -106,10 +105,6 @@ def test_cores_and_free_memory_change_nothing(root: Path, monkeypatch: pytest.Mo
     assert 'MAX_JOBS: "${ENVGEN_BUILD__MAX_JOBS:-128}"' in (root / "compose/prod.yaml").read_text()
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0})
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
-    monkeypatch.setattr("envgen.engine.host.mem_available", lambda _meminfo: 512 << 10)
-    assert "up to 1 (cores); each waits for free memory (0.0 GiB available now)" in compilers(None, None), (
-        "what builds see"
-    )
     assert main(["render", "--check"]) == 0
     assert compose_environment(profile, root) == before
     assert "ENVGEN_BUILD__MAX_JOBS" not in before
