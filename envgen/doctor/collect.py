@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,10 +16,9 @@ from typing import Any, TypeVar
 from envgen.deployment import Deployment
 from envgen.doctor.around import build_needs, host_facts, or_none
 from envgen.doctor.model import Context, Finding, Remedy, Subject, error
-from envgen.doctor.probed import TIMEOUT, Facts, ask, not_run
+from envgen.doctor.probed import TIMEOUT, Facts, ask
 from envgen.doctor.programs import Running, Tried, ask_import, ask_running, spared
 from envgen.engine import box
-from envgen.engine.client import Engine
 from envgen.engine.process import in_background
 from envgen.engine.values import Container
 from envgen.errors import EngineError, EnvgenError
@@ -30,7 +29,6 @@ from envgen.render.plan import wheel_folder
 
 T = TypeVar("T")
 PER_MACHINE = ("MAX_JOBS", "ENVGEN_MEMORY_FLOOR")  # computed or chosen when a service starts
-LOOK = 2.0  # seconds between two checks that the engine still answers
 DATA = ("csrc", "include", "cutlass", "spdlog")  # what FlashInfer's JIT compiles from
 ALSO = ("flashinfer_jit_cache", "flashinfer_cubin")
 DISTRIBUTIONS = (
@@ -146,7 +144,7 @@ def gather(subject: Subject) -> tuple[Context, list[Finding]]:
     facts = _look(subject, service, containers)
     is_alone = probing is None and subject.may_start and facts["image"] is not None
     if probing is not None and container is not None:
-        probe, trouble = _awaited(probing, engine, container.id)
+        probe, trouble = probing.result()
     elif is_alone:  # not in a thread: a temporary container needs signal handlers
         inside, mounted = deployment.temporary_container(service)
         probe, trouble = ask(inside, python, _request(subject, service, [mount.target for mount in mounted]))
@@ -178,16 +176,6 @@ def _in_time(looking: Future[Running], container: Container) -> Running:
         return looking.result(TIMEOUT + run.GRACE)
     except TimeoutError:
         return Running(container.service, container, trouble="no answer in time")
-
-
-def _awaited(probing: Future[Facts], engine: Engine, container: str) -> Facts:
-    """Wait for the probe, as long as the engine answers."""
-    while not wait([probing], timeout=LOOK).done:
-        try:
-            engine.inspect(container)
-        except EngineError as problem:
-            return not_run(problem)
-    return probing.result()
 
 
 def _without_engine(subject: Subject, problem: EngineError) -> tuple[Context, list[Finding]]:

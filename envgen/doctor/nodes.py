@@ -28,7 +28,6 @@ LEFT_OUT = ("build", "dist", ".venv", "venv", "node_modules", "__pycache__", ".d
 COPY = "a copy of the first machine's: docs/two-machines.md"
 DISK = 1 << 30  # bytes: logs, and what is compiled at the start
 UNLOCKED = "write LimitMEMLOCK=infinity for docker.service on that machine (rootless Docker: raise its user's limit)"
-CLOCKS = 30.0  # seconds that clocks may differ; logs are merged by time
 RANK = "dev.envgen.cluster"  # the label of a rank
 GID = "NCCL_IB_GID_INDEX"
 # Packages that must be the same on all machines: ranks exchange their data.
@@ -74,9 +73,7 @@ class NodeFacts:
     facts: dict[str, Any] = field(default_factory=dict)
     absent: list[ContainerMount] = field(default_factory=list)  # folders of the service that this machine lacks
     gpus: tuple[Container, ...] = ()  # other containers with the GPU
-    refused: str = ""  # why the service's limits can't be set there
     runs: bool = False  # its part of the service, which then holds the ports and the memory
-    offset: float = 0.0  # seconds that its clock is ahead of ours
     folders: dict[str, str] = field(default_factory=dict)  # on the machine: "model", and each checkout
     head: NodeFacts | None = None  # the first machine, for all others
 
@@ -210,11 +207,8 @@ def _rdma(node: NodeFacts, profile: Profile, service: Service) -> Iterator[Findi
             f"Kexec HandOver of kernel {facts['kernel']} holds {size(held)} that RDMA can't pin: NCCL ends with ENOMEM"
         )
         yield node.fail(message, "kho=off on the kernel's command line", HANDOVER_CURE)
-    if node.refused or (machine.rdma and facts["memlock"] != -1):
+    if machine.rdma and facts["memlock"] != -1:
         message = f"a container may lock {size(facts['memlock'])} of memory there, and RDMA locks all that it sends"
-        message = (
-            f"Docker may not set the service's limits there (setrlimit{node.refused})" if node.refused else message
-        )
         yield node.fail(message, UNLOCKED)
     unused = [device for device, port in facts["rdma"].items() if "ACTIVE" in port["state"] and port["gids"]]
     if unused and not machine.rdma:
@@ -224,7 +218,7 @@ def _rdma(node: NodeFacts, profile: Profile, service: Service) -> Iterator[Findi
 
 
 def _room(node: NodeFacts, profile: Profile, service: Service, cluster: Cluster) -> Iterator[Finding]:
-    """Ports, memory, disk, GPUs, folders, the model and the clock."""
+    """Ports, memory, disk, GPUs, folders and the model."""
     facts = node.facts
     for port in facts["taken"]:
         what = "cluster.port" if port == cluster.port else "the service's port"
@@ -237,10 +231,6 @@ def _room(node: NodeFacts, profile: Profile, service: Service, cluster: Cluster)
         yield node.fail(message, "stop what uses the memory of that machine")
     elif need:
         yield node.ok(f"{size(facts['memory_free'])} of memory are free")
-    shm = service.shm_size or profile.shm_size
-    if need and shm is not None and profile.ipc != "host" and shm.bytes > need // 4:
-        message = f"shm_size is {shm}: what a program writes there is missing in needs_memory, {size(need)}"
-        yield node.warn(message, "vLLM needs a few hundred MiB there")
     if node.gpus and profile.gpu is not GpuMode.NONE:
         others = ", ".join(it.name for it in node.gpus)
         judged = node.fail if any(RANK in it.labels for it in node.gpus) else node.warn
@@ -262,8 +252,6 @@ def _room(node: NodeFacts, profile: Profile, service: Service, cluster: Cluster)
     if model is not None and not dict(model["files"]):
         fix = node.copy_of("model") if node.rank else "envgen model pull"
         yield node.fail("the model is not there", COPY if node.rank else "the weights of the service", fix)
-    if abs(node.offset) > CLOCKS:
-        yield node.fail(f"its clock differs from ours by {abs(node.offset):.0f} s", "set the clock (NTP)")
 
 
 def content(image: Image) -> str:

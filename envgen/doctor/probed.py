@@ -60,7 +60,6 @@ class Distribution:
     record: bool = False
     editable: bool = False
     url: str = ""
-    top_level: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -285,7 +284,7 @@ class Binaries:
 
 @dataclass(frozen=True)
 class Environment:
-    """The container's variables, without secrets."""
+    """The variables that the probe tells."""
 
     values: Mapping[str, str] = field(default_factory=dict)
 

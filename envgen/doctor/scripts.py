@@ -27,8 +27,6 @@ FOLDER, DEEP = "checks", "checks/deep"
 LIMIT, DEEP_LIMIT = 30.0, 7200.0  # seconds for one script; two cores compile the fused MoE in an hour
 TOLD = 60.0  # seconds after which it is told that a script still runs
 LARGEST = 1 << 20  # bytes of a script, and of its answer
-MOST = 200  # findings of a script
-TEXT = 2000  # characters of a text in its answer
 RUN_WITH = {".py": ("python3", "-"), ".sh": ("sh", "-s")}
 WORDS = {severity.word: severity for severity in Severity}
 Ask = Callable[[list[str], bytes], "ExecResult"]
@@ -152,23 +150,21 @@ def read_answer(data: bytes, context: Context) -> list[Finding]:
     nodes = document.get("findings") if isinstance(document, dict) else None
     if not isinstance(nodes, list):
         raise ValueError('its document lacks "findings", a list')
-    if len(nodes) > MOST:
-        raise ValueError(f"it has more than {MOST} findings")
     return [_finding(node, f"finding {number}", context) for number, node in enumerate(nodes, 1)]
 
 
 def _finding(node: Any, where: str, context: Context) -> Finding:
-    one = bind(Printed, node, where)
-    severity = WORDS.get(one.severity)
+    printed = bind(Printed, node, where)
+    severity = WORDS.get(printed.severity)
     if severity is None:
         raise ValueError(f"{where}.severity is one of {', '.join(WORDS)}")
-    if not one.title.strip():
+    if not printed.title.strip():
         raise ValueError(f"{where} has no title")
     remedy = envgen(context, "exec", context.service) if severity > Severity.INFO else None
-    if one.remedy is not None:
-        fields = one.remedy if isinstance(one.remedy, Mapping) else {"text": one.remedy}
+    if printed.remedy is not None:
+        fields = printed.remedy if isinstance(printed.remedy, Mapping) else {"text": printed.remedy}
         kind, text = fields.get("kind", "command"), fields.get("text")
         if not isinstance(text, str) or not text.strip() or "\n" in text or kind not in ("command", "profile"):
             raise ValueError(f'{where}.remedy is {{"kind": "command" or "profile", "text": one line}}')
-        remedy = Remedy(text[:TEXT], is_line=kind == "profile")
-    return Finding(severity, one.title[:TEXT], one.seen[:TEXT], one.expected[:TEXT], remedy, dict(one.evidence))
+        remedy = Remedy(text, is_line=kind == "profile")
+    return Finding(severity, printed.title, printed.seen, printed.expected, remedy, dict(printed.evidence))

@@ -49,7 +49,7 @@ def answer(request: Doc) -> Doc:
 
 
 def facts(request: Doc) -> Doc:
-    """Interfaces, RDMA ports, GPUs, kernel, memory, disk, clock, versions, which of ``ports`` are taken.
+    """Interfaces, RDMA ports, GPUs, kernel, memory, disk, versions, which of ``ports`` are taken.
 
     Also the content of the model and of ``checkouts``.
     """
@@ -59,7 +59,6 @@ def facts(request: Doc) -> Doc:
         "rdma": {name: rdma_port(name) for name in listing(RDMA)},
         "memory_free": memory_free(),
         "memlock": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
-        "now": time.time(),
         "driver": driver(),
         "kernel": os.uname().release,
         "handover": handover(),

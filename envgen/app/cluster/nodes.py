@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -16,6 +15,7 @@ from envgen.doctor.model import Finding, Severity
 from envgen.doctor.nodes import (
     COMPARED,
     LINK_BYTES,
+    UNLOCKED,
     NodeFacts,
     about,
     between,
@@ -99,14 +99,7 @@ def _look_at(node: NodeFacts, deployment: Deployment, name: str) -> None:
             "model": model_of(profile, service), "packages": COMPARED,
             "checkouts": {source: one.mount.path for source, one in profile.mounted_sources.items()},
         }  # fmt: skip
-        began = time.time()
-        try:
-            answer = _ask(node, profile, request, FACTS, mounts=mounts, ulimits=limits, absent=node.absent)
-        except EngineError as error:
-            if "rlimit" not in (message := error.problems[0].message):
-                raise
-            node.refused = message.rpartition("error setting rlimit")[2]
-            answer = _ask(node, profile, request, FACTS, mounts=mounts, absent=node.absent)
+        answer = _ask(node, profile, request, FACTS, mounts=mounts, ulimits=limits, absent=node.absent)
         if isinstance(answer, run.NoAnswer):
             last = f" ({answer.stack[-1].strip()})" if answer.stack else ""
             node.trouble = f"its container could not be asked: {answer}{last}"
@@ -114,12 +107,10 @@ def _look_at(node: NodeFacts, deployment: Deployment, name: str) -> None:
         node.facts = answer
         made = [cache.path.path for cache in profile.caches.values()]  # Docker creates them
         node.absent = [mount for mount in node.absent if mount.target not in made]
-        now, ended = answer.get("now"), time.time()
-        if isinstance(now, float):  # some time between the question and the answer
-            node.offset = now - ended if now > ended else min(0.0, now - began)
     except EngineError as error:
         problem = error.problems[0]
-        node.trouble, node.hint = problem.message.removeprefix(f"{node.name}: "), problem.hint
+        node.trouble = problem.message.removeprefix(f"{node.name}: ")
+        node.hint = UNLOCKED if "error setting rlimit" in problem.message else problem.hint
 
 
 def _ask(node: NodeFacts, profile: Profile, request: Mapping[str, Any], seconds: float, **more: Any) -> Any:

@@ -36,11 +36,10 @@ from envgen.text import wants_colour
 @click.option("--bundle", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
               help="Write findings, versions, files and logs to FILE (.tar.gz), with secrets removed.")  # fmt: skip
 @click.option("--host", "only_host", is_flag=True, help="Only this machine itself: no engine and no project is needed.")
-@click.option("--strict", is_flag=True, help="Exit with 1 if there are warnings, too.")
 @time_budget(DOCTOR)
 def command(
     session: Session, service: str | None, may_start: bool, deep: bool, limit: int, bundle: Path | None,
-    only_host: bool, strict: bool,
+    only_host: bool,
 ) -> int:  # fmt: skip
     """Check host, image and container, and prove which vLLM and FlashInfer are imported.
 
@@ -57,7 +56,7 @@ def command(
     if only_host:
         if service is not None or may_start or deep or bundle is not None:
             raise UsageError("--host looks at this machine alone", hint="envgen doctor --host")
-        return _print(this_machine(session), strict)
+        return _print(this_machine(session))
     if service is not None:
         known_service(session.profile(), service)
     plain = session.deployment()
@@ -66,14 +65,13 @@ def command(
     diagnoses = diagnose(subject, deep=deep, limit=limit)
     if bundle is not None:
         write_report(bundle, diagnoses)
-    return _print(joined(diagnoses), strict)
+    return _print(joined(diagnoses))
 
 
-def _print(found: report.Report, strict: bool) -> int:
+def _print(found: report.Report) -> int:
     if wants_json():
         print_json(report.as_data(found))
     else:
         colour = wants_colour(sys.stdout, os.environ)
         click.echo(report.as_text(found, colour=colour), color=colour)
-    limit = Severity.WARNING if strict else Severity.ERROR
-    return ExitCode.FINDINGS if found.worst >= limit else ExitCode.OK
+    return ExitCode.FINDINGS if found.worst is Severity.ERROR else ExitCode.OK

@@ -39,7 +39,7 @@ def check(session: Session, service: str | None) -> int:
     """Check that the machines of SERVICE match, before a start. Exits with 6 if they do not.
 
     Starts a container of the profile's image on each machine, through its Docker context. It compares Docker, the
-    image's content, versions, the network interface, RDMA devices, ports, memory, weights and clocks, and connects each
+    image's content, versions, the network interface, RDMA devices, ports, memory and weights, and connects each
     machine to each other one. The variables of each machine are written to .envgen/nodes/NAME.env, for plain Docker:
 
     \b

@@ -7,10 +7,9 @@ from envgen.doctor.around import Host
 from envgen.doctor.model import Context, Finding, Findings, Remedy, Where, check, error, info, ok, warning
 from envgen.engine.gpu import gpu_offered
 from envgen.engine.values import Container, EngineInfo, Image
-from envgen.inside.probe.facts import is_secret
 from envgen.profile.exposure import asks_for_key, exposed, on_loopback
 from envgen.profile.model import GpuMode
-from envgen.redact import redact
+from envgen.redact import redact, secret_like
 from envgen.render.outputs import RENDER_LABEL
 from envgen.serve.ended import Ended
 from envgen.text import GIB, counted, first_of, shell_line
@@ -250,7 +249,7 @@ def shown(name: str, value: str | None) -> str:
     """`NAME=VALUE`, with secrets hidden."""
     if value is None:
         return f"{name} isn't set"
-    return f"{name}=(not shown)" if is_secret(name) else redact(f"{name}={value}")
+    return f"{name}=(not shown)" if secret_like(name) else redact(f"{name}={value}")
 
 
 @check("container.env", Where.CONTAINER, needs="container")

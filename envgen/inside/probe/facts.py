@@ -1,6 +1,6 @@
 """Runs inside the container: collects the doctor's evidence in one document.
 
-A part that fails becomes an entry of ``errors``. Only variables with harmless names leave the container with values.
+A part that fails becomes an entry of ``errors``. Of its variables, only VARIABLES leave the container.
 """
 
 from __future__ import annotations
@@ -17,15 +17,7 @@ from envgen.inside.probe import sources
 from envgen.inside.probe.imports import Doc, base_path, call, entries, finder_name, imports
 from envgen.inside.probe.origins import metadata_folders, origins, shared_modules, starters
 
-SAFE_PREFIXES = tuple(
-    "FLASHINFER_ VLLM_ TORCH_ TRITON_ TIKTOKEN_ PYTHON NVCC_ CCACHE_ UV_ OMP_ ENVGEN_".split()  # noqa: SIM905
-)
-SAFE_NAMES = set(  # one word a name
-    """NVIDIA_PYTORCH_VERSION PATH CUDA_HOME CUDA_VERSION CUDA_VISIBLE_DEVICES CUDA_CACHE_PATH NVIDIA_VISIBLE_DEVICES
-    NVIDIA_DRIVER_CAPABILITIES MAX_JOBS HOME LANG LD_LIBRARY_PATH LIBRARY_PATH VIRTUAL_ENV HF_HOME HF_HUB_OFFLINE
-    HF_HUB_CACHE XDG_CACHE_HOME TRANSFORMERS_OFFLINE TMPDIR SSL_CERT_FILE REQUESTS_CA_BUNDLE""".split()  # noqa: SIM905
-)
-SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH", "COOKIE", "SIGNATURE", "PRIVATE")
+VARIABLES = ("PYTHONPATH", "LD_LIBRARY_PATH")
 # The inputs of a locked build, and the packages of the base image that no installation may replace.
 MANIFEST = "/opt/envgen/manifest.json"
 PROTECTED = "/opt/envgen/protected.json"
@@ -36,23 +28,6 @@ COMPILED = ("csrc", "cmake", "CMakeLists.txt", "rust", "setup.py")
 GIT_LIMIT = 3.0  # seconds, for one command
 TOOL_LIMIT = 2.0  # seconds, for one compiler
 GPU_LIMIT = 4.0  # seconds, for nvidia-smi
-TEXT_LIMIT = 2000
-
-
-def is_secret(name: str) -> bool:
-    """Whether a variable of that name may hold a secret."""
-    upper = name.upper().replace("TIKTOKEN", "")
-    return any(word in upper for word in SECRET_WORDS)
-
-
-def is_safe(name: str) -> bool:
-    """Whether the value of the variable ``name`` may leave the container."""
-    return not is_secret(name) and (name in SAFE_NAMES or name.startswith(SAFE_PREFIXES))
-
-
-def without_password(value: str) -> str:
-    """The value, unless it is an address with a user, and so perhaps a password."""
-    return "(an address with a user: not shown)" if "://" in value and "@" in value else value
 
 
 def is_site(folder: str) -> bool:
@@ -109,8 +84,6 @@ def distribution_facts(entry: str, folder: str) -> Doc:
         direct = json.loads(read_text(path + "/direct_url.json"))
         url = direct.get("url", "")
         found.update(editable=bool(direct.get("dir_info", {}).get("editable")), url="" if "@" in url else url)
-    if os.path.isfile(path + "/top_level.txt"):
-        found["top_level"] = read_text(path + "/top_level.txt").split()[:20]
     return found
 
 
@@ -190,9 +163,8 @@ def binaries(request: Doc, _document: Doc) -> list[Doc]:
 
 
 def environment(_request: Doc, _document: Doc) -> Doc:
-    """The values of harmless variables."""
-    values = {name: without_password(value[:TEXT_LIMIT]) for name, value in os.environ.items() if is_safe(name)}
-    return {"values": values}
+    """The values of VARIABLES."""
+    return {"values": {name: os.environ[name] for name in VARIABLES if name in os.environ}}
 
 
 def mount_options() -> dict[str, tuple[str, bool, str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +26,6 @@ from envgen.engine.values import Container, ContainerMount, EngineInfo, ExecResu
 from envgen.errors import EngineError
 from envgen.explain import classify
 from envgen.inside import run
-from envgen.inside.probe.facts import is_safe, without_password
 from envgen.inside.run import Execute
 from envgen.profile.model import Profile
 from envgen.serve.ended import Ended
@@ -128,21 +126,6 @@ def test_variables_never_show_secrets(make: Make) -> None:
     assert (found.seen, found.expected) == ("LEVEL=a", "LEVEL=b")
     assert found.title == "1 variable of the container differs from the profile"
     assert severities(outside.variables(make(container=replace(CONTAINER, env=env), env=env))) == ["ok"]
-
-
-@pytest.mark.parametrize(
-    ("name", "safe"),
-    [("VLLM_X", True), ("VLLM_API_KEY", False), ("UV_PUBLISH_TOKEN", False), ("PATH", True), ("HF_TOKEN", False),
-     ("AWS_SECRET_ACCESS_KEY", False), ("PGPASSWORD", False), ("vllm_x", False), ("SOMETHING", False),
-     ("TIKTOKEN_ENCODINGS_BASE", True), ("TIKTOKEN_TOKEN", False)],
-)  # fmt: skip
-def test_which_values_leave_a_container(name: str, safe: bool) -> None:
-    assert is_safe(name) is safe
-
-
-def test_addresses_with_passwords_stay() -> None:
-    assert "secret" not in without_password("https://me:secret@example.org/simple")
-    assert without_password("https://example.org") == "https://example.org"
 
 
 # --- inside ----------------------------------------------------------------------------------------------------------
@@ -391,32 +374,6 @@ def test_gather(make: Make, tmp_path: Path) -> None:
     assert context.digest
     # An import, the probe, and what runs.
     assert sorted(argv[1] for argv in engine.asked) == ["-X", "-c", "-c"]
-
-
-def test_an_engine_that_goes_while_the_probe_runs(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The probe has half a minute; whether the engine still answers is asked meanwhile."""
-
-    class Gone(FakeEngine):
-        looks = 0
-
-        def exec(self, container_id: str, argv: list[str], stdin: bytes = b"", **_given: Any) -> ExecResult:
-            ended.wait()
-            raise AssertionError("too late")
-
-        def inspect(self, name: str) -> dict[str, Any]:
-            self.looks += 1
-            if self.looks == 3:
-                raise EngineError("the Docker Engine did not answer within 2 s")
-            return {}
-
-    ended = threading.Event()
-    monkeypatch.setattr("envgen.doctor.collect.LOOK", 0.01)
-    try:
-        context, _ = gather(Subject(deployment(make().profile, tmp_path, Gone(CONTAINER))))
-    finally:
-        ended.set()
-    assert context.trouble is not None and context.probe is None
-    assert "did not answer within 2 s" in context.trouble.seen
 
 
 def test_gather_without_a_container(make: Make, tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_a_script_that_fails_after_its_findings_is_a_finding_too(tmp_path: Path,
      (b'{"findings": [{"severity": "ok", "title": 3}]}', "finding 1.title is not str"),
      (b'{"findings": [{"severity": "ok", "title": "x", "remedy": {"text": "a\\nb"}}]}', "remedy"),
      (b'{"findings": [{"severity": "ok", "title": "x", "evidence": 3}]}', "evidence"),
-     (b'{"findings": [' + b",".join([b"{}"] * 500) + b"]}", "more than"), (b" " * (2 << 20), "more than")],
+     (b" " * (2 << 20), "more than")],
 )  # fmt: skip
 def test_what_can_not_be_read_is_one_finding(stdout: bytes, seen: str, tmp_path: Path, make: Make) -> None:
     (found,) = run(tmp_path, make, stdout)
