@@ -13,29 +13,12 @@ TEXT = 10_000  # characters of a line or a message; the program in the container
 LINES = 1000  # the program keeps 400
 
 
-@dataclass(frozen=True)
-class _LogLine:
-    step: str
-    level: str
-    text: str
-
-
-@dataclass(frozen=True)
-class _Refusal:
-    step: str
-    message: str
-
-
-@dataclass(frozen=True)
-class _Unasked:
-    step: str
-    why: str
-
-
-@dataclass(frozen=True)
-class _Stub:
-    name: str
-    how: str
+# The texts that each entry of these lists has.
+ENTRIES = {
+    "lines": ("step", "level", "text"), "refusals": ("step", "message"), "unasked": ("step", "why"),
+    "stubs": ("name", "how"),
+}  # fmt: skip
+Entries = tuple[Mapping[str, Any], ...]
 
 
 @dataclass(frozen=True)
@@ -93,11 +76,11 @@ class _Choice:
 @dataclass(frozen=True)
 class _Answer:
     asked: Mapping[str, Any]
-    refusals: tuple[_Refusal, ...]
-    unasked: tuple[_Unasked, ...]
+    refusals: Entries
+    unasked: Entries
     notes: tuple[str, ...]
-    lines: tuple[_LogLine, ...]
-    stubs: tuple[_Stub, ...] = ()
+    lines: Entries
+    stubs: Entries = ()
     unread: tuple[_Unread, ...] = ()
     backends: tuple[_Backend, ...] = ()
     platform: _Platform | None = None
@@ -130,8 +113,11 @@ def _check(answer: _Answer) -> None:
         raise ShapeError("platform is not that of a GPU")
     if len(answer.lines) > LINES:
         raise ShapeError(f"lines has {len(answer.lines)} entries")
-    texts = [line.text for line in answer.lines] + [one.message for one in answer.refusals]
-    if (longest := max(map(len, texts), default=0)) > TEXT:
-        raise ShapeError(f"a text has {longest} characters")
+    for name, keys in ENTRIES.items():
+        for text in (entry.get(key) for entry in getattr(answer, name) for key in keys):
+            if not isinstance(text, str):
+                raise ShapeError(f"{name} has an entry that is no text")
+            if len(text) > TEXT:
+                raise ShapeError(f"{name} has a text of {len(text)} characters")
     if answer.with_cubins is not None:
         _check(answer.with_cubins)

@@ -36,7 +36,7 @@ def prepare(folder: str) -> None:
     found: Any = {"asked": {}, "stubs": [], "notes": [], "refusals": [], "unasked": []}
     lines = release.Lines()
     release.release(found, lines)
-    machine.driver(found, folder)
+    machine.driver(found)
     machine.unloadable(found)
     machine.set_platform({"gpu": GPU}, found, folder)
     for name in MODULES:

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from envgen.inside.jit.layout import Shelf
 from envgen.inside.jit.tree import GONE, digest_of_text, opened, read_file, reason
 
-# build.ninja, parsed like ninja does, for paths: escapes, continuations, variables, build lines.
+# build.ninja, read as ninja reads it, for paths: variables and build lines. ``$`` joins a line with the next one,
+# escapes a character, or names a variable.
 
 _NAME = re.compile(r"[\w.-]+", re.ASCII)
-_TOKEN = re.compile(
-    r"(?P<space>[ \t]+)|(?P<mark>:|\|[|@]?)|\$(?P<escaped>[ :$])|\$\{(?P<braced>[\w.-]+)\}|\$(?P<named>[\w-]+)"
-    r"|(?P<text>[^ \t:|$]+)",
-    re.ASCII,
-)
+_JOINED = re.compile(r"(?<!\$)((?:\$\$)*)\$\r?\n[ \t]*")
+_DOLLAR = re.compile(r"\$(?:([ :$])|\{([\w.-]+)\}|([\w-]+))", re.ASCII)
+_WORD = re.compile(r"(?:\$[ :$]|\$\{[\w.-]+\}|\$[\w-]+|[^ \t:|$])+|:|\|[|@]?|[ \t]+", re.ASCII)
+MARKS = (":", "|", "||", "|@")
 
 
 @dataclass
@@ -29,55 +29,9 @@ class Edge:
     inputs: list[str]
 
 
-def logical_lines(text: str) -> list[str]:
-    """The lines with ``$`` + newline joined. ``$$`` is consumed first, so ``$$`` before a newline joins nothing."""
-    lines: list[str] = []
-    held = ""
-    for line in text.split("\n"):
-        line = line[:-1] if line.endswith("\r") else line
-        line = held + line.lstrip(" \t") if held else line
-        if (len(line) - len(line.rstrip("$"))) % 2:
-            held = line[:-1] or " "  # an empty continuation is one, too
-        else:
-            lines.append(line)
-            held = ""
-    return [*lines, held] if held else lines
-
-
-def words(text: str, variables: dict[str, str]) -> list[tuple[str, bool]]:
-    """Split into paths and marks: ``(text, is_mark)``. A variable's value stays part of its word, spaces and all."""
-    found: list[tuple[str, bool]] = []
-    before = ""
-    for kind, value in _tokens(text, variables):
-        if kind == before == "text":
-            found[-1] = (found[-1][0] + value, False)
-        elif kind != "space":
-            found.append((value, kind == "mark"))
-        before = kind
-    return found
-
-
 def expand(text: str, variables: dict[str, str]) -> str:
-    """The value of a binding: escapes and variables resolved, spaces kept."""
-    try:
-        return "".join(value for _, value in _tokens(text, variables))
-    except ValueError:
-        return text
-
-
-def _tokens(text: str, variables: dict[str, str]) -> list[tuple[str, str]]:
-    """``(kind, value)``: text, space or mark (``:``, ``|``, ``||``, ``|@``). ValueError: a ``$`` that means nothing."""
-    found = []
-    position = 0
-    while position < len(text):
-        match = _TOKEN.match(text, position)
-        if match is None:
-            raise ValueError("a lone $")
-        kind = str(match.lastgroup)
-        value = variables.get(match[kind], "") if kind in ("braced", "named") else match[kind]
-        found.append((kind if kind in ("space", "mark") else "text", value))
-        position = match.end()
-    return found
+    """Escapes and variables resolved; a ``$`` that means nothing stays."""
+    return _DOLLAR.sub(lambda found: found[1] or variables.get(found[2] or found[3], ""), text)
 
 
 def parse(text: str, variables: dict[str, str] | None = None) -> tuple[list[Edge], bool]:
@@ -86,7 +40,8 @@ def parse(text: str, variables: dict[str, str] | None = None) -> tuple[list[Edge
     variables = {} if variables is None else variables
     edges: list[Edge] = []
     whole = True
-    for line in logical_lines(text):
+    for line in _JOINED.sub(r"\1", text).split("\n"):
+        line = line[:-1] if line.endswith("\r") else line
         if not line.strip() or line[0] in " \t#":
             continue  # indented lines bind variables of one rule or edge: commands and flags, not paths
         if line.startswith(("rule ", "default ", "pool ", "subninja ", "include ")):
@@ -105,14 +60,13 @@ def parse(text: str, variables: dict[str, str] | None = None) -> tuple[list[Edge
 
 
 def _edge(text: str, variables: dict[str, str]) -> Edge | None:
-    try:
-        found = words(text, variables)
-        colon = found.index((":", True))
-    except ValueError:
+    words = [found.group() for found in _WORD.finditer(text)]
+    if "".join(words) != text or ":" not in words:  # a lone ``$``
         return None
-    outputs = [word for word, is_mark in found[:colon] if not is_mark]
-    rest = [word for word, is_mark in found[colon + 1 :] if not is_mark]  # the rule, and its inputs
-    return Edge(outputs, rest[1:]) if outputs and rest else None
+    colon = words.index(":")
+    before, after = ([expand(word, variables) for word in part if word not in MARKS and word.strip(" \t")]
+                     for part in (words[:colon], words[colon + 1 :]))  # fmt: skip
+    return Edge(before, after[1:]) if before and after else None  # after the colon: the rule, and its inputs
 
 
 # ninja's record of each object's inputs: ``.ninja_deps``, versions 3 and 4. Only read.

@@ -244,25 +244,30 @@ def check_config(place: str) -> None:
 
 def configured(args: Any, found: Doc, lines: Optional[Lines] = None) -> Any:
     """The release's whole configuration, with its own checks; with the model's tokenizer if it is in the cache."""
-    engine = named("arguments")[1]
     inspect_here()
-    config, odd = None, None
+    lacking = "the tokenizer is not in the cache"
+    config = None
     if has_tokenizer(args):
         try:
-            config = engine.from_cli_args(args).create_engine_config(usage_context=as_served())
+            config = created(args)
         except Exception as problem:
-            odd = problem
             if is_refusal(problem):
                 raise ReleaseRefused(message_of(problem)) from None
+            lacking = "%s: %s" % (type(problem).__name__, str(problem)[:300])
     if config is None:
-        lacking = "%s: %s" % (type(odd).__name__, str(odd)[:300]) if odd else "the tokenizer is not in the cache"
         without_tokenizer(args, found, lacking)
         try:
-            config = engine.from_cli_args(args).create_engine_config(usage_context=as_served())
+            config = created(args)
         except Exception as problem:
             raise error_for(problem, lines) from None
     describe(config, found)
     return config
+
+
+def created(args: Any) -> Any:
+    """The configuration that the arguments make. The release may import layers for it, which name compiled code."""
+    with uncompiled():
+        return named("arguments")[1].from_cli_args(args).create_engine_config(usage_context=as_served())
 
 
 def describe(config: Any, found: Doc) -> None:
@@ -382,8 +387,7 @@ def inspect_here() -> None:
 
     def here_first(function: Any) -> Any:
         try:
-            with uncompiled():
-                return function()
+            return function()
         except Exception as problem:
             INSPECTED.append("%s: %s" % (type(problem).__name__, problem))
             return apart(function)

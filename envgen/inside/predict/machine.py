@@ -8,10 +8,8 @@ import glob
 import importlib
 import os
 import re
-import shutil
-import subprocess
 import sys
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, Iterator
 
 from envgen.inside.common import read_text
 from envgen.inside.predict import device
@@ -23,27 +21,16 @@ STUBS = ("/usr/local/cuda*/lib64/stubs/libcuda.so", "/usr/local/cuda*/targets/*/
          "/usr/local/cuda*/compat/libcuda.so.1")  # fmt: skip
 
 
-def driver(found: Doc, folder: str) -> None:
-    """Without a driver, load a stub of libcuda, which compiled modules are linked against."""
-    try:
+def driver(found: Doc) -> None:
+    """Without a driver, load CUDA's stub of libcuda: compiled modules are linked to its name."""
+    with contextlib.suppress(OSError):
         ctypes.CDLL("libcuda.so.1")
         return
-    except OSError:
-        pass
-    package = os.path.dirname(found["vllm"]["file"])
-    modules = sorted(glob.glob(os.path.join(package, "*.so")))
-    if not modules:
-        return
-    for pattern in STUBS:
-        for stub in sorted(glob.glob(pattern)):
-            if loaded(stub):
-                found["stubs"].append({"name": "libcuda.so.1", "how": stub})
-                return
-    built = built_stub(modules, folder)
-    if built is not None and loaded(built):
-        found["stubs"].append({"name": "libcuda.so.1", "how": "built from the symbols of vLLM's modules"})
-    else:
-        found["notes"].append("libcuda.so.1 is missing, and there is neither a CUDA stub nor a C compiler to build one")
+    for stub in (path for pattern in STUBS for path in sorted(glob.glob(pattern))):
+        with contextlib.suppress(OSError):
+            ctypes.CDLL(stub, mode=ctypes.RTLD_GLOBAL)
+            found["stubs"].append({"name": "libcuda.so.1", "how": stub})
+            return
 
 
 def unloadable(found: Doc) -> None:
@@ -71,38 +58,6 @@ def empty(name: str, how: str, found: Doc) -> None:
     if parent in sys.modules:
         setattr(sys.modules[parent], last, stub)
     found["stubs"].append({"name": name, "how": how[:300]})
-
-
-def loaded(path: str) -> bool:
-    """Load a library; the loader then uses it as libcuda.so.1, by its SONAME."""
-    try:
-        ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
-    except OSError:
-        return False
-    return True
-
-
-def built_stub(modules: List[str], folder: str) -> Optional[str]:
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
-        return None
-    names: Dict[str, None] = {}
-    symbols = shutil.which("nm")
-    for path in modules if symbols else []:
-        done = subprocess.run(
-            [str(symbols), "-D", "--undefined-only", path], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
-        for name in re.findall(r"\bU (cu[A-Z]\w*)", done.stdout.decode("ascii", "replace")):
-            names[name.partition("@")[0]] = None
-    source = os.path.join(folder, "stub.c")
-    with open(source, "w", encoding="utf-8") as file:
-        # 34 is CUDA_ERROR_STUB_LIBRARY, what NVIDIA's own stubs return.
-        file.writelines("int %s(void) { return 34; }\n" % name for name in names)
-    target = os.path.join(folder, "libcuda.so.1")
-    command = [compiler, "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", target, source]
-    if subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode != 0:
-        return None
-    return target
 
 
 def imported(name: str, found: Doc) -> Any:

@@ -58,7 +58,7 @@ def ask_release(request: Doc, found: Doc, lines: Lines, folder: str) -> None:
         return
     found["uncompiled"] = bool(request.get("uncompiled"))  # build the layers without vLLM's compiled code, too
     lines.step = "platform"
-    driver(found, folder)
+    driver(found)
     unloadable(found)
     platform = set_platform(request, found, folder)
     lines.step = "arguments"
