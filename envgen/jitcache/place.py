@@ -33,8 +33,7 @@ _KEY = re.compile(r"-([0-9a-f]{12})")
 class AgentHost:
     """A running container, or an image with the cache's mount.
 
-    ``root``: of the cache; "": the agent finds it by FlashInfer's own rule. ``sources``: the volumes or folders of the
-    cache, to find other containers that share it.
+    ``root``: of the cache. ``sources``: its volumes or folders, to find other containers that share it.
     """
 
     root: str
@@ -50,24 +49,18 @@ def find_place(deployment: Deployment) -> AgentHost | None:
 
     EngineError without a container and an image; NotFoundError if the profile has no FlashInfer cache.
     """
-    engine, profile = deployment.engine, deployment.profile
+    engine, profile, own = deployment.engine, deployment.profile, cache_mount(deployment)
     containers = engine.containers(project=profile.compose_name, all=True)
     for container in sorted(containers, key=lambda c: (c.service, c.name)):
         root = root_in(container.env, profile)
         mount = mount_of(container.mounts, root)
-        # A service without the cache's mount is used only if the profile has no cache.
-        if container.state == "running" and (mount is not None or CACHE not in profile.caches):
-            sources = frozenset([mount.source] if mount else [])
-            return AgentHost(root, f"service {container.service or container.name}", container, sources=sources)
-    if CACHE not in profile.caches:
-        raise NotFoundError(
-            f"profile {profile.name} has no FlashInfer cache, and none of its services runs",
-            hint=f"add `{FLASHINFER.line()}` to the profile",
-        )
-    mount, others = cache_mount(deployment), [deployment.caches[name] for name in (KIND,) if name in profile.caches]
-    there = [mount, *(other for other in others if exists(deployment, other))]
+        if container.state == "running" and mount is not None:
+            shown = f"service {container.service or container.name}"
+            return AgentHost(root, shown, container, sources=frozenset([mount.source]))
+    others = [deployment.caches[name] for name in (KIND,) if name in profile.caches]
+    there = [own, *(other for other in others if exists(deployment, other))]
     place = temporary_host(deployment, root_in(service_env(profile), profile), *there)
-    return place if exists(deployment, mount) else None
+    return place if exists(deployment, own) else None
 
 
 def exists(deployment: Deployment, mount: ContainerMount) -> bool:
@@ -97,7 +90,7 @@ def key_in(source: str) -> str:
 def cache_mount(deployment: Deployment) -> ContainerMount:
     """The mount of the profile's cache, as `envgen up` makes it. NotFoundError if the profile has none."""
     if CACHE not in deployment.profile.caches:
-        hint = f"add `{FLASHINFER.line()}`"
+        hint = f"add `{FLASHINFER.line()}` to the profile"
         raise NotFoundError(f"profile {deployment.profile.name} has no FlashInfer cache", hint=hint)
     return deployment.caches[CACHE]
 
@@ -135,17 +128,13 @@ def kernels_of_b12x(profile: Profile) -> dict[str, Any]:
 
 
 def root_in(env: Mapping[str, str], profile: Profile) -> str:
-    """The cache's root by FlashInfer's rule for these variables, else by the profile's mount; "": left to the agent,
-    which knows HOME."""
-    if env.get(BASE):
-        return posixpath.join(env[BASE], BELOW.lstrip("/"))
-    cache = profile.caches.get(CACHE)
-    return cache.path.path if cache else ""
+    """The cache's root by FlashInfer's rule for these variables, else by the profile's mount."""
+    return posixpath.join(env[BASE], BELOW.lstrip("/")) if env.get(BASE) else profile.caches[CACHE].path.path
 
 
 def mount_of(mounts: Sequence[ContainerMount], root: str) -> ContainerMount | None:
     """The innermost mount that contains ``root``."""
-    covering = [m for m in mounts if root and (root == m.target or root.startswith(m.target.rstrip("/") + "/"))]
+    covering = [m for m in mounts if root == m.target or root.startswith(m.target.rstrip("/") + "/")]
     return max(covering, key=lambda mount: len(mount.target), default=None)
 
 

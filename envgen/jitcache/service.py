@@ -157,9 +157,8 @@ class JitCache:
                 self.deployment.engine, place.image, mounts=place.mounts, user=ROOT_USER, hold=True, memory=MEMORY
             )
         else:
-            # Root may delete what any service wrote; without a root, the HOME of the container's user decides.
-            user = ROOT_USER if place.root else ""
-            execute = run.in_container(self.deployment.engine, place.container.id, user=user, hold=True)
+            # Root may delete what any service wrote.
+            execute = run.in_container(self.deployment.engine, place.container.id, user=ROOT_USER, hold=True)
         python = self.deployment.profile.base.python
         answer = run.ask(execute, python, AGENT, request, timeout=TIMEOUT)
         if isinstance(answer, run.NoAnswer):

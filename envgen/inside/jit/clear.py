@@ -124,7 +124,7 @@ def target_of(shelf: Shelf, name: str, root: str) -> Part | None:
             return None
         raise tree.Fault("refused", target.shown + " can't be opened: " + tree.reason(error)) from None
     names, whole = generated_names(text, shelf, root)
-    target.names, target.damaged = names[: tree.LISTED], not whole
+    target.names, target.damaged = names, not whole
     return target
 
 
@@ -228,7 +228,7 @@ def run_clear(request: dict[str, Any]) -> dict[str, Any]:
             raise tree.Fault("refused", ", ".join(links) + ": a link, not a module; nothing was touched")
         hold = Hold([(one.shelf, list(one.entries)) for one in choices], dry=dry)
         try:
-            hold.modules += kernels.hold(compiled, groups, dry=dry)
+            hold.batches += kernels.hold(compiled, groups, dry=dry)
             # build.ninja is only final under the locks.
             inspected = [target_of(shelf, name, root_of(request)) for shelf, name, _ in chosen]
             targets = [target for target in inspected if target is not None]
@@ -237,13 +237,11 @@ def run_clear(request: dict[str, Any]) -> dict[str, Any]:
             check_mounts([part.shown for part in targets + go], cache.root)
             inodes = {inode: target.name for target in targets for _, inode, _ in target.measure.libraries}
             users, unseen = loaded(inodes)
-            cleared = [kernels.target(group, not dry and kernels.remove(compiled, group, errors)) for group in groups]
             if targets and not dry:
                 _act(cache, go + targets, hold, errors)
+            cleared = [kernels.target(group, not dry and kernels.remove(compiled, group, errors)) for group in groups]
         finally:
             hold.release()
-        if len(targets) > tree.LISTED:
-            tree.note(cache.problems, "not listed here: " + str(len(targets) - tree.LISTED) + " more modules")
         freed = sum(part.measure.bytes for part in targets + generated if part.gone or dry)
         freed += sum(target.bytes for target in cleared if target.gone or dry)
         why = causes.why if causes else {}
@@ -253,11 +251,11 @@ def run_clear(request: dict[str, Any]) -> dict[str, Any]:
             modules=tuple(
                 ModuleTarget(t.shelf.version, t.shelf.arch, t.name, t.measure.bytes, t.measure.files, t.damaged,
                              tuple(inode for _, inode, _ in t.measure.libraries), t.gone, why.get(t.shown, ""))
-                for t in targets[:tree.LISTED]
+                for t in targets
             ) + tuple(cleared),
             generated=tuple(
                 Generated(g.shown, g.measure.bytes, g.measure.files, tuple(g.modules), tuple(g.kept_for), g.gone)
-                for g in generated[:tree.LISTED]
+                for g in generated
             ),
             leftovers=swept,
             freed=freed + (0 if dry else swept.bytes),

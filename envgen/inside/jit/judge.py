@@ -376,10 +376,7 @@ def run_list(request: dict[str, Any]) -> dict[str, Any]:
         building: list[dict[str, Any]] = []
         for choice in choose(cache, patterns, not patterns, [module.name for module in compiled]):
             shelf = choice.shelf
-            left = len(modules) + len(choice.entries) - tree.LISTED
-            if left > 0:
-                tree.note(cache.problems, shelf.shown + ": " + str(left) + " more modules; name modules to see them")
-            for name, kind in list(choice.entries.items())[: tree.LISTED - len(modules)]:
+            for name, kind in choice.entries.items():
                 module = describe(shelf, name, kind, cache.problems)
                 if module is not None:
                     judge.judge(shelf, module)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Iterable
 
-from envgen.inside.jit.tree import FOLDER, GONE, LISTED, Fault, note, note_unless_gone, reason
+from envgen.inside.jit.tree import FOLDER, GONE, Fault, note, note_unless_gone, reason
 
 OURS = ".envgen"  # beside the versions: records of envgen
 WORK = ".envgen-work-"  # folders at the top of a cache for what is being deleted
@@ -63,9 +63,7 @@ class Shelves:
 
 
 def root_of(request: dict[str, Any]) -> str:
-    """The root in the request, or FlashInfer's default."""
-    base = os.environ.get("FLASHINFER_WORKSPACE_BASE") or os.path.expanduser("~")
-    return str(request.get("root") or os.path.join(base, ".cache", "flashinfer"))
+    return str(request["root"])
 
 
 def open_cache(root: str, version: str = "", archs: list[str] | None = None) -> Shelves | None:
@@ -219,7 +217,7 @@ def choose(cache: Shelves, patterns: list[str], everything: bool, others: Iterab
         wanted |= matches
     if missing:
         raise Fault("not_found", "no module " + ", ".join(map(repr, missing)), missing=missing,
-                    names=sorted({*folders, *others})[:LISTED])  # fmt: skip
+                    names=sorted({*folders, *others}))  # fmt: skip
     choices = []
     for shelf, entries in found:
         chosen = {name: kind for name, kind in entries.items() if kind != "file" and name in wanted}

@@ -9,7 +9,6 @@ import errno
 import fcntl
 import os
 import re
-import resource
 import stat
 import time
 from contextlib import ExitStack, contextmanager, suppress
@@ -141,22 +140,11 @@ def make_lock_folder(shelf_fd: int) -> None:
         os.close(enter(shelf_fd, "tmp"))
 
 
-def raise_limit(wanted: int) -> None:
-    """Raise the limit of open files: one descriptor per lock is more than the usual 1024 for a large cache."""
-    with suppress(OSError, ValueError):  # then opening a lock fails
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted += 4096
-        if soft != resource.RLIM_INFINITY and soft < wanted:
-            wanted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
 class Hold:
     """Takes (``dry``: tests) the batch lock of each shelf, and the locks of these modules and inside of them, without
     waiting. Raises a ``refused`` Fault with the holders where one is held."""
 
     def __init__(self, shelves: list[tuple[Shelf, list[str]]], *, dry: bool = False) -> None:
-        raise_limit(sum(len(names) for _, names in shelves))
         self.dry = dry
         self.batches: list[int] = []
         self.modules: list[int] = []

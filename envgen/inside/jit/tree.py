@@ -20,7 +20,6 @@ NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 GONE = (errno.ENOENT, errno.ESTALE)
 NOT_A_FOLDER = (errno.ELOOP, errno.ENOTDIR)
 MANY = 100  # problems of one kind in one answer
-LISTED = 4000  # modules in one answer
 _SPECIAL = 100  # locks and libraries of one module; FlashInfer 0.7 has a few
 Stamp = Tuple[int, int, int, int]  # inode, size, mtime and ctime in ns
 

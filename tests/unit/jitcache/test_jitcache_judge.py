@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -151,31 +151,82 @@ def test_trap_1_other_bytes_under_an_old_time(lab: Lab) -> None:
     assert lab.list()["page"].guess
 
 
-def test_trap_2_another_package_of_the_same_version(lab: Lab) -> None:
-    lab.baseline()
-    lab.imported = lab.make_package("checkout/flashinfer")
-    assert states(lab) == {"page": ("stale", False), "rope": ("stale", False)}
-    found = lab.why("page")
-    assert set(kinds(found)) == {"root"}
-    assert str(lab.package) in found.reasons[0].message
-    assert str(lab.imported) in found.reasons[0].message
+def flags(lab: Lab, name: str, old: str, new: str) -> None:
+    """The module as if it had been compiled with other flags."""
+    path = lab.shelf.ops / name / "build.ninja"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
 
 
-def test_trap_2_a_link_to_the_same_package_is_the_same(lab: Lab) -> None:
+def imports(lab: Lab, path: str) -> None:
+    """Another package is imported: a copy, or the same one through a link."""
     (lab.folder / "linked").symlink_to("site")
-    lab.imported = lab.folder / "linked/flashinfer"
-    assert states(lab)["page"] == ("fresh", True)
+    lab.imported = lab.folder / path if path.startswith("linked") else lab.make_package(path)
 
 
-def test_trap_3_flags_asked_for_and_not_compiled_with(lab: Lab) -> None:
-    lab.environ["FLASHINFER_EXTRA_CUDAFLAGS"] = "-O3 -DNEW=1"
-    (reason,) = lab.why("page").reasons
-    assert (reason.kind, reason.stale) == ("flags", True)
-    assert "-DNEW=1" in reason.message
-    assert "-O3" not in reason.message
+def cuda(lab: Lab, name: str) -> None:
+    (lab.folder / name).mkdir(exist_ok=True)
+    lab.environ["CUDA_HOME"] = str(lab.folder / name)
 
 
-def test_trap_3_flags_no_longer_asked_for(lab: Lab) -> None:
+def touch(lab: Lab) -> None:
+    """git switch and back: the bytes are the same, and yet ninja compiles again for half an hour."""
+    time.sleep(0.02)
+    lab.header().write_text(lab.header().read_text())
+
+
+def replace_library(lab: Lab, data: bytes) -> None:
+    """Other bytes in a library of the same time."""
+    library = lab.shelf.ops / "page/page.so"
+    before = library.stat()
+    library.write_bytes(data)
+    os.utime(library, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def date(lab: Lab) -> None:
+    os.utime(lab.shelf.ops / "page/page.so", (4_000_000_000, 4_000_000_000))
+
+
+OTHER = "aarch64" if os.uname().machine == "x86_64" else "x86_64"
+# What happens -> whether `page` was recorded before, its state and whether that is a guess, and each kind of reason
+# with words of its message or its file.
+CHANGES: dict[str, tuple[Callable[[Lab], object], bool, tuple[str, bool], dict[str, str]]] = {
+    "another package of the same version": (
+        lambda lab: imports(lab, "checkout/flashinfer"), True, ("stale", False), {"root": "checkout/flashinfer"}),
+    "the same package through a link": (lambda lab: imports(lab, "linked/flashinfer"), False, ("fresh", True), {}),
+    "flags that are asked for": (
+        lambda lab: lab.environ.update(FLASHINFER_EXTRA_CUDAFLAGS="-O3 -DNEW=1"), False, ("stale", False),
+        {"flags": "asks for -DNEW=1;"}),
+    "the same CUDA, spelled otherwise": (
+        lambda lab: cuda(lab, "cuda-13.0"), True, ("fresh", False), {"cuda_home": "is spelled"}),
+    "another CUDA": (lambda lab: cuda(lab, "cuda-12.9"), True, ("stale", False), {"cuda_home": "cuda-12.9"}),
+    "an edited build.ninja": (
+        lambda lab: flags(lab, "page", "-O3", "-O1 -fast"), True, ("stale", False),
+        {"flags": "cuda_cflags: --O3 +-O1 +-fast"}),
+    "a header that is gone": (
+        lambda lab: lab.header().unlink(), False, ("stale", False), {"missing": "flashinfer/page.cuh"}),
+    "a header that is touched": (touch, True, ("fresh", False), {"touched": "flashinfer/page.cuh"}),
+    "a library of another machine": (
+        lambda lab: replace_library(lab, elf(OTHER)), False, ("foreign", False), {"foreign": f"is for {OTHER}"}),
+    "a library from the future": (date, False, ("fresh", True), {"future": "dated in the future"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_change_has_a_state_and_a_reason(lab: Lab, what: str) -> None:
+    change, recorded, state, reasons = CHANGES[what]
+    if recorded:
+        lab.baseline()
+    change(lab)
+    found = lab.why("page")
+    assert (found.state, found.guess) == state == states(lab)["page"]
+    assert set(kinds(found)) == set(reasons)
+    for reason in found.reasons:
+        assert reasons[reason.kind] in " ".join([reason.message, *reason.files])
+
+
+def test_flags_that_are_no_longer_asked_for(lab: Lab) -> None:
     lab.environ["FLASHINFER_EXTRA_CFLAGS"] = "-O3"
     lab.baseline()
     assert states(lab)["page"] == ("fresh", False)
@@ -183,26 +234,23 @@ def test_trap_3_flags_no_longer_asked_for(lab: Lab) -> None:
     assert "not set" in lab.why("page").reasons[0].message
 
 
-def test_trap_4_cuda_home_spelled_otherwise(lab: Lab) -> None:
-    lab.baseline()
-    lab.environ["CUDA_HOME"] = str(lab.folder / "cuda-13.0")
-    (reason,) = lab.why("page").reasons
-    assert (reason.kind, reason.stale) == ("cuda_home", False)
-    assert "spelled" in reason.message
-    module = lab.list()["page"]
-    assert (module.state, causes_of(module)) == ("fresh", ["cuda_home"])
-    (lab.folder / "cuda-12.9").mkdir()
-    lab.environ["CUDA_HOME"] = str(lab.folder / "cuda-12.9")
-    assert lab.why("page").state == "stale"
+def test_what_is_gone_means_nothing_without_the_mounts_of_a_service(lab: Lab) -> None:
+    lab.header().unlink()
+    assert lab.list(blind=True)["page"].state == "unknown"
 
 
-def test_an_edited_build_ninja(lab: Lab) -> None:
+def test_an_edit_after_a_library_from_the_future_is_seen(lab: Lab) -> None:
+    date(lab)
+    time.sleep(0.02)
+    lab.header().write_text("// an edit")
+    assert states(lab)["page"] == ("stale", True)
+
+
+def test_code_for_another_gpu(lab: Lab) -> None:
+    """Up to 0.6.10 it stays so; later FlashInfer sees it itself."""
+    flags(lab, "page", "arch=compute_121a,code=sm_121a", "arch=compute_90a,code=sm_90a")
     lab.baseline()
-    path = lab.shelf.ops / "page/build.ninja"
-    path.write_text(path.read_text().replace("-O3", "-O1 -fast"))
-    (reason,) = lab.why("page").reasons
-    assert reason.kind == "flags"
-    assert reason.files == ["cuda_cflags: --O3 +-O1 +-fast"]
+    assert lab.list()["page"].state == ("stale" if lab.version in SHARED_LOG else "fresh")
 
 
 def test_the_same_bytes_again_are_fresh(lab: Lab) -> None:
@@ -215,14 +263,6 @@ def test_the_same_bytes_again_are_fresh(lab: Lab) -> None:
     (refused,) = lab.baseline("page").modules
     assert not refused.recorded
     assert refused.changed == [str(lab.header())]
-
-
-def test_a_header_that_is_gone(lab: Lab) -> None:
-    lab.header().unlink()
-    assert states(lab)["page"] == ("stale", False)
-    assert kinds(lab.why("page")) == {"missing": (str(lab.header()),)}
-    # A temporary container sees no mounted sources: there it means nothing.
-    assert lab.list(blind=True)["page"].state == "unknown"
 
 
 def test_partial_masked_and_foreign(lab: Lab) -> None:
@@ -238,17 +278,6 @@ def test_partial_masked_and_foreign(lab: Lab) -> None:
     assert {(m.version, m.arch): m.state for m in found} == {
         ("0.4.0", "121a"): "foreign", (lab.version, "90a"): "foreign", (lab.version, "121a"): "fresh"
     }  # fmt: skip
-
-
-def test_a_library_of_another_machine_is_foreign(lab: Lab) -> None:
-    """A cache folder that an x86-64 container filled, mounted on ARM, and the other way round."""
-    there = "aarch64" if os.uname().machine == "x86_64" else "x86_64"
-    library = lab.shelf.ops / "page/page.so"
-    before = library.stat()
-    library.write_bytes(elf(there))
-    os.utime(library, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert states(lab) == {"page": ("foreign", False), "rope": ("fresh", True)}
-    assert any(f"its library is for {there}" in reason.message for reason in lab.why("page").reasons)
 
 
 def long(data: bytes) -> bytes:
@@ -272,32 +301,18 @@ def test_a_library_that_cannot_be_loaded_is_stale(lab: Lab, data: bytes, why: st
     """A full disk or a kill leaves one; FlashInfer then ends with "file too short"."""
     if recorded:
         lab.baseline("page")
-    library = lab.shelf.ops / "page/page.so"
-    before = library.stat()
-    library.write_bytes(data)
-    os.utime(library, ns=(before.st_atime_ns, before.st_mtime_ns))
+    replace_library(lab, data)
     assert states(lab)["page"] == ("stale", False)
     assert f"its library {why}" in [reason.message for reason in lab.why("page").reasons]
     assert [m.name for m in lab.clear(stale=True).modules] == ["page"]
 
 
-@pytest.mark.parametrize("make", [lambda path: path.symlink_to("/etc/passwd"), lambda path: os.mkfifo(path)])
-def test_a_library_that_is_no_file_is_stale(lab: Lab, make: Any) -> None:
+@pytest.mark.parametrize("make", [lambda path: path.symlink_to("/etc/passwd"), os.mkfifo])
+def test_a_library_that_is_no_file_is_never_fresh(lab: Lab, make: Callable[[Path], None]) -> None:
     library = lab.shelf.ops / "page/page.so"
     library.unlink()
     make(library)
     assert states(lab)["page"][0] in ("stale", "partial")
-
-
-def test_a_library_from_the_future(lab: Lab) -> None:
-    """Its own time says nothing; an edit after it was written does."""
-    library = lab.shelf.ops / "page/page.so"
-    os.utime(library, (4_000_000_000, 4_000_000_000))
-    assert states(lab)["page"] == ("fresh", True)
-    assert any("dated in the future" in reason.message for reason in lab.why("page").reasons)
-    time.sleep(0.02)
-    lab.header().write_text("// an edit")
-    assert states(lab)["page"] == ("stale", True)
 
 
 def test_changed_takes_what_includes_it(lab: Lab) -> None:
@@ -405,14 +420,6 @@ def test_names_with_odd_characters(lab: Lab) -> None:
         assert lab.list(name)[name].state == "fresh"
 
 
-def flags(lab: Lab, name: str, old: str, new: str) -> None:
-    """The module as if it had been compiled with other flags."""
-    path = lab.shelf.ops / name / "build.ninja"
-    text = path.read_text()
-    assert old in text
-    path.write_text(text.replace(old, new))
-
-
 @pytest.mark.parametrize("debug", ["-O0 $\n    -G", "-O0 $\n    --device-debug"])  # 0.5.3; from 0.6 on
 def test_debug_kernels_have_a_state_of_their_own(lab: Lab, debug: str) -> None:
     flags(lab, "page", "-O3", debug)
@@ -445,24 +452,6 @@ def test_switches_that_compile_everything_again_are_announced(lab: Lab) -> None:
     assert ("switches" in causes_of(lab.list(environ=environ)["page"])) == again
     assert "switches" not in causes_of(lab.list(environ=environ)["rope"])  # it names no threads
     assert lab.list()["page"].reasons == []
-
-
-def test_a_touched_header_is_announced(lab: Lab) -> None:
-    """git switch and back: the bytes are the same, and yet ninja compiles again for half an hour."""
-    lab.baseline()
-    time.sleep(0.02)
-    lab.header().write_text(lab.header().read_text())
-    found = lab.list()["page"]
-    assert (found.state, found.guess, causes_of(found)) == ("fresh", False, ["touched"])
-    assert kinds(lab.why("page")) == {"touched": (str(lab.header()),)}
-    assert lab.list()["rope"].reasons == []
-
-
-def test_code_for_another_gpu(lab: Lab) -> None:
-    """Up to 0.6.10 it stays so; later FlashInfer sees it itself."""
-    flags(lab, "page", "arch=compute_121a,code=sm_121a", "arch=compute_90a,code=sm_90a")
-    lab.baseline()
-    assert lab.list()["page"].state == ("stale" if lab.version in SHARED_LOG else "fresh")
 
 
 @pytest.mark.parametrize(
