@@ -62,6 +62,6 @@ LABEL dev.envgen.project="mxfp4" \
     dev.envgen.profile="prod" \
     dev.envgen.lock="" \
     org.opencontainers.image.base.name="nvcr.io/nvidia/cuda:13.0.2-devel-ubuntu24.04" \
-    dev.envgen.render="fd0ae330c56902ff0f7d5cd7d28821300da7a0199cc6c357233d2379fd2e7729"
+    dev.envgen.render="3b7c0ad9907d1eb62217bab3c6af203f7227a6c17c12b2c734e1efd0bace7226"
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

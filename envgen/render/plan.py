@@ -219,7 +219,7 @@ class ImagePlan:
         if file == "":
             return
         pinned = [one.binaries for one in kept.values() if one.binaries is not None]
-        extras = [word for pin in pinned for name in pin.extras for word in ("--extra", name)]
+        extras = [word for pin in pinned for name in pin.extras for word in ("--extra", f"{pin.name}[{name}]")]
         words = (*self._install_options(*wheels), *(("--needs-of", WHEELS, *extras) if kept and not file else ()))
         flags = () if all(source.install.dependencies for source in wheels.values()) else ("--no-deps",)
         installed = locking.HASHED if file else (*flags, *map(str, pins))

@@ -714,6 +714,16 @@ def test_a_wheel_without_a_version_is_kept_at_the_one_that_another_asks_for(tmp_
     assert (out / "five" / "five-1.0-py3-none-any.whl").is_file()
 
 
+def test_an_extra_is_that_of_its_own_wheel(tmp_path: Path) -> None:
+    """FlashInfer 0.7.2 has an extra b12x, too, which asks for another CuTe DSL than vLLM's."""
+    for name, extra, version in (("flashinfer_x", "b12x", "4.7"), ("vllm_x", "b12x", "4.8")):
+        (tmp_path / name).mkdir()
+        wheel(tmp_path / name, name, "1.0", f'cute-x=={version}; extra == "{extra}"', "always-x")
+    needs_of = runpy.run_path(str(SCRIPTS["pip-install"]))["needs_of"]
+    assert needs_of(str(tmp_path), []) == ["always-x", "always-x"]
+    assert needs_of(str(tmp_path), ["vllm.x[b12x]"]) == ["always-x", "cute-x==4.8", "always-x"]
+
+
 def with_module(folder: Path, name: str) -> None:
     """A wheel that brings the module ``ours``, with its own name in it, and one that all bring alike."""
     files = {"ours/__init__.py": f'OWNER = "{name}"\n', "alike/__init__.py": "", f"{name}.py": ""}
