@@ -13,8 +13,13 @@ GOOD = ("same", "close")
 FAULTS: dict[str, dict[str, Any]] = {
     "a window of half the size": {"sliding_window": 64},
     "another clamp of SwiGLU": {"swiglu_limit": 1.0},
-    "another base of RoPE": {"rope_parameters": {"rope_theta": 10_000.0, "rope_type": "default"}},
-}
+    "another base of RoPE": {
+        "rope_parameters": {
+            "rope_theta": 10_000.0, "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
+            "original_max_position_embeddings": 4096, "truncate": False,
+        },
+    },
+}  # fmt: skip
 
 
 def shown(found: dict[str, Any]) -> str:
