@@ -1,4 +1,4 @@
-"""What `envgen explain` reads without a file: the newest failure of a build, of a start, or of a service that ended."""
+"""What `envgen explain` reads: a log, a crash bundle, or the newest failure of a build, a start or a service."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ import re
 import stat
 import tarfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from envgen.app.session import Session
-from envgen.deployment import Deployment, known_service
+from envgen.deployment import Deployment
 from envgen.engine.api import time_budget
 from envgen.engine.values import MISSHAPEN, Container, container_of
 from envgen.errors import EngineError, UsageError
 from envgen.explain import UNKNOWN, Circumstances
-from envgen.files import NotAFile, state_dir
+from envgen.files import state_dir
 from envgen.serve.ended import circumstances, known_of, last_end
 from envgen.text import instant, reason_of
 
@@ -31,26 +30,6 @@ LARGEST = 64 << 20  # bytes of a bundle that are read
 _TAIL = 4096  # bytes at the end of a build log, where its result is
 _BUNDLE = re.compile(r"^\d{8}T\d{6}Z-(?P<service>.+)\.tar\.gz$")
 _ENDED = re.compile(rb"^ended with (-?\d{1,10}) after ", re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class PastFailure:
-    """A failure that is over. ``kind``: build, start or service; ``when``: seconds; ``text``: a sentence about it.
-
-    ``path``: its build log or crash bundle; None for a container's log.
-    """
-
-    kind: str
-    when: float
-    text: str
-    path: Path | None = None
-    container: Container | None = None
-    service: str = ""
-
-    @property
-    def name(self) -> str:
-        """What is read, for the first column of the output."""
-        return str(self.path) if self.path else f"log of {self.container.name}" if self.container else ""
 
 
 @dataclass(frozen=True)
@@ -64,38 +43,45 @@ class Log:
     about: Mapping[str, Any] = field(default_factory=dict)
 
 
-def newest(session: Session, service: str | None = None) -> PastFailure | None:
-    """The newest failure of the session's project and profile, or of one service; None for none.
+@dataclass(frozen=True)
+class PastFailure:
+    """A failure that is over. ``kind``: build, start or service; ``when``: seconds; ``text``: a sentence about it.
+
+    ``log``: the name of its log, which ``open`` opens.
+    """
+
+    kind: str
+    when: float
+    text: str
+    log: str
+    open: Callable[[], Log]
+    service: str = ""
+
+
+def newest(root: Path, deployment: Deployment | None = None, service: str | None = None) -> PastFailure | None:
+    """The newest failure in a project's state folder and, of a deployment, of its services; of one service.
 
     Without an engine, only files are looked at.
     """
-    deployment = session.deployment()
-    if service is not None:
-        known_service(deployment.profile, service)
-    with time_budget(PATIENCE):
-        found = [*starts(deployment.root, service), *ended(deployment, service)]
-    if service is None:
-        found += builds(deployment.root)
-    return max(found, key=lambda one: one.when, default=None)
-
-
-def of_files(root: Path) -> PastFailure | None:
-    """The newest failure in a project's state folder; None for none."""
-    return max((*builds(root), *starts(root)), key=lambda one: one.when, default=None)
+    failures = [*starts(root, service), *(builds(root) if service is None else ())]
+    if deployment is not None:
+        with time_budget(PATIENCE):
+            failures += ended(deployment, service)
+    return max(failures, key=lambda failure: failure.when, default=None)
 
 
 def builds(root: Path) -> Iterator[PastFailure]:
     """Builds that failed or were cut off."""
     for path, seen in _files(root, "logs", "*.log"):
-        with contextlib.suppress(OSError, UsageError), open_file(path) as file:
+        with contextlib.suppress(OSError), path.open("rb") as file:
             file.seek(max(0, seen.st_size - _TAIL))
             end = file.read(_TAIL)
             codes = _ENDED.findall(end)
-            if end.endswith(b"\ncancelled\n"):
-                continue
-            if not codes or int(codes[-1]):
+            if not end.endswith(b"\ncancelled\n") and (not codes or int(codes[-1])):
                 how = f"failed with {int(codes[-1])}" if codes else "has not ended"
-                yield PastFailure("build", seen.st_mtime, f"the build {how}", path)
+                yield PastFailure(
+                    "build", seen.st_mtime, f"the build {how}", str(path), partial(open_log, path, "build")
+                )
 
 
 def starts(root: Path, service: str | None = None) -> Iterator[PastFailure]:
@@ -104,7 +90,8 @@ def starts(root: Path, service: str | None = None) -> Iterator[PastFailure]:
         named = _BUNDLE.match(path.name)
         # Of two in one second, the later one ends with -2: then its content has the name of the service.
         if named and service in (None, named["service"], re.sub(r"-\d{1,3}$", "", named["service"])):
-            yield PastFailure("start", seen.st_mtime, f"{named['service']} failed", path, service=named["service"])
+            text, opens = f"{named['service']} failed", partial(open_log, path)
+            yield PastFailure("start", seen.st_mtime, text, str(path), opens, named["service"])
 
 
 def _files(root: Path, folder: str, pattern: str) -> Iterator[tuple[Path, os.stat_result]]:
@@ -117,31 +104,24 @@ def _files(root: Path, folder: str, pattern: str) -> Iterator[tuple[Path, os.sta
 
 def ended(deployment: Deployment, service: str | None = None) -> Iterator[PastFailure]:
     """Services of the profile that ended by themselves, those that Docker restarted included."""
-    try:
-        found = deployment.containers((service,) if service else (), all=True)
-    except EngineError:
-        return
-    for one in found:
-        end = last_end(deployment.engine, one)
-        if end is not None and not end.asked:
-            yield PastFailure("service", float(instant(end.at) or 0), str(end), container=one, service=one.service)
+    with contextlib.suppress(EngineError):
+        for container in deployment.containers((service,) if service else (), all=True):
+            end = last_end(deployment.engine, container)
+            if end is not None and not end.asked:
+                when, opens = float(instant(end.at) or 0), partial(of_container, deployment, container)
+                yield PastFailure("service", when, str(end), name_of(container), opens, container.service)
 
 
 def container_of_service(deployment: Deployment, service: str) -> Container | None:
     """The container of a service, if there is one."""
     with contextlib.suppress(EngineError):
-        return next((one for one in deployment.containers((service,), all=True) if not one.one_off), None)
+        return next((c for c in deployment.containers((service,), all=True) if not c.one_off), None)
     return None
 
 
-def opened(failure: PastFailure, deployment: Deployment | None = None) -> Log:
-    """Open a failure's log. ``deployment``: the deployment of its container."""
-    if failure.path is not None:
-        log = open_log(failure.path)
-        return Log(log.file, log.known, "build" if failure.kind == "build" else log.kind, log.reason, log.about)
-    if deployment is None or failure.container is None:
-        raise ValueError("a container's log needs its deployment")
-    return of_container(deployment, failure.container)
+def name_of(container: Container) -> str:
+    """The name of a container's log."""
+    return f"log of {container.name}"
 
 
 def of_container(deployment: Deployment, container: Container) -> Log:
@@ -150,28 +130,16 @@ def of_container(deployment: Deployment, container: Container) -> Log:
     return Log(io.BytesIO(text.encode("utf-8", "replace")), known_of(deployment, container), "serve")
 
 
-def open_log(path: Path) -> Log:
+def open_log(path: Path, kind: str | None = None) -> Log:
     """Open a log, a crash bundle, or a pipe (``explain <(docker logs serve)``). UsageError if it can't be read."""
-    hint = "name a log file, a crash bundle or a service, or `-` for stdin"
     try:
-        file = open_file(path)
-        return _of_bundle(path, file) if path.name.endswith(".tar.gz") else Log(file)
+        file = path.open("rb")
+        file.peek(1)  # some of /proc can be opened, and not read
+        return _of_bundle(path, file) if path.name.endswith(".tar.gz") else Log(file, kind=kind)
     except (OSError, EOFError, tarfile.TarError, zlib.error) as problem:
         why = reason_of(problem) if isinstance(problem, OSError) else str(problem)
+        hint = "name a log file, a crash bundle or a service, or `-` for stdin"
         raise UsageError(f"{path} can't be read: {why}", hint=hint) from None
-
-
-def open_file(path: Path) -> BinaryIO:
-    """Open a file or a pipe. A FIFO without a writer is empty; nothing waits."""
-    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb")
-    mode = os.fstat(file.fileno()).st_mode
-    if not stat.S_ISREG(mode) and not stat.S_ISFIFO(mode):
-        file.close()
-        raise NotAFile(path, "is not a log file")
-    os.set_blocking(file.fileno(), True)
-    if stat.S_ISREG(mode):
-        file.peek(1)  # some of /proc can be opened, and not read
-    return file
 
 
 def _of_bundle(path: Path, file: BinaryIO) -> Log:
@@ -202,13 +170,3 @@ def _document(members: Mapping[str, bytes], name: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}
-
-
-def project_of(folder: Path) -> Path | None:
-    """The nearest folder, upward, in which envgen keeps a state folder; None for none."""
-    return next((one for one in (folder, *folder.parents) if state_dir(one).is_dir()), None)
-
-
-def when_of(failure: PastFailure) -> str:
-    """The time of a failure, in this machine's zone."""
-    return datetime.fromtimestamp(failure.when).astimezone().strftime("%Y-%m-%d %H:%M:%S")

@@ -10,7 +10,8 @@ rule, beside its texts:
 ``general``  said only where no other failure explains the log: it may be the consequence of one
 ``weak``     a notice, unless something else shows that the program failed
 ``mild``     of a failure that is logged below an error (INFO, WARNING)
-``only``     `build` or `server`; `mounted` or `installed`: for such logs, or such profiles, only
+``kinds``    of logs: build, serve; a log that begins as a build's is one
+``only``     `mounted` or `installed`: for such profiles only
 
 A rule of a failure matches no line that was logged below an error: notices, weak and mild rules do.
 In ``cause`` and ``cure``, ``[[ text with {fact} ]]`` is left out where a fact is missing.
@@ -97,7 +98,7 @@ def read_pattern(node: Any) -> RulePattern:
 FOLDER = Path(__file__).parent / "rules"
 # In this order: an early warning about the network must not hide a kernel that failed later.
 FILES = ("gpu.yaml", "jit.yaml", "cluster.yaml", "serve.yaml", "host.yaml", "build.yaml", "kinds.yaml", "notices.yaml")
-KINDS = ("build", "jit", "serve")
+KINDS = ("build", "serve")
 
 
 @dataclass(frozen=True)
@@ -180,7 +181,7 @@ class Circumstances:
     """What is known of a failure beside its log.
 
     ``failed``: False if nothing but the log says so. ``facts`` fill the rules' texts: `memory`, `raise`, `cuda`, ...
-    ``tags``: of `build` or `server`, and of `mounted` or `installed`, those that hold.
+    ``tags``: of `mounted` and `installed`, the one that holds.
     """
 
     failed: bool = False
@@ -194,14 +195,14 @@ class Circumstances:
         return replace(self, facts={"package": first.package, **self.facts}) if first and first.package else self
 
 
-_OPPOSITE = {"build": "server", "server": "build", "mounted": "installed", "installed": "mounted"}
+_OPPOSITE = {"mounted": "installed", "installed": "mounted"}
 UNKNOWN = Circumstances()
 # A line of a build: BuildKit numbers its steps. (has, expression)
 _OF_BUILD = re.compile(r"^(?:#\d{1,4} (?:\[|DONE|CACHED|\d{1,6}\.\d )|\$ docker buildx )", re.MULTILINE)
 
 
 class Classifier:
-    """Finds known causes in a log that is read in parts. ``kind``: build, jit or serve; None: all rules.
+    """Finds known causes in a log that is read in parts. ``kind``: build or serve; None: all rules.
 
     Each rule's text is searched in many lines at once, some hundred times faster than line by line; only lines with the
     text are matched. Each rule matches once, at its first line.
@@ -247,9 +248,8 @@ class Classifier:
 
     def found(self, known: Circumstances = UNKNOWN) -> tuple[Explanation, ...]:
         """The causes: failures before notices, then by rank."""
-        tags = known.tags | ({"build"} if self.build and "server" not in known.tags else set())
         rows = sorted(self._found.values(), key=lambda row: row[0].rank)
-        rows = [row for row in rows if fits(row[0], tags)]
+        rows = [row for row in rows if fits(row[0], known.tags) and not (self.build and "build" not in row[0].kinds)]
         rows = [row for row in rows if not row[0].beside or row[0].rule in self._accompanied]
         failed = known.failed or any(not rule.notice and not rule.weak for rule, _, _ in rows)
         taken, shown = set[int](), list[Explanation]()
@@ -274,7 +274,7 @@ def classify(
 ) -> tuple[Explanation, ...]:
     """The known causes in a log: failures before notices, then by rank.
 
-    ``kind``: build, jit or serve; None: all rules. Lines may have their line ends.
+    ``kind``: build or serve; None: all rules. Lines may have their line ends.
     """
     classifier, lines, before = Classifier(kind), iter(lines), 0
     while batch := list(islice(lines, BATCH)):
@@ -319,9 +319,7 @@ _OF_MEMORY = {*OUT_OF_MEMORY.values(), "cuda_memory", "driver_memory", "jit_memo
 def cause_of(lines: Sequence[str], known: Circumstances = UNKNOWN, *, service: bool = False) -> Explanation | None:
     """The cause of a failure from its output; None if no rule matches. ``service``: of a service, not of a build."""
     kind = "serve" if service else "build"
-    known = replace(
-        known.beside(first_exception(lines)), failed=True, tags=known.tags | {"server" if service else "build"}
-    )
+    known = replace(known.beside(first_exception(lines)), failed=True)
     return likeliest(classify(lines, kind=kind, known=known), known, kind=kind)
 
 

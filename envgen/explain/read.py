@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
-from envgen.explain import BATCH, LONGEST, UNKNOWN, Circumstances, Classifier, Explanation
+from envgen.explain import BATCH, LONGEST, UNKNOWN, Circumstances, Classifier, Explanation, likeliest
 from envgen.explain.first import First, Tracker
 from envgen.explain.unknown import Clues, clues
 from envgen.text import plain_text
 
 _TIME = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{1,9}Z ")  # Docker's, as of `docker logs -t`
 LAST = 20 << 20  # bytes that are read, from the end
-START = 20_000  # lines, in which a server has started
 # Most lines of a server: a request that was answered, and the state every ten seconds. They have no cause.
 ALL_IS_WELL = (b' HTTP/1.1" 200', b" [loggers.py:")
 
@@ -28,42 +25,28 @@ class LogReport:
     skipped: int
     explanations: tuple[Explanation, ...]
     first: First | None
-    phase: str = ""  # what the server was doing at its first exception
     clues: Clues | None = None  # where no failure is certain
 
 
-class PhaseReader(Protocol):
-    """Reads the beginning of a log, line by line. ``done``: there is nothing more to learn."""
+def read_log(log: BinaryIO, known: Circumstances = UNKNOWN, *, kind: str | None = None) -> LogReport:
+    """The known causes in a log, and its first exception. ``kind``: build or serve; None: any.
 
-    done: bool
-
-    def feed(self, line: str) -> str:
-        """Read a line; returns what the server was doing then."""
-
-
-def read_log(
-    log: BinaryIO, known: Circumstances = UNKNOWN, *, kind: str | None = None, phases: PhaseReader | None = None
-) -> LogReport:
-    """The known causes in a log, and its first exception. ``kind``: build, jit or serve; None: any.
-
-    ``known``: what is known beside the log. ``phases`` reads its beginning, too.
+    ``known``: what is known beside the log; what it proves (its memory, its exit code) comes first.
     """
     before, skipped, data = last_of(log)
-    lines, classifier, tracker, doing = text_lines(data), Classifier(kind), Tracker(), list[tuple[int, str]]()
+    lines, classifier, tracker = text_lines(data), Classifier(kind), Tracker()
     for number, line in enumerate(lines, before + 1):
         if line:
             tracker.feed(line, number)
-            if phases and not phases.done and number <= START:
-                doing.append((number, phases.feed(line)))
     for at in range(0, len(lines), BATCH):
         classifier.read(lines[at : at + BATCH], before + at)
     first = tracker.first
-    known = replace(known.beside(first), failed=known.failed or tracker.raised)
-    words = [now for number, now in doing if first and number <= first.line]
-    found = classifier.found(known)
+    found = classifier.found(replace(known.beside(first), failed=known.failed or tracker.raised))
     lacking = all(one.general or not one.failure for one in found)
     told = clues(lines, before, first, tracker.versions) if lacking else None
-    return LogReport(before + len(lines), skipped, found, first, words[-1] if words else "", told)
+    proven = likeliest(found, known, kind="build" if kind == "build" else "serve") if known.failed else None
+    found = (proven, *found) if proven and proven not in found else found
+    return LogReport(before + len(lines), skipped, found, first, told)
 
 
 def last_of(log: BinaryIO, size: int = LAST) -> tuple[int, int, bytes]:
@@ -71,27 +54,18 @@ def last_of(log: BinaryIO, size: int = LAST) -> tuple[int, int, bytes]:
 
     It ends at Ctrl-C, too: a log that is followed has no other end.
     """
-    data, before, skipped = bytearray(), 0, 0
-
-    def shorten() -> None:
-        nonlocal before, skipped
-        cut = data.find(b"\n", len(data) - size - 1) + 1 or len(data) - size  # of one endless line, its end
-        before, skipped = before + data.count(b"\n", 0, cut), skipped + cut
-        del data[:cut]
-
-    with contextlib.suppress(KeyboardInterrupt):
-        while piece := log.read(1 << 20):
-            data += piece
-            if len(data) > 2 * size:
-                shorten()
-    if len(data) > size:
-        shorten()
+    data, before, skipped, piece = bytearray(), 0, 0, b"-"
+    while piece:
+        try:
+            piece = log.read(1 << 20)
+        except KeyboardInterrupt:
+            piece = b""
+        data += piece
+        if len(data) > (2 * size if piece else size):
+            cut = data.find(b"\n", len(data) - size - 1) + 1 or len(data) - size  # of one endless line, its end
+            before, skipped = before + data.count(b"\n", 0, cut), skipped + cut
+            del data[:cut]
     return before, skipped, bytes(data)
-
-
-def log_lines(log: BinaryIO) -> Iterator[str]:
-    """The last lines of a log, as ``text_lines`` has them."""
-    yield from text_lines(last_of(log)[2])
 
 
 def text_lines(data: bytes) -> list[str]:

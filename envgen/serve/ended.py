@@ -201,9 +201,8 @@ def circumstances(
     ``profile`` and ``lock``: of the service; without them its settings and packages are unknown.
     """
     locked = {name: lock.version(package) for name, package in LOCKED.items()} if lock else {}
-    facts, tags = {name: version for name, version in locked.items() if version}, frozenset({"server"})
-    if profile is not None:
-        tags |= {"mounted" if profile.mounted_sources else "installed"}
+    facts = {name: version for name, version in locked.items() if version}
+    tags = frozenset(["mounted" if profile.mounted_sources else "installed"] if profile else ())
     if container is None:
         return Circumstances(failed=True, facts=facts, tags=tags)
     if container.oom_killed and container.memory:

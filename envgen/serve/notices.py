@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from envgen.engine.client import Engine
 from envgen.engine.values import Container
-from envgen.explain import Circumstances, Explanation, classify
+from envgen.explain import Explanation, classify
 from envgen.serve.ended import log_text
 from envgen.text import instant
 
@@ -20,9 +20,8 @@ def notices(engine: Engine, container: Container) -> tuple[Explanation, ...]:
     if not container.running or not began:
         return ()
     text = engine.logs(container.id, tail=None, since=began, until=f"{float(began) + WINDOW:.9f}")
-    known = Circumstances(tags=frozenset({"server"}))
-    found = classify(map(log_text, text.splitlines()), kind="serve", known=known)
-    return tuple(one for one in found if not one.failure and one.rule not in OVER)
+    explanations = classify(map(log_text, text.splitlines()), kind="serve")
+    return tuple(one for one in explanations if not one.failure and one.rule not in OVER)
 
 
 def of_all(engine: Engine, containers: Iterable[Container]) -> Mapping[str, tuple[Explanation, ...]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,10 @@ from envgen.app.explain import Log, PastFailure
 from envgen.app.session import Session
 from envgen.cli.common import answer, reporting
 from envgen.errors import EnvgenError, ExitCode, UsageError
-from envgen.explain import Explanation, likeliest
+from envgen.explain import Explanation
 from envgen.explain.read import LogReport, read_log
-from envgen.profile.model import Phases
+from envgen.files import state_dir
 from envgen.serve.ended import in_profile
-from envgen.serve.phases import Phase, StartProgress
 from envgen.text import counted, shorten, visible
 
 
@@ -50,43 +50,26 @@ def command(session: Session, what: str | None) -> int:
             {"log": None, "failure": None, "explanations": [], "first_exception": None, "clues": None}, [name]
         )
     with log.file as file:
-        report = read_log(file, log.known, kind=log.kind, phases=StartLine())
-    found = _fitted(session, failure, log, _with_proof(report, log))
-    failed = any(one.failure for one in found) or failure is not None
+        report = read_log(file, log.known, kind=log.kind)
+    explanations = _fitted(session, failure, log, report.explanations)
+    failed = any(explanation.failure for explanation in explanations) or failure is not None
     document = {
         "log": name, "lines": report.lines, "skipped_bytes": report.skipped,
-        "explanations": [one.data() for one in found], "first_exception": _raised(report),
-        "clues": _clues(report),
+        "explanations": [explanation.data() for explanation in explanations],
+        "first_exception": vars(report.first) if report.first else None, "clues": _clues(report),
         "failure": _as_data(failure), "reason": log.reason or None,
     }  # fmt: skip
-    lines = [f"{_sentence(failure, log)}, {failures.when_of(failure)}"] if failure else []
+    lines = [_sentence(failure, log)] if failure else []
     lines += [f"      {shorten(log.reason, 400)}"] if log.reason else []
-    lines += _text(found, name, report)
+    lines += _text(explanations, name, report)
     return answer(document, lines, ExitCode.FINDINGS if failed else ExitCode.OK)
 
 
 def _sentence(failure: PastFailure, log: Log) -> str:
-    service, profile = log.about.get("service"), log.about.get("profile")
-    if failure.kind != "start" or not isinstance(service, str):
-        return failure.text
-    return visible(f"{service} failed" + (f" (profile {profile})" if isinstance(profile, str) else ""))
-
-
-class StartLine:
-    """What a server was doing at each line of its log."""
-
-    def __init__(self) -> None:
-        self._progress = StartProgress(Phases())
-        self._begun = self.done = False
-
-    def feed(self, line: str) -> str:
-        """Read a line; returns what the server was doing then."""
-        if "Application startup complete" in line:
-            self.done = True
-            return "serving"
-        self._progress.feed(line)
-        self._begun = self._begun or "API server version" in line or self._progress.phase is not Phase.START
-        return self._progress.words() if self._begun else ""  # of an excerpt, the phase is unknown
+    service, profile, text = log.about.get("service"), log.about.get("profile"), failure.text
+    if failure.kind == "start" and isinstance(service, str):
+        text = visible(f"{service} failed" + (f" (profile {profile})" if isinstance(profile, str) else ""))
+    return f"{text}, {datetime.fromtimestamp(failure.when).astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 def _chosen(session: Session, what: str | None) -> tuple[PastFailure | None, Log | None, str]:
@@ -98,21 +81,18 @@ def _chosen(session: Session, what: str | None) -> tuple[PastFailure | None, Log
         return None, Log(sys.stdin.buffer), "-"
     if what is not None and (Path(what).is_file() or Path(what).is_fifo() or not _is_service(session, what)):
         return None, failures.open_log(Path(what)), what
-    if what is None and not _has_project(session):
-        folder = failures.project_of(Path.cwd())
-        if folder is None:
-            hint = "name a log file: envgen explain LOG, or `-` for stdin"
-            raise UsageError("no project and no build log is here", hint=hint)
-        failure = failures.of_files(folder)
-        return (failure, failures.opened(failure), failure.name) if failure else (None, None, _none(folder.name))
-    failure = failures.newest(session, what)
-    deployment = session.deployment()
-    if failure is not None:
-        return failure, failures.opened(failure, deployment), failure.name
-    container = failures.container_of_service(deployment, what) if what else None
-    if container is not None:
-        return None, failures.of_container(deployment, container), f"log of {container.name}"
-    return None, None, _none(what or f"profile {deployment.profile.name}")
+    deployment = session.deployment() if _has_project(session) else None
+    here = Path.cwd()
+    root = deployment.root if deployment else next((f for f in (here, *here.parents) if state_dir(f).is_dir()), None)
+    if root is None:
+        hint = "name a log file: envgen explain LOG, or `-` for stdin"
+        raise UsageError("no project and no build log is here", hint=hint)
+    if failure := failures.newest(root, deployment, what):
+        return failure, failure.open(), failure.log
+    container = failures.container_of_service(deployment, what) if deployment and what else None
+    if deployment and container:
+        return None, failures.of_container(deployment, container), failures.name_of(container)
+    return None, None, _none(what or (f"profile {deployment.profile.name}" if deployment else root.name))
 
 
 def _none(of: str) -> str:
@@ -142,40 +122,31 @@ def _is_service(session: Session, name: str) -> bool:
     return True
 
 
-def _with_proof(report: LogReport, log: Log) -> tuple[Explanation, ...]:
-    """What the log says, after what is known beside it: that it was killed for its memory, or its exit code."""
-    if not log.known.failed:
-        return report.explanations
-    best = likeliest(report.explanations, log.known, kind="build" if log.kind == "build" else "serve")
-    if best is None or best in report.explanations:
-        return report.explanations
-    return (best, *report.explanations)
-
-
 def _fitted(
-    session: Session, failure: PastFailure | None, log: Log, found: Sequence[Explanation]
+    session: Session, failure: PastFailure | None, log: Log, explanations: Sequence[Explanation]
 ) -> tuple[Explanation, ...]:
     """With the profile and the service in the commands of the fixes, for a failure of this project."""
     service = log.about.get("service") or (failure.service if failure else "")
     if failure is None or not isinstance(service, str) or not _has_project(session):
-        return tuple(found)
+        return tuple(explanations)
     name = log.about.get("profile")
     if isinstance(name, str) and name in session.loaded().project.profiles:
         session = session.with_(profile_name=name)
     profile = session.profile()
-    return tuple(replace(one, cure=in_profile(one.cure, profile, service or "SERVICE")) for one in found)
+    return tuple(replace(one, cure=in_profile(one.cure, profile, service or "SERVICE")) for one in explanations)
 
 
-def _text(found: Sequence[Explanation], name: str, report: LogReport) -> list[str]:
+def _text(explanations: Sequence[Explanation], name: str, report: LogReport) -> list[str]:
     lines = []
-    for one in found:
+    for explanation in explanations:
+        evidence = shorten(explanation.evidence.strip(), 400)
         lines += [
-            f"{'FAIL' if one.failure else 'note'}  {one.cause} ({one.rule})",
-            f"      {name}:{one.line}: {shorten(one.evidence.strip(), 400)}" if one.line else f"      {one.evidence}",
-            f"      fix:  {one.cure}",
-            f"      more: {one.link}",
+            f"{'FAIL' if explanation.failure else 'note'}  {explanation.cause} ({explanation.rule})",
+            f"      {name}:{explanation.line}: {evidence}" if explanation.line else f"      {evidence}",
+            f"      fix:  {explanation.cure}",
+            f"      more: {explanation.link}",
         ]
-    known = [one for one in found if one.failure]
+    known = [one for one in explanations if one.failure]
     if not known:
         lines.insert(0, f"{name}: no known failure found in {counted(report.lines, 'line')}")
     if all(one.general for one in known):
@@ -193,7 +164,6 @@ def _first(report: LogReport, name: str) -> list[str]:
         lines.append(f"first exception{where}: {name}:{first.line}: {first.text}")
         lines += [f"raised from: {first.root}"] if first.root else []
         lines += [f"in: {first.component}"] if first.component else []
-        lines += [f"while: {report.phase}"] if report.phase else []
     if told is not None:
         lines += [f"{name}:{at}: {text}" for at, text in told.lines if not first or at != first.line]
         shown = [f"{package} {version}" for package, version in told.versions.items()]
@@ -209,11 +179,6 @@ def _clues(report: LogReport) -> dict[str, Any] | None:
         return None
     lines = [{"line": at, "text": text} for at, text in told.lines]
     return {"lines": lines, "versions": told.versions, "gpu": told.gpu, "search": told.search}
-
-
-def _raised(report: LogReport) -> dict[str, Any] | None:
-    first = report.first
-    return {**vars(first), "phase": report.phase} if first else None
 
 
 def _as_data(failure: PastFailure | None) -> dict[str, Any] | None:

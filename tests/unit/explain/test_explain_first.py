@@ -7,7 +7,6 @@ model... Lines of more than 1500 characters were left out, addresses replaced.
 
 from __future__ import annotations
 
-import io
 import re
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from hypothesis import strategies as st
 from envgen.__main__ import main
 from envgen.explain import Circumstances, cause_of
 from envgen.explain.first import first_exception
-from envgen.explain.read import log_lines
+from envgen.explain.read import text_lines
 from envgen.serve.crash import write_bundle
 from envgen.serve.ended import log_text
 
@@ -97,7 +96,7 @@ def test_colours_and_times_change_nothing(name: str) -> None:
     log = (LOGS / f"{name}.log").read_text(encoding="utf-8")
     coloured = re.sub(r"(?m)^(\([^)]+\))", "\x1b[0;36m\\1\x1b[0;0m", log)
     timed = re.sub(r"(?m)^", "2026-11-23T21:37:16.037371662Z ", coloured)
-    assert first_exception(log_lines(io.BytesIO(timed.encode()))) == first_exception(log.splitlines())
+    assert first_exception(text_lines(timed.encode())) == first_exception(log.splitlines())
     assert [log_text(line) for line in coloured.splitlines()] == [log_text(line) for line in log.splitlines()]
 
 

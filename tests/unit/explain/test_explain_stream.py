@@ -21,7 +21,7 @@ from envgen.app.explain import open_log
 from envgen.cli.check.explain import command
 from envgen.errors import UsageError
 from envgen.explain import classify, read, rules
-from envgen.explain.read import ALL_IS_WELL, last_of, log_lines, read_log
+from envgen.explain.read import ALL_IS_WELL, last_of, read_log, text_lines
 from envgen.serve.crash import write_bundle
 
 LOGS = Path(__file__).parent / "logs"
@@ -33,9 +33,7 @@ def test_the_lines_are_those_of_an_editor(content: bytes) -> None:
     expected = content.split(b"\n")
     expected = expected[:-1] if expected[-1] == b"" else expected
     expected = [b"" if any(words in line for words in ALL_IS_WELL) else line for line in expected]
-    assert list(log_lines(io.BytesIO(content))) == [
-        line.decode("utf-8", "replace").removesuffix("\r") for line in expected
-    ]
+    assert text_lines(content) == [line.decode("utf-8", "replace").removesuffix("\r") for line in expected]
 
 
 @pytest.mark.parametrize("log", sorted(LOGS.glob("*-ends-well.log")), ids=lambda path: path.name)
@@ -147,7 +145,6 @@ def test_a_failure_without_a_rule_is_a_failure_with_its_exception(state: Path) -
     done = run()
     assert done.return_value == 1 and done.stdout.startswith("serve-2 failed, ")
     assert "first exception" in done.stdout and "KeyError: 3" in done.stdout and "in: vllm 0.30.0" in done.stdout
-    assert "while: starting" in done.stdout
 
 
 IDENTITY = "3f" * 32
