@@ -44,15 +44,20 @@ def built(make_project: Callable[..., Project]) -> Project:
     return made
 
 
-@pytest.fixture
-def first(built: Project, tmp_path: Path) -> Iterator[Project]:
-    yield Project(shutil.copytree(built.root, tmp_path / "first"), NAME)
+def clean() -> None:
     for container in docker("ps", "-aq", "--filter", f"name={NAME}-").split():
         docker("rm", "-f", container, check=False)
     for kind in ("network", "volume"):
         for one in docker(kind, "ls", "-q", "--filter", f"name={NAME}").split():
             docker(kind, "rm", one, check=False)
     docker("image", "rm", "-f", f"{NAME}-2:dev", check=False)
+
+
+@pytest.fixture
+def first(built: Project, tmp_path: Path) -> Iterator[Project]:
+    clean()  # of what a run that was killed has left
+    yield Project(shutil.copytree(built.root, tmp_path / "first"), NAME)
+    clean()
 
 
 def copy(project: Project, folder: str) -> Project:
