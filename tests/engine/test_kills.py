@@ -18,7 +18,7 @@ import pytest
 from local import until
 from projects import BASE, Finished, Project
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.nightly]
 
 KILLS = int(os.environ.get("ENVGEN_EXAMPLES", "4"))
 VERBS = ("render", "lock", "clear", "build")

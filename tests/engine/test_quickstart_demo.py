@@ -13,7 +13,7 @@ from projects import docker, forget
 
 from envgen.engine.client import Engine
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.nightly]
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "quickstart"
 # What a reader of the output must find, in this order.
