@@ -61,11 +61,13 @@ def probed(engine: Engine, shared: str, tmp_path_factory: pytest.TempPathFactory
 
 # --- the probe against interpreters that are really started ----------------------------------------------------------
 
-PAIRS = [(v, p) for v in ("none", "wheel", "hook", "compat", "left") for p in ("", PP, W)]
-PAIRS += [("hook", "."), ("left", f"{PP}:"), ("wheel", "../workspace:/nowhere"), ("vllmcpu", ""), ("moved", "")]
+DAILY = [("none", ""), ("wheel", PP), ("hook", W), ("compat", ""), ("left", f"{PP}:"), ("vllmcpu", ""), ("moved", "")]
+PAIRS = [(v, p) for v in ("none", "wheel", "hook", "compat", "left") for p in ("", PP, W) if (v, p) not in DAILY]
+PAIRS += [("hook", "."), ("wheel", "../workspace:/nowhere")]
+NIGHTLY = [pytest.param(*pair, marks=pytest.mark.nightly) for pair in PAIRS]
 
 
-@pytest.mark.parametrize(("variant", "pythonpath"), PAIRS)
+@pytest.mark.parametrize(("variant", "pythonpath"), [*DAILY, *NIGHTLY])
 def test_every_cell_is_what_a_fresh_interpreter_does(
     engine: Engine, shared: str, probed: Probed, variant: str, pythonpath: str
 ) -> None:
