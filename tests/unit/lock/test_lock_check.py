@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import requests
@@ -16,6 +15,7 @@ from envgen.lock import ask, model
 from envgen.lock.ask import python_asks
 from envgen.lock.model import GitLock, ImageLock, Lock, Pinned, PythonLock
 from envgen.profile.load import load_project
+from envgen.profile.model import Origin
 
 PROJECT = """\
 version: 1
@@ -37,28 +37,32 @@ profiles:
 SETS = {"uv": (Pinned("uv", "0.8.0", ("c" * 64,)),)}
 
 
-def locked(tmp_path: Path, *files: str) -> None:
-    """A lock with everything of these project files."""
-    image, git = (
-        ImageLock("example.org/base:1", "sha256:" + "a" * 64, {"linux/arm64": "sha256:" + "a" * 64}),
-        GitLock("https://h/fi.git", "v1", "b" * 40, "tag"),
-    )
-    python = dict[str, Any]()
-    for file in files:
-        for name, profile in load_project(file=tmp_path / file, local=False).project.profiles.items():
-            python[name] = {"linux/arm64": PythonLock(python_asks(profile, image.digest), "3.12", SETS)}
-    lock = Lock(images={image.name: image}, git={"https://h/fi.git v1": git}, python=python)
-    model.save(tmp_path / "envgen.lock", lock)
-
-
 @pytest.fixture
 def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with a lock of everything, without an engine."""
+
     def no_engine() -> Engine:
         raise EngineError("none")
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("envgen.app.lock.connect", no_engine)
+    (tmp_path / "envgen.yaml").write_text(PROJECT)
+    profile = load_project(file=tmp_path / "envgen.yaml", local=False).project.profiles["prod"]
+    digest = "sha256:" + "a" * 64
+    image = ImageLock("example.org/base:1", digest, {"linux/arm64": digest})
+    python = {"prod": {"linux/arm64": PythonLock(python_asks(profile, digest), "3.12", SETS)}}
+    git = {"https://h/fi.git v1": GitLock("https://h/fi.git", "v1", "b" * 40, "tag")}
+    model.save(tmp_path / "envgen.lock", Lock({image.name: image}, git, python))
     return tmp_path
+
+
+@pytest.mark.usefixtures("offline")
+def test_every_check_compares_afresh(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """After an upgrade of envgen that asks something else, the lock has no answer to it."""
+    assert main(["lock", "--check"]) == 0, capsys.readouterr()
+    monkeypatch.setattr(Origin, "git_ref", property(lambda _origin: "refs/tags/v1"))
+    assert main(["lock", "--check"]) == 1
+    assert "refs/tags/v1" in capsys.readouterr().out
 
 
 def test_without_the_hub_all_else_is_pinned(
@@ -101,9 +105,7 @@ def test_without_the_hub_all_else_is_pinned(
 
 def test_a_step_that_nothing_locks_is_stale(offline: Path) -> None:
     """Whatever wrote the file: a set that the profile asks for is pinned, or named as open."""
-    (offline / "envgen.yaml").write_text(PROJECT)
     profile = load_project(file=offline / "envgen.yaml", local=False).project.profiles["prod"]
-    locked(offline, "envgen.yaml")
     lock = model.load(offline)
     assert lock is not None
     for sets in ({}, {"uv": (Pinned("uv", "0.8.0", ()),)}):
