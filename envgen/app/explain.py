@@ -21,7 +21,7 @@ from envgen.engine.api import time_budget
 from envgen.engine.values import MISSHAPEN, Container, container_of
 from envgen.errors import EngineError, UsageError
 from envgen.explain import UNKNOWN, Circumstances
-from envgen.files import state_dir
+from envgen.files import NotAFile, state_dir
 from envgen.serve.ended import circumstances, known_of, last_end
 from envgen.text import instant, reason_of
 
@@ -133,13 +133,25 @@ def of_container(deployment: Deployment, container: Container) -> Log:
 def open_log(path: Path, kind: str | None = None) -> Log:
     """Open a log, a crash bundle, or a pipe (``explain <(docker logs serve)``). UsageError if it can't be read."""
     try:
-        file = path.open("rb")
-        file.peek(1)  # some of /proc can be opened, and not read
+        file = _open(path)
         return _of_bundle(path, file) if path.name.endswith(".tar.gz") else Log(file, kind=kind)
     except (OSError, EOFError, tarfile.TarError, zlib.error) as problem:
         why = reason_of(problem) if isinstance(problem, OSError) else str(problem)
         hint = "name a log file, a crash bundle or a service, or `-` for stdin"
         raise UsageError(f"{path} can't be read: {why}", hint=hint) from None
+
+
+def _open(path: Path) -> BinaryIO:
+    """Open a file or a pipe. A FIFO without a writer is empty; nothing waits."""
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb")
+    mode = os.fstat(file.fileno()).st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISFIFO(mode):
+        file.close()
+        raise NotAFile(path, "is not a log file")
+    os.set_blocking(file.fileno(), True)
+    if stat.S_ISREG(mode):
+        file.peek(1)  # some of /proc can be opened, and not read
+    return file
 
 
 def _of_bundle(path: Path, file: BinaryIO) -> Log:
