@@ -92,7 +92,7 @@ def _image(report: BoundProfile) -> None:
 
 
 def _variants(report: BoundProfile) -> None:
-    """Check that variants change existing services, and choose existing groups of variables."""
+    """Check that variants change existing services."""
     services = list(report.profile.services)
     for name in report.profile.variants:
         section = report.at("variants", name)
@@ -100,12 +100,6 @@ def _variants(report: BoundProfile) -> None:
             if service not in services and not section.is_broken(""):
                 message = f"this profile has no service {service!r} to change"
                 section.problem(("services", service), message, near(service, services), at_key=True)
-        node = section.node("env_groups")
-        known = [*report.names("env"), *section.names("env")]
-        for number, child in node.items.items() if node is not None and node.kind == LIST else ():
-            if child.text not in known:
-                message = f"env has no group {child.text!r}"
-                section.problem(("env_groups", number), message, near(child.text, known))
 
 
 # --- sources and packages -------------------------------------------------------------------------------------------
@@ -271,19 +265,13 @@ def _env(report: BoundProfile) -> None:
     for number, name in enumerate(secrets):
         if name in DERIVED:
             report.problem(("secrets", number), f"envgen sets {name} itself", f"use the key {DERIVED[name]}")
-    used = list(profile.env)
-    for number, group in enumerate(profile.env_groups or ()):
-        if group not in used:
-            report.problem(("env_groups", number), f"env has no group {group!r}", near(group, used))
     # One variable with two values: the result would depend on the order of the groups.
     first: dict[str, str] = {}
     for group, variables in profile.env.items():
-        if profile.env_groups is not None and group not in profile.env_groups:
-            continue
         for variable, value in variables.items():
             other = first.setdefault(variable, group)
             if profile.env[other][variable] != value:
-                hint = "put it into one group, or choose between the groups with env_groups"
+                hint = "put it into one group"
                 message = f"{variable} is {value!r} here and {profile.env[other][variable]!r} in the group {other}"
                 report.problem(("env", group, variable), message, hint, at_key=True)
 

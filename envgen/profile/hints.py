@@ -29,20 +29,18 @@ COMPOSE: Mapping[str, str] = {
     "depends_on": "not needed: `envgen up` waits until a service is ready; start the other one first",
     "deploy": "write `gpu: [0]` for GPUs, `needs_memory` for memory",
     "init": "not needed: every container has an init",
-    "mem_limit": "it is `memory: {limit: 100GiB}` in the profile, for each of its services",
-    "memswap_limit": "`memory: {limit: 100GiB}` in the profile allows no swap",
     "stdin_open": "it is `interactive: true` in a service",
     "tty": "it is `interactive: true` in a service",
 }
 # Keys of a Compose service without a key here: a Compose file of the user's own sets them.
 OVERLAY = frozenset((
-    "annotations", "blkio_config", "cap_drop", "cgroup", "cgroup_parent", "container_name", "cpu_count",
-    "cpu_percent", "cpu_period", "cpu_quota", "cpu_shares", "cpus", "credential_spec", "device_cgroup_rules", "dns",
-    "dns_opt", "dns_search", "domainname", "expose", "external_links", "extra_hosts", "group_add", "hostname",
-    "isolation", "labels", "links", "mac_address", "mem_reservation", "mem_swappiness",
-    "memswap_limit", "networks", "oom_kill_disable", "oom_score_adj", "pid", "pids_limit", "privileged", "read_only",
-    "runtime", "security_opt", "stop_grace_period", "stop_signal", "storage_opt", "sysctls", "tmpfs", "userns_mode",
-    "uts",
+    "annotations", "blkio_config", "cap_add", "cap_drop", "cgroup", "cgroup_parent", "container_name", "cpu_count",
+    "cpu_percent", "cpu_period", "cpu_quota", "cpu_shares", "cpus", "cpuset", "credential_spec",
+    "device_cgroup_rules", "devices", "dns", "dns_opt", "dns_search", "domainname", "expose", "external_links",
+    "extra_hosts", "group_add", "hostname", "isolation", "labels", "links", "logging", "mac_address", "mem_limit",
+    "mem_reservation", "mem_swappiness", "memswap_limit", "networks", "oom_kill_disable", "oom_score_adj", "pid",
+    "pids_limit", "privileged", "read_only", "runtime", "security_opt", "stop_grace_period", "stop_signal",
+    "storage_opt", "sysctls", "tmpfs", "userns_mode", "uts",
 ))  # fmt: skip
 # Records whose keys people write in the wrong place, and the hint.
 _PLACES: tuple[tuple[type, str], ...] = (
@@ -61,8 +59,6 @@ def unknown(cls: type, name: str, node: YamlNode, path: str) -> str:
     fields = fields_of(cls)
     if cls in (ProjectFile, LocalFile) and name in fields_of(Profile):
         return "it belongs below `defaults:` or below a profile"
-    if cls is Service and name == "memory":
-        name = "mem_limit"
     if name in COMPOSE:
         return COMPOSE[name]
     if cls in (Service, Profile) and name in OVERLAY:

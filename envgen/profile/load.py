@@ -61,7 +61,7 @@ class Loaded:
         given["variant"] = self.project.profiles[self.chosen].variant
         binding = Binding(partial=True)
         profile: Profile = binding.record(Profile, layers.filled(trees[self.chosen]), "", **given)
-        return in_use(profile)
+        return profile
 
 
 def find(start: Path) -> Path:
@@ -146,7 +146,7 @@ def load_project(
         given = {"name": key, "project": name, "variant": variant if key == chosen and varied else ""}
         bound: Profile = binding.record(Profile, tree, "", **given)
         check_profile(bound, tree, binding, path.parent)
-        loaded[key] = in_use(bound)
+        loaded[key] = bound
         problems += binding.problems
     if not problems:
         problems += check_project(loaded, trees)
@@ -157,15 +157,6 @@ def load_project(
         _raise(problems)
     project = Project(name, default, loaded, file=path, root=path.parent)
     return Loaded(project, trees, tuple(overrides), before, chosen, chains)
-
-
-def in_use(profile: Profile) -> Profile:
-    """``profile`` with the groups of `env` that its services get."""
-    groups = profile.env_groups
-    if groups is None:
-        return profile
-    env = {group: values for group, values in profile.env.items() if group in groups}
-    return replace(profile, env=MappingProxyType(env))
 
 
 def called(text: str) -> str:

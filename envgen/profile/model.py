@@ -183,26 +183,6 @@ class Memory:
         " a GPU that shares it (8.7, 11.0, 12.1), and never more than a quarter of what gpu-memory-utilization leaves.",
         None,
     )
-    limit: ByteSize | None = key(
-        "The most memory that each service gets, without swap. Docker ends one that takes more. What a GPU driver"
-        " allocates does not count.",
-        None,
-    )
-
-
-@dataclass(frozen=True)
-class Logging:
-    """Where Docker keeps what services print."""
-
-    driver: str = key(
-        "json-file or local: files of the engine; journald: the journal; engine: as the engine is configured.",
-        "json-file", item=p.LOG_DRIVER,
-    )  # fmt: skip
-    max_size: ByteSize = key(
-        "Of json-file and local: at this size Docker begins a new file. 100 MiB hold a week of a request each second.",
-        ByteSize.parse("100MiB"),
-    )
-    max_files: int = key("Of json-file and local: the files that it keeps of a container.", 3, low=1)
 
 
 @dataclass(frozen=True)
@@ -333,23 +313,10 @@ class Health:
 
 
 @dataclass(frozen=True)
-class Phases:
-    """Time limits for the phases of a start; unset: only the whole start is limited."""
-
-    start: Duration | None = key("From the container's start until weights are loaded (or the port answers).", None)
-    weights: Duration | None = key("While weights are loaded.", None)
-    compile: Duration | None = key(
-        "Compiling kernels, capturing graphs: from the weights until the port answers.", None
-    )
-    answer: Duration | None = key("From the port's first answer until the prompt is completed.", None)
-
-
-@dataclass(frozen=True)
 class Ready:
     """What `envgen up` waits for after Docker calls the container healthy."""
 
     timeout: Duration = key("Give up after this long.", Duration(3600))
-    phases: Phases = key("Limits for single phases; the log shows which phase it is.", Phases())
     model: str | None = key(
         "A name that /v1/models must list, and that must complete a prompt. Unset, with `model`: the first of"
         " `served-model-name`, else the repository.",
@@ -430,7 +397,6 @@ class Service:
         item=p.USER,
     )
     interactive: bool = key("Keep a terminal open (a shell service).", False)
-    cpuset: str | None = key("The CPUs that its programs run on, as in 0-9,15; unset: all.", None, item=p.CPUS)
     restart: str = key(
         "What Docker does when it ends: no, on-failure:N (a server that ends by itself has failed, with any exit code),"
         " unless-stopped, or always. Only the last two also start it with the engine; where GPU and machine share"
@@ -454,8 +420,6 @@ class Service:
         {},
         names=p.NAME,
     )
-    devices: tuple[str, ...] = key("Devices of this machine, such as /dev/infiniband.", (), item=p.DEVICE)
-    cap_add: tuple[str, ...] = key("Linux capabilities to add, such as IPC_LOCK.", (), item=p.CAPABILITY)
     network: str | None = key(
         "host: the machine's own network. `ports` has no effect then.",
         None,
@@ -606,7 +570,6 @@ class Variant:
 
     changes: Mapping[str, str]
     description: str = key("One line about this variant.", "")
-    env_groups: tuple[str, ...] | None = key("As in the profile.", None, item=p.NAME)
     env: Mapping[str, Mapping[str, str]] = key("As in the profile.", {}, names=p.NAME)
     services: Mapping[str, Service] = key("Services of the profile, with the keys that differ.", {}, names=p.NAME)
 
@@ -649,7 +612,6 @@ class Profile:
     sources: Mapping[str, Source] = key("What is developed or built: flashinfer, vllm, ...", {}, names=p.NAME)
     python_path: tuple[ContainerPath, ...] = key("PYTHONPATH, in front of what the base image has.", ())
     env: Mapping[str, Mapping[str, str]] = key("Groups of run-time variables, for all services.", {}, names=p.NAME)
-    env_groups: tuple[str, ...] | None = key("The groups of env that are in use; unset: all.", None, item=p.NAME)
     secrets: tuple[str, ...] = key(
         "Variables of your shell, or of `.env` beside this file; services get them at run time only.",
         (),
@@ -663,7 +625,6 @@ class Profile:
     )
     ipc: str = key("The IPC namespace.", "private", item=p.IPC)
     shm_size: ByteSize | None = key("Size of /dev/shm, where ipc is not host.", None)
-    logging: Logging = key("What Docker keeps of the output of services.", Logging())
     memory: Memory = key("Ends a service before it takes the machine down.", Memory())
     ulimits: Mapping[str, Ulimit] = key("Limits of the container: a number, or soft and hard.", {}, names=p.ULIMIT)
     working_dir: ContainerPath = key("The folder that services start in.", ContainerPath("/workspace"))

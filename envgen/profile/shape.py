@@ -102,7 +102,6 @@ INDEX_URL = Pattern(
 INNER_PATH = Pattern(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*", "a folder such as 3rdparty/cutlass")
 USER = Pattern(r"host|root|[0-9]{1,9}(:[0-9]{1,9})?", "host, root, or numbers: UID or UID:GID")
 RESTART = Pattern(r"no|always|unless-stopped|on-failure:[1-9][0-9]?", "no, on-failure:N, unless-stopped or always")
-LOG_DRIVER = Pattern(r"json-file|local|journald|engine", "json-file, local, journald or engine")
 IPC = Pattern(r"private|host|shareable", "private, host or shareable")
 CONTEXT = Pattern(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", "the name of a Docker context, as `docker context ls` lists it")
 _BYTE = "(25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])"
@@ -117,11 +116,6 @@ HUB_REPO = Pattern(
     "a repository such as openai/gpt-oss-120b",
 )
 HUB_REVISION = Pattern(r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._/-]{0,199}", "a branch, tag or commit of the repository")
-CPUS = Pattern(r"\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*", "numbers and ranges of CPUs, such as 0-9,15")
-# A name below /dev, in the container the same or another one. No part is "..".
-_DEVICE = r"/dev/(?!\.\.?(?:[/:]|$))[A-Za-z0-9._-]+(/(?!\.\.?(?:[/:]|$))[A-Za-z0-9._-]+)*"
-DEVICE = Pattern(rf"{_DEVICE}(:{_DEVICE})?(:[rwm]{{1,3}})?", "a device such as /dev/infiniband, or /dev/x:/dev/y:rw")
-CAPABILITY = Pattern(r"(?!ALL$|CAP_)[A-Z][A-Z0-9_]{1,40}", "a capability such as IPC_LOCK, without CAP_; never ALL")
 NETWORK = Pattern(r"host", "host; unset is a network of the profile's own")
 HUB_IGNORE = Pattern(r"[A-Za-z0-9*?_.\[\]/-]+", "a file name with * and ?, such as original/*")
 ULIMIT = Pattern(r"[a-z]+", "the name of a limit, such as memlock")

@@ -16,10 +16,9 @@ from envgen.profile.caches import FLASHINFER
 from envgen.profile.checks import GATE
 from envgen.profile.flags import RANKS, plain_name, takes_no_prompt
 from envgen.profile.load import Loaded, with_variant
-from envgen.profile.model import GpuMode, Origin, Phases, Profile, Service, Source
+from envgen.profile.model import GpuMode, Origin, Profile, Service, Source
 from envgen.profile.shape import fields_of
 from envgen.profile.tree import DEFAULT, ENVIRONMENT, MAP, NULL, PROJECT, SET, VARIANT, YamlNode, join_path
-from envgen.text import first_of
 
 Path_ = tuple[str, ...]
 NONE: Mapping[str, str] = MappingProxyType({})
@@ -28,7 +27,6 @@ ELSEWHERE = re.compile(
     r"ENVGEN_(HF_OFFLINE|NODE_[A-Z]+|HEAD_ADDRESS|CA|EXAMPLES|RECORD|DEBIAN_MIRROR|(TEST|ENGINE|PROOF)_.*)"
 )
 _PROXY = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
-_MOST = 4  # names in one line
 
 
 Row = tuple[Path_, str, str]  # the path of a value without effect, the reason, and what to do
@@ -88,13 +86,9 @@ def _namespaces(loaded: Loaded, name: str) -> Iterator[Problem]:
 
 
 def _in_a_variant(tree: YamlNode, path: Path_) -> bool:
-    """Whether a variant, which may use the value at ``path``, changes what is around it."""
-    for variant in tree.items["variants"].elements if "variants" in tree.items else ():
-        groups = variant.at(("env_groups",))
-        chosen = [one.text for one in groups.elements] if groups is not None else []
-        if variant.at(path[:2]) is not None if path[0] == "services" else path[0] == "env" and path[1] in chosen:
-            return True
-    return False
+    """Whether a variant, which may use the value at ``path``, changes its service."""
+    variants = tree.items["variants"].elements if "variants" in tree.items else ()
+    return path[0] == "services" and any(variant.at(path[:2]) is not None for variant in variants)
 
 
 def _has(tree: YamlNode, path: Path_, node: YamlNode) -> bool:
@@ -161,7 +155,6 @@ def _meant(variable: str) -> str:
 
 def _rows(profile: Profile, tree: YamlNode) -> Iterator[Row]:
     yield from _nulls(tree, ())
-    yield from _groups(profile, tree)
     yield from _image(profile)
     yield from _bygone(profile)
     for name, source in profile.sources.items():
@@ -180,22 +173,6 @@ def _nulls(node: YamlNode, path: Path_) -> Iterator[Row]:
         if child.kind == NULL and child.source.layer in (PROJECT, SET) and path[:1] != ("variants",):
             yield (*path, name), "null removes nothing: no weaker layer sets it", "remove this line"
         yield from _nulls(child, (*path, name))
-
-
-def _groups(profile: Profile, tree: YamlNode) -> Iterator[Row]:
-    """The first variable of each group that services don't get, for those of one layer."""
-    groups, env = profile.env_groups, tree.items.get("env")
-    for group in env.names if groups is not None and env is not None else ():
-        assert groups is not None and env is not None
-        if group in groups:
-            continue
-        hint = f"name {group} in env_groups of the profile or of a variant, or write them into services.NAME.env"
-        by_layer = dict[object, list[str]]()
-        for variable, node in env.items[group].items.items():
-            by_layer.setdefault((node.source.label, node.source.layer), []).append(variable)
-        for names in by_layer.values():
-            several = f"{', '.join(first_of(names, _MOST))}: " if len(names) > 1 else ""
-            yield ("env", group, names[0]), f"{several}no service gets it: env_groups is [{', '.join(groups)}]", hint
 
 
 def _image(profile: Profile) -> Iterator[Row]:
@@ -267,12 +244,7 @@ def _service(profile: Profile, service: Service) -> Iterator[Row]:
             yield from ((("ready", asked), message, "") for asked in ("prompt", "expect_text"))
         if service.http_port is None:
             message = "nothing is asked: no port is known to answer HTTP (ready.port)"
-            yield from ((("ready", *asked), message, "") for asked in (("phases", "answer"), ("prompt",)))
-        for phase in fields_of(Phases):
-            limit = getattr(ready.phases, phase)
-            if limit is not None and limit.seconds >= ready.timeout.seconds:
-                message = f"{limit} is never reached: ready.timeout ends the wait after {ready.timeout}"
-                yield ("ready", "phases", phase), message, ""
+            yield ("ready", "prompt"), message, ""
     if profile.ipc == "host":
         yield ("shm_size",), *_SHM
     if service.gpu is not None and profile.gpu is GpuMode.NONE:
@@ -287,9 +259,6 @@ def _machine(profile: Profile) -> Iterator[Row]:
         yield ("shm_size",), *_SHM
     elif profile.services and all(service.shm_size is not None for service in profile.services.values()):
         yield ("shm_size",), "each service has a shm_size of its own", ""
-    if (driver := profile.logging.driver) in ("journald", "engine"):
-        message = f"logging.driver is {driver}, which has its own limits"
-        yield from ((("logging", key), message, "") for key in ("max_size", "max_files"))
     for name in (name for name in profile.caches if name != FLASHINFER.name):
         yield ("caches", name, "namespace"), "only the cache `flashinfer` has namespaces", ""
         yield ("caches", name, "warm"), "only kernels of the cache `flashinfer` are compiled ahead", ""

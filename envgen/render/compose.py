@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from envgen.engine.values import SERVER
-from envgen.profile.model import Cluster, GpuMode, Health, Logging, Mode, Profile, Ready, Service
+from envgen.profile.model import Cluster, GpuMode, Health, Mode, Profile, Ready, Service
 from envgen.profile.values import ContainerPath, HostPath, own_path
 from envgen.render import environment as names
 from envgen.render.locking import folder_of, volume_of
@@ -14,6 +14,8 @@ from envgen.render.quote import MERGE, Interpolated, compose_text, compose_varia
 
 PROXY = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
 STOP_GRACE = "30s"
+# 100 MiB hold a week of a request each second.
+LOGGING = {"driver": "json-file", "options": {"max-size": "100m", "max-file": "3"}}
 OFFLINE = "HF_HUB_OFFLINE"
 CLUSTER_PARTS = ("head", "worker", "rdma")
 _PARTS = (
@@ -154,7 +156,6 @@ def _common(profile: Profile, key: str) -> Block:
     """The settings of all services."""
     platform = profile.base.platform.value if profile.base.platform else None
     shm = profile.shm_size if profile.ipc != "host" else None
-    limit = str(profile.memory.limit.bytes) if profile.memory.limit else None
     wheels = profile.build.wheelhouse
     wheelhouse = {"wheelhouse": _host(names.WHEELHOUSE_VARIABLE, wheels, "your folder of wheels")} if wheels else None
     return _filled({
@@ -174,22 +175,10 @@ def _common(profile: Profile, key: str) -> Block:
         "ulimits": {name: {"soft": one.soft, "hard": one.hard} for name, one in profile.ulimits.items()} or None,
         "working_dir": profile.working_dir.path,
         "stop_grace_period": STOP_GRACE,
-        "logging": _logging(profile.logging),
-        "mem_limit": limit,
-        "memswap_limit": limit,
+        "logging": LOGGING,
         "deploy": _GPUS.get(written_mode(profile)),
         "volumes": _volumes(profile, key),
     })  # fmt: skip
-
-
-def _logging(logging: Logging) -> Block | None:
-    if logging.driver == "engine":
-        return None
-    if logging.driver == "journald":
-        return {"driver": logging.driver}
-    kib = max(1, logging.max_size.bytes >> 10)
-    size = f"{kib >> 10}m" if kib % 1024 == 0 else f"{kib}k"
-    return {"driver": logging.driver, "options": {"max-size": size, "max-file": str(logging.max_files)}}
 
 
 def _devices(**device: Any) -> Block:
@@ -311,7 +300,6 @@ def _service(profile: Profile, name: str, key: str, blocks: Mapping[str, Block])
         "user": _user(profile, name),
         "group_add": ["0"] if profile.user_of(name) not in ("", "root") else None,
         "security_opt": ["no-new-privileges"] if service.serves else None,
-        "cpuset": service.cpuset,
         "stdin_open": service.interactive or None,
         "tty": service.interactive or None,
         "ports": [str(port) for port in service.ports],
@@ -319,8 +307,6 @@ def _service(profile: Profile, name: str, key: str, blocks: Mapping[str, Block])
         "labels": {VARIANT: profile.variant} if profile.variant else None,
         "network_mode": service.network,
         "shm_size": service.shm_size and str(service.shm_size.bytes),
-        "devices": list(service.devices),
-        "cap_add": list(service.cap_add),
         "deploy": _deploy(service, written_mode(profile)),
         # The whole list, where it has mounts of its own.
         "volumes": [*_volumes(profile, key), *_mounts(name, service)] if service.mounts else None,

@@ -216,7 +216,6 @@ def compose_env(profile: Profile, service: str) -> dict[str, str]:
     """The variables of a service in Compose: derived ones, then groups in order, then its own, which win."""
     described = profile.services.get(service)
     env = {**service_env(profile), **user_env(profile, service)}
-    for name, group in profile.env.items():
-        if profile.env_groups is None or name in profile.env_groups:
-            env.update(group)
+    for group in profile.env.values():
+        env.update(group)
     return {**env, **(described.env if described else {})}

@@ -132,9 +132,6 @@ def _unmapped(profile: Profile, name: str, service: Service) -> Iterator[Problem
             yield Problem(f"{source} is a mounted checkout of this machine", hint="export a production profile")
     for mount in service.mounts:
         yield Problem(f"the mount {mount} is a file or folder of this machine", hint="build it into the image")
-    if service.devices:
-        hint = "leave `devices` out in a variant; the cluster's device plugin gives what pods ask for"
-        yield Problem(f"devices of this machine: {', '.join(service.devices)}", hint=hint)
     if service.gpu:
         yield Problem("`gpu` names GPUs of this machine", hint="leave it out: a pod asks for a number of GPUs")
     if profile.network.ca_certificates is not None:
@@ -234,8 +231,6 @@ def _probes(health: Health) -> Doc:
 
 def _security(profile: Profile, name: str, service: Service) -> Doc:
     found: Doc = {}
-    if service.cap_add:
-        found["capabilities"] = {"add": list(service.cap_add)}
     user, _, group = profile.user_of(name).partition(":")
     if user.isdecimal():
         found["runAsUser"] = int(user)

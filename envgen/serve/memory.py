@@ -71,7 +71,7 @@ def in_page_cache(needed: int, *, unified: bool, root: Path = ROOT) -> list[str]
 
 
 def plan(profile: Profile, service: str, floor: str, root: Path = ROOT) -> list[str]:
-    """Notes: how much memory the guard keeps free, and limits that contradict the profile."""
+    """Notes: how much memory the guard keeps free."""
     found = []
     total = re.search(r"^MemTotal:\s+(\d+) kB$", _meminfo(root), re.MULTILINE)
     share = re.fullmatch(r"auto(?::(0?\.\d+))?", floor)
@@ -79,9 +79,6 @@ def plan(profile: Profile, service: str, floor: str, root: Path = ROOT) -> list[
         size = int(total[1]) << 10
         kept = min(6 << 30, size // 20, int(size * float(share[1] or 1) / 4))
         found.append(f"memory-guard ends {service} when less than {kept / GIB:.1f} GiB of the machine are available")
-    limit, needed = profile.memory.limit, profile.services[service].needs_memory
-    if limit is not None and needed is not None and limit.bytes < needed.bytes and profile.gpu is GpuMode.NONE:
-        found.append(f"memory.limit is {limit}, and needs_memory of {service} is {needed}: Docker would end it")
     return found
 
 

@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable, Mapping
 from enum import Enum
 
-from envgen.profile.model import Phases
-
 
 class Phase(Enum):
     START = "start"
@@ -53,16 +51,16 @@ SHORT = 1.0  # seconds; what took less is not told
 
 
 class StartProgress:
-    """The phases of one start. ``clock`` gives seconds; ``limits`` are the profile's.
+    """The phases of one start. ``clock`` gives seconds.
 
     ``on_end`` gets each phase when it ends, its seconds, and what took them.
     """
 
     def __init__(
-        self, limits: Phases, clock: Callable[[], float] = time.monotonic,
+        self, clock: Callable[[], float] = time.monotonic,
         on_end: Callable[[Phase, float, str], None] = lambda _phase, _seconds, _what: None,
     ) -> None:  # fmt: skip
-        self._limits, self._clock, self._on_end = limits, clock, on_end
+        self._clock, self._on_end = clock, on_end
         self.restart()
 
     def restart(self) -> None:
@@ -133,10 +131,3 @@ class StartProgress:
         """How much of it is done, from 0 to 1, where the log says so."""
         found = _SHARE.search(self.detail)
         return min(1.0, int(found[2]) / max(1, int(found[3] or 100))) if found else None
-
-    def overdue(self) -> str:
-        """A sentence if the phase exceeds its limit, else ""."""
-        limit = getattr(self._limits, self.phase.value, None)
-        if limit is None or self.took()[self.phase.value] <= limit.seconds:
-            return ""
-        return f"{self.words()} for more than {limit.seconds} s (ready.phases.{self.phase.value})"

@@ -148,7 +148,7 @@ class Waiter:
         if url and service.http_port:
             prompt, expected = self._ready.prompt, self._ready.expect_text
             self._question = Question(self._ready.model, prompt, expected, api_key, chat_flags(service.argv))
-        self.progress = StartProgress(self._ready.phases, on_end=self._ended)
+        self.progress = StartProgress(on_end=self._ended)
         self._tells = True  # each phase
         self._evidence = Evidence(self._ready.expect, self._ready.forbid)
         self._first_restarts = self._restarts = 0
@@ -297,8 +297,6 @@ class Waiter:
         raise self._failure(container, f"it answers, but its log never showed {wanted}", says_all=True)
 
     def _in_time(self, container: Container, deadline: float) -> None:
-        if late := self.progress.overdue():
-            raise self._failure(container, f"{late}" + (f": {self._why}" if self._why else ""))
         if time.monotonic() > deadline:
             state = self._why or f"it is {container.state}, health {container.health or 'unknown'}"
             raise self._failure(container, f"not ready in time, still {self.progress.words()}: {state}")

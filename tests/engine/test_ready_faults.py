@@ -182,7 +182,7 @@ def test_the_real_server_hangs(faults: Faults, engine: Engine) -> None:
     core = next(one.pid for one in processes(engine, container) if "EngineCor" in one.name)
     docker("exec", container, "sh", "-c", f"kill -STOP {core}")
     try:
-        message, members = faults.fails("serve", "--set", "services.serve.ready.phases.answer=4s")
+        message, members = faults.fails("serve", "--set", "services.serve.ready.timeout=60s")
     finally:
         docker("exec", container, "sh", "-c", f"kill -CONT {core}")
     assert "waiting for its first answer" in message and "has not sent its first token" in message

@@ -34,8 +34,6 @@ profiles:
       server:
         command: [sleep, infinity]
         mounts: *mounts
-        devices: ["/dev/zero:/dev/envgenzero:r"]
-        cap_add: [SYS_PTRACE]
         network: host
         shm_size: 80MiB
       plain: {{command: [sleep, infinity]}}
@@ -44,7 +42,7 @@ profiles:
 FILES = {
     "over.yaml": "services: {server: {hostname: envgentesthost, environment: {OVER: '1'}, container_name: "
     + CONTAINER
-    + "}}\n",
+    + ", devices: ['/dev/zero:/dev/envgenzero:r'], cap_add: [SYS_PTRACE]}}\n",
     "own/say": '#!/bin/sh\necho "base: $ENVGENTEST_BASE"\n',
     "own/__pycache__/x.pyc": "no",
     "src/mine/pyproject.toml": '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n'

@@ -23,8 +23,7 @@ from envgen.profile.tree import VARIANT
 def command(session: Session, with_origin: bool, changed: bool) -> None:
     """Show the values of a profile after all layers are merged.
 
-    A warning names each setting without effect, such as a group of `env` that `env_groups` leaves out. `render`,
-    `build` and `up` print them, too.
+    A warning names each setting without effect. `render`, `build` and `up` print them, too.
 
     \b
     Examples:

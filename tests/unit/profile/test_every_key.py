@@ -88,7 +88,6 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "sources.vllm.install.dependencies": (True, False),
     "python_path": (["/opt/a"], ["/opt/b"]),
     "env.loud.A": ("1", "2"),
-    "env_groups": (["loud"], []),
     "secrets": (["HF_TOKEN"], ["https_proxy"]),
     "caches.flashinfer.path": ("/root/.cache/flashinfer", "/opt/fi"),
     "caches.flashinfer.host": ("~/.cache/fi", "~/.cache/fi2"),
@@ -102,10 +101,6 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "ipc": ("private", "host"),
     "shm_size": ("1GiB", "2GiB"),
     "memory.floor": ("1GiB", "2GiB"),
-    "memory.limit": ("10GiB", "20GiB"),
-    "logging.driver": ("local", "journald"),
-    "logging.max_size": ("10MiB", "20MiB"),
-    "logging.max_files": (2, 5),
     "ulimits.memlock.soft": (-1, 5),
     "ulimits.memlock.hard": (-1, 6),
     "working_dir": ("/workspace", "/opt/work"),
@@ -116,7 +111,6 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "services.serve.working_dir": ("/workspace", "/opt/work"),
     "services.serve.user": ("1000:1000", "root"),
     "services.serve.interactive": (True, False),
-    "services.serve.cpuset": ("0-1", "0-3"),
     "services.serve.restart": ("no", "on-failure:3"),
     "services.serve.health.http": ("/health", "/ping"),
     "services.serve.health.port": (8000, 8001),
@@ -127,10 +121,6 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "services.serve.health.start_period": ("5s", "6s"),
     "services.serve.health.complete": ("50s", "60s"),
     "services.serve.ready.timeout": ("20m", "30m"),
-    "services.serve.ready.phases.start": ("10m", "2h"),
-    "services.serve.ready.phases.weights": ("10m", "2h"),
-    "services.serve.ready.phases.compile": ("10m", "2h"),
-    "services.serve.ready.phases.answer": ("10m", "2h"),
     "services.serve.ready.model": ("one", "two"),
     "services.serve.ready.port": (8000, None),
     "services.serve.ready.prompt": ("Hello", "Good day"),
@@ -146,8 +136,6 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "services.serve.mounts.data.host": ("data", "data2"),
     "services.serve.mounts.data.path": ("/opt/data", "/opt/data2"),
     "services.serve.mounts.data.read_only": (True, False),
-    "services.serve.devices": (["/dev/fuse"], ["/dev/kvm"]),
-    "services.serve.cap_add": (["IPC_LOCK"], ["SYS_NICE"]),
     "services.serve.network": ("host", None),
     "services.serve.shm_size": ("1GiB", "2GiB"),
     "services.serve.gpu": (["0"], []),
@@ -177,10 +165,6 @@ READ_LATER: Mapping[str, tuple[str, Callable[[Service], bool]]] = {
     "sources.vllm.patches": ("doctor and `patch apply` of a checkout", _always),
     "caches.flashinfer.warm": ("`up`, after it has built the image", _always),
     "services.serve.ready.timeout": ("`up`", _always),
-    "services.serve.ready.phases.start": ("`up`", _always),
-    "services.serve.ready.phases.weights": ("`up`", _always),
-    "services.serve.ready.phases.compile": ("`up`", _always),
-    "services.serve.ready.phases.answer": ("`up`", _asks),
     "services.serve.ready.model": ("`up` asks /v1/models for it", _asks),
     "services.serve.ready.port": ("`up` asks it", _always),
     "services.serve.ready.prompt": ("`up` completes it", _asks),
@@ -221,9 +205,9 @@ def schema_of(key: str) -> tuple[str, ...]:
 
 
 def test_the_table_has_every_key() -> None:
-    inside_variants = {("services", "*"), ("env", "*"), ("env_groups",)}  # a variant's keys are those of the profile
+    inside_variants = {("services", "*"), ("env", "*")}  # a variant's keys are those of the profile
     wanted = {path for path in leaves(Profile) if path[0] != "variants" or path[2:4] not in inside_variants}
-    wanted -= {path for path in wanted if path[0] == "variants" and path[2] in ("services", "env", "env_groups")}
+    wanted -= {path for path in wanted if path[0] == "variants" and path[2] in ("services", "env")}
     assert {schema_of(key) for key in VALUES} == wanted
 
 
@@ -243,7 +227,7 @@ READY: dict[str, dict[str, Any]] = {
 }
 
 
-def profile_of(kind: str, health: str, ready: str, gpu: str, ipc: str, shared: bool, groups: str) -> dict[str, Any]:
+def profile_of(kind: str, health: str, ready: str, gpu: str, ipc: str, shared: bool) -> dict[str, Any]:
     """A small profile with these features."""
     source = {"origin": KINDS[kind], "package": "vllm", "distribution": "vllm", "mount": "/workspace/vllm"}
     if kind == "binaries":
@@ -264,7 +248,6 @@ def profile_of(kind: str, health: str, ready: str, gpu: str, ipc: str, shared: b
         **({"cuda": {"arch_list": "12.1a"}} if gpu != "none" else {}),
         "sources": {"vllm": source},
         "env": {"loud": {"B": "1"}},
-        **({"env_groups": {"all": ["loud"], "none": []}[groups]} if groups else {}),
         "caches": {
             "flashinfer": {"path": "/root/.cache/flashinfer"},
             "torch": {"path": "/root/.cache/torch", "host": "~/.cache/t"},
@@ -286,7 +269,6 @@ FEATURES = st.builds(
     st.sampled_from(["auto", "none"]),
     st.sampled_from(["private", "host"]),
     st.booleans(),
-    st.sampled_from(["", "all", "none"]),
 )
 
 
@@ -375,8 +357,7 @@ def silent(key: str, value: Any, before: Loaded, after: Loaded) -> str:
     if outputs(before) != outputs(after):
         return ""
     _, applies = READ_LATER.get(key, ("", None))
-    never_reached = key.startswith("services.serve.ready.phases") and value == "2h"
-    if applies is not None and applies(after.project.profiles["p"].services["serve"]) and not never_reached:
+    if applies is not None and applies(after.project.profiles["p"].services["serve"]):
         return ""
     keys = [problem.place.key for problem in warnings(after, ["p"]) if problem.place is not None]
     keys = [told.removeprefix("variants.v.").split("[")[0] for told in keys if told]
@@ -387,14 +368,14 @@ def silent(key: str, value: Any, before: Loaded, after: Loaded) -> str:
 @settings(max_examples=EXAMPLES)
 @given(features=FEATURES, variant=st.booleans())
 def test_no_key_is_accepted_in_silence(folder: Path, key: str, features: dict[str, Any], variant: bool) -> None:
-    variant = variant and key.split(".")[0] in ("services", "env", "env_groups")
+    variant = variant and key.split(".")[0] in ("services", "env")
     if (pair := loaded_pair(folder, features, key, variant=variant)) is not None:
         assert not silent(key, VALUES[key][1], *pair)
 
 
 def test_every_key_is_accepted_somewhere(folder: Path) -> None:
     """Else the walk would prove nothing about it."""
-    plain = [profile_of(kind, "http", "model", "auto", "private", False, "all") for kind in KINDS]
-    plain += [profile_of("wheel", health, "log", "none", "host", True, "") for health in HEALTH]
+    plain = [profile_of(kind, "http", "model", "auto", "private", False) for kind in KINDS]
+    plain += [profile_of("wheel", health, "log", "none", "host", True) for health in HEALTH]
     never = [key for key in VALUES if not any(loaded_pair(folder, one, key, variant=False) for one in plain)]
     assert not never

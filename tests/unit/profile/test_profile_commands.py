@@ -208,14 +208,6 @@ def test_the_serve_command_is_whole() -> None:
     )
 
 
-def test_groups_can_be_chosen(tmp_path: Path) -> None:
-    file = tmp_path / "envgen.yaml"
-    file.write_text(HEAD + "    env: {fast: {A: 1}, slow: {B: 2}, debug: {C: 3}}\n    env_groups: [fast]\n")
-    env = load_project(file=file, sets=["env_groups=[slow, debug]"]).project.profiles["dev"].env
-    assert {name: dict(values) for name, values in env.items()} == {"slow": {"B": "2"}, "debug": {"C": "3"}}
-    assert list(load_project(file=file).project.profiles["dev"].env) == ["fast"]
-
-
 def test_what_the_starter_says_of_the_local_file_works_when_it_is_typed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

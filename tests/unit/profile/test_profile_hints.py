@@ -187,6 +187,8 @@ def test_variables_without_a_group(tmp_path: Path, written: str) -> None:
         "cpus: 2",
         "extra_hosts: ['db:10.0.0.1']",
         "tmpfs: /run/x",
+        "mem_limit: 10g",
+        "devices: [/dev/fuse]",
     ],
 )
 def test_a_key_of_compose_goes_into_a_file_of_compose(tmp_path: Path, body: str) -> None:

@@ -38,19 +38,9 @@ def told(folder: Path, text: str, *sets: str, variant: str = "", names: str = "p
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        ("    env: {loud: {A: 1, B: 2}}\n    env_groups: []\n",
-         ["env.loud.A: A, B: no service gets it: env_groups is []"]),
-        ("    env: {loud: {A: 1}, calm: {C: 1}}\n    env_groups: [calm]\n",
-         ["env.loud.A: no service gets it: env_groups is [calm]"]),
-        ("    env: {loud: {A: 1}}\n", []),
-        ("    env: {loud: {A: 1}}\n    env_groups: []\n    variants: {v: {env_groups: [loud]}}\n", []),
         ("        ready: {port: 80, prompt: Hello, expect_text: Hi}\n        ports: ['80:80']\n", []),
         ("        ready: {prompt: Hello}\n",
          ["services.web.ready.prompt: nothing is asked: no port is known to answer HTTP (ready.port)"]),
-        ("        ready: {timeout: 1m, phases: {start: 2m}}\n",
-         ["services.web.ready.phases.start: 120s is never reached: ready.timeout ends the wait after 60s"]),
-        ("        ready: {phases: {answer: 2m}}\n",
-         ["services.web.ready.phases.answer: nothing is asked: no port is known to answer HTTP (ready.port)"]),
         ("        health: {command: ['true'], port: 80, complete: 5s}\n",
          ["services.web.health.port: only a check with `http` uses it",
           "services.web.health.complete: only a check with `http` uses it"]),
@@ -79,9 +69,6 @@ def test_what_reaches_nobody(tmp_path: Path, body: str, expected: list[str]) -> 
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        ("    env_groups: []\n    variants: {v: {env: {loud: {A: 1}}}}\n",
-         ["variants.v: it changes nothing: what it sets is what the profile has",
-          "variants.v.env.loud.A: no service gets it: env_groups is []"]),
         ("    variants: {v: {services: {web: {restart: 'no'}}}}\n",
          ["variants.v: it changes nothing: what it sets is what the profile has"]),
         ("    variants: {v: {services: {web: {restart: always}}}}\n", []),
@@ -93,22 +80,10 @@ def test_a_variant_is_judged_where_it_is_in_use(tmp_path: Path, body: str, expec
 
 
 def test_what_one_profile_uses_is_no_mistake_of_another(tmp_path: Path) -> None:
-    text = HEAD.replace("  gpu: none\n", "  gpu: none\n  env: {loud: {A: 1}}\n  ipc: host\n  shm_size: 1GiB\n")
-    both = "    env_groups: []\n  q: {ipc: private, gpu: none}\n"
+    text = HEAD.replace("  gpu: none\n", "  gpu: none\n  ipc: host\n  shm_size: 1GiB\n")
+    both = "  q: {ipc: private, gpu: none}\n"
     assert told(tmp_path, text + both, names="p q") == []
-    assert told(tmp_path, text + "    env_groups: []\n") == [
-        "env.loud.A: no service gets it: env_groups is []",
-        "shm_size: with ipc: host, /dev/shm is the machine's",
-    ]
-
-
-def test_an_option_must_reach_the_profile_in_use(tmp_path: Path) -> None:
-    """Not one of its variants."""
-    text = HEAD + "    env: {loud: {A: 1}}\n    env_groups: []\n    variants: {v: {env_groups: [loud]}}\n"
-    silent = "env.loud.B: no service gets it: env_groups is []"
-    assert told(tmp_path, text, "env.loud.B=1") == [silent]
-    assert told(tmp_path, text, ENV__LOUD__B="1") == [silent]
-    assert told(tmp_path, text, "env.loud.B=1", variant="v") == []
+    assert told(tmp_path, text) == ["shm_size: with ipc: host, /dev/shm is the machine's"]
 
 
 def test_an_option_that_changes_nothing(tmp_path: Path) -> None:

@@ -18,8 +18,7 @@ from envgen.render.outputs import render_profile
 TEXT = (
     HEAD
     + """\
-    env: {fast: {A: 1}, debug: {B: 2}}
-    env_groups: [fast]
+    env: {fast: {A: 1}}
     services:
       serve:
         command: [vllm]
@@ -29,7 +28,7 @@ TEXT = (
     variants:
       slow:
         description: slower
-        env_groups: [fast, debug]
+        env: {debug: {B: 2}}
         services:
           serve:
             args: {attention-config: {backend: TRITON_ATTN}, enforce-eager: true}
@@ -91,11 +90,11 @@ def test_a_variant_that_is_not_there(file: Path) -> None:
 
 
 def test_a_variant_that_breaks_a_profile_is_an_error_when_used(file: Path) -> None:
-    file.write_text(TEXT.replace("[fast, debug]", "[fast, debug]\n        env: {debug: {A: 3}}"))
+    file.write_text(TEXT.replace("{debug: {B: 2}}", "{debug: {A: 3}}"))
     assert load(file, "").variant == ""
     with pytest.raises(ProjectError) as caught:
         load(file, "slow")
-    assert "envgen.yaml:21:23: env.debug.A: A is '3' here and '1' in the group fast" in str(caught.value)
+    assert "envgen.yaml:19:23: env.debug.A: A is '3' here and '1' in the group fast" in str(caught.value)
 
 
 def test_explain_says_which_values_a_variant_brings(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,14 +102,14 @@ def test_explain_says_which_values_a_variant_brings(file: Path, capsys: pytest.C
     lines = capsys.readouterr().out.splitlines()
     name = next(line for line in lines if "enforce-eager = true" in line).split("# ")[1].split(":")[0]
     flag = 'services.serve.args.attention-config = "{\\"backend\\":\\"TRITON_ATTN\\",\\"x\\":1}"'
-    assert f"{flag}  # {name}:23:48, variant slow; over FLASHINFER, {name}:14:44" in lines
-    assert f'env_groups = ["fast", "debug"]  # {name}:20:21, variant slow; over {name}:10:17' in lines
-    assert f'services.serve.args.max-model-len = "10"  # {name}:14:78' in lines
+    assert f"{flag}  # {name}:22:48, variant slow; over FLASHINFER, {name}:13:44" in lines
+    assert f'env.debug.B = "2"  # {name}:19:26, variant slow' in lines
+    assert f'services.serve.args.max-model-len = "10"  # {name}:13:78' in lines
     assert main(["config", "-f", str(file), "--variant", "slow", "--json", "--explain"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["variant"] == "slow"
     assert document["values"]["variants"]["slow"]["changes"]["services.serve.ready.expect.moe"] == "null"
-    assert {o["layer"] for o in document["origins"] if o["key"] == "env_groups"} == {"variant"}
+    assert {o["layer"] for o in document["origins"] if o["key"] == "env.debug.B"} == {"variant"}
 
 
 def test_no_image_depends_on_a_variant(file: Path) -> None:

@@ -39,7 +39,6 @@ SERVICE: dict[str, Any] = {
     "ports": ["8000:8000"],
     "health": {"http": "/health", "interval": "10s", "start_period": "30m"},
     "needs_memory": "64GiB",
-    "cap_add": ["IPC_LOCK"],
     "env": {"PLAIN": "1e3", "DOLLAR": "$(HOME) $x"},
     "cluster": {"nodes": ["one", "two"]},
 }
@@ -131,13 +130,12 @@ def test_the_text_is_what_was_meant_and_always_the_same(tmp_path: Path) -> None:
 
 
 def test_what_only_one_machine_has_is_refused_all_at_once(tmp_path: Path) -> None:
-    one = profile(tmp_path, devices=["/dev/infiniband"], mounts={"data": "./data:/data"}, user="host")
+    one = profile(tmp_path, mounts={"data": "./data:/data"}, user="host")
     with pytest.raises(RefusedError) as refused:
         exports.kubernetes(one, "serve", IMAGE)
     assert [problem.message for problem in refused.value.problems] == [
         "serve cannot be exported",
         "the mount data is a file or folder of this machine",
-        "devices of this machine: /dev/infiniband",
         "the user 'host' is not a number",
     ]
 

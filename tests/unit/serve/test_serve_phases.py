@@ -10,8 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envgen.engine.client import Engine
-from envgen.profile.model import Phases
-from envgen.profile.values import Duration
 from envgen.serve.phases import Phase, StartProgress
 from envgen.serve.wait import LINES, Evidence, LogReader
 from envgen.text import instant
@@ -45,7 +43,7 @@ class Clock:
 
 def test_the_phases_of_a_real_log() -> None:
     clock = Clock()
-    progress = StartProgress(Phases(), clock)
+    progress = StartProgress(clock)
     for line, phase, detail in LOG:
         clock.now += 2
         progress.feed(line)
@@ -60,7 +58,7 @@ def test_the_phases_of_a_real_log() -> None:
 
 def test_a_phase_that_ends_is_told_with_what_took_its_seconds() -> None:
     clock, ended = Clock(), list[tuple[str, float, str]]()
-    progress = StartProgress(Phases(), clock, lambda phase, seconds, what: ended.append((phase.value, seconds, what)))
+    progress = StartProgress(clock, lambda phase, seconds, what: ended.append((phase.value, seconds, what)))
     for seconds, line in (
         (9, "Starting to load model x"),
         (4, "Loading safetensors checkpoint shards:  50% Completed | 1/2"),
@@ -95,20 +93,20 @@ def test_a_phase_that_ends_is_told_with_what_took_its_seconds() -> None:
     ],
 )
 def test_a_share_is_known_where_the_log_says_it(line: str, share: float | None) -> None:
-    progress = StartProgress(Phases())
+    progress = StartProgress()
     progress.feed(line)
     assert progress.share == share
 
 
 def test_arguments_that_are_refused_are_no_compilation() -> None:
     """The usage of a real vLLM names flags such as --enable-flashinfer-autotune."""
-    progress = StartProgress(Phases())
+    progress = StartProgress()
     log = Path(__file__).parents[1] / "explain/logs/failures/unknown-flag.log"
     lines = log.read_text(encoding="utf-8").splitlines()
     assert any("autotun" in line for line in lines)
     for line in lines:
         progress.feed(line)
-    assert progress.words() == "reading its arguments" and progress.overdue() == ""
+    assert progress.words() == "reading its arguments"
     assert list(progress.took()) == ["start", "arguments"]
     progress.restart()
     for line in (*lines[:-1], "(APIServer pid=6) INFO 11-21 06:47:36 [model.py:692] Starting to load model x"):
@@ -116,27 +114,9 @@ def test_arguments_that_are_refused_are_no_compilation() -> None:
     assert progress.phase is Phase.WEIGHTS
 
 
-def test_each_phase_has_its_own_limit() -> None:
-    clock = Clock()
-    progress = StartProgress(Phases(weights=Duration(10), answer=Duration(3)), clock)
-    clock.now = 100
-    assert progress.overdue() == ""  # the start has no limit here
-    progress.feed(LOG[1][0])
-    clock.now = 109
-    progress.feed(LOG[2][0])
-    assert progress.overdue() == ""
-    clock.now = 111
-    assert progress.overdue() == "loading weights, 0 % for more than 10 s (ready.phases.weights)"
-    progress.restart()
-    assert progress.overdue() == "" and progress.took() == {"start": 0}
-    progress.answering()
-    clock.now = 115
-    assert "ready.phases.answer" in progress.overdue()
-
-
 @given(st.lists(st.text()))
 def test_no_line_makes_it_fail(lines: list[str]) -> None:
-    progress = StartProgress(Phases())
+    progress = StartProgress()
     for line in lines:
         progress.feed(line)
     assert progress.words()
@@ -217,7 +197,7 @@ def test_evidence() -> None:
 
 def test_the_progress_is_what_happens_now_with_its_own_seconds() -> None:
     clock = iter(range(0, 1000, 10))
-    progress = StartProgress(Phases(), lambda: float(next(clock)))
+    progress = StartProgress(lambda: float(next(clock)))
     progress.feed("(EngineCore pid=1) INFO [x.py:1] Model loading took 61.43 GiB memory")
     progress.feed("(EngineCore pid=1) INFO [monitor.py:91] [backbone] Initial profiling/warmup run took 0.17 s")
     assert progress.words() == "compiling, Triton kernels and CUDA graphs"
