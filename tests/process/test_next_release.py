@@ -73,20 +73,17 @@ def test_functions_that_have_moved_are_found_where_they_are_used(changed: Edit) 
         "vllm.utils.argparse_utils": "vllm.utils.flexible",
         "vllm.model_executor.layers.fused_moe.routed_experts": "vllm.model_executor.layers.fused_moe.routes",
     }
-    answer = changed(moves, {"make_arg_parser": "options_of_serve"})
-    # The function that the command calls has another name: the command itself is asked.
-    assert answer["asked"].get("parser") == "vllm.entrypoints.cli.serve.cmd_init: serve", shown(answer)
+    answer = changed(moves, {})
     assert answer["asked"]["attention"]["where"] == "vllm.v1.attention.choice.get_attn_backend"
     assert backends(answer) == {"attention": "FLASHINFER", "moe": "MARLIN"} and not answer["unasked"], shown(answer)
 
 
 def test_what_is_not_found_is_named_and_the_rest_is_answered(changed: Edit) -> None:
-    words = {"get_attn_backend": "pick_attention", "make_arg_parser": "options_of_serve", "cmd_init": "all_commands"}
-    answer = changed({}, words)
+    answer = changed({}, {"get_attn_backend": "pick_attention", "make_arg_parser": "options_of_serve"})
     assert backends(answer) == {"moe": "MARLIN"} and answer["config_line"], shown(answer)
     why = {one["step"]: one["why"] for one in answer["unasked"]}
     assert "this release has no get_attn_backend" in why.pop("attention")
-    assert "this release has no make_arg_parser" in why["arguments"] and "cmd_init" in why.pop("arguments")
+    assert "this release has no make_arg_parser" in why.pop("arguments")
     assert not why
 
 

@@ -71,18 +71,9 @@ def parsed(request: Doc, found: Doc) -> Any:
 
 
 def serve_parser() -> Tuple[str, Any]:
-    """(place, parser) of `vllm serve`: by the function that the command calls, or else by the command itself."""
-    kind = named("parser class")[1]
-    try:
-        place, make = named("parser")
-        return place, make(kind())
-    except NotAskable as absent:
-        try:
-            place, commands = named("commands")
-            serve = next(one for one in commands() if one.name == "serve")
-            return "%s: serve" % place, serve.subparser_init(kind().add_subparsers())
-        except (NotAskable, StopIteration, AttributeError, TypeError) as odd:
-            raise NotAskable("%s; %s: %s" % (absent, type(odd).__name__, odd)) from None
+    """(place, parser) of `vllm serve`."""
+    place, make = named("parser")
+    return place, make(named("parser class")[1]())
 
 
 def known_parsers(args: Any, found: Doc) -> None:
@@ -134,11 +125,16 @@ def has_tokenizer(args: Any) -> bool:
     name = str(getattr(args, "tokenizer", None) or args.model)
     if os.path.isdir(name):
         return any(os.path.isfile(os.path.join(name, file)) for file in TOKENIZERS)
-    hub = importlib.import_module("huggingface_hub")
     revision = getattr(args, "tokenizer_revision", None) or getattr(args, "revision", None)
+    return any(cached(name, file, revision) for file in TOKENIZERS)
+
+
+def cached(repository: str, file: str, revision: Optional[str]) -> str:
+    """The path of a file in the Hugging Face cache; "" where it is not there."""
     with contextlib.suppress(ValueError):  # not the name of a repository
-        return any(isinstance(hub.try_to_load_from_cache(name, file, revision=revision), str) for file in TOKENIZERS)
-    return False
+        path = importlib.import_module("huggingface_hub").try_to_load_from_cache(repository, file, revision=revision)
+        return path if isinstance(path, str) else ""
+    return ""
 
 
 def without_tokenizer(args: Any, found: Doc, why: str) -> None:
@@ -161,29 +157,29 @@ def find_config(args: Any, request: Doc, found: Doc, folder: str) -> None:
     found["model"] = model
     if os.path.isfile(os.path.join(name, "config.json")):
         model.update({"from": "folder", "place": os.path.join(name, "config.json")})
+    elif place := cached(name, "config.json", getattr(args, "revision", None)):
+        model.update({"from": "cache", "place": place})
+    elif name in request["models"]:
+        model["from"] = "envgen"
+        write_config(request["models"][name], folder)
+        args.model = folder
+        if getattr(args, "served_model_name", None) is None:
+            args.served_model_name = [name]
     else:
-        hub = importlib.import_module("huggingface_hub")
-        place = None
-        with contextlib.suppress(ValueError):  # not the name of a repository
-            place = hub.try_to_load_from_cache(name, "config.json", revision=getattr(args, "revision", None))
-        if isinstance(place, str):
-            model.update({"from": "cache", "place": place})
-        elif name in request["models"]:
-            model["from"] = "envgen"
-            with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
-                json.dump(request["models"][name]["config"], file)
-            args.model = folder
-            if getattr(args, "served_model_name", None) is None:
-                args.served_model_name = [name]
-        else:
-            raise NotAskable(
-                "the config.json of %s is neither in the Hugging Face cache nor shipped with envgen" % name
-            )
+        raise NotAskable("the config.json of %s is neither in the Hugging Face cache nor shipped with envgen" % name)
     if name in request["models"]:
         model["weights"] = request["models"][name]["weights"]
     if "place" in model:
         check_config(model["place"])
     find_draft(args, request, found, folder)
+
+
+def write_config(facts: Doc, folder: str) -> str:
+    """Write envgen's own copy of a config.json into a folder; its path."""
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
+        json.dump(facts["config"], file)
+    return file.name
 
 
 def find_draft(args: Any, request: Doc, found: Doc, folder: str) -> None:
@@ -197,24 +193,15 @@ def find_draft(args: Any, request: Doc, found: Doc, folder: str) -> None:
     repository, why = str(draft["model"]), ""
     if os.path.isdir(repository):
         model["draft"] = os.path.join(repository, "config.json")
+    elif place := cached(repository, "config.json", draft.get("revision")):
+        model["draft"] = place
+    elif repository in request["models"]:
+        model["draft_weights"] = request["models"][repository]["weights"]
+        model["draft"] = write_config(request["models"][repository], os.path.join(folder, "draft"))
+        args.speculative_config = {key: value for key, value in draft.items() if key != "revision"}
+        args.speculative_config["model"] = os.path.dirname(model["draft"])
     else:
-        hub = importlib.import_module("huggingface_hub")
-        place = None
-        with contextlib.suppress(ValueError):  # not the name of a repository
-            place = hub.try_to_load_from_cache(repository, "config.json", revision=draft.get("revision"))
-        if isinstance(place, str):
-            model["draft"] = place
-        elif repository in request["models"]:
-            facts = request["models"][repository]
-            model["draft"] = os.path.join(folder, "draft", "config.json")
-            model["draft_weights"] = facts["weights"]
-            os.mkdir(os.path.dirname(model["draft"]))
-            with open(model["draft"], "w", encoding="utf-8") as file:
-                json.dump(facts["config"], file)
-            args.speculative_config = {key: value for key, value in draft.items() if key != "revision"}
-            args.speculative_config["model"] = os.path.dirname(model["draft"])
-        else:
-            why = "the config.json of the draft model %s is not in the Hugging Face cache" % repository
+        why = "the config.json of the draft model %s is not in the Hugging Face cache" % repository
     if os.path.lexists(model.get("draft", "")):  # a folder without one is the release's own to refuse
         try:
             check_config(model["draft"])

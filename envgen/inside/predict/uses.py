@@ -28,7 +28,6 @@ MOE = ("model_executor/layers/quantization/*.py", "model_executor/layers/fused_m
 THINGS: Dict[str, Thing] = {
     "parser": Thing("make_arg_parser", ("entrypoints/cli/serve.py",), (
         "vllm.entrypoints.common.cli_args", "vllm.entrypoints.launchers.cli_args", "vllm.entrypoints.openai.cli_args")),
-    "commands": Thing("cmd_init", ("entrypoints/cli/serve.py",), ("vllm.entrypoints.cli.serve",)),
     "parser class": Thing("FlexibleArgumentParser", ("entrypoints/cli/serve.py", "entrypoints/cli/main.py"), (
         "vllm.utils.argparse_utils", "vllm.utils")),
     "arguments": Thing("AsyncEngineArgs", ("entrypoints/cli/serve.py", "v1/engine/async_llm.py"), (

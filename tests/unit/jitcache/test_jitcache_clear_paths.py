@@ -60,18 +60,6 @@ def test_links_are_refused_and_their_targets_never_touched(tmp_path: Path) -> No
     assert snapshot(tmp_path) == before
 
 
-def test_links_inside_a_module_are_removed_as_links(tmp_path: Path) -> None:
-    cache, outside = tmp_path / "cache", tmp_path / "outside"
-    folder = release(cache, "0.5.3").ops / "page"
-    put(outside / "precious", "mine")
-    (folder / "out").symlink_to(outside)
-    (folder / "sub").mkdir()
-    (folder / "sub" / "up").symlink_to("../../rope")
-    before = snapshot(tmp_path)
-    good(cache, "page")
-    assert outermost(lost(before, tmp_path)) == {"cache/0.5.3/121a/cached_ops/page"}
-
-
 @pytest.mark.parametrize("link", ["0.6.0", "0.5.3/120a", "0.5.3/121f/cached_ops"])
 def test_a_version_arch_or_cached_ops_that_is_a_link_is_left_out_and_noted(tmp_path: Path, link: str) -> None:
     cache, outside = tmp_path / "cache", tmp_path / "outside"
@@ -165,6 +153,3 @@ def test_something_mounted_into_a_target_is_refused(tmp_path: Path, monkeypatch:
     document = bad("refused", tmp_path, "page")
     assert "mounted" in document["message"]
     good(tmp_path, "rope")
-
-
-# Locks

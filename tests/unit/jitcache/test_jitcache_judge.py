@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -397,27 +396,6 @@ def test_a_baseline_is_never_written_through_a_link(lab: Lab) -> None:
     document = answer({"operation": "baseline", "root": str(lab.root), "patterns": ["page"]})
     assert document["kind"] == "refused"
     assert not list((lab.folder / "elsewhere").iterdir())
-
-
-def test_a_baseline_is_json_that_others_can_read(lab: Lab) -> None:
-    lab.baseline()
-    (path,) = lab.root.glob(".envgen/baseline/*/121a/page.json")
-    document = json.loads(path.read_text())
-    assert document["cuda_home"] == lab.environ["CUDA_HOME"]
-    assert len(document["files"]) == 3
-    assert not list(path.parent.glob(".new-*"))
-
-
-def test_names_with_odd_characters(lab: Lab) -> None:
-    folder = lab.shelf.ops / "page"
-    for name in ("use_swa_False_", "a[b]*", "x" * 240):
-        os.rename(folder, lab.shelf.ops / name)  # noqa: PTH104
-        folder = lab.shelf.ops / name
-        (next(folder.glob("*.so"))).rename(folder / f"{name}.so")
-        if name.startswith("x") or lab.version in SHARED_LOG:
-            continue
-        assert lab.baseline(name).modules[0].recorded
-        assert lab.list(name)[name].state == "fresh"
 
 
 @pytest.mark.parametrize("debug", ["-O0 $\n    -G", "-O0 $\n    --device-debug"])  # 0.5.3; from 0.6 on

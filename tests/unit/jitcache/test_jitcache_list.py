@@ -92,13 +92,6 @@ def test_results_of_the_autotuner(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert changed.digest != first.digest and same.digest == second.digest
 
 
-def test_an_unfinished_module(tmp_path: Path) -> None:
-    Shelf(tmp_path).module("page", built=False)
-    (module,) = listed(tmp_path).modules
-    assert not module.built
-    assert module.modified > 0
-
-
 def test_held_locks(tmp_path: Path) -> None:
     shelf = release(tmp_path, "0.5.3")
     fds = []

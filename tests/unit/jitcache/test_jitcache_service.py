@@ -15,17 +15,15 @@ from jitcache_engine import PROJECT, ROOT, VOLUME, LocalEngine, cache, container
 from jitcache_layouts import Shelf, put, release
 
 from envgen.__main__ import main
-from envgen.binding import ShapeError, bind
 from envgen.cli.check import cache_lines as shown
 from envgen.engine.values import ContainerMount, ExecResult
 from envgen.errors import EngineError, NotFoundError, RefusedError
-from envgen.inside.jit.shapes import Cleared, Holder
+from envgen.inside.jit.shapes import Holder
 from envgen.inside.run import STARTER
 from envgen.inside.warm import MARK
 from envgen.jitcache.place import BASE, arch_folders, make_query
 from envgen.jitcache.service import JitCache, describe_holders
 from envgen.jitcache.warm import Warm
-from envgen.text import visible
 
 
 def test_a_running_service_is_preferred_and_asked_as_root(tmp_path: Path) -> None:
@@ -154,11 +152,6 @@ def test_an_answer_of_another_shape_is_an_error_for_people(tmp_path: Path, docum
             ask(make_query(("page",)))
 
 
-def test_binding_is_exact() -> None:
-    with pytest.raises(ShapeError, match="root is missing"):
-        bind(Cleared, {})
-
-
 @pytest.mark.parametrize(
     ("text", "folders"),
     [
@@ -179,10 +172,6 @@ def test_spellings_of_an_arch(text: str, folders: tuple[str, ...]) -> None:
     assert arch_folders(text) == folders
 
 
-def test_names_do_not_steer_the_terminal() -> None:
-    assert visible("a\x1b[31mb\n\udcff") == "a\\x1b[31mb\\n\\udcff"
-
-
 # The command line
 
 
@@ -194,14 +183,6 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalEngine:
     engine = LocalEngine(tmp_path / "cache")
     monkeypatch.setattr("envgen.deployment.connect", lambda *_: engine)
     return engine
-
-
-def test_as_typed(shell: LocalEngine, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["cache", "clear", "fused_moe_120"]) == 0
-    out = capsys.readouterr().out
-    assert "removed fused_moe_120 (0.5.3/121a)" in out
-    assert "freed " in out
-    assert not (shell.folder / "0.5.3/121a/cached_ops/fused_moe_120").exists()
 
 
 def test_list_as_table_and_json(shell: LocalEngine, capsys: pytest.CaptureFixture[str]) -> None:
