@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from projects import BASE
+from projects import docker as docker
 
 from envgen.cli import run_line as envgen
 from envgen.engine.client import Engine
@@ -25,7 +27,6 @@ from envgen.profile.model import Profile
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 LAB = HERE / "test_doctor_lab"
-BASE = os.environ.get("ENVGEN_TEST_BASE", "nvcr.io/nvidia/pytorch:25.12-py3")
 IMAGE = "envgen-test-doctor"
 PROJECT = f"envgentestdoctor{os.getpid()}"  # two runs at once keep apart
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/envgen/bin"
@@ -77,12 +78,6 @@ profiles:
 """
 
 
-def docker(*argv: str) -> str:
-    done = subprocess.run(["docker", *argv], capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout.strip()
-
-
 @pytest.fixture(scope="session")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("source") / "flashinfer"
@@ -98,7 +93,7 @@ def image(engine: Engine, checkout: Path, tmp_path_factory: pytest.TempPathFacto
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "envgen" / "doctor-lab"
     subprocess.run([ROOT / "scripts/fetch-wheel", *WHEELS, cache], check=True)
     shutil.copytree(cache, context / "wheels", ignore=shutil.ignore_patterns(".*"))
-    docker("build", "-q", "--network", "none", "--build-arg", f"BASE={BASE}", "-t", IMAGE, str(context))
+    docker("build", "-q", "--network", "none", "--build-arg", f"BASE={BASE}", "-t", IMAGE, str(context), timeout=600)
     return IMAGE
 
 

@@ -9,10 +9,10 @@ import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from projects import BASE as BASE
+
 from envgen.profile.load import load_project
 from envgen.render.outputs import render_project, write
-
-BASE = os.environ.get("ENVGEN_TEST_BASE", "nvcr.io/nvidia/pytorch:25.12-py3")
 
 
 def docker(

@@ -143,18 +143,6 @@ def test_plain_progress_and_a_log_of_everything(project: Project) -> None:
     assert text.startswith("$ ") and "protect verify" in text and "ended with 0" in text
 
 
-def test_missing_files_of_this_machine_are_all_named_at_once(project: Project) -> None:
-    done = project.envgen(
-        "build", "--set", "network.ca_certificates=no.pem", "--set", "build.wheelhouse=nowhere", "--no-cache", code=6
-    )
-    assert "file no.pem does not exist" in done.err and "folder nowhere does not exist" in done.err
-
-
-def test_no_engine_is_one_sentence(project: Project) -> None:
-    done = project.envgen("build", code=3, env={"DOCKER_HOST": "unix:///no/such.sock"})
-    assert done.err.startswith("envgen: the Docker Engine is not running: no socket at unix:///no/such.sock")
-
-
 def test_a_failing_step_is_shown_with_its_cause(project: Project) -> None:
     words = ("--set", "apt.runtime=[envgen-no-such-package]", "--max-jobs", "4")
     done = project.envgen("build", *words, code=4)

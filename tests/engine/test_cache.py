@@ -7,7 +7,6 @@ C++ compiler in place of nvcc.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import uuid
@@ -16,14 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from projects import BASE, docker
 
 from envgen.__main__ import main
-from envgen.engine.client import connect
-from envgen.errors import EngineError
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
 
-BASE = os.environ.get("ENVGEN_TEST_BASE", "nvcr.io/nvidia/pytorch:25.12-py3")
 ROOT = "/root/.cache/flashinfer"
 PROJECT = """\
 version: 1
@@ -84,12 +81,6 @@ HOLD = (
 LOAD = "import ctypes, sys, time; ctypes.CDLL(sys.argv[1]); print('loaded', flush=True); time.sleep(300)"
 
 
-def docker(*words: str, stdin: str | None = None, check: bool = True) -> str:
-    done = subprocess.run(["docker", *words], input=stdin, capture_output=True, text=True, check=False)
-    assert not check or done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
 class Lab:
     """A project of its own, and everything that its tests start, removed at the end."""
 
@@ -144,15 +135,6 @@ class Lab:
         docker("volume", "rm", "-f", self.volume, check=False)
         for image in self.images:
             docker("image", "rm", "-f", image, check=False)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def an_engine() -> None:
-    try:
-        found = connect().image(BASE)
-    except EngineError as error:
-        pytest.fail(f"the engine tier needs a Docker Engine: {error}")
-    assert found is not None, f"the base image {BASE} is not here: run scripts/stand-in-base"
 
 
 @pytest.fixture
@@ -322,11 +304,3 @@ def test_a_read_only_mount_is_refused(lab: Lab, capsys: pytest.CaptureFixture[st
     assert len(as_json(capsys, "cache", "list")["modules"]) == 1
     assert main(["cache", "clear", "page"]) == 6
     assert "ead-only" in capsys.readouterr().err
-
-
-def test_neither_container_nor_image(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
-    text = (lab.folder / "envgen.yaml").read_text()
-    text = text.replace(lab.image, "envgen-test-not-built:x").replace(BASE, "envgen-test-no-base:x")
-    (lab.folder / "envgen.yaml").write_text(text)
-    assert main(["cache", "list"]) == 3
-    assert "envgen build --profile dev" in capsys.readouterr().err

@@ -131,9 +131,3 @@ def test_of_a_cleared_module_alone_the_objects_are_compiled(warmed: Warmed) -> N
     assert len(warmed.others) > 2 and stamps(f"{MODULES}/vllm_comm") == warmed.others, printed
     compiled = sorted(name.split("/", 2)[2] for name in stamps(".envgen/learned"))
     assert compiled == [f"page/{name}" for name in sorted(PAGE)], printed
-
-
-def test_without_the_image_it_tells_how_to_get_it(envgen: Envgen) -> None:
-    assert "run `envgen build --profile prod --set image=envgentest-none:1`" in envgen(
-        "warm", "page", "--set", "image=envgentest-none:1", code=3
-    )

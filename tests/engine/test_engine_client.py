@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -16,8 +15,7 @@ import pytest
 from local import until
 from projects import BASE, docker
 
-from envgen.engine.client import Engine, connect
-from envgen.engine.endpoint import find_endpoint
+from envgen.engine.client import Engine
 from envgen.engine.host import CREATOR, THROWAWAY
 from envgen.engine.values import ContainerMount
 from envgen.errors import EngineError
@@ -35,54 +33,19 @@ def box(engine: Engine) -> Iterator[str]:
     docker("rm", "-f", NAME)
 
 
-@pytest.fixture(scope="module")
-def forwarder() -> Iterator[str]:
-    """The real engine behind a TCP port on loopback: what a tcp:// endpoint is, without TLS."""
-    path = find_endpoint().host.removeprefix("unix://")
-    server = socket.create_server(("127.0.0.1", 0))
-
-    def pump(a: socket.socket, b: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := a.recv(1 << 16):
-                b.sendall(data)
-            b.shutdown(socket.SHUT_WR)
-
-    def serve() -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = server.accept()
-                upstream = socket.socket(socket.AF_UNIX)
-                upstream.connect(path)
-                for pair in ((client, upstream), (upstream, client)):
-                    threading.Thread(target=pump, args=pair, daemon=True).start()
-
-    threading.Thread(target=serve, daemon=True).start()
-    yield f"tcp://127.0.0.1:{server.getsockname()[1]}"
-    server.close()
-
-
-@pytest.fixture(params=["socket", "tcp"])
-def either(request: pytest.FixtureRequest, engine: Engine, forwarder: str, monkeypatch: pytest.MonkeyPatch) -> Engine:
-    """The same engine by both ways."""
-    if request.param == "socket":
-        return engine
-    monkeypatch.setenv("DOCKER_HOST", forwarder)
-    return connect()
-
-
-def test_facts_agree_with_docker(either: Engine) -> None:
+def test_facts_agree_with_docker(engine: Engine) -> None:
     shown = json.loads(docker("info", "--format", "{{json .}}"))
-    info = either.info()
+    info = engine.info()
     assert (info.version, info.cpus, info.memory) == (shown["ServerVersion"], shown["NCPU"], shown["MemTotal"])
     assert info.data_root == shown["DockerRootDir"] and "runc" in info.runtimes
 
 
-def test_images(either: Engine) -> None:
-    image = either.image(BASE)
+def test_images(engine: Engine) -> None:
+    image = engine.image(BASE)
     assert image is not None and image.id == docker("image", "inspect", "-f", "{{.Id}}", BASE)
-    assert either.image(image.id) == image
-    assert either.image("envgen-no-such-image:1") is None
-    assert either.volume("envgen-no-such-volume") is None
+    assert engine.image(image.id) == image
+    assert engine.image("envgen-no-such-image:1") is None
+    assert engine.volume("envgen-no-such-volume") is None
 
 
 def test_invalid_names_are_refused_or_name_nothing(engine: Engine) -> None:
@@ -95,26 +58,26 @@ def test_invalid_names_are_refused_or_name_nothing(engine: Engine) -> None:
             assert "invalid reference format" in str(error)
 
 
-def test_containers(either: Engine, box: str) -> None:
-    one = either.container(NAME)
+def test_containers(engine: Engine, box: str) -> None:
+    one = engine.container(NAME)
     assert one is not None and one.id == box and one.running and one.labels["x"] == "y"
     assert one.env["FROM_IMAGE"] == "1" and one.health == ""
-    assert NAME in [container.name for container in either.containers()]
-    assert either.containers(project="envgen-no-such-project", all=True) == ()
-    assert either.container("envgen-no-such-container") is None
+    assert NAME in [container.name for container in engine.containers()]
+    assert engine.containers(project="envgen-no-such-project", all=True) == ()
+    assert engine.container("envgen-no-such-container") is None
 
 
-def test_exec(either: Engine, box: str) -> None:
-    done = either.exec(
+def test_exec(engine: Engine, box: str) -> None:
+    done = engine.exec(
         box, ["sh", "-c", 'cat; pwd; echo "$A" >&2; id -u; exit 3'],
         stdin=b"hello\n", env={"A": "b c\n$d"}, user="1", workdir="/tmp",
     )  # fmt: skip
     assert (done.code, done.stdout, done.stderr) == (3, b"hello\n/tmp\n1\n", b"b c\n$d\n")
 
 
-def test_exec_of_large_input_and_output(either: Engine, box: str) -> None:
+def test_exec_of_large_input_and_output(engine: Engine, box: str) -> None:
     data = os.urandom(1 << 20) * 3
-    done = either.exec(box, ["tee", "/dev/stderr"], stdin=data, timeout=60)
+    done = engine.exec(box, ["tee", "/dev/stderr"], stdin=data, timeout=60)
     assert done.stdout == data and done.stderr == data
 
 
@@ -133,9 +96,9 @@ def sleepers(box: str) -> str:
     return docker("exec", box, "sh", "-c", "grep -al '^sleep.777' /proc/[0-9]*/cmdline || true")
 
 
-def test_exec_that_takes_too_long_is_ended_with_its_children(either: Engine, box: str) -> None:
+def test_exec_that_takes_too_long_is_ended_with_its_children(engine: Engine, box: str) -> None:
     with pytest.raises(EngineError, match="did not end within 1 s"):
-        either.exec(box, ["sh", "-c", "sleep 777 & sleep 777"], timeout=1)
+        engine.exec(box, ["sh", "-c", "sleep 777 & sleep 777"], timeout=1)
     assert sleepers(box) == ""
 
 
@@ -161,9 +124,9 @@ def throwaways() -> str:
     return docker("ps", "-aq", "--filter", f"label={THROWAWAY}")
 
 
-def test_run_once(either: Engine, tmp_path: Path) -> None:
+def test_run_once(engine: Engine, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mounted")
-    done = either.run_once(
+    done = engine.run_once(
         BASE, ["sh", "-c", 'cat; cat /m/file; echo "$A" >&2; : >/m/new; exit 4'],
         stdin=b"in,", env={"A": "b"}, mounts=[ContainerMount(str(tmp_path), "/m", read_only=True)],
     )  # fmt: skip

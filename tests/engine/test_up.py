@@ -428,11 +428,6 @@ def test_an_up_that_waits_leaves_what_replaced_its_container(project: Project) -
     assert container_id("starting") == successor != ""
 
 
-def test_no_wait(project: Project) -> None:
-    assert "not waited for" in project.envgen("up", "starting", "--no-wait").out
-    assert services() == ["starting"]
-
-
 def test_ctrl_c_stops_the_waiting_and_not_the_service(project: Project) -> None:
     child = project.start("up", "starting")
     until(lambda: services() == ["starting"])
@@ -442,28 +437,6 @@ def test_ctrl_c_stops_the_waiting_and_not_the_service(project: Project) -> None:
     assert services() == ["starting"]
     (row,) = project.envgen("ps", "--json").json
     assert row["state"] == "running" and row["health"] == "starting"
-
-
-def test_down_leaves_volumes_unless_asked(make_project: Callable[..., Project], project: Project) -> None:
-    text = FILE.replace("SERVER", '"pass"').replace("HOSTED", "1").replace(":PORT:", ":1:")
-    text = text.replace("    services:", "    caches: {jit: {path: /jit}}\n    services:", 1)
-    made = make_project("envgentestvolumes", text)
-    made.envgen("build")
-    made.envgen("up", "plain")
-    volume = "envgentestvolumes-prod-cache-jit"
-    assert docker("volume", "ls", "-q", "--filter", f"name={volume}") == volume
-    made.envgen("down")
-    assert docker("volume", "ls", "-q", "--filter", f"name={volume}") == volume
-    assert f"volume {volume} would be removed" in made.envgen("down", "--volumes", "--dry-run").out
-    assert docker("volume", "ls", "-q", "--filter", f"name={volume}") == volume
-    assert f"volume {volume} removed" in made.envgen("down", "--volumes").out
-    assert docker("volume", "ls", "-q", "--filter", f"name={volume}") == ""
-
-
-def test_every_command_explains_itself_with_an_example(project: Project) -> None:
-    for verb in ("build", "up", "down", "stop", "start", "ps", "logs", "exec", "run", "restart"):
-        text = project.envgen(verb, "--help").out
-        assert re.search(r"Examples?:", text) and f"envgen {verb}" in text
 
 
 # --- readiness, against servers of this machine ---------------------------------------------------------------------

@@ -118,7 +118,7 @@ def forget(name: str) -> None:
             docker("volume", "rm", volume, check=False)
 
 
-def docker(*words: str, check: bool = True, timeout: float = 120, stdin: str = "") -> str:
+def docker(*words: str, check: bool = True, timeout: float = 600, stdin: str = "") -> str:
     """Plain docker, as a second opinion."""
     done = subprocess.run(["docker", *words], capture_output=True, text=True, timeout=timeout, input=stdin, check=False)
     if check:
