@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import ssl
 from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatch
 from functools import partial
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from envgen import files
+from envgen import files, web
 from envgen.engine import process
 from envgen.engine.endpoint import plugin_argv
 from envgen.engine.git import GitOutput, Mirror, ask_server
@@ -206,26 +205,6 @@ _REFUSALS = {
 }
 
 
-# Of Debian and Ubuntu; Fedora and RHEL; openSUSE. An interpreter built elsewhere may look in other places.
-BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem")
-
-
-def certificates() -> str | bool:
-    """The ``verify`` argument of requests: a file, or True for the list that requests finds.
-
-    requests uses certifi's list, which lacks a company's authority that was added to this machine. First come
-    REQUESTS_CA_BUNDLE and CURL_CA_BUNDLE, as in requests; then SSL_CERT_FILE or the interpreter's default, then
-    BUNDLES, then certifi.
-    """
-    if os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE"):
-        return True
-    for name in (ssl.get_default_verify_paths().cafile, *BUNDLES):
-        with contextlib.suppress(OSError):
-            if name and Path(name).is_file() and Path(name).stat().st_size:
-                return name
-    return True
-
-
 def commit_of(model: ModelRef) -> str:
     """The commit of a model's revision, by HF_ENDPOINT and HF_TOKEN. Raises LockError."""
     commit = str(_about_model(model, "").get("sha", ""))
@@ -245,20 +224,19 @@ def size_of(model: ModelRef) -> int:
 
 def _about_model(model: ModelRef, query: str) -> Mapping[str, Any]:
     """What the hub says of a model's revision. Raises LockError."""
-    import requests  # a tenth of a second
-
     endpoint, token = os.environ.get("HF_ENDPOINT", HUB).rstrip("/"), os.environ.get("HF_TOKEN", "")
-    headers = {"Accept": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
     url = f"{endpoint}/api/models/{model.repo}/revision/{quote(model.revision, safe='')}{query}"
     with _about(f"the model {model.repo} at {model.revision}"):
         try:
-            with requests.get(url, headers=headers, timeout=30, stream=True, verify=certificates()) as answer:
-                status = answer.status_code
-                body = answer.raw.read(LIMIT, decode_content=True) if status == 200 else b""
-        except (requests.RequestException, OSError) as error:
+            with web.get(
+                url, {"Accept": "application/json"}, authorization=f"Bearer {token}" if token else ""
+            ) as answer:
+                status = answer.status
+                body = answer.read(LIMIT) if status == 200 else b""
+        except OSError as error:
             reason = network_reason(error)
             hint = "check the network and its proxy"
-            if isinstance(error, requests.exceptions.SSLError):
+            if "certificate" in reason:
                 hint = "export REQUESTS_CA_BUNDLE=FILE, with your company's certificates"
             raise LockError(f"cannot reach the hub: {reason}", hint=hint) from None
         if status != 200:
