@@ -76,6 +76,8 @@ ENGINE = EngineInfo(
     data_root="/var/lib/docker", memory=64 << 30, cpus=8, endpoint="unix:///var/run/docker.sock",
 )  # fmt: skip
 Make = Callable[..., Context]
+PP, CACHE = "/workspace/flashinfer", "/root/.cache/flashinfer"
+HOME = f"{PP}/flashinfer/__init__.py"
 
 
 @pytest.fixture
@@ -105,3 +107,34 @@ def make(tmp_path: Path) -> Make:
         return replace(context, **given)
 
     return build
+
+
+def given(probe: str | dict[str, Any] | None = None, **parts: Any) -> Callable[[Make], Context]:
+    return lambda make: make(probe, **parts)
+
+
+def container(**facts: Any) -> Container:
+    return replace(CONTAINER, **facts)
+
+
+def altered(name: str = "hook-pythonpath", **parts: Any) -> dict[str, Any]:
+    """A recording with parts exchanged; a part that is a dictionary is added to."""
+    document = recording(name)
+    for part, value in parts.items():
+        document[part] = {**document.get(part, {}), **value} if isinstance(value, dict) else value
+    return document
+
+
+def with_cells(name: str = "hook-pythonpath", **values: Any) -> dict[str, Any]:
+    """A recording in which each way of starting Python finds this for flashinfer."""
+    document = recording(name)
+    for cell in document["imports"]:
+        if cell["package"] == "flashinfer":
+            cell.update(values)
+    return document
+
+
+def with_folder(path: str = PP, **facts: Any) -> dict[str, Any]:
+    """A mount of the profile."""
+    base = {"path": path, "exists": True, "mounted": True, "writable": True, "uid": 0, "gid": 0, "mode": "0o755"}
+    return altered(folders=[{**base, **facts}])

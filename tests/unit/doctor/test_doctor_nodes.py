@@ -17,250 +17,158 @@ from envgen.profile.values import ByteSize
 SERVICE = Service(command=("vllm", "serve", "/models/m"))
 CLUSTER = Cluster(nodes=("one", "two"))
 PROFILE: Any = SimpleNamespace(env={}, shm_size=None, ipc="private", gpu=GpuMode.ALL, mounted_sources={})
+CARD = {"address": "10.0.0.1", "mtu": 9000, "up": True, "mbit": "200000"}
+IMAGE = Image("sha256:id", {}, "", 0, "arm64", (), {"PATH": "/bin"}, layers=("sha256:a",))
+FACTS: dict[str, Any] = {
+    "interfaces": {"eth1": CARD}, "rdma": {}, "memory_free": 1 << 36, "memlock": -1, "disk_free": 1 << 40,
+    "driver": "580.95.05", "kernel": "6.17.0-1032-nvidia", "handover": 0, "gpus": 1, "taken": [], "checkouts": {},
+    "model": {"folder": "/m", "files": {"a": [1, "x"]}}, "versions": {"vllm": "0.32.0", "torch": "2.13.0"},
+}  # fmt: skip
 
 
-def image(layers: tuple[str, ...] = ("sha256:a",)) -> Image:
-    return Image("sha256:id", {}, "", 0, "arm64", (), {"PATH": "/bin"}, layers=layers)
+def rdma(address: str = "10.0.0.1", network: str = "10.0.0.0", index: int = 3, **more: str) -> dict[str, Any]:
+    return {"state": "4: ACTIVE", "rate": "200 Gb/sec", "gids": [[index, address, network]], **more}
 
 
-def facts(**changes: Any) -> dict[str, Any]:
-    card = {"address": "10.0.0.1", "mtu": 9000, "up": True, "mbit": "200000"}
-    return {
-        "interfaces": {"eth1": card},
-        "rdma": {},
-        "memory_free": 1 << 36,
-        "memlock": -1,
-        "disk_free": 1 << 40,
-        "driver": "580.95.05",
-        "kernel": "6.17.0-1032-nvidia",
-        "handover": 0,
-        "gpus": 1,
-        "taken": [],
-        "checkouts": {},
-        "model": {"folder": "/m", "files": {"a": [1, "x"]}},
-        "versions": {"vllm": "0.32.0", "torch": "2.13.0"},
-        **changes,
-    }
+RAILS = {"a": rdma(), "b": rdma("10.0.1.1", "10.0.1.0")}
 
 
-def seen(name: str, rank: int, **changes: Any) -> NodeFacts:
-    machine = Machine(address="10.0.0.1", interface="eth1")
-    return NodeFacts(name, machine, rank, version="29.0", arch="arm64", image=image(), facts=facts(**changes))
+def node(name: str = "one", rank: int = 0, *devices: str, **changes: Any) -> NodeFacts:
+    """A machine that fits, but for these facts."""
+    machine = Machine(address="10.0.0.1", interface="eth1", rdma=devices)
+    return NodeFacts(name, machine, rank, version="29.0", arch="arm64", image=IMAGE, facts={**FACTS, **changes})
 
 
-def facts_of(one: NodeFacts, service: Service = SERVICE, profile: Any = None) -> list[Finding]:
-    return about(one, profile or PROFILE, service, CLUSTER)
+def told(one: NodeFacts, service: Service = SERVICE, profile: Any = PROFILE) -> list[Finding]:
+    """The findings about one machine that are not OK."""
+    return [found for found in about(one, profile, service, CLUSTER) if found.severity is not Severity.OK]
 
 
-def failed(found: list[Finding]) -> list[str]:
-    return [one.seen for one in found if one.severity is Severity.ERROR]
+def differing(one: NodeFacts, two: NodeFacts) -> list[tuple[Severity, str]]:
+    found = between([one, two], SERVICE)
+    return [(finding.severity, finding.seen) for finding in found if finding.severity is not Severity.OK]
 
 
-def differing(one: NodeFacts, two: NodeFacts) -> list[str]:
-    return failed(between([one, two], SERVICE))
+def card(**changes: Any) -> dict[str, Any]:
+    return {"interfaces": {"eth1": {**CARD, **changes}}}
 
 
-def test_machines_that_are_the_same() -> None:
-    assert differing(seen("one", 0), seen("two", 1)) == []
+NEEDS = replace(SERVICE, needs_memory=ByteSize.parse("64GiB"))
+TP4 = replace(SERVICE, args={"tensor-parallel-size": "4"})
+GID3 = replace(SERVICE, env={"NCCL_IB_GID_INDEX": "3"})
+KHO = {"kernel": "7.0.0-1019-nvidia", "handover": 10171187200}
+# Facts of one machine with the RDMA device `a` (or none), the service, and what is told.
+ALONE: list[tuple[tuple[str, ...], dict[str, Any], Service, list[str]]] = [
+    ((), {}, SERVICE, []),
+    ((), {"interfaces": {}}, SERVICE, ["network interface eth1 does not exist"]),
+    ((), card(address=""), SERVICE, ["eth1 has the address (none), not 10.0.0.1"]),
+    ((), card(up=False), SERVICE, ["eth1 is down"]),
+    ((), {"disk_free": 3 << 20}, SERVICE, ["3MiB are free on Docker's disk"]),
+    ((), {"taken": [29501]}, SERVICE, ["port 29501 is taken (cluster.port)"]),
+    ((), {"model": {"folder": "/m", "files": {}}}, SERVICE, ["the model is not there"]),
+    ((), {"memory_free": 0}, NEEDS, ["0B of memory are free, and needs_memory is 64GiB"]),
+    ((), {}, TP4, ["2 ranks are to run here, each with a GPU; there are 1"]),
+    ((), {"gpus": 2}, TP4, []),
+    ((), {"gpus": 0}, TP4, []),  # the driver does not tell
+    ((), {"rdma": RAILS}, SERVICE, ["a, b can do RDMA, and `rdma` names no device: NCCL uses TCP"]),
+    ((), {"memlock": 8 << 20, **KHO}, SERVICE, []),  # nothing is pinned without RDMA
+    (("a",), {"rdma": RAILS}, GID3, []),
+    (("a",), {"rdma": RAILS, "memlock": 8 << 20}, SERVICE,
+     ["a container may lock 8MiB of memory there, and RDMA locks all that it sends"]),
+    (("a",), {"rdma": RAILS, **KHO}, SERVICE, [  # as two Sparks had it after an update
+        "Kexec HandOver of kernel 7.0.0-1019-nvidia holds 9.5GiB that RDMA can't pin: NCCL ends with ENOMEM"]),
+    (("a",), {"rdma": {"a": rdma(index=4)}}, GID3,
+     ["a has no IPv4 address for RoCE v2 at GID 3 (NCCL_IB_GID_INDEX), but at 4"]),
+    (("a", "b", "c"), {"rdma": {"a": {**rdma(), "state": "1: DOWN"}, "b": {**rdma(), "gids": []}}}, SERVICE,
+     ["a is 1: DOWN", "b has no IPv4 address for RoCE v2", "RDMA device c does not exist"]),
+    ((), {"interfaces": None}, SERVICE, ["its answer cannot be read: AttributeError"]),
+    ((), {"interfaces": {"eth1": 3}}, SERVICE, ["its answer cannot be read: TypeError"]),
+    ((), {"model": {"files": 7}}, SERVICE, ["its answer cannot be read: TypeError"]),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"versions": {"vllm": "0.31.0", "torch": "2.13.0"}}, "vllm differs: one: 0.32.0; two: 0.31.0"),
-        ({"kernel": "7.0.0-1019-nvidia"}, "the kernel differs: one: 6.17.0-1032-nvidia; two: 7.0.0-1019-nvidia"),
-        ({"driver": "575.1"}, "the GPU's driver differs: one: 580.95.05; two: 575.1"),
-        ({"interfaces": {"eth1": {"mtu": 1500}}}, "the interface's MTU differs: one: 9000; two: 1500"),
-        ({"model": {"files": {"a": [1, "y"]}}}, "the model differs in a"),
-        ({"model": {"files": {"a": [1, "x"], "b": [0, ""]}}}, "the model differs in b"),
-    ],
-)
-def test_what_differs_is_named(changes: dict[str, Any], message: str) -> None:
-    assert differing(seen("one", 0), seen("two", 1, **changes)) == [message]
+@pytest.mark.parametrize(("devices", "changes", "service", "messages"), ALONE)
+def test_what_one_machine_lacks(
+    devices: tuple[str, ...], changes: dict[str, Any], service: Service, messages: list[str]
+) -> None:
+    assert [found.seen for found in told(node("one", 0, *devices, **changes), service)] == messages
 
 
-def test_checkouts_are_compared_where_all_machines_have_one() -> None:
-    one = seen("one", 0, checkouts={"vllm": "a", "flashinfer": "b"})
-    assert differing(one, seen("two", 1, checkouts={"vllm": "x", "flashinfer": ""})) == [
-        "the checkout vllm differs between one and two"
-    ]
-
-
-def test_a_folder_of_the_service_that_a_machine_lacks() -> None:
-    one = seen("two", 1)
+def test_what_the_engine_says_of_one_machine() -> None:
+    """Folders that are not there, other containers with the GPU, and its own part of the service."""
+    one = node("two", 1)
     one.absent = [ContainerMount("/src/vllm", "/workspace/vllm")]
-    assert failed(facts_of(one)) == ["/src/vllm, which is mounted at /workspace/vllm, does not exist"]
-
-
-def test_a_kernel_that_keeps_memory_from_rdma() -> None:
-    """As two Sparks had it after an update; without RDMA nothing is pinned."""
-    after = {"kernel": "7.0.0-1019-nvidia", "handover": 10171187200}
-    port = {"state": "4: ACTIVE", "rate": "200 Gb/sec", "gids": [[3, "10.0.0.1", "10.0.0.0"]]}
-    one = replace(
-        seen("one", 0, rdma={"rocep1s0f0": port}, **after), machine=Machine("10.0.0.1", "eth1", rdma=("rocep1s0f0",))
-    )
-    assert [line for line in failed(facts_of(one)) if "Kexec HandOver" in line and "9.5GiB" in line], failed(
-        facts_of(one)
-    )
-    assert failed(facts_of(seen("one", 0, **after))) == []
-
-
-def test_images_are_compared_by_what_they_hold() -> None:
-    other = seen("two", 1)
-    other.image = image(("sha256:b",))
-    assert differing(seen("one", 0), other) == ["the image differs between one and two"]
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"interfaces": {}}, "network interface eth1 does not exist"),
-        (
-            {"interfaces": {"eth1": {"address": "", "mtu": 1, "up": True, "mbit": ""}}},
-            "eth1 has the address (none), not 10.0.0.1",
-        ),
-        ({"interfaces": {"eth1": {"address": "10.0.0.1", "mtu": 1, "up": False, "mbit": ""}}}, "eth1 is down"),
-        ({"disk_free": 3 << 20}, "3MiB are free on Docker's disk"),
-        ({"taken": [29501]}, "port 29501 is taken (cluster.port)"),
-        ({"model": {"folder": "/m", "files": {}}}, "the model is not there"),
-    ],
-)
-def test_what_one_machine_lacks(changes: dict[str, Any], message: str) -> None:
-    assert failed(facts_of(seen("one", 0, **changes))) == [message]
-
-
-def test_a_port_that_is_blocked_is_named() -> None:
-    answer = {"error": "timed out", "port": 29501}
-    found = link(seen("two", 1), seen("one", 0), 29501, answer, answer)
-    assert found.seen == "two -> one (10.0.0.1): TCP port 29501 cannot be reached: timed out"
-
-
-def test_rdma_devices_must_be_active_and_have_an_address() -> None:
-    one = seen(
-        "one",
-        0,
-        rdma={
-            "a": {"state": "1: DOWN", "rate": "", "gids": [[3, "10.0.0.1", "10.0.0.0"]]},
-            "b": {"state": "4: ACTIVE", "rate": "", "gids": []},
-        },
-    )
-    one.machine = Machine(address="10.0.0.1", interface="eth1", rdma=("a", "b", "c"))
-    assert failed(facts_of(one)) == [
-        "a is 1: DOWN",
-        "b has no IPv4 address for RoCE v2",
-        "RDMA device c does not exist",
-    ]
-
-
-def rdma(*gids: list[Any]) -> dict[str, Any]:
-    return {"state": "4: ACTIVE", "rate": "200 Gb/sec", "gids": list(gids)}
-
-
-RAILS = {"a": rdma([3, "10.0.0.1", "10.0.0.0"]), "b": rdma([3, "10.0.1.1", "10.0.1.0"])}
-
-
-def rails(name: str, *devices: str, rdma: Any = RAILS, **more: Any) -> NodeFacts:
-    one = seen(name, 0, rdma=rdma, **more)
-    one.machine = Machine(address="10.0.0.1", interface="eth1", rdma=devices)
-    return one
-
-
-def test_rdma_devices_are_in_the_same_order_on_all_machines() -> None:
-    assert differing(rails("one", "a", "b"), rails("two", "a", "b")) == []
-    wrong = differing(rails("one", "a", "b"), rails("two", "b", "a"))
-    assert wrong == [
-        "the network of RDMA device 1 differs: one: 10.0.0.0; two: 10.0.1.0",
-        "the network of RDMA device 2 differs: one: 10.0.1.0; two: 10.0.0.0",
-    ]
-    assert differing(rails("one", "a", "b"), rails("two", "a")) == [
-        "the number of RDMA devices differs: one: 2; two: 1"
-    ]
-
-
-def test_links_that_differ_are_doubtful() -> None:
-    lanes = [{"a": {**rdma([3, "10.0.0.1", "10.0.0.0"]), "pcie": f"32.0 GT/s PCIe x{width}"}} for width in (4, 2)]
-    slower = {"interfaces": {"eth1": {"address": "10.0.0.1", "mtu": 9000, "up": True, "mbit": "40000"}}}
-    one, two = rails("one", "a", rdma=lanes[0]), rails("two", "a", rdma=lanes[1], **slower)
-    assert [one.seen for one in between([one, two], SERVICE) if one.severity] == [
-        "the link's speed (Mbit/s) differs: one: 200000; two: 40000",
-        "the PCIe link of RDMA device 1 differs: one: 32.0 GT/s PCIe x4; two: 32.0 GT/s PCIe x2",
-    ]
-    assert failed(between([one, two], SERVICE)) == []
-
-
-def test_a_gid_that_is_chosen_for_all_machines_must_be_the_right_one_on_each() -> None:
-    service = replace(SERVICE, env={"NCCL_IB_GID_INDEX": "3"})
-    moved = {"a": rdma([4, "10.0.0.1", "10.0.0.0"])}
-    assert failed(facts_of(rails("one", "a"), service)) == []
-    [message] = failed(facts_of(rails("one", "a", rdma=moved), service))
-    assert message == "a has no IPv4 address for RoCE v2 at GID 3 (NCCL_IB_GID_INDEX), but at 4"
-    profile = SimpleNamespace(**{**vars(PROFILE), "env": {"net": {"NCCL_IB_GID_INDEX": "5"}}})
-    assert len(failed(facts_of(rails("one", "a"), SERVICE, profile))) == 1
-
-
-def test_what_rdma_needs_and_what_could_do_rdma() -> None:
-    [message] = failed(facts_of(rails("one", "a", memlock=8 << 20)))
-    assert message == "a container may lock 8MiB of memory there, and RDMA locks all that it sends"
-    assert failed(facts_of(seen("one", 0, memlock=8 << 20))) == []
-    [unused] = [one.seen for one in facts_of(seen("one", 0, rdma=RAILS)) if one.severity is Severity.WARNING]
-    assert unused == "a, b can do RDMA, and `rdma` names no device: NCCL uses TCP"
-
-
-def with_gpu(name: str, **labels: str) -> Container:
-    return Container(name, name, "", "running", "", 0, "", labels, {}, (), (), "", gpu=True)
-
-
-def test_other_containers_that_have_the_gpu() -> None:
-    one = seen("one", 0)
-    one.gpus = (with_gpu("notebook"),)
-    [found] = [found for found in facts_of(one) if found.severity]
+    assert [found.seen for found in told(one)] == ["/src/vllm, which is mounted at /workspace/vllm, does not exist"]
+    one = node(memory_free=0)
+    one.runs = True  # with its ports and its memory
+    assert told(one, NEEDS) == []
+    one = node()
+    one.gpus = (Container("notebook", "notebook", "", "running", "", 0, "", {}, {}, (), (), "", gpu=True),)
+    (found,) = told(one)
     message = "other containers have the GPU, and may hold its memory: notebook"
     cure = Remedy("docker --context default stop notebook")
     assert (found.severity, found.seen, found.remedy) == (Severity.WARNING, message, cure)
-    one.gpus += (with_gpu("other-serve-1", **{"dev.envgen.cluster": "head"}),)  # it certainly holds memory
-    assert failed(facts_of(one)) == [f"{message}, other-serve-1"]
+    one.gpus += (replace(one.gpus[0], name="other-serve-1", labels={"dev.envgen.cluster": "head"}),)
+    (found,) = told(one)
+    assert (found.severity, found.seen) == (Severity.ERROR, f"{message}, other-serve-1")  # it certainly holds memory
+    profile = SimpleNamespace(**{**vars(PROFILE), "env": {"net": {"NCCL_IB_GID_INDEX": "5"}}})
+    assert len(told(node("one", 0, "a", rdma=RAILS), SERVICE, profile)) == 1
 
 
-@pytest.mark.parametrize(("packet", "severity"), [(9000, Severity.OK), (1500, Severity.ERROR)])
-def test_packets_of_the_whole_mtu_must_pass(packet: int, severity: Severity) -> None:
-    answer = {"bytes": LINK_BYTES, "peer": "10.0.0.1", "packet": packet}
-    found = link(seen("one", 0), seen("two", 1), 29501, answer, answer)
-    assert found.severity is severity and f"packets of {packet} bytes" in found.title
+ERROR, WARNING = Severity.ERROR, Severity.WARNING
+LANES = [{"a": rdma(pcie=f"32.0 GT/s PCIe x{width}")} for width in (4, 2)]
+BETWEEN: list[tuple[NodeFacts, NodeFacts, list[tuple[Severity, str]]]] = [
+    (node(), node("two", 1), []),
+    (node(), node("two", 1, versions={"vllm": "0.31.0", "torch": "2.13.0"}),
+     [(ERROR, "vllm differs: one: 0.32.0; two: 0.31.0")]),
+    (node(), node("two", 1, kernel="7.0.0"), [(ERROR, "the kernel differs: one: 6.17.0-1032-nvidia; two: 7.0.0")]),
+    (node(), node("two", 1, driver="575.1"), [(ERROR, "the GPU's driver differs: one: 580.95.05; two: 575.1")]),
+    (node(), node("two", 1, **card(mtu=1500)), [(ERROR, "the interface's MTU differs: one: 9000; two: 1500")]),
+    (node(), node("two", 1, **card(mbit="40000")),
+     [(WARNING, "the link's speed (Mbit/s) differs: one: 200000; two: 40000")]),
+    (node(), node("two", 1, model={"files": {"a": [1, "y"]}}), [(ERROR, "the model differs in a")]),
+    (node(), node("two", 1, model={"files": {"a": [1, "x"], "b": [0, ""]}}), [(ERROR, "the model differs in b")]),
+    # Only where both have one.
+    (node(checkouts={"vllm": "a", "mine": "b"}), node("two", 1, checkouts={"vllm": "x", "mine": ""}),
+     [(ERROR, "the checkout vllm differs between one and two")]),
+    (node(), replace(node("two", 1), image=replace(IMAGE, layers=("sha256:b",))),
+     [(ERROR, "the image differs between one and two")]),
+    (node("one", 0, "a", "b", rdma=RAILS), node("two", 1, "a", "b", rdma=RAILS), []),
+    (node("one", 0, "a", "b", rdma=RAILS), node("two", 1, "b", "a", rdma=RAILS),
+     [(ERROR, "the network of RDMA device 1 differs: one: 10.0.0.0; two: 10.0.1.0"),
+      (ERROR, "the network of RDMA device 2 differs: one: 10.0.1.0; two: 10.0.0.0")]),
+    (node("one", 0, "a", "b", rdma=RAILS), node("two", 1, "a", rdma=RAILS),
+     [(ERROR, "the number of RDMA devices differs: one: 2; two: 1")]),
+    (node("one", 0, "a", rdma=LANES[0]), node("two", 1, "a", rdma=LANES[1]),
+     [(WARNING, "the PCIe link of RDMA device 1 differs: one: 32.0 GT/s PCIe x4; two: 32.0 GT/s PCIe x2")]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("one", "two", "expected"), BETWEEN)
+def test_what_differs_is_named(one: NodeFacts, two: NodeFacts, expected: list[tuple[Severity, str]]) -> None:
+    assert differing(one, two) == expected
 
 
 @pytest.mark.parametrize(
-    "broken", [{"interfaces": None}, {"interfaces": {"eth1": 3}}, {"memory_free": "x"}, {"model": {"files": 7}}]
+    ("answer", "severity", "text"),
+    [
+        ({"error": "timed out", "port": 29501}, ERROR, "TCP port 29501 cannot be reached: timed out"),
+        ({"bytes": LINK_BYTES, "packet": 9000}, Severity.OK, "connected, packets of 9000 bytes"),
+        ({"bytes": LINK_BYTES, "packet": 1500}, ERROR, "packets of 1500 bytes pass, and the MTU is 9000"),
+        ({"bytes": 7, "packet": 9000}, ERROR, "only 7B of 1MiB arrived"),
+        ({}, ERROR, ""),
+        ({"bytes": "x"}, ERROR, ""),
+        ({"bytes": None}, ERROR, ""),
+    ],
 )
-def test_an_answer_of_another_shape_is_a_failure_and_no_traceback(broken: dict[str, Any]) -> None:
-    one = seen("one", 0, **broken)
-    assert any("cannot be read" in message for message in failed(facts_of(one)))
+def test_a_connection(answer: dict[str, Any], severity: Severity, text: str) -> None:
+    found = link(node(), node("two", 1), 29501, answer, answer)
+    assert found.severity is severity and (text or "the answer cannot be read") in found.title
 
 
 @pytest.mark.parametrize("broken", [{"interfaces": None}, {"interfaces": []}, {"interfaces": {"eth1": "x"}}])
 def test_no_connection_is_tried_from_a_machine_without_its_address(broken: dict[str, Any]) -> None:
-    assert has_address(seen("one", 0))
-    assert not has_address(seen("one", 0, **broken))
-
-
-@pytest.mark.parametrize("answer", [{}, {"bytes": "x"}, {"bytes": []}, {"bytes": None}])
-def test_an_answer_about_a_connection_of_another_shape(answer: dict[str, Any]) -> None:
-    found = link(seen("one", 0), seen("two", 1), 29501, answer, answer)
-    assert found.severity is Severity.ERROR and "cannot be read" in found.seen
-
-
-def test_a_machine_that_runs_the_service_has_its_ports_and_memory() -> None:
-    one = seen("one", 0, memory_free=0)
-    service = replace(SERVICE, needs_memory=ByteSize.parse("4GiB"))
-    assert failed(facts_of(one, service)) != []
-    one.runs = True
-    assert failed(facts_of(one, service)) == []
-
-
-def test_each_rank_has_a_gpu_of_its_own() -> None:
-    service = replace(SERVICE, args={"tensor-parallel-size": "4"})
-    assert failed(facts_of(seen("one", 0), service)) == ["2 ranks are to run here, each with a GPU; there are 1"]
-    assert failed(facts_of(seen("one", 0, gpus=2), service)) == []
-    assert failed(facts_of(seen("one", 0, gpus=0), service)) == []  # the driver does not tell
+    assert has_address(node()) and not has_address(node(**broken))
 
 
 @pytest.mark.parametrize(
@@ -271,16 +179,10 @@ def test_each_rank_has_a_gpu_of_its_own() -> None:
         ("unix:///run/docker.sock", ""),  # no way to type it: the finding names the page
     ],
 )
-def test_the_command_that_copies_the_weights(host: str, command: str) -> None:
-    head, other = seen("one", 0), seen("two", 1)
+def test_the_commands_that_copy_the_weights_and_the_image(host: str, command: str) -> None:
+    head, other = node(), node("two", 1)
     head.folders, other.folders, other.head = {"model": "/data/my hf"}, {"model": "/raid/hf"}, head
     other.engine = SimpleNamespace(endpoint=SimpleNamespace(host=host))  # type: ignore[assignment]
-    assert other.copy_of("model") == command
-    assert other.copy_of("vllm") == ""
-
-
-def test_the_command_that_copies_the_image() -> None:
-    head, other = seen("one", 0), seen("two", 1)
-    other.head, other.image_name = head, "mxfp4:prod"
-    other.machine = replace(head.machine, context="spark-2")
+    assert other.copy_of("model") == command and other.copy_of("vllm") == ""
+    other.image_name, other.machine = "mxfp4:prod", replace(head.machine, context="spark-2")
     assert other.copy_of_image() == "docker save mxfp4:prod | docker --context spark-2 load"

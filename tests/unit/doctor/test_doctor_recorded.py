@@ -10,7 +10,21 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from doctor_facts import CONTAINER, DIGEST, IMAGE, Make, recording
+from doctor_facts import (
+    CACHE,
+    CONTAINER,
+    DIGEST,
+    HOME,
+    IMAGE,
+    PP,
+    Make,
+    altered,
+    container,
+    given,
+    recording,
+    with_cells,
+    with_folder,
+)  # fmt: skip
 from doctor_page import CHECKS as DESCRIBED_CHECKS
 from doctor_page import DESCRIBED
 
@@ -21,36 +35,17 @@ from envgen.doctor.model import Context, Finding, Severity
 from envgen.doctor.probed import Trouble
 from envgen.doctor.programs import NAMES, Running, Tried
 from envgen.engine.box import Box, BoxGpu
-from envgen.engine.values import Container, ContainerMount
+from envgen.engine.values import ContainerMount
 from envgen.errors import Problem
 from envgen.inside.probe.facts import gpus_in
 from envgen.serve.ended import Ended
 
 GIB = 1 << 30
-PP, CACHE = "/workspace/flashinfer", "/root/.cache/flashinfer"
-HOME = f"{PP}/flashinfer/__init__.py"
 H100 = "gpu-h100"
 BY_ID = {check.id: check for check in CHECKS}
 
 
 # --- documents --------------------------------------------------------------------------------------------------------
-
-
-def altered(name: str = "hook-pythonpath", **parts: Any) -> dict[str, Any]:
-    """A recording with parts exchanged; a part that is a dictionary is added to."""
-    document = recording(name)
-    for part, value in parts.items():
-        document[part] = {**document.get(part, {}), **value} if isinstance(value, dict) else value
-    return document
-
-
-def with_cells(name: str = "hook-pythonpath", **values: Any) -> dict[str, Any]:
-    """A recording in which each way of starting Python finds this for flashinfer."""
-    document = recording(name)
-    for cell in document["imports"]:
-        if cell["package"] == "flashinfer":
-            cell.update(values)
-    return document
 
 
 def with_system(**facts: int) -> dict[str, Any]:
@@ -77,12 +72,6 @@ def with_distribution(name: str, version: str, flashinfer: str = "0.5.3", **fact
     other = {"name": name, "version": version, "location": "/x", "metadata": "/x/y", "kind": "dist-info", **facts}
     document["distributions"].append(other)
     return document
-
-
-def with_folder(path: str = PP, **facts: Any) -> dict[str, Any]:
-    """A mount of the profile."""
-    base = {"path": path, "exists": True, "mounted": True, "writable": True, "uid": 0, "gid": 0, "mode": "0o755"}
-    return altered(folders=[{**base, **facts}])
 
 
 def with_binaries(**facts: object) -> dict[str, Any]:
@@ -158,14 +147,6 @@ ENDED = Ended("dev", "lab-dev-1", "2026-11-25T23:44:40.7Z", False, 1)
 
 def box(*gpus: BoxGpu, **more: Any) -> Callable[[Make], Context]:
     return lambda make: make(box=replace(SPARK, gpus=gpus or SPARK.gpus, **more), sets=UNIFIED)
-
-
-def given(probe: str | dict[str, Any] | None = None, **parts: Any) -> Callable[[Make], Context]:
-    return lambda make: make(probe, **parts)
-
-
-def container(**facts: Any) -> Container:
-    return replace(CONTAINER, **facts)
 
 
 CASES: dict[tuple[str, str], Callable[[Make], Context]] = {
