@@ -5,7 +5,6 @@ The probe takes the longest, so it starts as soon as the container is known; the
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -46,17 +45,6 @@ def folders(profile: Profile, service: str) -> list[str]:
     return list(dict.fromkeys([*found, "/", "~"]))
 
 
-def flags(profile: Profile, service: str) -> list[str]:
-    """The flags of vLLM's server: the service's, or else those of the first service that starts one."""
-    mine = [profile.services[service]] if service in profile.services else []
-    for described in mine if any(one.is_vllm_server for one in mine) else list(profile.services.values()):
-        if described.is_vllm_server:
-            words = described.argv[: described.argv.index("--")] if "--" in described.argv else described.argv
-            head = words.index("-m") + 2 if "-m" in words else 1  # after `vllm` or `python -m MODULE`
-            return [word.partition("=")[0] for word in words[head:] if re.match("--?[a-zA-Z]", word)]
-    return []
-
-
 def request(
     profile: Profile,
     service: str,
@@ -83,7 +71,6 @@ def request(
         "also": list(ALSO) if has_flashinfer else [],
         "distributions": list(DISTRIBUTIONS),
         "paths": list(paths),
-        "flags": flags(profile, service),
     }  # fmt: skip
 
 

@@ -246,23 +246,6 @@ class GpuFacts:
 
 
 @dataclass(frozen=True)
-class UnknownFlag:
-    flag: str
-    similar: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Flags:
-    """The flags of the service that the sources of the installed vLLM do not have."""
-
-    folder: str = ""
-    read: tuple[str, ...] = ()
-    count: int = 0
-    asked: int = 0
-    unknown: tuple[UnknownFlag, ...] = ()
-
-
-@dataclass(frozen=True)
 class Binaries:
     """Compiled modules of a mounted checkout that come from a wheel."""
 
@@ -309,7 +292,6 @@ class Probe:
     system: System = System()
     cuda: CudaFacts = CudaFacts()
     gpus: tuple[GpuFacts, ...] = ()
-    flags: Flags = Flags()
     claimed: tuple[Claim, ...] = ()
     shared: tuple[SharedModule, ...] = ()
     errors: tuple[PartError, ...] = ()

@@ -13,9 +13,8 @@ import sys
 from typing import Any, Callable, Dict
 
 from envgen.inside.common import listing, normal, read_text, value_of
-from envgen.inside.probe import sources
 from envgen.inside.probe.imports import Doc, base_path, call, entries, finder_name, imports
-from envgen.inside.probe.origins import metadata_folders, origins, shared_modules, starters
+from envgen.inside.probe.origins import claimed_patches, metadata_folders, origins, shared_modules, starters
 
 VARIABLES = ("PYTHONPATH", "LD_LIBRARY_PATH")
 # The inputs of a locked build, and the packages of the base image that no installation may replace.
@@ -372,8 +371,7 @@ FACTS = (
     ("system", system),
     ("cuda", cuda),
     ("gpus", gpus),
-    ("flags", sources.serve_flags),
-    ("claimed", sources.claimed_patches),
+    ("claimed", claimed_patches),
 )
 LIMIT = 10.0  # seconds, for everything
 
@@ -413,10 +411,7 @@ def answer(request: Doc) -> Doc:
     found = {"version": sys.version, "executable": sys.executable, "path": base_path()}
     document["python"] = dict(found, meta_path=[finder_name(finder) for finder in sys.meta_path])
     run_part("imports", lambda: imports(request, document), document)
-    wanted = request.get("parts")
     for name, part in FACTS:
-        if wanted and name not in wanted:
-            continue
         run_part(name, lambda: document.update({name: part(request, document)}), document)  # noqa: B023 (called now)
     signal.setitimer(signal.ITIMER_REAL, 0)
     return document

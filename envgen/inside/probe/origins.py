@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import base64
 import csv
+import json
 import os
 import re
 import shutil
 import sys
 from typing import Any, Dict, Iterator, List, Tuple
 
-from envgen.inside.common import listing, normal, read_bytes, read_text, sha256_of
+from envgen.inside.common import PATCHES, listing, normal, read_bytes, read_text, sha256_of
 from envgen.inside.probe.imports import Doc, entries
 
 # What packages of whole source trees leave beside them: nothing imports it at run time.
@@ -99,3 +100,32 @@ def starters(_request: Doc, document: Doc) -> Doc:
         "hooks": {name: file for name, file in hooks.items() if file},
         "program": program, "wrapper": wrapper,
     }  # fmt: skip
+
+
+def active_folder(document: Doc, package: str) -> str | None:
+    """The folder that most ways of starting Python import."""
+    cells = [cell for cell in document.get("imports", []) if cell["package"] == package and cell["kind"] == "regular"]
+    folders = [os.path.dirname(cell["origin"]) for cell in cells]
+    return max(folders, key=folders.count) if folders else None
+
+
+def claimed_patches(request: Doc, document: Doc) -> list[Doc]:
+    """Whether each file that the image's patches changed is still as they left it, and the one that Python imports."""
+    try:
+        record = json.loads(read_bytes(request.get("patches", PATCHES), FILE_LIMIT).decode("utf-8", "replace"))
+    except ValueError:  # none, for most images
+        return []
+    packages = {each["distribution"]: each["package"] for each in request.get("packages", [])}
+    found = []
+    for path, entry in sorted(record.items()):
+        package = packages.get(entry["distribution"], entry["distribution"])
+        folder, inside = active_folder(document, package), "/%s/" % package
+        digest = sha256_of(path) if os.path.isfile(path) else ""
+        state = "there" if digest == entry["sha256"] else "changed" if digest else "gone"
+        if folder and inside in path and not path.startswith(folder + "/"):
+            state = "not imported"
+        found += [
+            {"patch": name[: -len(".patch")], "package": package, "path": path, "state": state}
+            for name in entry["patches"]
+        ]
+    return found

@@ -1,4 +1,4 @@
-"""What releases say about their own flags, and what patches must have left: read from source texts."""
+"""What patches must have left, read from source texts."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-from doctor_facts import Make
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgen.doctor import collect
-from envgen.inside.probe.sources import claimed_patches, flags_in, knows
+from envgen.inside.probe.origins import claimed_patches
 from envgen.patches.checkout import added
 
 ROOT = Path(__file__).parents[3]
@@ -23,36 +20,6 @@ ROOT = Path(__file__).parents[3]
 def imported(folder: Path, package: str = "vllm") -> dict[str, Any]:
     """The probe's document so far: which folder is imported."""
     return {"imports": [{"package": package, "kind": "regular", "origin": str(folder / "__init__.py")}]}
-
-
-FLAGS = {"--max-model-len", "--enable-prefix-caching", "--compilation-config", "--model", "--moe-backend"}
-
-
-@pytest.mark.parametrize(
-    ("flag", "known"),
-    [
-        ("--max-model-len", True), ("--max_model_len", True), ("--no-enable-prefix-caching", True), ("-O3", True),
-        ("--compilation-config.level", True), ("--max-model", True), ("--m", False), ("--mxfp4-layers", False),
-        ("--model=tiny", True), ("--no-mxfp4", False),
-    ],
-)  # fmt: skip
-def test_flags_as_the_parser_takes_them(flag: str, known: bool) -> None:
-    assert knows(flag, FLAGS) is known
-
-
-def test_flags_of_a_file() -> None:
-    text = "class FrontendArgs:\n    host: str\n    ssl_keyfile: str = ''\n"
-    text += "parser.add_argument('--grpc', help='see --other')\n"
-    assert flags_in("x.py", text.encode()) == {"--host", "--ssl-keyfile", "--grpc"}
-
-
-def test_which_flags_are_asked(make: Make) -> None:
-    args = "services.serve.args={max-model-len: -1, async-scheduling: true, hf-overrides: {a: -2}}"
-    profile = make(profile="prod", sets=(args,)).profile
-    assert collect.flags(profile, "serve") == ["--max-model-len", "--async-scheduling", "--hf-overrides"]
-    module = "services.serve.command=[python3, -P, -m, vllm.entrypoints.openai.api_server]"
-    assert collect.flags(make(profile="prod", sets=(module, args)).profile, "serve")[0] == "--max-model-len"
-    assert collect.flags(make().profile, "dev") == []
 
 
 CHARACTERS = st.characters(codec="utf-8", exclude_characters="\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029")
