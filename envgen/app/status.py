@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import time
 from collections.abc import Mapping
-from concurrent.futures import Future, wait
 from dataclasses import asdict
-from functools import partial
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from envgen.app import lock
 from envgen.app.cluster.machines import nodes_of, reach
@@ -19,31 +14,22 @@ from envgen.app.session import VARIANT_LABEL, Session
 from envgen.deployment import Deployment
 from envgen.engine.api import time_budget
 from envgen.engine.endpoint import with_plugin
-from envgen.engine.git import WorkTree
-from envgen.engine.process import in_background
 from envgen.engine.values import Container
 from envgen.errors import EngineError, EnvgenError
-from envgen.files import state_dir
 from envgen.profile.model import Profile
-from envgen.render.environment import checkout_variable, compose_environment
 from envgen.render.outputs import diff, render_project
 from envgen.serve.differences import differences, keep_moment
 from envgen.serve.ended import last_ends
 from envgen.serve.notices import of_all
 
-T = TypeVar("T")
 PATIENCE = 5.0  # seconds in all
-_TAIL = 4096
 
 
 @time_budget(PATIENCE)
 def look(session: Session) -> dict[str, Any]:
     """The state of the session's profile as JSON. What does not answer in time is left out."""
-    deadline = time.monotonic() + PATIENCE
     project, profile = session.loaded().project, session.profile()
-    root, trouble, reachable = project.root, None, True
-    folders = _folders(profile, root)
-    futures = {name: in_background(partial(checkout, path)) for name, path in folders.items()}
+    trouble, reachable = None, True
     found: dict[str, Any] = {
         "profile": profile.name, "others": [name for name in project.profiles if name != profile.name],
         "mode": profile.mode.value, "file": str(project.file), "image": None, "containers": [], "lost": {},
@@ -80,13 +66,7 @@ def look(session: Session) -> dict[str, Any]:
     except EnvgenError as error:
         trouble = "; ".join(f"{one.place}: {one.message}" if one.place else one.message for one in error.problems)
         reachable = not isinstance(error, EngineError)
-    return found | {
-        "engine": {"ok": reachable, "error": trouble}, "lock": _lock(session, profile),
-        "last_build": _last_build(root, profile),
-        "checkouts": [
-            {"name": name, "path": str(path), **_in_time(futures[name], deadline)} for name, path in folders.items()
-        ],
-    }  # fmt: skip
+    return found | {"engine": {"ok": reachable, "error": trouble}, "lock": _lock(session, profile)}
 
 
 def drift(session: Session) -> list[str]:
@@ -117,35 +97,6 @@ def _differences(session: Session, found: list[Container]) -> Mapping[str, list[
     return changes
 
 
-def _folders(profile: Profile, root: Path) -> dict[str, Path]:
-    variables = compose_environment(profile, root)
-    return {name: Path(variables[checkout_variable(name)]) for name in profile.mounted_sources}
-
-
-def checkout(folder: Path) -> Mapping[str, Any]:
-    """Branch (null: none), commit, and the numbers of edited and untracked files."""
-    try:
-        tree = WorkTree(folder)
-        branch = tree.git(["symbolic-ref", "--short", "--quiet", "HEAD"], check=False)
-        commit = tree.head
-        names = tree.edited("HEAD") if commit else []
-        edited, untracked = (len(paths) - len(tree.generated(paths)) for paths in (names, tree.untracked()))
-        return {"branch": branch.text if branch.code == 0 else None, "commit": commit or None, "edited": edited,
-                "untracked": untracked, "trouble": None}  # fmt: skip
-    except EnvgenError as error:
-        return _unknown(error.problems[0].message)
-
-
-def _unknown(trouble: str) -> Mapping[str, Any]:
-    return {"branch": None, "commit": None, "edited": None, "untracked": None, "trouble": trouble}
-
-
-def _in_time(answer: Future[Mapping[str, Any]], deadline: float) -> Mapping[str, Any]:
-    if not wait([answer], max(0.0, deadline - time.monotonic())).done:
-        return _unknown(f"git did not answer within {PATIENCE:g} s")
-    return answer.result()
-
-
 def _image(deployment: Deployment) -> Mapping[str, Any]:
     image = deployment.image
     state = "missing" if image is None else "current" if deployment.is_current else "older"
@@ -163,14 +114,3 @@ def _lock(session: Session, profile: Profile) -> Mapping[str, Any]:
         return {"state": "missing", "stale": []}
     lacking = [str(one) for one in found.get(profile.name, ())]
     return {"state": "stale" if lacking else "current", "stale": lacking}
-
-
-def _last_build(root: Path, profile: Profile) -> Mapping[str, Any] | None:
-    logs = sorted(path for path in state_dir(root, "logs").glob(f"build-{profile.name}-2*.log") if path.is_file())
-    if not logs:
-        return None
-    with logs[-1].open("rb") as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
-        lines = file.read(_TAIL).decode(errors="replace").splitlines()
-    ended = lines[-1] if lines and lines[-1].startswith(("ended ", "cancelled")) else None
-    return {"log": str(logs[-1].relative_to(root)), "ended": ended}

@@ -77,7 +77,7 @@ GROUPS: Groups = {
     "Check and clean up": (
         "check",
         {
-            "status": "Show image, containers, checkouts and lock.",
+            "status": "Show image, containers, caches and lock.",
             "doctor": "Check the setup, and which code a container imports.",
             "predict": "Ask vLLM which kernels it would choose on a GPU.",
             "explain": "Find the cause of a failure in a log, and the fix.",

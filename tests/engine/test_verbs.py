@@ -84,7 +84,7 @@ def test_docker_options_inside_a_container(project: Project) -> None:
     (identity,) = project.envgen("ps", "-q").out.split()
     assert docker("inspect", "-f", "{{.Name}}", identity) == f"/{NAME}-dev-one-1"
     screen = project.envgen("status").out
-    assert f"{NAME}-dev-one-1" in screen and ", current, built" in screen and "last build" in screen, screen
+    assert f"{NAME}-dev-one-1" in screen and ", current, built" in screen, screen
     (line,) = project.envgen("logs", "-t", "--tail", "1", "--since", "1h", "one").out.splitlines()
     assert line.startswith("20") and line.endswith(" one is up")
 

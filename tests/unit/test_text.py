@@ -30,7 +30,6 @@ from envgen.text import (
     step_line,
     table,
     visible,
-    wants_colour,
     whole_number,
     with_own_colours,
 )
@@ -92,23 +91,6 @@ def test_an_encoding_that_lacks_a_letter_is_no_error() -> None:
     safe, raw = stream("ascii")
     safe.write("é\n")
     assert raw.getvalue() == b"\\xe9\n"
-
-
-@pytest.mark.parametrize(
-    ("environ", "wanted"),
-    [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False), ({"NO_COLOR": "1", "FORCE_COLOR": "1"}, False)],
-)
-def test_colour_on_a_terminal(environ: dict[str, str], wanted: bool) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    assert wants_colour(Terminal(), environ) is wanted
-
-
-def test_colour_in_a_pipe() -> None:
-    assert not wants_colour(io.StringIO(), {})
-    assert wants_colour(io.StringIO(), {"FORCE_COLOR": "1"})
 
 
 def test_known_values_are_printed_nowhere(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,10 +21,10 @@ CHANGES = 12  # at most this many changes since the build are shown; --json has 
 @click.command()
 @reporting
 def command(session: Session) -> int:
-    """Show profile, image, containers, checkouts, caches, lock and last build on one screen.
+    """Show profile, image, containers, caches and lock on one screen.
 
-    If the image is older than the profile, lists what has changed. Leaves out what the engine or git does not answer
-    within a few seconds. A server that has ended by itself is a FAIL with the cause from its log (exit code 1). Ends
+    If the image is older than the profile, lists what has changed. Leaves out what the engine does not answer within a
+    few seconds. A server that has ended by itself is a FAIL with the cause from its log (exit code 1). Ends
     with 3 if the engine does not answer.
 
     \b
@@ -51,8 +50,6 @@ def _screen(found: Mapping[str, Any], profile: Profile) -> Iterator[str]:
     yield f"lock        {_lock(found['lock'])}"
     if found["drift"]:
         yield f"files       out of date: {', '.join(found['drift'])}; update with: {profile.render_command}"
-    if build := found["last_build"]:
-        yield f"last build  {build['log']}: {_build(build['ended'])}"
     for message in found["lost"].values():
         yield f"machine     {message}"
     if found["containers"]:
@@ -65,9 +62,6 @@ def _screen(found: Mapping[str, Any], profile: Profile) -> Iterator[str]:
         yield f"containers  of {found['other_folder']}, which has this project's name; see: envgen up {profile.chosen}"
     elif not trouble:
         yield f"containers  none; start with: envgen up {profile.chosen}"
-    if found["checkouts"]:
-        rows = [(str(one["name"]), _checkout(one), str(one["path"])) for one in found["checkouts"]]
-        yield from ("", *table([("checkout", "state", "folder"), *rows]))
     if found["caches"]:
         places = [(cache["target"], cache["source"]) for cache in found["caches"]]
         yield from ("", *table([("cache", "volume or folder"), *places]))
@@ -82,27 +76,8 @@ def _image(image: Mapping[str, Any], containers: Sequence[Mapping[str, Any]]) ->
     return f"{image['name']} ({short_id(image['id'])}), {state}, built {image['created'][:19]}"
 
 
-def _build(ended: str | None) -> str:
-    """The last line of a build's log, in words."""
-    if ended is None:
-        return "not finished: running, or killed"
-    found = re.match(r"ended with (-?\d+) after ([0-9.]+ s)", ended)
-    if found is None:
-        return ended
-    return f"succeeded in {found[2]}" if found[1] == "0" else f"failed after {found[2]}, exit code {found[1]}"
-
-
 def _lock(lock: Mapping[str, Any]) -> str:
     state = lock["state"]
     if state == "missing":
         return "no envgen.lock"
     return "up to date" if state == "current" else f"{state}: {'; '.join(lock['stale'])}"
-
-
-def _checkout(checkout: Mapping[str, Any]) -> str:
-    if checkout["trouble"]:
-        return str(checkout["trouble"])
-    branch = checkout["branch"] or "no branch"
-    commit = f" at {checkout['commit'][:9]}" if checkout["commit"] else ", no commit"
-    counts = [f"{checkout[kind]} {kind}" for kind in ("edited", "untracked") if checkout[kind]]
-    return f"{branch}{commit}, {', '.join(counts) or 'clean'}"

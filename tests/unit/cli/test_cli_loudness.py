@@ -14,7 +14,7 @@ from envgen.__main__ import main
 from envgen.app.session import Session
 from envgen.engine.process import show_command
 from envgen.profile.model import Profile
-from envgen.text import Loudness, SafeStream, Styled, paint, progress
+from envgen.text import Loudness, SafeStream, Styled, paint, progress, wants_colour
 
 
 @pytest.fixture(autouse=True)
@@ -73,6 +73,11 @@ def test_quiet_shows_errors_and_what_belongs_to_them(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == "a line of the failed step\n"
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
 @pytest.mark.parametrize(
     ("environ", "coloured"),
     [
@@ -84,14 +89,15 @@ def test_quiet_shows_errors_and_what_belongs_to_them(capsys: pytest.CaptureFixtu
         ({"NO_COLOR": ""}, True),
     ],
 )
-def test_colours_pass_or_not_at_the_one_door(
-    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], coloured: bool
-) -> None:
+def test_colours_on_a_terminal(monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], coloured: bool) -> None:
+    """They are made or not, and pass or not, by the same variables; in a pipe only where they are forced."""
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    stream = io.StringIO()
+    stream = Terminal()
     SafeStream(stream).write(Styled(paint("red", "31", True) + " plain"))
     assert stream.getvalue() == ("\x1b[31mred\x1b[0m plain" if coloured else "red plain")
+    assert wants_colour(Terminal(), environ) is coloured
+    assert wants_colour(io.StringIO(), environ) is (environ.get("FORCE_COLOR") == "1" and coloured)
 
 
 def test_version_has_a_short_option(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -17,7 +14,6 @@ from test_cli_services import container
 from envgen import cli
 from envgen.app import status
 from envgen.engine import endpoint
-from envgen.engine.buildx import BuildLog
 from envgen.engine.values import Container, Image, image_of
 from envgen.errors import EngineError, ExitCode
 from envgen.profile.load import load_project
@@ -77,12 +73,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def known(_folder: Path) -> Mapping[str, Any]:
-    return {"branch": "main", "commit": "c" * 40, "edited": 2, "untracked": 0, "trouble": None}
-
-
 def test_one_screen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status, "checkout", known)
     screen = ask(monkeypatch, StubEngine())
     for text in (
         "dev (development)", "others: prod", "unit:dev (0123456789ab), older than the profile",
@@ -95,7 +86,6 @@ def test_one_screen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_made_the_image_older(monkeypatch: pytest.MonkeyPatch) -> None:
     """Names and values, as far as the image says what it was built from; an image of an older envgen says nothing."""
-    monkeypatch.setattr(status, "checkout", known)
     assert json.loads(ask(monkeypatch, StubEngine(), "--json"))["image"]["changed"] == []
     deployment = load_project(file=Path("envgen.yaml")).project
     now = render_profile(deployment.profiles["dev"], root=deployment.root).inputs
@@ -112,7 +102,6 @@ def test_what_made_the_image_older(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_image_that_is_gone_below_a_running_container(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status, "checkout", known)
     deployment = load_project(file=Path("envgen.yaml")).project
     digest = render_profile(deployment.profiles["dev"], root=deployment.root).digest
     engine = StubEngine()
@@ -124,7 +113,6 @@ def test_an_image_that_is_gone_below_a_running_container(monkeypatch: pytest.Mon
 
 
 def test_files_that_are_not_what_is_built(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status, "checkout", known)
     assert CliRunner().invoke(cli.main, ["render"], standalone_mode=False).return_value == 0
     assert "\nfiles " not in ask(monkeypatch, StubEngine())
     (project / "envgen.yaml").write_text(FILE.replace("[web]", "[web, --more]"))
@@ -133,7 +121,6 @@ def test_files_that_are_not_what_is_built(project: Path, monkeypatch: pytest.Mon
 
 
 def test_differences_are_named_and_so_is_the_variant_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status, "checkout", known)
     running = replace(container("web"), labels={"dev.envgen.variant": "small"})
     engine = StubEngine()
     monkeypatch.setattr(engine, "containers", lambda _project, *, all: (running,))
@@ -154,50 +141,20 @@ def test_the_time_is_of_the_build_not_of_its_inputs() -> None:
     assert image_of({"Metadata": {"LastTagTime": "0001-01-01T00:00:00Z"}}).tagged == ""
 
 
-def test_a_build_that_was_cancelled_is_not_taken_for_one_that_runs(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(KeyboardInterrupt), BuildLog(project / ".envgen" / "logs", "dev"):
-        raise KeyboardInterrupt
-    (line,) = (line for line in ask(monkeypatch, None).splitlines() if line.startswith("last build"))
-    assert line.endswith(".log: cancelled")
-
-
-@pytest.mark.parametrize(
-    ("code", "words"), [(0, "succeeded in "), (1, "failed after "), (None, "not finished: running, or killed")]
-)
-def test_how_the_last_build_ended(project: Path, monkeypatch: pytest.MonkeyPatch, code: int | None, words: str) -> None:
-    folder = project / ".envgen" / "logs"
-    ended = "" if code is None else f"ended with {code} after 61.3 s sha256:0123"
-    (folder / "build-dev-20261126T000000.000000.log").write_text(f"#1 DONE 0.0s\n{ended}\n")
-    (line,) = (line for line in ask(monkeypatch, None).splitlines() if line.startswith("last build"))
-    assert words in line and "ended with" not in line and "sha256" not in line
-
-
 def test_for_machines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status, "checkout", known)
     found = json.loads(ask(monkeypatch, StubEngine(), "--json"))
     assert found["image"]["state"] == "older" and found["engine"] == {"ok": True, "error": None}
     assert [one["one_off"] for one in found["containers"]] == [False, True]
     assert found["lock"] == {"state": "missing", "stale": []} and found["checkouts"][0]["branch"] == "main"
 
 
-def test_what_does_not_answer_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status, "checkout", lambda _folder: threading.Event().wait())
-    monkeypatch.setattr(status, "PATIENCE", 0.05)
-    found = json.loads(ask(monkeypatch, StubEngine(), "--json"))
-    assert "did not answer" in found["checkouts"][0]["trouble"] and found["checkouts"][0]["branch"] is None
-
-
 def test_without_an_engine_the_rest_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status, "checkout", known)
     screen = ask(monkeypatch, None)
     assert "engine      the Docker Engine is not running" in screen and "main at ccccccccc" in screen
     assert json.loads(ask(monkeypatch, None, "--json"))["engine"]["ok"] is False
 
 
 def test_no_compose_is_named_beside_no_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status, "checkout", known)
     monkeypatch.setattr(endpoint, "SYSTEM_PLUGINS", ())
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     engine = json.loads(ask(monkeypatch, None, "--json"))["engine"]["error"]
@@ -207,7 +164,6 @@ def test_no_compose_is_named_beside_no_engine(tmp_path: Path, monkeypatch: pytes
 def test_a_lock_that_cannot_be_read_is_no_trouble_of_the_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(status, "checkout", known)
     (tmp_path / "envgen.lock").write_text("")
     screen = ask(monkeypatch, StubEngine())
     assert "image       unknown: envgen.lock: this envgen reads lock files" in screen and "engine " not in screen
