@@ -1,6 +1,6 @@
 """Facts about this machine that decide how a GPU server runs on it: kernel, memory, GPUs, and what ends servers.
 
-Read-only: /proc, the kernel's log where it may be read, and nvidia-smi where it is installed.
+Read-only: /proc, and nvidia-smi where it is installed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from envgen.engine import process
 from envgen.errors import EnvgenError
 
 PATIENCE = 5.0  # seconds for a program
-LOG = 2 << 20  # bytes of the kernel's log that are read
+MOST = 2 << 20  # bytes that are read
 _FIELDS = (
     "name", "power.draw", "clocks.sm", "clocks.max.sm", "temperature.gpu", "utilization.gpu",
     "clocks_event_reasons.active",
@@ -25,9 +25,6 @@ _FIELDS = (
 LIMITS = {
     0x8: "hardware slowdown", 0x20: "software thermal", 0x40: "hardware thermal", 0x80: "power brake", 0x4: "power cap",
 }  # fmt: skip
-_EVENT = re.compile(
-    r"NVRM: Xid \(|PCIe Bus Error: severity=(?:Uncorrect|Fatal)|AER: .*(?:Uncorrected|fatal) error", re.I
-)
 _THRESHOLD = re.compile(r"(?:^|\0)(-m|-M)\0?(\d{1,9})")
 
 
@@ -52,7 +49,6 @@ class Box:
     options: tuple[str, ...] = ()  # the kernel's command line
     memory: Mapping[str, int] = field(default_factory=dict)
     gpus: tuple[BoxGpu, ...] = ()
-    events: tuple[str, ...] = ()  # faults of GPUs and PCIe in the kernel's log, the newest last
     killers: Mapping[str, int] = field(default_factory=dict)  # program -> bytes below which it acts; 0: unknown
 
 
@@ -67,7 +63,6 @@ def look(root: Path = Path("/")) -> Box:
         options=tuple(_read(root / "proc/cmdline").split()),
         memory=memory,
         gpus=parse_gpus(_ask("nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits")),
-        events=parse_events(_ask("dmesg", "--color=never") or _ask("journalctl", "-k", "-b", "-q", "--no-pager")),
         killers=_killers(root, memory.get("MemTotal", 0)),
     )
 
@@ -75,7 +70,7 @@ def look(root: Path = Path("/")) -> Box:
 def _read(path: Path) -> str:
     try:
         with path.open("rb") as file:
-            return file.read(LOG).decode("utf-8", "replace")
+            return file.read(MOST).decode("utf-8", "replace")
     except OSError:
         return ""
 
@@ -84,7 +79,7 @@ def _ask(*argv: str) -> str:
     """What a program prints; "" where it is missing, fails or takes too long."""
     with contextlib.suppress(EnvgenError, OSError):
         done = process.run(list(argv), timeout=PATIENCE, check=False)
-        return "" if done.code else done.stdout[-LOG:].decode("utf-8", "replace")
+        return "" if done.code else done.stdout[-MOST:].decode("utf-8", "replace")
     return ""
 
 
@@ -112,11 +107,6 @@ def _number(text: str) -> float | None:
 
 def _int(number: float | None) -> int | None:
     return None if number is None else int(number)
-
-
-def parse_events(text: str) -> tuple[str, ...]:
-    """The last lines of the kernel's log about faults that end servers. A *corrected* PCIe error is none."""
-    return tuple(line.strip()[:300] for line in text.splitlines() if _EVENT.search(line))[-5:]
 
 
 def _killers(root: Path, total: int) -> dict[str, int]:

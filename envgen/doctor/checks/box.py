@@ -25,10 +25,9 @@ from envgen.doctor.model import (
 )
 from envgen.engine.box import Box, BoxGpu
 from envgen.profile.model import GpuMode
-from envgen.text import GIB, counted
+from envgen.text import GIB
 
 LATCHED_WATTS, LATCHED_MHZ, BUSY = 25.0, 1000, 50  # a Spark that is stuck: 14 to 20 W and 800 MHz under load
-HOT = 88  # degrees Celsius
 
 
 @check("host.kernel", Where.HOST, needs="box")
@@ -59,9 +58,6 @@ def clocks(_context: Context, box: Box) -> Findings:
             cure = Remedy(f"nvidia-smi -q -d PERFORMANCE,TEMPERATURE -i {number}")
             title = f"GPU {number} is slowed down: {', '.join(gpu.limits)}"
             yield warning(title, state, "no limit is active", cure, case="throttled", gpu=number)
-        elif (gpu.temperature or 0) >= HOT:
-            cure = Remedy(f"nvidia-smi -q -d TEMPERATURE -i {number}")
-            yield warning(f"GPU {number} is hot", state, f"below {HOT} C", cure, case="hot", gpu=number)
     if not box.gpus:
         return None
     return ok("; ".join(_state(gpu) for gpu in box.gpus))
@@ -71,16 +67,6 @@ def _state(gpu: BoxGpu) -> str:
     clock = "{} MHz" if gpu.fastest is None else f"{{}} of {gpu.fastest} MHz"
     figures = ((gpu.power, "{:.0f} W"), (gpu.clock, clock), (gpu.temperature, "{} C"), (gpu.load, "{} % busy"))
     return f"{gpu.name}: " + (", ".join(text.format(one) for one, text in figures if one is not None) or "no figures")
-
-
-@check("host.events", Where.HOST, needs="box")
-def events(_context: Context, box: Box) -> Finding | None:
-    """The kernel's log has no fault of a GPU or of PCIe since the start of the machine."""
-    if not box.events:
-        return None
-    cure = Remedy("sudo dmesg --ctime | grep -E 'Xid|AER|PCIe Bus Error'")
-    title = f"the kernel's log has {counted(len(box.events), 'fault')} of a GPU or of PCIe"
-    return warning(title, box.events[-1], "none since the machine was started", cure, case="faults")
 
 
 @check("host.blocks", Where.HOST, needs="box")

@@ -153,8 +153,6 @@ CASES: dict[tuple[str, str], Callable[[Make], Context]] = {
     ("host.kernel", "kho"): given(box=KHO),
     ("host.clocks", "latched"): box(BoxGpu("NVIDIA GB10", 16.2, 806, 3003, 45, 96)),
     ("host.clocks", "throttled"): box(BoxGpu("NVIDIA GB10", 80.0, 1800, 3003, 84, 97, ("software thermal",))),
-    ("host.clocks", "hot"): box(BoxGpu("NVIDIA GB10", temperature=91)),
-    ("host.events", "faults"): box(events=("NVRM: Xid (PCI:000f:01:00): 79, x",)),
     ("host.blocks", "killer"): box(killers={"earlyoom": 13 * GIB}),
     ("host.disk", "full"): given(host=Host(disk_path="/d", disk_free=GIB)),
     ("host.disk", "tight"): given(host=Host(disk_path="/d", disk_free=9 * GIB)),
@@ -300,7 +298,7 @@ def right(make: Make) -> Context:
 
 
 # They have nothing to say where nothing is wrong; with `gpu: auto` an engine without GPUs is worth an INFO.
-MUTE = {"container.others", "host.events", "host.blocks", "host.gpu", "up.refused", "patches.mounted", "container.log"}
+MUTE = {"container.others", "host.blocks", "host.gpu", "up.refused", "patches.mounted", "container.log"}
 
 
 def test_every_check_is_silent_where_nothing_is_wrong(make: Make) -> None:
