@@ -63,7 +63,7 @@ def find(fd: int, request: Doc, problems: List[str]) -> List[Kernels]:
     """The kernels that the patterns (none: all), the version and the archs of a request choose, judged."""
     if fd < 0:
         return []
-    found: Dict[Any, Kernels] = {}
+    groups: Dict[Any, Kernels] = {}
     here = installed()
     patterns, archs, version = request.get("patterns") or ["*"], request.get("archs"), request.get("version")
     for folder, key, manifest in manifests(fd, problems):
@@ -74,8 +74,8 @@ def find(fd: int, request: Doc, problems: List[str]) -> List[Kernels]:
             size, modified, broken = weigh(key, folder, fd, manifest, bool(request.get("thorough")))
             judge(module, manifest, broken, here, request)
             same = (label, arch, name, module.state, *(reason.message for reason in module.reasons))
-            found.setdefault(same, Kernels(module)).take(folder, key, size, modified)
-    return [found[same] for same in sorted(found)]
+            groups.setdefault(same, Kernels(module)).take(folder, key, size, modified)
+    return [groups[same] for same in sorted(groups)]
 
 
 def manifests(fd: int, problems: List[str]) -> Iterator[Tuple[str, str, Doc]]:
@@ -95,16 +95,18 @@ def manifests(fd: int, problems: List[str]) -> Iterator[Tuple[str, str, Doc]]:
 def sound(data: bytes, key: str) -> "Doc | None":
     """A manifest, where all that is read of it has the shape of b12x's own; else None."""
     try:
-        found = json.loads(data)
+        manifest = json.loads(data)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(found, dict) or found.get("cache_key") != key or not str(found.get("schema")).startswith(SCHEMA):
+    if not isinstance(manifest, dict) or manifest.get("cache_key") != key:
         return None
-    lists = [found.get(name) for name in ("toolchain", "compile_environment")]
+    lists = [manifest.get(name) for name in ("toolchain", "compile_environment")]
     whole = all(isinstance(one, list) for one in lists)
     pairs = whole and all(isinstance(pair, list) and len(pair) > 1 for one in lists for pair in one or ())
-    named = re.match(r"[\w.-]{1,200}\Z", str(found.get("kernel_id")), re.ASCII)
-    return found if pairs and named and re.match(r"[0-9a-f]{64}\Z", str(found.get("package_fingerprint"))) else None
+    texts = {"schema": re.escape(SCHEMA) + r".*", "kernel_id": r"[\w.-]{1,200}", "package_fingerprint": r"[0-9a-f]{64}"}
+    known = all(isinstance(manifest.get(name), str) and re.match(pattern + r"\Z", manifest[name], re.ASCII)
+                for name, pattern in texts.items())  # fmt: skip
+    return manifest if pairs and known else None
 
 
 def arch_of(manifest: Doc) -> str:

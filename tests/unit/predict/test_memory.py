@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from envgen.predict.memory import DISCRETE, UNIFIED, cache_of, estimate
+from envgen.predict.memory import DISCRETE, UNIFIED, Estimate, KvCost, cache_of, estimate
 from envgen.recipes.shipped import models
 
 GIB = 1 << 30
@@ -42,12 +42,36 @@ MEASURED: list[tuple[Any, ...]] = [
 ]
 
 
+def cache(config: dict[str, Any], dtype: str = "auto", **more: Any) -> KvCost:
+    found = cache_of(config, dtype, **more)
+    assert found is not None
+    return found
+
+
 @pytest.mark.parametrize(("config", "ranks", "dtype", "tokens", "measured", "error", "states"), MEASURED)
 def test_the_cache_is_as_large_as_vllm_s_own_logs_say(
     config: dict[str, Any], ranks: int, dtype: str, tokens: int, measured: float, error: float, states: int
 ) -> None:
-    found = cache_of(config, dtype, ranks=ranks, states=states)
-    assert found is not None and abs(found.sequence(tokens) / measured - 1) <= error
+    assert abs(cache(config, dtype, ranks=ranks, states=states).sequence(tokens) / measured - 1) <= error
+
+
+SIZE = {
+    "config": GPT_OSS, "weights": 61 * GIB, "context": 131072, "cache_dtype": "auto", "dtype": "bfloat16",
+    "share": 0.7, "fixed": None, "ranks": 1, "stages": 1, "sequences": 2, "batched": 8192, "draft": "",
+}  # fmt: skip
+
+
+def made(gpu: int = 120 * GIB, *, unified: bool = True, **changed: Any) -> Estimate:
+    """The estimate of SIZE with these changes."""
+    found = estimate({**SIZE, **changed}, gpu, unified=unified)
+    assert found is not None
+    return found
+
+
+def tokens_in(found: Estimate, room: int) -> float:
+    """How many tokens of full sequences the room holds."""
+    assert found.sequence is not None
+    return room / found.sequence * found.context
 
 
 def test_a_state_of_the_model_s_own_dtype_is_half_as_large() -> None:
@@ -57,52 +81,45 @@ def test_a_state_of_the_model_s_own_dtype_is_half_as_large() -> None:
         "linear_num_value_heads": 32, "linear_num_key_heads": 16, "linear_key_head_dim": 128,
         "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4,
     }  # fmt: skip
-    size = {**SIZE, "config": config, "context": 8192, "fixed": 2 * GIB, "states": 3, "state_dtype": "bfloat16"}
-    found = estimate(size, 80 * GIB, unified=False)
-    assert found is not None and found.sequence is not None
-    assert abs(2 * GIB / found.sequence * 8192 / 621_226 - 1) < 0.05
-    older = estimate({**size, "state_dtype": "float32"}, 80 * GIB, unified=False)
-    assert older is not None and older.sequence is not None and older.sequence > found.sequence
-    odd = estimate({**size, "state_dtype": "fp4"}, 80 * GIB, unified=False)
-    assert odd is not None and odd.cache is None
+    size: dict[str, Any] = {"config": config, "context": 8192, "fixed": 2 * GIB, "states": 3}
+    own, older = (made(unified=False, **size, state_dtype=dtype) for dtype in ("bfloat16", "float32"))
+    assert abs(tokens_in(own, 2 * GIB) / 621_226 - 1) < 0.05
+    assert tokens_in(older, 2 * GIB) < tokens_in(own, 2 * GIB)
+    assert made(unified=False, **size, state_dtype="fp4").cache is None
 
 
 def test_windows_are_counted_as_vllm_counts_them() -> None:
     # vllm#27508, an H100 with --max-num-batched-tokens 1024: 4.54 GiB are needed for 131072 tokens
-    found = cache_of(GPT_OSS, "auto")
-    assert found is not None and round(found.sequence(131072, 1024) / GIB, 2) == 4.54
+    assert round(cache(GPT_OSS).sequence(131072, 1024) / GIB, 2) == 4.54
+
+
+def token(found: Estimate) -> int:
+    assert found.cache is not None
+    return found.cache.each_token
 
 
 def test_a_draft_in_the_checkpoint_adds_its_attention_layers() -> None:
-    size = {**SIZE, "config": QWEN_35B, "cache_dtype": "fp8"}
-    without, own, other = (
-        estimate({**size, "draft": draft}, 120 * GIB, unified=True) for draft in ("", "mtp", "dflash")
-    )
-    assert without is not None and own is not None and other is not None
-    assert without.cache is not None and own.cache is not None and other.cache == without.cache
-    assert own.cache.each_token - without.cache.each_token == 2 * 2 * 256  # one of eleven
+    without, own, other = (made(config=QWEN_35B, cache_dtype="fp8", draft=draft) for draft in ("", "mtp", "dflash"))
+    assert other.cache == without.cache and token(own) - token(without) == 2 * 2 * 256  # one of eleven
     assert own.lines()[0].endswith("draft included") and other.lines()[0].endswith("draft not counted")
 
 
+EAGLE = {"num_hidden_layers": 1, "num_key_value_heads": 8, "head_dim": 64, "num_attention_heads": 64}
+
+
 def test_a_separate_draft_counts_with_its_weights_and_its_cache() -> None:
-    draft = {"num_hidden_layers": 1, "num_key_value_heads": 8, "head_dim": 64, "num_attention_heads": 64}
-    size = {**SIZE, "draft": "eagle3"}
-    alone = estimate(size, 120 * GIB, unified=True)
-    known = estimate({**size, "draft_config": draft, "draft_weights": 2 * GIB}, 120 * GIB, unified=True)
-    assert alone is not None and known is not None and alone.cache is not None and known.cache is not None
+    alone, known = made(draft="eagle3"), made(draft="eagle3", draft_config=EAGLE, draft_weights=2 * GIB)
     assert known.weights == (alone.weights or 0) + 2 * GIB
-    assert known.cache.each_token - alone.cache.each_token == 2 * 8 * 64 * 2
+    assert token(known) - token(alone) == 2 * 8 * 64 * 2
     assert alone.lines()[0].endswith("draft not counted") and known.lines()[0].endswith("draft included")
 
 
 def test_layers_of_a_draft_fill_a_group_of_their_own() -> None:
     # An H200, vLLM 0.33.0, gpt-oss with four layers and an Eagle3 draft: "Add 1 padding layers", 2 GiB hold 174,648
     config = {**GPT_OSS, "layer_types": GPT_OSS["layer_types"][:4]}
-    draft = {"num_hidden_layers": 1, "num_key_value_heads": 8, "head_dim": 64, "num_attention_heads": 64}
-    size = {**SIZE, "config": config, "context": 8192, "fixed": 2 * GIB, "draft": "eagle3", "draft_config": draft}
-    found = estimate(size, 140 * GIB, unified=False)
-    assert found is not None and found.sequence is not None
-    assert abs(2 * GIB / found.sequence * 8192 / 174_648 - 1) < 0.01
+    draft: dict[str, Any] = {"draft": "eagle3", "draft_config": EAGLE}
+    found = made(140 * GIB, unified=False, config=config, context=8192, fixed=2 * GIB, **draft)
+    assert abs(tokens_in(found, 2 * GIB) / 174_648 - 1) < 0.01
     assert found.lines()[0].endswith("the draft's weights not counted")
 
 
@@ -112,11 +129,10 @@ def test_states_that_are_not_known_are_an_unknown_cache() -> None:
 
 
 def test_a_windowed_layer_keeps_its_window_and_a_step() -> None:
-    found = cache_of(GPT_OSS, "auto")
-    assert found is not None and found.window == 128
-    token = 18 * 2 * 8 * 64 * 2  # half of the layers
-    assert found.sequence(131072, 8192) == token * 131072 + token * (127 + 8192)
-    assert found.sequence(100) == 2 * token * 100
+    found = cache(GPT_OSS)
+    each = 18 * 2 * 8 * 64 * 2  # half of the layers
+    assert found.window == 128 and found.sequence(100) == 2 * each * 100
+    assert found.sequence(131072, 8192) == each * 131072 + each * (127 + 8192)
 
 
 @pytest.mark.parametrize(
@@ -132,6 +148,9 @@ def test_a_windowed_layer_keeps_its_window_and_a_step() -> None:
         {**MINIMAX, "compress_ratios": [4]},
         {**QWEN_35B, "linear_value_head_dim": None},
         {"text_config": {"num_hidden_layers": "4"}},
+        {**MINIMAX, "attn_type_list": [[1]]},
+        {"layer_types": [{}], "num_key_value_heads": 1, "head_dim": 1},
+        {"num_hidden_layers": 1, "hidden_size": 1, "num_attention_heads": 2},  # more heads than elements
     ],
 )
 def test_what_is_not_counted_is_unknown(config: dict[str, Any]) -> None:
@@ -142,83 +161,51 @@ def test_an_unknown_dtype_of_the_cache_is_unknown() -> None:
     assert cache_of(MINIMAX, "nvfp4") is None and cache_of(MINIMAX, "fp8_ds_mla") is None
 
 
-SIZE = {
-    "config": GPT_OSS, "weights": 61 * GIB, "context": 131072, "cache_dtype": "auto", "dtype": "bfloat16",
-    "share": 0.7, "fixed": None, "ranks": 1, "stages": 1, "sequences": 2, "batched": 8192, "draft": "",
-}  # fmt: skip
-
-
 def test_the_context_that_fits_is_named() -> None:
-    found = estimate(SIZE, 120 * GIB, unified=True)
-    assert found is not None and found.least is not None and found.sequence is not None
-    assert found.least == 61 * GIB + UNIFIED + found.sequence and found.context_that_fits == 131072
+    found = made()
+    assert found.sequence and found.least == 61 * GIB + UNIFIED + found.sequence and found.context_that_fits == 131072
     assert found.lines()[-1] == "utilization 0.7 leaves 17.0 GiB for it: about 3.6 full sequences"
-    tight = estimate({**SIZE, "share": 0.58}, 120 * GIB, unified=True)
-    assert tight is not None and tight.context_that_fits is not None and 0 < tight.context_that_fits < 131072
-    cache = tight.cache
-    assert cache is not None and tight.room is not None
-    assert (
-        cache.sequence(tight.context_that_fits, 8192) <= tight.room < cache.sequence(tight.context_that_fits + 1, 8192)
-    )
+    tight = made(share=0.58)
+    fits, room = tight.context_that_fits, tight.room
+    assert fits and 0 < fits < 131072 and room and tight.cache
+    assert tight.cache.sequence(fits, 8192) <= room < tight.cache.sequence(fits + 1, 8192)
     assert "131072 need utilization 0.60" in tight.lines()[-1]
-    none = estimate({**SIZE, "share": 0.3}, 120 * GIB, unified=True)
-    assert none is not None and "about 0 tokens fit" in none.lines()[-1]
-    fixed = estimate({**SIZE, "fixed": 2 * GIB}, 120 * GIB, unified=True)
-    assert fixed is not None and fixed.lines()[-1].startswith("--kv-cache-memory-bytes leaves 2.0 GiB")
+    assert "about 0 tokens fit" in made(share=0.3).lines()[-1]
+    assert made(fixed=2 * GIB).lines()[-1].startswith("--kv-cache-memory-bytes leaves 2.0 GiB")
 
 
 def test_a_gpu_with_its_own_memory_leaves_more_of_it_for_the_cache() -> None:
     # One H100, vLLM 0.32.0, --gpu-memory-utilization 0.90, two steps under way: model 61.43 GiB, 201,005 tokens.
-    seen = {**SIZE, "weights": int(61.43 * GIB), "share": 0.9, "batched": 2 * 8192}
-    found = estimate(seen, 85_017_493_504, unified=False)
-    assert found is not None and found.room is not None and found.sequence is not None
-    assert abs(found.room / found.sequence * 131072 / 201_005 - 1) < 0.1
+    found = made(85_017_493_504, unified=False, weights=int(61.43 * GIB), share=0.9, batched=2 * 8192)
+    assert found.room is not None and abs(tokens_in(found, found.room) / 201_005 - 1) < 0.1
     assert found.document()["engine"] == DISCRETE < UNIFIED
 
 
 def test_what_the_release_did_not_tell_is_not_made_up() -> None:
-    assert estimate(None, GIB, unified=True) is None and estimate({**SIZE, "context": None}, GIB, unified=True) is None
-    unknown = estimate({**SIZE, "weights": None}, 120 * GIB, unified=True)
-    assert unknown is not None and unknown.least is None and unknown.lines()[0].startswith("weights unknown")
-    shapeless = estimate({**SIZE, "config": {}}, 120 * GIB, unified=True)
-    assert shapeless is not None and "KV cache: unknown" in shapeless.lines()[-1]
-    draft = estimate({**SIZE, "draft": "eagle3"}, 120 * GIB, unified=True)
-    assert draft is not None and draft.lines()[0].endswith("draft not counted")
+    unknown = made(weights=None)
+    assert unknown.least is None and unknown.lines()[0].startswith("weights unknown")
+    assert "KV cache: unknown" in made(config={}).lines()[-1]
+    odd = made(weights="61 GB", fixed="6G", config={**MINIMAX, "attn_type_list": 7})
+    assert (odd.weights, odd.fixed, odd.cache) == (None, None, None)
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
         {"share": "much"}, {"share": float("nan")}, {"share": 0.0}, {"ranks": 0}, {"stages": None}, {"context": 10**99},
-        {"sequences": "8"}, {"batched": [1]}, {"config": [1]},
+        {"sequences": "8"}, {"batched": [1]}, {"config": [1]}, {"context": None},
     ],
 )  # fmt: skip
 def test_an_answer_of_another_shape_is_no_estimate(wrong: dict[str, Any]) -> None:
     assert estimate({**SIZE, **wrong}, 120 * GIB, unified=True) is None
-    assert (
-        estimate([SIZE], 120 * GIB, unified=True) is None
-        and estimate(SIZE, "120", unified=True) is None
-        and estimate(SIZE, 0, unified=True) is None
-    )
 
 
-def test_weights_that_are_no_number_and_layers_that_are_no_list_are_unknown() -> None:
-    odd = estimate(
-        {**SIZE, "weights": "61 GB", "fixed": "6G", "config": {**MINIMAX, "attn_type_list": 7}}, 120 * GIB, unified=True
-    )
-    assert odd is not None and odd.weights is None and odd.fixed is None and odd.cache is None
-    assert cache_of({**MINIMAX, "attn_type_list": [[1]]}, "auto") is None
-    assert cache_of({"layer_types": [{}], "num_key_value_heads": 1, "head_dim": 1}, "auto") is None
+@pytest.mark.parametrize(("size", "gpu"), [(None, GIB), ([SIZE], 120 * GIB), (SIZE, "120"), (SIZE, 0)])
+def test_neither_is_what_is_no_size_or_no_memory(size: Any, gpu: Any) -> None:
+    assert estimate(size, gpu, unified=True) is None
 
 
 def test_too_little_memory_on_this_machine_is_reported() -> None:
-    found = estimate(SIZE, 120 * GIB, unified=True)
-    assert found is not None and found.least is not None and found.short(found.least) is None
+    found = made()
+    assert found.least and found.short(found.least) is None
     assert found.short(40 * GIB) == "memory: at least 71.8 GiB needed, 40.0 GiB available (page cache included)"
-
-
-def test_more_heads_than_elements_are_unknown() -> None:
-    odd = {"num_hidden_layers": 1, "hidden_size": 1, "num_attention_heads": 2}
-    assert cache_of(odd, "auto") is None
-    found = estimate({**SIZE, "config": odd, "draft": "eagle3", "draft_config": odd}, 120 * GIB, unified=True)
-    assert found is not None and found.cache is None
