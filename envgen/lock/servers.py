@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from envgen import files, web
+from envgen import files
+from envgen.certificates import certificates
 from envgen.engine import process
 from envgen.engine.endpoint import plugin_argv
 from envgen.engine.git import GitOutput, Mirror, ask_server
@@ -224,19 +225,20 @@ def size_of(model: ModelRef) -> int:
 
 def _about_model(model: ModelRef, query: str) -> Mapping[str, Any]:
     """What the hub says of a model's revision. Raises LockError."""
+    import requests  # a tenth of a second
+
     endpoint, token = os.environ.get("HF_ENDPOINT", HUB).rstrip("/"), os.environ.get("HF_TOKEN", "")
+    headers = {"Accept": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
     url = f"{endpoint}/api/models/{model.repo}/revision/{quote(model.revision, safe='')}{query}"
     with _about(f"the model {model.repo} at {model.revision}"):
         try:
-            with web.get(
-                url, {"Accept": "application/json"}, authorization=f"Bearer {token}" if token else ""
-            ) as answer:
-                status = answer.status
-                body = answer.read(LIMIT) if status == 200 else b""
-        except OSError as error:
+            with requests.get(url, headers=headers, timeout=30, stream=True, verify=certificates()) as answer:
+                status = answer.status_code
+                body = answer.raw.read(LIMIT, decode_content=True) if status == 200 else b""
+        except (requests.RequestException, OSError) as error:
             reason = network_reason(error)
             hint = "check the network and its proxy"
-            if "certificate" in reason:
+            if isinstance(error, requests.exceptions.SSLError):
                 hint = "export REQUESTS_CA_BUNDLE=FILE, with your company's certificates"
             raise LockError(f"cannot reach the hub: {reason}", hint=hint) from None
         if status != 200:

@@ -16,17 +16,21 @@ import zipfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urljoin
 
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from envgen import files, web
+from envgen import files
+from envgen.certificates import certificates
 from envgen.errors import EnvgenError
 from envgen.patches.series import read_patch, strip
 from envgen.redact import without_login
-from envgen.text import network_reason, progress
+from envgen.text import progress
+
+if TYPE_CHECKING:
+    import requests  # a tenth of a second: only where a server is asked
 
 TIMEOUT = 20.0  # seconds, for each answer
 _SETTINGS = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
@@ -106,7 +110,7 @@ def _keep(path: Path, content: bytes) -> None:
 
 def _opened(path: Path | None, name: str, version: str, indexes: tuple[str, ...]) -> zipfile.ZipFile:
     try:
-        return zipfile.ZipFile(path or io.BufferedReader(_Remote(_address(name, version, indexes)), 1 << 20))
+        return zipfile.ZipFile(path or io.BufferedReader(_Remote(_address(name, version, indexes)), 1 << 16))
     except (OSError, zipfile.BadZipFile) as error:
         raise EnvgenError(f"the wheel of {name} {version} can't be read: {error}") from None
 
@@ -114,19 +118,19 @@ def _opened(path: Path | None, name: str, version: str, indexes: tuple[str, ...]
 @functools.cache
 def _address(name: str, version: str, indexes: tuple[str, ...]) -> str:
     """The address of a wheel of a release; for any processor, since patches change text."""
+    import requests
+
     trouble = []
     for index in indexes or _configured():
         page = f"{index.rstrip('/')}/{canonicalize_name(name)}/"
         progress(f"looking for the wheel of {name} {version} at {without_login(index)}")
         try:
-            with web.get(page, {}, timeout=TIMEOUT) as answer:
-                text = answer.read().decode("utf-8", "replace")
-            if answer.status != 200:
-                raise OSError(f"it answers {answer.status}")
-        except OSError as error:
-            trouble.append(f"{without_login(index)}: {network_reason(error)}")
+            answer = requests.get(page, timeout=TIMEOUT, verify=certificates())
+            answer.raise_for_status()
+        except (requests.RequestException, ValueError) as error:
+            trouble.append(f"{without_login(index)}: {type(error).__name__}")
             continue
-        for link in re.findall(r"""<a\s[^>]*?href=["']([^"'#]+)""", text):
+        for link in re.findall(r"""<a\s[^>]*?href=["']([^"'#]+)""", answer.text):
             if _is(unquote(link.split("?")[0].rpartition("/")[2]), name, version):
                 return urljoin(str(answer.url), str(link))
         trouble.append(f"{without_login(index)} has none")
@@ -158,16 +162,18 @@ class _Remote(io.RawIOBase):
     """A file of a web server, read by ranges."""
 
     def __init__(self, address: str) -> None:
-        self._address, self._at = address, 0
-        size = str(self._part(0, 0).headers["Content-Range"]).rpartition("/")[2]
-        if not size.isdecimal():
-            raise OSError("the server does not say how large the file is")
-        self._size = int(size)
+        import requests
 
-    def _part(self, first: int, last: int) -> Any:
-        answer = web.get(self._address, {"Range": f"bytes={first}-{last}"}, timeout=TIMEOUT)
-        if answer.status != 206:
-            raise OSError(f"the server answers {answer.status} to a request for a part of it")
+        self._address, self._at, self._session = address, 0, requests.Session()
+        self._session.verify = certificates()
+        self._size = int(self._get(0, 0).headers["Content-Range"].rpartition("/")[2])
+
+    def _get(self, first: int, last: int) -> requests.Response:
+        answer = self._session.get(
+            self._address, headers={"Range": f"bytes={first}-{last}"}, timeout=TIMEOUT, stream=True
+        )
+        if answer.status_code != 206:
+            raise OSError(f"the server answers {answer.status_code} to a request for a part of it")
         return answer
 
     def readable(self) -> bool:
@@ -187,8 +193,7 @@ class _Remote(io.RawIOBase):
         last = min(self._at + len(buffer), self._size) - 1
         if last < self._at:
             return 0
-        with self._part(self._at, last) as answer:
-            data = answer.read(len(buffer))
+        data = self._get(self._at, last).content
         buffer[: len(data)] = data
         self._at += len(data)
         return len(data)

@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 from local import Quiet, serving
-from lock_servers import failing
 
-from envgen import web
 from envgen.errors import LockError
 from envgen.lock.servers import commit_of
 from envgen.profile.model import ModelRef
@@ -75,7 +73,7 @@ def test_what_the_machine_trusts_is_trusted(
     if how == "the machine's":
         (tmp_path / "empty.pem").touch()
         places = [tmp_path / "none.pem", tmp_path / "empty.pem", authority]
-        monkeypatch.setattr("envgen.web.BUNDLES", tuple(map(str, places)))
+        monkeypatch.setattr("envgen.certificates.BUNDLES", tuple(map(str, places)))
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))  # the interpreter's own place has nothing
     else:
         monkeypatch.setenv(how, str(authority))
@@ -88,22 +86,3 @@ def test_what_is_named_goes_before_what_the_machine_has(
     monkeypatch.setenv("SSL_CERT_FILE", str(authority))
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/etc/ssl/certs/ca-certificates.crt")
     assert asked(url, monkeypatch) == "refused"
-
-
-def test_a_login_is_for_its_own_server_alone() -> None:
-    with failing(lambda _path, _number: (200, {}, b"{}")) as other:
-        away = {"Location": f"http://{other.host}/x"}
-        with failing(lambda _path, _number: (302, dict(away), b"")) as first:
-            answer = web.get(f"http://user:pass%40word@{first.host}/", {"Range": "bytes=0-1"})
-            assert (answer.status, answer.read()) == (200, b"{}")
-            web.get(f"http://{first.host}/", {}, authorization="Bearer secret")
-    assert first.authorizations == ["Basic dXNlcjpwYXNzQHdvcmQ=", "Bearer secret"]
-    assert other.authorizations == ["", ""]
-
-
-@pytest.mark.parametrize(
-    "address", ["file:///etc/passwd", "http://[", "ftp://h/x", "http://h:port/", "http://a b/", ""]
-)
-def test_what_is_no_address_is_one_kind_of_error(address: str) -> None:
-    with pytest.raises(OSError, match=r"."):
-        web.get(address, {})

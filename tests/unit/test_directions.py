@@ -27,6 +27,8 @@ GROUND = -len(FLOORS)
 # A library that may be imported through one door only.
 DOORS: dict[str, tuple[str, ...]] = {
     "subprocess": ("engine/process.py", "inside/"),  # the latter: programs for a container
+    "docker": ("engine/",),
+    "requests": ("engine/", "lock/", "patches/wheel.py", "serve/"),
 }
 # Text that runs in somebody else's Python: the standard library and nothing else.
 INSIDE = tuple(

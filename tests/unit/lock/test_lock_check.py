@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import requests
 
 from envgen.__main__ import main
 from envgen.engine.client import Engine
@@ -78,8 +79,8 @@ def test_without_the_hub_all_else_is_pinned(
     def no_engine() -> Engine:
         raise EngineError("Docker is stopped")
 
-    def no_hub(*_asked: object, **_how: object) -> None:
-        raise OSError("Connection refused")
+    def no_hub(*_asked: object, **_how: object) -> requests.Response:
+        raise requests.ConnectionError("Connection refused")
 
     profile = load_project(file=tmp_path / "envgen.yaml", local=False).project.profiles["prod"]
     image = ImageLock("example.org/base:1", "sha256:" + "a" * 64)
@@ -87,7 +88,7 @@ def test_without_the_hub_all_else_is_pinned(
     there = Lock(images={image.name: image}, python={"prod": {"linux/arm64": python}})
     model.save(tmp_path / "envgen.lock", there)
     monkeypatch.setattr("envgen.app.lock.connect", no_engine)
-    monkeypatch.setattr("envgen.web.get", no_hub)
+    monkeypatch.setattr("requests.get", no_hub)
     monkeypatch.setattr("envgen.app.lock.resolve_git", lambda url, ref: GitLock(url, ref, "b" * 40, "tag"))
     assert main(["lock"]) == 7
     printed = capsys.readouterr().err
