@@ -110,53 +110,71 @@ def load_project(
     ``environ``. Raises ProjectError with all problems, or UsageError without a file.
     """
     path = Path(os.path.abspath(file)) if file else find(start or Path.cwd())  # noqa: PTH100
-    top = read(path, label_of(path), text=text)
     problems: list[Problem] = []
-    name, default = _header(top, problems)
-    files = [_sections(top, problems)]
-    profiles = files[0][1]
-    local_path = path.with_name(LOCAL_NAME)
-    if local and local_path.exists():
-        if file is None:
-            _refuse_foreign(local_path)
-        own = _local(local_path, problems)
-        files.append(_local_sections(own, profiles, problems))
-        head = _top(LocalFile, own, problems)
-        name = head.name or name
-        if head.default_profile:
-            top, default = own, head.default_profile
+    written = _read_files(path, text, problems, local=local, found=file is None)
+    profiles = written.sections[0][1]
     overrides = [*(from_environ(environ, problems) if local else ()), *from_sets(sets, problems)]
     known = len(problems)
     chains = layers.chains(profiles, problems)
-    whole = top.items.get("profiles")
-    broken = whole is not None and any(node.kind not in (MAP, NULL) for node in whole.elements)
-    partial = broken or len(problems) > known  # then what a profile lacks may come from the broken one
-    trees = layers.name_dockerfiles(files, layers.layered(files, chains))
-    chosen, varied = profile or default, False
+    partial = written.broken or len(problems) > known  # then what a profile lacks may come from the broken one
+    trees = layers.name_dockerfiles(written.sections, layers.layered(written.sections, chains))
+    chosen, varied = profile or written.default, False
     before = trees.get(chosen)
     if before is not None:
         varied_tree = with_variant(before, variant) if variant else None
         problems += contradictions(before, variant)
         varied = varied_tree is not None
         trees[chosen] = layers.overridden(varied_tree or before, overrides)
-    loaded = dict[str, Profile]()
+    bound = dict[str, Profile]()
     trees = {key: layers.filled(tree) for key, tree in layers.with_binaries(trees, chains).items()}
     for key, tree in trees.items():
         binding = Binding(partial=partial)
-        given = {"name": key, "project": name, "variant": variant if key == chosen and varied else ""}
-        bound: Profile = binding.record(Profile, tree, "", **given)
-        check_profile(bound, tree, binding, path.parent)
-        loaded[key] = bound
+        given = {"name": key, "project": written.name, "variant": variant if key == chosen and varied else ""}
+        bound[key] = binding.record(Profile, tree, "", **given)
+        check_profile(bound[key], tree, binding, path.parent)
         problems += binding.problems
     if not problems:
-        problems += check_project(loaded, trees)
-    if default not in profiles and profiles and default:
-        place = top.items["default_profile"].place("default_profile")
-        problems.append(Problem(f"profile {default!r} does not exist", place, which(default, list(profiles))))
+        problems += check_project(bound, trees)
+    if profiles and written.default and written.default not in profiles:
+        place = written.top.items["default_profile"].place("default_profile")
+        hint = which(written.default, list(profiles))
+        problems.append(Problem(f"profile {written.default!r} does not exist", place, hint))
     if problems:
         _raise(problems)
-    project = Project(name, default, loaded, file=path, root=path.parent)
+    project = Project(written.name, written.default, bound, file=path, root=path.parent)
     return Loaded(project, trees, tuple(overrides), before, chosen, chains)
+
+
+@dataclass(frozen=True)
+class _Written:
+    """What the project file and the local one say. ``top``: of the one that names the default profile.
+
+    ``sections``: defaults and profiles of each; ``broken``: a profile of the first is no mapping.
+    """
+
+    name: str
+    default: str
+    top: YamlNode
+    sections: list[tuple[YamlNode, dict[str, YamlNode]]]
+    broken: bool
+
+
+def _read_files(path: Path, text: str | None, problems: list[Problem], *, local: bool, found: bool) -> _Written:
+    """``found``: the project file was not named, so another user's local file is refused."""
+    top = read(path, label_of(path), text=text)
+    name, default = _header(top, problems)
+    sections = [_sections(top, problems)]
+    whole, local_path = top.items.get("profiles"), path.with_name(LOCAL_NAME)
+    broken = whole is not None and any(node.kind not in (MAP, NULL) for node in whole.elements)
+    if not local or not local_path.exists():
+        return _Written(name, default, top, sections, broken)
+    if found:
+        _refuse_foreign(local_path)
+    own = _local(local_path, problems)
+    sections.append(_local_sections(own, sections[0][1], problems))
+    head = _top(LocalFile, own, problems)
+    top = own if head.default_profile else top
+    return _Written(head.name or name, head.default_profile or default, top, sections, broken)
 
 
 def called(text: str) -> str:

@@ -7,8 +7,7 @@ from pathlib import Path
 import caches_page
 import pytest
 
-from envgen.jitcache.place import is_compiled
-from envgen.profile.caches import FLASHINFER, KNOWN, SETS, environment_of
+from envgen.profile.caches import FLASHINFER, KNOWN, SETS
 
 
 @pytest.mark.parametrize("name", KNOWN)
@@ -24,15 +23,6 @@ def test_flashinfer_looks_below_its_base() -> None:
     assert FLASHINFER.environment("/data/.cache/flashinfer") == {"FLASHINFER_WORKSPACE_BASE": "/data"}
     assert FLASHINFER.environment("/.cache/flashinfer") == {"FLASHINFER_WORKSPACE_BASE": "/"}
     assert FLASHINFER.environment("/elsewhere") == {}, "FlashInfer always looks in .cache/flashinfer below its base"
-
-
-def test_a_name_of_the_user_sets_nothing() -> None:
-    assert environment_of("mine", "/mine") == {}
-    assert not is_compiled("mine")
-    assert [name for name in ("flashinfer", "quack", "huggingface", "uv") if is_compiled(name)] == [
-        "flashinfer",
-        "quack",
-    ]
 
 
 def test_the_table_of_the_docs_is_current() -> None:

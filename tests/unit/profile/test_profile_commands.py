@@ -8,7 +8,6 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 from bad_project_files import HEAD
 
 from envgen.__main__ import main
@@ -75,12 +74,6 @@ def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert origin == {"key": "gpu", "value": "all", "layer": "set", "place": "--set gpu"}
 
 
-def test_plain_output_is_yaml_of_the_same_values(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["config", "-f", str(ROOT / "envgen.yaml"), "-p", "prod"]) == 0
-    document = yaml.safe_load(capsys.readouterr().out)
-    assert document["services"]["serve"]["args"]["gpu-memory-utilization"] == "0.70"
-
-
 def test_an_unknown_profile(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "-f", str(ROOT / "envgen.yaml"), "-p", "prd"]) == 2
     assert "did you mean `prod`?" in capsys.readouterr().err
@@ -122,19 +115,6 @@ def test_the_starters_checkouts_run_on_the_wheels_of_its_prod(tmp_path: Path) ->
         assert dev[name].binaries == prod[name].origin.wheel is not None
         assert dev[name].origin.kind == "checkout" and not dev[name].install.requires and not dev[name].install.env
     assert profiles["dev"].base == profiles["prod"].base
-
-
-def test_init_here_needs_no_cd(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["init", "."]) == 0
-    assert "next: envgen up serve\n" in capsys.readouterr().err
-
-
-def test_init_makes_a_name_of_letters_with_accents(tmp_path: Path) -> None:
-    assert main(["init", str(tmp_path / "Ünï")]) == 0
-    assert load_project(file=tmp_path / "Ünï" / "envgen.yaml").project.name == "uni"
 
 
 def test_init_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -196,16 +176,6 @@ def test_dev_is_prod_with_checkouts_on_the_wheels_of_prod() -> None:
     for name, source in dev.sources.items():
         assert source.origin.kind == "checkout"
         assert source.binaries == prod.sources[name].origin.wheel
-
-
-def test_the_serve_command_is_whole() -> None:
-    assert " ".join(shipped("prod").services["serve"].argv) == (
-        "vllm serve openai/gpt-oss-120b --host 0.0.0.0 --port 8000 "
-        "--quantization mxfp4 --tensor-parallel-size 1 --gpu-memory-utilization 0.70 --max-model-len 131072 "
-        "--max-num-seqs 2 --max-num-batched-tokens 8192 --load-format fastsafetensors --attention-config "
-        '{"backend":"TRITON_ATTN"} --async-scheduling --enable-prefix-caching --enable-auto-tool-choice '
-        "--tool-call-parser openai --reasoning-parser openai_gptoss"
-    )
 
 
 def test_what_the_starter_says_of_the_local_file_works_when_it_is_typed(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from bad_project_files import BOMB, HEAD, SOURCE
+from bad_project_files import HEAD, SOURCE
 
 from envgen import files
 from envgen.__main__ import main
@@ -63,19 +63,9 @@ def test_a_byte_order_mark_and_foreign_line_ends_are_fine(tmp_path: Path) -> Non
     assert load_project(file=project(tmp_path, text)).project.profiles["dev"].description == "café ✓"
 
 
-def test_columns_count_characters_behind_a_byte_order_mark(tmp_path: Path) -> None:
-    problem = only(project(tmp_path, b"\xef\xbb\xbfnome: x\n" + HEAD.encode()))
-    assert problem.place is not None
-    assert (problem.place.line, problem.place.column) == (1, 1)
-
-
 def test_an_alias_is_a_copy(tmp_path: Path) -> None:
     text = HEAD + "    env: {a: &a {X: 1}, b: *a}\n"
     assert load_project(file=project(tmp_path, text)).project.profiles["dev"].env["b"] == {"X": "1"}
-
-
-def test_a_bomb_is_refused(tmp_path: Path) -> None:
-    problems(project(tmp_path, BOMB))
 
 
 def test_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,11 +131,6 @@ def patched(tmp_path: Path, series: str | None, **files: str) -> Path:
     return project(tmp_path / "project", PATCHED)
 
 
-def test_a_series_that_is_whole(tmp_path: Path) -> None:
-    file = patched(tmp_path, "# first\n\nfix -p1 # why\n", fix="--- a\n")
-    assert load_project(file=file).project.profiles["dev"].sources["vllm"].patches == "vllm"
-
-
 @pytest.mark.parametrize("series", [None, "", "# 0001-a.patch\n\n"])
 def test_a_series_without_a_patch_is_an_error_except_where_it_is_begun(tmp_path: Path, series: str | None) -> None:
     file = patched(tmp_path, series)
@@ -155,14 +140,6 @@ def test_a_series_without_a_patch_is_an_error_except_where_it_is_begun(tmp_path:
     load_project(file=file)
     with pytest.raises(ProjectError, match="patches/vllm/series"):  # a mounted checkout's, too
         series_of(load_project(file=file).project.profiles["dev"], file.parent)
-
-
-def test_a_folder_of_patches_that_is_a_file(tmp_path: Path) -> None:
-    file = patched(tmp_path, None)
-    (file.parent / "patches/vllm").rmdir()
-    (file.parent / "patches/vllm").write_text("")
-    with pytest.raises(ProjectError, match="patches/vllm/series"):
-        load_series(file.parent, "vllm")
 
 
 # --- the local file ---------------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from envgen.lock.ask import repositories
 from envgen.profile.load import load_project
 from envgen.profile.model import Profile
 from envgen.profile.unused import warnings
-from envgen.render.environment import nvcc_threads
 from envgen.render.outputs import render_profile
 
 TOP = Path(__file__).resolve().parents[3]
@@ -37,27 +36,6 @@ def test_no_setting_reaches_nobody(file: str) -> None:
     assert warnings(loaded, loaded.trees) == ()
 
 
-@pytest.mark.parametrize(("name", "variant"), RUNS)
-def test_each_start_expects_the_words_of_its_own_release(name: str, variant: str) -> None:
-    ready = run(name, variant).services["serve"].ready
-    assert ready is not None
-    moe = ready.expect["moe"]
-    if name in ("prod", "dev"):  # from 0.19 on the backend's name stands in quotes
-        assert moe.startswith("Using '") and moe.endswith("' Mxfp4 MoE backend")
-        assert ready.expect["quantization"] == "quantization=gpt_oss_mxfp4"
-    elif name in ("source_dev", "source"):
-        assert moe in ("Using Marlin backend", "Using FlashInfer MXFP4 MXFP8 CUTLASS backend")
-
-
-@pytest.mark.parametrize(("name", "variant"), RUNS)
-def test_vllm_0_14_is_never_asked_for_flashinfer_attention(name: str, variant: str) -> None:
-    """It ends with "sink setting not supported" on SM121, and so does every release up to 0.27.1."""
-    if name in ("source_dev", "source"):
-        args = run(name, variant).services["serve"].args
-        assert args["attention-config"] == '{"backend":"TRITON_ATTN"}'
-        assert "attention-backend" not in args
-
-
 def test_prod_starts_without_network() -> None:
     """Its variant `flashinfer`, too: vLLM's question whether the artifactory answers is answered for it."""
     profile = PROFILES["prod"]
@@ -79,23 +57,6 @@ def test_no_line_of_the_moe_is_taken_for_the_attention_s() -> None:
         assert re.search(
             ready.expect["attention"], f"Using AttentionBackendEnum.{BACKENDS.get(variant, 'TRITON_ATTN')} backend."
         )
-
-
-def test_one_architecture_gets_one_nvcc_thread() -> None:
-    """vLLM's setup.py divides MAX_JOBS by NVCC_THREADS, which help with several architectures only."""
-    assert {nvcc_threads(profile) for profile in PROFILES.values()} == {1}
-
-
-def test_one_variant_of_0_14_asks_for_cutlass_and_forbids_marlin() -> None:
-    name = "source"
-    for variant in PROFILES[name].variants:
-        profile = run(name, variant)
-        env = profile.services["serve"].env
-        ready = profile.services["serve"].ready
-        assert ready is not None
-        assert (env["VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8_CUTLASS"] == "1") == (variant == "cutlass")
-        assert (env["VLLM_MXFP4_USE_MARLIN"] == "0") == ("marlin" in ready.forbid) == (variant == "cutlass")
-        assert (env.get("CUDA_LAUNCH_BLOCKING") == "1") == (variant == "debug")
 
 
 @pytest.mark.parametrize(("name", "variant"), [pair for pair in RUNS if pair[1]])
@@ -149,16 +110,4 @@ def test_the_development_twin_of_source_changes_no_checkout() -> None:
         assert source.origin.checkout is not None and source.origin.checkout.path.startswith("../")
     assert not {str(one.origin.checkout) for one in twin.sources.values()} & {
         str(one.origin.checkout) for one in PROFILES["dev"].sources.values()
-    }
-
-
-def test_what_vllm_s_cmake_fetches_is_named() -> None:
-    """0.14.0's CMakeLists.txt and cmake/external_projects: five repositories, two of them by tag."""
-    inputs = PROFILES["source"].sources["vllm"].install.inputs
-    assert {one.variable: one.ref for one in inputs.values()} == {
-        "VLLM_CUTLASS_SRC_DIR": "v4.2.1",
-        "TRITON_KERNELS_SRC_DIR": "v3.5.0",
-        "VLLM_FLASH_ATTN_SRC_DIR": "188be16520ceefdc625fdf71365585d2ee348fe2",
-        "FLASH_MLA_SRC_DIR": "46d64a8ebef03fa50b4ae74937276a5c940e3f95",
-        "QUTLASS_SRC_DIR": "830d2c4537c7396e14a02a46fbddd18b5d107c65",
     }

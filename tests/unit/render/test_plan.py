@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,6 @@ from envgen.profile.model import (
     Build,
     Cache,
     Cuda,
-    Install,
     Mode,
     Network,
     Origin,
@@ -34,7 +32,6 @@ from envgen.render.environment import (
     compose_environment,
     derived_env,
     overlay_volume,
-    service_env,
 )
 from envgen.render.outputs import dockerfile, render_profile, scripts, used
 from envgen.render.plan import ImagePlan, RunStep
@@ -119,20 +116,8 @@ def test_every_program_says_where_it_comes_from_and_can_be_run() -> None:
         assert text.splitlines()[1].startswith(f"# {WRITTEN}"), path
 
 
-def test_jobs_never_reach_the_dockerfile() -> None:
-    one = profile(sources={"vllm": source()}, build=Build(max_jobs=MaxJobs(1)))
-    other = profile(sources={"vllm": source()}, build=Build(max_jobs=MaxJobs(64)))
-    assert dockerfile(ImagePlan(one)) == dockerfile(ImagePlan(other))
-
-
 def patch(name: str, *touches: str) -> Patch:
     return Patch(name, f"patches/vllm/{name}", b"", touches)
-
-
-@pytest.mark.parametrize("path", ["/data/flashinfer", "/root/.cache/flashinfer2"])
-def test_flashinfers_cache_can_only_be_told_by_its_parent(path: str) -> None:
-    found = profile(caches={"flashinfer": Cache(ContainerPath(path))})
-    assert "FLASHINFER_WORKSPACE_BASE" not in service_env(found)
 
 
 def test_the_overlay_is_named_by_what_it_depends_on() -> None:
@@ -167,37 +152,6 @@ def test_the_environment_of_up_has_absolute_paths(tmp_path: Path, monkeypatch: p
     }
     given = dataclasses.replace(found, build=Build(max_jobs=MaxJobs(6)))
     assert compose_environment(given, tmp_path)["ENVGEN_BUILD__MAX_JOBS"] == "6"
-
-
-def test_protected_and_switched_off_packages_are_separate() -> None:
-    found = ImagePlan(profile(pip=Pip(protect=("torch",), override=("numba",))))
-    assert found.protect_words == ("record", "torch", "--off", "numba")
-
-
-def test_what_the_container_reads_about_mounts() -> None:
-    found = ImagePlan(
-        profile(
-            mode=Mode.DEVELOPMENT,
-            sources={"vllm": mounted(install=Install(requires=("wheel",), env={"A": "b"}, prepare=("x",)))},
-        )
-    )
-    text = found.data["/profiles/prod/runtime/sources.json"]
-    assert json.loads(text)["sources"] == [
-        {
-            "name": "vllm",
-            "package": "vllm",
-            "distribution": "vllm",
-            "mount": "/workspace/vllm",
-            "requires": ["wheel"],
-            "env": {"A": "b"},
-            "prepare": ["x"],
-            "dependencies": False,
-            "install_options": ["--own", "vllm"],
-            "binaries": "",
-            "wheel": "",
-            "precompiled": {},
-        }
-    ]
 
 
 @pytest.mark.parametrize(("archs", "threads"), [("12.1a", "1"), ("12.0a 12.1a", "2"), ("8.0 8.6 8.9 9.0a 12.1a", "4")])
