@@ -128,7 +128,7 @@ class CudaArch:
     minor: int
     suffix: str = ""
 
-    PATTERN: ClassVar[str] = r"^[0-9]{1,2}\.[0-9][af]?$"
+    PATTERN: ClassVar[str] = r"^([0-9]{1,2})\.([0-9])([af]?)$"
     EXAMPLE: ClassVar[str] = "12.1a"
 
     @classmethod
@@ -136,7 +136,7 @@ class CudaArch:
         # Without the dot, as nvcc and cache folders write it.
         other = re.fullmatch(r"(?:sm_?|compute_)?([0-9]{1,2})\.?([0-9])([af]?)", text.lower())
         example = f"{other[1]}.{other[2]}{other[3]}" if other else "12.1a"
-        match = _match(r"([0-9]{1,2})\.([0-9])([af]?)", text, f"a CUDA architecture; write it like {example}")
+        match = _match(cls.PATTERN, text, f"a CUDA architecture; write it like {example}")
         return cls(int(match[1]), int(match[2]), match[3])
 
     def __str__(self) -> str:
@@ -247,7 +247,7 @@ class ByteSize:
 
     bytes: int
 
-    PATTERN: ClassVar[str] = r"^[0-9]+(\.[0-9]+)? ?([kKmMgGtT]([iI]?[bB])?|[bB])?$"
+    PATTERN: ClassVar[str] = r"^([0-9]+(?:\.[0-9]+)?) ?(?:([kKmMgGtT])(?:[iI]?[bB])?|[bB])?$"
     EXAMPLE: ClassVar[str] = "8GiB"
     NUMBER: ClassVar[str] = "int"
     RANGE: ClassVar[tuple[int, ...]] = (0,)
@@ -256,8 +256,7 @@ class ByteSize:
 
     @classmethod
     def parse(cls, text: str) -> ByteSize:
-        pattern = r"([0-9]+(?:\.[0-9]+)?) ?(?:([kKmMgGtT])(?:[iI]?[bB])?|[bB])?"
-        match = _match(pattern, text, "a size; write it like 8GiB")
+        match = _match(cls.PATTERN, text, "a size; write it like 8GiB")
         whole, _, part = match[1].lstrip("0").partition(".")
         if len(whole) > 19 or len(part) > 19:
             raise ValueError(f"a size of {len(match[1])} digits is too large or too exact; write it like 8GiB")
@@ -276,12 +275,12 @@ class Duration:
 
     seconds: int
 
-    PATTERN: ClassVar[str] = r"^[0-9]+[smh]$"
+    PATTERN: ClassVar[str] = r"^([0-9]{1,6})([smh])$"
     EXAMPLE: ClassVar[str] = "30s"
 
     @classmethod
     def parse(cls, text: str) -> Duration:
-        match = _match(r"([0-9]{1,6})([smh])", text, "a duration; write it like 30s, 5m or 1h")
+        match = _match(cls.PATTERN, text, "a duration; write it like 30s, 5m or 1h")
         return cls(int(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]])
 
     def __str__(self) -> str:
@@ -297,13 +296,13 @@ class PortMapping:
     container: int
     address: str = ""
 
-    PATTERN: ClassVar[str] = r"^([0-9.]+:)?[0-9]{1,5}:[0-9]{1,5}$"
+    PATTERN: ClassVar[str] = r"^(?:([0-9.]+):)?([0-9]{1,6}):([0-9]{1,6})$"
     EXAMPLE: ClassVar[str] = "127.0.0.1:8000:8000"
 
     @classmethod
     def parse(cls, text: str) -> PortMapping:
         what = "a port mapping; write it like 8000:8000 or 127.0.0.1:8000:8000"
-        match = _match(r"(?:([0-9.]+):)?([0-9]{1,6}):([0-9]{1,6})", text, what)
+        match = _match(cls.PATTERN, text, what)
         address, host, container = match[1] or "", int(match[2]), int(match[3])
         if address and (address.count(".") != 3 or any(not 0 <= int(p or 256) <= 255 for p in address.split("."))):
             raise ValueError(f"{address!r} is not an IPv4 address")
@@ -323,13 +322,12 @@ class Pin:
     name: str
     version: str
 
-    PATTERN: ClassVar[str] = r"^[A-Za-z0-9][A-Za-z0-9._-]*==[0-9][A-Za-z0-9.!+_-]*$"
+    PATTERN: ClassVar[str] = r"^([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)==([0-9][A-Za-z0-9.!+_-]*)$"
     EXAMPLE: ClassVar[str] = "flashinfer-python==0.5.3"
 
     @classmethod
     def parse(cls, text: str) -> Pin:
-        pattern = r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)==([0-9][A-Za-z0-9.!+_-]*)"
-        match = _match(pattern, text, f"an exact version; write it like {cls.EXAMPLE}")
+        match = _match(cls.PATTERN, text, f"an exact version; write it like {cls.EXAMPLE}")
         return cls(match[1], match[2])
 
     def __str__(self) -> str:
@@ -343,15 +341,14 @@ class WheelPin(Pin):
     extras: tuple[str, ...] = ()
 
     PATTERN: ClassVar[str] = (
-        r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(\[[A-Za-z0-9._-]+(,[A-Za-z0-9._-]+)*\])?(==[0-9][A-Za-z0-9.!+_-]*)?$"
+        r"^([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?:\[([A-Za-z0-9._-]+(?:,[A-Za-z0-9._-]+)*)\])?"
+        r"(?:==([0-9][A-Za-z0-9.!+_-]*))?$"
     )
     EXAMPLE: ClassVar[str] = "vllm==0.33.0"
 
     @classmethod
     def parse(cls, text: str) -> WheelPin:
-        name, extras = "[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?", "[A-Za-z0-9._-]+(?:,[A-Za-z0-9._-]+)*"
-        pattern = rf"({name})(?:\[({extras})\])?(?:==([0-9][A-Za-z0-9.!+_-]*))?"
-        match = _match(pattern, text, f"a distribution, or one at an exact version; write it like {cls.EXAMPLE}")
+        match = _match(cls.PATTERN, text, f"a distribution, or one at an exact version; write it like {cls.EXAMPLE}")
         return cls(match[1], match[3] or "", tuple(match[2].split(",")) if match[2] else ())
 
     def __str__(self) -> str:

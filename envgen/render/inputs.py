@@ -8,11 +8,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from itertools import islice
+from operator import attrgetter
 from pathlib import PurePosixPath
 from urllib.parse import quote, unquote
 
 from envgen.lock.model import InputChange
 from envgen.profile.model import Source
+from envgen.profile.schema import plain
 from envgen.redact import secret_in, without_login
 from envgen.render.plan import ImagePlan
 from envgen.text import visible
@@ -31,28 +33,16 @@ def inputs_of(plan: ImagePlan, files: Mapping[str, str]) -> dict[str, str]:
     Only what the plan prints, so that each change changes the image. ``files``: path -> digest of its content.
     """
     profile, lock = plan.profile, plan.lock
-    found: dict[str, object] = {
+    found: dict[str, object] = {key: plain(attrgetter(key)(profile)) for key in _KEYS}
+    found |= {
         "base.image": plan.base_image,
-        "base.python": profile.base.python,
-        "base.platform": profile.base.platform.value if profile.base.platform else "",
-        "base.apt": profile.base.apt,
-        "apt.build": profile.apt.build,
-        "apt.runtime": profile.apt.runtime,
-        "pip.index": profile.pip.index or "",
-        "pip.extra_indexes": profile.pip.extra_indexes,
-        **{f"pip.{name}": getattr(profile.pip, name) for name in ("tools", "deps", "override", "remove", "protect")},
-        "python_path": [path.path for path in profile.python_path],
-        "working_dir": profile.working_dir.path,
         "dockerfile_extra.base": [_hidden(line.text) for line in profile.dockerfile_extra.base],
         "dockerfile_extra.end": [_hidden(line.text) for line in profile.dockerfile_extra.end],
         "caches": [cache.path.path for cache in profile.caches.values()] if plan.opened else (),
         "folders open to every user": "yes" if plan.opened else "",
     }
     if profile.cuda.arch_list.archs:
-        found |= {
-            "cuda.arch_list": str(profile.cuda.arch_list),
-            "cuda.home": profile.cuda.home.path,
-        }
+        found |= {"cuda.arch_list": str(profile.cuda.arch_list), "cuda.home": profile.cuda.home.path}
     if any(source.origin.wheel is None for source in profile.sources.values()):
         found["build.ccache"] = "true" if plan.ccache else "false"
     if plan.encodings:
@@ -68,36 +58,31 @@ def inputs_of(plan: ImagePlan, files: Mapping[str, str]) -> dict[str, str]:
     return {name: texts[name] for name in sorted(texts) if texts[name]}
 
 
+# Keys of the profile that every image depends on.
+_KEYS = ("base.python", "base.platform", "base.apt", "apt.build", "apt.runtime", "pip.index", "pip.extra_indexes",
+         "pip.tools", "pip.deps", "pip.override", "pip.remove", "pip.protect", "python_path",
+         "working_dir")  # fmt: skip
+
+
 def _of_source(plan: ImagePlan, name: str, source: Source) -> dict[str, object]:
-    origin, install, built = source.origin, source.install, source.origin.is_built
+    origin, install, mounted = source.origin, source.install, source.origin.checkout is not None
     found: dict[str, object] = {
-        "origin": origin.kind if origin.checkout is not None else "",  # its path is a fact of this machine
+        "origin": "checkout" if mounted else "",  # its path is a fact of this machine
+        **{f"origin.{key}": plain(getattr(origin, key)) for key in ("ref", "pull", "pypi", "wheel", "folder")},
         "origin.git": without_login(origin.git or ""),
-        "origin.ref": origin.ref or "",
-        "origin.pull": str(origin.pull or ""),
-        "origin.pypi": str(origin.pypi or ""),
-        "origin.wheel": str(origin.wheel or ""),
-        "origin.folder": str(origin.folder or ""),
         "distribution": source.distribution,
-        "binaries": str(source.binaries or ""),
+        "binaries": plain(source.binaries),
         "install.dependencies": "true" if install.dependencies and source.binaries is None else "",
+        "submodule_origins": _hidden(str(source.submodule_origins)) if source.submodule_origins and origin.git else "",
+        "package": source.package if name in plan.patches or mounted else "",
+        "mount": source.mount.path if mounted else "",
     }
-    if name in plan.patches or origin.checkout is not None:
-        found["package"] = source.package
     if name in plan.patches:
         found["patches"] = [PurePosixPath(patch.path).name for patch in plan.patches[name].patches]
-    if built or origin.checkout is not None:
-        found |= {
-            "mount": source.mount.path if not built else "",
-            "install.requires": install.requires,
-            "install.prepare": install.prepare,
-            "install.env": _hidden(str(sorted(install.env.items()))) if install.env else "",
-        }
-    if origin.git is not None:
-        found |= {
-            "submodule_origins": _hidden(str(source.submodule_origins)) if source.submodule_origins else "",
-        }
-    if built:
+    if origin.is_built or mounted:
+        found |= {"install.requires": install.requires, "install.prepare": install.prepare}
+        found["install.env"] = _hidden(str(sorted(install.env.items()))) if install.env else ""
+    if origin.is_built:
         found |= {f"install.inputs.{key}": f"{without_login(one.git)} {one.ref}" for key, one in install.inputs.items()}
     return found
 
@@ -122,7 +107,9 @@ def _hidden(text: str) -> str:
 
 
 def _text(value: object) -> str:
-    text = value if isinstance(value, str) else " ".join(value) if isinstance(value, Sequence) else str(value)
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        value = " ".join(value)
+    text = "" if value is None else str(value)
     plain = len(text) <= LONGEST and text.isprintable() and not secret_in(text)
     return text if plain or not text else _hidden(text)
 
