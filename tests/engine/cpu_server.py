@@ -42,10 +42,14 @@ def free_port() -> int:
 
 PORT = free_port()  # several runs at once on one machine, each with an engine of its own, don't meet
 # Each process of vLLM imports all of it. No own process for the only worker, and what vLLM learns of the model's class
-# in one more process it keeps beside the model, for the next container. A health check every two seconds would take a
-# minute of a core.
+# in one more process it keeps beside the model, for the next container. One thread, and no core of its own: two wait
+# for each other at each step, where something else runs too. A health check every two seconds would take a minute of a
+# core.
 LOCAL: dict[str, Any] = {
-    "env": {"cpu": {"VLLM_ENABLE_V1_MULTIPROCESSING": 0, "VLLM_CACHE_ROOT": "/models/.vllm"}},
+    "env": {
+        "cpu": {"VLLM_ENABLE_V1_MULTIPROCESSING": 0, "VLLM_CACHE_ROOT": "/models/.vllm", "OMP_NUM_THREADS": 1,
+                "VLLM_CPU_OMP_THREADS_BIND": "nobind"},
+    },
     "services": {
         "serve": {
             "ports": [f"127.0.0.1:{PORT}:8000"],

@@ -60,8 +60,12 @@ def wide(cpu_server: CpuServer) -> Iterator[Wide]:
         "health": {**serve["health"], "interval": "60s"}, "ready": {**serve["ready"], "model": "wide"},
         "working_dir": "/models", "env": {"VLLM_SERVER_DEV_MODE": 1},
     }  # fmt: skip
+    (project.root / "models" / "other.jinja").write_text(
+        "{% for m in messages %}[INST] {{ m.content }} [/INST]{% endfor %}"
+    )
     profile["variants"] = {
         "fp32": {"services": {"wide": {"args": {"dtype": "float32"}}}},
+        "template": {"services": {"wide": {"args": {"chat-template": "/models/other.jinja"}}}},
         "broken": {"services": {"wide": {"args": {"max-model-len": 100_000}}}},
     }
     file.write_text(yaml.safe_dump(given, sort_keys=False), encoding="utf-8")
@@ -103,25 +107,42 @@ def test_faults_in_a_running_server(wide: Wide) -> None:
     assert wide.answers("--against", good, code=None)["outcome"] in ("different", "broken")
     wide.spoil("window", "64")
 
+    wide.spoil("sinks", "4")  # a model that has them
+    sinking = wide.record(wide.answers())
+    wide.spoil("sinks", "none")
+    assert wide.answers("--against", sinking, code=None)["outcome"] in ("different", "broken")
+
     assert wide.answers("--against", good)["outcome"] == "same"
+    assert wide.answers("--against", wide.url)["outcome"] == "same"
 
 
 @pytest.mark.nightly
 def test_a_sweep_that_is_interrupted_and_continued(wide: Wide) -> None:
-    """`fp32` is measured, `broken` is interrupted, then fails. What ran before runs again, and is close to `fp32`."""
-    words = ("sweep", "wide", *CPU, "--variants", "fp32,broken", "--quick", "--no-bench", "--yes")
+    """Two variants are measured, the third is interrupted, then fails. What ran before runs again."""
+    bench = ("--tool", "vllm", "--pp", "16", "--tg", "8", "-r", "1")
+    words = ("sweep", "wide", *CPU, "--variants", "fp32,template,broken", "--quick", *bench, "--yes")
     child = wide.project.start(*words)
     assert child.stderr
-    while "broken (2 of 2)" not in child.stderr.readline():
+    while "broken (3 of 3)" not in child.stderr.readline():
         assert child.poll() is None
     stopped = interrupt(child)
     assert stopped.code == 130 and "envgen up wide" in stopped.err
     done = wide.project.envgen(*words, "--json", code=1)
-    assert "fp32 done" in done.err and "starting again what ran before" in done.err
-    first, second = done.json["rows"]
-    assert (first["variant"], first["cause"]) == ("fp32", "") and first["verdict"] in ("same", "close")
-    assert second["variant"] == "broken" and second["cause"] and not second["verdict"]
+    assert "fp32, template done" in done.err and "starting again what ran before" in done.err
+    fp32, template, broken = done.json["rows"]
+    assert fp32["verdict"] in ("same", "close") and not fp32["cause"] and fp32["figures"]["decode t/s"] > 0
+    assert template["verdict"] == "different" and not template["cause"]  # the same weights, read with other tokens
+    assert broken["cause"] and not broken["verdict"]
     table = (Path(done.json["record"]).with_suffix(".raw") / "table.md").read_text(encoding="utf-8")
-    assert table.splitlines()[0].startswith("| variant | started | answers |") and len(table.splitlines()) == 4
-    found = wide.answers("--against", first["answers"])  # what runs now is BF16
+    assert table.splitlines()[0].startswith("| variant | started | answers |") and "| different ! |" in table
+    found = wide.answers("--against", fp32["answers"])  # what runs now is BF16
     assert found["outcome"] == "close" and any(line.startswith("flags.--dtype") for line in found["differing"])
+
+
+@pytest.mark.nightly
+def test_against_a_variant_that_is_started_for_it(wide: Wide) -> None:
+    refused = wide.project.envgen("answers", "wide", *CPU, "--quick", "--against", "fp32", code=2)
+    assert "add --yes" in refused.err
+    found = wide.answers("--against", "fp32", "--yes")
+    assert found["outcome"] == "close" and found["reference"]["title"] == "cpu fp32"
+    assert any(line.startswith("flags.--dtype") for line in found["differing"])

@@ -45,6 +45,16 @@ class Spoil:
             weight.mul_(float(factor))
         return str(before)
 
+    def sinks(self, value: str) -> str:
+        """Give every head of all layers a sink of this size; `none`: a kernel that drops them."""
+        import torch
+
+        for layer in self.model_runner.model.model.layers:
+            kernel = layer.self_attn.attn.impl
+            made = value != "none" and torch.full((kernel.num_heads,), float(value), dtype=torch.bfloat16)
+            kernel.sinks = made if value != "none" else None
+        return value
+
     def window(self, size: str) -> str:
         """Let all layers see as many tokens; -1: all."""
         before = set()
