@@ -79,20 +79,8 @@ def jit_image(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> str:
     subprocess.run([ROOT / "scripts/fetch-source", "flashinfer-python==0.5.3", fetched], check=True)
     shutil.copytree(fetched, context / "flashinfer", ignore=shutil.ignore_patterns(".git", "tests"))
     shutil.rmtree(fetched)
-    docker(
-        "build",
-        "-q",
-        "--platform",
-        platform,
-        "--network",
-        "none",
-        "--build-arg",
-        f"BASE={BASE}",
-        "-t",
-        tag,
-        str(context),
-        timeout=3600,
-    )
+    options = ("--platform", platform, "--network", "none", "--build-arg", f"BASE={BASE}", "-t", tag)
+    docker("build", "-q", *options, str(context), timeout=3600)
     return tag
 
 

@@ -71,19 +71,8 @@ class Kernels:
 
     def run(self, cache: JitCache, script: str) -> str:
         (volume,) = (mount.source for mount in cache.deployment.caches.values())
-        words = (
-            "--rm",
-            "--network",
-            "none",
-            "--entrypoint",
-            "sh",
-            "-v",
-            f"{volume}:{CACHE}",
-            f"{NAME}:prod",
-            "-c",
-            script,
-        )
-        return docker("run", *words, timeout=900)
+        options = ("--rm", "--network", "none", "--entrypoint", "sh", "-v", f"{volume}:{CACHE}")
+        return docker("run", *options, f"{NAME}:prod", "-c", script, timeout=900)
 
     def libraries(self, cache: JitCache) -> dict[str, tuple[str, bool]]:
         """Module -> when it was compiled, and whether it has the mark."""

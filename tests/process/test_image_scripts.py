@@ -218,10 +218,8 @@ def test_a_ca_is_added_to_the_systems_and_forgotten(tmp_path: Path) -> None:
 def test_without_a_ca_nothing_is_set(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / "ca.pem").write_text(content)
-    code, output = run(
-        "with-network", "sh", "-c", 'echo "[${SSL_CERT_FILE:-}]"', env={"ENVGEN_CA": str(tmp_path / "ca.pem")}
-    )
-    assert (code, output) == (0, "[]\n")
+    env = {"ENVGEN_CA": str(tmp_path / "ca.pem")}
+    assert run("with-network", "sh", "-c", 'echo "[${SSL_CERT_FILE:-}]"', env=env) == (0, "[]\n")
 
 
 def test_uv_gets_pips_configuration(server: Server, tmp_path: Path) -> None:
@@ -397,14 +395,8 @@ def protected(tmp_path: Path) -> tuple[Path, dict[str, str]]:
 
 
 def call(script: Path, *argv: str, env: dict[str, str]) -> tuple[int, str]:
-    done = subprocess.run(
-        [sys.executable, str(script), *argv],
-        env={**os.environ, **env},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    command = [sys.executable, str(script), *argv]
+    done = subprocess.run(command, env={**os.environ, **env}, capture_output=True, text=True, check=False, timeout=60)
     return done.returncode, done.stdout + done.stderr
 
 

@@ -25,18 +25,11 @@ class Repositories:
         return f"{self.address}/{name}.git"
 
     def git(self, name: str, *words: str, stdin: str = "") -> str:
-        identity = {
-            f"GIT_{who}_{what}": "test@localhost" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
-        }
+        identity = {f"GIT_{who}_{what}": "t@localhost" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
         done = subprocess.run(
-            ["git", *words],
-            cwd=self.folder / f"{name}.git",
+            ["git", *words], cwd=self.folder / f"{name}.git", input=stdin, capture_output=True, text=True, check=True,
             env={**os.environ, **identity, "GIT_CONFIG_GLOBAL": "/dev/null"},
-            input=stdin,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        )  # fmt: skip
         return done.stdout.strip()
 
     def make(self, name: str) -> None:

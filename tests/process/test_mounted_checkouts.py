@@ -38,14 +38,8 @@ class Container:
                  "precompiled": {}, "binaries": "", "wheel": ""}  # fmt: skip
         (self.home / "sources.json").write_text(json.dumps({"sources": [{**plain, **source}] if source else []}))
         env = {**os.environ, "VIRTUAL_ENV": str(self.overlay), "MAX_JOBS": "1", "PYTHONPATH": ""}
-        return subprocess.run(
-            [sys.executable, str(self.script), *words],
-            env=env,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
+        command = [sys.executable, str(self.script), *words]
+        return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=120)
 
     def python(self, code: str) -> str:
         words = [str(self.overlay / "bin/python"), "-c", code]

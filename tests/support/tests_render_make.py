@@ -4,18 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from envgen.profile.model import (
-    Base,
-    Cuda,
-    Encoding,
-    Install,
-    Mode,
-    Origin,
-    Profile,
-    Service,
-    Source,
-    Tiktoken,
-)
+from envgen.profile.model import Base, Cuda, Encoding, Install, Mode, Origin, Profile, Service, Source, Tiktoken
 from envgen.profile.values import ContainerPath, CudaArchList, HostPath, ImageRef, Pin
 
 
