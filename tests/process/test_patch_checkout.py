@@ -384,39 +384,16 @@ def test_a_branch_of_a_git_server(made: Project, tmp_path: Path) -> None:
 
 # --- bad input --------------------------------------------------------------------------------------------------------
 
-HUNK = "@@ -1,1 +1,1 @@\n-# SPDX-License-Identifier: Apache-2.0\n+# other\n"
-BAD = {
-    "binary": "diff --git a/vllm/d b/vllm/d\nGIT binary patch\nliteral 0\nHcmV?d00001\n\n",
-    "truncated": f"--- a/{LOADER}\n+++ b/{LOADER}\n@@ -1,9 +1,9 @@\n-# SPDX-License-Identifier: Apache-2.0\n",
-    "a link on the way": "--- a/vllm/out/passwd\n+++ b/vllm/out/passwd\n@@ -1,1 +1,1 @@\n-x\n+y\n",
-    "creates what is there": f"--- /dev/null\n+++ b/{LOADER}\n@@ -0,0 +1 @@\n+x = 1\n",
-    "deletes in part": f"--- a/{LOADER}\n+++ /dev/null\n{HUNK.replace('+1,1', '+0,0').rpartition('+#')[0]}",
-}
 
-
-@pytest.mark.parametrize("kind", BAD)
-def test_bad_patches_change_nothing(made: Project, source: Path, kind: str) -> None:
+def test_a_link_on_the_way_leads_nowhere(made: Project, source: Path) -> None:
     (source / "vllm/out").symlink_to("/etc")
     git(["add", "-A"], cwd=source)
     git(["commit", "-qm", "a link"], cwd=source)
     folder = made.root / "patches/vllm"
-    (folder / "0004-bad.patch").write_text(BAD[kind], newline="")
+    (folder / "0004-bad.patch").write_text("--- a/vllm/out/passwd\n+++ b/vllm/out/passwd\n@@ -1,1 +1,1 @@\n-x\n+y\n")
     (folder / "series").write_text("0001-mxfp4-sm12x-flashinfer-cutlass.patch\n0004-bad.patch\n")
     before = tree_hash(source)
-    found = made.envgen("patch", "apply", "vllm", "--checkout", str(source), code=None)
-    assert found.code in (2, 6)
-    assert "0004-bad.patch" in found.err or "vllm/out/passwd" in found.err
-    assert tree_hash(source) == before
-
-
-@pytest.mark.parametrize(
-    ("series", "reason"),
-    [("gone.patch\n", "gone.patch does not exist"), ("../x.patch\n", "leaves the folder"), ("a\na\n", "a")],
-)
-def test_bad_series_change_nothing(made: Project, source: Path, series: str, reason: str) -> None:
-    (made.root / "patches/vllm/series").write_text(series)
-    before = tree_hash(source)
-    assert reason in made.envgen("patch", "apply", "vllm", "--checkout", str(source), code=2).err
+    assert "vllm/out/passwd" in made.envgen("patch", "apply", "vllm", "--checkout", str(source), code=6).err
     assert tree_hash(source) == before
 
 

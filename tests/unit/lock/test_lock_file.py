@@ -103,15 +103,6 @@ def test_a_foreign_file_is_refused_with_a_sentence(tmp_path: Path, text: str) ->
         load(tmp_path)
 
 
-def test_a_lock_of_many_profiles_is_read_back(tmp_path: Path) -> None:
-    pins = tuple(Pinned(f"package-{number:03}", "1.0", (A, B)) for number in range(250))
-    one = {platform: PythonLock("x", "3.12", {"deps": pins}) for platform in ("linux/amd64", "linux/arm64")}
-    lock = Lock(python={f"profile-{number}": one for number in range(20)})
-    model.save(tmp_path / "envgen.lock", lock)
-    assert (tmp_path / "envgen.lock").stat().st_size > 1 << 20
-    assert load(tmp_path) == lock
-
-
 @pytest.mark.parametrize(
     ("text", "line"),
     [
