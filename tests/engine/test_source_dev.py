@@ -54,7 +54,7 @@ def clone(folder: Path, release: str, generated: str) -> Path:
 
 @pytest.fixture(scope="module")
 def made(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    """The shipped project under another name; its checkouts lie where the profile says."""
+    """The shipped project under another name, without weights; its checkouts lie where the profile says."""
     del engine
     root = tmp_path_factory.mktemp("source")
     subprocess.run(
@@ -78,7 +78,7 @@ def made(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[P
     with git_daemon(bare, gateway) as address:
         own = {
             "base": {"image": f"{NAME}-base:1"}, "tiktoken": None, "gpu": "none", "ulimits": None,
-            "caches": {"huggingface": {"host": None}},
+            "caches": {"huggingface": {"host": None}}, "services": {"serve": {"model": None, "ready": None}},
         }  # fmt: skip
         empty = {"install": {"env": {"VLLM_TARGET_DEVICE": "empty"}, "inputs": None}}
         servers = {name: {"origin": {"git": f"{address}/{name}.git"}} for name in RELEASES}
