@@ -202,8 +202,8 @@ def require_lock(deployment: Deployment) -> None:
         profile.mode is Mode.PRODUCTION,
         f"`envgen build {profile.chosen} --unlocked` builds without a lock",
     )
-    found = lock_problems(deployment)
-    if not found:
+    problems = lock_problems(deployment)
+    if not problems:
         return
     if production:
         head = Problem(f"{profile.name} is a production profile, and the lock lacks some of its inputs:")
@@ -213,7 +213,7 @@ def require_lock(deployment: Deployment) -> None:
         lock_again = f"{profile.lock_command} --upgrade base" if deployment.base_moved else profile.lock_command
         chain = " && ".join([lock_again, *rendered, f"envgen build {profile.chosen}"])
         last = Problem("nothing was built", hint=f"{chain}; {unlocked}")
-        raise RefusedError(problems=(head, *found, last))
+        raise RefusedError(problems=(head, *problems, last))
     platform = deployment.platform
     if lock is not None and lock.python and platform not in lock.python:
         others = ", ".join(sorted(lock.python))
@@ -222,7 +222,7 @@ def require_lock(deployment: Deployment) -> None:
     if lock is None:
         progress(f"note: no envgen.lock; `{profile.lock_command}` makes this build repeatable")
         return
-    for problem in found:
+    for problem in problems:
         progress(f"warning: envgen.lock: {problem.message}")
 
 
@@ -231,11 +231,11 @@ def lock_problems(deployment: Deployment) -> list[Problem]:
     profile, lock = deployment.profile, deployment.lock
     if lock is None:
         return [Problem("no envgen.lock")]
-    found = [Problem(str(item)) for item in stale(profile, lock, deployment.platform)]
+    problems = [Problem(str(item)) for item in stale(profile, lock, deployment.platform)]
     if lock.base and deployment.base_moved:
         message = f"base: {lock.base.name} was built locally, and here it {deployment.base_moved}"
-        found.append(Problem(message, hint=f"`{profile.lock_command} --upgrade base` locks the one on this engine"))
-    return found
+        problems.append(Problem(message, hint=f"`{profile.lock_command} --upgrade base` locks the one on this engine"))
+    return problems
 
 
 def require_builder(builder: str, product: str) -> None:

@@ -76,11 +76,11 @@ def update(session: Session, names: tuple[str, ...], *, upgrade: bool, dry_run: 
         if outcome.problems:
             progress("envgen.lock is unchanged" if (root / FILE_NAME).exists() else "no envgen.lock was written")
             raise LockError(problems=_problems_of(session, [*outcome.problems, *outcome.left]))
-        found = changes(facts(old), facts(outcome.lock))
+        differences = changes(facts(old), facts(outcome.lock))
         written = False if dry_run else save(root / FILE_NAME, outcome.lock)
     words = (word for profile in profiles for one in python_sets(profile) for word in one.words)
     named = frozenset(canonicalize_name(Requirement(word).name) for word in words)
-    return Updated(found, outcome.notes, written, not old.images, _problems_of(session, outcome.left), named)
+    return Updated(differences, outcome.notes, written, not old.images, _problems_of(session, outcome.left), named)
 
 
 def _profiles(session: Session) -> tuple[list[Profile], list[Profile]]:
@@ -106,9 +106,9 @@ def _tools(session: Session) -> Tools:
     return Tools(connect, resolve_git, progress, files)
 
 
-def _problems_of(session: Session, found: Sequence[Unresolved]) -> list[Problem]:
+def _problems_of(session: Session, unresolved: Sequence[Unresolved]) -> list[Problem]:
     """Each problem once, with its place in the project file."""
-    unique = {(one.problem.message, one.problem.hint): one for one in reversed(found)}
+    unique = {(one.problem.message, one.problem.hint): one for one in reversed(unresolved)}
     return [
         replace(one.problem, place=one.problem.place or place_of(session, one.profile, one.key))
         for one in reversed(unique.values())

@@ -26,19 +26,19 @@ def find_targets(session: Session, names: Sequence[str] = ()) -> list[PatchedSou
     """The sources with patches of the chosen profile; if none was chosen, of all profiles, each origin once."""
     project = session.loaded().project
     profiles = [session.profile()] if session.profile_name else list(project.profiles.values())
-    found: dict[tuple[str, str, str], PatchedSource] = {}
+    targets: dict[tuple[str, str, str], PatchedSource] = {}
     for profile in profiles:
         for target in Deployment(profile, project.root).to_build().patched_sources:
             with_history = replace(target, checkouts=tuple(_checkouts(project, target.name)))
-            found.setdefault((target.name, target.folder, repr(target.source.origin)), with_history)
-    known = sorted({target.name for target in found.values()})
+            targets.setdefault((target.name, target.folder, repr(target.source.origin)), with_history)
+    known = sorted({target.name for target in targets.values()})
     if not known:
         where = f"profile {profiles[0].name}" if session.profile_name else "any profile"
         raise UsageError(f"no source of {where} has patches", hint="`envgen patch new NAME SOURCE` makes the first one")
     for name in names:
         if name not in known:
             raise UsageError(f"no source {name!r} with patches", hint=f"there is {', '.join(known)}")
-    return [target for target in found.values() if not names or target.name in names]
+    return [target for target in targets.values() if not names or target.name in names]
 
 
 def _checkouts(project: Project, name: str) -> Iterator[Path]:
@@ -190,12 +190,12 @@ def checkout_of(target: PatchedSource, project: Project, given: Path | None) -> 
 
 def compiled_by(project: Project, name: str) -> str:
     """Which profile compiles a source, as a hint."""
-    found = [
+    names = [
         key
         for key, profile in project.profiles.items()
         if name in profile.sources and profile.sources[name].origin.is_built
     ]
-    return f"{' and '.join(found)} compiles {name}" if found else f"no profile compiles {name} (docs/coming-from.md)"
+    return f"{' and '.join(names)} compiles {name}" if names else f"no profile compiles {name} (docs/coming-from.md)"
 
 
 def tell(project: Project, profiles: Sequence[Profile]) -> None:
@@ -205,15 +205,15 @@ def tell(project: Project, profiles: Sequence[Profile]) -> None:
         lock, series = lock_of(profile, project.root), series_of(profile, project.root)
         for line in left_out(profile, lock, series):
             progress(f"note: {line}")
-        for name, one in series.items():
+        for name, listed in series.items():
             source, version = profile.sources[name], built_version(profile.sources[name], lock)
-            patches = [p for p in one.for_version(version).patches if not p.is_python_only(source.package)]
+            patches = [p for p in listed.for_version(version).patches if not p.is_python_only(source.package)]
             if source.origin.wheel is None or not patches:
                 continue
             try:
                 wheel = PatchedSource(name, profile, source, project.root, locked=version).wheel()
             except EnvgenError as error:
-                progress(f"note: {one.folder}: not compared with the wheel; the build does: {error}")
+                progress(f"note: {listed.folder}: not compared with the wheel; the build does: {error}")
                 continue
             for patch in patches:
                 if lost := wheel.lacking(patch.content):

@@ -78,14 +78,16 @@ class FetchedRepository:
 
 def repositories(profile: Profile) -> tuple[FetchedRepository, ...]:
     """Every git repository that a build of ``profile`` fetches: sources, their submodules' forks, builds' inputs."""
-    found = []
+    fetched = []
     for name, source in profile.sources.items():
         if source.origin.git:
-            found.append(FetchedRepository(name, source.origin.git, source.origin.git_ref))
-            found += [FetchedRepository(f"{name}/{path}", r.git, r.ref) for path, r in source.submodule_origins.items()]
+            fetched.append(FetchedRepository(name, source.origin.git, source.origin.git_ref))
+            fetched += [
+                FetchedRepository(f"{name}/{path}", r.git, r.ref) for path, r in source.submodule_origins.items()
+            ]
         if source.origin.is_built:
-            found += [FetchedRepository(f"{name}.{key}", r.git, r.ref) for key, r in source.install.inputs.items()]
-    return tuple(found)
+            fetched += [FetchedRepository(f"{name}.{key}", r.git, r.ref) for key, r in source.install.inputs.items()]
+    return tuple(fetched)
 
 
 def patched(profile: Profile) -> dict[str, str]:
@@ -96,27 +98,27 @@ def patched(profile: Profile) -> dict[str, str]:
 def python_sets(profile: Profile) -> tuple[PythonSet, ...]:
     """The installation steps of a profile's image, in order."""
     others = tuple(source.distribution for source in profile.sources.values())
-    found = [PythonSet("uv", ("uv",), dependencies=False)]
+    steps = [PythonSet("uv", ("uv",), dependencies=False)]
     if words := (*profile.pip.tools, *profile.pip.deps):
-        found.append(PythonSet("deps", words, never=others))
+        steps.append(PythonSet("deps", words, never=others))
     for name, source in profile.sources.items():
         never = tuple(d for n, d in ((n, s.distribution) for n, s in profile.sources.items()) if n != name)
         if source.origin.is_built:
             if source.install.requires:
-                found.append(PythonSet(f"requires.{name}", source.install.requires))
+                steps.append(PythonSet(f"requires.{name}", source.install.requires))
             if source.origin.pypi:
-                found.append(PythonSet(f"sdist.{name}", (str(source.origin.pypi),), dependencies=False, sdist=True))
+                steps.append(PythonSet(f"sdist.{name}", (str(source.origin.pypi),), dependencies=False, sdist=True))
             if source.install.dependencies:
                 words = (f"{source.distribution}=={version}",) if (version := released(source)) else ()
-                found.append(PythonSet(f"install.{name}", words, source.distribution, never, needs_metadata=True))
+                steps.append(PythonSet(f"install.{name}", words, source.distribution, never, needs_metadata=True))
         elif source.origin.wheel:
             wheel = (str(source.origin.wheel),)
-            found.append(PythonSet(f"install.{name}", wheel, source.distribution, never, source.install.dependencies))
+            steps.append(PythonSet(f"install.{name}", wheel, source.distribution, never, source.install.dependencies))
         elif source.binaries:
             wheel = (str(source.binaries),)
-            found.append(PythonSet(f"binaries.{name}", wheel, source.distribution, dependencies=False))
-            found.append(PythonSet(f"install.{name}", wheel, source.distribution, never, needs_metadata=True))
-    return tuple(found)
+            steps.append(PythonSet(f"binaries.{name}", wheel, source.distribution, dependencies=False))
+            steps.append(PythonSet(f"install.{name}", wheel, source.distribution, never, needs_metadata=True))
+    return tuple(steps)
 
 
 def released(source: Source) -> str:
@@ -161,18 +163,18 @@ def stale(profile: Profile, mine: ProfileLock, platform: str = "") -> list[Stale
 
     ``platform``: the one whose packages must be locked; "": any.
     """
-    found = []
+    outdated = []
     if mine.base is None:
-        found.append(Stale("base", f"{profile.base.image} is not in the lock", "base.image"))
-    for one in repositories(profile):
-        if one.name not in mine.git:
-            message = f"{one.ref} of {without_login(one.url)} is not in the lock"
-            found.append(Stale(one.name, message, f"sources.{one.source}"))
+        outdated.append(Stale("base", f"{profile.base.image} is not in the lock", "base.image"))
+    for repository in repositories(profile):
+        if repository.name not in mine.git:
+            message = f"{repository.ref} of {without_login(repository.url)} is not in the lock"
+            outdated.append(Stale(repository.name, message, f"sources.{repository.source}"))
     if mine.base is not None:
         where = f" for {platform}" if platform else ""
         if not (platform in mine.python if platform else mine.python):
-            found.append(Stale("pip", f"the Python packages{where} are not locked, or out of date", "pip"))
-    return found
+            outdated.append(Stale("pip", f"the Python packages{where} are not locked, or out of date", "pip"))
+    return outdated
 
 
 def unlocked_models(profile: Profile, lock: Lock) -> list[Stale]:
@@ -190,14 +192,14 @@ _VARIED = re.compile(r"services\.([^.]+)\.(?:model\.repo|args\.speculative-confi
 
 def models_of(profile: Profile) -> dict[str, tuple[ModelRef, ...]]:
     """The weights that the services of a profile load, by service: models and drafts, those of all variants too."""
-    found = {name: list(service.models) for name, service in profile.services.items() if service.models}
+    weights = {name: list(service.models) for name, service in profile.services.items() if service.models}
     for variant in profile.variants.values():
         for path, value in variant.changes.items():
             match = _VARIED.fullmatch(path)
-            one = draft_of(value, variant.changes.get(f"{path.rpartition('.')[0]}.revision")) if match else None
-            if match and one is not None and one not in found.setdefault(match[1], []):
-                found[match[1]].append(one)
-    return {name: tuple(models) for name, models in found.items()}
+            draft = draft_of(value, variant.changes.get(f"{path.rpartition('.')[0]}.revision")) if match else None
+            if match and draft is not None and draft not in weights.setdefault(match[1], []):
+                weights[match[1]].append(draft)
+    return {name: tuple(models) for name, models in weights.items()}
 
 
 FAMILY = "flashinfer"  # its packages are of one release, or they refuse each other

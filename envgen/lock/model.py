@@ -107,8 +107,8 @@ class ProfileLock:
         """The locked version of a Python package; "" where none is locked, or platforms differ."""
         name = canonicalize_name(distribution)
         pins = (pin for python in self.python.values() for pins in python.sets.values() for pin in pins)
-        found = {pin.version for pin in pins if pin.name == name}
-        return found.pop() if len(found) == 1 else ""
+        versions = {pin.version for pin in pins if pin.name == name}
+        return versions.pop() if len(versions) == 1 else ""
 
     @property
     def digest(self) -> str:
@@ -183,18 +183,19 @@ def _plain(node: YamlNode) -> Any:
     return node.text
 
 
-def _shaped(found: Any) -> dict[str, Any]:
+def _shaped(document: Any) -> dict[str, Any]:
     """The document of a file in the shape of ``Lock``: with the fields that are written as a key, or as one text."""
     images = {
-        key: {"name": key, **one, "created": int(one.get("created", 0))} for key, one in found.get("images", {}).items()
+        key: {"name": key, **one, "created": int(one.get("created", 0))}
+        for key, one in document.get("images", {}).items()
     }
-    urls = {key: key.rpartition(" ")[::2] for key in found.get("git", {})}
-    git = {key: {"url": urls[key][0], "ref": urls[key][1], **one} for key, one in found.get("git", {}).items()}
+    urls = {key: key.rpartition(" ")[::2] for key in document.get("git", {})}
+    git = {key: {"url": urls[key][0], "ref": urls[key][1], **one} for key, one in document.get("git", {}).items()}
     python = {
         profile: {name: {**one, "sets": _pinned(one.get("sets", {}))} for name, one in platforms.items()}
-        for profile, platforms in found.get("python", {}).items()
+        for profile, platforms in document.get("python", {}).items()
     }
-    return {**found, "images": images, "git": git, "python": python}
+    return {**document, "images": images, "git": git, "python": python}
 
 
 def _pinned(sets: Any) -> dict[str, Any]:
@@ -270,17 +271,17 @@ def _short(value: str) -> str:
 
 def facts(lock: Lock) -> dict[str, str]:
     """Every input of a lock by the name that users know."""
-    found = {f"image {name}": image.digest for name, image in lock.images.items()}
-    found |= {f"git {without_login(one.url)} {one.ref}": one.commit for one in lock.git.values()}
-    found |= {f"model {key}": commit for key, commit in lock.models.items()}
+    inputs = {f"image {name}": image.digest for name, image in lock.images.items()}
+    inputs |= {f"git {without_login(one.url)} {one.ref}": one.commit for one in lock.git.values()}
+    inputs |= {f"model {key}": commit for key, commit in lock.models.items()}
     for profile, pythons in lock.python.items():
         for platform, python in pythons.items():
             head = f"{profile} {platform}".lstrip()
-            found[f"{head} python"] = python.python
+            inputs[f"{head} python"] = python.python
             for name, pins in python.sets.items():
-                found |= {f"{head} pip {name} {pin.name}": pin.version for pin in pins}
-                found |= {f"{head} pip {name} {pin.name} sha256": " ".join(sorted(pin.hashes)) for pin in pins}
-    return found
+                inputs |= {f"{head} pip {name} {pin.name}": pin.version for pin in pins}
+                inputs |= {f"{head} pip {name} {pin.name} sha256": " ".join(sorted(pin.hashes)) for pin in pins}
+    return inputs
 
 
 def facts_of(mine: ProfileLock) -> dict[str, str]:
@@ -291,9 +292,9 @@ def facts_of(mine: ProfileLock) -> dict[str, str]:
 
 def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[InputChange]:
     """What differs, by name. Hashes count only where the version is the same."""
-    found = []
+    differences = []
     for name in sorted({*before, *after}):
         old, new, plain = before.get(name, ""), after.get(name, ""), name.removesuffix(" sha256")
         if old != new and (plain == name or before.get(plain) == after.get(plain)):
-            found.append(InputChange(name, old, new))
-    return found
+            differences.append(InputChange(name, old, new))
+    return differences

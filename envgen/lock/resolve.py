@@ -132,14 +132,14 @@ def _python_answer(profile: Profile, base_digest: str, answer: Mapping[str, Any]
         return LockError(
             f"the Python packages of profile {profile.name}: {answer['failed']}", hint=_hint(answer["failed"], profile)
         )
-    found = answer["ok"]
+    resolved = answer["ok"]
     sets = {
         name: tuple(Pinned(str(pin["name"]), str(pin["version"]), tuple(map(str, pin["hashes"]))) for pin in pins)
-        for name, pins in found["sets"].items()
+        for name, pins in resolved["sets"].items()
     }
     if problem := _mismatch(sets):
         return LockError(f"the Python packages of profile {profile.name}: {problem}")
-    return PythonLock(python_asks(profile, base_digest), str(found["python"]), sets, found["open"])
+    return PythonLock(python_asks(profile, base_digest), str(resolved["python"]), sets, resolved["open"])
 
 
 def _mismatch(sets: Mapping[str, Sequence[Pinned]]) -> str:
@@ -239,9 +239,9 @@ _Job = tuple[_Question, Future[Any]]
 def _started(questions: Mapping[str, _Question], say: Say) -> dict[str, _Job]:
     def job(name: str, ask_it: Callable[[], Any]) -> Any:
         started = time.monotonic()
-        found = ask_it()
+        answer = ask_it()
         say(f"{name}: resolved ({time.monotonic() - started:.1f} s)")
-        return found
+        return answer
 
     return {key: (one, in_background(functools.partial(job, one.name, one.ask))) for key, one in questions.items()}
 
@@ -296,13 +296,13 @@ def _ask_model(model: ModelRef) -> str:
 
 def _answers(jobs: Mapping[str, _Job], into: list[Unresolved]) -> dict[str, Any]:
     """The answers. A question that failed goes ``into`` the problems, and the lock keeps its old entry."""
-    found = {}
+    answers = {}
     for key, (question, job) in jobs.items():
         try:
-            found[key] = job.result()
+            answers[key] = job.result()
         except EnvgenError as error:
             into += [Unresolved(one, question.profile, question.key) for one in error.problems]
-    return found
+    return answers
 
 
 def _engine(tools: Tools, out: ResolveResult) -> Engine | None:
@@ -381,9 +381,9 @@ def _ask_inside(
     tools.say(f"packages of {names}: resolving in {base.name}")
     started = time.monotonic()
     kept = {p.name: keep(lock.python.get(p.name, {}), upgrade, p) for p in group}
-    found = resolve_packages(engine, group, base.digest, kept, tools.files)
+    resolved = resolve_packages(engine, group, base.digest, kept, tools.files)
     tools.say(f"packages of {names}: asked ({time.monotonic() - started:.1f} s)")
-    return found
+    return resolved
 
 
 def _pruned(lock: Lock, every: Sequence[Profile]) -> Lock:

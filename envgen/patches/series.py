@@ -129,40 +129,40 @@ def read_patch(content: bytes, file: str) -> list[FileDiff]:
     hunk, which git would ignore.
     """
     lines = content.decode("utf-8", "surrogateescape").split("\n")
-    found: list[FileDiff] = []
+    diffs: list[FileDiff] = []
     old = new = 0  # lines that the hunk still has
     for number, line in enumerate(lines, 1):
         place = Place(file, number, 1, text=masked(line[:160]))
-        in_header = bool(found) and not found[-1].hunks
+        in_header = bool(diffs) and not diffs[-1].hunks
         if old > 0 or new > 0:
             old, new = old - (line[:1] not in ("+", "\\")), new - (line[:1] not in ("-", "\\"))
-            found[-1].hunks[-1].append(line)
+            diffs[-1].hunks[-1].append(line)
         elif line.startswith("diff --git "):
             names = line.split(" ")[2:]
-            found.append(FileDiff(names[0], names[-1], number))
+            diffs.append(FileDiff(names[0], names[-1], number))
         elif line.startswith("--- ") and number < len(lines) and lines[number].startswith("+++ "):
             if not in_header:
-                found.append(FileDiff("", "", number))
-            found[-1].source, found[-1].target = (name[4:].split("\t")[0] for name in (line, lines[number]))
+                diffs.append(FileDiff("", "", number))
+            diffs[-1].source, diffs[-1].target = (name[4:].split("\t")[0] for name in (line, lines[number]))
         elif match := _HUNK.match(line):
-            if not found:
+            if not diffs:
                 raise _refusal("is not a unified diff: this hunk belongs to no file", place)
             old, new = (int(count or 1) for count in match.groups())
-            found[-1].hunks.append([])
+            diffs[-1].hunks.append([])
         elif in_header and (match := _HEADER.match(line)):
             if (match["mode"] or "100644") not in ("100644", "100755"):
                 raise _refusal(f"touches a file of mode {match['mode']}; a patch may change plain files only", place)
-            found[-1].source = f"a/{match['source']}" if match["source"] else found[-1].source
-            found[-1].target = f"b/{match['target']}" if match["target"] else found[-1].target
-        elif found and not in_header and line.startswith(("+", "-")) and line != "-- ":
+            diffs[-1].source = f"a/{match['source']}" if match["source"] else diffs[-1].source
+            diffs[-1].target = f"b/{match['target']}" if match["target"] else diffs[-1].target
+        elif diffs and not in_header and line.startswith(("+", "-")) and line != "-- ":
             raise _refusal("has a change after the end of a hunk", place, "the counts of its @@ line are wrong")
-    for changed in found:
+    for changed in diffs:
         for name in (changed.source, changed.target):
             if name != "/dev/null" and not _is_in_source(name):
                 message = f"names {name[:80]!r}; a patch may change files of the source only"
                 hint = "use `git diff` or `envgen patch new`, and save it with LF line endings"
                 raise _refusal(message, Place(file, changed.line, 1), hint)
-    return found
+    return diffs
 
 
 def _is_in_source(name: str) -> bool:
@@ -245,10 +245,10 @@ def make_patch(name: str, path: str, content: bytes, place: Place) -> Patch:
     if len(content) > LARGEST:
         message = f"{path} is {len(content) / (1 << 20):.0f} MiB; a patch may have {LARGEST >> 20} MiB"
         raise _refusal(message, place, "use a fork instead")
-    found = read_patch(content, path)
-    if not found:
+    diffs = read_patch(content, path)
+    if not diffs:
         raise _refusal(f"{path} changes no file", place, "remove it from the series")
-    names = {strip(name) for file in found for name in (file.source, file.target) if name != "/dev/null"}
+    names = {strip(name) for file in diffs for name in (file.source, file.target) if name != "/dev/null"}
     return Patch(name, path, content, tuple(sorted(names)), read_header(content, path))
 
 

@@ -46,14 +46,14 @@ class GitTree:
 
     def read(self, names: Collection[str]) -> dict[str, File]:
         """The named files of the commit; the work tree does not count."""
-        found: dict[str, File] = {}
+        files: dict[str, File] = {}
         for name in sorted(self._listed.keys() & {*names}):
             mode, _kind, blob = self._listed[name]
             if mode not in PLAIN:
                 raise EnvgenError(f"{name} is not a plain file in {self.label}, so no patch may touch it")
             data = self.repository.git(["cat-file", "blob", blob], timeout=120).stdout
-            found[name] = File(data, mode == "100755")
-        return found
+            files[name] = File(data, mode == "100755")
+        return files
 
     @cached_property
     def _listed(self) -> dict[str, list[str]]:

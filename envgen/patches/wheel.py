@@ -91,14 +91,14 @@ def released(name: str, version: str, indexes: tuple[str, ...], wheelhouse: Path
             _keep(cache / "names.json", json.dumps([label, names]).encode())
 
     def fetch(wanted: Collection[str]) -> dict[str, bytes]:
-        kept = {one: cache / hashlib.sha256(one.encode()).hexdigest() for one in wanted}
-        found = {one: files.read(path) for one, path in kept.items() if path.is_file() and not at_hand}
-        if rest := sorted(set(wanted) - found.keys()):
+        kept = {member: cache / hashlib.sha256(member.encode()).hexdigest() for member in wanted}
+        contents = {member: files.read(path) for member, path in kept.items() if path.is_file() and not at_hand}
+        if rest := sorted(set(wanted) - contents.keys()):
             with _opened(at_hand[0] if at_hand else None, name, version, indexes) as archive:
-                found |= {one: archive.read(one) for one in rest}
-            for one in [] if at_hand else rest:
-                _keep(kept[one], found[one])
-        return found
+                contents |= {member: archive.read(member) for member in rest}
+            for member in [] if at_hand else rest:
+                _keep(kept[member], contents[member])
+        return contents
 
     return WheelTree(label, version, names, fetch)
 
@@ -139,8 +139,8 @@ def _address(name: str, version: str, indexes: tuple[str, ...]) -> str:
 
 def _is(file: str, name: str, version: str) -> bool:
     try:
-        found = parse_wheel_filename(file)
-        return found[0] == canonicalize_name(name) and found[1] == Version(version)
+        parts = parse_wheel_filename(file)
+        return parts[0] == canonicalize_name(name) and parts[1] == Version(version)
     except ValueError:
         return False
 

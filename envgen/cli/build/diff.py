@@ -31,11 +31,11 @@ def command(first: str, second: str) -> int:
     Example:
       envgen diff mxfp4:prod envgen.lock
     """
-    found = changes(*_comparable(_side(first), _side(second)))
-    answer({"changes": list(map(asdict, found))}, map(str, found))
+    changed = changes(*_comparable(_side(first), _side(second)))
+    answer({"changes": list(map(asdict, changed))}, map(str, changed))
     if not wants_json():
-        progress(counted(len(found), "input differs", "inputs differ") if found else "all inputs are the same")
-    return ExitCode.FINDINGS if found else ExitCode.OK
+        progress(counted(len(changed), "input differs", "inputs differ") if changed else "all inputs are the same")
+    return ExitCode.FINDINGS if changed else ExitCode.OK
 
 
 Side = tuple[str, Mapping[str, str]]  # the profile of an image ("" for a lock), and the inputs
@@ -50,11 +50,11 @@ def _side(name: str) -> Side:
     return manifest.profile, manifest.inputs
 
 
-def _comparable(one: Side, two: Side) -> tuple[Mapping[str, str], Mapping[str, str]]:
+def _comparable(left: Side, right: Side) -> tuple[Mapping[str, str], Mapping[str, str]]:
     """The inputs under the same names: a lock is reduced to the profile and platform of the image beside it."""
-    if bool(one[0]) == bool(two[0]):
-        return one[1], two[1]
-    (profile, image), (_, lock) = (one, two) if one[0] else (two, one)
+    if bool(left[0]) == bool(right[0]):
+        return left[1], right[1]
+    (profile, image), (_, lock) = (left, right) if left[0] else (right, left)
     platforms = {word for name in image for word in name.split(" ")[:1] if word.startswith("linux/")}
     kept = {}
     for name, value in lock.items():
@@ -65,4 +65,4 @@ def _comparable(one: Side, two: Side) -> tuple[Mapping[str, str], Mapping[str, s
             rest = name.removeprefix(f"{profile} ")
             if rest.split(" ")[0] in platforms:
                 kept[rest] = value
-    return (image, kept) if one[0] else (kept, image)
+    return (image, kept) if left[0] else (kept, image)

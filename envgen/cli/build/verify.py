@@ -29,18 +29,18 @@ def command(session: Session) -> int:
       envgen verify -p prod
     """
     verified = verify(session)
-    ids, found = verified.ids, verified.found
+    ids, differences = verified.ids, verified.found
     document = {
-        "same_content": not found, "same_id": ids[0] == ids[1], "image_ids": list(ids),
-        "seconds": [round(seconds, 1) for seconds in verified.seconds], "differences": list(map(asdict, found)),
+        "same_content": not differences, "same_id": ids[0] == ids[1], "image_ids": list(ids),
+        "seconds": [round(seconds, 1) for seconds in verified.seconds], "differences": list(map(asdict, differences)),
     }  # fmt: skip
-    return answer(document, _verdict(verified), ExitCode.FINDINGS if found else ExitCode.OK)
+    return answer(document, _verdict(verified), ExitCode.FINDINGS if differences else ExitCode.OK)
 
 
 def _verdict(verified: Verified) -> Iterator[str]:
-    ids, found = verified.ids, verified.found
-    yield "different content" if found else "same content"
+    ids, differences = verified.ids, verified.found
+    yield "different content" if differences else "same content"
     yield f"same ID: {ids[0]}" if ids[0] == ids[1] else f"different IDs: {ids[0]} and {ids[1]}"
-    yield from (f"  {difference}" for difference in found[:SHOWN_DIFFERENCES])
-    if len(found) > SHOWN_DIFFERENCES:
-        progress(f"{len(found) - SHOWN_DIFFERENCES} more; --json lists all")
+    yield from (f"  {difference}" for difference in differences[:SHOWN_DIFFERENCES])
+    if len(differences) > SHOWN_DIFFERENCES:
+        progress(f"{len(differences) - SHOWN_DIFFERENCES} more; --json lists all")

@@ -46,17 +46,17 @@ def command(session: Session, names: tuple[str, ...], check: bool, **how: bool) 
 
 def _check(session: Session) -> int:
     with moving("checking"):
-        found = lock.check(session)
-    rows = [{"profile": p, "name": s.name, "message": s.message} for p, items in (found or {}).items() for s in items]
-    code = ExitCode.FINDINGS if found is None or rows else ExitCode.OK
-    return answer({"exists": found is not None, "stale": rows}, _stale(session, found), code)
+        checked = lock.check(session)
+    rows = [{"profile": p, "name": s.name, "message": s.message} for p, items in (checked or {}).items() for s in items]
+    code = ExitCode.FINDINGS if checked is None or rows else ExitCode.OK
+    return answer({"exists": checked is not None, "stale": rows}, _stale(session, checked), code)
 
 
-def _stale(session: Session, found: dict[str, list[Stale]] | None) -> Iterator[str]:
-    if found is None:
+def _stale(session: Session, checked: dict[str, list[Stale]] | None) -> Iterator[str]:
+    if checked is None:
         return progress("no envgen.lock: run `envgen lock`")
     stale: dict[str, list[str]] = {}
-    for profile, items in found.items():
+    for profile, items in checked.items():
         for item in items:
             place = lock.place_of(session, profile, item.key)
             stale.setdefault(f"{place}: {item}" if place else str(item), []).append(profile)

@@ -87,18 +87,18 @@ def check(session: Session, sources: tuple[str, ...], ref: str | None) -> int:
       envgen patch check
       envgen patch check vllm --ref v0.16.0
     """
-    found: list[tuple[PatchedSource, DryRun]] = []
+    runs: list[tuple[PatchedSource, DryRun]] = []
     for target in find_targets(session, sources):
         if target.mounted is None or target.mounted.is_dir():
             series, mounted = target.series(), target.mounted is not None
-            found.append((target, dry_run(target.unpatched(ref or ""), series, mounted=mounted)))
+            runs.append((target, dry_run(target.unpatched(ref or ""), series, mounted=mounted)))
         else:
             progress(f"note: {target.mounted} is not there, so {target.name} of {target.profile.name} is not tested")
-    documents = [as_document(target.name, run) for target, run in found]
-    code = ExitCode.OK if all(run.ok for _, run in found) else ExitCode.FINDINGS
-    lines = [line for _, run in found for line in report_lines(run)]
+    documents = [as_document(target.name, run) for target, run in runs]
+    code = ExitCode.OK if all(run.ok for _, run in runs) else ExitCode.FINDINGS
+    lines = [line for _, run in runs for line in report_lines(run)]
     project = session.loaded().project
-    lost = {target.name for target, run in found for one in run.verdicts if one.state is State.LACKING}
+    lost = {target.name for target, run in runs for one in run.verdicts if one.state is State.LACKING}
     return answer(
         {"rehearsals": documents}, [*lines, *(f"  {compiled_by(project, name)}" for name in sorted(lost))], code
     )
