@@ -8,7 +8,6 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Container as Holds
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -21,7 +20,7 @@ from envgen.engine.client import Engine, connect
 from envgen.engine.compose import Compose
 from envgen.engine.endpoint import Endpoint, find_endpoint
 from envgen.engine.gpu import gpu_offered
-from envgen.engine.owner import FOLDER, ROOT, elsewhere, host_user, ours, run_as, same
+from envgen.engine.owner import FOLDER, elsewhere, host_user, ours, run_as, same
 from envgen.engine.values import COMPOSE_PROJECT, COMPOSE_VOLUME, Container, ContainerMount, Image
 from envgen.errors import (
     EngineError,
@@ -307,11 +306,8 @@ class Deployment:
         """The rendered Compose files for this engine, with this machine's paths and user."""
         profile, root, folder = self.profile, self.root, self.workspace.folder
         endpoint = self.endpoint if self.node else find_endpoint()
-        chosen, users = [folder / profile.compose_file], list[str]()
-        if endpoint.local:
-            users = [name for name in profile.services if run_as(self.engine, profile, name) not in ("", ROOT)]
-        unmapped = users if users and self.engine.info().remapped else ()
-        if of_engine := engine_file(profile, folder, self.gpu, unmapped):
+        chosen = [folder / profile.compose_file]
+        if of_engine := engine_file(profile, folder, self.gpu):
             chosen.append(of_engine)
         if own and (file := own_file(profile, root)) is not None:
             chosen.append(file)
@@ -532,21 +528,17 @@ def rank_environment(profile: Profile, root: Path, cluster: Cluster, name: str) 
     return found
 
 
-def engine_file(profile: Profile, folder: Path, gpu: GpuMode, unmapped: Holds[str] = ()) -> Path | None:
+def engine_file(profile: Profile, folder: Path, gpu: GpuMode) -> Path | None:
     """The Compose file in ``folder`` that overrides what this engine can't use as rendered; None if none is needed.
 
-    ``gpu``: how the engine gives containers GPUs. ``unmapped``: services that must run with this machine's user ID on
-    an engine that remaps user IDs.
+    ``gpu``: how the engine gives containers GPUs.
     """
     services = dict[str, str]()
     for name, service in profile.services.items():
-        settings = ["userns_mode: host"] if name in unmapped else []
         wanted, given = gpu_devices(service, written_mode(profile)), gpu_devices(service, gpu)
         if profile.gpu.asks_engine and wanted != given:
             devices = f"!override {json.dumps(given)}" if given else "!reset []"
-            settings.append(f"deploy: {{resources: {{reservations: {{devices: {devices}}}}}}}")
-        if settings:
-            services[name] = f"  {name}: {{{', '.join(settings)}}}\n"
+            services[name] = f"  {name}: {{deploy: {{resources: {{reservations: {{devices: {devices}}}}}}}}}\n"
     if not services:
         return None
     content = ("services:\n" + "".join(services.values())).encode()

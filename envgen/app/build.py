@@ -136,7 +136,6 @@ def build(job: Job, *, show: bool) -> BuildOutcome:
     deployment.require_own_files()
     require_plugin("buildx")
     engine, existing = deployment.engine.info(), job.existing
-    require_builder(options.builder, engine.product)
     with contextlib.suppress(OSError):  # a virtual machine's folder is not here
         free = shutil.disk_usage(engine.data_root).free if engine.local and engine.data_root else ROOM
         if free < ROOM:
@@ -236,15 +235,6 @@ def lock_problems(deployment: Deployment) -> list[Problem]:
         message = f"base: {lock.base.name} was built locally, and here it {deployment.base_moved}"
         problems.append(Problem(message, hint=f"`{profile.lock_command} --upgrade base` locks the one on this engine"))
     return problems
-
-
-def require_builder(builder: str, product: str) -> None:
-    """RefusedError if the engine, a ``product``, has no BuildKit and no other builder is named."""
-    if builder == buildx.OWN and product == "Podman":
-        raise RefusedError(
-            "Podman has no BuildKit, and envgen builds with that: name a builder of buildx in BUILDX_BUILDER",
-            hint="docker buildx create --name envgen --driver docker-container; BUILDX_BUILDER=envgen envgen build",
-        )
 
 
 def up_to_date(job: Job) -> str:

@@ -315,7 +315,6 @@ class Engine:
         mounts: Sequence[values.ContainerMount] = (),
         env: Mapping[str, str] | None = None,
         user: str = "",
-        unmapped: bool = False,
         network: str = "none",
         memory: int = values.MEMORY,
         ulimits: Mapping[str, tuple[int, int]] | None = None,
@@ -324,8 +323,7 @@ class Engine:
     ) -> dict[str, Any]:
         """The request for a container without the image's entrypoint and health check.
 
-        It gets ``memory`` bytes, no swap, at most ``PIDS`` processes, and ``ulimits`` (soft, hard). ``unmapped``: its
-        root is the machine's, also on an engine with userns-remap.
+        It gets ``memory`` bytes, no swap, at most ``PIDS`` processes, and ``ulimits`` (soft, hard).
         """
         host = {
             "AutoRemove": True,
@@ -345,8 +343,6 @@ class Engine:
         }
         if user.partition(":")[0] not in ("", "0"):
             host["GroupAdd"] = ["0"]  # as a service has it: folders of the image belong to root's group
-        if (unmapped or user.partition(":")[0] not in ("", "0")) and self.info().remapped:  # users are the machine's
-            host["UsernsMode"] = "host"
         return {
             "Image": image,
             "Entrypoint": [argv[0]],

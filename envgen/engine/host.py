@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,75 +19,15 @@ def mem_available(meminfo: str) -> int | None:
     return int(match[1]) << 10 if match else None
 
 
-# Who listens on a TCP port of this machine, from /proc.
-
-_LISTEN = "0A"  # the state's number in /proc/net/tcp
-
-
-@dataclass(frozen=True)
-class Listener:
-    """A listening socket. ``address``: dotted, or "*" for all of IPv6; ``inode``: leads to its process."""
-
-    address: str
-    port: int
-    inode: str
-
-
-def parse_listeners(text: str) -> tuple[Listener, ...]:
-    """The listening sockets in the text of /proc/net/tcp or tcp6. Invalid lines are skipped."""
-    listeners = []
-    for line in text.splitlines()[1:]:
-        fields = line.split()
-        if len(fields) < 10 or fields[3] != _LISTEN:
-            continue
-        match = re.fullmatch(r"([0-9A-Fa-f]{8}|[0-9A-Fa-f]{32}):([0-9A-Fa-f]{4})", fields[1])
-        if match:
-            listeners.append(Listener(_address(match[1]), int(match[2], 16), fields[9]))
-    return tuple(listeners)
-
-
-def _address(text: str) -> str:
-    """The kernel writes an IPv4 address as one little-endian word."""
-    if len(text) == 32:
-        return "*" if set(text) == {"0"} else _address(text[24:]) if text[:24].endswith("FFFF0000") else f"[{text}]"
-    return ".".join(str(int(text[i : i + 2], 16)) for i in (6, 4, 2, 0))
-
-
-def conflict(listeners: Sequence[Listener], port: int, address: str = "") -> Listener | None:
-    """The listener that has ``address:port`` already; an empty address means all of them."""
-    every = ("", "0.0.0.0", "*")
-    for listener in listeners:
-        if listener.port == port and (address in every or listener.address in (*every, address)):
-            return listener
-    return None
-
-
-def listening(proc: Path = Path("/proc")) -> tuple[Listener, ...]:
-    """All listening TCP sockets of this machine."""
-    listeners: list[Listener] = []
-    for name in ("tcp", "tcp6"):
+def is_taken(port: int, address: str = "") -> bool:
+    """Whether something listens on a TCP port of this machine, at ``address`` or (of "") at any."""
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that have ended take nothing
         try:
-            listeners += parse_listeners((proc / "net" / name).read_text(encoding="ascii", errors="replace"))
-        except OSError:
-            continue
-    return tuple(listeners)
-
-
-def owner(listener: Listener, proc: Path = Path("/proc")) -> str:
-    """Its process in words: pid and name, or that it is another user's."""
-    wanted = f"socket:[{listener.inode}]"
-    for folder in proc.glob("[0-9]*"):
-        try:
-            links = list((folder / "fd").iterdir())
-        except OSError:
-            continue
-        for link in links:
-            try:
-                if os.readlink(link) == wanted:  # noqa: PTH115 - a socket is not a path
-                    return f"process {folder.name} ({(folder / 'comm').read_text(errors='replace').strip()})"
-            except OSError:
-                continue
-    return "a process of another user"
+            probe.bind((address.strip("[]"), port))
+        except OSError as error:
+            return error.errno == errno.EADDRINUSE
+    return False
 
 
 # Temporary containers that a killed run left behind.

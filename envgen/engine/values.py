@@ -160,11 +160,9 @@ class EngineInfo:
     cpus: int
     endpoint: str
     name: str = ""
-    product: str = "Docker"  # or Podman
     driver: str = ""  # of its storage: overlay2, overlay, vfs, ...
     rootless: bool = False  # root in its containers is the user who runs it
     containerd_store: bool = False  # containerd stores the images
-    remapped: bool = False  # userns-remap: user numbers in its containers differ from the machine's
 
     @property
     def local(self) -> bool:
@@ -182,7 +180,6 @@ def device_request(device: Mapping[str, Any]) -> dict[str, Any]:
 # From the engine's JSON. Only the functions below know the API's field names.
 
 MINIMUM_ENGINE = 25  # its BuildKit (0.12) is the first with ADD --checksum
-MINIMUM_PODMAN = 5  # of 4.3, `docker compose run` never ends
 # The kernel's name of an architecture -> Go's, which images use.
 _GO_ARCH = {"x86_64": "amd64", "aarch64": "arm64"}
 
@@ -193,7 +190,6 @@ def info_of(info: Mapping[str, Any], version: Mapping[str, Any], endpoint: str) 
     devices = info.get("DiscoveredDevices") or []
     return EngineInfo(
         version=str(info.get("ServerVersion", "")),
-        product="Podman" if _is_podman(version) else "Docker",
         driver=str(info.get("Driver", "")),
         api_version=str(version.get("ApiVersion") or ""),
         arch=_GO_ARCH.get(arch, arch),
@@ -206,7 +202,6 @@ def info_of(info: Mapping[str, Any], version: Mapping[str, Any], endpoint: str) 
         name=str(info.get("Name", "")),
         rootless="name=rootless" in (info.get("SecurityOptions") or ()),
         containerd_store=["driver-type", "io.containerd.snapshotter.v1"] in (info.get("DriverStatus") or ()),
-        remapped="name=userns" in (info.get("SecurityOptions") or ()),
     )
 
 
@@ -273,18 +268,13 @@ def _has_gpu(host: Mapping[str, Any]) -> bool:
     return bool(requests or devices) or host.get("Runtime") == "nvidia"
 
 
-def _is_podman(version: Mapping[str, Any]) -> bool:
-    parts = version.get("Components") or []
-    return any("podman" in str(one.get("Name", "")).lower() for one in parts if isinstance(one, dict))
-
-
 def too_old(version: Mapping[str, Any]) -> str:
     """The reason why envgen cannot use this engine; "" where it can. From ``GET /version``."""
     release = str(version.get("Version", ""))
     major = whole_number(release.partition(".")[0])
-    if _is_podman(version):
-        old = major is None or major < MINIMUM_PODMAN
-        return f"this is Podman {release}; envgen needs Podman {MINIMUM_PODMAN} or newer, or Docker" if old else ""
+    parts = version.get("Components") or []
+    if any("podman" in str(one.get("Name", "")).lower() for one in parts if isinstance(one, dict)):
+        return f"this is Podman {release}, which has no BuildKit; envgen needs Docker Engine {MINIMUM_ENGINE} or newer"
     if major is None:
         # Builds from source have the version "dev" or a branch; Docker 25.0 has API 1.44.
         api = [whole_number(part) or 0 for part in str(version.get("ApiVersion", "")).split(".")]

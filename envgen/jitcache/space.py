@@ -92,7 +92,7 @@ def carry(cache: JitCache, before: Space | None) -> None:
     new = replace(mount, target="/envgen-new")
     words = ["cp", "-a", f"{old.target}/.", f"{new.target}/"]
     place = temporary_host(deployment, root_in(service_env(deployment.profile), deployment.profile), mount)
-    options: dict[str, Any] = {"mounts": [old, new], "user": ROOT_USER, "unmapped": True, "timeout": TIMEOUT}
+    options: dict[str, Any] = {"mounts": [old, new], "user": ROOT_USER, "timeout": TIMEOUT}
     done = deployment.engine.run_once(deployment.image.id, words, **options)
     try:
         kept, dropped = ([], ["all"]) if done.code else cache.keep_proven(place)

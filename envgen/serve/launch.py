@@ -53,16 +53,12 @@ def key_of(deployment: Deployment) -> str:
 
 @dataclass(frozen=True)
 class Begun:
-    """A service's container. ``began``: monotonic seconds. ``already``: it ran before. ``created``: by this start.
-
-    ``beside``: the IDs of the service's other containers.
-    """
+    """A service's container. ``began``: monotonic seconds. ``already``: it ran before. ``created``: by this start."""
 
     container: Container
     began: float
     already: bool
     created: bool
-    beside: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -99,9 +95,8 @@ class Launcher:
         if self._has_sources and not self.service.interactive:
             # A server needs its sources when it starts; a shell service can get them while it runs.
             self._install(*(("exec", "-T") if running else ("run", "--rm", "--no-deps", "-T")))
-        container, *others = self._create()
-        beside = frozenset(one.id for one in others)
-        return Begun(container, self.began, container.id in running, container.id not in before, beside)
+        container = self._create()[0]
+        return Begun(container, self.began, container.id in running, container.id not in before)
 
     def left_alone(self, running: Container) -> Begun:
         """A container that runs as the profile says: Compose would find nothing to do, and takes its time for it."""
@@ -138,7 +133,7 @@ class Launcher:
         """
         if failure.container is not None and failure.container.running:
             return failure
-        successor = [one for one in self.existing() if one.id not in (begun.container.id, *begun.beside)]
+        successor = [one for one in self.existing() if one.id != begun.container.id]
         if not successor:
             return failure
         hint = f"envgen ps {self.deployment.profile.chosen}"

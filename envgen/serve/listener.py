@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from envgen.binding import ShapeError, bind
-from envgen.engine import host
 from envgen.engine.client import Engine
 from envgen.engine.values import Container
 from envgen.errors import EngineError
@@ -14,7 +13,6 @@ from envgen.profile.model import Service
 
 PROGRAM = run.Program("listening")
 TIMEOUT = 10  # seconds
-_HEADER = "sl local_address\n"  # of /proc/net/tcp
 
 
 @dataclass(frozen=True)
@@ -42,13 +40,13 @@ def stranger(engine: Engine, container: Container, python: str, port: int) -> st
         found = None if isinstance(answer, run.NoAnswer) else bind(Sockets, answer)
     except (EngineError, ShapeError):
         return ""  # no Python in it, or it has just ended, which the next look at it shows
-    return "" if found is None else judge(found, port, local=engine.info().local)
+    return "" if found is None else judge(found, port)
 
 
-def judge(found: Sockets, port: int, *, local: bool) -> str:
-    """``stranger`` for what was found. ``local``: the listener's process can be looked up on this machine."""
-    listeners = [one for one in host.parse_listeners(_HEADER + "\n".join(found.rows)) if one.port == port]
-    if not listeners or found.hidden or any(one.inode in found.mine for one in listeners):
+def judge(found: Sockets, port: int) -> str:
+    """``stranger`` for what was found."""
+    rows = [fields for fields in map(str.split, found.rows) if len(fields) > 9]
+    listeners = {fields[9] for fields in rows if fields[1].rpartition(":")[2] == f"{port:04X}"}
+    if not listeners or found.hidden or listeners & set(found.mine):
         return ""
-    who = host.owner(listeners[0]) if local else "a program outside of the container"
-    return f"port {port} answers, but {who} listens there, not the container"
+    return f"port {port} answers, but a program outside of the container listens there, not the container"

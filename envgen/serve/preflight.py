@@ -118,7 +118,6 @@ def refusals(deployment: Deployment, name: str, *, running: bool) -> tuple[Probl
         problems += _mounts(deployment)
         problems += _own_mounts(deployment, name)
         problems += deployment.missing_files
-        problems += _cache_folders(deployment)
         problems += [] if running else memory.problems(deployment, name)
     return (*problems, *([deployment.lacks_gpu] if deployment.lacks_gpu else []))
 
@@ -199,17 +198,6 @@ def _own_mounts(deployment: Deployment, name: str, among: Collection[str] | None
             yield Problem(f"{where}: {place} does not exist", hint=f"make it, or correct {where}.host")
 
 
-def _cache_folders(deployment: Deployment) -> Iterator[Problem]:
-    """Cache folders that Docker would have to create from a specification SOURCE:TARGET."""
-    for name, mount in deployment.caches.items():
-        if mount.kind == "bind" and ":" in mount.source:
-            wanted = f"caches: {{{name}: {{host: /other/folder}}}}"
-            hint = (
-                f"move the project, or write `{wanted}` below profiles.{deployment.profile.name} in envgen.local.yaml"
-            )
-            yield Problem(f"caches.{name}: Docker can't mount {mount.source}, which has a colon in it", hint=hint)
-
-
 def _has_package(folder: Path, package: str) -> bool:
     places = [folder / sub / package for sub in ("", "src")]
     return any((p / "__init__.py").is_file() or p.with_name(f"{package}.py").is_file() for p in places)
@@ -279,15 +267,15 @@ def network_gone(lines: Sequence[str]) -> bool:
 
 def holders(deployment: Deployment) -> Holder:
     """Who uses a port of the engine's machine. On a remote one, only its containers are known."""
-    listeners = host.listening() if deployment.is_local else ()
+    local = deployment.is_local
     everybody = deployment.engine.containers()
 
     def holder(port: PortMapping) -> str:
         for container in everybody:  # a port that a firewall rule forwards has no listener
             if any(one.host == port.host for one in container.ports):
                 return f"container {container.name}"
-        taken = host.conflict(listeners, port.host, port.address)
-        return host.owner(taken) if taken else ""
+        taken = local and host.is_taken(port.host, port.address)
+        return f"another program (`sudo ss -ltnp sport = :{port.host}` shows it)" if taken else ""
 
     return holder
 

@@ -33,10 +33,6 @@ def prepare(deployment: Deployment, service: str) -> None:
         for folder in folders:
             make_folder(folder)
     owner = run_as(engine, profile, service)
-    if folders and owner in ("", ROOT) and engine.info().remapped:
-        user = "host" if caller()[0] else "UID:GID"  # root itself is remapped, too
-        progress(f"  note: under userns-remap, {service} is root only in its container and may not write to")
-        progress(f"  {', '.join(map(str, folders))} unless it has `services.{service}.user: {user}`")
     if owner in ("", ROOT) or image is None:
         return
     volumes = [mount for mount in deployment.caches.values() if mount.kind == "volume"]
@@ -46,7 +42,7 @@ def prepare(deployment: Deployment, service: str) -> None:
     if mounts:
         owner = owner if ":" in owner else f"{owner}:0"
         words = ["sh", "-c", _HAND_OVER, "sh", owner, OVERLAY, *(mount.target for mount in mounts)]
-        done = engine.run_once(image.id, words, mounts=mounts, user=ROOT, unmapped=True, timeout=LIMIT)
+        done = engine.run_once(image.id, words, mounts=mounts, user=ROOT, timeout=LIMIT)
         if done.code:
             error = (done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.code}"])[-1]
             raise EngineError(f"the volumes of {profile.compose_name} could not be given to user {owner}: {error}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ import pytest
 from local import until
 
 from envgen import files
-from envgen.engine import process
+from envgen.engine import host, process
 from envgen.errors import EngineError, ExitCode, ProcessError
 
 pytestmark = pytest.mark.engine
@@ -199,3 +200,17 @@ def test_a_program_on_our_own_terminal_gives_its_code() -> None:
     assert process.interactive(["sh", "-c", "exit 5"]) == 5
     with pytest.raises(EngineError):
         process.interactive(["envgen-no-such-program"])
+
+
+@pytest.mark.parametrize(("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
+def test_a_port_is_taken_while_something_listens(family: socket.AddressFamily, address: str) -> None:
+    with socket.socket(family) as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind((address, 0))
+        server.listen()
+        port = server.getsockname()[1]
+        assert host.is_taken(port, address) and (family is socket.AF_INET6 or host.is_taken(port))
+        with socket.create_connection((address, port)) as client, server.accept()[0]:
+            assert client
+    assert not host.is_taken(port, address), "an ended connection takes nothing"
+    assert not host.is_taken(port, "192.0.2.1"), "no address of this machine: Docker says so"

@@ -27,8 +27,7 @@ LOOPING = 3  # restarts that make a restart loop
 @check("host.docker", Where.HOST, needs="engine")
 def docker(_context: Context, engine: EngineInfo) -> Finding:
     """The engine's product and version, and what it can't do."""
-    kinds = (("rootless", engine.rootless), ("userns-remap", engine.remapped))
-    words = [f"{engine.product} {engine.version}", *(word for word, is_so in kinds if is_so)]
+    words = [f"Docker {engine.version}", *(["rootless"] if engine.rootless else [])]
     words += ["containerd's image store"] if engine.containerd_store else [engine.driver] if engine.driver else []
     return ok(", ".join(words), endpoint=engine.endpoint)
 

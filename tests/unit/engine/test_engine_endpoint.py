@@ -169,8 +169,10 @@ def test_the_version_of_a_plugin(
         ({"Version": "dev", "ApiVersion": "1.52"}, ""),
         ({"Version": "dev", "ApiVersion": "1.43"}, "no Docker Engine version"),
         ({}, "no Docker Engine version"),
-        ({"Version": "5.4.2", "Components": [{"Name": "Podman Engine"}]}, ""),
-        ({"Version": "4.3.1", "Components": [{"Name": "Podman Engine"}]}, "this is Podman 4.3.1; envgen needs"),
+        (
+            {"Version": "5.4.2", "Components": [{"Name": "Podman Engine"}]},
+            "this is Podman 5.4.2, which has no BuildKit",
+        ),
     ],
 )
 def test_too_old(version: dict[str, object], sentence: str) -> None:

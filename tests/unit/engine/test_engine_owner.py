@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import os
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from envgen.engine.client import Engine
-from envgen.engine.endpoint import Endpoint
 from envgen.engine.owner import caller, host_user, run_as
-from envgen.engine.values import info_of
-from envgen.errors import EngineError
 from envgen.profile.model import Base, Cuda, Mode, Profile, Service
 from envgen.profile.values import CudaArchList, ImageRef
 
@@ -52,23 +48,3 @@ def test_the_user_of_a_service(monkeypatch: pytest.MonkeyPatch, user: str | None
     found = Profile("prod", "demo", Mode.PRODUCTION, base, cuda, services=services)
     assert run_as(engine(), found, "serve") == wanted
     assert run_as(engine(), found, "unknown") == ""
-
-
-@pytest.mark.parametrize(("user", "mode"), [("", None), ("0:0", None), ("1000:1000", "host")])
-def test_users_of_helpers_where_the_engine_remaps_them(user: str, mode: str | None) -> None:
-    """Files in checkouts and caches keep the numbers of this machine, also under userns-remap."""
-    asked: list[dict[str, Any]] = []
-
-    def started(*_: object, send: dict[str, Any]) -> Any:
-        asked.append(send)
-        raise EngineError("far enough")
-
-    docker = Engine.__new__(Engine)
-    docker.endpoint, docker._info = (
-        Endpoint("unix:///x"),
-        info_of({"SecurityOptions": ["name=userns"]}, {}, "unix:///x"),
-    )
-    docker._session = cast(Any, SimpleNamespace(ask=started))
-    with pytest.raises(EngineError, match="far enough"):
-        docker.run_once("image", ["true"], user=user)
-    assert asked[0]["HostConfig"].get("UsernsMode") == mode

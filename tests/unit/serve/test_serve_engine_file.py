@@ -1,4 +1,4 @@
-"""What an engine does not take as it is rendered: GPUs that it gives in another way or has none of, users."""
+"""What an engine does not take as it is rendered: GPUs that it gives in another way or has none of."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ profiles:
 HEAD = "deploy: {resources: {reservations: {devices: "
 
 
-def written(root: Path, gpu: str, mode: GpuMode, unmapped: tuple[str, ...] = ()) -> list[str]:
+def written(root: Path, gpu: str, mode: GpuMode) -> list[str]:
     text = FILE.format(gpu=gpu)
     (root / "envgen.yaml").write_text(text if gpu != "none" else text.replace(', gpu: ["0"]', ""))
     profile = load_project(file=root / "envgen.yaml").project.profiles["dev"]
     (root / ".envgen").mkdir(exist_ok=True)
-    path = engine_file(profile, root / ".envgen", mode, unmapped)
+    path = engine_file(profile, root / ".envgen", mode)
     return path.read_text().splitlines() if path else []
 
 
@@ -58,7 +58,3 @@ def test_an_engine_with_cdi_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("gpu", ["all", "cdi", "none"])
 def test_what_the_profile_decides_stays(tmp_path: Path, gpu: str) -> None:
     assert written(tmp_path, gpu, GpuMode.NONE) == []
-
-
-def test_users_of_the_host_on_an_engine_that_remaps_them(tmp_path: Path) -> None:
-    assert written(tmp_path, "none", GpuMode.NONE, ("web",)) == ["services:", "  web: {userns_mode: host}"]

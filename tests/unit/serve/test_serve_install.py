@@ -165,16 +165,6 @@ def test_a_failed_start_removes_the_container_that_it_created(
         assert raised.value.problems[0].hint == "envgen ps --profile dev"
 
 
-def test_another_container_of_a_scaled_service_has_replaced_none(launcher: Launcher) -> None:
-    engine: Any = launcher.deployment.engine
-    engine.there = ["mine", "other"]
-    begun = Begun(STOPPED, 0.0, already=False, created=True, beside=frozenset(["other"]))
-    failure = StartFailure("its process exited with code 1", STOPPED)
-    assert launcher.unless_replaced(begun, failure) is failure
-    engine.there.append("successor")
-    assert "was replaced while it started" in launcher.unless_replaced(begun, failure).reason
-
-
 def test_a_container_that_ran_before_stays(launcher: Launcher) -> None:
     engine: Any = launcher.deployment.engine
     engine.there = ["older"]

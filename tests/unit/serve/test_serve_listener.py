@@ -36,7 +36,7 @@ OTHER = LOOPBACK.replace("46B3", "46B4").replace(" 11 ", " 13 ")
     ],
 )
 def test_who_listens(found: Sockets, is_stranger: bool) -> None:
-    words = judge(found, 18099, local=False)
+    words = judge(found, 18099)
     expected = "port 18099 answers, but a program outside of the container listens there, not the container"
     assert words == (expected if is_stranger else "")
 

@@ -10,7 +10,6 @@ import pytest
 
 from envgen.deployment import Deployment
 from envgen.engine import host
-from envgen.engine.host import Listener
 from envgen.profile.model import Service
 from envgen.profile.values import PortMapping
 from envgen.serve import preflight
@@ -29,9 +28,8 @@ LINES = (
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> Any:
     """An engine and a profile whose `web` publishes 18001; 18001 and 18002 are in use."""
-    listeners = tuple(Listener("127.0.0.1", number, "1") for number in (18001, 18002))
-    monkeypatch.setattr(host, "listening", lambda: listeners)
-    monkeypatch.setattr(host, "owner", lambda one: f"process {one.port}")
+    taken = {("127.0.0.1", 18001), ("127.0.0.1", 18002)}
+    monkeypatch.setattr(host, "is_taken", lambda port, address: (address, port) in taken)
     service = Service(
         command=("web",), ports=tuple(PortMapping.parse(text) for text in ("9000:9", "127.0.0.1:18001:8000", "18003:1"))
     )
@@ -45,12 +43,13 @@ def on(found: Any) -> Deployment:
     return Deployment(found.profile, Path()).with_cached(engine=found.engine)
 
 
+OTHER = "another program (`sudo ss -ltnp sport = :18001` shows it)"
 HINT = "stop it, or take a free one: --set \"services.web.ports=['9000:9', '127.0.0.1:18004:8000', '18003:1']\""
 
 
 def test_the_check_offers_a_free_port_on_the_same_address(found: Any) -> None:
     (problem,) = preflight.ports(on(found), "web", ())
-    assert (problem.message, problem.hint) == ("port 18001 is taken by process 18001", HINT)
+    assert (problem.message, problem.hint) == (f"port 18001 is taken by {OTHER}", HINT)
 
 
 @pytest.mark.parametrize("line", LINES)
@@ -60,7 +59,7 @@ def test_what_compose_says_becomes_the_same_sentence(found: Any, line: str) -> N
     )
     assert refused is not None and refused.exit_code == 6
     (problem,) = refused.problems
-    assert problem.message == "web was not started: port 18001 was taken by process 18001 in the meantime"
+    assert problem.message == f"web was not started: port 18001 was taken by {OTHER} in the meantime"
     assert problem.hint == HINT
 
 

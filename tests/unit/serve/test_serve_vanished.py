@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -55,7 +54,7 @@ class Stub:
     """An engine on this machine."""
 
     def info(self) -> Any:
-        return SimpleNamespace(local=True, remapped=False)
+        return SimpleNamespace(local=True)
 
     def containers(self, *_: object, **__: object) -> tuple[()]:
         return ()
@@ -150,24 +149,6 @@ def test_a_missing_checkout_of_a_release_is_offered_as_the_clone_that_fits(
         f"`git clone --branch v{version.version} --recurse-submodules https://github.com/vllm-project/vllm.git "
         "../vllm`",
     ]
-
-
-def test_a_cache_folder_with_a_colon_is_refused(tmp_path: Path) -> None:
-    """Docker gets it as SOURCE:TARGET, to create the folder. What it only mounts may have one."""
-    root = tmp_path / "a:b"
-    (root / "models").mkdir(parents=True)
-    (root / "src/lib/lib").mkdir(parents=True)
-    (root / "src/lib/lib/__init__.py").touch()
-    text = FILE.replace("../src/lib", "src/lib") + "    caches: {hf: {path: /hf, host: cache}}\n"
-    (root / "envgen.yaml").write_text(text)
-    found = load_project(file=root / "envgen.yaml").project.profiles["dev"]
-    engine: Any = SimpleNamespace(info=lambda: SimpleNamespace(local=True), image=lambda _name: None)
-    (problem,) = preflight.refusals(Deployment(found, root).with_cached(engine=engine), "web", running=True)
-    assert problem.message == f"caches.hf: Docker can't mount {root}/cache, which has a colon in it"
-    (line,) = re.findall("`(.*)`", problem.hint)
-    (root / "envgen.local.yaml").write_text(f"profiles: {{dev: {{{line.replace('/other/folder', str(tmp_path))}}}}}\n")
-    found = load_project(file=root / "envgen.yaml").project.profiles["dev"]
-    assert preflight.refusals(Deployment(found, root).with_cached(engine=engine), "web", running=True) == ()
 
 
 @pytest.mark.parametrize("mode", ["production", "development"])
