@@ -1,18 +1,18 @@
-"""The Docker Engine: its requests and their answers."""
+"""The Docker Engine, by the Docker SDK: its requests and their answers."""
 
 from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import re
 import tarfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from envgen.engine import api, log, process, values
 from envgen.engine.endpoint import Endpoint, docker_program, find_endpoint
@@ -41,41 +41,38 @@ class Engine:
         """``version``: its answer to ``GET /version``."""
         self.endpoint = endpoint
         self._version = version
-        self._session = api.EngineSession(endpoint, str(version.get("ApiVersion") or ""))
+        from envgen.engine import sdk  # a tenth of a second: not for `--help`
+
+        # The engine's own API version: newer engines refuse the SDK's default.
+        api_version = str(version.get("ApiVersion") or "")
+        # The SDK has no types for some of its methods.
+        self._api: Any = sdk.EngineSession(endpoint, api_version)
+        self._work: Any = sdk.EngineSession(endpoint, api_version, api.WORK)  # for slow requests
         self._info: values.EngineInfo | None = None
 
-    def _look(self, path: str) -> Any:
-        """The document about one thing; None if it isn't there, as under a name that is empty or leads elsewhere."""
-        if "//" in path or "/../" in path:
-            return None
-        with _absent():
-            return self._session.ask("GET", path)
-        return None
+    def _wrap_errors(self, what: str = "") -> contextlib.AbstractContextManager[None]:
+        from envgen.engine import sdk
 
-    def _list(self, path: str, labels: Sequence[str] = (), **query: str) -> list[Any]:
-        """The rows of a list, of those with all ``labels`` (KEY or KEY=VALUE)."""
-        return list(
-            self._session.ask("GET", path, query={"filters": json.dumps({"label": list(labels)}), **query}) or ()
-        )
+        return sdk.wrap_errors(self.endpoint, what)
 
     def info(self) -> values.EngineInfo:
         """The engine's own facts; asked once."""
         if self._info is None:
-            with api.about("info"):
-                self._info = values.info_of(self._session.ask("GET", "/info"), self._version, self.endpoint.host)
+            with self._wrap_errors("info"):
+                self._info = values.info_of(self._api.info(), self._version, self.endpoint.host)
         return self._info
 
     def image(self, name: str) -> values.Image | None:
         """The image of that name or id; None if it isn't there. Never pulls."""
-        with api.about(f"image {name}"):
-            document = self._look(f"/images/{name}/json")
-            return None if document is None else values.image_of(document)
+        with self._wrap_errors(f"image {name}"), _absent():
+            return values.image_of(self._api.inspect_image(name))
+        return None
 
     def save_image(self, name: str, path: Path) -> None:
         """Write an image into a file, as `docker image save` does."""
         deadline = time.monotonic() + SAVING
-        with api.about(f"image {name}"), path.open("wb") as file:
-            for chunk in self._session.stream(f"/images/{name}/get", api.WORK):
+        with self._wrap_errors(f"image {name}"), path.open("wb") as file:
+            for chunk in self._work.get_image(name):
                 file.write(chunk)
                 if time.monotonic() > deadline:
                     raise EngineError(f"image {name} was not saved within {SAVING} s")
@@ -83,7 +80,7 @@ class Engine:
     def container(self, name: str) -> values.Container | None:
         """The container of that name or id; None if it isn't there."""
         document = self.inspect(name)
-        with api.about(f"container {name}"):
+        with self._wrap_errors(f"container {name}"):
             return values.container_of(document) if document is not None else None
 
     def containers(
@@ -95,8 +92,10 @@ class Engine:
         """
         labels = [f"{values.COMPOSE_PROJECT}={project}"] if project is not None else []
         labels += [f"{values.COMPOSE_SERVICE}={service}"] if service is not None else []
-        with api.about("containers"):
-            names = [str(row["Id"]) for row in self._list("/containers/json", labels, all="1" if all else "0")]
+        with self._wrap_errors("containers"):
+            names = [
+                str(row["Id"]) for row in self._api.containers(all=all, filters={"label": labels} if labels else {})
+            ]
         # The list has neither health nor environment; a container may be gone before it is inspected.
         inspected = (self.container(name) for name in names)
         kept = (c for c in inspected if c and not (service is not None and c.one_off))
@@ -104,9 +103,10 @@ class Engine:
 
     def inspect(self, name: str) -> Mapping[str, Any] | None:
         """The engine's whole document about a container; None if it isn't there."""
-        with api.about(f"container {name}"):
-            document: Mapping[str, Any] | None = self._look(f"/containers/{name}/json")
+        with self._wrap_errors(f"container {name}"), _absent():
+            document: Mapping[str, Any] = self._api.inspect_container(name)
             return document
+        return None
 
     def logs(
         self, container_id: str, *, tail: int | None = 30, since: str = "", until: str = "", timestamps: bool = False,
@@ -119,20 +119,26 @@ class Engine:
         query = {"stdout": "1", "stderr": "1", "tail": "all" if tail is None else str(tail)}
         query |= {name: value for name, value in (("since", since), ("until", until)) if value}
         query |= {"timestamps": "1"} if timestamps else {}
-        tail_of_log, deadline = log.Tail(values.LOG_LIMIT), time.monotonic() + seconds
-        with contextlib.suppress(api.BadStatus):
-            for data in self._session.stream(f"/containers/{container_id}/logs", LOG_TIME, query=query):
-                tail_of_log.feed(data)
-                # The engine also sends what is written meanwhile, endlessly if that is faster than we read.
-                if time.monotonic() > deadline or (tail is not None and tail_of_log.lines >= tail):
-                    break
-        return tail_of_log.text()
+        with self._wrap_errors(f"log of {container_id[:12]}"):
+            url = self._url("containers", container_id, "logs")
+            response = self._api.get(url, params=query, stream=True, timeout=LOG_TIME)
+            with contextlib.closing(response):
+                if response.status_code >= 400:
+                    return ""
+                tail_of_log, deadline = log.Tail(values.LOG_LIMIT), time.monotonic() + seconds
+                for data in response.iter_content(None):
+                    tail_of_log.feed(data)
+                    # The engine also sends what is written meanwhile, endlessly if that is faster than we read.
+                    if time.monotonic() > deadline or (tail is not None and tail_of_log.lines >= tail):
+                        break
+                return tail_of_log.text()
 
     def read_file(self, container: str, path: str) -> bytes:
         """The first 64 KiB of a file of a container, running or not; b"" where there is none."""
         content = bytearray()
-        with api.about(f"{path} of {container[:12]}"), _absent():
-            for chunk in self._session.stream(f"/containers/{container}/archive", query={"path": path}):
+        with self._wrap_errors(f"{path} of {container[:12]}"), _absent():
+            stream, _ = self._api.get_archive(container, path)
+            for chunk in stream:
                 content += chunk
                 if len(content) > FILE:
                     break
@@ -144,80 +150,80 @@ class Engine:
 
     def volume(self, name: str) -> str | None:
         """The folder of a named volume on the engine's machine; None if there is no such volume."""
-        with api.about(f"volume {name}"):
-            document = self._look(f"/volumes/{name}")
-            return None if document is None else str(document["Mountpoint"])
+        with self._wrap_errors(f"volume {name}"), _absent():
+            return str(self._api.inspect_volume(name)["Mountpoint"])
+        return None
 
     def volume_labels(self, name: str) -> Mapping[str, str]:
         """The labels of a named volume; {} if there is no such volume."""
-        with api.about(f"volume {name}"):
-            return values.texts((self._look(f"/volumes/{name}") or {}).get("Labels"))
+        with self._wrap_errors(f"volume {name}"), _absent():
+            return values.texts(self._api.inspect_volume(name).get("Labels"))
+        return {}
 
     def create_volume(
         self, name: str, labels: Mapping[str, str], driver: str = "", options: Mapping[str, str] | None = None
     ) -> None:
         """Create an empty volume, unless there is one of that name. ``options``: the driver's."""
-        document = {"Name": name, "Driver": driver, "DriverOpts": dict(options or {}), "Labels": dict(labels)}
-        with api.about(f"volume {name}"):
-            self._session.ask("POST", "/volumes/create", api.WORK, send=document)
+        with self._wrap_errors(f"volume {name}"):
+            self._work.create_volume(name, driver or None, dict(options or {}) or None, dict(labels))
 
     def volumes(self, text: str = "", *, project: str = "") -> tuple[str, ...]:
         """The sorted names of volumes: those with ``text`` in the name, or those of a Compose project."""
-        wanted = {"label": [f"{values.COMPOSE_PROJECT}={project}"]} if project else {"name": [text]}
-        with api.about("volumes"):
-            document = self._session.ask("GET", "/volumes", query={"filters": json.dumps(wanted)})
+        label = {"label": f"{values.COMPOSE_PROJECT}={project}"} if project else {}
+        with self._wrap_errors("volumes"):
+            document = self._api.volumes(filters=label or {"name": text})
             return tuple(sorted(str(volume["Name"]) for volume in document["Volumes"] or ()))
 
     def volume_sizes(self) -> Mapping[str, int]:
         """The bytes in each volume. Slow: the engine reads the size of every file."""
-        with api.about("volumes"):
-            volumes = self._session.ask("GET", "/system/df", api.WORK, query={"type": "volume"}).get("Volumes") or ()
+        with self._wrap_errors("volumes"):
+            answer = self._work.get(self._url("system", "df"), params={"type": "volume"}, timeout=api.WORK)
+            volumes = answer.json().get("Volumes") or ()
             return {str(v["Name"]): max(0, int((v.get("UsageData") or {}).get("Size") or 0)) for v in volumes}
 
     def dangling(self, label: str) -> tuple[values.Image, ...]:
         """Images without a name that carry ``label`` (KEY or KEY=VALUE)."""
-        wanted = {"label": [label], "dangling": ["true"]}
-        with api.about("images"):
-            rows = self._session.ask("GET", "/images/json", query={"filters": json.dumps(wanted)}) or ()
+        with self._wrap_errors("images"):
+            rows = self._api.images(filters={"dangling": True, "label": [label]})
             images = (self.image(str(row["Id"])) for row in rows)
             return tuple(sorted((image for image in images if image), key=lambda image: image.created))
 
-    def _removed(self, path: str, **query: str) -> str:
-        """Delete a thing; returns the reason where it stays, else ""."""
+    def _removed(self, remove: Callable[[], object]) -> str:
+        """Calls ``remove``; returns the reason where it fails, else ""."""
         try:
-            with _absent():
-                self._session.ask("DELETE", path, api.WORK, query=query)
+            with self._wrap_errors(), _absent():
+                remove()
         except EngineError as error:
             return "" if "already in progress" in str(error) else error.problems[0].message
         return ""
 
     def remove_image(self, image_id: str) -> str:
         """Remove an image that nothing uses. Returns the reason where it stays, else ""."""
-        return self._removed(f"/images/{image_id}")
+        return self._removed(lambda: self._work.remove_image(image_id))
 
     def remove_container(self, name: str) -> str:
         """Remove a container, running or not, with its anonymous volumes. Returns the reason if it stays, else ""."""
-        return self._removed(f"/containers/{name}", v="1", force="1")
+        return self._removed(lambda: self._work.remove_container(name, v=True, force=True))
 
     def stop_and_remove(self, container_id: str) -> bool:
         """Stop a container as `docker stop` does, within its own time, and remove it. False where there is none."""
-        with api.about(f"container {container_id[:12]}"), _absent():
-            self._session.ask("POST", f"/containers/{container_id}/stop", api.WORK)
-            self._session.ask("DELETE", f"/containers/{container_id}", api.WORK, query={"force": "1"})
+        with self._wrap_errors(f"container {container_id[:12]}"), _absent():
+            self._work.stop(container_id)
+            self._work.remove_container(container_id, force=True)
             return True
         return False
 
     def remove_networks(self, project: str) -> None:
         """Remove the networks of a Compose project that no container uses."""
-        with api.about("networks"):
-            networks = [str(row["Id"]) for row in self._list("/networks", [f"{values.COMPOSE_PROJECT}={project}"])]
-        for network in networks:
-            self._removed(f"/networks/{network}")
+        with self._wrap_errors("networks"):
+            found = self._api.networks(filters={"label": [f"{values.COMPOSE_PROJECT}={project}"]})
+        for network in found:
+            self._removed(partial(self._work.remove_network, str(network["Id"])))
 
     def remove_volume(self, name: str) -> None:
         """Delete a volume with its content. EngineError while any container, running or not, has it mounted."""
-        with api.about(f"volume {name}"), _absent():
-            self._session.ask("DELETE", f"/volumes/{name}", api.WORK)
+        with self._wrap_errors(f"volume {name}"), _absent():
+            self._work.remove_volume(name)
 
     def exec(
         self,
@@ -277,6 +283,9 @@ class Engine:
             raise EngineError(f"{what}: {message[1].decode(errors='replace')}")
         return done
 
+    def _url(self, *parts: str) -> str:
+        return "/".join([self._api.base_url, f"v{self._api.api_version}", *(quote(part, safe="") for part in parts)])
+
     def run_once(
         self,
         image: str,
@@ -294,16 +303,15 @@ class Engine:
         """
         what = f"`{argv[0]}` in a container of {image}"
         body = self._temporary(image, argv, bool(stdin), **container)
-        with process.terminable():
-            with api.about(what):
-                container_id = str(self._session.ask("POST", "/containers/create", api.WORK, send=body)["Id"])
+        with self._wrap_errors(what), process.terminable():
+            container_id = str(self._work.create_container_from_config(body)["Id"])
             try:
                 words = ["start", "--attach", *(["--interactive"] if stdin else []), container_id]
                 remove = partial(self._remove_and_wait, container_id)
                 return self._talk(words, stdin, timeout, what, remove, hold=hold, on_line=on_line)
             finally:
                 # A failure here must not hide an earlier error.
-                with contextlib.suppress(EngineError):
+                with contextlib.suppress(EngineError, OSError):
                     self._remove_and_wait(container_id)
 
     def _temporary(
@@ -360,36 +368,36 @@ class Engine:
         """Remove a container, and wait for it: while the engine removes it, its volumes are in use."""
         for _ in range(50):
             try:
-                self._session.ask("DELETE", f"/containers/{container_id}", query={"v": "1", "force": "1"})
-            except api.BadStatus as error:
-                if error.status == 404:
+                self._api.remove_container(container_id, v=True, force=True)
+            except OSError as error:
+                status = getattr(error, "status_code", 0)  # of the SDK's APIError
+                if status == 404:
                     return
-                if error.status != 409:  # being removed
+                if status != 409:  # being removed
                     raise
             time.sleep(0.1)
 
     def leftovers(self) -> tuple[Leftover, ...]:
         """Temporary containers that a killed envgen left behind, oldest first."""
-        with api.about("containers"):
-            rows = self._list("/containers/json", [THROWAWAY], all="1")
+        with self._wrap_errors("containers"):
+            rows = self._api.containers(all=True, filters={"label": [THROWAWAY]})
             leftovers = (leftover for row in rows if (leftover := judge(row, time.time())))
             return tuple(sorted(leftovers, key=lambda leftover: leftover.created))
 
 
-@contextlib.contextmanager
-def _absent() -> Iterator[None]:
-    """Ignores that something isn't there."""
-    try:
-        yield
-    except api.BadStatus as error:
-        if error.status != 404:
-            raise
+def _absent() -> contextlib.AbstractContextManager[None]:
+    """Ignores NotFound and empty names."""
+    from envgen.engine import sdk
+
+    return contextlib.suppress(*sdk.ABSENT)
 
 
 def connect(environ: Mapping[str, str] | None = None) -> Engine:
     """The engine that ``docker`` itself would use. EngineError: absent, stopped, forbidden, too old, not an engine."""
+    from envgen.engine import sdk
+
     endpoint = find_endpoint(environ)
-    version = api.EngineSession(endpoint).ask("GET", "/version", api.GREETING)
+    version = sdk.greet(endpoint)
     if not isinstance(version, dict):
         raise EngineError(f"what answers at {endpoint.host} is not a Docker Engine")
     if reason := values.too_old(version):

@@ -13,8 +13,8 @@ from typing import Any
 
 from envgen import files
 from envgen.engine import process
-from envgen.engine.api import Pulse
 from envgen.engine.endpoint import Endpoint, docker_program, plugin_argv
+from envgen.engine.pulse import Pulse
 from envgen.engine.values import ExecResult
 from envgen.errors import RefusedError
 

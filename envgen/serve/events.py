@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any
 
-from envgen.engine import request
-from envgen.engine.request import NotCarried
 from envgen.engine.values import MISSHAPEN, read_json
 from envgen.text import shorten, visible
+
+if TYPE_CHECKING:
+    import requests
 
 LARGEST = 1 << 20  # bytes of a document; a list of a thousand models has a fifth of it
 LARGEST_COUNT = 1 << 53  # tokens; a float holds whole numbers up to this
@@ -29,27 +30,52 @@ def answered(
     method: str, url: str, headers: Mapping[str, str], timeout: float, *, json: Any = None, largest: int = LARGEST
 ) -> tuple[int, bytes]:
     """Status and body (its beginning, if larger than ``largest``). OSError with the reason without an answer."""
-    where, path = _split(url)
     try:
-        response = request.send(where, method, path, document=json, headers=headers, timeout=timeout)
-        return response.status, request.body_of(response, largest)
+        with responding(method, url, headers, timeout, json=json) as response:
+            return response.status_code, body_of(response, largest)
     except OSError as error:
-        late = f"no answer within {timeout:g} s"
-        raise OSError(late if isinstance(error, TimeoutError) else reason_of_request(error)) from None
+        raise OSError(reason_of_request(error, timeout)) from None
 
 
-def _split(url: str) -> tuple[str, str]:
-    """http://HOST:PORT, and the path with its query."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc}", parts._replace(scheme="", netloc="").geturl()
+@contextlib.contextmanager
+def responding(
+    method: str, url: str, headers: Mapping[str, str], timeout: float | tuple[float, float], *, json: Any = None
+) -> Iterator[requests.Response]:
+    """The beginning of a response; its body is read inside. OSError without one."""
+    import requests  # a tenth of a second: only where a server is asked
+
+    with requests.Session() as session:
+        session.trust_env = False  # no proxy between us and a server
+        try:
+            response = session.request(method, url, headers=headers, timeout=timeout, stream=True,
+                                       allow_redirects=False, json=json)  # fmt: skip
+        except ValueError:  # as an API key with a newline; nothing of it belongs into a message
+            raise NotCarried("the address or a header has characters that HTTP does not carry") from None
+        yield response
 
 
-def document_of(body: bytes) -> Any:
+class NotCarried(OSError):
+    """A request that can't be sent as it is."""
+
+
+def document_of(response: requests.Response | bytes) -> Any:
     """The JSON document, else the beginning of the text; "" for a body that is too long."""
+    body = response if isinstance(response, bytes) else body_of(response)
     try:
         return read_json(body)
     except ValueError:
         return body[: 4 * _SHOWN].decode("utf-8", "replace")[:_SHOWN] if len(body) <= LARGEST else ""
+
+
+def body_of(response: requests.Response, largest: int = LARGEST) -> bytes:
+    """The body of a response; its beginning, if larger than ``largest``."""
+    body = bytearray()
+    with contextlib.closing(response):
+        for chunk in response.iter_content(64 << 10):
+            body += chunk
+            if len(body) > largest:
+                break
+    return bytes(body)
 
 
 Part = tuple[float, bytes]  # time of arrival (seconds, monotonic), and the data
@@ -216,8 +242,14 @@ def _shown(document: Any) -> str:
     return visible(text[:_SHOWN])
 
 
-def reason_of_request(error: OSError) -> str:
-    """Why a request has no answer."""
-    if isinstance(error, TimeoutError):
-        return "time-out"
-    return str(error) if isinstance(error, NotCarried) else "it refuses or closes connections"
+def reason_of_request(error: OSError, timeout: float = 0) -> str:
+    """Why a request has no answer. ``timeout``: its seconds; 0: they are no help."""
+    import requests
+
+    if isinstance(error, requests.Timeout):
+        return f"no answer within {timeout:g} s" if timeout else "time-out"
+    if isinstance(error, NotCarried):
+        return str(error)
+    if isinstance(error, (requests.ConnectionError, requests.exceptions.ChunkedEncodingError)):
+        return "it refuses or closes connections"
+    return type(error).__name__

@@ -8,11 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from envgen.engine import request
 from envgen.serve import chat
 from envgen.serve.chat import ChatFlags, Verdict
 from envgen.serve.events import (
-    LARGEST,
     LONGEST,
     BrokenOff,
     Completion,
@@ -22,6 +20,7 @@ from envgen.serve.events import (
     error_text,
     read_events,
     reason_of_request,
+    responding,
     short_answer,
 )
 from envgen.text import counted, visible
@@ -29,7 +28,6 @@ from envgen.text import counted, visible
 PROMPT = "The capital of France is"
 MAX_TOKENS = 12
 NO_PROMPTS = (400, 404, 405, 422, 501)  # answers of a model that embeds, ranks or transcribes
-STREAM = "text/event-stream"
 ENOUGH = 80  # characters of a chat's answer that are read
 
 
@@ -94,11 +92,11 @@ class _Server:
                 yield first, chunk
 
         try:
-            response = request.send(self.url, "POST", path, document=body, headers=self.headers, timeout=self.timeout)
-            with response:
-                if response.status == 200 and (response.getheader("Content-Type") or "").startswith(STREAM):
-                    return 200, read_events(counted(request.blocks(response)), LONGEST, enough), first
-                return response.status, document_of(request.body_of(response, LARGEST)), first
+            with responding("POST", f"{self.url}{path}", self.headers, (10, self.timeout), json=body) as response:
+                streams = response.headers.get("Content-Type", "").startswith("text/event-stream")
+                if response.status_code == 200 and streams:
+                    return 200, read_events(counted(response.iter_content(chunk_size=None)), LONGEST, enough), first
+                return response.status_code, document_of(response), first
         except OSError as error:
             how = "broke off in the middle" if first else "did not come"
             raise _Unanswered(

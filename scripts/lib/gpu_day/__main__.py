@@ -8,8 +8,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:1] = [str(HERE.parent), str(HERE.parents[2])]
 
 try:
-    import click  # noqa: F401  # what `up` needs
-
+    import docker  # noqa: F401  # what `up` needs
     from gpu_day.main import main
 except ModuleNotFoundError as error:
     sys.exit(

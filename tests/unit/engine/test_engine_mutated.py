@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import requests
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from mutated import CHANGES, Changes, mutated
@@ -60,12 +61,14 @@ def answers() -> Any:
     """The bodies that come, whatever is asked."""
     found: list[bytes] = []
 
-    def body(*_: object) -> bytes:
-        return found[0] if len(found) == 1 else found.pop(0)
+    def send(*_: object, **__: object) -> requests.Response:
+        answer = requests.Response()
+        answer.status_code, answer.url = 200, "http+docker://localhost/x"
+        answer.raw = io.BytesIO(found[0] if len(found) == 1 else found.pop(0))
+        return answer
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("envgen.engine.request.send", lambda *_, **__: SimpleNamespace(status=200))
-        patch.setattr("envgen.engine.request.body_of", body)
+        patch.setattr("docker.APIClient.send", send)
         patch.setattr("envgen.engine.api.within", lambda _seconds, ask: ask())
         yield found
 

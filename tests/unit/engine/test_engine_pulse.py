@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from envgen.engine import api
-from envgen.engine.api import Pulse
+from envgen.engine import pulse as pulse_file
 from envgen.engine.endpoint import Endpoint
+from envgen.engine.pulse import Pulse
 from envgen.errors import EngineError, EngineTimeout
 
 ENDPOINT: Any = Endpoint("unix:///x", "the default")
@@ -41,7 +41,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, *answers: bool | None) -> list[fl
             future.set_result(None) if answer else future.set_exception(EngineError("refused"))
         return future
 
-    monkeypatch.setattr(api, "in_background", ask)
+    monkeypatch.setattr(pulse_file, "in_background", ask)
     return asked
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import io
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import pytest
+import requests
 
 from envgen.engine import api
-from envgen.engine.api import PATIENT, QUESTION, START, EngineSession
+from envgen.engine.api import PATIENT, QUESTION, START
 from envgen.engine.endpoint import Endpoint
+from envgen.engine.sdk import EngineSession
 from envgen.errors import EngineTimeout
 
 
@@ -32,19 +34,23 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
     monkeypatch.setattr(api, "within", found.within)
-    monkeypatch.setattr("envgen.engine.api.time.monotonic", lambda: found.now)
+    monkeypatch.setattr("envgen.engine.sdk.time.monotonic", lambda: found.now)
 
-    monkeypatch.setattr("envgen.engine.request.send", lambda *_, **__: SimpleNamespace(status=200))
-    monkeypatch.setattr("envgen.engine.request.body_of", lambda *_: b"[]")
+    def send(*_: object, **__: object) -> requests.Response:
+        answer = requests.Response()
+        answer.status_code, answer.raw = 200, io.BytesIO(b"[]")
+        return answer
+
+    monkeypatch.setattr("docker.APIClient.send", send)
     return found
 
 
 def client(host: str = "unix:///a.sock") -> EngineSession:
-    return EngineSession(Endpoint(host, "the default"))
+    return EngineSession(Endpoint(host, "the default"), "1.43")
 
 
 def ask(client: EngineSession, seconds: float = QUESTION) -> None:
-    client.ask("GET", "/x", seconds)
+    client.get("http+docker://localhost/x", timeout=seconds)
 
 
 @pytest.mark.parametrize("answer_after", [0.3, 1.0, 4.9, 1e9])

@@ -1,0 +1,125 @@
+"""The SDK's client with limits, and its errors in one sentence.
+
+An engine may be stopped, killed in the middle of an answer, or not an engine at all. So each request has a time limit
+and each answer a size limit, however slowly it arrives. Importing the SDK takes a tenth of a second: only this file
+does, and it is imported by the first question to an engine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import docker.errors
+import requests
+from docker.constants import DEFAULT_DOCKER_API_VERSION
+
+import docker
+from envgen.engine import api
+from envgen.engine.endpoint import Endpoint
+from envgen.errors import EngineError, EngineTimeout
+
+ABSENT = (docker.errors.NotFound, docker.errors.NullResource)  # NullResource: an empty name
+LARGEST = 16 << 20  # bytes of one answer; the list of 5,000 containers has 8 MiB
+
+
+class EngineSession(docker.APIClient):
+    """The SDK's client. Every request ends in time, and no answer is larger than LARGEST."""
+
+    def __init__(self, endpoint: Endpoint, version: str = "", seconds: int = api.QUESTION) -> None:
+        """``version``: of the engine's API; "": the SDK's. ``seconds``: the time of a request that names none."""
+        with wrap_errors(endpoint):
+            super().__init__(endpoint.url, version or DEFAULT_DOCKER_API_VERSION, seconds)
+        self.trust_env = False  # no proxy and no ~/.netrc for an engine
+        self._host = endpoint.host
+
+    def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:
+        """One request. With ``stream`` the time limit ends when the answer begins."""
+        limit = shown = float(options.get("timeout") or api.QUESTION)
+        budget, spent = api.budgets[-1] if api.budgets else (0.0, defaultdict[str, float](float))
+        if budget and limit > budget - spent[self._host] and limit <= api.START:
+            limit, shown = max(0.0, budget - spent[self._host]), budget
+        elif not budget and limit <= api.PATIENT:
+            limit = shown = min(limit, api.QUESTION)
+        streams = options.pop("stream", False)
+        options["timeout"] = limit + 5  # of the socket, between two bytes; the limit for the whole is shorter
+
+        def ask() -> requests.Response:
+            response = super(EngineSession, self).send(request, stream=True, **options)
+            return response if streams else read_all(response)
+
+        began = time.monotonic()
+        try:
+            if limit:
+                return api.within(limit, ask)
+        except TimeoutError:
+            pass
+        finally:
+            with api.counting:
+                spent[self._host] += time.monotonic() - began
+        hint = "it may be overloaded: `docker version` shows whether it answers"
+        raise EngineTimeout(f"the Docker Engine did not answer within {shown:g} s", hint=hint)
+
+
+def greet(endpoint: Endpoint) -> Any:
+    """The answer of an engine to ``GET /version``, its first one."""
+    with wrap_errors(endpoint):
+        return EngineSession(endpoint, seconds=api.GREETING).version(api_version=False)
+
+
+def read_all(response: requests.Response) -> requests.Response:
+    """The answer with its whole body, of at most LARGEST bytes."""
+    body = bytearray()
+    for chunk in response.iter_content(64 << 10):
+        body += chunk
+        if len(body) > LARGEST:
+            response.close()
+            raise EngineError(f"the engine's answer has more than {LARGEST >> 20} MiB: this may not be a Docker Engine")
+    response._content = bytes(body)
+    return response
+
+
+@contextlib.contextmanager
+def wrap_errors(endpoint: Endpoint, what: str = "") -> Iterator[None]:
+    """Turns what the SDK raises inside into EngineError. ``what``: in front of the engine's message."""
+    prefix = f"{what}: " if what else ""
+    try:
+        yield
+    except EngineError:
+        raise
+    except docker.errors.APIError as error:
+        raise EngineError(prefix + _explanation(error)) from None
+    except (requests.exceptions.JSONDecodeError, requests.exceptions.InvalidJSONError):  # an OSError, a ValueError
+        raise EngineError("the engine's answer is not JSON: this may not be a Docker Engine") from None
+    except (OSError, docker.errors.DockerException) as error:  # all errors of requests are OSErrors
+        raise api.unreachable(endpoint, error) from None
+    except _UNEXPECTED as error:
+        if not _from_an_answer(error):
+            raise
+        raise EngineError(f"{prefix}the engine's answer does not have the form of a Docker Engine's") from None
+
+
+def _from_an_answer(error: BaseException) -> bool:
+    """Whether it was raised while reading an answer (in ``values.py``, the SDK), and is not a defect of envgen."""
+    trace = error.__traceback__
+    while trace and trace.tb_next:
+        trace = trace.tb_next
+    name = trace.tb_frame.f_globals.get("__name__", "") if trace else ""
+    return name in _READERS or name.partition(".")[0] in _LIBRARIES
+
+
+def _explanation(error: docker.errors.APIError) -> str:
+    words = error.explanation
+    text = words if isinstance(words, str) else str(error)
+    return re.sub(r"\s+", " ", text).strip()[:1000] or f"the engine answered {error.status_code}"
+
+
+_UNEXPECTED = (
+    ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError, RecursionError,
+)  # fmt: skip
+_READERS = ("envgen.engine.client", "envgen.engine.host", "envgen.engine.values")
+_LIBRARIES = ("docker", "requests", "urllib3", "urllib", "json", "http", "codecs")
