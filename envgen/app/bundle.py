@@ -18,7 +18,6 @@ from envgen.doctor.collect import gather
 from envgen.doctor.model import Subject
 from envgen.engine.api import time_budget
 from envgen.errors import EnvgenError
-from envgen.explain import Circumstances, classify
 from envgen.files import state_dir
 from envgen.redact import secret_values
 from envgen.serve.crash import as_json, as_member, as_text, collect, write_bundle
@@ -33,7 +32,6 @@ ABOUT = """\
 What envgen knows of a service. Tokens, keys, home folders, host and user names are taken out.
 
 findings.json      of a failure: the reason, its likely cause, how long each phase took, what the log had to show
-explanations.json  what the rules about failures know of the log's lines, the likeliest first
 doctor.json        what `envgen doctor` found
 versions.json      envgen, Python, the engine, the image
 server.log         all that the service wrote, never filtered, each line with the engine's time (UTC)
@@ -63,9 +61,7 @@ def files_of(deployment: Deployment, service: str, container_id: str, doctor: st
     members = {"README.txt": ABOUT, "doctor.json": doctor, "versions.json": as_json(about), **_project(deployment)}
     if engine is None:
         return {**members, "no-engine.txt": "There was no Docker Engine to ask.\n"}
-    seen = collect(engine, container_id, service, profile.secrets)
-    known = classify(seen["server.log"].splitlines(), kind="serve", known=Circumstances(failed=True))
-    return {**members, **seen, "explanations.json": as_json([one.data() for one in known])}
+    return {**members, **collect(engine, container_id, service, profile.secrets)}
 
 
 def _project(deployment: Deployment) -> dict[str, str]:
@@ -156,22 +152,21 @@ def _left_behind(
     def of(deployment: Deployment) -> dict[str, str]:
         is_first = deployment.node == culprit
         container = failure.container if is_first else None
-        if container is None and deployment.node:  # raises if the machine can't be reached
-            found = deployment.engine.containers(deployment.profile.compose_name, service, all=True)
-            container = found[0] if found else None
-        doctor = _doctor(deployment, service) if is_first else as_json({"not asked": f"{culprit} failed first"})
-        return files_of(deployment, service, container.id if container else "", doctor)
+        try:
+            if container is None and deployment.node:  # raises if the machine can't be reached
+                left = deployment.engine.containers(deployment.profile.compose_name, service, all=True)
+                container = left[0] if left else None
+            doctor = _doctor(deployment, service) if is_first else as_json({"not asked": f"{culprit} failed first"})
+            return files_of(deployment, service, container.id if container else "", doctor)
+        except EnvgenError as error:
+            return {"not-reached.txt": f"{reason_of(error)}\n"}
 
     if len(machines) == 1:
         return of(machines[0])
-    with ThreadPoolExecutor(len(machines)) as pool:
-        asked = {deployment.node: pool.submit(of, deployment) for deployment in machines}
     members = {"README.txt": f"{culprit} failed first: {failure.reason}\nEach machine has a folder.\n"}
-    for node, answer in asked.items():
-        try:
-            members |= _below(node, answer.result())
-        except EnvgenError as error:
-            members[f"{node}/not-reached.txt"] = f"{reason_of(error)}\n"
+    with ThreadPoolExecutor(len(machines)) as pool:
+        for deployment, found in zip(machines, pool.map(of, machines), strict=True):
+            members |= _below(deployment.node, found)
     return members
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from envgen.binding import ShapeError, bind
-from envgen.engine.values import ExecResult
 from envgen.errors import EnvgenError
 from envgen.inside import run
 
@@ -257,7 +256,6 @@ class Binaries:
     modules: tuple[str, ...] = ()  # unchanged modules of the wheel
     others: tuple[str, ...] = ()  # of an earlier build, or changed
     gone: tuple[str, ...] = ()
-    tag: str = ""  # of the checkout's nearest release
     compiled: str = ""  # the checkout's sources of modules against that release: same, differs, "" (unknown)
 
     @property
@@ -274,7 +272,7 @@ class Environment:
 
 @dataclass(frozen=True)
 class Probe:
-    """The probe's document. ``noise``: bytes that something else printed before it."""
+    """The probe's document."""
 
     python: PythonFacts
     imports: tuple[Imported, ...] = ()
@@ -295,7 +293,6 @@ class Probe:
     claimed: tuple[Claim, ...] = ()
     shared: tuple[SharedModule, ...] = ()
     errors: tuple[PartError, ...] = ()
-    noise: int = 0
 
     def cells(self, package: str) -> tuple[Imported, ...]:
         """The answers for one package."""
@@ -315,9 +312,9 @@ class Probe:
         return tuple(entry for entry in self.variables.get("PYTHONPATH", "").split(":") if entry)
 
 
-def from_json(data: Mapping[str, Any], *, noise: int = 0) -> Probe:
+def from_json(data: Mapping[str, Any]) -> Probe:
     """Bind the probe's document. Raises ShapeError."""
-    probe = bind(Probe, {**data, "noise": noise})
+    probe = bind(Probe, data)
     if any(len(cell.portions) != len(cell.entries) for cell in probe.imports if cell.kind == "namespace"):
         raise ShapeError("a namespace needs an entry for each portion")
     return probe
@@ -325,22 +322,14 @@ def from_json(data: Mapping[str, Any], *, noise: int = 0) -> Probe:
 
 def ask(execute: run.Execute, python: str, request: Mapping[str, Any]) -> Facts:
     """Run the probe in a container."""
-    results: list[ExecResult] = []
-
-    def recorded(argv: Sequence[str], stdin: bytes, timeout: float) -> ExecResult:
-        results.append(execute(argv, stdin, timeout))
-        return results[-1]
-
     try:
-        answer = run.ask(recorded, python, PROGRAM, request, timeout=TIMEOUT)
+        answer = run.ask(execute, python, PROGRAM, request, timeout=TIMEOUT)
+        if isinstance(answer, run.NoAnswer):
+            seen = "; ".join([str(answer), *answer.stack[-1:]])
+            return None, Trouble("the probe returned no document", seen[:300])
+        return from_json(answer), None
     except EnvgenError as problem:
         return not_run(problem)
-    if isinstance(answer, run.NoAnswer):
-        seen = "; ".join([str(answer), f"{len(results[-1].stdout)} bytes of output", *answer.stack[-1:]])
-        return None, Trouble("the probe returned no document", seen[:300])
-    try:
-        # What is before the runner's mark was printed while Python started.
-        return from_json(answer, noise=max(0, results[-1].stdout.rfind(run.BEGIN))), None
     except ShapeError as problem:
         return None, Trouble("the probe's document can't be read", str(problem)[:300])
 

@@ -24,7 +24,6 @@ from envgen.text import KILLED
 MARK = "# envgen-inside"  # marks a command line as envgen's, not a compiler's
 STARTER = f"import json, sys; ENVELOPE = json.loads(sys.stdin.buffer.readline()); exec(ENVELOPE['frame']) {MARK}"
 PREFIX = "envgen-"
-BEGIN = f"\n{PREFIX}".encode()  # of the line with the document
 BYTES = 4 << 20
 GRACE = 15  # seconds for the container to report its own time-out
 ABSENT = "bind source path does not exist: "  # Docker's own words

@@ -67,9 +67,7 @@ def as_json(document: Any) -> str:
 
 
 def as_text(content: bytes) -> str:
-    """Bytes as text; stray bytes become U+FFFD. UTF-16 is read as such; anything else with NULs is only mentioned."""
-    if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        return content.decode("utf-16", "replace")
+    """Bytes as text; stray bytes become U+FFFD. What has NULs is only mentioned."""
     if b"\0" in content:
         return f"(left out: {len(content)} bytes that are not text)\n"
     return content.decode("utf-8", "replace")

@@ -17,7 +17,7 @@ REMOVED = "//deleted"  # the kernel's mark of a removed folder in /proc/self/mou
 
 @check("python.start", Where.INSIDE)
 def probe_ran(context: Context) -> Findings:
-    """The probe returned a complete document, and nothing disturbed it."""
+    """The probe returned a complete document, and no import hook disturbed it."""
     probe, python = context.probe, context.profile.base.python
     if context.trouble is not None:
         cure, wanted = remedies.inside(context, python, "-c", "pass"), "one JSON document from Python in the container"
@@ -37,10 +37,6 @@ def probe_ran(context: Context) -> Findings:
         else:
             cure = remedies.envgen(context, "doctor", "--json")
             yield warning(f"a part of the probe failed: {failed.part}", failed.error, "facts", cure, case="part")
-    if probe.noise:
-        seen = f"{probe.noise} bytes before a program's first line"
-        cure = remedies.inside(context, python, "-v", "-c", "pass")
-        yield warning("something prints whenever Python starts", seen, "nothing", cure, case="noise")
     version = probe.python.version.partition(" ")[0]
     return ok(f"Python {version}, {probe.python.executable}", finders=list(probe.python.meta_path))
 

@@ -151,13 +151,9 @@ def flashinfer_data(context: Context, probe: Probe) -> Findings:
             title = "flashinfer: its data links dangle, so nothing can be compiled"
             wanted = f"links into {source.mount}"
             yield error(title, seen, wanted, cure, case="dangling", **facts)
-        elif missing and source.origin.kind == "checkout":
-            title = "flashinfer: a raw checkout, never installed: it imports, but can't compile"
-            seen = f"version {root.version or UNKNOWN}; {missing} missing"
-            wanted = "an editable install, which creates data/csrc and others"
-            yield error(title, seen, wanted, cure, case="raw-checkout", **facts)
         elif missing:
             title = "flashinfer: sources for its JIT are missing"
+            title += ": a raw checkout, never installed" * (source.origin.kind == "checkout")
             yield error(title, missing, "csrc, include, cutlass and spdlog", cure, case="missing", **facts)
         elif root.version in (None, UNKNOWN):
             seen = f"{root.root}/_build_meta.py " + ("is missing" if root.version is None else "says so")
@@ -255,13 +251,7 @@ def binaries(context: Context, probe: Probe) -> Findings:
             title = f"{counted(len(one.others), 'compiled module')} in {one.mount} not from the wheel"
             seen = ", ".join(one.others[:4]) + ": of an earlier build, or built since"
             yield warning(title, seen, f"those of {one.wheel}", _without(context, one), case="others")
-        release = one.tag.removeprefix("v")
-        if release and release != one.release:
-            title = f"{one.package}: the checkout is of {one.tag}, its wheel of {one.release}"
-            pin = f"{context.profile.sources[one.source].distribution}=={release}"
-            cure = remedies.line(f"sources: {{{one.source}: {{binaries: {pin}}}}}")
-            yield warning(title, f"{one.tag} is the checkout's nearest release", one.release, cure, case="release")
-        elif one.modules and one.compiled == "differs":  # not FlashInfer: its JIT compiles edits
+        if one.modules and one.compiled == "differs":  # not FlashInfer: its JIT compiles edits
             title = f"{one.package}: edits of compiled sources have no effect, the modules are those of {one.release}"
             seen = f"`git diff v{one.release} -- csrc cmake CMakeLists.txt rust setup.py` shows them"
             cure = remedies.line(f"sources: {{{one.source}: {{binaries: null}}}}")

@@ -152,8 +152,6 @@ def binaries(request: Doc, _document: Doc) -> list[Doc]:
         fact["others"] = sorted(name for name, seen in present.items() if recorded.get(name) != seen)
         fact["gone"] = sorted(set(recorded) - set(present))
         git = ["git", "--no-optional-locks", "-C", package["mount"]]
-        output, failed = call([*git, "describe", "--tags", "--abbrev=0", "--match", "v*"], GIT_LIMIT)
-        fact["tag"] = "" if failed else output.strip()
         _, failed = call([*git, "diff", "--quiet", "v" + wheels[0].split("-")[1], "--", *COMPILED], GIT_LIMIT)
         # Any other status: there is no such tag.
         fact["compiled"] = {"": "same", "ended with status 1": "differs"}.get(failed, "")

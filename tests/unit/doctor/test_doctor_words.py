@@ -208,6 +208,8 @@ IMPORTS: list[Row] = [
      f"{EXEC}python3 -c 'import flashinfer; print(flashinfer)'"),
     ("import.truth", tried(untried="3.1 GiB of memory are available"), "info", "was not imported", "3.1 GiB", ""),
     ("import.truth", given("hook-pythonpath", tried={}), "info", "was not imported", "no container", ""),
+    ("flashinfer.data", given("raw", mount="/raw/flashinfer"), "error", "a raw checkout, never installed",
+     "/raw/flashinfer/flashinfer/data/csrc", "envgen exec -p dev dev envgen-install --force flashinfer"),
     ("import.scripts", given("hook"), "ok", "flashinfer", "", ""),
     ("import.scripts", given("mixed"), "error", "starts a Python that does not see what flashinfer needs",
      "/venv/mixed/bin/flashinfer starts /venv/wheel/bin/python", f"{EXEC}envgen-install"),
