@@ -13,8 +13,7 @@ from envgen import __version__, files
 from envgen.app.doctor import Diagnosis, joined
 from envgen.deployment import Deployment
 from envgen.doctor import report
-from envgen.doctor.around import or_none
-from envgen.doctor.collect import gather
+from envgen.doctor.collect import gather, or_none
 from envgen.doctor.model import Subject
 from envgen.engine.api import time_budget
 from envgen.errors import EnvgenError

@@ -11,9 +11,8 @@ from envgen.app.cluster.machines import all_machines
 from envgen.app.session import Session
 from envgen.deployment import Deployment
 from envgen.doctor import report, scripts
-from envgen.doctor.around import or_none
 from envgen.doctor.checks import BOX
-from envgen.doctor.collect import choose_service, gather
+from envgen.doctor.collect import choose_service, gather, or_none
 from envgen.doctor.deep import examine
 from envgen.doctor.model import Context, Finding, Severity, Subject, Where
 from envgen.doctor.nodes import completed, finding

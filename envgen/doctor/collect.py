@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from envgen import files
 from envgen.deployment import Deployment
-from envgen.doctor.around import build_needs, host_facts, or_none
 from envgen.doctor.model import Context, Finding, Remedy, Subject, error
 from envgen.doctor.probed import TIMEOUT, Facts, ask
 from envgen.doctor.programs import Running, Tried, ask_import, ask_running, spared
@@ -22,6 +22,7 @@ from envgen.engine.process import in_background
 from envgen.engine.values import Container
 from envgen.errors import EngineError, EnvgenError
 from envgen.inside import run
+from envgen.patches.source import build_requires
 from envgen.profile.model import Profile
 from envgen.render import environment as promised
 from envgen.render.plan import wheel_folder
@@ -33,6 +34,14 @@ ALSO = ("flashinfer_jit_cache", "flashinfer_cubin")
 DISTRIBUTIONS = (
     "torch", "triton", "flashinfer-cubin", "flashinfer-jit-cache", "apache-tvm-ffi", "nvidia-*",
 )  # fmt: skip
+
+
+def or_none(ask: Callable[[], T]) -> T | None:
+    """The result; None if it fails."""
+    try:
+        return ask()
+    except (EnvgenError, OSError):
+        return None
 
 
 def folders(profile: Profile, service: str) -> list[str]:
@@ -169,8 +178,8 @@ def _without_engine(subject: Subject, problem: EngineError) -> tuple[Context, li
     """The evidence of this machine, and the engine's error as a finding."""
     profile, seen = subject.deployment.profile, problem.problems[0].message
     finding = error("no Docker Engine", seen, "a running Docker Engine", Remedy(problem.command), case="absent")
-    service, host = choose_service(profile, subject.service), host_facts(None)
-    context = Context(profile, service, project_file=subject.project_file, host=host, box=or_none(box.look))
+    service = choose_service(profile, subject.service)
+    context = Context(profile, service, project_file=subject.project_file, box=or_none(box.look))
     return context, [replace(finding, check="host.docker")]
 
 
@@ -188,7 +197,6 @@ def _look(subject: Subject, service: str, containers: Sequence[Container]) -> di
     return {
         "engine": info,
         "image": image,
-        "host": host_facts(info),
         "box": or_none(box.look) if local else None,
         "env": service_env(profile, service),
         "others": tuple(one for one in containers if one.service != service),
@@ -214,3 +222,14 @@ def _own_compose(deployment: Deployment) -> dict[str, Any]:
         return {"effective": deployment.effective, "own_changes": changes}
     except (EnvgenError, OSError) as error:
         return {"own_trouble": str(error).splitlines()[0]}
+
+
+def build_needs(profile: Profile, root: Path) -> frozenset[str]:
+    """The build requirements of mounted checkouts, which envgen-install installs beside the image's packages."""
+    found: set[str] = set()
+    for source in profile.mounted_sources.values():
+        assert source.origin.checkout is not None
+        file = root / Path(source.origin.checkout.path).expanduser() / "pyproject.toml"
+        text = or_none(lambda at=file: files.read(at).decode("utf-8", "replace"))  # type: ignore[misc]
+        found.update(build_requires(text or ""))
+    return frozenset(found)

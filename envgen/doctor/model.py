@@ -8,7 +8,6 @@ from enum import IntEnum
 from typing import Any
 
 from envgen.deployment import Deployment
-from envgen.doctor.around import Host
 from envgen.doctor.probed import Probe, Trouble
 from envgen.doctor.programs import Running, Tried
 from envgen.engine.box import Box
@@ -109,7 +108,6 @@ class Context:
     outdated: tuple[str, ...] = ()  # what has changed since the image was built, if known
     project_file: str = "envgen.yaml"
     engine: EngineInfo | None = None
-    host: Host | None = None
     box: Box | None = None  # of this machine; None: the engine is on another one
     image: Image | None = None
     container: Container | None = None

@@ -116,7 +116,6 @@ class FolderFacts:
     path: str
     exists: bool
     mounted: bool
-    kind: str = ""
     read_only: bool = False
     root: str = ""  # its path in its file system, also after it was moved or removed
     inode: int = 0

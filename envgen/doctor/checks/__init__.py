@@ -9,7 +9,7 @@ BOX: tuple[Check, ...] = (box.kernel, box.clocks, box.blocks)
 CHECKS: tuple[Check, ...] = (
     # Host
     *BOX,
-    outside.docker, outside.disk, outside.gpu_runtime, outside.refused,
+    outside.docker, outside.gpu_runtime, outside.refused,
     outside.weights, outside.exposure, outside.own_compose,
     # Image
     outside.exists, outside.rendered_from_profile, outside.unpatched,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from envgen.doctor import remedies
-from envgen.doctor.around import Host
 from envgen.doctor.model import Context, Finding, Findings, Remedy, Where, check, error, info, ok, warning
 from envgen.engine.gpu import gpu_offered
 from envgen.engine.values import Container, EngineInfo, Image
@@ -12,9 +11,8 @@ from envgen.profile.model import GpuMode
 from envgen.redact import redact, secret_like
 from envgen.render.outputs import RENDER_LABEL
 from envgen.serve.ended import Ended
-from envgen.text import GIB, counted, first_of, shell_line
+from envgen.text import counted, first_of, shell_line
 
-LITTLE, TIGHT = 5 * GIB, 30 * GIB
 LABEL_PROFILE = "dev.envgen.profile"
 # Keys of a service that replace its program, or let it do more on its machine.
 _FAR = ("command", "entrypoint", "privileged", "cap_add", "devices", "network_mode", "pid", "ipc", "security_opt")
@@ -30,21 +28,6 @@ def docker(_context: Context, engine: EngineInfo) -> Finding:
     words = [f"Docker {engine.version}", *(["rootless"] if engine.rootless else [])]
     words += ["containerd's image store"] if engine.containerd_store else [engine.driver] if engine.driver else []
     return ok(", ".join(words), endpoint=engine.endpoint)
-
-
-@check("host.disk", Where.HOST, needs="host")
-def disk(_context: Context, host: Host) -> Finding | None:
-    """There is room for the next build."""
-    free, path = host.disk_free, host.disk_path
-    if free is None:
-        return None
-    cure, seen = Remedy("envgen prune && docker builder prune"), f"{free / GIB:.1f} GiB free below {path}"
-    wanted = f"{TIGHT // GIB} GiB for a build"
-    if free < LITTLE:
-        return error("Docker's disk is nearly full", seen, wanted, cure, case="full")
-    if free < TIGHT:
-        return warning("Docker's disk is filling up", seen, wanted, cure, case="tight")
-    return ok(f"{free // GIB} GiB free on Docker's disk", path=path)
 
 
 @check("host.gpu", Where.HOST, needs="engine")

@@ -164,16 +164,15 @@ def environment(_request: Doc, _document: Doc) -> Doc:
     return {"values": {name: os.environ[name] for name in VARIABLES if name in os.environ}}
 
 
-def mount_options() -> dict[str, tuple[str, bool, str]]:
-    """mount point -> (file system, read-only, path in that file system) of the topmost mount."""
-    found: dict[str, tuple[str, bool, str]] = {}
+def mount_options() -> dict[str, tuple[bool, str]]:
+    """mount point -> (read-only, path in its file system) of the topmost mount."""
+    found: dict[str, tuple[bool, str]] = {}
     if not os.path.isfile("/proc/self/mountinfo"):
         return found
     for line in read_text("/proc/self/mountinfo", 1 << 20).splitlines():
         words = line.split(" ")
-        kind = words[words.index("-") + 1] if "-" in words else "?"
         place, root = words[4].replace("\\040", " "), words[3].replace("\\040", " ")
-        found[place] = (kind, "ro" in words[5].split(","), root)
+        found[place] = ("ro" in words[5].split(","), root)
     return found
 
 
@@ -184,7 +183,7 @@ def folders(request: Doc, _document: Doc) -> list[Doc]:
     for path in request.get("paths", []):
         fact = {"path": path, "exists": os.path.isdir(path), "mounted": path in mounted}
         if fact["mounted"]:
-            fact["kind"], fact["read_only"], fact["root"] = mounted[path]
+            fact["read_only"], fact["root"] = mounted[path]
         if fact["exists"]:
             stat = os.stat(path)
             fact.update(uid=stat.st_uid, gid=stat.st_gid, inode=stat.st_ino, mode=oct(stat.st_mode & 0o7777))

@@ -29,7 +29,6 @@ from doctor_page import CHECKS as DESCRIBED_CHECKS
 from doctor_page import DESCRIBED
 
 from envgen.binding import bind
-from envgen.doctor.around import Host
 from envgen.doctor.checks import CHECKS
 from envgen.doctor.model import Context, Finding, Severity
 from envgen.doctor.probed import Trouble
@@ -154,8 +153,6 @@ CASES: dict[tuple[str, str], Callable[[Make], Context]] = {
     ("host.clocks", "latched"): box(BoxGpu("NVIDIA GB10", 16.2, 806, 3003, 45, 96)),
     ("host.clocks", "throttled"): box(BoxGpu("NVIDIA GB10", 80.0, 1800, 3003, 84, 97, ("software thermal",))),
     ("host.blocks", "killer"): box(killers={"earlyoom": 13 * GIB}),
-    ("host.disk", "full"): given(host=Host(disk_path="/d", disk_free=GIB)),
-    ("host.disk", "tight"): given(host=Host(disk_path="/d", disk_free=9 * GIB)),
     ("host.gpu", "no-cdi"): given(sets=("gpu=cdi",)),
     ("host.gpu", "no-runtime"): given(sets=("gpu=all",)),
     ("host.gpu", "no-gpu"): given(sets=("gpu=required",)),
@@ -289,7 +286,7 @@ def right(make: Make) -> Context:
     sets = ("gpu=auto", "cuda.arch_list=12.1a", *OWN, *SHARE, "services.dev.ports=['127.0.0.1:8000:8000']")
     return make(
         document, sets=sets, env={"A": "1"}, weights={"dev": ()},
-        container=container(env={"A": "1"}), box=SPARK, host=Host("/d", 99 * GIB), running=programs(),
+        container=container(env={"A": "1"}), box=SPARK, running=programs(),
         own_changes={"dev": ()},
     )  # fmt: skip
 

@@ -14,7 +14,6 @@ from doctor_facts import CONTAINER, DATA, ENGINE, IMAGE, Make, recording
 from envgen.binding import ShapeError
 from envgen.deployment import Deployment
 from envgen.doctor import collect, probed, remedies, report
-from envgen.doctor.around import Host
 from envgen.doctor.collect import choose_container, gather
 from envgen.doctor.model import Check, Context, Finding, Remedy, Severity, Subject, Where, error, ok
 from envgen.doctor.probed import from_json
@@ -34,7 +33,7 @@ def every_context(make: Make) -> list[Context]:
     found = []
     for file in sorted(DATA.glob("*.json")):
         prod = file.stem.startswith("prod")
-        found.append(make(file.stem, profile="prod" if prod else "dev", env={"A": "1"}, host=Host("/", 1)))
+        found.append(make(file.stem, profile="prod" if prod else "dev", env={"A": "1"}))
     return found
 
 
@@ -192,7 +191,6 @@ def test_gather(make: Make, tmp_path: Path) -> None:
     context, extra = gather(Subject(deployment(make().profile, tmp_path, engine)))
     assert extra == []
     assert context.probe is not None
-    assert context.host is not None
     assert context.env["CUDA_HOME"] == "/usr/local/cuda"
     assert context.digest
     # An import, the probe, and what runs.
