@@ -289,7 +289,7 @@ def findings(found: Prediction, context: Context) -> list[Finding]:
     judged, name, chosen, profile = found.judgement, found.service, found.chosen, context.profile
     reported = [
         error(f"{name}: this vLLM refuses its settings ({one.step})", one.message[:600],
-              "kernels that the release has for this GPU", _without_backend(one.step, name, context),
+              "kernels that the release has for this GPU", _again(name, context),
               case="refused", reasons=list(one.reasons))
         for one in judged.refusals
     ]  # fmt: skip
@@ -303,8 +303,6 @@ def findings(found: Prediction, context: Context) -> list[Finding]:
         assumed = " (assumed: cuda.arch_list)" if found.assumed else ""
         title = f"{name}: on {platform.get('name')}{assumed} vLLM would use {chosen}"
         reported.append(ok(title, quantization=found.effective.get("quantization"), kv_cache=found.effective.get("kv")))
-    elif chosen and not reported:
-        reported.append(info(f"{name}: vLLM would use {chosen}", "the other choices could not be checked"))
     for key, why in unread(found, profile).items():
         again = _again(name, context)
         reported.append(warning(f"{name}: {key} has no effect", why, "a variable that it reads", again, case="unread"))
@@ -321,15 +319,6 @@ def _not_asked(service: str, why: str, context: Context) -> Finding:
 def _again(service: str, context: Context, *words: str) -> Remedy:
     variant = ("--variant", context.profile.variant) if context.profile.variant else ()
     return remedies.envgen(context, "predict", service, *variant, *words)
-
-
-def _without_backend(step: str, service: str, context: Context) -> Remedy:
-    """The remedy for a refusal; if the service names the refused attention backend: leave the choice to the release."""
-    args = context.profile.services[service].args
-    asked = [flag for flag in ("attention-config", "attention-backend") if flag in args]
-    if step == "attention" and asked:
-        return remedies.line(f"services: {{{service}: {{args: {{{asked[0]}: null}}}}}}")
-    return _again(service, context)
 
 
 def corrected(found: Prediction, odd: Contradiction) -> str:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 from pathlib import Path
 from typing import Any
 
 from jitcache_layouts import lost, snapshot
 
-from envgen.inside.jit.main import answer
+from envgen.inside.jit import main
+
+
+def answer(request: Any) -> dict[str, Any]:
+    """The agent's answer, as its JSON arrives on the host."""
+    document: dict[str, Any] = json.loads(json.dumps(main.answer(request)))
+    return document
 
 
 def ask(root: Path, *patterns: str, **request: Any) -> dict[str, Any]:
     """Run the agent's clear on ``root``."""
-    document: dict[str, Any] = answer({"operation": "clear", "root": str(root), "patterns": list(patterns), **request})
-    return document
+    return answer({"operation": "clear", "root": str(root), "patterns": list(patterns), **request})
 
 
 def good(root: Path, *patterns: str, **request: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from envgen.inside.jit import kernels, tree
@@ -14,7 +14,7 @@ from envgen.inside.jit.layout import Choice, Shelf, Shelves, asked, choose, root
 from envgen.inside.jit.libraries import package_of
 from envgen.inside.jit.locks import Hold, close_all, loaded, scratch, sweep
 from envgen.inside.jit.ninja import parse
-from envgen.inside.jit.shapes import Cleared, Generated, Module, ModuleTarget, document
+from envgen.inside.jit.shapes import Cleared, Generated, Module, ModuleTarget
 
 # Causes to clear a module: stale, compiled from changed files
 
@@ -226,9 +226,9 @@ def run_clear(request: dict[str, Any]) -> dict[str, Any]:
         links = [shelf.shown + "/" + name for shelf, name, kind in chosen if kind == "link"]
         if links:
             raise tree.Fault("refused", ", ".join(links) + ": a link, not a module; nothing was touched")
-        hold = Hold([(one.shelf, list(one.entries)) for one in choices], dry=dry)
+        locks = kernels.locks_of(compiled, groups)
+        hold = Hold([(one.shelf, list(one.entries)) for one in choices], locks, dry=dry)
         try:
-            hold.batches += kernels.hold(compiled, groups, dry=dry)
             # build.ninja is only final under the locks.
             inspected = [target_of(shelf, name, root_of(request)) for shelf, name, _ in chosen]
             targets = [target for target in inspected if target is not None]
@@ -245,7 +245,7 @@ def run_clear(request: dict[str, Any]) -> dict[str, Any]:
         freed = sum(part.measure.bytes for part in targets + generated if part.gone or dry)
         freed += sum(target.bytes for target in cleared if target.gone or dry)
         why = causes.why if causes else {}
-        return document(Cleared(
+        return asdict(Cleared(
             root=root_of(request),
             dry_run=dry,
             modules=tuple(

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import time
+from dataclasses import asdict
 from typing import Any, Callable
 
 from envgen.inside.common import PATCHES, read_bytes, tunings
@@ -19,7 +20,7 @@ from envgen.inside.jit.layout import OURS, Shelf, Shelves, asked, choose, root_o
 from envgen.inside.jit.libraries import InstalledPackage, package_of, runs
 from envgen.inside.jit.locks import BATCH, Held, acquire_inside, enter, holders, own_as, sweep
 from envgen.inside.jit.ninja import NinjaRecipe, RecipeReader, library_of
-from envgen.inside.jit.shapes import NAMED, BaselineRecord, Module, RecordedBaseline, document
+from envgen.inside.jit.shapes import NAMED, BaselineRecord, Module, RecordedBaseline
 
 
 def describe(shelf: Shelf, name: str, kind: str, problems: list[str]) -> Module | None:
@@ -382,7 +383,7 @@ def run_list(request: dict[str, Any]) -> dict[str, Any]:
                     judge.judge(shelf, module)
                     for reason in () if thorough else module.reasons:  # thousands of modules have a million files
                         reason.files, reason.more = [], reason.more + len(reason.files)
-                    modules.append(document(module))
+                    modules.append(asdict(module))
             locked, lock = lock_of(shelf, BATCH, cache.problems)
             if locked:
                 building.append({"version": shelf.version, "arch": shelf.arch, "locked": locked, "lock": lock})
@@ -390,8 +391,8 @@ def run_list(request: dict[str, Any]) -> dict[str, Any]:
         known = holders([tuple(one["lock"]) for one in held])
         for one in held:
             one["holders"] = known[tuple(one["lock"])]
-        modules += map(document, compiled)
-        answer.update(modules=modules, building=building, leftovers=document(sweep(cache.fd, [], dry=True)),
+        modules += map(asdict, compiled)
+        answer.update(modules=modules, building=building, leftovers=asdict(sweep(cache.fd, [], dry=True)),
                       package={"root": package.root, "version": package.version}, problems=cache.problems)  # fmt: skip
         return answer
 
@@ -411,7 +412,7 @@ def run_baseline(request: dict[str, Any]) -> dict[str, Any]:
                 done.append(
                     BaselineRecord(one.shelf.version, one.shelf.arch, name, not why, count, why, changed[:NAMED])
                 )
-        return document(RecordedBaseline(root_of(request), tuple(done), tuple(cache.problems)))
+        return asdict(RecordedBaseline(root_of(request), tuple(done), tuple(cache.problems)))
 
 
 def _record(
@@ -432,7 +433,7 @@ def _record(
         return "files changed after it was compiled", changed
     text = json.dumps(record_of(recipe, files, {**(request.get("environ") or {}), **os.environ}, made_by))
     with tree.opened(name, shelf.fd) as fd:
-        if library_of(name, fd) != recipe.library:
+        if library_of(name, fd)[0] != recipe.library:
             return "it was built again just now", []
     write_record(cache, shelf, name, text)
     return "", []

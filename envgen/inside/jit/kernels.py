@@ -19,7 +19,6 @@ from envgen.inside.common import read_text
 from envgen.inside.jit import tree
 from envgen.inside.jit.layout import fits
 from envgen.inside.jit.libraries import folder_of
-from envgen.inside.jit.locks import Held, acquire_inside, close_all, holders
 from envgen.inside.jit.shapes import Module, ModuleTarget
 
 KIND = "b12x"
@@ -192,22 +191,9 @@ def fingerprint(folder: str) -> str:
 # Clearing: under b12x's own lock of each kernel, which stays, as FlashInfer's do.
 
 
-def hold(fd: int, chosen: List[Kernels], *, dry: bool) -> List[int]:
-    """Take (``dry``: test) the lock of each kernel without waiting. Raises a ``refused`` Fault where one is held."""
-    fds: List[int] = []
-    try:
-        for kernels in chosen:
-            for folder, key in kernels.places:
-                lock = acquire_inside(folder + "/" + key + ".lock", fd, kernels.module.name, dry=dry)
-                fds += [] if lock is None else [lock]
-    except Held as held:
-        close_all(fds)
-        known = [{"lock": kernels.module.name, "holders": holders([held.lock])[held.lock]}]
-        raise tree.Fault("refused", "is being built", held=known) from None
-    except BaseException:
-        close_all(fds)
-        raise
-    return fds
+def locks_of(fd: int, groups: List[Kernels]) -> List[Tuple[int, str, str]]:
+    """The lock of each kernel, as ``Hold`` takes it."""
+    return [(fd, folder + "/" + key + ".lock", one.module.name) for one in groups for folder, key in one.places]
 
 
 def remove(fd: int, kernels: Kernels, errors: List[str]) -> bool:

@@ -12,12 +12,13 @@ import re
 import stat
 import time
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any, Iterator, Tuple
+from dataclasses import asdict
+from typing import Any, Iterable, Iterator, Tuple
 
 from envgen.inside.common import listing, read_bytes
 from envgen.inside.jit import tree
 from envgen.inside.jit.layout import WORK, Shelf
-from envgen.inside.jit.shapes import Leftovers, User, Users, document
+from envgen.inside.jit.shapes import Leftovers, User, Users
 
 BATCH = "flashinfer_jit.lock"  # what FlashInfer's batch builds hold (build_jit_specs)
 BUSY = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
@@ -142,9 +143,14 @@ def make_lock_folder(shelf_fd: int) -> None:
 
 class Hold:
     """Takes (``dry``: tests) the batch lock of each shelf, and the locks of these modules and inside of them, without
-    waiting. Raises a ``refused`` Fault with the holders where one is held."""
+    waiting. ``others``: a folder's descriptor, a path in it, and what that is the lock of.
 
-    def __init__(self, shelves: list[tuple[Shelf, list[str]]], *, dry: bool = False) -> None:
+    Raises a ``refused`` Fault with the holders where one is held.
+    """
+
+    def __init__(
+        self, shelves: list[tuple[Shelf, list[str]]], others: Iterable[tuple[int, str, str]] = (), *, dry: bool = False
+    ) -> None:
         self.dry = dry
         self.batches: list[int] = []
         self.modules: list[int] = []
@@ -156,6 +162,8 @@ class Hold:
                 self._acquire(self.batches, shelf, "tmp/" + BATCH)
                 for name in names:
                     self._acquire(self.modules, shelf, "tmp/" + name + ".lock")
+            for fd, path, shown in others:
+                self._take(self.batches, fd, path, shown)
             for shelf, names in shelves if not self._held else []:  # the module's own lock keeps new ones out
                 for name in names:
                     measured = tree.measure_path(name, shelf.fd)
@@ -170,9 +178,11 @@ class Hold:
             raise
 
     def _acquire(self, fds: list[int], shelf: Shelf, path: str) -> None:
-        shown = shelf.shown + "/" + path
+        self._take(fds, shelf.fd, path, shelf.shown + "/" + path)
+
+    def _take(self, fds: list[int], folder: int, path: str, shown: str) -> None:
         try:
-            fd = acquire_inside(path, shelf.fd, shown, dry=self.dry)
+            fd = acquire_inside(path, folder, shown, dry=self.dry)
             fds += [] if fd is None else [fd]
         except Held as held:
             self._held.append((shown, held.lock))
@@ -248,7 +258,7 @@ def command(pid: int, proc: str = "/proc") -> str:
 def run_look(request: dict[str, Any]) -> dict[str, Any]:
     """Operation ``look``: the processes of this container that have loaded ``libraries`` ([inode, module] each)."""
     users, unseen = loaded(dict(request.get("libraries") or ()))
-    return document(Users(tuple(users), unseen))
+    return asdict(Users(tuple(users), unseen))
 
 
 # Folders at the top of a cache for modules and namespaces that are being deleted.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any, Callable, Dict
 
 from envgen.inside.jit.clear import run_clear
 from envgen.inside.jit.judge import run_baseline, run_list
 from envgen.inside.jit.layout import check_name, open_cache, root_of
 from envgen.inside.jit.locks import discard, run_look, sweep
-from envgen.inside.jit.shapes import document
 from envgen.inside.jit.tree import Fault, Measure, measure, opened
 
 Doc = Dict[str, Any]
@@ -21,7 +21,7 @@ def run_sweep(request: Doc) -> Doc:
     if cache is None:
         return {"count": 0, "bytes": 0, "errors": errors}
     with cache:
-        return {**document(sweep(cache.fd, errors, dry=bool(request.get("dry_run")))), "errors": errors}
+        return {**asdict(sweep(cache.fd, errors, dry=bool(request.get("dry_run")))), "errors": errors}
 
 
 def run_spaces(request: Doc) -> Doc:

@@ -188,7 +188,7 @@ class RecipeReader:
         recipe = NinjaRecipe(shelf, name)
         try:
             with opened(name, shelf.fd) as fd:
-                recipe.library, recipe.linked = library_of(name, fd), linked_at(name, fd)
+                recipe.library, recipe.linked = library_of(name, fd)
                 recipe.machine, recipe.broken = header_of(name, fd)
                 self._read(recipe, fd)
         except OSError as error:
@@ -219,22 +219,14 @@ class RecipeReader:
         recipe.inputs = list(dict.fromkeys(seen))
 
 
-def library_of(name: str, fd: int) -> tuple[int, int] | None:
-    """Size and time of the module's library; None without one."""
+def library_of(name: str, fd: int) -> tuple[tuple[int, int] | None, int]:
+    """Size and time of the module's library (None without one), and when it was written, in ns: not later than the file
+    system got it, whatever time it was given."""
     try:
         status = os.stat(name + ".so", dir_fd=fd, follow_symlinks=False)
     except OSError:
-        return None
-    return status.st_size, status.st_mtime_ns
-
-
-def linked_at(name: str, fd: int) -> int:
-    """When the library was written, in ns: not later than the file system got it, whatever time it was given."""
-    try:
-        status = os.stat(name + ".so", dir_fd=fd, follow_symlinks=False)
-    except OSError:
-        return 0
-    return min(status.st_mtime_ns, status.st_ctime_ns)
+        return None, 0
+    return (status.st_size, status.st_mtime_ns), min(status.st_mtime_ns, status.st_ctime_ns)
 
 
 _MACHINES = {62: "x86_64", 183: "aarch64"}  # e_machine of an ELF header

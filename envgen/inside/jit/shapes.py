@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, Iterable
+from dataclasses import dataclass, field
+from typing import Iterable
 
 NAMED = 40  # files listed for one reason; the rest are counted
-
-
-def document(record: Any) -> dict[str, Any]:
-    """A record as JSON has it: objects and lists."""
-    return {one.name: _plain(getattr(record, one.name)) for one in fields(record)}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
-    return document(value) if is_dataclass(value) else value
 
 
 @dataclass

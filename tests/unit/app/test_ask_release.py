@@ -264,12 +264,12 @@ def reported(tmp_path: Path, engine: Recorded, service: str = "dev", text: str =
     return found
 
 
-def test_doctor_reports_a_refusal_with_its_reasons_and_a_line_that_cures_it(tmp_path: Path) -> None:
+def test_doctor_reports_a_refusal_with_its_reasons(tmp_path: Path) -> None:
     text = TEXT.replace("        ports:", "        args: {attention-config: {backend: FLASHINFER}}\n        ports:")
     (found,) = reported(tmp_path, Recorded(recorded("0.14.0-flashinfer")), text=text)
     assert (found.severity, found.case) == (Severity.ERROR, "refused")
     assert found.evidence["reasons"] == ["sink setting not supported"]
-    assert found.remedy is not None and found.remedy.text == "services: {serve: {args: {attention-config: null}}}"
+    assert found.remedy is not None and found.remedy.text == "envgen predict -p prod serve"
 
 
 def test_doctor_reports_the_choice_and_what_ready_would_wait_for_in_vain(tmp_path: Path) -> None:

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jitcache_asking import ask, bad, good
+from jitcache_asking import answer, ask, bad, good
 from jitcache_layouts import lost, outermost, put, release, snapshot
 
 from envgen.inside.jit import clear as clearing
 from envgen.inside.jit import locks
-from envgen.inside.jit.main import answer
 
 
 class Killed(BaseException):

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jitcache_asking import answer
 from jitcache_layouts import RELEASES, SHARED_LOG, Shelf, elf, put, snapshot
 from test_jitcache_deps import record
 
 from envgen.binding import bind
 from envgen.inside.jit import clear, judge, libraries
-from envgen.inside.jit.main import answer
 from envgen.inside.jit.shapes import Cleared, Inventory, Module, RecordedBaseline
 
 STEMS = {"page": ("page",), "rope": ("rope",)}

@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jitcache_asking import bad, good, hold
+from jitcache_asking import answer, bad, good, hold
 from jitcache_engine import ROOT, LocalEngine, cache
 from jitcache_layouts import lost, put, release, snapshot
 
 from envgen.__main__ import main
 from envgen.binding import bind
 from envgen.inside.jit import kernels
-from envgen.inside.jit.main import answer
 from envgen.inside.jit.shapes import Inventory, Module
 
 MERGE, MOE = "attention.paged.merge", "integration.tp_moe.micro_direct"

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jitcache_asking import answer
 from jitcache_layouts import RELEASES, Shelf, put, release, snapshot
 
 from envgen.binding import bind
 from envgen.cli.check.cache_lines import inventory
 from envgen.inside.jit import layout
-from envgen.inside.jit.main import answer
 from envgen.inside.jit.shapes import Inventory
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jitcache_asking import answer
 from jitcache_engine import PROJECT, ROOT, LocalEngine
 from jitcache_layouts import put, release
 from mutated import CHANGES, Changes, mutated
 
 from envgen.__main__ import main
 from envgen.engine.values import ExecResult
-from envgen.inside.jit.main import answer
 
 ASKED: dict[str, tuple[dict[str, Any], list[str]]] = {
     "list": ({"operation": "list"}, ["list"]),

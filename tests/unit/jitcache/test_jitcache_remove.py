@@ -6,11 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
-from jitcache_asking import good
+from jitcache_asking import answer, good
 from jitcache_layouts import put, release
 
 from envgen.inside.jit import tree
-from envgen.inside.jit.main import answer
 
 
 def test_what_can_not_be_removed_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
