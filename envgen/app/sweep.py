@@ -139,7 +139,8 @@ def _row(
                        for cell in cells for key, label in FIGURES.items() if key in cell}  # fmt: skip
             row |= {"bench": record.load(path).id, "figures": medians}
     except EnvgenError as error:
-        row["cause"] = error.problems[0].message.strip().splitlines()[0]
+        told = [line for problem in error.problems for line in problem.message.strip().splitlines()]
+        row["cause"] = next((line for line in told if not line.endswith(":")), told[0])
         progress(f"  {name} failed: {row['cause']}", always=True)
     return row
 

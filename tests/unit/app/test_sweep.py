@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envgen.app.measure import Asked
 from envgen.app.session import Session
-from envgen.app.sweep import forms_of, lines_of, markdown, unfinished
+from envgen.app.sweep import _row, forms_of, lines_of, markdown, unfinished
 from envgen.bench import record
-from envgen.errors import UsageError
+from envgen.errors import Problem, UsageError
+from envgen.serve.preflight import PreflightError
 
 FILE = """\
 version: 1
@@ -85,3 +87,12 @@ def test_only_an_interrupted_sweep_of_the_same_is_continued(tmp_path: Path) -> N
     assert found and found.id == first and unfinished(tmp_path, {"variants": ["a", "b"]}) is None
     swept({"variants": ["a"]}, ended=True)
     assert unfinished(tmp_path, {"variants": ["a"]}) is None
+
+
+def test_the_cause_of_a_row_is_what_was_refused_and_not_its_heading() -> None:
+    def show() -> float:
+        raise PreflightError("serve", (Problem("the image is older than the profile"), Problem("port 8000 is taken")))
+
+    asked = Asked(Session(), "serve", None, None, None, 1, None)
+    kept = _row(asked, "long", show, None, None, True)
+    assert kept["cause"] == "the image is older than the profile"
