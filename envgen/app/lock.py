@@ -12,9 +12,8 @@ from envgen.app.session import Session
 from envgen.deployment import Deployment
 from envgen.engine.client import connect
 from envgen.errors import LockError, Place, Problem
-from envgen.files import state_dir
 from envgen.lock.ask import Stale, Upgrade, checked, locked, python_sets, stale, unlocked_models
-from envgen.lock.model import FILE_NAME, InputChange, Lock, changes, exclusive, facts, load, save
+from envgen.lock.model import FILE_NAME, InputChange, Lock, changes, facts, load, save
 from envgen.lock.resolve import CA, NETRC, WHEELHOUSE, Tools, Unresolved, resolve
 from envgen.lock.servers import resolve_git
 from envgen.profile.load import require_alone
@@ -59,25 +58,24 @@ def update(session: Session, names: tuple[str, ...], *, upgrade: bool, dry_run: 
     profiles, every = _profiles(session)
     root = session.loaded(local=False).project.root
     require_alone(session.loaded(local=False).project)
-    with exclusive(state_dir(root, "state")):
-        old = load(root) or Lock()
-        wanted = Upgrade(checked(names, profiles, old), upgrade and not names)
-        outcome = resolve(profiles, every, old, wanted, _tools(session))
-        left = [one for p in profiles for one in left_out(p, locked(p, outcome.lock), series_of(p, root))]
-        left += [
-            f"{p.name}: the build requirements of {name} are those of its pyproject.toml, and are not locked; "
-            f"sources.{name}.install.requires locks them"
-            for p in profiles
-            for name, source in p.sources.items()
-            if source.origin.is_built and not source.install.requires
-        ]
-        for note in (*outcome.notes, *left):
-            progress(f"note: {note}")
-        if outcome.problems:
-            progress("envgen.lock is unchanged" if (root / FILE_NAME).exists() else "no envgen.lock was written")
-            raise LockError(problems=_problems_of(session, [*outcome.problems, *outcome.left]))
-        differences = changes(facts(old), facts(outcome.lock))
-        written = False if dry_run else save(root / FILE_NAME, outcome.lock)
+    old = load(root) or Lock()
+    wanted = Upgrade(checked(names, profiles, old), upgrade and not names)
+    outcome = resolve(profiles, every, old, wanted, _tools(session))
+    left = [one for p in profiles for one in left_out(p, locked(p, outcome.lock), series_of(p, root))]
+    left += [
+        f"{p.name}: the build requirements of {name} are those of its pyproject.toml, and are not locked; "
+        f"sources.{name}.install.requires locks them"
+        for p in profiles
+        for name, source in p.sources.items()
+        if source.origin.is_built and not source.install.requires
+    ]
+    for note in (*outcome.notes, *left):
+        progress(f"note: {note}")
+    if outcome.problems:
+        progress("envgen.lock is unchanged" if (root / FILE_NAME).exists() else "no envgen.lock was written")
+        raise LockError(problems=_problems_of(session, [*outcome.problems, *outcome.left]))
+    differences = changes(facts(old), facts(outcome.lock))
+    written = False if dry_run else save(root / FILE_NAME, outcome.lock)
     words = (word for profile in profiles for one in python_sets(profile) for word in one.words)
     named = frozenset(canonicalize_name(Requirement(word).name) for word in words)
     return Updated(differences, outcome.notes, written, not old.images, _problems_of(session, outcome.left), named)

@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 
 from envgen import files
 from envgen.binding import ShapeError, bind, digest_of
-from envgen.errors import Place, Problem, ProjectError, RefusedError
+from envgen.errors import Place, Problem, ProjectError
 from envgen.profile.tree import LIST, MAP, NULL, YamlNode, label_of, read
 from envgen.redact import without_login
 from envgen.text import visible
@@ -163,15 +163,6 @@ def save(path: Path, lock: Lock) -> bool:
             return False
     files.write(files.inside(path, path.parent), content)
     return True
-
-
-def exclusive(state: Path) -> contextlib.AbstractContextManager[None]:
-    """One `envgen lock` per project at a time."""
-
-    def refuse() -> None:
-        raise RefusedError("another `envgen lock` is running in this project", hint="wait for it; `lslocks` shows it")
-
-    return files.locked(state / "lock.lock", within=state.parents[1], on_wait=refuse)
 
 
 def _plain(node: YamlNode) -> Any:

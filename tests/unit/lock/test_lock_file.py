@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import yaml
 
 from envgen.app.lock import Updated
 from envgen.cli.setup.lock import _changes
-from envgen.errors import ProjectError, RefusedError
+from envgen.errors import ProjectError
 from envgen.lock import model
 from envgen.lock.model import (
     GitLock,
@@ -143,18 +142,6 @@ def test_another_format_is_shown_in_short(tmp_path: Path, value: str, shown: str
 
 def test_no_file_is_no_lock(tmp_path: Path) -> None:
     assert load(tmp_path) is None
-
-
-def test_two_at_once(tmp_path: Path) -> None:
-    with (
-        model.exclusive(tmp_path),
-        pytest.raises(RefusedError, match="another `envgen lock`"),
-        model.exclusive(tmp_path),
-    ):
-        pass
-    with model.exclusive(tmp_path):  # free again
-        pass
-    assert multiprocessing.active_children() == []
 
 
 def test_changes_in_words() -> None:
