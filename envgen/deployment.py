@@ -38,7 +38,8 @@ from envgen.lock.ask import locked
 from envgen.lock.model import LOCAL, InputChange, Lock, ProfileLock, load
 from envgen.patches.series import Series
 from envgen.profile.compose_file import changes, effective, own_file
-from envgen.profile.model import Cluster, GpuMode, Machine, Mode, Profile
+from envgen.profile.model import GpuMode, Machine, Mode, Profile
+from envgen.profile.service import Cluster
 from envgen.profile.tree import label_of
 from envgen.profile.values import HostPath
 from envgen.render import environment as names

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from envgen.explain import filled, rules
 from envgen.profile.caches import KNOWN
-from envgen.profile.model import Profile, Service, Source
+from envgen.profile.model import Profile, Source
+from envgen.profile.service import Service
 
 BEGIN = "<!-- Written by `envgen export agents`; what stands outside of this part is kept. -->"
 END = "<!-- The end of what `envgen export agents` writes. -->"

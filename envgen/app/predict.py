@@ -20,7 +20,8 @@ from envgen.predict.arguments import in_short, key_of
 from envgen.predict.gpus import Gpu, target
 from envgen.predict.judge import Contradiction, Judgement, Refusal, Verdict, backends, judge, unused_family, with_cubins
 from envgen.predict.memory import Estimate, estimate
-from envgen.profile.model import GpuMode, Profile, Service
+from envgen.profile.model import GpuMode, Profile
+from envgen.profile.service import Service
 from envgen.recipes.shipped import models as known_models
 from envgen.render.environment import compose_env, overlay_volume, service_env
 from envgen.serve.preflight import PreflightError

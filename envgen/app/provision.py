@@ -32,7 +32,8 @@ from envgen.jitcache.service import JitCache
 from envgen.jitcache.warm import warm_image
 from envgen.live import doing, moving, now_doing
 from envgen.lock.servers import size_of
-from envgen.profile.model import GpuMode, Mode, ModelRef
+from envgen.profile.model import GpuMode, Mode
+from envgen.profile.service import ModelRef
 from envgen.render.outputs import BASE_STAGE
 from envgen.serve.preflight import of_image
 from envgen.text import GIB, Loudness, counted, is_terminal, progress, step_line

@@ -19,7 +19,8 @@ from envgen.errors import EnvgenError, ExitCode, LockError, Problem, RefusedErro
 from envgen.inside import run
 from envgen.lock.model import load, model_key
 from envgen.profile.caches import HUGGINGFACE
-from envgen.profile.model import ModelRef, Profile
+from envgen.profile.model import Profile
+from envgen.profile.service import ModelRef
 from envgen.render import environment as names
 from envgen.render.compose import PROXY
 from envgen.serve.prepare import make_folder

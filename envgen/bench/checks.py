@@ -11,7 +11,7 @@ from envgen.bench.client import COMPLETIONS, BenchTarget, Refused, tokens
 from envgen.bench.facts import Vitals
 from envgen.bench.tools import CellResult
 from envgen.live import doing
-from envgen.profile.model import Ready
+from envgen.profile.service import Ready
 from envgen.serve import chat, readiness
 from envgen.serve.wait import Evidence
 from envgen.text import shorten

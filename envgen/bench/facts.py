@@ -16,7 +16,8 @@ from envgen.engine.git import WorkTree
 from envgen.engine.values import Container
 from envgen.errors import EngineError, EnvgenError, ServiceError
 from envgen.inside import run
-from envgen.profile.model import Profile, Service
+from envgen.profile.model import Profile
+from envgen.profile.service import Service
 from envgen.redact import without_login
 from envgen.serve.crash import processes
 from envgen.serve.wait import POLL

@@ -19,7 +19,8 @@ from envgen.engine.endpoint import SshAddress
 from envgen.engine.values import MISSHAPEN, Container, ContainerMount, Image
 from envgen.errors import Problem
 from envgen.inside import run
-from envgen.profile.model import Cluster, GpuMode, Machine, Profile, Service
+from envgen.profile.model import GpuMode, Machine, Profile
+from envgen.profile.service import Cluster, Service
 from envgen.text import shell_line, size
 
 LINK_BYTES = 1 << 20  # a hundred packets of the largest MTU

@@ -13,7 +13,8 @@ from packaging.utils import canonicalize_name
 from envgen.errors import UsageError
 from envgen.lock.model import Lock, ProfileLock, PythonLock, git_key, model_key
 from envgen.patches.series import version_of
-from envgen.profile.model import ModelRef, Profile, Source, draft_of
+from envgen.profile.model import Profile, Source
+from envgen.profile.service import ModelRef, draft_of
 from envgen.profile.tree import near
 from envgen.redact import without_login
 

@@ -24,7 +24,8 @@ from envgen.lock import ask
 from envgen.lock.ask import Upgrade, keep, python_asks, python_sets
 from envgen.lock.model import LOCAL, GitLock, ImageLock, Lock, Pinned, PythonLock, model_key
 from envgen.lock.servers import COMMIT, commit_of, resolve_image, seconds
-from envgen.profile.model import ModelRef, Profile
+from envgen.profile.model import Profile
+from envgen.profile.service import ModelRef
 from envgen.profile.values import ImageRef
 from envgen.text import last_printed
 

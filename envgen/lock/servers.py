@@ -24,7 +24,7 @@ from envgen.engine.git import GitOutput, Mirror, ask_server
 from envgen.engine.values import read_json
 from envgen.errors import EngineError, LockError, ProcessError
 from envgen.lock.model import REGISTRY, GitLock, ImageLock
-from envgen.profile.model import ModelRef
+from envgen.profile.service import ModelRef
 from envgen.profile.values import ImageRef
 from envgen.redact import without_login
 from envgen.text import instant, network_reason, visible

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from envgen.profile.flags import SHORT, plain_name
-from envgen.profile.model import Service
+from envgen.profile.service import Service
 from envgen.profile.tree import join_path
 
 # The functions that read a value, as argparse names them -> what they take.

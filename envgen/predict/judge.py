@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any
 
 from envgen.inside.run import NoAnswer
-from envgen.profile.model import Ready, Service
+from envgen.profile.service import Ready, Service
 
 
 class Verdict(Enum):

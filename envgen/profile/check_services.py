@@ -13,7 +13,8 @@ from envgen.profile.bind import Path_
 from envgen.profile.bound import BoundProfile
 from envgen.profile.caches import HUGGINGFACE
 from envgen.profile.flags import RANKS, SHORT, VARIABLE, plain_name
-from envgen.profile.model import Cluster, GpuMode, Service
+from envgen.profile.model import GpuMode
+from envgen.profile.service import Cluster, Service
 from envgen.profile.values import ContainerPath
 from envgen.text import shorten
 

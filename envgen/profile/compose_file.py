@@ -11,7 +11,8 @@ from typing import Any
 
 from envgen.errors import Place, Problem, ProjectError
 from envgen.profile.exposure import API_KEY
-from envgen.profile.model import Profile, Service
+from envgen.profile.model import Profile
+from envgen.profile.service import Service
 from envgen.profile.tree import PROJECT, ValueText, label_of, text_of
 from envgen.profile.values import PortMapping, own_path
 from envgen.redact import secret_in

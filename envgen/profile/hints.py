@@ -10,7 +10,8 @@ from typing import Any
 
 from envgen.profile import shape as shapes
 from envgen.profile import tree as nodes
-from envgen.profile.model import LocalFile, Mount, Profile, ProjectFile, Service
+from envgen.profile.model import LocalFile, Profile, ProjectFile
+from envgen.profile.service import Mount, Service
 from envgen.profile.shape import Field, Shape, fields_of
 from envgen.profile.tree import YamlNode, near, plain_kind
 

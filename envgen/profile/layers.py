@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from envgen.errors import Place, Problem
 from envgen.profile import tree as nodes
 from envgen.profile.flags import in_words, plain_name
-from envgen.profile.model import ORIGIN_KINDS, Mount, Profile
+from envgen.profile.model import ORIGIN_KINDS, Profile
+from envgen.profile.service import Mount
 from envgen.profile.shape import HUB_REPO, NAME, fields_of, matches
 from envgen.profile.tree import ValueText, YamlNode, parse_value, scalar, which
 from envgen.profile.values import plain_text

@@ -16,7 +16,8 @@ from envgen.profile.caches import FLASHINFER
 from envgen.profile.checks import GATE
 from envgen.profile.flags import RANKS, plain_name, takes_no_prompt
 from envgen.profile.load import Loaded, with_variant
-from envgen.profile.model import GpuMode, Origin, Profile, Service, Source
+from envgen.profile.model import GpuMode, Origin, Profile, Source
+from envgen.profile.service import Service
 from envgen.profile.shape import fields_of
 from envgen.profile.tree import DEFAULT, ENVIRONMENT, MAP, NULL, PROJECT, SET, VARIANT, YamlNode, join_path
 

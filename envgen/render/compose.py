@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from envgen.engine.values import SERVER
-from envgen.profile.model import Cluster, GpuMode, Health, Mode, Profile, Ready, Service
+from envgen.profile.model import GpuMode, Mode, Profile
+from envgen.profile.service import Cluster, Health, Ready, Service
 from envgen.profile.values import ContainerPath, HostPath, own_path
 from envgen.render import environment as names
 from envgen.render.locking import folder_of, volume_of

@@ -12,7 +12,8 @@ import yaml
 
 from envgen.errors import Problem, RefusedError
 from envgen.profile.caches import HUGGINGFACE
-from envgen.profile.model import GpuMode, Health, Profile, Service
+from envgen.profile.model import GpuMode, Profile
+from envgen.profile.service import Health, Service
 from envgen.profile.values import own_path
 from envgen.render import environment as names
 from envgen.render.compose import OFFLINE, cluster_flags

@@ -18,7 +18,8 @@ from envgen.errors import EngineError, ServiceError
 from envgen.explain import Explanation, cause_of
 from envgen.files import state_dir
 from envgen.profile.exposure import API_KEY
-from envgen.profile.model import Profile, Ready, Service
+from envgen.profile.model import Profile
+from envgen.profile.service import Ready, Service
 from envgen.profile.values import PortMapping
 from envgen.serve import preflight
 from envgen.serve.ended import NotReady, StartFailure, log_text

@@ -9,7 +9,7 @@ from envgen.engine.client import Engine
 from envgen.engine.values import Container
 from envgen.errors import EngineError
 from envgen.inside import run
-from envgen.profile.model import Service
+from envgen.profile.service import Service
 
 PROGRAM = run.Program("listening")
 TIMEOUT = 10  # seconds

@@ -17,7 +17,7 @@ from envgen.engine.values import Container
 from envgen.errors import EngineTimeout
 from envgen.live import doing, now_doing
 from envgen.logpattern import LogPattern
-from envgen.profile.model import Ready, Service
+from envgen.profile.service import Ready, Service
 from envgen.serve import listener
 from envgen.serve.chat import chat_flags
 from envgen.serve.ended import NotReady, StartFailure, log_text

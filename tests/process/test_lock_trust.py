@@ -13,7 +13,7 @@ from local import Quiet, serving
 
 from envgen.errors import LockError
 from envgen.lock.servers import commit_of
-from envgen.profile.model import ModelRef
+from envgen.profile.service import ModelRef
 
 VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR", "HF_TOKEN")
 

@@ -21,7 +21,7 @@ from releases import CACHE, RELEASES, Answers, Ask, Warm, environment, with_path
 from envgen.app.predict import PROGRAM
 from envgen.inside import run
 from envgen.predict.judge import Verdict, backends, judge
-from envgen.profile.model import Service
+from envgen.profile.service import Service
 from envgen.recipes.shipped import models
 
 pytestmark = pytest.mark.nightly

@@ -14,7 +14,7 @@ from model_shapes import MODELS, request
 from releases import PROFILES, TOP, Ask
 
 from envgen.predict.judge import Judgement, Verdict, backends, judge
-from envgen.profile.model import Service
+from envgen.profile.service import Service
 
 NEWEST, OLD = PROFILES["prod"], "0.14.0"
 # What the old release can't serve, as it says itself, each in another way; the last it would start.

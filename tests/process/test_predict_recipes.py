@@ -20,7 +20,7 @@ from envgen.app.session import Session
 from envgen.predict.judge import Judgement, Verdict, backends, judge
 from envgen.predict.memory import estimate
 from envgen.profile.load import load_project
-from envgen.profile.model import Service
+from envgen.profile.service import Service
 from envgen.recipes.shipped import models, shipped
 from envgen.recipes.write import GB10
 

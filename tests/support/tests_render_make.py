@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from envgen.profile.model import Base, Cuda, Encoding, Install, Mode, Origin, Profile, Service, Source, Tiktoken
+from envgen.profile.model import Base, Cuda, Encoding, Install, Mode, Origin, Profile, Source, Tiktoken
+from envgen.profile.service import Service
 from envgen.profile.values import ContainerPath, CudaArchList, HostPath, ImageRef, Pin
 
 

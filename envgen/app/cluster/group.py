@@ -19,7 +19,7 @@ from envgen.app.cluster.watch import Watch
 from envgen.deployment import Deployment
 from envgen.engine.process import in_background
 from envgen.errors import EnvgenError, Problem, ServiceError, named
-from envgen.profile.model import Ready
+from envgen.profile.service import Ready
 from envgen.serve.ended import NotReady, StartFailure
 from envgen.serve.launch import Launcher, Started, what_next
 from envgen.serve.readiness import Readiness

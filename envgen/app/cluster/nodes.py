@@ -28,7 +28,8 @@ from envgen.engine.values import COMPOSE_PROJECT, ContainerMount
 from envgen.errors import EngineError, Problem
 from envgen.inside import run
 from envgen.profile.caches import HUGGINGFACE
-from envgen.profile.model import Cluster, Profile, Service
+from envgen.profile.model import Profile
+from envgen.profile.service import Cluster, Service
 from envgen.render import environment as names
 from envgen.serve.preflight import of_image
 from envgen.text import progress

@@ -14,7 +14,7 @@ from envgen.engine.client import Engine, connect
 from envgen.engine.process import in_background
 from envgen.engine.values import Container
 from envgen.errors import EngineError
-from envgen.profile.model import Ready
+from envgen.profile.service import Ready
 from envgen.serve.ended import StartFailure, ending, log_text
 from envgen.serve.wait import Evidence, LogReader
 

@@ -12,7 +12,8 @@ from envgen.cli.common import Count, F, answer
 from envgen.engine.values import Container
 from envgen.errors import ExitCode, UsageError
 from envgen.profile.exposure import is_local, open_ports
-from envgen.profile.model import Profile, Service
+from envgen.profile.model import Profile
+from envgen.profile.service import Service
 from envgen.serve.launch import Started
 from envgen.serve.notices import in_words
 from envgen.text import progress

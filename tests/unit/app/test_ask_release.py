@@ -15,7 +15,8 @@ from envgen.doctor.model import Context, Finding, Severity
 from envgen.engine.values import ExecResult, Image
 from envgen.errors import EngineError, UsageError
 from envgen.profile.load import load_project
-from envgen.profile.model import Profile, Service
+from envgen.profile.model import Profile
+from envgen.profile.service import Service
 from envgen.serve.preflight import PreflightError
 from envgen.text import KILLED
 

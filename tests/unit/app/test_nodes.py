@@ -13,7 +13,7 @@ from envgen.app import doctor
 from envgen.deployment import Deployment
 from envgen.doctor.model import Remedy, Severity, Subject
 from envgen.doctor.nodes import completed, finding
-from envgen.profile.model import Cluster, Service
+from envgen.profile.service import Cluster, Service
 
 SERVICE = Service(command=("vllm", "serve", "/models/m"))
 

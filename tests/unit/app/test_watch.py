@@ -12,7 +12,8 @@ from envgen.app.cluster import watch
 from envgen.app.cluster.watch import Watch, WatchedRank
 from envgen.engine.values import Container
 from envgen.errors import EngineError
-from envgen.profile.model import Machine, Ready, Service
+from envgen.profile.model import Machine
+from envgen.profile.service import Ready, Service
 from envgen.serve.ended import StartFailure, ending
 
 

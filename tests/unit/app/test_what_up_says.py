@@ -14,7 +14,8 @@ from envgen.app import provision, up, weights
 from envgen.engine import endpoint
 from envgen.engine.values import Container
 from envgen.errors import BuildError, EngineError, LockError
-from envgen.profile.model import GpuMode, ModelRef
+from envgen.profile.model import GpuMode
+from envgen.profile.service import ModelRef
 from envgen.text import network_reason
 
 MODEL = ModelRef("acme/tiny")

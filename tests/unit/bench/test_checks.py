@@ -16,7 +16,7 @@ from envgen.bench.compare import MatrixCell
 from envgen.bench.facts import Vitals, parse_gpu_memory
 from envgen.bench.tools import CellResult
 from envgen.errors import ServiceError, UsageError
-from envgen.profile.model import Ready
+from envgen.profile.service import Ready
 
 
 def cell(failed: int = 0, **figures: tuple[float, ...]) -> CellResult:

@@ -11,7 +11,8 @@ import pytest
 from envgen.doctor.model import Finding, Remedy, Severity
 from envgen.doctor.nodes import LINK_BYTES, NodeFacts, about, between, has_address, link
 from envgen.engine.values import Container, ContainerMount, Image
-from envgen.profile.model import Cluster, GpuMode, Machine, Service
+from envgen.profile.model import GpuMode, Machine
+from envgen.profile.service import Cluster, Service
 from envgen.profile.values import ByteSize
 
 SERVICE = Service(command=("vllm", "serve", "/models/m"))

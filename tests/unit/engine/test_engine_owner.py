@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from envgen.engine.owner import caller, host_user, run_as
-from envgen.profile.model import Base, Cuda, Mode, Profile, Service
+from envgen.profile.model import Base, Cuda, Mode, Profile
+from envgen.profile.service import Service
 from envgen.profile.values import CudaArchList, ImageRef
 
 

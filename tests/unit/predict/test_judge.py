@@ -10,7 +10,7 @@ import pytest
 
 from envgen.inside.run import NoAnswer
 from envgen.predict.judge import Verdict, judge
-from envgen.profile.model import Ready, Service
+from envgen.profile.service import Ready, Service
 
 ANSWERS = Path(__file__).parent / "answers"
 

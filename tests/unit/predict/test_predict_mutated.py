@@ -21,7 +21,8 @@ from envgen.inside.run import NoAnswer
 from envgen.predict.answer import checked
 from envgen.predict.judge import Verdict, judge
 from envgen.profile.load import load_project
-from envgen.profile.model import Profile, Ready, Service
+from envgen.profile.model import Profile
+from envgen.profile.service import Ready, Service
 
 ANSWERS = Path(__file__).parent / "answers"
 NAMES = sorted(path.stem for path in ANSWERS.glob("*.json"))

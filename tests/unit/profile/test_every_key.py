@@ -22,7 +22,8 @@ from envgen.deployment import docker_environment, rank_environment
 from envgen.errors import ProjectError
 from envgen.profile import shape
 from envgen.profile.load import Loaded, load_project
-from envgen.profile.model import Profile, Service
+from envgen.profile.model import Profile
+from envgen.profile.service import Service
 from envgen.profile.shape import fields_of
 from envgen.profile.unused import warnings
 from envgen.render.environment import compose_environment

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from envgen.profile.flags import ArgValue, in_words, words_of
-from envgen.profile.model import Service
+from envgen.profile.service import Service
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from envgen.errors import Problem, ProjectError
 from envgen.profile import hints
 from envgen.profile.exposure import open_ports, renumbered
 from envgen.profile.load import load_project
-from envgen.profile.model import Profile, Service
+from envgen.profile.model import Profile
+from envgen.profile.service import Service
 from envgen.profile.shape import fields_of
 from envgen.profile.unused import warnings
 from envgen.profile.values import PortMapping

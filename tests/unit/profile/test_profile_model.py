@@ -10,7 +10,7 @@ from bad_project_files import HEAD
 from envgen.__main__ import main
 from envgen.errors import ProjectError
 from envgen.profile.load import load_project
-from envgen.profile.model import Service
+from envgen.profile.service import Service
 
 FILE = f"""{HEAD}\
     caches: {{huggingface: {{path: /hf}}}}

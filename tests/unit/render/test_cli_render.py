@@ -10,7 +10,7 @@ import pytest
 
 from envgen.__main__ import main
 from envgen.profile.load import load_project
-from envgen.profile.model import Service
+from envgen.profile.service import Service
 from envgen.render.environment import compose_environment
 from envgen.render.outputs import scripts
 

@@ -10,7 +10,8 @@ import pytest
 from tests_render_make import encoding, mounted, profile, source
 
 from envgen.lock.model import EPOCH, GitLock, ImageLock, Pinned, ProfileLock, PythonLock
-from envgen.profile.model import Apt, Build, Cache, DockerfileExtra, Input, Install, Origin, Pip, Profile, Service
+from envgen.profile.model import Apt, Build, Cache, DockerfileExtra, Input, Install, Origin, Pip, Profile
+from envgen.profile.service import Service
 from envgen.profile.values import ContainerPath, CudaArchList, DockerLine, HostPath, ImageRef, WheelPin
 from envgen.render.inputs import LABEL, changed, label_of, read_label
 from envgen.render.outputs import render_profile

@@ -14,7 +14,8 @@ from tests_render_make import mounted, profile, source
 
 from envgen import files
 from envgen.errors import EnvgenError, ProjectError, RefusedError
-from envgen.profile.model import Cache, DockerfileExtra, GpuMode, Mode, Network, Profile, Project, Service
+from envgen.profile.model import Cache, DockerfileExtra, GpuMode, Mode, Network, Profile, Project
+from envgen.profile.service import Service
 from envgen.profile.values import ContainerPath, DockerLine, HostPath
 from envgen.render import outputs
 from envgen.render.outputs import (

@@ -13,18 +13,7 @@ import pytest
 from tests_render_make import encoding, mounted, profile, source
 
 from envgen.patches.series import Patch, Series
-from envgen.profile.model import (
-    Apt,
-    Base,
-    Build,
-    Cache,
-    Cuda,
-    Mode,
-    Network,
-    Origin,
-    Pip,
-    Profile,
-)
+from envgen.profile.model import Apt, Base, Build, Cache, Cuda, Mode, Network, Origin, Pip, Profile
 from envgen.profile.values import ContainerPath, CudaArchList, HostPath, ImageRef, MaxJobs, Pin, WheelPin
 from envgen.render.environment import (
     WRITTEN,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from envgen.profile.model import Cluster, Health, Ready, Service
+from envgen.profile.service import Cluster, Health, Ready, Service
 from envgen.profile.values import PortMapping
 from envgen.serve import listener
 from envgen.serve.ended import NotReady

@@ -11,7 +11,8 @@ from doctor_facts import CONTAINER
 from envgen.cli.run.common import print_started, started_document
 from envgen.engine.values import COMPOSE_ONE_OFF, Container
 from envgen.explain import rules
-from envgen.profile.model import Base, Mode, Profile, Service
+from envgen.profile.model import Base, Mode, Profile
+from envgen.profile.service import Service
 from envgen.profile.values import ImageRef
 from envgen.serve.launch import Started
 from envgen.serve.notices import OVER, notices, of_all

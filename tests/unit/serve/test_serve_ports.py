@@ -10,7 +10,7 @@ import pytest
 
 from envgen.deployment import Deployment
 from envgen.engine import host
-from envgen.profile.model import Service
+from envgen.profile.service import Service
 from envgen.profile.values import PortMapping
 from envgen.serve import preflight
 

@@ -20,7 +20,7 @@ from envgen.engine.client import Engine
 from envgen.engine.compose import Compose
 from envgen.engine.values import Container, ContainerMount, ExecResult
 from envgen.errors import EnvgenError, ServiceError
-from envgen.profile.model import Service
+from envgen.profile.service import Service
 from envgen.serve.differences import NotReplaced, differences, recreate_refused
 from envgen.serve.ended import NotReady
 from envgen.serve.launch import Started

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from envgen.engine.values import Container
-from envgen.profile.model import Health, Ready, Service
+from envgen.profile.service import Health, Ready, Service
 from envgen.profile.values import PortMapping
 from envgen.serve.ended import NotReady
 from envgen.serve.readiness import Readiness
