@@ -1,4 +1,4 @@
-"""Runs inside the container: asks the packages themselves."""
+"""Runs inside the container: imports a package, or compiles and runs a kernel."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ import re
 import sys
 import tempfile
 import time
-from typing import Any, Callable, Dict, Iterable
+from typing import Any, Dict, Iterable
 
 from envgen.inside.common import read_text
 
 Doc = Dict[str, Any]
-NO_GPU = "no GPU in this container"
 
 
 def import_of(package: str, names: Iterable[str]) -> Doc:
@@ -27,23 +26,11 @@ def import_of(package: str, names: Iterable[str]) -> Doc:
     }  # fmt: skip
 
 
-def ask_gpu() -> Doc:
-    torch = importlib.import_module("torch")
-    found: Doc = {"torch": torch.__version__, "cuda": torch.version.cuda, "available": bool(torch.cuda.is_available())}
-    if found["available"]:
-        found["count"] = torch.cuda.device_count()
-        found["name"] = torch.cuda.get_device_name(0)
-        found["capability"] = list(torch.cuda.get_device_capability(0))
-        found["torch_archs"] = list(torch.cuda.get_arch_list())
-        found["free"], found["total"] = torch.cuda.mem_get_info(0)
-    return found
-
-
 def ask_kernel() -> Doc:
     """Compile and run FlashInfer's smallest kernel in a temporary cache, and compare with torch."""
     torch = importlib.import_module("torch")
     if not torch.cuda.is_available():
-        return {"skipped": NO_GPU}
+        return {"skipped": "torch %s for CUDA %s finds no GPU" % (torch.__version__, torch.version.cuda)}
     with tempfile.TemporaryDirectory() as folder:
         os.environ["FLASHINFER_WORKSPACE_BASE"] = folder  # else an already compiled kernel would be used
         flashinfer = importlib.import_module("flashinfer")
@@ -58,11 +45,6 @@ def ask_kernel() -> Doc:
     return {"kernel": "silu_and_mul", "seconds": round(seconds, 1), "worst": worst, "right": worst < 0.02}
 
 
-QUESTIONS: Dict[str, Callable[[], Doc]] = {
-    "gpu": ask_gpu, "kernel": ask_kernel,
-}  # fmt: skip
-
-
 def short_of(least: int) -> str:
     """What is said where less memory is available: a server beside it may need the rest."""
     found = re.search(r"^MemAvailable:\s+(\d+) kB", read_text("/proc/meminfo"), re.M)
@@ -71,7 +53,7 @@ def short_of(least: int) -> str:
 
 
 def answer(request: Doc) -> Doc:
-    """Answers one ``question``, or imports the ``package``. One that hangs, exits or crashes is the answer, too."""
+    """Imports the ``package``, or runs the kernel. One that hangs, exits or crashes is the answer, too."""
     if sys.path and sys.path[0] == "":
         del sys.path[0]  # as for a console script: without the current folder
     short = short_of(request.get("least", 0))
@@ -79,5 +61,5 @@ def answer(request: Doc) -> Doc:
         return {"skipped": short}
     began = time.time()
     package = request.get("package")
-    found = import_of(package, request.get("names", ())) if package else QUESTIONS[request["question"]]()
+    found = import_of(package, request.get("names", ())) if package else ask_kernel()
     return {"answer": found, "seconds": round(time.time() - began, 2)}

@@ -125,9 +125,7 @@ def test_deep_asks_the_real_flashinfer(jit_lab: Lab, engine: Engine) -> None:
     done = Project(jit_lab.folder, jit_lab.name).envgen("doctor", "--deep", "--json", *installed, code=None)
     found = {one["check"]: one for one in done.json["findings"]}
     assert found["import.truth"]["title"].startswith(f"flashinfer is {SITE}/__init__.py (imported in ")
-    assert found["deep.gpu"]["severity"] == "info" and "can't be checked" in found["deep.gpu"]["title"]
-    assert found["deep.kernel"]["seen"] == "no GPU in this container"
-    assert found["deep.kernel"]["severity"] == "info"
+    assert found["deep.kernel"]["severity"] == "info" and "finds no GPU" in found["deep.kernel"]["seen"]
 
 
 def test_deep_reports_the_prediction(box: Box) -> None:

@@ -102,6 +102,4 @@ def test_any_document_of_the_programs_that_run(make: Make, changes: Changes) -> 
 
 @given(changes=CHANGES)
 def test_any_answer_to_a_deep_question(make: Make, changes: Changes) -> None:
-    answers = {name: mutated(reply, changes) for name, reply in DEEP["answers"].items() if name in deep.QUESTIONS}
-    for finding in deep.judge(json.loads(json.dumps(answers)), make()):
-        assert finding.title
+    assert deep.judge(json.loads(json.dumps(mutated(DEEP["answers"]["kernel"], changes))), make()).title
