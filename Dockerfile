@@ -62,6 +62,6 @@ LABEL dev.envgen.project="mxfp4" \
     dev.envgen.profile="prod" \
     dev.envgen.lock="" \
     org.opencontainers.image.base.name="nvcr.io/nvidia/cuda:13.0.2-devel-ubuntu24.04" \
-    dev.envgen.render="3b7c0ad9907d1eb62217bab3c6af203f7227a6c17c12b2c734e1efd0bace7226"
+    dev.envgen.render="d049feeb2ecbd99af5b15b0e09fc4ca1e80d305a9a6695cb6a96a14365e0fc77"
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

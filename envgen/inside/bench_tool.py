@@ -65,12 +65,12 @@ def run(request: Doc) -> Doc:
         # The weights' cache is below the old HOME, unless a variable names it.
         env.setdefault("HF_HOME", os.path.join(os.path.expanduser("~"), ".cache", "huggingface"))
         env.update(request["env"], no_proxy=env["NO_PROXY"])
-        began = time.time()
+        began = time.monotonic()
         code = watch(words, env, names, float(request["silence"]))
         output, result = (read_text(names[name], LONGEST) for name in ("output", "result"))
         lines = output.splitlines()
         return {
-            "code": code, "seconds": time.time() - began, "result": result, "tail": lines[-LINES:],
+            "code": code, "seconds": time.monotonic() - began, "result": result, "tail": lines[-LINES:],
             "fell_back": [line for line in lines if "Falling back" in line][:3],
         }  # fmt: skip
     finally:
@@ -84,14 +84,14 @@ def watch(words: List[str], env: Dict[str, str], names: Dict[str, str], silence:
         child = subprocess.Popen(
             words, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )
-    last, seen = time.time(), -1
+    last, seen = time.monotonic(), -1
     try:
-        while time.time() - last <= silence:
+        while time.monotonic() - last <= silence:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return child.wait(0.2)
             size = sum(os.path.getsize(path) for path in names.values() if os.path.exists(path))
             if size != seen:
-                last, seen = time.time(), size
+                last, seen = time.monotonic(), size
         return -9
     finally:
         with contextlib.suppress(OSError):

@@ -45,12 +45,10 @@ class LogReader:
         container_id: str,
         since: str = "",
         window: float | None = None,
-        now: Callable[[], float] = time.time,
     ) -> None:
-        self._engine, self._container_id, self._now = engine, container_id, now
+        self._engine, self._container_id = engine, container_id
         self._since = instant(since)
-        old = self._since and window is not None and now() - float(self._since) > window
-        self._until = f"{float(self._since) + (window or 0):.9f}" if old else ""
+        self._until = f"{float(self._since) + window:.9f}" if self._since and window is not None else ""
         self._last = ""  # the timestamp of the last line returned
         self._tail: int | None = None  # the first look sees all
         self._same = 0  # how many lines had that timestamp
@@ -58,9 +56,7 @@ class LogReader:
     def new_lines(self) -> list[str]:
         """The lines since the last call."""
         until, self._until = self._until, ""
-        text = self._engine.logs(
-            self._container_id, tail=self._tail, since=self._since, until=until, timestamps=True, seconds=LOOK
-        )
+        text = self._look(self._tail, until)
         self._tail = LINES
         skip = self._same
         lines = []
@@ -74,8 +70,17 @@ class LogReader:
             lines.append(rest[:LONGEST].removesuffix("\r"))
             self._same = self._same + 1 if stamp == self._last else 1
             self._last = stamp
-        self._since = f"{self._now():.9f}" if until else instant(self._last) or self._since
+        self._since = instant(self._last) or self._since
+        if until:  # by the engine's own times: this machine's clock may be another
+            newest = self._look(1).partition(" ")[0]
+            if float(instant(newest) or 0) > float(until):
+                self._last, self._same, self._since = newest, 1, instant(newest)
         return lines
+
+    def _look(self, tail: int | None, until: str = "") -> str:
+        return self._engine.logs(
+            self._container_id, tail=tail, since=self._since, until=until, timestamps=True, seconds=LOOK
+        )
 
 
 class Evidence:

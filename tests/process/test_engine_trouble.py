@@ -250,7 +250,7 @@ def test_no_permission(tmp_path: Path) -> None:
             if folder.stat().st_uid == os.getuid() and folder.stat().st_mode & 0o005 != 0o005 and folder != Path("/"):
                 folder.chmod(0o755)
         code = (
-            "import os, envgen.engine.client as d\nif os.getuid() == 0: os.setuid(65534)\n"
+            "import os, envgen.engine.client as d, envgen.engine.sdk\nif os.getuid() == 0: os.setuid(65534)\n"
             f"try: d.connect({{'DOCKER_HOST': 'unix://{tmp_path}/s.sock'}})\nexcept d.EngineError as e: print(e)"
         )
         if os.getuid() != 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import hashlib
 import http.server
 import io
@@ -16,7 +17,7 @@ import sysconfig
 import tarfile
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -506,6 +507,51 @@ def test_nobody_listening_is_unhealthy() -> None:
     code, output = run("envgen-health", "--port", 9, "--path", "/health")
     assert code == 1
     assert output.startswith("envgen-health: port 9: ")
+
+
+# --- envgen-install ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def starting(tmp_path: Path) -> Callable[[], subprocess.Popen[str]]:
+    """Starts `envgen-install --start` for a checkout whose git hangs; it may take 3 s."""
+    (tmp_path / "src/lib").mkdir(parents=True)
+    (tmp_path / "src/lib/__init__.py").touch()
+    mount = {"name": "lib", "package": "lib", "distribution": "lib", "mount": str(tmp_path / "src")}
+    (tmp_path / "sources.json").write_text(json.dumps({"sources": [mount]}))
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/git").write_text("#!/bin/sh\nexec sleep 600\n")
+    (tmp_path / "bin/git").chmod(0o755)
+    script = tmp_path / "envgen-install"
+    text = SCRIPTS["envgen-install"].read_text().replace('HOME = "/opt/envgen"', f"HOME = {str(tmp_path)!r}")
+    script.write_text(text.replace("START = 300", "START = 3"))
+    env = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "VIRTUAL_ENV": str(tmp_path / "env"), "MAX_JOBS": "1"}
+    return lambda: subprocess.Popen(
+        [sys.executable, "-I", str(script), "--start"], env=env, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_a_start_whose_git_hangs_ends_in_words(starting: Callable[[], subprocess.Popen[str]], tmp_path: Path) -> None:
+    with starting() as child:
+        _, error = child.communicate(timeout=60)
+    assert child.returncode == 1
+    why = f"does git answer in {tmp_path}/src, and is the disk of each well?"
+    assert error == f"envgen: the mounted sources were not checked within 3 s: {why}\n"
+
+
+def test_the_wait_for_another_installation_has_no_limit(
+    starting: Callable[[], subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    (tmp_path / "bin/git").write_text("#!/bin/sh\n")
+    (tmp_path / "env/.envgen").mkdir(parents=True)
+    with (tmp_path / "env/.envgen/lock").open("w") as file, starting() as child:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert child.stderr is not None
+        while "waiting for it" not in child.stderr.readline():
+            assert child.poll() is None, child.stderr.read()
+        with pytest.raises(subprocess.TimeoutExpired):
+            child.wait(3)
+        child.kill()
 
 
 # --- record-env -------------------------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ class Watch:
 
     def add(self, deployment: Deployment, container: Container, ready: Ready | None = None) -> None:
         """Watch another container. ``ready``: what its log must and must not show."""
-        rank = WatchedRank(deployment, container, deployment.engine, time.time(), wrote=time.time())
+        rank = WatchedRank(deployment, container, deployment.engine, time.monotonic(), wrote=time.monotonic())
         if ready is not None:
             over_tcp = OVER_TCP if deployment.profile.nodes[deployment.node].rdma else {}
             rank.evidence = Evidence(ready.expect, {**ready.forbid, **over_tcp})
@@ -85,22 +85,22 @@ class Watch:
         while not self.over.wait(POLL):
             try:
                 container = rank.engine.container(rank.container.id)
-                rank.answered, self._offline = time.time(), False
+                rank.answered, self._offline = time.monotonic(), False
             except EngineError as error:
                 self._silent(rank, error)
                 continue
             if container is None or not container.running:
                 self.report(rank, ending(container))
-            elif time.time() - rank.read > READ:
-                rank.read = time.time()
+            elif time.monotonic() - rank.read > READ:
+                rank.read = time.monotonic()
                 self.read(rank)
 
     def _silent(self, rank: WatchedRank, error: EngineError) -> None:
         """Reconnect to an engine that does not answer; after ``patience`` its rank is lost, unless none answers."""
-        if time.time() - rank.answered > self.patience:
+        if time.monotonic() - rank.answered > self.patience:
             reason = f"its engine has not answered for {self.patience:g} s: {error.problems[0].message}"
             others = [one for one in self.ranks if one is not rank]
-            if not others or any(time.time() - one.answered < LOST for one in others):
+            if not others or any(time.monotonic() - one.answered < LOST for one in others):
                 self.report(rank, StartFailure(reason, says_all=True))
             elif not self._offline:
                 self._offline = True
@@ -126,9 +126,9 @@ class Watch:
                 rank.evidence.feed(line)
                 rank.last = line
             if lines:
-                rank.wrote = time.time()
-            elif time.time() - rank.wrote > QUIET and rank is not self.ranks[-1]:  # the head's is shown anyway
-                rank.wrote = time.time()
+                rank.wrote = time.monotonic()
+            elif time.monotonic() - rank.wrote > QUIET and rank is not self.ranks[-1]:  # the head's is shown anyway
+                rank.wrote = time.monotonic()
                 self.say(f"  {node}: has written nothing for {QUIET:g} s; last: {log_text(rank.last)[:100]}")
         if rank.evidence.forbidden is not None:
             name, line = rank.evidence.forbidden

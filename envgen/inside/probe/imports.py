@@ -202,9 +202,9 @@ def in_child(work: Callable[[int], object], limit: float) -> tuple[bytes, bool, 
         finally:
             os._exit(code)
     os.close(write)
-    data, deadline, late = b"", time.time() + limit, False
+    data, deadline, late = b"", time.monotonic() + limit, False
     while not late:
-        late = not select.select([read], [], [], max(0.0, deadline - time.time()))[0]
+        late = not select.select([read], [], [], max(0.0, deadline - time.monotonic()))[0]
         chunk = b"" if late else os.read(read, 65536)
         if not chunk:
             break

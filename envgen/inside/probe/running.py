@@ -330,7 +330,7 @@ def examine(request: Doc, until: float) -> Doc:
         if launch is not None:
             key = json.dumps([launch, exe, words[0], folder, sorted(env.items())])
             if key not in answers:
-                late = time.time() > until
+                late = time.monotonic() > until
                 answers[key] = ({}, "no time left") if late else ask(launch, words, exe, folder, env, request)
             answer, why = answers[key]
             fact.update(cells=answer.get("cells", []), changes=answer.get("changes", []), error=why)
@@ -367,6 +367,6 @@ def answer(request: Doc) -> Doc:
     """All Python programs; in an interpreter that it started itself, that one's answer."""
     if "as_started" in request:
         return as_started(request["as_started"])
-    document = examine(request, time.time() + request["seconds"] - SPARE)
+    document = examine(request, time.monotonic() + request["seconds"] - SPARE)
     document.update(homes=homes(request), ages=ages(request, document))
     return document

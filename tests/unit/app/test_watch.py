@@ -91,7 +91,7 @@ def test_a_rank_that_runs_or_cannot_be_asked_is_not_blamed(idle: Watch) -> None:
 
 def test_a_silent_engine_is_lost_unless_none_answers(idle: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
-    monkeypatch.setattr("envgen.app.cluster.watch.time.time", lambda: now[0])
+    monkeypatch.setattr("envgen.app.cluster.watch.time.monotonic", lambda: now[0])
     monkeypatch.setattr(watch, "connect", lambda _environ: StubEngine(container("b")))
     one, two = rank("a", StubEngine(container("a")), 1000.0), rank("b", StubEngine(container("b")), 1000.0)
     idle.ranks += [one, two]
@@ -102,6 +102,15 @@ def test_a_silent_engine_is_lost_unless_none_answers(idle: Watch, monkeypatch: p
     idle._silent(two, EngineError("no route to host"))
     first, failure = idle.first.result(0)
     assert first is two and "has not answered for 10 s: no route to host" in failure.reason
+
+
+def test_a_clock_that_is_set_loses_no_rank(idle: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = reading(idle, monkeypatch, "", Ready())
+    idle.ranks[1].answered = float("inf")
+    monkeypatch.setattr("time.time", lambda: 1e12)
+    monkeypatch.setattr(watch, "connect", lambda _environ: StubEngine(container("b")))
+    idle._silent(one, EngineError("no route to host"))
+    assert not idle.first.done()
 
 
 def reading(idle: Watch, monkeypatch: pytest.MonkeyPatch, log: str, ready: Ready, *rdma: str) -> WatchedRank:
