@@ -1,4 +1,4 @@
-"""`envgen cache`: FlashInfer's compiled modules, in the profile's cache."""
+"""`envgen cache`: FlashInfer's compiled modules and b12x's kernels, in the profile's caches."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ dry_run_option = click.option("-n", "--dry-run", is_flag=True, help="Show what w
 
 def filter_options(function: F) -> F:
     """Add --version and --arch."""
-    version = click.option("--version", "version", metavar="V", help="Only this FlashInfer version.")
+    version = click.option("--version", "version", metavar="V", help="Only this version, as `cache list` shows it.")
     arch = click.option(
         "--arch", metavar="A", help="Only this architecture, such as 12.1a; `none`: modules without one."
     )
@@ -41,7 +41,7 @@ def open_cache(session: Session) -> JitCache:
 
 @click.group(cls=FullGroup)
 def command() -> None:
-    """List, explain, clear and compile the modules in FlashInfer's JIT cache.
+    """List, explain, clear and compile the modules in FlashInfer's JIT cache; list and clear b12x's kernels.
 
     \b
     Examples:
@@ -57,7 +57,8 @@ def command() -> None:
 def list_(session: Session, patterns: tuple[str, ...], version: str | None, arch: str | None) -> int:
     """List the compiled modules of FlashInfer: size, objects, age, and whether each is stale or being built.
 
-    Results of FlashInfer's autotuner and other caches of compiled code are listed below, each with its folder.
+    With a cache b12x in the profile, the kernels of b12x are listed by operation. Results of FlashInfer's autotuner and
+    other caches of compiled code are listed below, each with its folder.
 
     \b
     Example:
