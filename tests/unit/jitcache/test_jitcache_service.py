@@ -22,7 +22,7 @@ from envgen.inside.jit.shapes import Holder
 from envgen.inside.run import STARTER
 from envgen.inside.warm import MARK
 from envgen.jitcache.place import BASE, arch_folders, make_query
-from envgen.jitcache.service import JitCache, describe_holders
+from envgen.jitcache.service import describe_holders
 from envgen.jitcache.warm import Warm
 
 
@@ -259,18 +259,6 @@ def test_what_stays_is_reported(shell: LocalEngine, capsys: pytest.CaptureFixtur
     assert "kept 0.7.2.post1/121a/generated/both: also compiled by two" in capsys.readouterr().out
 
 
-def test_a_defect_of_envgen_is_not_blamed_on_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    release(tmp_path / "cache", "0.7.2.post1")
-    engine = LocalEngine(tmp_path / "cache", [container("c1", service="dev", mounts=[VOLUME])])
-
-    def broken(*_: object) -> None:
-        raise KeyError("ours")
-
-    monkeypatch.setattr(JitCache, "_users", broken)
-    with pytest.raises(KeyError, match="ours"):
-        cache(tmp_path, engine).clear(make_query(("page",)))
-
-
 def test_an_envgen_that_holds_a_lock_is_named_as_such() -> None:
     """Another clear that still runs: not a compiler, nor one of our long command lines."""
     ours = Holder(42, f"python3 -I -S -c {STARTER}", "serve")
@@ -278,43 +266,47 @@ def test_an_envgen_that_holds_a_lock_is_named_as_such() -> None:
     assert describe_holders([Holder(7, "ninja -v")]) == "by pid 7: ninja -v"
 
 
-def test_what_the_gate_prints_is_progress_and_not_the_output_of_a_module() -> None:
-    shown: list[str] = []
-    lines = ['{"event": "import", "version": "0.5.3"}', '{"event": "start", "module": "page"}',
-             '{"event": "failed", "module": "page", "message": "boom"}']  # fmt: skip
+# Compiling
+
+
+def event(name: str, **more: str) -> str:
+    return MARK + json.dumps({"event": name, **more})
+
+
+STARTED = (event("import", version="0.5.3"), event("start", module="page"))
+
+
+def warmed(lines: Sequence[str], code: int = 0) -> tuple[Warm, list[str]]:
+    """What is made of the output of FlashInfer's builds, and what is printed of it."""
+    printed: list[str] = []
 
     def run_lines(_argv: Sequence[str], on_line: Callable[[str], None], _env: Mapping[str, str]) -> int:
-        for line in (MARK + lines[0], MARK + lines[1], "compilers: 1 running, 2 waiting", MARK + lines[2]):
+        for line in lines:
             on_line(line)
-        return 1
+        return code
 
-    run = Warm(run_lines, "python3", "here", shown.append)
+    run = Warm(run_lines, "python3", "here", printed.append, "envgen build")
     run.run(["page"], None)
-    assert shown == ["compilers: 1 running, 2 waiting"]
+    return run, printed
+
+
+def test_what_the_gate_prints_is_progress_and_not_the_output_of_a_module() -> None:
+    failed = event("failed", module="page", message="boom")
+    run, printed = warmed([*STARTED, "compilers: 1 running, 2 waiting", failed], 1)
+    assert printed == ["compilers: 1 running, 2 waiting"]
     assert (run.version, run.built["page"].lines, run.built["page"].error) == ("0.5.3", [], "boom")
 
 
 @pytest.mark.parametrize(("output", "outcome"), [(["[1/2] nvcc -o page.o", "[2/2] ld"], "done"), ([], "fresh"),
                                                  (["ninja: no work to do."], "fresh")])  # fmt: skip
 def test_a_module_that_was_compiled_already_is_not_called_compiled(output: list[str], outcome: str) -> None:
-    def run_lines(_argv: Sequence[str], on_line: Callable[[str], None], _env: Mapping[str, str]) -> int:
-        events = ['{"event": "import", "version": "0.5.3"}', '{"event": "start", "module": "page"}']
-        for line in (*(MARK + event for event in events), *output, MARK + '{"event": "done", "module": "page"}'):
-            on_line(line)
-        return 0
-
-    run = Warm(run_lines, "python3", "here", lambda _line: None)
-    run.run(["page"], None)
-    assert run.built["page"].outcome == outcome
-    (line,) = shown.built([replace(run.built["page"], seconds=0.3)], None)
+    built = warmed([*STARTED, *output, event("done", module="page")])[0].built["page"]
+    assert built.outcome == outcome
+    (line,) = shown.built([replace(built, seconds=0.3)], None)
     assert line == ("page: compiled in 0.3s" if outcome == "done" else "page: already compiled")
 
 
 def test_an_image_without_flashinfer_is_the_profile_s_fault_and_not_docker_s() -> None:
-    def run_lines(_argv: Sequence[str], on_line: Callable[[str], None], _env: Mapping[str, str]) -> int:
-        on_line("ModuleNotFoundError: No module named 'flashinfer'")
-        return 1
-
     with pytest.raises(NotFoundError, match=r"here has no FlashInfer .* No module named 'flashinfer'") as raised:
-        Warm(run_lines, "python3", "here", lambda _line: None, "envgen build").run(["page"], None)
+        warmed(["ModuleNotFoundError: No module named 'flashinfer'"], 1)
     assert (raised.value.exit_code, raised.value.problems[0].hint) == (1, "envgen build")
