@@ -21,7 +21,7 @@ _STEP = re.compile(r"^(?:(?P<step>#\d{1,5}) )?\d{1,7}\.\d{1,4} (?=\S| {2})|^[\w.
 _LOGGED = re.compile(
     r"^(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) +\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,6})? \[?[^\]\s]{1,120}\] ?"
 )
-_BEGIN = "Traceback (most recent call last):"
+TRACEBACK = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^ {0,8}File "(?P<path>[^"]{1,400})", line \d{1,9}')
 CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _NAME = r"(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Za-z_]\w{0,80}"
@@ -128,7 +128,7 @@ class Tracker:
         process = self._processes.get(name)
         if process is None:
             process = self._processes[name] = _Process()
-        if process.state or "File" in text or _BEGIN in text:
+        if process.state or "File" in text or TRACEBACK in text:
             self._found += _follow(process, name, text, number)
         if process.state in ("", "after") and (level or "rror" in text or "fatal" in text.lower()):
             if _USAGE.match(text):
@@ -195,11 +195,11 @@ def read_line(line: str) -> tuple[str, str, str]:
 def _follow(process: _Process, name: str, text: str, number: int) -> Iterator[First]:
     """Read one line of a process; yield the chain's exception once the chain is complete."""
     plain = text.strip()
-    if plain.endswith(_BEGIN):
+    if plain.endswith(TRACEBACK):
         process.indent = len(text) - len(text.lstrip())
     elif text[: process.indent].isspace():
         text = text[process.indent :]
-    if plain.endswith(_BEGIN):
+    if plain.endswith(TRACEBACK):
         if process.state == "after":  # a new failure, not a link of the chain
             yield from _complete(process)
         process.state, process.package = "frames", ""

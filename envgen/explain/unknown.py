@@ -12,7 +12,7 @@ from urllib.parse import quote_plus
 
 import yaml
 
-from envgen.explain.first import CHAINED, SHOWN, First, is_consequence, read_line
+from envgen.explain.first import CHAINED, SHOWN, TRACEBACK, First, is_consequence, read_line
 
 DECIDING = 3  # lines
 STARTED = "Application startup complete"
@@ -110,7 +110,7 @@ def _with_message(header: str, below: Sequence[str]) -> str:
 
 def _weight(level: str, text: str) -> int:
     """How much a line says of a failure."""
-    if _SOURCE.match(text) or _ADVICE.match(text) or any(words in text for words in CHAINED):
+    if _SOURCE.match(text) or _ADVICE.match(text) or any(words in text for words in (*CHAINED, TRACEBACK)):
         return 0
     weight = sum(weight for weight, sign in _data()["signs"] if sign.search(text))
     return weight + _LEVELS.get(level, 0) - 4 * is_consequence(text) if weight else 0
