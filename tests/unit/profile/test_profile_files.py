@@ -250,4 +250,5 @@ def test_a_local_file_with_everything_commented_out_changes_nothing(tmp_path: Pa
 def test_a_profile_that_is_no_mapping_is_the_only_problem(tmp_path: Path, value: str) -> None:
     """Also of those that extend it, which lack what it would have."""
     text = f"version: 1\nname: demo\nprofiles:\n  prod: {value}\n  dev: {{extends: prod, mode: development}}\n"
-    assert only(project(tmp_path, text)).message.startswith("expected a mapping, found ")
+    for local in ("", "default_profile: dev\n"):
+        assert only(project(tmp_path, text, local)).message.startswith("expected a mapping, found ")

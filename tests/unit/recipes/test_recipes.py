@@ -188,16 +188,6 @@ def test_a_number_of_machines_in_any_spelling_is_no_traceback(
     capsys.readouterr()
 
 
-def test_text_of_any_script_is_taken_over(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (project / "other.yaml").write_text(
-        'repo: org/M\nargs: {hf-overrides: "\U0001f600 größe \\\\ \\" \'"}\n', encoding="utf-8"
-    )
-    assert main(["recipe", "add", "other.yaml", "--yes", "--name", "other"]) == 0
-    profile = load_project(file=project / "envgen.yaml", local=False).project.profiles["other"]
-    assert profile.services["serve"].args["hf-overrides"] == "\U0001f600 größe \\ \" '"
-    capsys.readouterr()
-
-
 @pytest.mark.parametrize(("text", "room"), [("20G", 20 << 30), ("20g", 20 * 10**9), ("5000", 5000), ("lots", None)])
 def test_a_cache_of_a_fixed_size(
     text: str, room: int | None, project: Path, capsys: pytest.CaptureFixture[str]

@@ -42,15 +42,6 @@ def test_comments_and_blank_lines_are_not_instructions() -> None:
     assert without_comments("# a\nFROM scratch\n\n  # b\nRUN x \\\n    # y\n") == "FROM scratch\nRUN x \\"
 
 
-def test_the_digest_covers_local_files(tmp_path: Path) -> None:
-    found = profile(dockerfile_extra=DockerfileExtra(end=(DockerLine.parse("COPY o.tiktoken /"),)))
-    missing = render_profile(found, root=tmp_path).digest
-    (tmp_path / "o.tiktoken").write_text("a")
-    first = render_profile(found, root=tmp_path).digest
-    (tmp_path / "o.tiktoken").write_text("b")
-    assert len({missing, first, render_profile(found, root=tmp_path).digest}) == 3
-
-
 def test_patches_need_the_projects_folder() -> None:
     with pytest.raises(EnvgenError, match="folder"):
         render_profile(profile(sources={"vllm": source(patches="vllm")}))
@@ -147,26 +138,6 @@ def test_unchanged_files_are_not_touched(tmp_path: Path) -> None:
     assert write(tmp_path, {"a": b"1", "b": b"2"}) == ["b"]
     assert (tmp_path / "a").stat().st_mtime == 1
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
-
-
-def test_the_mode_of_a_file_stays(tmp_path: Path) -> None:
-    write(tmp_path, {"a": b"1"})
-    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o644
-    (tmp_path / "a").chmod(0o600)
-    write(tmp_path, {"a": b"2"})
-    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o600
-
-
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path, {"a": b"old"})
-
-    def fail(_descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(OSError, match="No space"):
-        write(tmp_path, {"a": b"new"})
-    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a", b"old")]
 
 
 @pytest.mark.parametrize("path", ["../x", "/tmp/x", "a/../../x"])
