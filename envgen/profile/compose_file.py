@@ -56,32 +56,32 @@ def effective(profile: Profile, described: Mapping[str, Any]) -> Profile:
 
 
 def _effective(service: Service, described: Mapping[str, Any]) -> Service:
-    found: dict[str, Any] = {
+    known: dict[str, Any] = {
         "ports": tuple(_ports(described.get("ports") or ())),
         "network": "host" if described.get("network_mode") == "host" else None,
     }
     words = tuple(described.get("command") or ())
     if words and service.argv not in (words, words[1:]):  # a server's begins with the program that guards it
-        found |= {"command": words, "args": {}}
+        known |= {"command": words, "args": {}}
     if API_KEY in (described.get("environment") or {}):
-        found["env"] = {**service.env, API_KEY: ""}
-    return replace(service, **found)
+        known["env"] = {**service.env, API_KEY: ""}
+    return replace(service, **known)
 
 
 def _ports(described: Iterable[Mapping[str, Any]]) -> Iterator[PortMapping]:
-    for one in described:
-        first, _, last = str(one.get("published") or "").partition("-")
+    for published in described:
+        first, _, last = str(published.get("published") or "").partition("-")
         for port in range(int(first), int(last or first) + 1) if first.isdecimal() else ():
-            yield PortMapping(port, int(one["target"]), str(one.get("host_ip") or ""))
+            yield PortMapping(port, int(published["target"]), str(published.get("host_ip") or ""))
 
 
 def changes(rendered: Mapping[str, Any], merged: Mapping[str, Any]) -> list[str]:
     """The keys of a service that the own file changes; of values, which may be secret, only ports and mounts."""
-    found = [key for key in sorted(rendered.keys() | merged.keys()) if rendered.get(key) != merged.get(key)]
+    changed = [key for key in sorted(rendered.keys() | merged.keys()) if rendered.get(key) != merged.get(key)]
     where = {
         "ports": ", ".join(map(str, _ports(merged.get("ports") or ()))),
         "volumes": ", ".join(
             str(one.get("target")) for one in merged.get("volumes") or () if one not in (rendered.get("volumes") or ())
         ),
     }
-    return [f"{key} ({where[key]})" if where.get(key) else key for key in found]
+    return [f"{key} ({where[key]})" if where.get(key) else key for key in changed]

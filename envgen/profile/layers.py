@@ -140,21 +140,21 @@ def chains(profiles: dict[str, YamlNode], problems: list[Problem]) -> dict[str, 
 
     A circle or an unknown parent is a problem, and ends the chain.
     """
-    found: dict[str, list[str]] = {}
+    chains_of: dict[str, list[str]] = {}
     for name in profiles:
         steps: dict[str, None] = {}  # from ``name`` on, in order
         step: str | None = name
-        while step is not None and step not in found:
+        while step is not None and step not in chains_of:
             steps[step] = None
             step = _parent(step, steps, profiles, problems)
-        above = found.get(step or "", [])
+        above = chains_of.get(step or "", [])
         if len(steps) + len(above) > DEEPEST:
             place = profiles[name].key_place(f"profiles.{name}")
             problems.append(Problem(f"extends a chain of more than {DEEPEST} profiles", place, "extend fewer"))
             above, steps = [], {name: None}
         for step in reversed(steps):
-            above = found[step] = [*above, step]
-    return {name: found[name] for name in profiles}
+            above = chains_of[step] = [*above, step]
+    return {name: chains_of[name] for name in profiles}
 
 
 def _parent(
@@ -252,7 +252,7 @@ def _of_its_own(node: YamlNode, over: YamlNode, path: tuple[str, ...] = ()) -> Y
 
 def with_binaries(trees: Mapping[str, YamlNode], orders: Mapping[str, list[str]]) -> dict[str, YamlNode]:
     """``trees`` where a mounted checkout that names no `binaries` has the wheel of the nearest extended profile."""
-    found = dict(trees)
+    completed = dict(trees)
     for name, tree in trees.items():
         sources = tree.at(("sources",))
         for key in sources.items if sources is not None and sources.kind == nodes.MAP else ():
@@ -261,8 +261,8 @@ def with_binaries(trees: Mapping[str, YamlNode], orders: Mapping[str, list[str]]
                 continue
             above = (trees[one].at(("sources", key, "origin", "wheel")) for one in reversed(orders.get(name, [])[:-1]))
             if (wheel := next((one for one in above if one is not None), None)) is not None:
-                found[name] = merge(found[name], as_tree(("sources", key, "binaries"), wheel))
-    return found
+                completed[name] = merge(completed[name], as_tree(("sources", key, "binaries"), wheel))
+    return completed
 
 
 def _laid_over(tree: YamlNode, node: YamlNode) -> YamlNode:

@@ -319,7 +319,7 @@ class _Reader:
 
     def _flags(self, words: Sequence[str], place: Place, *, again: bool = False) -> dict[str, Any]:
         """Flags and their values. ``again``: a flag may come again, and the last one counts, as in overrides."""
-        found: dict[str, Any] = {}
+        flags: dict[str, Any] = {}
         at = 0
         while at < len(words):
             word = words[at]
@@ -339,11 +339,11 @@ class _Reader:
             while not equals and at < len(words) and not re.match(r"-{1,2}[A-Za-z]", words[at]):
                 values.append(words[at])
                 at += 1
-            if name in found and not again:
+            if name in flags and not again:
                 raise _problem(f"the flag --{name} is there twice", place)
             if name not in _OURS:
-                found[name] = _typed(values, place)
-        return found
+                flags[name] = _typed(values, place)
+        return flags
 
 
 def _typed(values: Sequence[str], place: Place) -> Any:

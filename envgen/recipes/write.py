@@ -27,30 +27,30 @@ _KEPT = ("host", "port")
 
 def left_of(recipe: Recipe, parent: Profile, machines: Iterable[str], image: bool = False) -> list[str]:
     """The parts of the recipe that its profile lacks. ``image``: the recipe's image is its base."""
-    found = list(recipe.left)
+    missing = list(recipe.left)
     source = parent.sources.get("vllm")
     version = "" if image or source is None else version_of(source.origin)
     if recipe.image and not image:  # a name without a slash is one that its author builds
         has = f"installs vLLM {version}" if version else "has its own vLLM"
-        found.append(
+        missing.append(
             f"image {recipe.image}: profile {parent.name} {has}"
             + "; --image takes the recipe's" * ("/" in recipe.image)
         )
     if recipe.release and version and Version(version) < Version(recipe.release):
-        found.append(f"vLLM {recipe.release} or newer: profile {parent.name} installs {version}")
+        missing.append(f"vLLM {recipe.release} or newer: profile {parent.name} installs {version}")
     wheel = source.origin.wheel if source is not None and not image else None
     if wheel is not None and "b12x" not in wheel.extras and "b12x" in json.dumps(dict(recipe.args)).lower():
         extra = replace(wheel, extras=(*wheel.extras, "b12x"))
         message = f"kernels of b12x: profile {parent.name} installs vLLM without them"
-        found.append(f"{message}; write `wheel: {str(extra)!r}`")
+        missing.append(f"{message}; write `wheel: {str(extra)!r}`")
     if recipe.nodes > 1 and len(list(machines)) < recipe.nodes:
-        found.append(f"{recipe.nodes} machines: name them below `nodes`, then write `cluster` (docs/two-machines.md)")
+        missing.append(f"{recipe.nodes} machines: name them below `nodes`, then write `cluster` (docs/two-machines.md)")
     memory = (bytes_of(recipe.weights) or 0) / (1 << 30)
     if parent.cuda.arch_list.shares_memory and memory > GB10 * recipe.nodes:
-        found.append(
+        missing.append(
             f"{recipe.weights} of memory: a GB10 has {GB10} GiB, so it takes {math.ceil(memory / GB10)} or more"
         )
-    return found
+    return missing
 
 
 def profile_body(

@@ -241,33 +241,33 @@ def _volume(name: str, target: str) -> Block:
 
 
 def _volumes(profile: Profile, key: str) -> list[Block]:
-    found = []
+    volumes = []
     for name, source in profile.mounted_sources.items():
         assert source.origin.checkout is not None
         text = _host(names.checkout_variable(name), source.origin.checkout, f"the folder of your {name} checkout")
-        found.append(_bind(text, source.mount))
+        volumes.append(_bind(text, source.mount))
     if profile.mounted_sources:
-        found.append(_volume("overlay", names.OVERLAY))
+        volumes.append(_volume("overlay", names.OVERLAY))
     for name, cache in profile.caches.items():
         if cache.host is None:
-            found.append(_volume(f"cache-{name}", cache.path.path))
+            volumes.append(_volume(f"cache-{name}", cache.path.path))
         else:
             variable, below = names.cache_variable(name), folder_of(name, key)
             text = _host(variable, cache.host, f"a folder for the cache {name}", below)
-            found.append(_bind(text, cache.path, create=True))
+            volumes.append(_bind(text, cache.path, create=True))
     if profile.mounted_sources and names.asks_logins(profile):
-        found.append(_bind(_netrc(profile), ContainerPath(names.NETRC_FILE), read_only=True))
+        volumes.append(_bind(_netrc(profile), ContainerPath(names.NETRC_FILE), read_only=True))
     if profile.network.ca_certificates is not None:
-        found.append(_bind(_ca(profile.network.ca_certificates), ContainerPath(names.CA_FILE), read_only=True))
-    return found
+        volumes.append(_bind(_ca(profile.network.ca_certificates), ContainerPath(names.CA_FILE), read_only=True))
+    return volumes
 
 
 def _mounts(service: str, described: Service) -> list[Block]:
-    found = []
+    binds = []
     for name, mount in described.mounts.items():
         text = _host(names.mount_variable(service, name), mount.host, f"the file or folder {name} of {service}")
-        found.append(_bind(text, mount.path, read_only=mount.read_only))
-    return found
+        binds.append(_bind(text, mount.path, read_only=mount.read_only))
+    return binds
 
 
 def _deploy(service: Service, mode: GpuMode) -> Block | None:

@@ -127,14 +127,14 @@ def opened_folders(profile: Profile) -> tuple[str, ...]:
     """The folders of the image that root's group may write to; a new volume has mode and owner of its folder."""
     if not profile.opens_folders:
         return ()
-    found = ["/run", USER_HOME, profile.working_dir.path]
+    folders = ["/run", USER_HOME, profile.working_dir.path]
     if profile.mounted_sources:
-        found.append(OVERLAY)
+        folders.append(OVERLAY)
     for cache in profile.caches.values():
         path = cache.path.path
         below = path.removeprefix(f"{USER_HOME}/").split("/") if path.startswith(f"{USER_HOME}/") else []
-        found += [posixpath.join(USER_HOME, *below[:count]) for count in range(1, len(below))] + [path]
-    return tuple(folder for folder in dict.fromkeys(found) if folder != "/")
+        folders += [posixpath.join(USER_HOME, *below[:count]) for count in range(1, len(below))] + [path]
+    return tuple(folder for folder in dict.fromkeys(folders) if folder != "/")
 
 
 def checkout_variable(source: str) -> str:

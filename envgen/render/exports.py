@@ -94,7 +94,7 @@ def kubernetes(profile: Profile, name: str, image: str, commit: str = "") -> lis
         **({"leaderTemplate": template("leader")} if size > 1 else {}),
         "workerTemplate": template("worker" if size > 1 else "leader"),
     }
-    found: list[Doc] = [
+    objects: list[Doc] = [
         {
             "apiVersion": "leaderworkerset.x-k8s.io/v1",
             "kind": "LeaderWorkerSet",
@@ -103,7 +103,7 @@ def kubernetes(profile: Profile, name: str, image: str, commit: str = "") -> lis
         }
     ]
     if ports := [{"name": f"port-{port}", "port": port, "targetPort": port} for port in _ports(service)]:
-        found.append(
+        objects.append(
             {
                 "apiVersion": "v1",
                 "kind": "Service",
@@ -112,7 +112,7 @@ def kubernetes(profile: Profile, name: str, image: str, commit: str = "") -> lis
                 "spec": {"selector": {API: called, ROLE: "leader"}, "ports": ports},
             }
         )
-    return found
+    return objects
 
 
 def kubernetes_text(found: list[Doc]) -> str:
@@ -231,15 +231,15 @@ def _probes(health: Health) -> Doc:
 
 
 def _security(profile: Profile, name: str, service: Service) -> Doc:
-    found: Doc = {}
+    context: Doc = {}
     user, _, group = profile.user_of(name).partition(":")
     if user.isdecimal():
-        found["runAsUser"] = int(user)
+        context["runAsUser"] = int(user)
     elif user == "root":
-        found |= {"runAsUser": 0, "runAsGroup": 0}
+        context |= {"runAsUser": 0, "runAsGroup": 0}
     if group.isdecimal():
-        found["runAsGroup"] = int(group)
-    return found
+        context["runAsGroup"] = int(group)
+    return context
 
 
 def _volumes(profile: Profile, service: Service) -> tuple[list[Doc], list[Doc]]:

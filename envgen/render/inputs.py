@@ -33,8 +33,8 @@ def inputs_of(plan: ImagePlan, files: Mapping[str, str]) -> dict[str, str]:
     Only what the plan prints, so that each change changes the image. ``files``: path -> digest of its content.
     """
     profile, lock = plan.profile, plan.lock
-    found: dict[str, object] = {key: plain(attrgetter(key)(profile)) for key in _KEYS}
-    found |= {
+    inputs: dict[str, object] = {key: plain(attrgetter(key)(profile)) for key in _KEYS}
+    inputs |= {
         "base.image": plan.base_image,
         "dockerfile_extra.base": [_hidden(line.text) for line in profile.dockerfile_extra.base],
         "dockerfile_extra.end": [_hidden(line.text) for line in profile.dockerfile_extra.end],
@@ -42,19 +42,19 @@ def inputs_of(plan: ImagePlan, files: Mapping[str, str]) -> dict[str, str]:
         "folders open to every user": "yes" if plan.opened else "",
     }
     if profile.cuda.arch_list.archs:
-        found |= {"cuda.arch_list": str(profile.cuda.arch_list), "cuda.home": profile.cuda.home.path}
+        inputs |= {"cuda.arch_list": str(profile.cuda.arch_list), "cuda.home": profile.cuda.home.path}
     if any(source.origin.wheel is None for source in profile.sources.values()):
-        found["build.ccache"] = "true" if plan.ccache else "false"
+        inputs["build.ccache"] = "true" if plan.ccache else "false"
     if plan.encodings:
-        found["tiktoken.directory"] = profile.tiktoken.directory.path
-        found |= {f"tiktoken.encodings.{name}": _hidden(str(one)) for name, one in profile.tiktoken.encodings.items()}
+        inputs["tiktoken.directory"] = profile.tiktoken.directory.path
+        inputs |= {f"tiktoken.encodings.{name}": _hidden(str(one)) for name, one in profile.tiktoken.encodings.items()}
     for name, source in profile.sources.items():
-        found |= {f"sources.{name}.{key}": value for key, value in _of_source(plan, name, source).items()}
+        inputs |= {f"sources.{name}.{key}": value for key, value in _of_source(plan, name, source).items()}
     if lock is not None:
-        found |= {f"{LOCK}: git {name}": git.commit[:12] for name, git in lock.git.items()}
-        found[LOCK] = _hidden(lock.digest)
-    found |= _grouped({path: digest for path, digest in files.items() if not _of_the_lock(path)})
-    texts = {name: _text(value) for name, value in found.items()}
+        inputs |= {f"{LOCK}: git {name}": git.commit[:12] for name, git in lock.git.items()}
+        inputs[LOCK] = _hidden(lock.digest)
+    inputs |= _grouped({path: digest for path, digest in files.items() if not _of_the_lock(path)})
+    texts = {name: _text(value) for name, value in inputs.items()}
     return {name: texts[name] for name in sorted(texts) if texts[name]}
 
 
@@ -66,7 +66,7 @@ _KEYS = ("base.python", "base.platform", "base.apt", "apt.build", "apt.runtime",
 
 def _of_source(plan: ImagePlan, name: str, source: Source) -> dict[str, object]:
     origin, install, mounted = source.origin, source.install, source.origin.checkout is not None
-    found: dict[str, object] = {
+    facts: dict[str, object] = {
         "origin": "checkout" if mounted else "",  # its path is a fact of this machine
         **{f"origin.{key}": plain(getattr(origin, key)) for key in ("ref", "pull", "pypi", "wheel", "folder")},
         "origin.git": without_login(origin.git or ""),
@@ -78,13 +78,13 @@ def _of_source(plan: ImagePlan, name: str, source: Source) -> dict[str, object]:
         "mount": source.mount.path if mounted else "",
     }
     if name in plan.patches:
-        found["patches"] = [PurePosixPath(patch.path).name for patch in plan.patches[name].patches]
+        facts["patches"] = [PurePosixPath(patch.path).name for patch in plan.patches[name].patches]
     if origin.is_built or mounted:
-        found |= {"install.requires": install.requires, "install.prepare": install.prepare}
-        found["install.env"] = _hidden(str(sorted(install.env.items()))) if install.env else ""
+        facts |= {"install.requires": install.requires, "install.prepare": install.prepare}
+        facts["install.env"] = _hidden(str(sorted(install.env.items()))) if install.env else ""
     if origin.is_built:
-        found |= {f"install.inputs.{key}": f"{without_login(one.git)} {one.ref}" for key, one in install.inputs.items()}
-    return found
+        facts |= {f"install.inputs.{key}": f"{without_login(one.git)} {one.ref}" for key, one in install.inputs.items()}
+    return facts
 
 
 def _of_the_lock(path: str) -> bool:
@@ -137,10 +137,10 @@ def changed(label: str, now: Mapping[str, str]) -> list[InputChange]:
     if not label:
         return []
     before = read_label(label)
-    found = [
+    changes = [
         InputChange(name, before.get(name, ""), now.get(name, ""))
         for name in sorted({*before, *now})
         if before.get(name, "") != now.get(name, "")
     ]
     # The digest of the whole lock only counts where nothing else has changed.
-    return [one for one in found if one.name != LOCK] or found
+    return [one for one in changes if one.name != LOCK] or changes

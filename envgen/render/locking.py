@@ -61,11 +61,11 @@ def requirements(profile: Profile, lock: ProfileLock | None) -> dict[str, str]:
     """Step -> its locked list of packages; "" for a step that installs nothing."""
     if lock is None or not lock.python:
         return {}
-    found = {}
+    lists = {}
     for step in (wanted.name for wanted in python_sets(profile) if not wanted.sdist):
         if all(step in python.sets for python in lock.python.values()):
-            found[step] = _requirements({each: lock.python[each].sets[step] for each in sorted(lock.python)})
-    return found
+            lists[step] = _requirements({each: lock.python[each].sets[step] for each in sorted(lock.python)})
+    return lists
 
 
 def _requirements(pins: Mapping[str, tuple[Pinned, ...]]) -> str:
@@ -130,22 +130,22 @@ def key_parts(profile: Profile, lock: ProfileLock | None, series: Mapping[str, S
     """The parts of the key, by name. A mounted checkout counts by its path, since a new key for each edit would start
     an empty cache; `cache why` and `clear --changed` handle edits."""
     base = lock.base if lock else None
-    found = {
+    parts = {
         "base": f"{profile.base.image}" + (f"@{base.digest}" if base is not None else ""),
         "cuda_home": profile.cuda.home.path,
         "archs": profile.cuda.arch_list.flashinfer,
         "flashinfer": _source(profile, lock),
     }
     if profile.base.platform is not None:
-        found["platform"] = str(profile.base.platform)
+        parts["platform"] = str(profile.base.platform)
     patches = series.get(CACHE)
     if patches is not None and patches.patches:
         digest = hashlib.sha256(b"\0".join(patch.content for patch in patches.patches)).hexdigest()
-        found["patches"] = digest[:LENGTH]
+        parts["patches"] = digest[:LENGTH]
     torch = [word for word in (*profile.pip.tools, *profile.pip.deps) if _TORCH.match(word)]
     if torch:
-        found["torch"] = " ".join(torch)
-    return found
+        parts["torch"] = " ".join(torch)
+    return parts
 
 
 def _source(profile: Profile, lock: ProfileLock | None) -> str:

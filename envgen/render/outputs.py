@@ -168,18 +168,18 @@ def files_of(profile: Profile, root: Path | None) -> tuple[str, ...]:
     if paths and root is None:
         message = f"profile {profile.name} copies files of the project; rendering it needs the project's folder"
         raise EnvgenError(message)
-    found, size = list[str](), 0
+    files, size = list[str](), 0
     for path in paths:
         assert root is not None
         for file in [path] if (root / path).is_file() else _below(root, path):
             if not (root / file).resolve().is_relative_to(root.resolve()):
                 raise RefusedError(f"{file} is a link that leaves the project", hint="copy it here")
             size += (root / file).stat().st_size
-            found.append(file)
-            if len(found) > MOST or size > LARGEST:
+            files.append(file)
+            if len(files) > MOST or size > LARGEST:
                 message = f"{path} holds more than {MOST} files or {LARGEST >> 20} MiB"
                 raise RefusedError(message, hint="name the part of it that the image needs")
-    return tuple(sorted(set(found)))
+    return tuple(sorted(set(files)))
 
 
 def _below(root: Path, path: str) -> Iterable[str]:
@@ -248,7 +248,7 @@ def ownerless(root: Path, files: Container[str]) -> list[str]:
     In envgen's own repository the programs in docker/ are sources, whether a profile uses them or not.
     """
     sources = scripts().keys() if (root / OWN_SOURCES).exists() else ()
-    found, mark = [], WRITTEN.encode()
+    leftovers, mark = [], WRITTEN.encode()
     for pattern in ("Dockerfile*", "compose/*.yaml", f"{FOLDER}/**/*"):
         for path in sorted(root.glob(pattern)):
             name = path.relative_to(root).as_posix()
@@ -258,8 +258,8 @@ def ownerless(root: Path, files: Container[str]) -> list[str]:
                 continue
             with path.open("rb") as file:
                 if mark in file.read(1000):
-                    found.append(name)
-    return found
+                    leftovers.append(name)
+    return leftovers
 
 
 def remove(root: Path, paths: Iterable[str]) -> None:
