@@ -174,11 +174,11 @@ class _Reader:
         nodes = self._text("nodes") or str(whole_ranks(args) or 1)
         if not 1 <= (machines := whole_number(nodes) or 0) <= 64:
             raise _problem(f"{nodes!r} is not a number of machines", self.top.items["nodes"].place())
+        texts = ("revision", "weights", "draft", "source", "commit", "date", "ran")
         return Recipe(
-            name_of(self.file), repo, self._text("revision"), args, self._env(self._map("env")),
-            self._release(self._text("release"), self.top), "", machines, self._text("weights"),
-            self._text("draft"), self._text("source"), self._text("commit"), self._text("date"), self._text("ran"),
-            _brought(args), {name: value_of(node) for name, node in others.items()},
+            name_of(self.file), repo, args=args, env=self._env(self._map("env")), nodes=machines, left=_brought(args),
+            release=self._release(self._text("release"), self.top),
+            b12x={name: value_of(node) for name, node in others.items()}, **{key: self._text(key) for key in texts},
         )  # fmt: skip
 
     # --- vllm-project/recipes ---

@@ -56,10 +56,14 @@ def _deliver(text: str, output: Path | None) -> int:
     if output.exists() and WRITTEN not in files.read(output):
         hint = "move it away, or name another file with -o"
         raise RefusedError(f"{output} was not written by `envgen export` and is not overwritten", hint=hint)
+    return _write(text, output)
+
+
+def _write(text: str, output: Path) -> int:
     output.parent.mkdir(parents=True, exist_ok=True)
     files.write(output, text.encode())
     progress(f"wrote {output}")
-    return 0
+    return ExitCode.OK
 
 
 def _named(profile: Profile, service: str | None) -> str:
@@ -80,8 +84,7 @@ def kubernetes(session: Session, service: str | None, image: str, output: Path |
     """Write a LeaderWorkerSet and a Service of Kubernetes for SERVICE.
 
     SERVICE defaults to the first one. `docker push` prints the digest for --image. A service that needs parts of this
-    machine (mounted checkouts, mounts, devices) is refused with exit code 6. docs/recipes.md lists what the cluster
-    needs.
+    machine (mounted checkouts, mounts) is refused with exit code 6. docs/recipes.md lists what the cluster needs.
 
     \b
     Example:
@@ -185,7 +188,4 @@ def agents_file(session: Session, output: Path | None, check: bool) -> int:
         state = "up to date" if text == before else f"out of date; update it with: envgen export agents -o {output}"
         progress(f"{output} is {state}")
         return ExitCode.OK if text == before else ExitCode.FINDINGS
-    output.parent.mkdir(parents=True, exist_ok=True)
-    files.write(output, text.encode())
-    progress(f"wrote {output}")
-    return ExitCode.OK
+    return _write(text, output)
