@@ -30,18 +30,18 @@ FIGURES = {"prefill_tps": "prefill t/s", "decode_tps": "decode t/s", "ttft_ms": 
 
 def forms_of(session: Session, service: str, names: Sequence[str]) -> dict[str, Session]:
     """The session of each name: variants, stacked ones (``a+b``), ``plain``, profiles, and ``fitting``."""
-    found: dict[str, Session] = {}
+    forms: dict[str, Session] = {}
     for name in names:
         if name == FITTING and name not in session.profile().variants:
-            found |= fitting(session, service)
+            forms |= fitting(session, service)
         elif form := sessions_of(session, name):
-            found[name] = form
+            forms[name] = form
         else:
             known = ", ".join(["plain", *session.profile().variants])
             raise UsageError(f"profile {session.profile().name} has no variant {name!r}", hint=f"known: {known}")
-    for form in found.values():
+    for form in forms.values():
         form.profile()  # all are right before anything is stopped
-    return found
+    return forms
 
 
 def fitting(session: Session, service: str) -> dict[str, Session]:
@@ -51,7 +51,7 @@ def fitting(session: Session, service: str) -> dict[str, Session]:
     asked = predict(profile, service, release_in_engine(deployment, service), target(profile), pretend=False)
     if isinstance(asked.answer, NoAnswer):
         raise NotFoundError(f"the release could not be asked what fits: {asked.answer}")
-    found = {"plain": session}
+    forms = {"plain": session}
     ready = profile.services[service].ready
     for backend in asked.effective.get("backends", ()):
         if backend["verdict"] == "accepted":
@@ -60,8 +60,8 @@ def fitting(session: Session, service: str) -> dict[str, Session]:
                 changes |= {f"ready.expect.{key}": "null" for key in ready.expect if key == backend["step"]}
                 changes |= {f"ready.forbid.{key}": "null" for key in ready.forbid}
             sets = (f"services.{service}.{key}={value}" for key, value in changes.items())
-            found[f"{backend['step']}:{backend['backend']}"] = session.with_(sets=(*session.sets, *sets))
-    return found
+            forms[f"{backend['step']}:{backend['backend']}"] = session.with_(sets=(*session.sets, *sets))
+    return forms
 
 
 def sweep(
@@ -148,13 +148,13 @@ def _row(
 def lines_of(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     """The table, its head first; a row whose answers are not the reference's is marked."""
     labels = list(dict.fromkeys(label for row in rows for label in row["figures"]))
-    found: list[tuple[str, ...]] = [("variant", "started", "answers", *labels, "cause")]
+    lines: list[tuple[str, ...]] = [("variant", "started", "answers", *labels, "cause")]
     for row in rows:
         marked = row["verdict"] + ("" if row["verdict"] in GOOD or not row["verdict"] else " !")
         figures = (f"{row['figures'][label]:,.1f}" if label in row["figures"] else "-" for label in labels)
         started = "-" if row["seconds"] is None else duration(row["seconds"])
-        found.append((row["variant"], started, marked or "-", *figures, row["cause"]))
-    return found
+        lines.append((row["variant"], started, marked or "-", *figures, row["cause"]))
+    return lines
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -151,17 +151,17 @@ _STEPS = ("steps", "batched", "scored")
 
 def read(record: RunRecord) -> dict[str, Answer]:
     """The answers of a record. UsageError if it has none."""
-    found: dict[str, Answer] = {}
+    answers: dict[str, Answer] = {}
     for sample in record.samples:
         if sample.get("unit") == "answer":
             kept: dict[str, Any] = {name: value for name, value in sample.items() if name != "unit"}
             for name in _STEPS:
                 kept[name] = [{int(token): float(value) for token, value in step} for step in sample[name]]
-            found[kept["name"]] = Answer(**kept)
-    if not found:
+            answers[kept["name"]] = Answer(**kept)
+    if not answers:
         hint = "envgen answers SERVICE records some"
         raise UsageError(f"run {record.id} is of kind {record.kind} and has no answers", hint=hint)
-    return found
+    return answers
 
 
 @dataclass(frozen=True)
@@ -199,8 +199,8 @@ def itself(answers: Mapping[str, Answer]) -> list[Row]:
         ("writing against reading", [agreement(zip(one.scored, one.steps, strict=False)) for one in given]),
         ("in a batch against alone", [agreement(paths(one, one, "batched", "batched_ids")) for one in given]),
     ):
-        found = together(parts)
-        rows.append(Row(name, found.verdict, str(found), found))
+        whole = together(parts)
+        rows.append(Row(name, whole.verdict, str(whole), whole))
     if faults := [f"{one.name}: {one.fault}" for one in answers.values() if one.fault]:
         died = not given or any("answered with 5" in fault for fault in faults)
         rows.append(Row("answered", BROKEN if died else UNKNOWN, f"{len(faults)} were not: {faults[0]}"))
@@ -226,8 +226,8 @@ def against(
         ),
         ("writing", [agreement(paths(a, b)) for a, b in both]),
     ):
-        found = together(parts)
-        rows.append(Row(name, found.verdict, str(found), found))
+        whole = together(parts)
+        rows.append(Row(name, whole.verdict, str(whole), whole))
     equal = sum(list(a.ids) == list(b.ids) and a.text == b.text for a, b in both)
     rows.append(Row("texts", SAME if equal == len(both) else CLOSE, f"{equal} of {len(both)} are equal"))
     loops = [name for name, answer in answers.items() if repeats(answer.ids)]
@@ -245,10 +245,10 @@ def verdict(own: Sequence[Row], other: Sequence[Row] = ()) -> str:
     if not other:
         return own_worst
     compared = [row for row in other if row.name != "texts"] or other
-    found = _worst(compared)
-    if found == SAME and _worst(other) != SAME:
-        found = CLOSE
-    return max(found, own_worst, key=WORST.index) if own_worst in (DIFFERENT, BROKEN) else found
+    word = _worst(compared)
+    if word == SAME and _worst(other) != SAME:
+        word = CLOSE
+    return max(word, own_worst, key=WORST.index) if own_worst in (DIFFERENT, BROKEN) else word
 
 
 def _worst(rows: Sequence[Row]) -> str:

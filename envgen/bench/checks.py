@@ -101,15 +101,15 @@ def load(cell: CellResult, before: Vitals, after: Vitals, requests: int) -> list
 def latency(cell: CellResult, max_ttft: float | None, max_per_token: float | None) -> list[Criterion]:
     """The limits, in milliseconds, for the medians of a cell with one request at a time."""
     medians = {name: figure.median for name, figure in cell.figures.items()}
-    rate, found = medians.get("decode_tps"), []
+    rate, rows = medians.get("decode_tps"), []
     token = 1000 / rate if rate else None
     for name, limit, value in (
         ("first token", max_ttft, medians.get("ttft_ms")), ("time per token", max_per_token, token)
     ):  # fmt: skip
         if limit is not None:
             good, seen = (None, "not measured") if value is None else (value <= limit, f"{value:.1f} ms, the median")
-            found.append(criterion(f"{name} of {cell.cell}", good, seen, f"at most {limit:g} ms"))
-    return found
+            rows.append(criterion(f"{name} of {cell.cell}", good, seen, f"at most {limit:g} ms"))
+    return rows
 
 
 def of_answers(name: str, verdict: str, seen: str) -> Criterion:

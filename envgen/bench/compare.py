@@ -138,15 +138,15 @@ def sections(rows: Iterable[FigureRow], names: Sequence[str]) -> Iterator[tuple[
 
 def differing(records: Sequence[RunRecord], names: Sequence[str]) -> list[str]:
     """What differs in environments and parameters: ``env.X: marlin in B; not recorded in A``."""
-    found: list[str] = []
+    lines: list[str] = []
     sides = [flat({**one.environment, "parameters": one.parameters}) for one in records]
     for key in sorted({key for side in sides for key in side}):
         groups: dict[str, list[str]] = {}
         for name, side in zip(names, sides, strict=True):
             groups.setdefault(side.get(key, "not recorded"), []).append(name)
         if len(groups) > 1:
-            found.append(f"{key}: " + "; ".join(f"{text} in {', '.join(who)}" for text, who in groups.items()))
-    return found
+            lines.append(f"{key}: " + "; ".join(f"{text} in {', '.join(who)}" for text, who in groups.items()))
+    return lines
 
 
 def flat(value: Any, prefix: str = "") -> dict[str, str]:
@@ -157,21 +157,21 @@ def flat(value: Any, prefix: str = "") -> dict[str, str]:
             return {prefix: " ".join(words)}
         value = flags(words)
     if isinstance(value, Mapping):
-        found: dict[str, str] = {}
+        texts: dict[str, str] = {}
         for name, item in value.items():
-            found |= flat(item, f"{prefix}.{name}" if prefix else str(name))
-        return found
+            texts |= flat(item, f"{prefix}.{name}" if prefix else str(name))
+        return texts
     return {} if value is None else {prefix: str(value)}
 
 
 def flags(words: Sequence[str]) -> dict[str, str]:
     """Arguments as flag -> value: ``--a b``, ``--a=b``, ``--a`` (yes); several words of an option are joined."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     name = "(other words)"
     for word in words:
         if word.startswith("--"):
             name, _, value = word.partition("=")
-            found[name] = value
+            values[name] = value
         else:
-            found[name] = f"{found.get(name, '')} {word}".strip()
-    return {name: value or "yes" for name, value in found.items()}
+            values[name] = f"{values.get(name, '')} {word}".strip()
+    return {name: value or "yes" for name, value in values.items()}

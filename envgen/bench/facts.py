@@ -138,13 +138,13 @@ def kernels(log: str) -> list[str]:
 
 def checkouts(profile: Profile, root: Path) -> dict[str, str]:
     """The commit of each mounted source, with ``-dirty`` if files differ from it."""
-    found = {}
+    commits = {}
     for name, source in profile.mounted_sources.items():
         with contextlib.suppress(EnvgenError, OSError):  # not a git checkout, or one that cannot be read
             tree = WorkTree((root / Path(str(source.origin.checkout)).expanduser()).resolve())
             if head := tree.head:
-                found[name] = head + ("-dirty" if tree.edited(head) else "")
-    return found
+                commits[name] = head + ("-dirty" if tree.edited(head) else "")
+    return commits
 
 
 def parse_gpu_memory(text: str) -> int | None:

@@ -60,21 +60,21 @@ class Asker:
 
     def ask(self, asked: Sequence[FixedQuestion]) -> dict[str, Answer]:
         """Answers by name: each question alone, then all again in batches, then the answers read."""
-        found: dict[str, Answer] = {}
+        answers: dict[str, Answer] = {}
         asked = [question for question in asked if self.flags.tools or not question.tools]
         for number, question in enumerate(asked, 1):
             self.on_step(f"alone: {number} of {len(asked)}")
-            found[question.name] = self._alone(question)
-        given = [answer for answer in found.values() if answer.steps]
+            answers[question.name] = self._alone(question)
+        given = [answer for answer in answers.values() if answer.steps]
         for start in range(0, len(given), BATCH):
             self.on_step(f"in batches of {BATCH}: {min(start + BATCH, len(given))} of {len(given)}")
             batch = given[start : start + BATCH]
             for answer, (ids, steps) in zip(batch, together(self._batched, batch), strict=True):
-                found[answer.name] = replace(answer, batched_ids=ids, batched=steps)
+                answers[answer.name] = replace(answer, batched_ids=ids, batched=steps)
         for number, answer in enumerate(given, 1):
             self.on_step(f"reading: {number} of {len(given)}")
-            found[answer.name] = replace(found[answer.name], scored=self.score(answer))
-        return found
+            answers[answer.name] = replace(answers[answer.name], scored=self.score(answer))
+        return answers
 
     def score(self, answer: Answer) -> list[Step]:
         """How likely this server finds each word of an answer; an empty step where it was not asked, [] if it can't."""
@@ -174,8 +174,8 @@ def _token(name: str) -> int:
 def scorer(asker: Asker, reference: Mapping[str, Answer], names: Collection[str]) -> dict[str, Sequence[Step]]:
     """How likely the server of ``asker`` finds the answers of a reference to the questions ``names``."""
     given = [answer for answer in reference.values() if answer.ids and answer.name in names]
-    found: dict[str, Sequence[Step]] = {}
+    scored: dict[str, Sequence[Step]] = {}
     for number, answer in enumerate(given, 1):
         asker.on_step(f"reading the reference's: {number} of {len(given)}")
-        found[answer.name] = asker.score(answer)
-    return found
+        scored[answer.name] = asker.score(answer)
+    return scored

@@ -199,13 +199,13 @@ def load(path: Path) -> RunRecord:
 
 def runs(folder: Path) -> tuple[list[RunRecord], list[str]]:
     """All records, oldest first, and a line for each that could not be read. Links are not followed."""
-    found, bad = [], []
+    records, bad = [], []
     for path in folder.glob(f"*{SUFFIX}"):
         try:
-            found.append(load(path))
+            records.append(load(path))
         except ResultsError as error:
             bad.append(f"{path.name}: {error.problems[0].message}")
-    return sorted(found, key=lambda one: (one.started, one.path.name)), sorted(bad)
+    return sorted(records, key=lambda one: (one.started, one.path.name)), sorted(bad)
 
 
 def resolve(folder: Path, name: str, kind: str = "") -> RunRecord:

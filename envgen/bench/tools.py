@@ -80,7 +80,7 @@ class CellResult:
         return {
             "test": str(self.cell), **self.cell.sample, "seconds": round(self.seconds, 3), "failed": self.failed,
             "fault": self.fault, "remarks": self.remarks,
-            **{name: found.plain() for name, found in self.figures.items()},
+            **{name: figure.plain() for name, figure in self.figures.items()},
         }  # fmt: skip
 
 
@@ -174,61 +174,61 @@ def _words(wanted: Mapping[str, Any]) -> list[str]:
 
 
 def _ask(place: ToolHost, request: Mapping[str, Any], timeout: float, what: str) -> dict[str, Any]:
-    found = run.ask(place.execute, "python3", PROGRAM, request, timeout=timeout)
-    if isinstance(found, run.NoAnswer):
-        raise ServiceError(f"{what}: {found}")
-    return found
+    reply = run.ask(place.execute, "python3", PROGRAM, request, timeout=timeout)
+    if isinstance(reply, run.NoAnswer):
+        raise ServiceError(f"{what}: {reply}")
+    return reply
 
 
 def find_tool(place: ToolHost, target: BenchTarget, plan: Matrix) -> BenchTool:
     """The plan's tool, or else llama-benchy or vllm. UsageError if it is not installed."""
     request = {"verb": "probe", "tools": {name: row[:2] for name, row in TOOLS.items()}}
-    found = _ask(place, request, 150, f"{place.where} could not be asked for {plan.tool or 'a tool'}")
-    other = not plan.tool and found[VLLM] and not found[LLAMA_BENCHY]
+    versions = _ask(place, request, 150, f"{place.where} could not be asked for {plan.tool or 'a tool'}")
+    other = not plan.tool and versions[VLLM] and not versions[LLAMA_BENCHY]
     name = plan.tool or (VLLM if other else LLAMA_BENCHY)
-    if not found[name]:
+    if not versions[name]:
         raise UsageError(f"{name} is not in {place.where}", hint=TOOLS[name][2])
     if other:
         progress(f"  llama-benchy is not in {place.where} (pip.tools): using `vllm bench serve`")
-    return BenchTool(found[name], place, target, replace(plan, tool=name))
+    return BenchTool(versions[name], place, target, replace(plan, tool=name))
 
 
 def benchy_samples(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The values of llama-benchy's JSON as samples, without the phase that fills the context."""
-    found: list[dict[str, Any]] = []
-    for one in report["benchmarks"]:
-        if one.get("is_context_prefill_phase"):
+    samples: list[dict[str, Any]] = []
+    for result in report["benchmarks"]:
+        if result.get("is_context_prefill_phase"):
             continue
         cell = {
-            "prompt_tokens": int(one["prompt_size"]), "output_tokens": int(one["response_size"]),
-            "context_tokens": int(one.get("context_size") or 0), "concurrency": int(one.get("concurrency") or 1),
+            "prompt_tokens": int(result["prompt_size"]), "output_tokens": int(result["response_size"]),
+            "context_tokens": int(result.get("context_size") or 0), "concurrency": int(result.get("concurrency") or 1),
         }  # fmt: skip
         for theirs, ours in BENCHY.items():
-            values = (one.get(theirs) or {}).get("values") or []
+            values = (result.get(theirs) or {}).get("values") or []
             # With several clients, latencies are per request, throughputs per repetition.
             unit = "request" if ours.endswith("_ms") and cell["concurrency"] != 1 else "repeat"
-            found += [{"unit": unit, **cell, ours: float(value)} for value in values if math.isfinite(float(value))]
-    return found
+            samples += [{"unit": unit, **cell, ours: float(value)} for value in values if math.isfinite(float(value))]
+    return samples
 
 
 def vllm_samples(report: Mapping[str, Any], asked: MatrixCell) -> list[dict[str, Any]]:
     """The requests of ``vllm bench serve --save-detailed``, and the throughput of the whole run."""
-    found: list[dict[str, Any]] = []
+    samples: list[dict[str, Any]] = []
     cell, alone = asked.sample, asked.concurrency == 1
     lists = (report["ttfts"], report["itls"], map(int, report["output_lens"]), report["errors"])
     for ttft, gaps, tokens, error in zip(*lists, strict=True):
         if error:
             continue
-        one: dict[str, Any] = {"unit": "repeat" if alone else "request", **cell, "ttft_ms": float(ttft) * 1000}
+        sample: dict[str, Any] = {"unit": "repeat" if alone else "request", **cell, "ttft_ms": float(ttft) * 1000}
         seconds = sum(map(float, gaps))
         if seconds > 0 and tokens > 1:
-            one["itl_ms"] = seconds * 1000 / (tokens - 1)  # the tool's TPOT
+            sample["itl_ms"] = seconds * 1000 / (tokens - 1)  # the tool's TPOT
             if alone:
-                one["decode_tps"] = (tokens - 1) / seconds
-        one["latency_ms"] = (float(ttft) + seconds) * 1000
-        found.append(one)
+                sample["decode_tps"] = (tokens - 1) / seconds
+        sample["latency_ms"] = (float(ttft) + seconds) * 1000
+        samples.append(sample)
     whole = {"total_tps": float(report["output_throughput"]), "requests_per_s": float(report["request_throughput"])}
-    return [*found, {"unit": "repeat", **cell, **whole}]
+    return [*samples, {"unit": "repeat", **cell, **whole}]
 
 
 def measure_all(tool: BenchTool, on_cell: Callable[[CellResult], None]) -> list[CellResult]:

@@ -66,16 +66,16 @@ def report(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) -
 
 def shown(summary: Mapping[str, Any]) -> Iterator[str]:
     """The summary of a run as lines: its criteria and cells, if any."""
-    for one in summary.get("criteria", ()):
-        yield visible(f"  {MARKS[one['verdict']]}  {one['part'] and one['part'] + ': '}{one['name']}: {one['seen']}")
-        more = [f"wanted: {one['wanted']}"] if one["verdict"] != "passed" else []
-        yield from (visible(f"        {text}") for text in (*more, one["note"]) if text)
+    for row in summary.get("criteria", ()):
+        yield visible(f"  {MARKS[row['verdict']]}  {row['part'] and row['part'] + ': '}{row['name']}: {row['seen']}")
+        more = [f"wanted: {row['wanted']}"] if row["verdict"] != "passed" else []
+        yield from (visible(f"        {text}") for text in (*more, row["note"]) if text)
     if cells := summary.get("cells"):
         names = [name for name in METRICS if any(name in cell for cell in cells)]
-        found = [("test", *(f"{METRICS[name].label}, {METRICS[name].unit}" for name in names))]
-        found += [(cell["test"], *(str(FigureRange(cell[name]["values"])) if name in cell else "-" for name in names))
+        lines = [("test", *(f"{METRICS[name].label}, {METRICS[name].unit}" for name in names))]
+        lines += [(cell["test"], *(str(FigureRange(cell[name]["values"])) if name in cell else "-" for name in names))
                   for cell in cells]  # fmt: skip
-        yield from table(found, right=range(1, len(names) + 1), indent="  ")
+        yield from table(lines, right=range(1, len(names) + 1), indent="  ")
         yield from (visible(f"  {cell['test']}: {note}") for cell in cells for note in cell["remarks"])
 
 
@@ -89,12 +89,12 @@ class Numbers(click.ParamType):  # type: ignore[type-arg, unused-ignore]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
-            found = tuple(dict.fromkeys(int(part) for part in str(value).split(",")))
+            numbers = tuple(dict.fromkeys(int(part) for part in str(value).split(",")))
         except ValueError:
-            found = ()
-        if not found or min(found) < self.least or max(found) > LARGEST:
+            numbers = ()
+        if not numbers or min(numbers) < self.least or max(numbers) > LARGEST:
             self.fail(f"{shorten(str(value), 60)!r} is not a list of numbers such as 512,2048", param, ctx)
-        return found
+        return numbers
 
 
 tool_choice = click.option(

@@ -45,17 +45,17 @@ def list_(folder: Path | None) -> int:
       envgen results list
     """
     where = folder or default_folder()
-    found, bad = runs(where)
+    records, bad = runs(where)
     for line in bad:
         progress(f"left out: {line}")
-    listed = [{**_header(one), "summary": plain(one.summary)} for one in found]
-    return answer({"folder": str(where), "damaged": bad, "runs": listed}, _table(where, found))
+    listed = [{**_header(one), "summary": plain(one.summary)} for one in records]
+    return answer({"folder": str(where), "damaged": bad, "runs": listed}, _table(where, records))
 
 
-def _table(where: Path, found: Sequence[RunRecord]) -> Iterator[str]:
-    if not found:
+def _table(where: Path, records: Sequence[RunRecord]) -> Iterator[str]:
+    if not records:
         return progress(f"no runs in {where}")
-    yield from table([HEAD, *map(_row, found)])
+    yield from table([HEAD, *map(_row, records)])
 
 
 def _row(record: RunRecord) -> Sequence[str]:
