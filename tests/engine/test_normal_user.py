@@ -154,6 +154,9 @@ def test_a_day_leaves_nothing_of_roots(user: User) -> None:
     user.inside("pip install -q iniconfig && python3 -c 'import iniconfig'")
     assert user.foreign() == []
     assert (user.home / "hub/huggingface/made/file").read_text() == "x\n"
+    user.envgen("down")
+    assert "lib: installed already (1.5)" in user.envgen("up", "dev").err
+    user.inside("touch /root/.cache/torch/kept /root/.triton/kept")
     # torch's inductor names its folder after getpass.getuser(), which fails for a uid without an entry.
     who = "python3 -c 'import getpass, pathlib; print(getpass.getuser(), pathlib.Path.home())'"
     assert user.inside(who).out == "envgen /root\n"
@@ -163,13 +166,6 @@ def test_a_day_leaves_nothing_of_roots(user: User) -> None:
     assert [one["severity"] for one in findings if one["check"] == "mounts.caches"] == ["ok"]
     user.run("git", "-C", "lib", "clean", "-fdxq")
     assert not (user.root / "lib/lib/__pycache__").exists() and user.foreign() == []
-
-
-def test_it_outlives_the_container(user: User) -> None:
-    user.envgen("up", "serve")
-    user.envgen("down")
-    assert "lib: installed already (1.5)" in user.envgen("up", "dev").err
-    user.inside("touch /root/.cache/torch/kept /root/.triton/kept")
 
 
 def test_volumes_that_root_filled_are_handed_over(user: User) -> None:
