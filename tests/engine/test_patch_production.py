@@ -77,7 +77,6 @@ def test_the_patched_files_are_inside(built: Project) -> None:
     assert found.pop("versions")[0].startswith("0.14.0")
     assert found == expected
     report = built.envgen("doctor", code=1).out  # neither can be imported: nothing that they depend on is installed
-    assert "6 patches in the image: flashinfer/0001-rewrite-build-ninja, vllm/0001-" in report
     (claimed,) = (line for line in report.splitlines() if "patches in the imported code" in line)
     names = PATCHES.partition(" vllm/0004")[0].replace(".patch", "").split()
     assert all(f"{name} (" in claimed for name in names) and "vllm/0004" not in claimed

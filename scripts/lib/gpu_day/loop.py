@@ -77,8 +77,8 @@ def ship(day: Day, rows: Rows) -> None:
         why = day.envgen("cache", "why", "quantization").out
         rows.add("cache why names the patch", "gpu_day/0001-zeros.patch" in why, why.strip())
         found = day.envgen("doctor", "--run", "--json").document.get("findings", [])
-        titles = [one["title"] for one in found if one["check"] in ("patches.claimed",)]
-        rows.add("doctor names it, and where it counts", len(titles) == 2, titles)
+        titles = [one["title"] for one in found if one["check"] == "patches.claimed"]
+        rows.add("doctor names it, and where it counts", any("gpu_day/0001-zeros" in title for title in titles), titles)
     finally:
         project.write_text(before)
     _build(day, rows, "envgen build, without it")
