@@ -105,18 +105,18 @@ def servers(profile: Profile) -> list[str]:
 
 def choose_service(profile: Profile, wanted: str | None) -> str:
     """The service to ask about: ``wanted``, or the only one that starts vLLM. UsageError otherwise."""
-    found = servers(profile)
-    hint = f"envgen predict {found[0]} {profile.chosen_variant}" if found else "another profile? add --profile NAME"
-    return the_service(profile, wanted, found, "starts no `vllm serve`, so vLLM can't be asked", hint)
+    names = servers(profile)
+    hint = f"envgen predict {names[0]} {profile.chosen_variant}" if names else "another profile? add --profile NAME"
+    return the_service(profile, wanted, names, "starts no `vllm serve`, so vLLM can't be asked", hint)
 
 
 def release_in_engine(deployment: Deployment, service: str, *, fresh: bool = False) -> AskedRelease:
     """The running container of the service, else a temporary container of the image. ``fresh``: always the latter."""
     profile, python = deployment.profile, run.shell_python(deployment.profile)
-    for one in () if fresh else deployment.containers(all=False):
-        if one.state == "running" and one.service == service:
-            execute = run.in_container(deployment.engine, one.id, workdir=str(profile.working_dir))
-            return AskedRelease(execute, python, f"container {one.name}", profile.gpu is not GpuMode.NONE)
+    for container in () if fresh else deployment.containers(all=False):
+        if container.state == "running" and container.service == service:
+            execute = run.in_container(deployment.engine, container.id, workdir=str(profile.working_dir))
+            return AskedRelease(execute, python, f"container {container.name}", profile.gpu is not GpuMode.NONE)
     if deployment.image is None:
         raise NotFoundError(
             f"the image {profile.image_name} is not built, so vLLM can't be asked",
@@ -244,10 +244,10 @@ def not_asked(profile: Profile, judged: Judgement) -> list[str]:
     return [f"not asked: {one}" for one in judged.unasked]
 
 
-def made_for_it(found: Prediction) -> list[str]:
+def made_for_it(prediction: Prediction) -> list[str]:
     """A line where kernels that are made for this GPU fit and are not used."""
-    names = unused_family(found.effective)
-    flags = f"`envgen predict {found.service}` has their flags" if names else ""
+    names = unused_family(prediction.effective)
+    flags = f"`envgen predict {prediction.service}` has their flags" if names else ""
     return [f"kernels made for this GPU fit and are not used: {names}; {flags}"] if names else []
 
 
@@ -272,22 +272,22 @@ def contradicted(judged: Judgement) -> list[str]:
 
 def examine(deployment: Deployment, context: Context) -> list[Finding]:
     """What `doctor --deep` reports of each server: each refusal and each contradiction is a finding."""
-    profile, found = context.profile, list[Finding]()
+    profile, reported = context.profile, list[Finding]()
     if profile.gpu is GpuMode.NONE:
         return []
     names = servers(profile)
     for name in [context.service] if context.service in names else names:
         try:
             release = release_in_engine(deployment, name)
-            found += findings(predict(profile, name, release, target(profile), pretend=False), context)
+            reported += findings(predict(profile, name, release, target(profile), pretend=False), context)
         except EnvgenError as problem:
-            found.append(_not_asked(name, str(problem).splitlines()[0], context))
-    return [replace(one, check="deep.predict") for one in found]
+            reported.append(_not_asked(name, str(problem).splitlines()[0], context))
+    return [replace(one, check="deep.predict") for one in reported]
 
 
-def findings(found: Prediction, context: Context) -> list[Finding]:
+def findings(prediction: Prediction, context: Context) -> list[Finding]:
     """A prediction as findings of doctor."""
-    judged, name, chosen, profile = found.judgement, found.service, found.chosen, context.profile
+    judged, name, chosen, profile = prediction.judgement, prediction.service, prediction.chosen, context.profile
     reported = [
         error(f"{name}: this vLLM refuses its settings ({one.step})", one.message[:600],
               "kernels that the release has for this GPU", _again(name, context),
@@ -296,19 +296,20 @@ def findings(found: Prediction, context: Context) -> list[Finding]:
     ]  # fmt: skip
     for odd in judged.contradictions:
         title = f"{name} would start, but never be called ready: ready.{odd.kind}.{odd.name} {CONTRADICTED[odd.kind]}"
-        line = corrected(found, odd)
+        line = corrected(prediction, odd)
         remedy = remedies.line(line) if line else _again(name, context)
         reported.append(error(title, odd.seen, f"{odd.kind}: {odd.pattern}", remedy, case="contradicts"))
     if judged.verdict is Verdict.FITS:
-        platform = found.effective.get("platform") or {}
-        assumed = " (assumed: cuda.arch_list)" if found.assumed else ""
+        answer = prediction.effective
+        platform = answer.get("platform") or {}
+        assumed = " (assumed: cuda.arch_list)" if prediction.assumed else ""
         title = f"{name}: on {platform.get('name')}{assumed} vLLM would use {chosen}"
-        reported.append(ok(title, quantization=found.effective.get("quantization"), kv_cache=found.effective.get("kv")))
-    for key, why in unread(found, profile).items():
+        reported.append(ok(title, quantization=answer.get("quantization"), kv_cache=answer.get("kv")))
+    for key, why in unread(prediction, profile).items():
         again = _again(name, context)
         reported.append(warning(f"{name}: {key} has no effect", why, "a variable that it reads", again, case="unread"))
     reported += [_not_asked(name, one, context) for one in judged.unasked]
-    reported += [info(f"{name}: {one}") for one in made_for_it(found)]
+    reported += [info(f"{name}: {one}") for one in made_for_it(prediction)]
     return reported + [info(f"{name}: {one}") for one in judged.caveats if "cubins" in one]
 
 
@@ -322,8 +323,8 @@ def _again(service: str, context: Context, *words: str) -> Remedy:
     return remedies.envgen(context, "predict", service, *variant, *words)
 
 
-def corrected(found: Prediction, odd: Contradiction) -> str:
+def corrected(prediction: Prediction, odd: Contradiction) -> str:
     """The line for a project file that replaces a pattern which the release contradicts; "" if none is known."""
-    pattern = found.judgement.patterns.get(odd.name, "") if odd.kind == "expect" else ""
+    pattern = prediction.judgement.patterns.get(odd.name, "") if odd.kind == "expect" else ""
     quoted = pattern.replace("'", "''")
-    return f"services: {{{found.service}: {{ready: {{expect: {{{odd.name}: '{quoted}'}}}}}}}}" if pattern else ""
+    return f"services: {{{prediction.service}: {{ready: {{expect: {{{odd.name}: '{quoted}'}}}}}}}}" if pattern else ""

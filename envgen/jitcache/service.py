@@ -76,11 +76,11 @@ class JitCache:
         if place is None and not query.patterns:
             return Inventory(root_in({}, self.deployment.profile), False, (), (), Leftovers(0, 0), ())
         others = kernels_of_b12x(self.deployment.profile) if b12x else {}
-        place, found = self._judged(Inventory, query, "list", place, thorough=thorough, **others)
+        place, listed = self._judged(Inventory, query, "list", place, thorough=thorough, **others)
         label = self._label(place.container)
-        modules = tuple(replace(module, holders=_in(label, module.holders)) for module in found.modules)
-        building = tuple(replace(batch, holders=_in(label, batch.holders)) for batch in found.building)
-        return replace(found, modules=modules, building=building)
+        modules = tuple(replace(module, holders=_in(label, module.holders)) for module in listed.modules)
+        building = tuple(replace(batch, holders=_in(label, batch.holders)) for batch in listed.building)
+        return replace(listed, modules=modules, building=building)
 
     def baseline(self, query: Query, *, since: int = 0) -> RecordedBaseline:
         """Record what the modules were compiled from. ``since``: when envgen began to compile them (ns), or 0."""
@@ -103,9 +103,9 @@ class JitCache:
 
     def keep_proven(self, place: AgentHost) -> tuple[list[str], list[str]]:
         """Clear each module that is not certainly what it would be if it were compiled now; those kept and cleared."""
-        found = self._judged(Inventory, NOTHING, "list", place, thorough=True, blind=False)[1].modules
-        proven = [m for m in found if (m.state, m.baseline, m.guess) == ("fresh", "recorded", False)]
-        others = [module for module in found if module not in proven]
+        modules = self._judged(Inventory, NOTHING, "list", place, thorough=True, blind=False)[1].modules
+        proven = [m for m in modules if (m.state, m.baseline, m.guess) == ("fresh", "recorded", False)]
+        others = [module for module in modules if module not in proven]
         for shelf in {(module.version, module.arch) for module in others}:
             names = tuple(module.name for module in others if (module.version, module.arch) == shelf)
             self._judged(

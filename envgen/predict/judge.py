@@ -165,13 +165,13 @@ def unused_family(answer: Mapping[str, Any]) -> str:
 
 def by_subject(answer: Mapping[str, Any]) -> dict[str, list[str]]:
     """Subject -> the lines that a server of this release logs about it."""
-    found: dict[str, list[str]] = {}
+    lines: dict[str, list[str]] = {}
     for line in answer.get("lines", ()):
         if line["level"] in LEVELS and line["step"] in STEPS:
-            found.setdefault(str(line["step"]), []).append(str(line["text"]))
+            lines.setdefault(str(line["step"]), []).append(str(line["text"]))
     if answer.get("config_line"):
-        found["quantization"] = [str(answer["config_line"])]
-    return found
+        lines["quantization"] = [str(answer["config_line"])]
+    return lines
 
 
 def _subject(name: str, pattern: str) -> str:
@@ -186,16 +186,16 @@ def _subject(name: str, pattern: str) -> str:
 def _first_match(pattern: str, lines: Sequence[str]) -> str:
     """The first line that matches; of a very long line, the match."""
     for line in lines:
-        if found := re.search(pattern, line):
-            return line if len(line) < 300 else f"… {found[0]} …"
+        if match := re.search(pattern, line):
+            return line if len(line) < 300 else f"… {match[0]} …"
     return ""
 
 
 def _decisive_line(subject: str, answer: Mapping[str, Any], lines: Mapping[str, Sequence[str]]) -> str:
     """What the release logs about a subject: the line with its choice, if any."""
     if subject == "quantization":
-        found = re.search(r"quantization=\w+", lines[subject][0])
-        return found[0] if found else f"quantization={answer.get('quantization')}"
+        quantization = re.search(r"quantization=\w+", lines[subject][0])
+        return quantization[0] if quantization else f"quantization={answer.get('quantization')}"
     return _line_of(subject, answer) or "; ".join(lines[subject])[:300]
 
 
@@ -226,20 +226,20 @@ def escape(text: str) -> str:
 
 def caveats(answer: Mapping[str, Any], service: Service) -> tuple[str, ...]:
     """How the answer may differ from a server's."""
-    found = [str(one) for one in answer.get("notes", ())]
+    told = [str(one) for one in answer.get("notes", ())]
     compiled = [one for one in answer.get("stubs", ()) if str(one["name"]).startswith("vllm.")]
     absent = [str(one["name"]) for one in compiled if "No module named" in one["how"]]
     unloaded = len(compiled) - len(absent)
     if absent:
-        found.append(f"no compiled {', '.join(absent)} here: backends that need it count as absent")
+        told.append(f"no compiled {', '.join(absent)} here: backends that need it count as absent")
     if unloaded:
-        found.append(f"{unloaded} compiled modules of vLLM can't be loaded here (no CUDA libraries): assumed to work")
+        told.append(f"{unloaded} compiled modules of vLLM can't be loaded here (no CUDA libraries): assumed to work")
     unloaded_module = re.compile(r"Module (\S+) was found but failed to import")
     lines = [str(line["text"]) for line in answer.get("lines", ())]
     for name in dict.fromkeys(one[1] for line in lines if (one := unloaded_module.search(line))):
-        found.append(f"{name} can't be loaded here and counts as absent: the profile's image may choose it")
+        told.append(f"{name} can't be loaded here and counts as absent: the profile's image may choose it")
     platform = answer.get("platform") or {}
     if not platform.get("real", True) and platform.get("count", 1) > 1:
         where = f"{len(service.cluster.nodes)} machines" if service.cluster else "one machine"
-        found.append(f"assumes {platform['count']} GPUs, one for each worker, on {where}")
-    return tuple(found)
+        told.append(f"assumes {platform['count']} GPUs, one for each worker, on {where}")
+    return tuple(told)

@@ -64,8 +64,8 @@ class Causes:
     def _changed(self, shelf: Shelf, name: str) -> str:
         """The first of its inputs that has changed, or the generator that names it."""
         inputs = self.judge.reader.read(shelf, name).inputs
-        found = next((path for path in inputs if self._is_changed(path)), "")
-        return found or next((path for path in self.generators if makes(path, name)), "")
+        source = next((path for path in inputs if self._is_changed(path)), "")
+        return source or next((path for path in self.generators if makes(path, name)), "")
 
     def _is_changed(self, path: str) -> bool:
         """Whether a path is changed, or below a changed folder (a submodule)."""
@@ -152,13 +152,13 @@ def generated_part(path: str, shelf: Shelf, root: str) -> str:
 
 def generated_of(targets: list[Part], choices: list[Choice], root: str) -> list[Part]:
     """The generated paths of all targets: those to remove, and those that a module that stays compiles, too."""
-    found: dict[tuple[int, str], Part] = {}
+    parts: dict[tuple[int, str], Part] = {}
     for target in targets:
         for path in target.names:
-            item = found.setdefault((target.shelf.fd, path), Part(target.shelf, "generated/" + path))
+            item = parts.setdefault((target.shelf.fd, path), Part(target.shelf, "generated/" + path))
             item.modules.append(target.name)
     for shelf, others in ((one.shelf, one.others) for one in choices):
-        items = [item for (fd, _), item in found.items() if fd == shelf.fd]
+        items = [item for (fd, _), item in parts.items() if fd == shelf.fd]
         for name in others if items else ():
             try:
                 text = os.fsdecode(tree.read_file(name + "/build.ninja", shelf.fd))
@@ -169,7 +169,7 @@ def generated_of(targets: list[Part], choices: list[Choice], root: str) -> list[
                 stays = [item for item in items if item.name in names or (not whole and item.name in text)]
             for item in stays:
                 item.kept_for.append(name)
-    return [item for item in found.values() if item.kept_for or _guard(item)]
+    return [item for item in parts.values() if item.kept_for or _guard(item)]
 
 
 def _guard(item: Part) -> bool:

@@ -25,10 +25,10 @@ from envgen.inside.jit.shapes import NAMED, BaselineRecord, Module, RecordedBase
 
 def describe(shelf: Shelf, name: str, kind: str, problems: list[str]) -> Module | None:
     """The module ``name``; None where it no longer exists."""
-    found = Module(shelf.version, shelf.arch, name)
+    module = Module(shelf.version, shelf.arch, name)
     if kind == "link":
-        return found
-    found.kind = "other"
+        return module
+    module.kind = "other"
     shown = shelf.shown + "/" + name
     try:
         with tree.opened(name, shelf.fd) as fd:
@@ -37,19 +37,20 @@ def describe(shelf: Shelf, name: str, kind: str, problems: list[str]) -> Module 
         return None
     except OSError as error:
         tree.note_unless_gone(problems, shown, error)
-        found.unread = 1
-        return found
+        module.unread = 1
+        return module
     for text in total.unread:
         tree.note(problems, shown + "/" + text)
     if "build.ninja" in names:
-        found.kind = "ninja"
+        module.kind = "ninja"
     elif "meta.json" in names or name.endswith("_cute_dsl"):
-        found.kind = "cute_dsl"
-    found.bytes, found.files, found.objects, found.unread = total.bytes, total.files, total.objects, len(total.unread)
+        module.kind = "cute_dsl"
+    module.bytes, module.files, module.objects = total.bytes, total.files, total.objects
+    module.unread = len(total.unread)
     linked = [when for library, _, when in total.libraries if library == name + ".so"]
-    found.built, found.modified = bool(linked), linked[0] if linked else total.newest
-    found.locked, found.lock = lock_of(shelf, name + ".lock", problems)
-    return found
+    module.built, module.modified = bool(linked), linked[0] if linked else total.newest
+    module.locked, module.lock = lock_of(shelf, name + ".lock", problems)
+    return module
 
 
 def lock_of(shelf: Shelf, name: str, problems: list[str]) -> tuple[bool | None, list[int]]:
@@ -84,14 +85,15 @@ def read_record(cache: Shelves, shelf: Shelf, name: str) -> dict[str, Any] | Non
     """The record of this module; None without a readable one."""
     try:
         with _folder(cache, shelf, tree.open_folder) as fd:
-            found = json.loads(tree.read_file(name + ".json", fd))
+            record = json.loads(tree.read_file(name + ".json", fd))
     except (OSError, ValueError, RecursionError):
         return None
     # It may have been edited: check all types here.
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
         return None
-    sound = all(isinstance(found.get(key), kind) for key, kind in _SHAPE.items())
-    return found if sound and all(isinstance(one, list) and len(one) == 5 for one in found["files"].values()) else None
+    if not all(isinstance(record.get(key), kind) for key, kind in _SHAPE.items()):
+        return None
+    return record if all(isinstance(one, list) and len(one) == 5 for one in record["files"].values()) else None
 
 
 def record_of(
@@ -404,13 +406,13 @@ def run_baseline(request: dict[str, Any]) -> dict[str, Any]:
     with asked(request) as cache:
         reader, files, done = RecipeReader(), tree.FileFacts(), []
         made_by = {path: files.digest(path) for path in generators(package_of().root)}
-        for one in choose(cache, patterns, not patterns):
-            for name in (name for name, kind in one.entries.items() if kind == "folder"):
-                recipe = reader.read(one.shelf, name)
+        for choice in choose(cache, patterns, not patterns):
+            for name in (name for name, kind in choice.entries.items() if kind == "folder"):
+                recipe = reader.read(choice.shelf, name)
                 why, changed = _record(cache, recipe, files, request, made_by)
                 count = 0 if why else len(recipe.inputs)
                 done.append(
-                    BaselineRecord(one.shelf.version, one.shelf.arch, name, not why, count, why, changed[:NAMED])
+                    BaselineRecord(choice.shelf.version, choice.shelf.arch, name, not why, count, why, changed[:NAMED])
                 )
         return asdict(RecordedBaseline(root_of(request), tuple(done), tuple(cache.problems)))
 

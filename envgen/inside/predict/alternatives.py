@@ -25,7 +25,7 @@ PAGES = (64, 128)  # tokens of a page, which B12X must be told
 OTHER_FORMAT = re.compile(r"moe_backend='?\w+'? is not supported for")
 
 
-def ask_others(config: Any, found: Doc, lines: Lines) -> List[Doc]:
+def ask_others(config: Any, report: Doc, lines: Lines) -> List[Doc]:
     """Each backend of the release's own lists that is not chosen: its flag, whether it is accepted, and the reason.
 
     ``auto``: whether the release takes it unasked, if those before it are not there; None: unknown.
@@ -35,17 +35,17 @@ def ask_others(config: Any, found: Doc, lines: Lines) -> List[Doc]:
     try:
         for ask in (attention, experts):
             with contextlib.suppress(Exception):  # another release: what it has is listed
-                for one in ask(config, found, lines):
+                for one in ask(config, report, lines):
                     answers.append(one)
     finally:
         lines.kept = kept
     return answers
 
 
-def attention(config: Any, found: Doc, lines: Lines) -> Iterator[Doc]:
+def attention(config: Any, report: Doc, lines: Lines) -> Iterator[Doc]:
     kinds = named("attention backends")[1]
-    walked = walked_by_attention(config, found, lines)
-    chosen = str((found["asked"].get("attention") or {}).get("backend", "")).split(" + ")
+    walked = walked_by_attention(config, report, lines)
+    chosen = str((report["asked"].get("attention") or {}).get("backend", "")).split(" + ")
     for name, kind in kinds.__members__.items():
         if name not in chosen and not ELSEWHERE.search(name):
             flag: Doc = {"attention-config": {"backend": name}}
@@ -53,23 +53,23 @@ def attention(config: Any, found: Doc, lines: Lines) -> Iterator[Doc]:
             if name == "B12X" and block not in PAGES:
                 flag["block-size"] = block = max(PAGES)
             with replaced(config.attention_config, "backend", kind), replaced(config.cache_config, "block_size", block):
-                answer = asked("attention", ask_attention, config, found, lines)
+                answer = asked("attention", ask_attention, config, report, lines)
             yield dict(answer, step="attention", backend=name, args=flag, auto=name in walked if walked else None)
 
 
-def experts(config: Any, found: Doc, lines: Lines) -> Iterator[Doc]:
-    if not found["asked"].get("moe"):
+def experts(config: Any, report: Doc, lines: Lines) -> Iterator[Doc]:
+    if not report["asked"].get("moe"):
         return
     names = typing.get_args(named("expert backends")[1])
-    walked = walked_by_experts(config, found, lines)
-    model, listed = config.model_config, {found["asked"]["moe"]["backend"]}
-    mxfp4 = getattr(model, "quantization_config", True) is None and "mxfp4" in str(found["quantization"])
+    walked = walked_by_experts(config, report, lines)
+    model, listed = config.model_config, {report["asked"]["moe"]["backend"]}
+    mxfp4 = getattr(model, "quantization_config", True) is None and "mxfp4" in str(report["quantization"])
     for name in (name for name in names if name != "auto" and not ELSEWHERE.search(name)):
         answers = []
         for flag in ({"moe-backend": name}, {"moe-backend": name, "quantization-config": MXFP8})[: 1 + mxfp4]:
             value = named("quantization flags")[1](**MXFP8) if len(flag) > 1 else model.quantization_config
             with replaced(config.kernel_config, "moe_backend", name), replaced(model, "quantization_config", value):
-                answer = asked("moe", ask_moe, config, found, lines)
+                answer = asked("moe", ask_moe, config, report, lines)
             backend = answer.pop("chosen", None) or name
             auto = backend in walked if walked else None
             answers.append(dict(answer, step="moe", backend=backend, args=flag, auto=auto))
@@ -80,9 +80,9 @@ def experts(config: Any, found: Doc, lines: Lines) -> Iterator[Doc]:
                 yield one
 
 
-def asked(step: str, ask: Callable[[Any, Doc], Optional[Doc]], config: Any, found: Doc, lines: Lines) -> Doc:
+def asked(step: str, ask: Callable[[Any, Doc], Optional[Doc]], config: Any, report: Doc, lines: Lines) -> Doc:
     """The answer to one question: its verdict, and the reason if it is not accepted."""
-    answers = dict(found, asked={}, refusals=[], unasked=[], kv={})
+    answers = dict(report, asked={}, refusals=[], unasked=[], kv={})
     lines.kept, lines.step = [], step
     with recording(answers, lines), named("set config")[1](config):
         chosen = ask(config, answers)
@@ -112,7 +112,7 @@ def replaced(holder: Any, name: str, value: Any) -> Iterator[None]:
         object.__setattr__(holder, name, before)
 
 
-def walked_by_attention(config: Any, found: Doc, lines: Lines) -> Set[str]:
+def walked_by_attention(config: Any, report: Doc, lines: Lines) -> Set[str]:
     """The attention backends that the release tries unasked."""
     platform: Any = type(importlib.import_module("vllm.platforms").current_platform)
     names: Set[str] = set()
@@ -130,13 +130,13 @@ def walked_by_attention(config: Any, found: Doc, lines: Lines) -> Set[str]:
     try:
         with replaced(config.attention_config, "backend", None):
             forget()
-            asked("attention", ask_attention, config, found, lines)
+            asked("attention", ask_attention, config, report, lines)
     finally:
         del platform.get_valid_backends
     return names
 
 
-def walked_by_experts(config: Any, found: Doc, lines: Lines) -> Set[str]:
+def walked_by_experts(config: Any, report: Doc, lines: Lines) -> Set[str]:
     """The experts' backends that the release tries unasked: it logs each that it leaves, here all."""
     kind = named("expert kernels")[1]
     own = vars(kind)["is_supported_config"]
@@ -144,27 +144,27 @@ def walked_by_experts(config: Any, found: Doc, lines: Lines) -> Set[str]:
     try:
         with replaced(config.kernel_config, "moe_backend", "auto"), everything_logged():
             forget()
-            last = asked("moe", ask_moe, config, found, lines)
+            last = asked("moe", ask_moe, config, report, lines)
         texts = [one["text"] for one in lines.kept]
     finally:
         kind.is_supported_config = own
     return {one.group(1) for one in map(WALKED.search, texts) if one} | {str(last.get("chosen"))}
 
 
-def linear(module: Any, asked_for: Dict[str, Any], found: Doc) -> List[Doc]:
+def linear(module: Any, asked_for: Dict[str, Any], report: Doc) -> List[Doc]:
     """Each value of ``linear-backend`` that has kernels for the layers that were built. ``asked_for``: the lists of
     kernels, each with a layer for which one of it was asked."""
     answers = []
     for name, kinds in sorted(getattr(module, "_LINEAR_BACKEND_KERNEL_MAP", {}).items()):
-        verdicts = [able(kind, layer, found) for some, layer in asked_for.values() for kind in some if kind in kinds]
+        verdicts = [able(kind, layer, report) for some, layer in asked_for.values() for kind in some if kind in kinds]
         accepted = [one for one in verdicts if one["verdict"] == "accepted"]
         for one in (accepted or verdicts)[:1]:
             answers.append(dict(one, step="linear", args={"linear-backend": name}, auto=None))
     return answers
 
 
-def able(kind: Any, config: Any, found: Doc) -> Doc:
-    major, minor = found["platform"]["capability"]
+def able(kind: Any, config: Any, report: Doc) -> Doc:
+    major, minor = report["platform"]["capability"]
     try:
         yes, why = kind.is_supported(major * 10 + minor)
         if yes:
@@ -172,6 +172,6 @@ def able(kind: Any, config: Any, found: Doc) -> Doc:
         verdict = "accepted" if yes else "refused"
     except Exception as problem:
         verdict, why = "unknown", "%s: %s" % (type(problem).__name__, problem)
-    if verdict == "refused" and any(str(one["name"]).startswith(("vllm.", "torch.ops.")) for one in found["stubs"]):
+    if verdict == "refused" and any(str(one["name"]).startswith(("vllm.", "torch.ops.")) for one in report["stubs"]):
         verdict = "unknown"  # vLLM's compiled code is not here
     return {"verdict": verdict, "reason": str(why or "").strip().rstrip(".")[:REASON], "backend": kind.__name__}

@@ -13,18 +13,18 @@ from envgen.inside.predict.release import NotAskable, ReleaseRefused, accepted, 
 Doc = Dict[str, Any]
 
 
-def ask_attention(config: Any, found: Doc) -> Doc:
+def ask_attention(config: Any, report: Doc) -> Doc:
     where, select = named("attention")
     model, cache = config.model_config, config.cache_config
     text = getattr(model, "hf_text_config", model.hf_config)
     # DeepSeek V4 (from 5.19 on, Transformers may rename its compress_ratios) and Qwen's sparse attention.
     if any(getattr(text, name, None) for name in ("compress_ratios", "compress_rates", "indexer_compress_ratio")):
         raise NotAskable("attention layers of %s choose their kernels themselves, without the selector"
-                         % found["model"]["type"])  # fmt: skip
+                         % report["model"]["type"])  # fmt: skip
     parallel = config.parallel_config
     shared: Doc = {
         "head_size": model.get_head_size(), "dtype": model.dtype, "kv_cache_dtype": cache.cache_dtype,
-        "block_size": cache.block_size, "use_mla": bool(model.use_mla), "has_sink": found["model"].get("sinks", False),
+        "block_size": cache.block_size, "use_mla": bool(model.use_mla), "has_sink": report["model"].get("sinks", False),
         "use_sparse": hasattr(text, "index_topk"), "num_heads": model.get_num_attention_heads(parallel),
         "use_mm_prefix": bool(getattr(model, "is_mm_prefix_lm", False)), "attn_type": None,
         "is_attention_free": bool(getattr(model, "is_attention_free", False)), "use_v1": True,
@@ -46,7 +46,7 @@ def ask_attention(config: Any, found: Doc) -> Doc:
     wanted = asked_for(config, "attention_config", "backend") or os.environ.get("VLLM_ATTENTION_BACKEND")
     with contextlib.suppress(Exception):
         _, layout = named("layout")
-        found["kv"]["layout"] = layout()
+        report["kv"]["layout"] = layout()
     return {"where": where, "backend": " + ".join(chosen), "asked_for": wanted}
 
 

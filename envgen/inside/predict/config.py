@@ -37,16 +37,16 @@ RUST_REFUSES = (
 LARGEST_CONFIG = 4 << 20  # bytes; released models have a few KiB
 
 
-def parsed(request: Doc, found: Doc) -> Any:
+def parsed(request: Doc, report: Doc) -> Any:
     """The arguments of `vllm serve`, parsed by the release itself.
 
     Without its parser that question is open, and the arguments of the engine alone are read, for the other questions.
     """
     words = list(request["words"])
     try:
-        found["asked"]["parser"], parser = serve_parser()
+        report["asked"]["parser"], parser = serve_parser()
     except NotAskable as why:
-        found["unasked"].append({"step": "arguments", "why": str(why)})
+        report["unasked"].append({"step": "arguments", "why": str(why)})
         parser = named("arguments")[1].add_cli_args(argparse.ArgumentParser(allow_abbrev=False))
         known, left = parser.parse_known_args(words)
         if getattr(known, "model_tag", None) is None and left and not left[0].startswith("-"):
@@ -76,7 +76,7 @@ def serve_parser() -> Tuple[str, Any]:
     return place, make(named("parser class")[1]())
 
 
-def known_parsers(args: Any, found: Doc) -> None:
+def known_parsers(args: Any, report: Doc) -> None:
     """Check the names of tool and reasoning parsers, as the server does first. A plugin may add its own."""
     for option, plugin, counts in (
         ("tool-call-parser", "tool_parser_plugin", getattr(args, "enable_auto_tool_choice", False)),
@@ -88,13 +88,13 @@ def known_parsers(args: Any, found: Doc) -> None:
         try:
             known = list(named(option)[1].list_registered())
         except Exception:
-            found["notes"].append("could not check whether this release has the %s %s" % (option, name))
+            report["notes"].append("could not check whether this release has the %s %s" % (option, name))
             continue
         if known and name not in known:
             raise ReleaseRefused("invalid %s: %s (this release has %s)" % (option, name, ", ".join(sorted(known))))
 
 
-def rust_frontend(args: Any, found: Doc, folder: str) -> bool:
+def rust_frontend(args: Any, report: Doc, folder: str) -> bool:
     """Whether the Rust front end was asked, where a variable chooses it: its settings, and no model that it finds."""
     if not os.environ.get("VLLM_USE_RUST_FRONTEND", "0").strip("0 "):
         return False
@@ -111,7 +111,7 @@ def rust_frontend(args: Any, found: Doc, folder: str) -> bool:
                 pass_fds=[one.fileno() for one in listeners], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             )  # fmt: skip
     except Exception as problem:
-        found["notes"].append("the Rust front end could not be asked: %s: %s" % (type(problem).__name__, problem))
+        report["notes"].append("the Rust front end could not be asked: %s: %s" % (type(problem).__name__, problem))
         return False
     said = done.stdout[-(1 << 16) :].decode(errors="replace")
     for pattern in RUST_REFUSES:
@@ -137,24 +137,24 @@ def cached(repository: str, file: str, revision: Optional[str]) -> str:
     return ""
 
 
-def without_tokenizer(args: Any, found: Doc, why: str) -> None:
+def without_tokenizer(args: Any, report: Doc, why: str) -> None:
     """Leave out the tokenizer, and what needs one: kernels depend on neither."""
     args.skip_tokenizer_init = True
     parser = getattr(args, "reasoning_parser", None)
     if parser:
         args.reasoning_parser = ""
-        found["notes"].append("the reasoning parser %s was left out of the question: %s" % (parser, why))
+        report["notes"].append("the reasoning parser %s was left out of the question: %s" % (parser, why))
     if getattr(args, "reasoning_config", None) is not None:
         args.reasoning_config = None
 
 
-def find_config(args: Any, request: Doc, found: Doc, folder: str) -> None:
+def find_config(args: Any, request: Doc, report: Doc, folder: str) -> None:
     """Find the model's config.json: in its folder, in the Hugging Face cache, or in the request."""
     if getattr(args, "model_tag", None):
         args.model = args.model_tag
     name = str(args.model)
     model: Doc = {"name": name}
-    found["model"] = model
+    report["model"] = model
     if os.path.isfile(os.path.join(name, "config.json")):
         model.update({"from": "folder", "place": os.path.join(name, "config.json")})
     elif place := cached(name, "config.json", getattr(args, "revision", None)):
@@ -171,7 +171,7 @@ def find_config(args: Any, request: Doc, found: Doc, folder: str) -> None:
         model["weights"] = request["models"][name]["weights"]
     if "place" in model:
         check_config(model["place"])
-    find_draft(args, request, found, folder)
+    find_draft(args, request, report, folder)
 
 
 def write_config(facts: Doc, folder: str) -> str:
@@ -182,9 +182,9 @@ def write_config(facts: Doc, folder: str) -> str:
     return file.name
 
 
-def find_draft(args: Any, request: Doc, found: Doc, folder: str) -> None:
+def find_draft(args: Any, request: Doc, report: Doc, folder: str) -> None:
     """Find the config.json of a separate draft in the same places; without a usable one, nothing is asked about it."""
-    draft, model = getattr(args, "speculative_config", None), found["model"]
+    draft, model = getattr(args, "speculative_config", None), report["model"]
     if not isinstance(draft, dict):
         return
     model["drafted"] = draft.get("num_speculative_tokens")
@@ -210,7 +210,7 @@ def find_draft(args: Any, request: Doc, found: Doc, folder: str) -> None:
             why = "the draft model: %s" % odd
     if why:
         args.speculative_config = None
-        found["unasked"].append({"step": "speculative-config", "why": why})
+        report["unasked"].append({"step": "speculative-config", "why": why})
 
 
 def check_config(place: str) -> None:
@@ -229,7 +229,7 @@ def check_config(place: str) -> None:
         raise NotAskable("%s cannot be read: %s" % (place, error)) from None
 
 
-def configured(args: Any, found: Doc, lines: Optional[Lines] = None) -> Any:
+def configured(args: Any, report: Doc, lines: Optional[Lines] = None) -> Any:
     """The release's whole configuration, with its own checks; with the model's tokenizer if it is in the cache."""
     inspect_here()
     lacking = "the tokenizer is not in the cache"
@@ -242,12 +242,12 @@ def configured(args: Any, found: Doc, lines: Optional[Lines] = None) -> Any:
                 raise ReleaseRefused(message_of(problem)) from None
             lacking = "%s: %s" % (type(problem).__name__, str(problem)[:300])
     if config is None:
-        without_tokenizer(args, found, lacking)
+        without_tokenizer(args, report, lacking)
         try:
             config = created(args)
         except Exception as problem:
             raise error_for(problem, lines) from None
-    describe(config, found)
+    describe(config, report)
     return config
 
 
@@ -257,7 +257,7 @@ def created(args: Any) -> Any:
         return named("arguments")[1].from_cli_args(args).create_engine_config(usage_context=as_served())
 
 
-def describe(config: Any, found: Doc) -> None:
+def describe(config: Any, report: Doc) -> None:
     """Add what the configuration says of the model and its cache; a fact that this release does not have is unasked."""
     model, cache = config.model_config, config.cache_config
     hf = getattr(model, "hf_config", None)
@@ -267,16 +267,16 @@ def describe(config: Any, found: Doc) -> None:
         "dtype": lambda: str(model.dtype).replace("torch.", ""), "head_size": model.get_head_size,
         "mla": lambda: bool(model.use_mla), "sinks": lambda: has_sinks(model),
     }  # fmt: skip
-    found["quantization"] = str(model.quantization) if getattr(model, "quantization", None) else None
-    found["kv"] = {"dtype": str(getattr(cache, "cache_dtype", "")), "block_size": getattr(cache, "block_size", None)}
+    report["quantization"] = str(model.quantization) if getattr(model, "quantization", None) else None
+    report["kv"] = {"dtype": str(getattr(cache, "cache_dtype", "")), "block_size": getattr(cache, "block_size", None)}
     for name, fact in facts.items():
         try:
-            found["model"][name] = fact()
+            report["model"][name] = fact()
         except Exception as odd:
-            found["unasked"].append({"step": "model", "why": "%s: %s: %s" % (name, type(odd).__name__, odd)})
-    found["config_line"] = config_line(config)
+            report["unasked"].append({"step": "model", "why": "%s: %s: %s" % (name, type(odd).__name__, odd)})
+    report["config_line"] = config_line(config)
     with contextlib.suppress(Exception):  # another release: memory is not estimated then
-        found["size"] = size_of(config, found)
+        report["size"] = size_of(config, report)
 
 
 def as_served() -> Any:
@@ -290,21 +290,21 @@ def text_of(config: Doc) -> Doc:
     return inner
 
 
-def size_of(config: Any, found: Doc) -> Doc:
+def size_of(config: Any, report: Doc) -> Doc:
     """What determines the server's memory, after the release's own defaults."""
     model, cache, parallel, steps = (
         getattr(config, name) for name in ("model_config", "cache_config", "parallel_config", "scheduler_config")
     )
     text = text_of(model.hf_config.to_dict())
-    place = found["model"].get("place") or os.path.join(str(model.model), "config.json")
+    place = report["model"].get("place") or os.path.join(str(model.model), "config.json")
     # Transformers renames some keys, such as Gemma 4's number of heads in full-attention layers.
     with open(place, encoding="utf-8") as file:
         text.update({name: value for name, value in text_of(json.load(file)).items() if value is not None})
-    weights = weights_of(os.path.dirname(found["model"].get("place", "")))
+    weights = weights_of(os.path.dirname(report["model"].get("place", "")))
     dtype, states = str(model.dtype).replace("torch.", ""), str(getattr(cache, "mamba_ssm_cache_dtype", "float32"))
     return {
         "config": {name: value for name, value in text.items() if not isinstance(value, dict)},
-        "weights": weights or found["model"].get("weights"), "published": not weights, "context": model.max_model_len,
+        "weights": weights or report["model"].get("weights"), "published": not weights, "context": model.max_model_len,
         "cache_dtype": str(cache.cache_dtype), "dtype": dtype,
         "state_dtype": dtype if states == "auto" else states,  # of models that name none, such as Qwen3-Next
         "share": cache.gpu_memory_utilization, "fixed": getattr(cache, "kv_cache_memory_bytes", None),
@@ -313,8 +313,8 @@ def size_of(config: Any, found: Doc) -> Doc:
         # Later releases count every step that is under way: two with async scheduling.
         "batched": getattr(config, "max_in_flight_tokens", steps.max_num_batched_tokens),
         "draft": str(getattr(getattr(config, "speculative_config", None), "method", None) or ""),
-        "states": states_of(config, found["model"].get("drafted")),
-        **size_of_draft(found["model"]),
+        "states": states_of(config, report["model"].get("drafted")),
+        **size_of_draft(report["model"]),
     }  # fmt: skip
 
 

@@ -15,7 +15,7 @@ EXPERTS = "model.layers.3.mlp.experts"  # a layer that no model treats specially
 _MIXED = re.compile(r"(.*\blayers\.\d+\..*experts)(\..*)?")
 
 
-def ask_moe(config: Any, found: Doc) -> Optional[Doc]:
+def ask_moe(config: Any, report: Doc) -> Optional[Doc]:
     text = getattr(config.model_config, "hf_text_config", config.model_config.hf_config)
     experts = next((getattr(text, name) for name in ("num_local_experts", "num_experts", "n_routed_experts")
                     if getattr(text, name, None)), 0)  # fmt: skip
@@ -30,16 +30,17 @@ def ask_moe(config: Any, found: Doc) -> Optional[Doc]:
         # An error of the oracle is the release's answer; one of a layer without weights is not.
         oracle = any("oracle" in one.filename or one.name == "get_mxfp4_backend"
                      for one in traceback.extract_tb(odd.__traceback__))  # fmt: skip
-        if oracle and is_refusal(odd) and not lacks_compiled(odd, found):
+        if oracle and is_refusal(odd) and not lacks_compiled(odd, report):
             raise ReleaseRefused(message_of(odd)) from None
+        kind = report["quantization"] or "plain"
         raise NotAskable("the choice for %s experts needs more than a layer's shape and the release's Python code:"
-                         " %s: %s" % (found["quantization"] or "plain", type(odd).__name__, odd)) from None  # fmt: skip
+                         " %s: %s" % (kind, type(odd).__name__, odd)) from None  # fmt: skip
     return {"where": where, "backend": str(getattr(chosen, "name", chosen)), "asked_for": wanted}
 
 
-def lacks_compiled(problem: BaseException, found: Doc) -> bool:
+def lacks_compiled(problem: BaseException, report: Doc) -> bool:
     """Whether a backend may be rejected only because vLLM's compiled code is missing here."""
-    missing = any(str(one["name"]).startswith(("vllm.", "torch.ops.")) for one in found.get("stubs", ()))
+    missing = any(str(one["name"]).startswith(("vllm.", "torch.ops.")) for one in report.get("stubs", ()))
     return missing and re.search(r"current device|not available|No \w+ MoE backend", str(problem)) is not None
 
 

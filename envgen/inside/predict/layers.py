@@ -67,7 +67,7 @@ def workers(config: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def watching_linear(found: Doc) -> Iterator[None]:
+def watching_linear(report: Doc) -> Iterator[None]:
     """Notes for which layers linear kernels are asked, and then asks the other kernels of the same lists about them."""
     module: Any = next((sys.modules[name] for name in KERNELS if hasattr(sys.modules.get(name), "_KernelT")), None)
     platform = getattr(sys.modules["vllm.platforms"], "current_platform", None)
@@ -99,10 +99,10 @@ def watching_linear(found: Doc) -> Iterator[None]:
             else:
                 kind.can_implement = before
         asked_for = {name: (lists[name], layer) for name, layer in layers.items()}
-        found.setdefault("backends", linear(module, asked_for, found))
+        report.setdefault("backends", linear(module, asked_for, report))
 
 
-def build(config: Any, found: Doc, draft: Any = None) -> Any:
+def build(config: Any, report: Doc, draft: Any = None) -> Any:
     """The model of the configuration, or of its ``draft`` (a model configuration), without weights."""
     torch: Any = importlib.import_module("torch")
     initialize = named("model")[1]
@@ -110,19 +110,19 @@ def build(config: Any, found: Doc, draft: Any = None) -> Any:
     before = torch.get_default_dtype()
     torch.set_default_dtype(config.model_config.dtype)
     try:
-        with workers(config), on_meta(), uncompiled(), watching_linear(found):
+        with workers(config), on_meta(), uncompiled(), watching_linear(report):
             return initialize(config) if draft is None else initialize(config, model_config=draft)
     finally:
         torch.set_default_dtype(before)
 
 
-def ask_layers(config: Any, answers: Doc, found: Doc, lines: Lines) -> None:
+def ask_layers(config: Any, answers: Doc, report: Doc, lines: Lines) -> None:
     """Ask the layers for linear kernels, Mamba and GDN, and for what the selectors did not tell.
 
     An error here is not a refusal: where the model can't be built, a note has the reason.
     """
     left = [one["step"] for one in answers["unasked"] if one["step"] in ("attention", "moe")]
-    if not (has_compiled_code() or found["uncompiled"]):
+    if not (has_compiled_code() or report["uncompiled"]):
         why = "they need vLLM's compiled code and PyTorch's CUDA, which the profile's image has"
         answers["notes"].append(
             "linear kernels, Mamba and GDN backends and a draft's kernels are unknown here: %s" % why
@@ -130,7 +130,7 @@ def ask_layers(config: Any, answers: Doc, found: Doc, lines: Lines) -> None:
         return
     before, lines.kept = lines.kept, []
     try:
-        model = build(config, found)
+        model = build(config, report)
     except Exception as problem:
         why = "%s: %s" % (type(problem).__name__, str(problem).strip().partition("\n")[0][:300])
         answers["notes"].append("the kernels of the layers are unknown: the model can't be built here: %s" % why)
@@ -147,7 +147,7 @@ def ask_layers(config: Any, answers: Doc, found: Doc, lines: Lines) -> None:
             lines.kept += [dict(line, step=step) for line in logged if subject(line) == step]
 
 
-def ask_draft(config: Any, answers: Doc, found: Doc, lines: Lines) -> None:
+def ask_draft(config: Any, answers: Doc, report: Doc, lines: Lines) -> None:
     """Ask for the kernels of a draft: the release merges its settings over the server's, and builds it.
 
     An error here is not a refusal, either: its layers may be quantized in another way than envgen's facts have it.
@@ -159,7 +159,7 @@ def ask_draft(config: Any, answers: Doc, found: Doc, lines: Lines) -> None:
     kept = list(lines.kept)
     try:
         settings = speculation.apply_draft_overrides(config)
-        kernels = chosen(build(settings, found, draft), settings)
+        kernels = chosen(build(settings, report, draft), settings)
     except Exception as problem:
         why = "%s: %s" % (type(problem).__name__, str(problem).strip().partition("\n")[0][:300])
         answers["notes"].append("the release did not build the draft here: %s" % why)

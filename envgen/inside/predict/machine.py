@@ -21,7 +21,7 @@ STUBS = ("/usr/local/cuda*/lib64/stubs/libcuda.so", "/usr/local/cuda*/targets/*/
          "/usr/local/cuda*/compat/libcuda.so.1")  # fmt: skip
 
 
-def driver(found: Doc) -> None:
+def driver(report: Doc) -> None:
     """Without a driver, load CUDA's stub of libcuda: compiled modules are linked to its name."""
     with contextlib.suppress(OSError):
         ctypes.CDLL("libcuda.so.1")
@@ -29,14 +29,14 @@ def driver(found: Doc) -> None:
     for stub in (path for pattern in STUBS for path in sorted(glob.glob(pattern))):
         with contextlib.suppress(OSError):
             ctypes.CDLL(stub, mode=ctypes.RTLD_GLOBAL)
-            found["stubs"].append({"name": "libcuda.so.1", "how": stub})
+            report["stubs"].append({"name": "libcuda.so.1", "how": stub})
             return
 
 
-def unloadable(found: Doc) -> None:
+def unloadable(report: Doc) -> None:
     """Replace compiled modules that can't be loaded (no CUDA libraries here) by empty ones."""
-    package = os.path.dirname(found["vllm"]["file"])
-    count = len(found["stubs"])
+    package = os.path.dirname(report["vllm"]["file"])
+    count = len(report["stubs"])
     for path in sorted(glob.glob(os.path.join(package, "**", "*.so"), recursive=True)):
         inner = os.path.relpath(path, package).split(".")[0].split(os.sep)
         name = ".".join(["vllm"] + inner)
@@ -45,22 +45,22 @@ def unloadable(found: Doc) -> None:
         try:
             ctypes.CDLL(path)
         except OSError as problem:
-            empty(name, "empty: %s" % problem, found)
-    if len(found["stubs"]) > count:
-        answer_no(found)
+            empty(name, "empty: %s" % problem, report)
+    if len(report["stubs"]) > count:
+        answer_no(report)
 
 
-def empty(name: str, how: str, found: Doc) -> None:
+def empty(name: str, how: str, report: Doc) -> None:
     """An empty module under the name of a compiled one."""
     stub = sys.modules[name] = type(sys)(name)
     stub.__dict__["__file__"] = EMPTY
     parent, _, last = name.rpartition(".")
     if parent in sys.modules:
         setattr(sys.modules[parent], last, stub)
-    found["stubs"].append({"name": name, "how": how[:300]})
+    report["stubs"].append({"name": name, "how": how[:300]})
 
 
-def imported(name: str, found: Doc) -> Any:
+def imported(name: str, report: Doc) -> Any:
     """Import a module of vLLM; empty modules replace compiled ones that are missing or can't be loaded."""
     for _ in range(8):
         try:
@@ -69,42 +69,42 @@ def imported(name: str, found: Doc) -> Any:
             missing = getattr(problem, "name", "") or ""
             if not re.match(r"vllm\._\w+$", missing) or missing in sys.modules:
                 raise NotAskable("import %s: %s: %s" % (name, type(problem).__name__, problem)) from None
-            empty(missing, "empty: %s" % problem, found)
-            answer_no(found)
+            empty(missing, "empty: %s" % problem, report)
+            answer_no(report)
     raise NotAskable("import %s: too many compiled modules are missing" % name)
 
 
-def answer_no(found: Doc) -> None:
+def answer_no(report: Doc) -> None:
     """On import vLLM asks its compiled code what it supports: answer no where that code is missing."""
     torch = importlib.import_module("torch")
-    package = os.path.dirname(found["vllm"]["file"])
+    package = os.path.dirname(report["vllm"]["file"])
     texts = read_text(os.path.join(package, "_custom_ops.py"), 4 << 20)  # empty where a release has no such file
     for space, name in sorted(set(re.findall(r"torch\.ops\.(_C\w*)\.(\w*support\w*)\(", texts))):
         holder = getattr(torch.ops, space)
         if not hasattr(holder, name):
             setattr(holder, name, lambda *_: False)
-            found["stubs"].append({"name": "torch.ops.%s.%s" % (space, name), "how": "answers no: not compiled here"})
+            report["stubs"].append({"name": "torch.ops.%s.%s" % (space, name), "how": "answers no: not compiled here"})
 
 
-def set_platform(request: Doc, found: Doc, folder: str) -> Doc:
+def set_platform(request: Doc, report: Doc, folder: str) -> Doc:
     """Play the requested GPU, unless a real one is there and requested; that one is asked for its figures first, and
     no context is opened on it. ``count`` of the answer may be changed."""
     gpu = dict(request["gpu"], count=1, real=False)
     if request.get("real") and importlib.import_module("torch").cuda.is_available():
-        real = imported("vllm.platforms", found).current_platform
+        real = imported("vllm.platforms", report).current_platform
         capability = real.get_device_capability()
         gpu = {"name": real.get_device_name(), "capability": [capability.major, capability.minor], "real": True,
                "memory": real.get_device_total_memory(), "count": real.device_count()}  # fmt: skip
     device.play(gpu)
     device.for_processes(gpu, program_text(device.__name__), folder)
     # A release may have looked for a device while it was imported, or not find its own version in a checkout.
-    platforms, cuda = imported("vllm.platforms", found), imported("vllm.platforms.cuda", found)
+    platforms, cuda = imported("vllm.platforms", report), imported("vllm.platforms.cuda", report)
     if not platforms.current_platform.is_cuda():
         platforms._current_platform = cuda.CudaPlatform()
     for module in [one for name, one in list(sys.modules.items()) if name.startswith("vllm") and one is not platforms]:
         if "current_platform" in vars(module):
             vars(module)["current_platform"] = platforms.current_platform
-    found["platform"] = gpu
+    report["platform"] = gpu
     return gpu
 
 

@@ -25,71 +25,71 @@ Doc = Dict[str, Any]
 
 def answer(request: Doc) -> Doc:
     lines = Lines()
-    found: Doc = {"asked": {}, "refusals": [], "unasked": [], "stubs": [], "notes": []}
-    found["python"] = sys.version.split()[0]
-    with tempfile.TemporaryDirectory(prefix="envgen-predict-") as folder, recording(found, lines):
+    report: Doc = {"asked": {}, "refusals": [], "unasked": [], "stubs": [], "notes": []}
+    report["python"] = sys.version.split()[0]
+    with tempfile.TemporaryDirectory(prefix="envgen-predict-") as folder, recording(report, lines):
         # No download, and no write to the service's caches.
         os.environ.update(HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", VLLM_CACHE_ROOT=os.path.join(folder, "cache"))
-        ask_all(request, found, lines, folder)
-    found["lines"] = lines.kept
-    return found
+        ask_all(request, report, lines, folder)
+    report["lines"] = lines.kept
+    return report
 
 
-def ask_all(request: Doc, found: Doc, lines: Lines, folder: str) -> None:
-    release(found, lines)
+def ask_all(request: Doc, report: Doc, lines: Lines, folder: str) -> None:
+    release(report, lines)
     variables = Variables(request.get("variables", []))
     variables.watch()
     try:
-        ask_release(request, found, lines, folder)
+        ask_release(request, report, lines, folder)
     finally:
         # Only what was asked to the end shows which variables the selectors read.
-        whole = found["asked"].keys() >= {"attention", "moe"}
-        package = os.path.dirname(found["vllm"]["file"])
-        found["unread"] = [one for one in variables.answer(package) if whole or not one["readers"]]
+        whole = report["asked"].keys() >= {"attention", "moe"}
+        package = os.path.dirname(report["vllm"]["file"])
+        report["unread"] = [one for one in variables.answer(package) if whole or not one["readers"]]
 
 
-def ask_release(request: Doc, found: Doc, lines: Lines, folder: str) -> None:
-    cpu = bool(glob.glob(os.path.join(os.path.dirname(found["vllm"]["file"]), "_C_AVX*.so")))
+def ask_release(request: Doc, report: Doc, lines: Lines, folder: str) -> None:
+    cpu = bool(glob.glob(os.path.join(os.path.dirname(report["vllm"]["file"]), "_C_AVX*.so")))
     if cpu or request["gpu"] is None:
         lines.step = "arguments"
-        known_parsers(parsed(request, found), found)
+        known_parsers(parsed(request, report), report)
         why = "a build for CPUs, which has no kernels for a GPU" if cpu else "no GPU was asked about"
-        found["unasked"].append({"step": "this vLLM", "why": why})
+        report["unasked"].append({"step": "this vLLM", "why": why})
         return
-    found["uncompiled"] = bool(request.get("uncompiled"))  # build the layers without vLLM's compiled code, too
+    report["uncompiled"] = bool(request.get("uncompiled"))  # build the layers without vLLM's compiled code, too
     lines.step = "platform"
-    driver(found)
-    unloadable(found)
-    platform = set_platform(request, found, folder)
+    driver(report)
+    unloadable(report)
+    platform = set_platform(request, report, folder)
     lines.step = "arguments"
-    args = parsed(request, found)
-    if not rust_frontend(args, found, folder):
-        known_parsers(args, found)
-    find_config(args, request, found, folder)
+    args = parsed(request, report)
+    if not rust_frontend(args, report, folder):
+        known_parsers(args, report)
+    find_config(args, request, report, folder)
     lines.step = "configuration"
     if not platform["real"]:  # one GPU for each worker
         sizes = [getattr(args, name, 1) or 1 for name in ("tensor_parallel_size", "pipeline_parallel_size")]
         platform["count"] = max(int(sizes[0]) * int(sizes[1]), 1)
         forget()
-    config = configured(args, found, lines)
-    ask_selectors(config, found, lines)
-    layers(config, found, found, lines)
-    found["backends"] = ask_others(config, found, lines) + found.get("backends", [])
+    config = configured(args, report, lines)
+    ask_selectors(config, report, lines)
+    layers(config, report, report, lines)
+    report["backends"] = ask_others(config, report, lines) + report.get("backends", [])
     if offline(lines):
         # Whether NVIDIA's cubins can be downloaded depends on where the server starts: ask for both.
-        other: Doc = {"asked": {}, "refusals": [], "unasked": [], "notes": [], "kv": dict(found["kv"])}
-        other.update({name: found[name] for name in ("model", "quantization")})
+        other: Doc = {"asked": {}, "refusals": [], "unasked": [], "notes": [], "kv": dict(report["kv"])}
+        other.update({name: report[name] for name in ("model", "quantization")})
         os.environ["VLLM_HAS_FLASHINFER_CUBIN"] = "1"
         forget()
         before, lines.kept = lines.kept, []
         ask_selectors(config, other, lines)
         if other["unasked"]:
-            layers(config, other, found, lines)
+            layers(config, other, report, lines)
         for name in ("linear", "mamba", "draft"):
-            if name in found["asked"]:
-                other["asked"].setdefault(name, found["asked"][name])
-        other["notes"], other["lines"], lines.kept = found["notes"], lines.kept, before
-        found["with_cubins"] = other
+            if name in report["asked"]:
+                other["asked"].setdefault(name, report["asked"][name])
+        other["notes"], other["lines"], lines.kept = report["notes"], lines.kept, before
+        report["with_cubins"] = other
 
 
 def ask_selectors(config: Any, answers: Doc, lines: Lines) -> None:
@@ -99,14 +99,14 @@ def ask_selectors(config: Any, answers: Doc, lines: Lines) -> None:
             answers["asked"][lines.step] = ask(config, answers)
 
 
-def layers(config: Any, answers: Doc, found: Doc, lines: Lines) -> None:
+def layers(config: Any, answers: Doc, report: Doc, lines: Lines) -> None:
     """Ask the layers of the model for what the selectors do not answer; an error here is not a refusal."""
     if answers["refusals"]:
         return
     lines.step = "layers"
     with recording(answers, lines), named("set config")[1](config), everything_logged():
-        ask_layers(config, answers, found, lines)
-        ask_draft(config, answers, found, lines)
+        ask_layers(config, answers, report, lines)
+        ask_draft(config, answers, report, lines)
 
 
 def offline(lines: Lines) -> bool:

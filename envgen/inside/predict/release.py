@@ -157,11 +157,11 @@ def asked_for(config: Any, part: str, name: str) -> Optional[str]:
     return None if found in (None, "auto") else str(getattr(found, "name", found))
 
 
-def release(found: Doc, lines: Lines) -> None:
+def release(report: Doc, lines: Lines) -> None:
     """Import vLLM, and keep its log."""
     for name in ("torch", "flashinfer-python", "flashinfer-cubin", "transformers"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found.setdefault("versions", {})[name] = importlib.metadata.version(name)
+            report.setdefault("versions", {})[name] = importlib.metadata.version(name)
     try:
         vllm = importlib.import_module("vllm")
         importlib.import_module("vllm.logger")  # first: it sets logging up
@@ -171,7 +171,7 @@ def release(found: Doc, lines: Lines) -> None:
     if place is None:
         where = list(getattr(vllm, "__path__", []))
         raise NotAskable("import vllm gives an empty namespace package (%s)" % ", ".join(map(str, where)))
-    found["vllm"] = {"version": str(getattr(vllm, "__version__", "unknown")), "file": place}
+    report["vllm"] = {"version": str(getattr(vllm, "__version__", "unknown")), "file": place}
     logger: Any = logging.getLogger("vllm")
     logger.addHandler(lines)
     remove = logger.removeHandler  # newer releases configure logging again, which would remove ours
