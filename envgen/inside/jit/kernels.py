@@ -109,9 +109,10 @@ def sound(data: bytes, key: str) -> "Doc | None":
 
 
 def arch_of(manifest: Doc) -> str:
-    """The arch that it was compiled for, without the sm_."""
-    values = [pair[1] for pair in manifest["compile_environment"] if pair[0] == "CUTE_DSL_ARCH"]
-    return re.sub(r"\Asm_|[^\w]", "", str(values[0])) if values else ""
+    """The arch that it was compiled for, without the sm_: that of the variable, else that of the device in its key."""
+    values = [str(pair[1]) for pair in manifest["compile_environment"] if pair[0] == "CUTE_DSL_ARCH"]
+    device = re.search(r'\["cuda", \[(\d+), (\d)\]', json.dumps(manifest.get("cache_payload")))
+    return re.sub(r"\Asm_|[^\w]", "", "".join(values)) or ("".join(device.groups()) + "a" if device else "")
 
 
 def weigh(key: str, folder: str, fd: int, manifest: Doc, thorough: bool) -> Tuple[int, float, str]:

@@ -94,6 +94,12 @@ def elsewhere(lab: Lab) -> None:
                package_fingerprint=kernels.fingerprint(str(lab.package)))  # fmt: skip
 
 
+def unset(lab: Lab) -> None:
+    """On the GPU itself nobody sets the variable: the device is in the key."""
+    lab.kernel(MERGE, compile_environment=[["CUTE_DSL_ARCH", ""]],
+               package_fingerprint=kernels.fingerprint(str(lab.package)))  # fmt: skip
+
+
 def embedded(lab: Lab) -> None:
     """FlashInfer's b12x/__init__.py has won: its own copy runs, which is not here."""
     put(lab.package / "__init__.py", "from flashinfer.experimental import b12x\n")
@@ -107,6 +113,7 @@ def embedded(lab: Lab) -> None:
         (lambda lab: lab.path(MERGE, "o").unlink(), "stale", {"library"}),
         (lambda lab: put(lab.path(MERGE, "o"), OBJECT[::-1]), "stale", {"library"}),
         (elsewhere, "foreign", {"foreign"}),
+        (unset, "fresh", {"uncompared"}),
         (embedded, "unknown", {"unseen"}),
     ],
 )
