@@ -10,15 +10,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from envgen.app.session import Session
-from envgen.engine.compose import Compose
 from envgen.errors import ExitCode, OutputMode, UsageError
 from envgen.live import paused
 from envgen.text import progress, with_own_colours
+
+if TYPE_CHECKING:  # what a command needs, and its --help does not
+    from envgen.app.session import Session
+    from envgen.engine.compose import Compose
 
 LARGEST = 1_000_000_000  # the largest number on a command line: larger ones overflow clocks and sizes
 
@@ -63,6 +65,8 @@ def _with_session(function: F, *file_names: str) -> F:
                   help="Override one value, such as build.max_jobs=4 (repeatable).")  # fmt: skip
     @functools.wraps(function)
     def wrapper(*args: Any, file: Path | None, profile: str | None, sets: tuple[str, ...], **kwargs: Any) -> Any:
+        from envgen.app.session import Session
+
         return function(*args, session=Session(file, profile, sets), **kwargs)
 
     return wrapper  # type: ignore[return-value]

@@ -86,7 +86,7 @@ def test_an_editor_attaches_to_it(project: Project, tmp_path: Path) -> None:
 
     opened = json.loads(editor("up").splitlines()[-1])
     assert opened["outcome"] == "success" and opened["remoteWorkspaceFolder"] == "/workspace"
-    assert project.envgen("ps", "-q").out.split() == [opened["containerId"]]
+    assert [row["id"] for row in project.envgen("ps", "--json").json] == [opened["containerId"]]
     assert editor("exec", "--container-id", opened["containerId"], "lib-cli") == "lib as released\n"
     found = {one["check"]: one["severity"] for one in project.envgen("doctor", "--json", code=None).json["findings"]}
     around = ("container.running", "container.image", "container.env", "mounts.sources", "import.metadata")

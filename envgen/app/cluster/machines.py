@@ -128,6 +128,8 @@ def reach(
     deployment: Deployment, wanted: Sequence[str], seconds: float | None = None
 ) -> tuple[dict[str, Deployment], dict[str, EngineError]]:
     """Connect to machines at once. Returns those that answer (within ``seconds``), and the errors of the others."""
+    from envgen.engine import sdk  # noqa: F401  # before the seconds begin: its import is not the engine's time
+
     machines = {node: deployment.on(node) for node in wanted}
     futures = {node: in_background(one.connect) for node, one in machines.items()}
     done = wait(futures.values(), seconds).done

@@ -9,7 +9,8 @@ import click
 from envgen.app import lifecycle
 from envgen.app.session import Session
 from envgen.cli.common import answer, reporting, wants_json
-from envgen.cli.run.common import print_started, started_document, timeout_option
+from envgen.cli.run.common import timeout_option
+from envgen.cli.run.starting import print_started, started_document
 from envgen.live import moving
 
 

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
-from envgen.app.session import VARIANT_LABEL, Session
-from envgen.app.stage import PLAIN
-from envgen.app.start import Checked, StartOptions
-from envgen.app.stay import notify_ready
-from envgen.app.up import check_all, start_all
-from envgen.cli.common import answer, ask, reporting, variant_option, wants_json, warn_of_unused
-from envgen.cli.run.common import print_started, started_document, timeout_option
-from envgen.errors import EnvgenError, Problem, UsageError
-from envgen.live import moving
-from envgen.serve.preflight import PreflightError
-from envgen.text import progress
+from envgen.cli.common import reporting, variant_option
+from envgen.cli.run.common import timeout_option
+from envgen.errors import UsageError
+
+if TYPE_CHECKING:
+    from envgen.app.session import Session
 
 
 @click.command()
@@ -67,69 +61,8 @@ def command(
     """
     if stay and (len(names) != 1 or no_wait):
         raise UsageError("--stay is for one service, without --no-wait")
-    warn_of_unused(session)
-    if build_first:
-        from envgen.app.provision import to_build
-        from envgen.cli.build.build import provide
+    from envgen.app.start import StartOptions
+    from envgen.cli.run import starting
 
-        provide(session, to_build(session, names, yes=yes))
-    checked = _checked(session, names, yes=yes, predict=not no_predict)
     options = StartOptions(not no_wait, recreate, timeout)
-    documents: list[dict[str, Any]] = []
-    try:
-        with moving("starting"):
-            for one, started in start_all(checked, ask, options):
-                if not (no_wait or started.already) and len(one.machines) == 1:
-                    from envgen.app.provision import remember_modules  # a start that has nothing to do needs neither
-
-                    remember_modules(one.deployment)
-                documents.append(started_document(one.deployment.profile, one.service, started, waited=not no_wait))
-                if not wants_json():
-                    print_started(one.deployment.profile, one.service, started, waited=not no_wait)
-                    _name_comparison(one)
-    except EnvgenError as error:
-        error.details = {"started": documents}
-        raise
-    answer(documents[0] if len(names) == 1 else documents)
-    if stay:
-        notify_ready(f"{names[0]} is {'running' if started.awaited.answer.unasked else 'ready'}")
-        checked[0].stay(started.container)
-    return 0
-
-
-def _name_comparison(checked: Checked) -> None:
-    """Print the command that compares the answers of a variant with those of what ran before."""
-    profile, running = checked.deployment.profile, checked.found.running
-    before = running.labels.get(VARIANT_LABEL, "") if running else ""
-    if profile.variant and before != profile.variant and profile.services[checked.service].is_vllm:
-        words = f"{checked.service} {profile.chosen_variant} --against {before or PLAIN}"
-        click.echo(f"  are its answers right? envgen answers {words}")
-
-
-def _checked(session: Session, names: tuple[str, ...], *, yes: bool, predict: bool) -> tuple[Checked, ...]:
-    """The services, checked; what is missing is made first, if the user agrees. PreflightError otherwise."""
-    with moving("checking"):
-        try:
-            return check_all(session.deployment(), names, predict=predict)
-        except PreflightError as error:
-            if not error.only_lacking:
-                raise
-            from envgen.app import provision
-            from envgen.cli.build.build import provide
-
-            refused, lacking = error, provision.look(session, names)
-    if not lacking:
-        raise refused
-    lines = ["missing, and made now:" if yes else "missing, and `up` can make it:", *lacking.lines()]
-    if yes:
-        progress("\n".join(lines))
-    elif not ask("\n".join([*lines, "Do this now?"])):
-        command = " ".join(filter(None, ("envgen up", *names, "--yes", lacking.deployment.profile.chosen_variant)))
-        refused.problems = (
-            *(replace(problem, hint="") for problem in refused.problems),
-            Problem("\n".join(lines), hint=command),
-        )
-        raise refused
-    provide(session, lacking)
-    with moving("checking"):
-        return check_all(session.deployment(), names, predict=predict)
+    return starting.up(session, names, options, yes=yes, build_first=build_first, predict=not no_predict, stay=stay)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from doctor_facts import CONTAINER
 
-from envgen.cli.run.common import print_started, started_document
+from envgen.cli.run.starting import print_started, started_document
 from envgen.engine.values import COMPOSE_ONE_OFF, Container
 from envgen.explain import rules
 from envgen.profile.model import Base, Mode, Profile

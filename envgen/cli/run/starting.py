@@ -1,0 +1,171 @@
+"""What `up`, `start` and `restart` do and print. They import it when they run: `--help` needs none of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from envgen.app.session import VARIANT_LABEL, Session
+from envgen.app.start import Checked, StartOptions
+from envgen.app.stay import notify_ready
+from envgen.app.up import check_all, start_all
+from envgen.cli.common import answer, ask, wants_json, warn_of_unused
+from envgen.engine.values import Container
+from envgen.errors import EnvgenError, Problem
+from envgen.live import moving
+from envgen.profile.exposure import is_local, open_ports
+from envgen.profile.model import Profile
+from envgen.profile.service import Service
+from envgen.serve.launch import Started
+from envgen.serve.notices import in_words
+from envgen.serve.preflight import PreflightError
+from envgen.text import progress
+
+
+def up(
+    session: Session, names: Sequence[str], options: StartOptions, *, yes: bool, build_first: bool, predict: bool,
+    stay: bool,
+) -> int:  # fmt: skip
+    """Check, make what is missing, start and wait; print each service when it is ready."""
+    warn_of_unused(session)
+    if build_first:
+        from envgen.app.provision import to_build
+        from envgen.cli.build.build import provide
+
+        provide(session, to_build(session, names, yes=yes))
+    checked = _checked(session, names, yes=yes, predict=predict)
+    documents: list[dict[str, Any]] = []
+    try:
+        with moving("starting"):
+            for passed, started in start_all(checked, ask, options):
+                if options.wait and not started.already and len(passed.machines) == 1:
+                    from envgen.app.provision import remember_modules  # a start that has nothing to do needs neither
+
+                    remember_modules(passed.deployment)
+                documents.append(
+                    started_document(passed.deployment.profile, passed.service, started, waited=options.wait)
+                )
+                if not wants_json():
+                    print_started(passed.deployment.profile, passed.service, started, waited=options.wait)
+                    _name_comparison(passed)
+    except EnvgenError as error:
+        error.details = {"started": documents}
+        raise
+    answer(documents[0] if len(names) == 1 else documents)
+    if stay:
+        notify_ready(f"{names[0]} is {'running' if started.awaited.answer.unasked else 'ready'}")
+        checked[0].stay(started.container)
+    return 0
+
+
+def _name_comparison(checked: Checked) -> None:
+    """Print the command that compares the answers of a variant with those of what ran before."""
+    profile, running = checked.deployment.profile, checked.found.running
+    before = running.labels.get(VARIANT_LABEL, "") if running else ""
+    if profile.variant and before != profile.variant and profile.services[checked.service].is_vllm:
+        from envgen.app.stage import PLAIN
+
+        words = f"{checked.service} {profile.chosen_variant} --against {before or PLAIN}"
+        click.echo(f"  are its answers right? envgen answers {words}")
+
+
+def _checked(session: Session, names: Sequence[str], *, yes: bool, predict: bool) -> tuple[Checked, ...]:
+    """The services, checked; what is missing is made first, if the user agrees. PreflightError otherwise."""
+    with moving("checking"):
+        try:
+            return check_all(session.deployment(), names, predict=predict)
+        except PreflightError as error:
+            if not error.only_lacking:
+                raise
+            from envgen.app import provision
+            from envgen.cli.build.build import provide
+
+            refused, lacking = error, provision.look(session, names)
+    if not lacking:
+        raise refused
+    lines = ["missing, and made now:" if yes else "missing, and `up` can make it:", *lacking.lines()]
+    if yes:
+        progress("\n".join(lines))
+    elif not ask("\n".join([*lines, "Do this now?"])):
+        command = " ".join(filter(None, ("envgen up", *names, "--yes", lacking.deployment.profile.chosen_variant)))
+        refused.problems = (
+            *(replace(problem, hint="") for problem in refused.problems),
+            Problem("\n".join(lines), hint=command),
+        )
+        raise refused
+    provide(session, lacking)
+    with moving("checking"):
+        return check_all(session.deployment(), names, predict=predict)
+
+
+def reachable(service: Service, container: Container) -> list[int]:
+    """The ports of the machine that a container has open to the network; Docker lists none of the host's network."""
+    if service.network is not None:
+        return list(open_ports(service))
+    return sorted({port.host for port in container.ports if not is_local(port.address)})
+
+
+def started_document(profile: Profile, service: str, started: Started, *, waited: bool) -> dict[str, Any]:
+    """The result of a start as JSON."""
+    container, awaited = started.container, started.awaited
+    return {
+        "already_running": started.already,
+        "chats": {name: {"good": good, "seen": seen} for name, (good, seen) in awaited.answer.chats.items()},
+        "completion": awaited.answer.text,
+        "container": container.name,
+        "health": container.health,
+        "asked": waited and not awaited.answer.unasked,
+        "first_token_seconds": round(awaited.answer.first_token, 3),
+        "id": container.id,
+        "image": container.image_id,
+        "log_shows": awaited.shown,
+        "notices": [one.data() for one in started.notices],
+        "open_ports": reachable(profile.services[service], container),
+        "phases": awaited.phases,
+        "restarts": awaited.restarts,
+        "seconds": round(started.seconds, 1),
+        "service": service,
+        "state": container.state,
+        "url": started.url,
+        "variant": container.labels.get("dev.envgen.variant", ""),
+        "waited": waited,
+    }
+
+
+def print_started(profile: Profile, service: str, started: Started, *, waited: bool = True) -> None:
+    """Print the result of a start."""
+    container = started.container
+    if not waited:
+        click.echo(f"{service} was started as {container.name}; not waited for")
+        return
+    awaited = started.awaited
+    how, unasked = "is ready", ""
+    if awaited.answer.unasked:
+        how = "is running"
+        described = profile.services[service]
+        unasked = f"; nothing was asked: {awaited.answer.unasked}" if described.serves or described.http_port else ""
+    if started.already:
+        how = "was running already" + (" and is ready" if how == "is ready" else "")
+    click.echo(
+        f"{service} {how} after {started.seconds:.1f} s as {container.name}"
+        + (f", {started.url}" if started.url else "")
+        + (" (reachable from the network)" if reachable(profile.services[service], container) else "")
+        + unasked
+    )
+    if awaited.answer.pooled:
+        click.echo(f"  {awaited.answer.pooled}")
+    if awaited.answer.text:
+        click.echo(f"  completed {awaited.prompt!r} with {awaited.answer.text!r}")
+    for name, (good, seen) in awaited.answer.chats.items():
+        click.echo(f"  {name}: {seen}" if good else f"  {name}: not tried: {seen}")
+    for name, line in awaited.shown.items():
+        click.echo(f"  {name}: {line.strip()[:160]}")
+    for line in in_words(started.notices):
+        click.echo(f"  {line}")
+    if awaited.restarts:
+        click.echo(f"  Docker restarted it {awaited.restarts} times: envgen logs {service} {profile.chosen}")
+    if profile.services[service].cluster:
+        click.echo("  if a rank ends, the service stays down; `up --stay` in a systemd unit starts it again")
