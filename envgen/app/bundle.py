@@ -16,6 +16,7 @@ from envgen.doctor import report
 from envgen.doctor.collect import gather, or_none
 from envgen.doctor.model import Subject
 from envgen.engine.api import time_budget
+from envgen.engine.values import Container
 from envgen.errors import EnvgenError
 from envgen.files import state_dir
 from envgen.redact import secret_values
@@ -94,7 +95,8 @@ def _below(node: str, members: Mapping[str, str]) -> dict[str, str]:
 def write_report(target: Path, diagnoses: Sequence[Diagnosis]) -> None:
     """Write the bundle of `doctor --bundle`. What is not available is named."""
     members = collect_report(diagnoses)
-    write_bundle(target, members, known=set().union(*(secrets_of(one) for one in diagnoses)))
+    known = set().union(*(secrets_of(one.deployment, one.report.context.container) for one in diagnoses))
+    write_bundle(target, members, known=known)
     count = counted(len(members), "file")
     progress(f"  wrote {target}: {count}, secrets and names taken out; look into it before you send it")
 
@@ -110,14 +112,11 @@ def collect_report(diagnoses: Sequence[Diagnosis]) -> dict[str, str]:
     return members
 
 
-def secrets_of(one: Diagnosis) -> set[str]:
-    """Values to remove everywhere: of the shell, of the profile's secrets, of the container."""
-    container, named = one.report.context.container, one.subject.deployment.profile.secrets
+def secrets_of(deployment: Deployment, container: Container | None) -> set[str]:
+    """Values to remove everywhere, besides those of this shell: of the profile's secrets, and of the container."""
     inside = dict(container.env) if container else {}
-    known = {*secret_values(os.environ), *secret_values(inside)}
-    return known | {
-        value for name in named for place in (one.deployment.shell, inside) if (value := place.get(name, ""))
-    }
+    places = [place.get(name, "") for name in deployment.profile.secrets for place in (deployment.shell, inside)]
+    return {*secret_values(inside), *filter(None, places)}
 
 
 # --- a service that failed --------------------------------------------------------------------------------------------
@@ -134,11 +133,10 @@ def save(
     head, root = machines[0], machines[0].root
     facts = {name: value for name, value in vars(failure).items() if name != "container"}
     facts |= {"service": service, "cause": cause, "culprit": culprit}
-    secrets = [value for name in head.profile.secrets if (value := head.shell.get(name, ""))]
     try:
         members = {"findings.json": as_json(facts), **_left_behind(machines, service, failure, culprit)}
         target = _free(root, service)
-        write_bundle(target, members, known=secrets, within=root)
+        write_bundle(target, members, known=secrets_of(head, failure.container), within=root)
     except (EnvgenError, OSError) as error:
         progress(f"  the crash bundle could not be written: {reason_of(error)}")
         return ""

@@ -174,7 +174,7 @@ def share(context: Context) -> float | None:
 
 @check("memory.unified", Where.INSIDE, needs="probe")
 def unified(context: Context, probe: Probe) -> Findings:
-    """On unified memory: the server's share is free, and nothing is swapped out."""
+    """On unified memory: no page cache is in the server's share, and nothing is swapped out."""
     system, wanted, container = probe.system, share(context), context.container
     if not is_unified(context, probe) or not system.MemTotal:
         return None
@@ -182,14 +182,7 @@ def unified(context: Context, probe: Probe) -> Findings:
     if wanted is not None and not serving:
         needed = int(system.MemTotal * wanted)
         share_text = f"{wanted:.2f} of {system.MemTotal // GIB} GiB = {needed // GIB} GiB"
-        if needed > system.MemAvailable:
-            seen = f"{share_text}; {system.MemAvailable // GIB} GiB are available"
-            fits = max(0.05, system.MemAvailable / system.MemTotal - 0.02)
-            names = (name for name, one in context.profile.services.items() if "gpu-memory-utilization" in one.args)
-            server = next(names, context.service)
-            cure = remedies.line(f"services: {{{server}: {{args: {{gpu-memory-utilization: {fits:.2f}}}}}}}")
-            yield warning("the server's share of memory is in use", seen, "free memory", cure, case="taken")
-        elif needed > system.MemFree:
+        if system.MemFree < needed <= system.MemAvailable:
             seen = f"{share_text}; {system.MemFree // GIB} GiB are free, {system.Cached // GIB} GiB are page cache"
             cure = Remedy("sync && sudo sysctl vm.drop_caches=3")
             title = "the page cache holds the server's share of memory"

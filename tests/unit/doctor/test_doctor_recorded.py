@@ -249,7 +249,6 @@ CASES: dict[tuple[str, str], Callable[[Make], Context]] = {
     ("gpu.arch", "other"): given(H100, sets=("cuda.arch_list=12.1a",)),
     ("memory.unified", "page-cache"): given(with_system(MemFree=50 * GIB), sets=SHARE),
     ("memory.unified", "swapping"): given(with_system(SwapFree=10)),
-    ("memory.unified", "taken"): given(with_system(MemAvailable=60, MemFree=50), sets=SHARE),
 }
 # A document without an engine has this finding before any check runs.
 ELSEWHERE_TESTED = {("host.docker", "absent")}
