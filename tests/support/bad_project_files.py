@@ -271,6 +271,11 @@ dev("password", "env: {g: {DB_PASSWORD: ⟦correct horse}}", ("looks like a secr
 dev("secret in env", "secrets: [HF_TOKEN]\nenv: {g: {⟦HF_TOKEN: x}}", ("is also in `secrets`", ""))
 service("api key flag", "args: {api-key: ⟦abc}", ("--api-key looks like a secret", "VLLM_API_KEY"))
 dev("secret name", "secrets: [⟦HF-TOKEN]", ("is not accepted here", "letters, digits"))
+dev("gate switch", "env: {gate: {ENVGEN_GATE: ⟦'on'}}", ("compile-gate would ignore 'on'", "write off"))
+dev("gate memory", "env: {gate: {ENVGEN_GATE_MEMORY: ⟦40GiB}}", ("compile-gate would ignore '40GiB'", "such as 40"))
+dev("gate cores", "env: {gate: {ENVGEN_GATE_CORES: ⟦0}}", ("compile-gate would ignore '0'", "such as 8"))
+dev("nvcc threads", "env: {gate: {⟦FLASHINFER_NVCC_THREADS: 4}}",
+    ("envgen sets FLASHINFER_NVCC_THREADS itself", "one nvcc has a thread for each architecture of cuda.arch_list"))
 dev("derived secret", "secrets: [⟦PYTHONPATH]", ("envgen sets PYTHONPATH", "python_path"))
 dev("contradicting groups", "env: {a: {X: 1}, b: {⟦X: 2}}\nservices: {s: {command: [x]}}",
     ("X is '2' here and '1'", "one group"))

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from envgen.errors import ProjectError
 from envgen.profile.load import load_project
 from envgen.render.outputs import render_profile
 
@@ -40,25 +39,3 @@ def loaded(folder: Path, body: str) -> str:
 def test_the_switches_reach_what_compiles(tmp_path: Path, place: str, text: str) -> None:
     name, value = text.replace("'", "").split(": ")
     assert re.search(rf"{name}(: |=)\"?{value}\"?", loaded(tmp_path, place % text))
-
-
-@pytest.mark.parametrize(
-    ("text", "hint"),
-    [
-        ("ENVGEN_GATE: 'on'", "write off"),
-        ("ENVGEN_GATE_MEMORY: 40GiB", "such as 40"),
-        ("ENVGEN_GATE_CORES: all", "such as 8"),
-        ("ENVGEN_GATE_CORES: 0", "such as 8"),
-    ],
-)
-def test_what_the_gate_would_ignore_is_refused(tmp_path: Path, text: str, hint: str) -> None:
-    with pytest.raises(ProjectError) as caught:
-        loaded(tmp_path, PLACES[0] % text)
-    (problem,) = caught.value.problems
-    assert problem.message.startswith("compile-gate would ignore ") and hint in problem.hint
-
-
-def test_the_threads_of_nvcc_have_a_reason(tmp_path: Path) -> None:
-    with pytest.raises(ProjectError) as caught:
-        loaded(tmp_path, PLACES[0] % "FLASHINFER_NVCC_THREADS: 4")
-    assert "one nvcc has a thread for each architecture of cuda.arch_list" in caught.value.problems[0].hint
