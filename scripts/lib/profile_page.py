@@ -15,7 +15,7 @@ HEAD = """\
 # The project file
 
 The file `envgen.yaml` describes the environments of a project. envgen searches the current folder and those above it;
-`-f FILE` (or `ENVGEN_FILE`) names another file. `envgen init DIR` writes a starter project.
+`-f FILE` (or `ENVGEN_FILE`) names another file, in a folder of its own. `envgen init DIR` writes a starter project.
 
 | key | |
 | --- | --- |
