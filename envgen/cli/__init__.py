@@ -30,7 +30,6 @@ OUTPUT = "List services, or show their output."
 INSIDE = "Run a command in a container of a service."
 CHECKS = "Run quick checks, or the full acceptance test."
 COMPARE = "Compare answers: with a reference, or by variant."
-PRINT = "Print the JSON Schema, or a shell's completion script."
 # Heading -> folder, and its commands: a file each, with the function `command`. Their lines of help are here so that
 # `envgen --help` imports none of them.
 GROUPS: Groups = {
@@ -46,8 +45,7 @@ GROUPS: Groups = {
             "recipe": "List model recipes, or add one to the project.",
             "patch": "Test, create and apply patches.",
             "export": "Write files for Kubernetes, systemd or an editor.",
-            "schema": PRINT,
-            "completion": PRINT,
+            "schema": "Print the JSON Schema of the project file.",
         },
     ),
     "Build": (
@@ -206,6 +204,7 @@ def main() -> None:
 
     \b
     Example: envgen use prod && envgen up serve
+    Completion, in ~/.bashrc: eval "$(_ENVGEN_COMPLETE=bash_source envgen)"   (or zsh_source, fish_source)
     """
 
 

@@ -19,7 +19,7 @@ profiles:
     services: {serve: {command: [x]}, second: {command: [x]}}
 """
 ASK = """\
-eval "$(envgen completion bash)"
+eval "$(_ENVGEN_COMPLETE=bash_source envgen)"
 complete -p envgen
 COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
 _envgen_completion envgen

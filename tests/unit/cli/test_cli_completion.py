@@ -51,10 +51,3 @@ def test_no_error_ever_reaches_a_prompt(
     except SystemExit as end:
         assert end.code == 0
     assert capfd.readouterr().err == ""
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_names_what_it_calls(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["completion", shell]) == 0
-    script = capsys.readouterr().out
-    assert f"_ENVGEN_COMPLETE={shell}_complete" in script and "_envgen_completion" in script
