@@ -148,12 +148,12 @@ def run_tool(trial: Trial, run: Run, plan: Matrix, place: ToolHost) -> tuple[str
     progress(f"  {tool.plan.tool} {tool.version} in {place.where}")
     run.sample({"unit": "tool", "tool": tool.plan.tool, "version": tool.version, "where": place.where})
 
-    def keep(one: CellResult) -> None:
-        name = str(one.cell).replace(" @ ", "-").replace(" ", "-")
-        run.raw(f"{name}.json", one.raw.encode())
-        for sample in one.samples:
+    def keep(result: CellResult) -> None:
+        name = str(result.cell).replace(" @ ", "-").replace(" ", "-")
+        run.raw(f"{name}.json", result.raw.encode())
+        for sample in result.samples:
             run.sample(sample)
-        for remark in one.remarks:
+        for remark in result.remarks:
             progress(f"    {remark}")
 
     return tool.plan.tool, measure_all(tool, keep)

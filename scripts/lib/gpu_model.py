@@ -4,8 +4,9 @@ usage: gpu_model.py CONFIG TOKENIZER LAYERS SNAPSHOT
 
 CONFIG is gpt-oss's config.json, TOKENIZER a folder with its tokenizer or its vocabulary (o200k_base.tiktoken). Real
 vocabulary, 128 experts in MXFP4 blocks; embedding and last layer are chained so that it answers "Paris" in Harmony, as
-completion and as chat. All else is random, and large enough that attention, sinks and experts change the answers: only
-what depends on shapes and formats is that of gpt-oss.
+completion and as chat. All else is random: large enough that attention, sinks and experts change the answers, and small
+enough that rounding does not: BF16 against FP32 diverges by 0.003 nats in the mean, without the sinks by 0.2 (asked of
+Transformers, 2 layers, 32 experts). Only what depends on shapes and formats is that of gpt-oss.
 """
 
 from __future__ import annotations
@@ -102,14 +103,17 @@ class Weights:
         for name, many in (("q", queries * head), ("k", keys * head), ("v", keys * head)):
             found[f"self_attn.{name}_proj.weight"] = self._random(many, hidden, scale=0.03)
             found[f"self_attn.{name}_proj.bias"] = self._random(many)
-        found["self_attn.o_proj.weight"] = self._random(hidden, queries * head, scale=0.03)
+        found["self_attn.o_proj.weight"] = self._random(hidden, queries * head, scale=0.01)
         found["self_attn.o_proj.bias"] = self._random(hidden)
         found["self_attn.sinks"] = self._random(queries, scale=2)
-        found["mlp.router.weight"], found["mlp.router.bias"] = self._random(experts, hidden), self._random(experts)
-        for name, rows, columns in (("gate_up_proj", 2 * inner, hidden), ("down_proj", hidden, inner)):
+        found["mlp.router.weight"] = self._random(experts, hidden, scale=0.1)
+        found["mlp.router.bias"] = self._random(experts)
+        for name, rows, columns, exponent in (
+            ("gate_up_proj", 2 * inner, hidden, 120), ("down_proj", hidden, inner, 118)
+        ):  # fmt: skip
             blocks, scales = (experts, rows, columns // 32, 16), (experts, rows, columns // 32)
             found[f"mlp.experts.{name}_blocks"] = torch.randint(0, 256, blocks, device=device, dtype=torch.uint8)
-            found[f"mlp.experts.{name}_scales"] = torch.full(scales, 120, device=device, dtype=torch.uint8)
+            found[f"mlp.experts.{name}_scales"] = torch.full(scales, exponent, device=device, dtype=torch.uint8)
             found[f"mlp.experts.{name}_bias"] = self._random(experts, rows)
         self.tensors |= {place + name: tensor for name, tensor in found.items()}
 
