@@ -104,11 +104,11 @@ def write_report(target: Path, diagnoses: Sequence[Diagnosis]) -> None:
 def collect_report(diagnoses: Sequence[Diagnosis]) -> dict[str, str]:
     """The files of `doctor --bundle`, by name."""
     members = {"doctor.txt": report.as_text(joined(diagnoses)) + "\n"}
-    for one in diagnoses:
-        context = one.report.context
+    for diagnosis in diagnoses:
+        context = diagnosis.report.context
         identity = context.container.id if context.container else ""
-        found = files_of(one.deployment, context.service, identity, as_json(report.as_data(one.report)))
-        members |= _below(one.deployment.node if len(diagnoses) > 1 else "", found)
+        collected = files_of(diagnosis.deployment, context.service, identity, as_json(report.as_data(diagnosis.report)))
+        members |= _below(diagnosis.deployment.node if len(diagnoses) > 1 else "", collected)
     return members
 
 

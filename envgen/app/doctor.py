@@ -88,15 +88,15 @@ def _diagnose(subject: Subject, deep: bool, limit: float) -> Report:
     ended = or_none(lambda: last_ends(deployment.engine, _described(context)))
     told = or_none(lambda: of_all(deployment.engine, () if context.is_temporary else _described(context)))
     context = replace(context, ended=ended or {}, notices=told or {})
-    found = report.examine(context, extra)
-    found = report.with_more(found, Where.INSIDE, scripts.from_folder(context, deployment.root, deployment.engine))
+    judged = report.examine(context, extra)
+    judged = report.with_more(judged, Where.INSIDE, scripts.from_folder(context, deployment.root, deployment.engine))
     if deep:
         progress(f"  {deployment.named('deep checks: imports take seconds, a kernel up to minutes')}")
         answers = [*examine(context, subject), *predict.examine(deployment, context)]
         for findings in scripts.from_deep_folder(context, deployment.root, deployment.engine, progress, limit):
             answers += findings
-        found = report.with_more(found, Where.INSIDE, answers)
-    return found
+        judged = report.with_more(judged, Where.INSIDE, answers)
+    return judged
 
 
 def _refused(deployment: Deployment, service: str, running: bool) -> tuple[Problem, ...]:
@@ -107,7 +107,7 @@ def _refused(deployment: Deployment, service: str, running: bool) -> tuple[Probl
 
 def _machines(subject: Subject) -> list[Finding]:
     """The findings of `envgen nodes check` for the wanted service, or for all with `cluster`."""
-    found = []
+    findings = []
     for name, service in subject.deployment.profile.services.items():
         if service.cluster is None or subject.service not in (None, name):
             continue
@@ -118,11 +118,11 @@ def _machines(subject: Subject) -> list[Finding]:
             first = problem.problems[0]
             failed = finding(Severity.ERROR, (), first.message, first.hint)
             answers = [completed(failed, subject.deployment.profile, name)]
-        found += answers
-    return found
+        findings += answers
+    return findings
 
 
 def _described(context: Context) -> list[Container]:
     """The containers of the profile's services."""
-    found = (context.container, *context.others)
-    return [one for one in found if one is not None and one.service in context.profile.services]
+    services = context.profile.services
+    return [one for one in (context.container, *context.others) if one is not None and one.service in services]

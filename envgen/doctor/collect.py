@@ -47,11 +47,11 @@ def or_none(ask: Callable[[], T]) -> T | None:
 def folders(profile: Profile, service: str) -> list[str]:
     """The folders to start Python in: those of the service and of a shell, each checkout and its parent, / and ~."""
     described = profile.services.get(service)
-    found = [str(described.working_dir)] if described and described.working_dir else []
-    found.append(str(profile.working_dir))
+    places = [str(described.working_dir)] if described and described.working_dir else []
+    places.append(str(profile.working_dir))
     for source in profile.mounted_sources.values():
-        found += [str(source.mount).rsplit("/", 1)[0] or "/", str(source.mount)]
-    return list(dict.fromkeys([*found, "/", "~"]))
+        places += [str(source.mount).rsplit("/", 1)[0] or "/", str(source.mount)]
+    return list(dict.fromkeys([*places, "/", "~"]))
 
 
 def request(
@@ -226,10 +226,10 @@ def _own_compose(deployment: Deployment) -> dict[str, Any]:
 
 def build_needs(profile: Profile, root: Path) -> frozenset[str]:
     """The build requirements of mounted checkouts, which envgen-install installs beside the image's packages."""
-    found: set[str] = set()
+    needs: set[str] = set()
     for source in profile.mounted_sources.values():
         assert source.origin.checkout is not None
         file = root / Path(source.origin.checkout.path).expanduser() / "pyproject.toml"
         text = or_none(lambda at=file: files.read(at).decode("utf-8", "replace"))  # type: ignore[misc]
-        found.update(build_requires(text or ""))
-    return frozenset(found)
+        needs.update(build_requires(text or ""))
+    return frozenset(needs)

@@ -49,9 +49,9 @@ def finding(
 ) -> Finding:
     """A finding about the machines ``who``. ``fix``: a command, or (``is_line``) a line for the project file."""
     evidence = {"case": {Severity.ERROR: "differ", Severity.WARNING: "doubt"}.get(severity, ""), "nodes": list(who)}
-    one = Finding(severity, message, check="nodes.fit", where=Where.NODES, evidence=evidence)
-    return one if severity is Severity.OK else replace(
-        one, seen=message, expected=expected or "the same on all machines",
+    made = Finding(severity, message, check="nodes.fit", where=Where.NODES, evidence=evidence)
+    return made if severity is Severity.OK else replace(
+        made, seen=message, expected=expected or "the same on all machines",
         remedy=Remedy(fix, is_line) if fix else None,
     )  # fmt: skip
 
@@ -110,42 +110,42 @@ def _docker(machine: Machine) -> str:
     return "docker" if machine.context == "default" else f"docker --context {shlex.quote(machine.context)}"
 
 
-def completed(one: Finding, profile: Profile, service: str) -> Finding:
+def completed(result: Finding, profile: Profile, service: str) -> Finding:
     """The finding with the service and its machines as the title, and a remedy for this profile: to check again, where
     it has none."""
-    who = one.evidence["nodes"]
-    if one.severity is Severity.OK:
-        return replace(one, title=f"{who[0]}: {one.title}") if len(who) == 1 else one
-    remedy = one.remedy or Remedy(f"envgen nodes check {service}")
+    who = result.evidence["nodes"]
+    if result.severity is Severity.OK:
+        return replace(result, title=f"{who[0]}: {result.title}") if len(who) == 1 else result
+    remedy = result.remedy or Remedy(f"envgen nodes check {service}")
     if re.match(r"(DOCKER_CONTEXT=\S+ )?envgen ", remedy.text):
         remedy = replace(remedy, text=f"{remedy.text} {profile.chosen}")
-    return replace(one, title=f"{service} on {' and '.join(who) or 'its machines'}", remedy=remedy)
+    return replace(result, title=f"{service} on {' and '.join(who) or 'its machines'}", remedy=remedy)
 
 
-def hint_of(one: Finding) -> str:
+def hint_of(result: Finding) -> str:
     """What is expected, and what to type."""
-    assert one.remedy is not None
-    return f"{one.expected}: {'write ' * one.remedy.is_line}{one.remedy.text}"
+    assert result.remedy is not None
+    return f"{result.expected}: {'write ' * result.remedy.is_line}{result.remedy.text}"
 
 
 def about(node: NodeFacts, profile: Profile, service: Service, cluster: Cluster) -> list[Finding]:
     """What each machine must have."""
     if node.trouble and not node.version:
         return [node.fail(node.trouble, node.hint or "it answers", f"docker --context {node.machine.context} version")]
-    found = [node.ok(f"Docker {node.version}, {node.arch}")]
-    found += [node.fail(stale.message, stale.hint) for stale in node.stale]
+    findings = [node.ok(f"Docker {node.version}, {node.arch}")]
+    findings += [node.fail(stale.message, stale.hint) for stale in node.stale]
     if node.image is None:
         there = f"DOCKER_CONTEXT={node.machine.context} " if node.machine.context != "default" else ""
         fix = node.copy_of_image() if node.rank else f"{there}envgen build"
         lacking = node.fail(f"the image {profile.image_name} is not there", "the image of the profile", fix)
-        return found if node.stale else [*found, lacking]
+        return findings if node.stale else [*findings, lacking]
     if node.trouble:
-        return [*found, node.fail(node.trouble, node.hint)]
+        return [*findings, node.fail(node.trouble, node.hint)]
     try:
-        found += _facts(node, profile, service, cluster)
+        findings += _facts(node, profile, service, cluster)
     except MISSHAPEN as error:
-        found.append(node.fail(f"its answer cannot be read: {type(error).__name__}"))
-    return found
+        findings.append(node.fail(f"its answer cannot be read: {type(error).__name__}"))
+    return findings
 
 
 def has_address(node: NodeFacts) -> bool:
@@ -273,7 +273,7 @@ def between(nodes: Sequence[NodeFacts], service: Service) -> list[Finding]:
 
 def _compared(nodes: Sequence[NodeFacts], who: tuple[str, ...], service: Service) -> list[Finding]:
     same, doubt = partial(_same, nodes), partial(_same, nodes, severity=Severity.WARNING)
-    found = [
+    findings = [
         _same_image(nodes),
         same("the machine's architecture", lambda node: node.arch),
         same("the GPU's driver", lambda node: node.facts["driver"]),
@@ -285,26 +285,26 @@ def _compared(nodes: Sequence[NodeFacts], who: tuple[str, ...], service: Service
     for place in range(min(len(node.machine.rdma) for node in nodes)):
         if all(_rail(node, place) for node in nodes):
             hint = "NCCL pairs them by position: name them in the same order"
-            found.append(same(f"the network of RDMA device {place + 1}", partial(_rail, place=place), hint))
+            findings.append(same(f"the network of RDMA device {place + 1}", partial(_rail, place=place), hint))
             hint = "a BIOS from before April 2026 gives the second device two lanes: fwupdmgr update"
             if all(_port(place, "pcie", node) != "unknown" for node in nodes):
-                found.append(doubt(f"the PCIe link of RDMA device {place + 1}", partial(_port, place, "pcie"), hint))
+                findings.append(doubt(f"the PCIe link of RDMA device {place + 1}", partial(_port, place, "pcie"), hint))
     for name in nodes[0].facts["checkouts"]:
         if all(node.facts["checkouts"][name] for node in nodes):
             of = partial(_fact, kind="checkouts", name=name)
             other = next((node for node in nodes if of(node) != of(nodes[0])), nodes[0])
-            found.append(same(f"the checkout {name}", of, COPY, other.copy_of(name), shown=False))
+            findings.append(same(f"the checkout {name}", of, COPY, other.copy_of(name), shown=False))
     for package in COMPARED:
         if any(package in node.facts["versions"] for node in nodes):
-            found.append(same(package, partial(_fact, kind="versions", name=package)))
+            findings.append(same(package, partial(_fact, kind="versions", name=package)))
     if all(node.facts.get("model") for node in nodes):
-        found += _same_model(nodes, who)
+        findings += _same_model(nodes, who)
     elif service.model is not None or len(service.command) > 2:
         hint = "the weights must be the same on all machines: other weights give wrong text, and no error"
-        found.append(
+        findings.append(
             finding(Severity.WARNING, who, "the weights are not compared: no cache of the profile has them", hint)
         )
-    return found
+    return findings
 
 
 def _fact(node: NodeFacts, kind: str, name: str) -> object:
@@ -361,7 +361,7 @@ def _same_image(nodes: Sequence[NodeFacts]) -> Finding:
 
 def _same_model(nodes: Sequence[NodeFacts], who: tuple[str, ...]) -> list[Finding]:
     head = nodes[0].facts["model"]["files"]
-    found = []
+    findings = []
     for node in nodes[1:]:
         theirs = node.facts["model"]["files"]
         differing = sorted(name for name in {*head, *theirs} if head.get(name) != theirs.get(name))
@@ -369,8 +369,8 @@ def _same_model(nodes: Sequence[NodeFacts], who: tuple[str, ...]) -> list[Findin
             more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
             message = f"the model differs in {', '.join(differing[:3])}{more}"
             pair = (nodes[0].name, node.name)
-            found.append(finding(Severity.ERROR, pair, message, COPY, node.copy_of("model")))
-    return found or [finding(Severity.OK, who, f"the model is the same: {len(head)} files, large ones by samples")]
+            findings.append(finding(Severity.ERROR, pair, message, COPY, node.copy_of("model")))
+    return findings or [finding(Severity.OK, who, f"the model is the same: {len(head)} files, large ones by samples")]
 
 
 def link(source: NodeFacts, target: NodeFacts, meeting: int, answer: Any, received: Any) -> Finding:

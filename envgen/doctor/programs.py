@@ -134,12 +134,12 @@ def ask_running(execute: run.Execute, python: str, request: Mapping[str, Any], c
         answer = run.ask(execute, python, PROGRAMS, {**request, "seconds": TIMEOUT}, timeout=TIMEOUT)
         if isinstance(answer, run.NoAnswer):
             return replace(running, trouble=str(answer)[:300])
-        found = bind(Running, {**answer, "service": container.service, "container": None, "trouble": ""})
+        bound = bind(Running, {**answer, "service": container.service, "container": None, "trouble": ""})
         if any(
-            len(c.portions) != len(c.entries) for one in found.processes for c in one.cells if c.kind == "namespace"
+            len(c.portions) != len(c.entries) for one in bound.processes for c in one.cells if c.kind == "namespace"
         ):
             raise ShapeError("a namespace needs an entry for each portion")
-        return replace(found, container=container)
+        return replace(bound, container=container)
     except (EnvgenError, ShapeError) as problem:
         return replace(running, trouble=str(problem).splitlines()[0][:300])
 

@@ -60,8 +60,8 @@ def joined(reports: Mapping[str, Report]) -> Report:
 
 def examine(context: Context, extra: Iterable[Finding] = (), checks: Iterable[Check] = CHECKS) -> Report:
     """Run the checks. ``extra``: findings about the host from the collection."""
-    found = [*extra, *(finding for check in checks for finding in run_one(check, context))]
-    return with_more(Report(context, tuple(found)), Where.HOST, ())
+    findings = [*extra, *(finding for check in checks for finding in run_one(check, context))]
+    return with_more(Report(context, tuple(findings)), Where.HOST, ())
 
 
 HEADINGS = {

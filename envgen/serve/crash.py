@@ -126,11 +126,11 @@ def parse(lines: Iterable[str]) -> Iterator[ProcessState]:
 def listed(found: Sequence[ProcessState]) -> str:
     """The processes, one on each line; zombies are marked."""
     lines = ["    pid  parent   group state  memory  command"]
-    for one in found:
-        mark, what = "  <-- zombie" if one.zombie else "", one.command or f"[{one.name}]"
-        memory = f"{one.memory >> 20}M"
-        lines.append(f"{one.pid:>7} {one.parent:>7} {one.group:>7} {one.state:<5} {memory:>7}  {what}{mark}")
-    zombies = sum(one.zombie for one in found)
+    for state in found:
+        mark, what = "  <-- zombie" if state.zombie else "", state.command or f"[{state.name}]"
+        memory = f"{state.memory >> 20}M"
+        lines.append(f"{state.pid:>7} {state.parent:>7} {state.group:>7} {state.state:<5} {memory:>7}  {what}{mark}")
+    zombies = sum(state.zombie for state in found)
     return "\n".join([*lines, f"{counted(len(found), 'process', 'processes')}, {zombies} of them zombies"]) + "\n"
 
 

@@ -42,9 +42,9 @@ FOLDER = ".envgen/nodes"
 
 def choose(profile: Profile, wanted: str | None) -> tuple[str, Cluster]:
     """The service to check, and its machines: ``wanted``, or the only one with `cluster`. UsageError otherwise."""
-    found = [name for name, service in profile.services.items() if service.cluster is not None]
+    clustered = [name for name, service in profile.services.items() if service.cluster is not None]
     hint = "write `cluster: {nodes: [spark-1, spark-2]}`; see docs/two-machines.md"
-    name = the_service(profile, wanted, found, "names no machines", hint)
+    name = the_service(profile, wanted, clustered, "names no machines", hint)
     return name, require_described(profile, name)
 
 
@@ -153,16 +153,16 @@ def check(deployment: Deployment, name: str, *, reached: Sequence[Deployment] = 
     service, cluster = profile.services[name], require_described(profile, name)
     connected = {one.node: one for one in reached}
     nodes = look([connected.get(node) or deployment.on(node) for node in cluster.nodes], name)
-    found = [finding for node in nodes for finding in about(node, profile, service, cluster)]
+    findings = [finding for node in nodes for finding in about(node, profile, service, cluster)]
     answered = [node for node in nodes if node.facts]
-    found += between(answered, service)
+    findings += between(answered, service)
     linked = [node for node in answered if has_address(node)]
     if len(linked) > 1:
         progress("trying connections between the machines")
         taken = any(node.runs or cluster.port in node.facts["taken"] for node in linked if node.rank == 0)
         meeting = 0 if taken else cluster.port
-        found += _connections(profile, linked, meeting)
-    return [completed(one, profile, name) for one in found]
+        findings += _connections(profile, linked, meeting)
+    return [completed(one, profile, name) for one in findings]
 
 
 def _connections(profile: Profile, nodes: Sequence[NodeFacts], meeting: int) -> list[Finding]:

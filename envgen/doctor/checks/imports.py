@@ -94,10 +94,10 @@ def wanted(source: Source, probe: Probe) -> str:
     if source.origin.kind == "checkout":
         return facts.home or f"{source.mount}/{source.package}/__init__.py"
     named = [one for one in facts.recorded if canonicalize_name(one.name) == canonicalize_name(source.distribution)]
-    for one in named or facts.recorded:
-        return one.file
-    found = [cell.origin for cell in probe.cells(source.package) if cell.kind == "regular" and is_site(cell.origin)]
-    return max(found, key=found.count, default="")
+    for distribution in named or facts.recorded:
+        return distribution.file
+    origins = [cell.origin for cell in probe.cells(source.package) if cell.kind == "regular" and is_site(cell.origin)]
+    return max(origins, key=origins.count, default="")
 
 
 def wrongs(source: Source, context: Context, probe: Probe) -> list[WrongImport]:
@@ -107,11 +107,11 @@ def wrongs(source: Source, context: Context, probe: Probe) -> list[WrongImport]:
         for case, target, entry in cases_of(cell, source, context, probe):
             own = entry == "" or entry is None or entry not in probe.python.path
             groups.setdefault((case, target, own, cell.finder), []).append((cell, entry))
-    found = [
+    causes = [
         WrongImport(case, target, members[0][1], finder, tuple(cell for cell, _ in members))
         for (case, target, _, finder), members in groups.items()
     ]
-    return sorted(found, key=lambda wrong: list(Case).index(wrong.case))
+    return sorted(causes, key=lambda wrong: list(Case).index(wrong.case))
 
 
 def ways(cells: Sequence[Imported], everything: Iterable[Imported]) -> str:

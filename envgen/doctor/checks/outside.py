@@ -185,8 +185,8 @@ def running(context: Context, _engine: EngineInfo) -> Finding | None:
     return ok(f"{container.name} is running{health}", id=container.id, since=str(container.started_at))
 
 
-def _state(one: Container) -> str:
-    return f"{one.name} {'has' if one.state == 'exited' else 'is'} {one.state}"
+def _state(container: Container) -> str:
+    return f"{container.name} {'has' if container.state == 'exited' else 'is'} {container.state}"
 
 
 def _seen(container: Container, end: Ended | None) -> str:
@@ -200,17 +200,18 @@ def _seen(container: Container, end: Ended | None) -> str:
 @check("container.others", Where.CONTAINER, needs="engine")
 def others(context: Context, _engine: EngineInfo) -> Findings:
     """No other service of the profile has failed or is stuck; which of its servers were stopped."""
-    mine = [one for one in context.others if one.service in context.profile.services]
-    for one in mine:
-        end = context.ended.get(one.id)
-        if one.state == "paused":
-            yield error(_state(one), _seen(one, end), "running", Remedy(f"docker unpause {one.name}"), case="paused")
-        elif (end and end.failed) or one.state in ("dead", "restarting"):
-            cure = Remedy(shell_line(["envgen", "up", "-p", context.profile.name, one.service]))
-            yield error(str(end or _state(one)), _seen(one, end), "running, or removed", cure, case="died")
-        elif end and end.asked and one.server:
-            yield info(str(end), _seen(one, end))
-    alive = sorted(one.service for one in mine if one.state == "running")
+    mine = [container for container in context.others if container.service in context.profile.services]
+    for container in mine:
+        end = context.ended.get(container.id)
+        if container.state == "paused":
+            cure = Remedy(f"docker unpause {container.name}")
+            yield error(_state(container), _seen(container, end), "running", cure, case="paused")
+        elif (end and end.failed) or container.state in ("dead", "restarting"):
+            cure = Remedy(shell_line(["envgen", "up", "-p", context.profile.name, container.service]))
+            yield error(str(end or _state(container)), _seen(container, end), "running, or removed", cure, case="died")
+        elif end and end.asked and container.server:
+            yield info(str(end), _seen(container, end))
+    alive = sorted(container.service for container in mine if container.state == "running")
     return ok(f"also running: {', '.join(alive)}") if alive else None
 
 

@@ -84,33 +84,33 @@ def _metadata(name: str, source: Source, context: Context, probe: Probe) -> list
         make, case = (warning, "none") if source.origin.kind == "checkout" else (error, "none-baked-in")
         title = f"{source.distribution} has no metadata"
         return [make(title, "PackageNotFoundError", "an installed distribution", cure, case=case)]
-    found = _duplicates(source, mine, context)
+    findings = _duplicates(source, mine, context)
     first, mounted = mine[0], source.origin.kind == "checkout"
     folder = first.url.removeprefix("file://").rstrip("/")
     if mounted and first.editable and folder and folder != str(source.mount):
         title, seen = f"{source.distribution} was installed from another folder", f"editable, from {folder}"
-        found.append(error(title, seen, str(source.mount), cure, case="other-folder", metadata=first.metadata))
-    elif mounted and not found and not (first.editable or below(first.location, str(source.mount))):
+        findings.append(error(title, seen, str(source.mount), cure, case="other-folder", metadata=first.metadata))
+    elif mounted and not findings and not (first.editable or below(first.location, str(source.mount))):
         # Without PYTHONPATH its code would be imported, too.
         title = f"{source.distribution} {first.version} is installed as a wheel, beside the mounted checkout"
         seen, wanted = first.metadata, f"an editable installation of {source.mount}"
         if context.is_temporary:  # without the service's first step, which installs the checkout
-            found.append(info(title, seen, version=first.version))
+            findings.append(info(title, seen, version=first.version))
         else:
-            found.append(error(title, seen, wanted, cure, case="second", version=first.version))
+            findings.append(error(title, seen, wanted, cure, case="second", version=first.version))
     elif (pin := source.origin.wheel or source.origin.pypi) and not _is(pin, first):
         title = f"{first.name} {first.version} is installed, not {pin}"
-        found.append(error(title, first.metadata, str(pin), remedies.anew(context), case="other-version"))
-    return found or [ok(f"{source.distribution} {first.version} is installed", version=first.version)]
+        findings.append(error(title, first.metadata, str(pin), remedies.anew(context), case="other-version"))
+    return findings or [ok(f"{source.distribution} {first.version} is installed", version=first.version)]
 
 
-def _is(pin: Pin, one: Distribution) -> bool:
+def _is(pin: Pin, distribution: Distribution) -> bool:
     """Whether a distribution is the pinned one. A build may add a local version (`+cu130`)."""
-    if canonicalize_name(pin.name) != canonicalize_name(one.name):
+    if canonicalize_name(pin.name) != canonicalize_name(distribution.name):
         return True  # a profile may call a source by another name; its metadata is judged by that
     if not pin.version:
         return True  # the lock has the version
-    installed = one.version if "+" in pin.version else one.version.partition("+")[0]
+    installed = distribution.version if "+" in pin.version else distribution.version.partition("+")[0]
     return canonicalize_version(pin.version) == canonicalize_version(installed)
 
 
@@ -171,15 +171,15 @@ def flashinfer_set(context: Context, probe: Probe) -> Findings:
     core, root = named(probe, "flashinfer-python"), active_root(probe, "flashinfer")
     version = (root.version if root else None) or (core[0].version if core else "")
     for name in ("flashinfer-cubin", "flashinfer-jit-cache"):
-        for one in named(probe, name)[:1]:
-            if version and one.version.split("+")[0] != version.split("+")[0]:
+        for companion in named(probe, name)[:1]:
+            if version and companion.version.split("+")[0] != version.split("+")[0]:
                 # Not `pip install`: PyPI has no jit-cache, and no cubins after 0.6.13.
                 cure = remedies.inside(context, "python3", "-m", "pip", "uninstall", "-y", name)
-                title, seen = f"{name} does not match flashinfer", f"{name} {one.version}, flashinfer {version}"
+                title, seen = f"{name} does not match flashinfer", f"{name} {companion.version}, flashinfer {version}"
                 make, case = (warning, "ignored") if numbers(version) >= IGNORES else (error, "mismatch")
                 yield make(title, seen, f"{version}, or none", cure, case=case)
             else:
-                yield ok(f"{name} {one.version} matches flashinfer {version}")
+                yield ok(f"{name} {companion.version} matches flashinfer {version}")
     return None
 
 
@@ -221,16 +221,17 @@ def shared(context: Context, probe: Probe) -> Findings:
     """A module that several packages bring is of the one in `pip.prefer`."""
     preferred = {canonicalize_name(name) for name in context.profile.pip.prefer}
     told = set[tuple[str, ...]]()
-    for one in probe.shared:
-        wanted = next((name for name in one.owners if name in preferred), "")
-        if one.owners in told or one.winner == wanted != "":
+    for module in probe.shared:
+        wanted = next((name for name in module.owners if name in preferred), "")
+        if module.owners in told or module.winner == wanted != "":
             continue
-        told.add(one.owners)
-        title, seen = f"{' and '.join(one.owners)} bring the same module", f"{one.path} is of {one.winner or 'neither'}"
+        told.add(module.owners)
+        title = f"{' and '.join(module.owners)} bring the same module"
+        seen = f"{module.path} is of {module.winner or 'neither'}"
         if wanted:
             yield error(title, seen, f"of {wanted} (pip.prefer)", remedies.build(context), case="other")
         else:
-            cure = remedies.line(f"pip: {{prefer: [{one.winner or one.owners[0]}]}}")
+            cure = remedies.line(f"pip: {{prefer: [{module.winner or module.owners[0]}]}}")
             yield warning(title, seen, "one package, or a choice between them", cure, case="nobody")
     if not told:
         yield ok("each module is of the package that should bring it")
@@ -240,27 +241,28 @@ def shared(context: Context, probe: Probe) -> Findings:
 @check("packages.binaries", Where.INSIDE, needs="probe")
 def binaries(context: Context, probe: Probe) -> Findings:
     """A mounted checkout with `binaries` has the compiled modules of that wheel, and its sources match them."""
-    for one in probe.binaries:
-        install = remedies.inside(context, "envgen-install", "--force", one.source)
-        if not one.noted:
+    for wheel in probe.binaries:
+        install = remedies.inside(context, "envgen-install", "--force", wheel.source)
+        if not wheel.noted:
             continue  # not installed: other checks report that
-        if one.gone:
-            title = f"{counted(len(one.gone), 'compiled module is', 'compiled modules are')} missing from {one.mount}"
-            yield error(title, ", ".join(one.gone[:4]), f"those of {one.wheel}", install, case="gone")
-        if one.others:
-            title = f"{counted(len(one.others), 'compiled module')} in {one.mount} not from the wheel"
-            seen = ", ".join(one.others[:4]) + ": of an earlier build, or built since"
-            yield warning(title, seen, f"those of {one.wheel}", _without(context, one), case="others")
-        if one.modules and one.compiled == "differs":  # not FlashInfer: its JIT compiles edits
-            title = f"{one.package}: edits of compiled sources have no effect, the modules are those of {one.release}"
-            seen = f"`git diff v{one.release} -- csrc cmake CMakeLists.txt rust setup.py` shows them"
-            cure = remedies.line(f"sources: {{{one.source}: {{binaries: null}}}}")
+        if wheel.gone:
+            are = counted(len(wheel.gone), "compiled module is", "compiled modules are")
+            title = f"{are} missing from {wheel.mount}"
+            yield error(title, ", ".join(wheel.gone[:4]), f"those of {wheel.wheel}", install, case="gone")
+        if wheel.others:
+            title = f"{counted(len(wheel.others), 'compiled module')} in {wheel.mount} not from the wheel"
+            seen = ", ".join(wheel.others[:4]) + ": of an earlier build, or built since"
+            yield warning(title, seen, f"those of {wheel.wheel}", _without(context, wheel), case="others")
+        if wheel.modules and wheel.compiled == "differs":  # not FlashInfer: its JIT compiles edits
+            title = f"{wheel.package}: edits of compiled sources have no effect, its modules are of {wheel.release}"
+            seen = f"`git diff v{wheel.release} -- csrc cmake CMakeLists.txt rust setup.py` shows them"
+            cure = remedies.line(f"sources: {{{wheel.source}: {{binaries: null}}}}")
             yield warning(title, seen, "sources as released, or your own build", cure, case="csrc")
-        elif one.modules and not one.gone and not one.others:
-            come = counted(len(one.modules), "compiled module comes", "compiled modules come")
-            yield ok(f"{one.package}: {come} from {one.wheel}", modules=list(one.modules))
+        elif wheel.modules and not wheel.gone and not wheel.others:
+            come = counted(len(wheel.modules), "compiled module comes", "compiled modules come")
+            yield ok(f"{wheel.package}: {come} from {wheel.wheel}", modules=list(wheel.modules))
     return None
 
 
-def _without(context: Context, one: Binaries) -> Remedy:
-    return remedies.inside(context, "rm", *(f"{one.mount}/{path}" for path in one.others))
+def _without(context: Context, wheel: Binaries) -> Remedy:
+    return remedies.inside(context, "rm", *(f"{wheel.mount}/{path}" for path in wheel.others))

@@ -48,9 +48,9 @@ def wrongs(source: Source, running: Running) -> Iterator[WrongFile]:
     """The programs with another file."""
     for process in running.processes:
         file = right(source, running, process)
-        for one in process.mapped:
-            if one.package == source.package and file and one.folder != posixpath.dirname(file):
-                yield WrongFile(process, f"{one.folder}/__init__.py", seen=one.file)
+        for library in process.mapped:
+            if library.package == source.package and file and library.folder != posixpath.dirname(file):
+                yield WrongFile(process, f"{library.folder}/__init__.py", seen=library.file)
         for cell in process.cells:
             # A program whose Python finds no such package has not imported one, and any folder can be a namespace.
             kinds = ("regular", "module", *(["namespace"] if source.package in process.named else []))
@@ -194,13 +194,13 @@ def import_running(context: Context) -> Findings:
         if running.trouble:
             yield info(f"the running programs of {name} were not looked at", running.trouble)
             continue
-        found = [
+        findings = [
             finding
             for key, source in context.profile.sources.items()
             for finding in (*_foreign(key, source, running, context), _older(source, running, context))
             if finding is not None
         ]
-        yield from found
+        yield from findings
         unknown = sorted(
             {str(one) for process in running.processes for one in process.changes if one.what == "unknown"}
         )
@@ -213,7 +213,7 @@ def import_running(context: Context) -> Findings:
         if running.hidden:
             yield info(f"{name}: {counted(running.hidden, 'program')} of another user could not be looked at")
         asked = [one for one in running.processes if one.cells or one.mapped]
-        if asked and not found:
+        if asked and not findings:
             sources = ", ".join(source.package for source in context.profile.sources.values())
             programs = counted(len(asked), "running Python program has", "running Python programs have")
             yield ok(f"{name}: {programs} what a new one would import ({sources})", service=name)
