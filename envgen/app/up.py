@@ -117,26 +117,26 @@ def start_all(
     def ready(among: Sequence[ServiceStart]) -> Iterator[tuple[Checked, Started]]:
         """Wait for at least one of ``among``; yield those that are done."""
         futures.wait([one.future for one in among], return_when=futures.FIRST_COMPLETED)
-        for one in [one for one in among if one.future.done()]:
-            waiting.remove(one)
+        for begun in [one for one in among if one.future.done()]:
+            waiting.remove(begun)
             try:
-                yield one.checked, one.finish()
+                yield begun.checked, begun.finish()
             except EnvgenError as error:
-                fail(one.checked, error)
+                fail(begun.checked, error)
 
-    def fail(one: Checked, error: EnvgenError) -> None:
+    def fail(lost: Checked, error: EnvgenError) -> None:
         if len(checked) == 1 or isinstance(error, EngineError):
             raise error
-        failed[one.service] = error
+        failed[lost.service] = error
 
     try:
-        for one in checked:
-            while among := [other for other in waiting if one.loads_model and other.checked.loads_model]:
+        for following in checked:
+            while among := [one for one in waiting if following.loads_model and one.checked.loads_model]:
                 yield from ready(among)
             try:
-                waiting.append(one.begin(agree, options))
+                waiting.append(following.begin(agree, options))
             except EnvgenError as error:
-                fail(one, error)
+                fail(following, error)
         while waiting:
             yield from ready(waiting)
     except KeyboardInterrupt:

@@ -162,13 +162,13 @@ class _Progress:
 
 def preflight(deployment: Deployment, service: str) -> Iterator[Problem]:
     """A problem if the service can't load its weights offline."""
-    for found in look(deployment, service):
-        state = f"{found.state}: {'; '.join(found.problems[:3]) or 'the download is unfinished'}"
-        if found.state == "absent":
+    for held in look(deployment, service):
+        state = f"{held.state}: {'; '.join(held.problems[:3]) or 'the download is unfinished'}"
+        if held.state == "absent":
             state = "not in the Hugging Face cache"
-        if not found.whole:
+        if not held.whole:
             hint = f"envgen model pull {service} {deployment.profile.chosen_variant}"
-            yield Problem(f"the weights of {found.model.repo} are {state}", hint=hint)
+            yield Problem(f"the weights of {held.model.repo} are {state}", hint=hint)
 
 
 def report(deployment: Deployment) -> dict[str, tuple[Problem, ...]]:

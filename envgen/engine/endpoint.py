@@ -137,11 +137,6 @@ def plugin_argv(name: str) -> list[str]:
     """The command of a plugin; ``Endpoint.environment`` has the engine's address."""
     if program := find_plugin(name):
         return [str(program)]
-    if name == "compose" and shutil.which("docker-compose"):
-        raise EngineError(
-            "only the old `docker-compose` (v1) is installed, and envgen needs Docker Compose v2",
-            hint="install the package docker-compose-plugin (Debian: docker-compose)",
-        )
     raise EngineError(
         f"Docker's plugin {name} is not installed: envgen needs {NAMES[name]}",
         hint=f"install the package docker-{name}-plugin (Debian: docker-{name}), or put docker-{name} "

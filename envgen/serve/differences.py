@@ -56,13 +56,13 @@ def settings_differ(deployment: Deployment, found: Iterable[Container]) -> dict[
     """
     asked: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
     answers = {}
-    for one in found:
-        kept = keep_moment(deployment, one).compose
+    for container in found:
+        kept = keep_moment(deployment, container).compose
         question = tuple(sorted(kept.env.items()))
         if question not in asked:
             asked[question] = kept.digests()
-        if one.service in asked[question]:
-            answers[one.id] = asked[question][one.service] != one.labels.get(CONFIG_HASH)
+        if container.service in asked[question]:
+            answers[container.id] = asked[question][container.service] != container.labels.get(CONFIG_HASH)
     return answers
 
 
@@ -87,7 +87,7 @@ def differences(deployment: Deployment, service: str, running: Container) -> tup
     inspected = engine.inspect(running.id) or {}
     config, host = inspected.get("Config") or {}, inspected.get("HostConfig") or {}
     base = engine.image(running.image_id)
-    found = (
+    lines = (
         *image,
         *_words("command", wanted.get("command"), config.get("Cmd")),
         *_words("entrypoint", wanted.get("entrypoint"), config.get("Entrypoint")),
@@ -97,7 +97,7 @@ def differences(deployment: Deployment, service: str, running: Container) -> tup
         *_ports(wanted.get("ports") or [], running),
         *_privileges(wanted, host),
     )
-    return found or ("other settings of the Compose file",)
+    return lines or ("other settings of the Compose file",)
 
 
 def _passed(profile: Profile) -> tuple[str, ...]:

@@ -151,15 +151,15 @@ def last_end(engine: Engine, container: Container) -> Ended | None:
     # Of a container that was restarted, Docker does not know when the run before had begun.
     start = max((number for number, line in enumerate(lines) if line == STARTS), default=0)
     lines = lines[start:]
-    found = Ended(
+    end = Ended(
         container.service, container.name, container.finished_at, asked=not runs and _asked(container, lines),
         exit_code=None if runs else container.own_code, out_of_memory=container.oom_killed and not runs, runs=runs,
         restarts=container.restarts, since=container.started_at if runs else "",
     )  # fmt: skip
-    if found.asked:
-        return found
-    about = replace(circumstances(container), exit_code=found.exit_code or None, oom_killed=found.out_of_memory)
-    return _with_cause(found, container, lines, about)
+    if end.asked:
+        return end
+    about = replace(circumstances(container), exit_code=end.exit_code or None, oom_killed=end.out_of_memory)
+    return _with_cause(end, container, lines, about)
 
 
 def last_ends(engine: Engine, containers: Iterable[Container]) -> Mapping[str, Ended]:

@@ -215,8 +215,8 @@ def ports(deployment: Deployment, name: str, mine: Sequence[Container]) -> Itera
     hint = _free_ports(profile, name, holder, *(port.host for port in taken))
     if service.ports != deployment.profile.services[name].ports:
         hint = f"stop it, or take another one in {profile.compose}"
-    for port, found in taken.items():
-        yield Problem(f"port {port.host} is taken by {found}", hint=hint)
+    for port, who in taken.items():
+        yield Problem(f"port {port.host} is taken by {who}", hint=hint)
 
 
 def _free_ports(profile: Profile, name: str, holder: Holder, *taken: int) -> str:
@@ -247,9 +247,9 @@ def changed_meanwhile(deployment: Deployment, name: str, lines: Sequence[str]) -
         taken = f"{name} was not started: port {port.host} was taken by {who} in the meantime"
         return RefusedError(taken, hint=_free_ports(deployment.effective, name, holder, port.host))
     path, up = Path(gone.strip()), f"envgen up {name} {profile.chosen_variant}"
-    for source, one in profile.mounted_sources.items():
-        assert one.origin.checkout is not None
-        folder = _place(root, one.origin.checkout.path)
+    for source, mounted in profile.mounted_sources.items():
+        assert mounted.origin.checkout is not None
+        folder = _place(root, mounted.origin.checkout.path)
         if path.is_relative_to(folder) and not folder.is_dir():
             hint = f"bring it back, or {_elsewhere(profile, source)}; then: {up}"
             return RefusedError(f"{name} was not started: sources.{source}: folder {folder} does not exist", hint=hint)

@@ -60,10 +60,10 @@ def create_volumes(deployment: Deployment, service: str) -> None:
         return
     document = deployment.compose.document
     used = {str(one.get("source")) for one in document["services"][service].get("volumes") or ()}
-    for key, one in (document.get("volumes") or {}).items():
-        name = str(one.get("name", key))
-        if key in used and not one.get("external") and deployment.engine.volume(name) is None:
-            deployment.create_volume(name, key, str(one.get("driver") or ""), one.get("driver_opts"))
+    for key, volume in (document.get("volumes") or {}).items():
+        name = str(volume.get("name", key))
+        if key in used and not volume.get("external") and deployment.engine.volume(name) is None:
+            deployment.create_volume(name, key, str(volume.get("driver") or ""), volume.get("driver_opts"))
 
 
 def make_folder(folder: Path) -> None:

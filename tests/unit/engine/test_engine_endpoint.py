@@ -124,17 +124,6 @@ def test_buildx_absent(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "docker-buildx-plugin" in str(caught.value) and caught.value.exit_code == ExitCode.ENGINE
 
 
-def test_compose_absent_and_compose_v1(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("envgen.engine.endpoint.SYSTEM_PLUGINS", ())
-    monkeypatch.setenv("DOCKER_CONFIG", str(config))
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    with pytest.raises(EngineError, match="plugin compose is not installed"):
-        plugin_argv("compose")
-    program(tmp_path / "bin", "docker-compose")
-    with pytest.raises(EngineError, match=r"only the old `docker-compose` \(v1\) is installed"):
-        plugin_argv("compose")
-
-
 @pytest.mark.parametrize(
     ("output", "version", "old"),
     [
