@@ -129,7 +129,7 @@ def test_from_two_checkouts_to_an_image_with_their_edits(made: Project) -> None:
     with (checkouts["vllm"] / "vllm/envs.py").open("a") as file:
         file.write("MINE = 42\n")
     assert made.envgen("exec", "-p", "source_dev", "dev", "--", "python3", "-c", MARK).out.strip() == "42"
-    assert "page: compiled in" in made.envgen("cache", "warm", "page", "-p", "source_dev").err
+    assert "page: compiled in" in made.envgen("cache", "warm", "page", "-p", "source_dev").out
     with (checkouts["flashinfer"] / "include/flashinfer/page.cuh").open("a") as file:
         file.write("// mine\n")
     why = made.envgen("cache", "why", "page", "-p", "source_dev", code=1).out
