@@ -49,10 +49,10 @@ _OPTIONAL = re.compile(r"\[\[(.*?)\]\]", re.DOTALL)
 def filled(text: str, facts: Mapping[str, str] = {}) -> str:
     """A rule's text: each ``[[part]]`` with its facts, or without the part where one of them is missing."""
 
-    def part(found: re.Match[str]) -> str:
-        if not set(_FACT.findall(found[1])) <= facts.keys():
+    def part(optional: re.Match[str]) -> str:
+        if not set(_FACT.findall(optional[1])) <= facts.keys():
             return ""
-        return _FACT.sub(lambda name: shorten(facts[name[1]].strip(), 160), found[1])
+        return _FACT.sub(lambda name: shorten(facts[name[1]].strip(), 160), optional[1])
 
     return _OPTIONAL.sub(part, text)
 
@@ -323,9 +323,9 @@ def cause_of(lines: Sequence[str], known: Circumstances = UNKNOWN, *, service: b
     return likeliest(classify(lines, kind=kind, known=known), known, kind=kind)
 
 
-def likeliest(found: Iterable[Explanation], known: Circumstances, *, kind: str | None = None) -> Explanation | None:
-    """The cause: what a rule of ``found`` says, or what the exit code or Docker proves; None if nothing does."""
-    by_rule = {one.rule: one for one in found if one.failure}
+def likeliest(matched: Iterable[Explanation], known: Circumstances, *, kind: str | None = None) -> Explanation | None:
+    """The cause: what a rule that ``matched`` says, or what the exit code or Docker proves; None if nothing does."""
+    by_rule = {failure.rule: failure for failure in matched if failure.failure}
     for rule in rules_for(kind):
         # Whatever else the log says: it was killed for its memory.
         if known.oom_killed and rule.rule == OUT_OF_MEMORY[kind or "serve"] and not by_rule.keys() & _OF_MEMORY:

@@ -137,9 +137,9 @@ class Tracker:
                 self._errors.append(First(name, text.strip()[:SHOWN], number))
 
     def _note_version(self, line: str) -> None:
-        for found in _VERSIONS.finditer(line):
-            name = "vllm" if found["engine"] else found["name"].lower().replace("pytorch", "torch")
-            self._versions.setdefault(name, found["engine"] or found["version"])
+        for named in _VERSIONS.finditer(line):
+            package = "vllm" if named["engine"] else named["name"].lower().replace("pytorch", "torch")
+            self._versions.setdefault(package, named["engine"] or named["version"])
 
     @property
     def versions(self) -> dict[str, str]:
@@ -154,11 +154,11 @@ class Tracker:
     @property
     def first(self) -> First | None:
         """The first exception that is not about another process, else any exception or error."""
-        unfinished = [one for process in self._processes.values() for one in process.shown()]
-        found = sorted([*self._found, *unfinished], key=lambda exception: exception.line)
-        causes = [exception for exception in found if not _WRAPPER.search(exception.text)]
+        unfinished = [exception for process in self._processes.values() for exception in process.shown()]
+        exceptions = sorted([*self._found, *unfinished], key=lambda exception: exception.line)
+        causes = [exception for exception in exceptions if not _WRAPPER.search(exception.text)]
         errors = [error for error in self._errors if not _WRAPPER.search(error.text)]
-        best = next(iter([*causes, *self._usage, *errors, *found, *self._errors]), None)
+        best = next(iter([*causes, *self._usage, *errors, *exceptions, *self._errors]), None)
         if best is None or not best.component:
             return best
         version = self._versions.get(best.component, "")

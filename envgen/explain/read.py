@@ -41,12 +41,12 @@ def read_log(log: BinaryIO, known: Circumstances = UNKNOWN, *, kind: str | None 
     for at in range(0, len(lines), BATCH):
         classifier.read(lines[at : at + BATCH], before + at)
     first = tracker.first
-    found = classifier.found(replace(known.beside(first), failed=known.failed or tracker.raised))
-    lacking = all(one.general or not one.failure for one in found)
+    matched = classifier.found(replace(known.beside(first), failed=known.failed or tracker.raised))
+    lacking = all(explanation.general or not explanation.failure for explanation in matched)
     told = clues(lines, before, first, tracker.versions) if lacking else None
-    proven = likeliest(found, known, kind="build" if kind == "build" else "serve") if known.failed else None
-    found = (proven, *found) if proven and proven not in found else found
-    return LogReport(before + len(lines), skipped, found, first, told)
+    proven = likeliest(matched, known, kind="build" if kind == "build" else "serve") if known.failed else None
+    matched = (proven, *matched) if proven and proven not in matched else matched
+    return LogReport(before + len(lines), skipped, matched, first, told)
 
 
 def last_of(log: BinaryIO, size: int = LAST) -> tuple[int, int, bytes]:

@@ -88,12 +88,12 @@ def clues(lines: Sequence[str], before: int, first: First | None, versions: Mapp
             frames = [(at, frame[1]) for at in range(first.line - before - 1) if (frame := _FRAME.search(lines[at]))]
             mine = [(0, before + at + 1, read_line(lines[at])[2].strip()[:SHOWN]) for at, _ in frames[-1:]] + mine
             raised = " ".join([first.text, *(name for _, name in frames[-1:])])
-        heaviest = [*mine, *(one for one in heaviest if one[1] != first.line)][:DECIDING]
+        heaviest = [*mine, *(line for line in heaviest if line[1] != first.line)][:DECIDING]
     elif not heaviest and not any(STARTED in line for line in lines):  # it hangs: what it waits for is not an error
         heaviest = quiet[-1:]
     whole = "\n".join(lines[:BEGINNING])
     gpu, architecture = _GPU.search(whole), _ARCHITECTURE.search(whole)
-    machine = {one[1].lower(): one[2] for one in reversed([*_MACHINE.finditer(whole)])}
+    machine = {part[1].lower(): part[2] for part in reversed([*_MACHINE.finditer(whole)])}
     return Clues(
         tuple((number, text) for _, number, text in sorted(heaviest, key=lambda line: line[1])),
         dict(sorted({**versions, **machine}.items())),

@@ -133,7 +133,7 @@ def _fitted(
     if isinstance(name, str) and name in session.loaded().project.profiles:
         session = session.with_(profile_name=name)
     profile = session.profile()
-    return tuple(replace(one, cure=in_profile(one.cure, profile, service or "SERVICE")) for one in explanations)
+    return tuple(replace(known, cure=in_profile(known.cure, profile, service or "SERVICE")) for known in explanations)
 
 
 def _text(explanations: Sequence[Explanation], name: str, report: LogReport) -> list[str]:
@@ -146,10 +146,10 @@ def _text(explanations: Sequence[Explanation], name: str, report: LogReport) -> 
             f"      fix:  {explanation.cure}",
             f"      more: {explanation.link}",
         ]
-    known = [one for one in explanations if one.failure]
-    if not known:
+    failures = [explanation for explanation in explanations if explanation.failure]
+    if not failures:
         lines.insert(0, f"{name}: no known failure found in {counted(report.lines, 'line')}")
-    if all(one.general for one in known):
+    if all(failure.general for failure in failures):
         lines += [f"      {line}" for line in _first(report, name)]
     if report.skipped:
         lines.append(f"      its first {report.skipped >> 20} MiB were not read: only the end of so large a log is")
