@@ -55,7 +55,7 @@ def command(hint: str, words: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def raise_limit(server: CpuServer, hint: str, words: tuple[str, ...]) -> tuple[str, ...]:
-    assert "raise mem_limit of second in over.yaml" in hint and "compil" not in hint
+    assert "raise the memory limit of the container" in hint and "compil" not in hint
     limit(server, "3g")
     return words
 
