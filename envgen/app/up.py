@@ -43,16 +43,17 @@ def check_all(deployment: Deployment, names: Sequence[str], *, predict: bool = T
 
 def check(deployment: Deployment, service: str) -> Checked:
     """Check everything that a start needs, on one machine or several. PreflightError with every problem."""
+    if deployment.profile.services[service].cluster is not None:
+        from envgen.app.cluster.start import check as cluster_check  # seldom, and a tenth of a second
+
+        require_plugin("compose")
+        return cluster_check(deployment, service)  # this machine may have no engine
     try:
         running = deployment.engine.containers(deployment.profile.compose_name, service)
     except EngineError as error:
         raise with_plugin(error, "compose") from None
     if not running:  # a Compose that started it is new enough, and asking its version takes as long as all the rest
         require_plugin("compose")
-    if deployment.profile.services[service].cluster is not None:
-        from envgen.app.cluster.start import check as cluster_check  # seldom, and a tenth of a second
-
-        return cluster_check(deployment, service)
     return start.check(deployment, service)
 
 
