@@ -90,7 +90,7 @@ class NodeFacts:
         if not source or not target or not host.startswith("ssh://"):
             return ""
         address = SshAddress.parse(host)
-        words = ["rsync", "-a", "--mkpath", *(["-e", f"ssh -p {address.port}"] if address.port else [])]
+        words = ["rsync", "-a", "--checksum", "--mkpath", *(["-e", f"ssh -p {address.port}"] if address.port else [])]
         if what != "model":  # a checkout; what is replaced or removed there is kept beside it
             words += ["--delete", "--backup", f"--backup-dir={target}.before", *(f"--exclude={it}" for it in LEFT_OUT)]
         user = f"{address.user}@" if address.user else ""

@@ -175,8 +175,8 @@ def test_no_connection_is_tried_from_a_machine_without_its_address(broken: dict[
 @pytest.mark.parametrize(
     ("host", "command"),
     [
-        ("ssh://me@spark-2:2222", "rsync -a --mkpath -e 'ssh -p 2222' '/data/my hf/' me@spark-2:/raid/hf/"),
-        ("ssh://spark-2", "rsync -a --mkpath '/data/my hf/' spark-2:/raid/hf/"),
+        ("ssh://me@spark-2:2222", "rsync -a --checksum --mkpath -e 'ssh -p 2222' '/data/my hf/' me@spark-2:/raid/hf/"),
+        ("ssh://spark-2", "rsync -a --checksum --mkpath '/data/my hf/' spark-2:/raid/hf/"),
         ("unix:///run/docker.sock", ""),  # no way to type it: the finding names the page
     ],
 )
