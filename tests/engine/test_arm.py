@@ -81,9 +81,9 @@ def test_the_main_job(project: Project) -> None:
     assert project.envgen("exec", "dev", "--", "ninja", "--version").out.startswith("1.")
     assert [row["health"] for row in project.envgen("ps", "--json").json] == ["healthy"]
     found = project.envgen("doctor", "--json").json["findings"]
-    assert {one["severity"] for one in found} == {"ok", "warning"}
-    warned = [one["check"] for one in found if one["severity"] == "warning"]
-    assert [check for check in warned if not check.startswith("host.")] == []
+    # The machine of the test may have little room or an old Compose; nothing else may be noted.
+    noted = [one["check"] for one in found if one["severity"] != "ok" and not one["check"].startswith("host.")]
+    assert len(found) > 10 and noted == []
 
 
 def test_an_edit_counts_at_once(project: Project) -> None:
