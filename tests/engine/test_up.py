@@ -420,8 +420,8 @@ def test_an_up_that_waits_leaves_what_replaced_its_container(project: Project) -
     project.envgen("down")
     project.envgen("render")
     first = waiting()
-    docker("rm", "-f", f"{PROJECT}-starting-1")
-    docker("compose", "-f", str(project.root / "compose/prod.yaml"), "up", "-d", "--no-build", "starting")
+    words = ("up", "-d", "--no-build", "--force-recreate", "starting")  # removed first, its network would go with `up`
+    docker("compose", "-f", str(project.root / "compose/prod.yaml"), *words)
     successor = container_id("starting")
     _, text = first.communicate(timeout=120)
     assert first.returncode == 5, text
