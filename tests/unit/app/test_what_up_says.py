@@ -65,7 +65,7 @@ def test_an_error_of_the_network_is_its_reason_without_the_wrapping() -> None:
 
 def test_compose_and_the_engine_are_named_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Deployment:
-        profile = SimpleNamespace(compose_name="x")
+        profile = SimpleNamespace(compose_name="x", services={"serve": SimpleNamespace(cluster=None)})
 
         @property
         def engine(self) -> Any:
