@@ -24,6 +24,7 @@ from envgen.profile.model import GpuMode, Profile
 from envgen.profile.service import Service
 from envgen.recipes.shipped import models as known_models
 from envgen.render.environment import compose_env, overlay_volume, service_env
+from envgen.serve.memory import meminfo
 from envgen.serve.preflight import PreflightError
 from envgen.text import shell_line
 
@@ -249,14 +250,6 @@ def made_for_it(prediction: Prediction) -> list[str]:
     names = unused_family(prediction.effective)
     flags = f"`envgen predict {prediction.service}` has their flags" if names else ""
     return [f"kernels made for this GPU fit and are not used: {names}; {flags}"] if names else []
-
-
-def meminfo(root: Path = Path("/")) -> str:
-    """This machine's /proc/meminfo; empty if there is none."""
-    try:
-        return (root / "proc/meminfo").read_text(encoding="utf-8")
-    except OSError:
-        return ""
 
 
 def contradicted(judged: Judgement) -> list[str]:

@@ -74,6 +74,7 @@ class NodeFacts:
     facts: dict[str, Any] = field(default_factory=dict)
     absent: list[ContainerMount] = field(default_factory=list)  # folders of the service that this machine lacks
     gpus: tuple[Container, ...] = ()  # other containers with the GPU
+    refused: str = ""  # why the service's limits can't be set there
     runs: bool = False  # its part of the service, which then holds the ports and the memory
     folders: dict[str, str] = field(default_factory=dict)  # on the machine: "model", and each checkout
     head: NodeFacts | None = None  # the first machine, for all others
@@ -208,7 +209,9 @@ def _rdma(node: NodeFacts, profile: Profile, service: Service) -> Iterator[Findi
             f"Kexec HandOver of kernel {facts['kernel']} holds {size(held)} that RDMA can't pin: NCCL ends with ENOMEM"
         )
         yield node.fail(message, "kho=off on the kernel's command line", HANDOVER_CURE)
-    if machine.rdma and facts["memlock"] != -1:
+    if node.refused:
+        yield node.fail(f"Docker may not set the service's limits there (setrlimit{node.refused})", UNLOCKED)
+    elif machine.rdma and facts["memlock"] != -1:
         message = f"a container may lock {size(facts['memlock'])} of memory there, and RDMA locks all that it sends"
         yield node.fail(message, UNLOCKED)
     unused = [device for device, port in facts["rdma"].items() if "ACTIVE" in port["state"] and port["gids"]]

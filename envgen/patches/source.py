@@ -20,7 +20,6 @@ from envgen.text import progress
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 PLAIN = ("100644", "100755")  # git's modes of plain files
-PYPROJECT = "pyproject.toml"
 _SECTION = re.compile(r"^\[build-system\]\s*$(.*?)(?=^\[|\Z)", re.MULTILINE | re.DOTALL)
 _REQUIRES = re.compile(r"^requires\s*=\s*\[((?:[^\[\]]|\[[^\[\]]*\])*)\]", re.MULTILINE)
 _ITEM = re.compile(r"([\"'])\s*([A-Za-z0-9][A-Za-z0-9._-]*).*?\1")

@@ -64,7 +64,6 @@ class _Kv:
 class _Model:
     name: str
     place: str | None = None
-    head_size: int | None = None
 
 
 @dataclass(frozen=True)

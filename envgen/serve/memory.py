@@ -37,7 +37,8 @@ def _floor(deployment: Deployment, service: str) -> str:
     return floor and (deployment.shell.get(FLOOR_VARIABLE) or floor)
 
 
-def _meminfo(root: Path) -> str:
+def meminfo(root: Path = ROOT) -> str:
+    """This machine's /proc/meminfo; empty if there is none."""
     with contextlib.suppress(OSError):
         return (root / "proc/meminfo").read_text(encoding="utf-8")
     return ""
@@ -45,7 +46,7 @@ def _meminfo(root: Path) -> str:
 
 def too_little(needed: int, root: Path = ROOT) -> list[Problem]:
     """A problem if less than ``needed`` bytes are available."""
-    available = mem_available(_meminfo(root))
+    available = mem_available(meminfo(root))
     if available is None or available >= needed:
         return []
     message = f"it needs {needed / GIB:.1f} GiB of memory, and {available / GIB:.1f} GiB are available"
@@ -58,11 +59,11 @@ def in_page_cache(needed: int, *, unified: bool, root: Path = ROOT) -> list[str]
 
     ``unified``: a GPU is used; if it shares this memory, CUDA counts the page cache as used.
     """
-    meminfo = _meminfo(root)
-    available = mem_available(meminfo)
+    text = meminfo(root)
+    available = mem_available(text)
     if available is None:
         return ["free memory is unknown: it is not in /proc/meminfo"]
-    found = re.search(r"^MemFree:\s+(\d+) kB$", meminfo, re.MULTILINE)
+    found = re.search(r"^MemFree:\s+(\d+) kB$", text, re.MULTILINE)
     if not (unified and found and (free := int(found[1]) << 10) < needed):
         return []
     note = f"of the {available / GIB:.1f} GiB available, only {free / GIB:.1f} GiB are unused, the rest is page "
@@ -73,7 +74,7 @@ def in_page_cache(needed: int, *, unified: bool, root: Path = ROOT) -> list[str]
 def plan(profile: Profile, service: str, floor: str, root: Path = ROOT) -> list[str]:
     """Notes: how much memory the guard keeps free."""
     found = []
-    total = re.search(r"^MemTotal:\s+(\d+) kB$", _meminfo(root), re.MULTILINE)
+    total = re.search(r"^MemTotal:\s+(\d+) kB$", meminfo(root), re.MULTILINE)
     share = re.fullmatch(r"auto(?::(0?\.\d+))?", floor)
     if total and share:  # as docker/runtime/libexec/memory-guard
         size = int(total[1]) << 10
@@ -93,7 +94,7 @@ def too_low(floor: str, root: Path = ROOT) -> list[Problem]:
         wanted = ByteSize.parse(floor).bytes
     except ValueError as error:
         return [Problem(f"{FLOOR_VARIABLE}: {error}", hint="or off")]
-    available = mem_available(_meminfo(root))
+    available = mem_available(meminfo(root))
     if available is None or wanted < available:
         return []
     message = f"memory.floor keeps {wanted / GIB:.1f} GiB free, and {available / GIB:.1f} GiB are available"

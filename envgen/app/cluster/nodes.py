@@ -6,6 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from envgen import files
@@ -15,7 +16,6 @@ from envgen.doctor.model import Finding, Severity
 from envgen.doctor.nodes import (
     COMPARED,
     LINK_BYTES,
-    UNLOCKED,
     NodeFacts,
     about,
     between,
@@ -100,7 +100,14 @@ def _look_at(node: NodeFacts, deployment: Deployment, name: str) -> None:
             "model": model_of(profile, service), "packages": COMPARED,
             "checkouts": {source: one.mount.path for source, one in profile.mounted_sources.items()},
         }  # fmt: skip
-        answer = _ask(node, profile, request, FACTS, mounts=mounts, ulimits=limits, absent=node.absent)
+        ask = partial(_ask, node, profile, request, FACTS, mounts=mounts, absent=node.absent)
+        try:
+            answer = ask(ulimits=limits)
+        except EngineError as error:
+            _, refused, node.refused = error.problems[0].message.rpartition("error setting rlimit")
+            if not refused:
+                raise
+            answer = ask()  # what else is wrong there is told, too
         if isinstance(answer, run.NoAnswer):
             last = f" ({answer.stack[-1].strip()})" if answer.stack else ""
             node.trouble = f"its container could not be asked: {answer}{last}"
@@ -110,8 +117,7 @@ def _look_at(node: NodeFacts, deployment: Deployment, name: str) -> None:
         node.absent = [mount for mount in node.absent if mount.target not in made]
     except EngineError as error:
         problem = error.problems[0]
-        node.trouble = problem.message.removeprefix(f"{node.name}: ")
-        node.hint = UNLOCKED if "error setting rlimit" in problem.message else problem.hint
+        node.trouble, node.hint = problem.message.removeprefix(f"{node.name}: "), problem.hint
 
 
 def _ask(node: NodeFacts, profile: Profile, request: Mapping[str, Any], seconds: float, **more: Any) -> Any:

@@ -112,6 +112,8 @@ def test_what_the_engine_says_of_one_machine() -> None:
     one.gpus += (replace(one.gpus[0], name="other-serve-1", labels={"dev.envgen.cluster": "head"}),)
     (found,) = told(one)
     assert (found.severity, found.seen) == (Severity.ERROR, f"{message}, other-serve-1")  # it certainly holds memory
+    (found,) = told(replace(node("one", 0), refused=" type 8: operation not permitted"))
+    assert found.seen == "Docker may not set the service's limits there (setrlimit type 8: operation not permitted)"
     profile = SimpleNamespace(**{**vars(PROFILE), "env": {"net": {"NCCL_IB_GID_INDEX": "5"}}})
     assert len(told(node("one", 0, "a", rdma=RAILS), SERVICE, profile)) == 1
 
