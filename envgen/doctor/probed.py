@@ -181,7 +181,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class SharedModule:
-    """A module that several distributions own; ``winner``: the one whose file is there, "" if it is nobody's."""
+    """A module that several distributions own; ``winner``: the one whose file is there, "" if it is none of theirs."""
 
     path: str
     owners: tuple[str, ...]

@@ -25,7 +25,7 @@ from envgen.text import duration, last_printed, reason_of, shorten, visible
 
 FOLDER, DEEP = "checks", "checks/deep"
 LIMIT, DEEP_LIMIT = 30.0, 7200.0  # seconds for one script; two cores compile the fused MoE in an hour
-TOLD = 60.0  # seconds after which it is told that a script still runs
+TOLD = 60.0  # seconds after which a script that still runs is reported
 LARGEST = 1 << 20  # bytes of a script, and of its answer
 RUN_WITH = {".py": ("python3", "-"), ".sh": ("sh", "-s")}
 WORDS = {severity.word: severity for severity in Severity}

@@ -212,7 +212,7 @@ _MISFIT = (ShapeError, ValueError, TypeError, AttributeError)  # of ``_shaped`` 
 
 
 def read_lock(path: Path) -> Lock:
-    """The lock in a file. ProjectError with the first entry that is wrong: nobody edits it by hand."""
+    """The lock in a file. ProjectError with the first entry that is wrong: the file is generated."""
     try:
         top = read(path, label_of(path), limit=LARGEST)
     except ProjectError as error:

@@ -107,7 +107,7 @@ def _look_at(node: NodeFacts, deployment: Deployment, name: str) -> None:
             _, refused, node.refused = error.problems[0].message.rpartition("error setting rlimit")
             if not refused:
                 raise
-            answer = ask()  # what else is wrong there is told, too
+            answer = ask()  # to report everything else that is wrong there
         if isinstance(answer, run.NoAnswer):
             last = f" ({answer.stack[-1].strip()})" if answer.stack else ""
             node.trouble = f"its container could not be asked: {answer}{last}"

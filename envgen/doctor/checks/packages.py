@@ -232,7 +232,7 @@ def shared(context: Context, probe: Probe) -> Findings:
             yield error(title, seen, f"of {wanted} (pip.prefer)", remedies.build(context), case="other")
         else:
             cure = remedies.line(f"pip: {{prefer: [{module.winner or module.owners[0]}]}}")
-            yield warning(title, seen, "one package, or a choice between them", cure, case="nobody")
+            yield warning(title, seen, "one package, or a choice between them", cure, case="undecided")
     if not told:
         yield ok("each module is of the package that should bring it")
     return None

@@ -224,7 +224,7 @@ CASES: dict[tuple[str, str], Callable[[Make], Context]] = {
     ("packages.locked", "differ"): given(altered(locked=promised("2.9.1"))),
     ("packages.protected", "replaced"): given(altered(protected=promised("2.9.1"))),
     ("packages.shared", "other"): given(with_two("flashinfer-python"), sets=PREFER),
-    ("packages.shared", "nobody"): given(with_two("b12x")),
+    ("packages.shared", "undecided"): given(with_two("b12x")),
     ("packages.binaries", "gone"): given(with_binaries(gone=["flashinfer/_C.abi3.so"])),
     ("packages.binaries", "others"): given(with_binaries(others=["flashinfer/_old.abi3.so"])),
     ("packages.binaries", "csrc"): given(with_binaries(compiled="differs")),
