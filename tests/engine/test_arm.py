@@ -98,7 +98,7 @@ def test_modules_of_the_other_architecture_are_foreign(project: Project) -> None
         "import pathlib, sys; ops = pathlib.Path.home() / '.cache/flashinfer/0.5.3/121a/cached_ops'\n"
         "for name, code in (('page', 62), ('norm', 183)):\n"
         "    (ops / name).mkdir(parents=True)\n"
-        "    head = b'\\x7fELF'.ljust(18, b'\\0') + code.to_bytes(2, 'little')\n"
+        "    head = b'\\x7fELF'.ljust(16, b'\\0') + bytes((3, 0)) + code.to_bytes(2, 'little')\n"
         "    (ops / name / (name + '.so')).write_bytes(head + bytes(64))\n"
         "    (ops / name / 'build.ninja').touch()\n"
     )
