@@ -41,7 +41,6 @@ from envgen.text import GIB, Loudness, counted, is_terminal, progress, step_line
 MEGABITS = 100  # of the connection by which the time of a download is estimated
 MODULES = 64 << 10  # bytes of the file with the names of modules
 _ENDED = re.compile(r"ended with 0 after ([0-9.]+) s")  # of a build's log
-_SHARE = re.compile(r"([0-9.]+) of ([0-9.]*[1-9][0-9.]*) GiB")  # of a download's status
 EVERY = 30.0  # seconds between two lines about a download that nothing else is printed beside
 
 
@@ -136,13 +135,14 @@ def _downloads(deployment: Deployment, name: str) -> Iterator[Download]:
     """The weights of a service that does not run, as far as they are not whole."""
     if deployment.engine.containers(deployment.profile.compose_name, name):
         return
-    for found in weights.look(deployment, name):
+    models = deployment.profile.services[name].models
+    for model, found in zip(models, weights.look(deployment, name), strict=True):
         if found.whole:
             continue
         try:
-            yield Download(found.model, size_of(found.model), found.bytes)
+            yield Download(model, size_of(model), found.bytes)
         except EnvgenError as error:
-            yield Download(found.model, 0, found.bytes, error.problems[0].message.rpartition(": ")[2])
+            yield Download(model, 0, found.bytes, error.problems[0].message.rpartition(": ")[2])
 
 
 def _longest_build(deployment: Deployment) -> float:
@@ -214,16 +214,16 @@ def _modules_to_compile(deployment: Deployment, names: Sequence[str]) -> tuple[s
 
 @dataclass
 class Fetching:
-    """Downloads in the background. ``status``: how far they are, for a display."""
+    """Downloads in the background. ``status``: how far they are, and the share that is done, for a display."""
 
-    status: str = ""
+    status: tuple[str, float | None] = "", None
     future: Future[None] | None = None
 
     def start(self, deployment: Deployment, downloads: Sequence[Download], image: str) -> None:
         """Fetch with an ``image`` that has Python; "": the profile's own."""
 
-        def note(line: str) -> None:
-            self.status = line
+        def note(line: str, share: float) -> None:
+            self.status = line, share
 
         def work() -> None:
             for one in downloads:
@@ -241,10 +241,10 @@ class Fetching:
             while not self.future.done():
                 with suppress(TimeoutError):
                     self.future.exception(timeout=1)
-                found = _SHARE.search(self.status)
-                now_doing("weights", self.status, float(found[1]) / float(found[2]) if found else None)
-                if self.status and not is_terminal() and time.monotonic() - told > EVERY:
-                    progress(self.status)
+                line, share = self.status
+                now_doing("weights", line, share)
+                if line and not is_terminal() and time.monotonic() - told > EVERY:
+                    progress(line)
                     told = time.monotonic()
         self.future.result()
 

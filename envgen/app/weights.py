@@ -1,4 +1,4 @@
-"""The weights of a service: download them into the Hugging Face cache, list them, check them before a start."""
+"""The weights of a service: download them into the Hugging Face cache, and check them before a start."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from envgen.app.session import the_service
+from envgen.binding import ShapeError, bind
 from envgen.deployment import Deployment
 from envgen.engine.owner import host_user
 from envgen.engine.values import MEMORY, ContainerMount
@@ -41,17 +42,22 @@ PROGRESS = "envgen-progress "
 EVERY = 5.0  # seconds between two lines of progress
 
 
+T = TypeVar("T")
+Say = Callable[[str, float], None]  # a line of progress, and the share that is done
+
+
 @dataclass(frozen=True)
 class Weights:
     """A service's model or draft in the cache. ``state``: absent, partial, damaged or whole; ``bytes`` on disk."""
 
     service: str
-    model: ModelRef
-    state: str
-    commit: str
-    bytes: int
-    files: int
-    problems: tuple[str, ...]
+    repo: str
+    revision: str
+    state: str = "absent"
+    commit: str = ""
+    bytes: int = 0
+    files: int = 0
+    problems: tuple[str, ...] = ()
 
     @property
     def whole(self) -> bool:
@@ -91,27 +97,26 @@ def _look(deployment: Deployment, service: str, model: ModelRef, deep: bool) -> 
     # A draft has its model's vocabulary; some services name that of another repository, or none.
     reads = model == described.model and not {"tokenizer", "skip-tokenizer-init"} & set(described.args)
     request = {**_request("check", deployment, model), "reads": reads, "deep": deep}
-    found = _ask(deployment, request, READ if deep else LOOK)
-    if found is None:
-        return Weights(service, model, "absent", "", 0, 0, ())
-    problems = tuple(str(one) for one in _list(found.get("problems")))
-    state = str(found.get("state"))
-    return Weights(
-        service, model, state if state in ("absent", "partial", "damaged", "whole") else "damaged",
-        str(found.get("commit", "")), _number(found.get("bytes")), _number(found.get("files")), problems,
-    )  # fmt: skip
+    named = {"service": service, "repo": model.repo, "revision": model.revision}
+    return _read(Weights, {**(_ask(deployment, request, READ if deep else LOOK) or {}), **named})
 
 
-def cached(deployment: Deployment) -> list[Mapping[str, Any]]:
-    """The models in the cache."""
-    found = _ask(deployment, {"verb": "list"}, LOOK)
-    return [one for one in _list(found.get("models")) if isinstance(one, dict)] if found else []
+@dataclass(frozen=True)
+class Pulled:
+    """A download that has ended. ``problem``: why it failed, of the ``kind`` that has a hint; ``missing``: bytes."""
+
+    commit: str = ""
+    bytes: int = 0
+    problem: str = ""
+    kind: str = ""
+    missing: int = 0
+    free: int = 0
 
 
 def fetch(
-    deployment: Deployment, model: ModelRef, *, image: str = "", say: Callable[[str], None] = progress
-) -> tuple[str, int]:
-    """Download missing files of a model; HF_TOKEN and HF_ENDPOINT come from this shell. Returns commit and bytes.
+    deployment: Deployment, model: ModelRef, *, image: str = "", say: Say = lambda line, _share: progress(line)
+) -> Pulled:
+    """Download missing files of a model; HF_TOKEN and HF_ENDPOINT come from this shell.
 
     ``image``: one with Python and pip, which installs huggingface_hub first; "": the profile's own, which has it.
     ``say`` gets the progress. LockError with the reason if the download fails.
@@ -122,11 +127,10 @@ def fetch(
         "endpoint": deployment.shell.get(ENDPOINT, ""), "ca": names.CA_FILE,
         "install": _hub_requirement(deployment) if image else "",
     }  # fmt: skip
-    answer = _ask(deployment, request, FETCH, on_line=_Progress(model, say), image=image)
-    assert answer is not None
-    if "problem" in answer:
-        raise _refused(model, answer, token=bool(deployment.shell.get(TOKEN)))
-    return str(answer.get("commit", "")), _number(answer.get("bytes"))
+    fetched = _read(Pulled, _ask(deployment, request, FETCH, on_line=_Progress(model, say), image=image))
+    if fetched.problem:
+        raise _refused(model, fetched, token=bool(deployment.shell.get(TOKEN)))
+    return fetched
 
 
 def _hub_requirement(deployment: Deployment) -> str:
@@ -136,28 +140,32 @@ def _hub_requirement(deployment: Deployment) -> str:
     return next((f"{pin.name}=={pin.version}" for pin in pins if pin.name == HUB), HUB)
 
 
+@dataclass(frozen=True)
+class _Present:
+    bytes: int
+    total: int
+
+
 class _Progress:
     """Says the progress of a download every few seconds, with the rate and the time left."""
 
-    def __init__(self, model: ModelRef, say: Callable[[str], None]) -> None:
+    def __init__(self, model: ModelRef, say: Say) -> None:
         self.model, self.say, self.last, self.began = model, say, 0.0, time.monotonic()
         self.first: int | None = None
 
     def __call__(self, line: str) -> None:
+        if not line.startswith(PROGRESS) or time.monotonic() - self.last < EVERY:
+            return
         try:
-            found = json.loads(line.removeprefix(PROGRESS)) if line.startswith(PROGRESS) else None
+            now = bind(_Present, json.loads(line.removeprefix(PROGRESS)))
         except ValueError:
             return
-        if not isinstance(found, dict):
-            return
-        present, total = found.get("bytes"), found.get("total")
-        if not isinstance(present, int) or not isinstance(total, int) or time.monotonic() - self.last < EVERY:
-            return
         self.last = time.monotonic()
-        self.first = present if self.first is None else self.first
-        rate = (present - self.first) / max(self.last - self.began, 0.001)
-        left = f", {(total - present) / rate / 60:.0f} min left at {rate / (1 << 20):.1f} MiB/s" if rate > 0 else ""
-        self.say(f"{self.model.repo}: {present / GIB:.2f} of {total / GIB:.2f} GiB{left}")
+        self.first = now.bytes if self.first is None else self.first
+        rate = (now.bytes - self.first) / max(self.last - self.began, 0.001)
+        left = f", {(now.total - now.bytes) / rate / 60:.0f} min left at {rate / (1 << 20):.1f} MiB/s" if rate else ""
+        line = f"{self.model.repo}: {now.bytes / GIB:.2f} of {now.total / GIB:.2f} GiB{left}"
+        self.say(line, now.bytes / max(1, now.total))
 
 
 def preflight(deployment: Deployment, service: str) -> Iterator[Problem]:
@@ -168,7 +176,7 @@ def preflight(deployment: Deployment, service: str) -> Iterator[Problem]:
             state = "not in the Hugging Face cache"
         if not held.whole:
             hint = f"envgen model pull {service} {deployment.profile.chosen_variant}"
-            yield Problem(f"the weights of {held.model.repo} are {state}", hint=hint)
+            yield Problem(f"the weights of {held.repo} are {state}", hint=hint)
 
 
 def report(deployment: Deployment) -> dict[str, tuple[Problem, ...]]:
@@ -182,8 +190,8 @@ def report(deployment: Deployment) -> dict[str, tuple[Problem, ...]]:
     return found
 
 
-def _refused(model: ModelRef, answer: Mapping[str, Any], *, token: bool) -> LockError:
-    kind, message = str(answer.get("kind")), str(answer["problem"])
+def _refused(model: ModelRef, fetched: Pulled, *, token: bool) -> LockError:
+    kind, message = fetched.kind, fetched.problem
     message = f"the hub was not reached: {network_reason(message)}" if kind == "network" else message
     access = f"check the access of {TOKEN}" if token else f"export {TOKEN}=... in this shell"
     hints = {
@@ -193,9 +201,8 @@ def _refused(model: ModelRef, answer: Mapping[str, Any], *, token: bool) -> Lock
         "space": "free space in the folder of caches.huggingface, or choose another one",
         "image": "add huggingface_hub to the image: `pip: {tools: [huggingface_hub]}`",
     }
-    if kind == "space" and "missing" in answer:
-        need, free = _number(answer["missing"]) / GIB, _number(answer["free"]) / GIB
-        message = f"{need:.1f} GiB are missing, and {free:.1f} GiB are free"
+    if kind == "space" and fetched.missing:
+        message = f"{fetched.missing / GIB:.1f} GiB are missing, and {fetched.free / GIB:.1f} GiB are free"
     error = LockError(f"{model.repo} could not be downloaded: {message}", hint=hints.get(kind, ""))
     error.exit_code = ExitCode.REFUSED if kind == "space" else ExitCode.LOCK
     return error
@@ -265,9 +272,8 @@ def _checked(answer: dict[str, Any] | run.NoAnswer) -> Mapping[str, Any]:
     return answer
 
 
-def _list(found: Any) -> list[Any]:
-    return found if isinstance(found, list) else []
-
-
-def _number(found: Any) -> int:
-    return found if isinstance(found, int) and not isinstance(found, bool) else 0
+def _read(kind: type[T], answer: Mapping[str, Any] | None) -> T:
+    try:
+        return bind(kind, answer)
+    except ShapeError as error:
+        raise LockError(f"the Hugging Face cache could not be inspected: {error}") from None

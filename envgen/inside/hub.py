@@ -46,11 +46,8 @@ NO_VOCABULARY = ("tokenizer_config.json",)
 
 
 def answer(request: Doc) -> Doc:
-    """One of ``check``, ``list`` and ``pull``, for the cache in the folder ``home``."""
-    verb = request["verb"]
-    if verb == "list":
-        return {"models": list_models(str(request["home"]))}
-    if verb == "check":
+    """``check`` or ``pull``, for the cache in the folder ``home``."""
+    if request["verb"] == "check":
         names = [str(request[name]) for name in ("home", "repo", "revision", "commit")]
         return check(*names, reads=bool(request.get("reads")), deep=bool(request.get("deep")))
     return pull(request)
@@ -208,25 +205,14 @@ def shard_of(path: str) -> Tuple[int, Set[str]]:
     return 8 + int(length) + max(ends.values(), default=0), set(ends)
 
 
-def list_models(home: str) -> List[Doc]:
-    """Every repository of models in the cache."""
-    found = []
-    for folder in sorted(glob.glob(os.path.join(glob.escape(home), "hub", "models--*"))):
-        refs = {ref: commit_of(folder, ref) for ref in sorted(walk(os.path.join(folder, "refs")))}
-        repo = os.path.basename(folder)[len("models--") :].replace("--", "/")
-        size, count = size_of_blobs(folder)
-        found.append({"repo": repo, "refs": refs, "bytes": size, "blobs": count, "partial": incomplete(folder)})
-    return found
-
-
-def size_of_blobs(folder: str) -> Tuple[int, int]:
-    """Bytes on disk and number of files, partial ones included. Sparse files count by what is written."""
+def size_of_blobs(folder: str) -> int:
+    """Bytes on disk, partial files included. Sparse files count by what is written."""
     sizes = []
     for path in glob.glob(os.path.join(glob.escape(folder), "blobs", "*")):
         with contextlib.suppress(OSError):  # renamed meanwhile
             status = os.stat(path)
             sizes.append(min(status.st_size, status.st_blocks * 512) if status.st_blocks else status.st_size)
-    return sum(sizes), len(sizes)
+    return sum(sizes)
 
 
 # --- fetching ---------------------------------------------------------------------------------------------------------
@@ -276,7 +262,7 @@ def fetch(hub: Any, request: Doc, home: str, repo: str, revision: str, token: An
     chosen = set(hub.utils.filter_repo_objects(names, ignore_patterns=ignore))
     total = sum(one.size or 0 for one in info.siblings if one.rfilename in chosen)
     folder = folder_of(home, repo)
-    present = size_of_blobs(folder)[0]
+    present = size_of_blobs(folder)
     os.makedirs(home, exist_ok=True)
     free = shutil.disk_usage(home).free
     if total - present > free:
@@ -309,7 +295,7 @@ def write_ref(folder: str, revision: str, commit: str) -> None:
 def watch(folder: str, total: int, done: threading.Event) -> None:
     """Print every second how many bytes are there."""
     while not done.wait(1):
-        say({"bytes": min(size_of_blobs(folder)[0], total), "total": total})
+        say({"bytes": min(size_of_blobs(folder), total), "total": total})
 
 
 def say(document: Doc) -> None:

@@ -1,9 +1,8 @@
-"""`envgen model pull|list|check`: the weights of a service, before it is started."""
+"""`envgen model pull|check`: the weights of a service, before it is started."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import click
 
@@ -66,49 +65,22 @@ def _weights(session: Session, service: str | None, *, fetch: bool) -> int:
     head = head_of(deployment, name)
     fetched = [weights.fetch(head, model) for model in deployment.profile.services[name].models] if fetch else []
     found = weights.look(head, name, deep=not fetch)
-    main, *drafts = [_document(one) for one in found]
+    main, *drafts = [dict(vars(one)) for one in found]
     main |= {"draft": drafts[0] if drafts else None}
     whole = all(one.whole for one in found)
     if fetch:
         lines = [
-            head.named(f"{one.model.repo} is complete: {size / GIB:.1f} GiB at {commit[:12]}")
-            for one, (commit, size) in zip(found, fetched, strict=True)
+            head.named(f"{one.repo} is complete: {done.bytes / GIB:.1f} GiB at {done.commit[:12]}")
+            for one, done in zip(found, fetched, strict=True)
         ]
-        return answer(main | {"fetched": sum(size for _, size in fetched)}, lines, not whole)
+        return answer(main | {"fetched": sum(done.bytes for done in fetched)}, lines, not whole)
     code = answer(main, [line for one in found for line in _state(one)], not whole)
     if not (whole or wants_json()):
         progress(f"hint: envgen model pull {name} {deployment.profile.chosen_variant}")
     return code
 
 
-def _document(found: weights.Weights) -> dict[str, Any]:
-    document = {key: value for key, value in vars(found).items() if key != "model"}
-    return document | {"repo": found.model.repo, "revision": found.model.revision}
-
-
 def _state(found: weights.Weights) -> Iterator[str]:
     size = f", {found.bytes / GIB:.1f} GiB in {counted(found.files, 'file')}" if found.files else ""
-    yield f"{found.model.repo} is {found.state}{size}{f' at {found.commit[:12]}' if found.commit else ''}"
+    yield f"{found.repo} is {found.state}{size}{f' at {found.commit[:12]}' if found.commit else ''}"
     yield from (f"  {problem}" for problem in found.problems)
-
-
-@command.command("list")
-@reporting
-def list_(session: Session) -> int:
-    """List the models in the profile's Hugging Face cache.
-
-    \b
-    Example:
-      envgen model list
-    """
-    found = weights.cached(head_of(session.deployment()))
-    return answer([dict(one) for one in found], _models(found))
-
-
-def _models(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    for one in found:
-        refs = ", ".join(f"{ref} {str(commit)[:12]}" for ref, commit in dict(one.get("refs") or {}).items())
-        partial = f", {counted(one['partial'], 'file')} not finished" if one.get("partial") else ""
-        yield f"{one.get('repo')}  {int(one.get('bytes') or 0) / GIB:.1f} GiB  {refs}{partial}"
-    if not found:
-        yield "no models in the cache"

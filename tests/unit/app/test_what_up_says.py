@@ -40,10 +40,9 @@ def test_why_the_hub_names_no_size(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(_model: ModelRef) -> int:
         raise LockError("the model acme/tiny at main: the hub refused HF_TOKEN (401)")
 
-    found = SimpleNamespace(whole=False, model=MODEL, bytes=0)
-    deployment: Any = SimpleNamespace(
-        engine=SimpleNamespace(containers=lambda *_: ()), profile=SimpleNamespace(compose_name="x")
-    )
+    found = SimpleNamespace(whole=False, bytes=0)
+    profile = SimpleNamespace(compose_name="x", services={"serve": SimpleNamespace(models=[MODEL])})
+    deployment: Any = SimpleNamespace(engine=SimpleNamespace(containers=lambda *_: ()), profile=profile)
     monkeypatch.setattr(weights, "look", lambda *_: [found])
     monkeypatch.setattr(provision, "size_of", refused)
     [download] = provision._downloads(deployment, "serve")
@@ -52,14 +51,14 @@ def test_why_the_hub_names_no_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("token", "hint"), [(True, "check the access of HF_TOKEN"), (False, "export HF_TOKEN=...")])
 def test_a_token_that_is_set_is_not_asked_for(token: bool, hint: str) -> None:
-    error = weights._refused(MODEL, {"kind": "access", "problem": "401 Client Error"}, token=token)
+    error = weights._refused(MODEL, weights.Pulled(kind="access", problem="401 Client Error"), token=token)
     assert error.problems[0].hint.startswith(hint)
 
 
 def test_an_error_of_the_network_is_its_reason_without_the_wrapping() -> None:
     assert network_reason(URLLIB3) == "Failed to resolve 'huggingface.co'"
     assert network_reason("something else") == "something else" and len(network_reason("x" * 999)) <= 200
-    error = weights._refused(MODEL, {"kind": "network", "problem": URLLIB3}, token=False)
+    error = weights._refused(MODEL, weights.Pulled(kind="network", problem=URLLIB3), token=False)
     assert str(error).startswith("acme/tiny could not be downloaded: the hub was not reached: Failed to resolve")
 
 
