@@ -24,7 +24,6 @@ from envgen.text import Loudness
 Groups = dict[str, tuple[str, dict[str, str]]]
 # Commands in a row with the same text share a line of the help.
 INPUTS = "Show the inputs of an image, or compare two."
-PROFILE = "Choose a profile, or show its values and their origin."
 LIFE = "Stop, start or restart services."
 OUTPUT = "List services, or show their output."
 INSIDE = "Run a command in a container of a service."
@@ -37,8 +36,7 @@ GROUPS: Groups = {
         "setup",
         {
             "init": "Write a commented starter project.",
-            "use": PROFILE,
-            "config": PROFILE,
+            "config": "Show the values of a profile, and their origin.",
             "render": "Write Dockerfiles, Compose files and .dockerignore.",
             "lock": "Write envgen.lock, or check that it is current.",
             "model": "Download and check model weights.",
@@ -203,7 +201,7 @@ def main() -> None:
     """Build and run vLLM + FlashInfer containers from one YAML file.
 
     \b
-    Example: envgen use prod && envgen up serve
+    Example: envgen up serve -p prod
     Completion, in ~/.bashrc: eval "$(_ENVGEN_COMPLETE=bash_source envgen)"   (or zsh_source, fish_source)
     """
 

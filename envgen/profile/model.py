@@ -493,9 +493,7 @@ class LocalFile:
         None,
         item=p.PROJECT_NAME,
     )
-    default_profile: str | None = key(
-        "The profile of commands that name none, on this machine; `envgen use` writes it.", None, item=p.NAME
-    )
+    default_profile: str | None = key("The profile of commands that name none, on this machine.", None, item=p.NAME)
     defaults: Profile | None = key("As in envgen.yaml.", None)
     profiles: Mapping[str, Profile] = key("What differs from the profiles of envgen.yaml.", {}, names=p.NAME)
 

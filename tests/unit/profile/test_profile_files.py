@@ -246,6 +246,15 @@ def test_a_local_file_with_everything_commented_out_changes_nothing(tmp_path: Pa
     assert load_project(file=file).project == load_project(file=file, local=False).project
 
 
+def test_the_local_file_names_the_default_profile_of_this_machine(tmp_path: Path) -> None:
+    file = project(tmp_path, MOUNTED + "  prod: {mode: production}\n", "default_profile: prod\n")
+    assert load_project(file=file).project.default_profile == "prod"
+    assert load_project(file=file, local=False).project.default_profile == "dev"
+    project(tmp_path, file.read_text(), "default_profile: prot\n")
+    assert (found := only(file)).hint == "did you mean `prod`?; known: dev, prod"
+    assert str(found.place).endswith("envgen.local.yaml:1:18: default_profile")
+
+
 @pytest.mark.parametrize("value", ["later", "3", "[a]"])
 def test_a_profile_that_is_no_mapping_is_the_only_problem(tmp_path: Path, value: str) -> None:
     """Also of those that extend it, which lack what it would have."""

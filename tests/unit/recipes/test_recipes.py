@@ -106,7 +106,6 @@ def test_each_shipped_recipe_is_a_profile_that_loads_and_renders(
     assert recipe.source and recipe.date
     outputs.render_project(loaded)
     # A command takes it by the name of the recipe, too.
-    assert main(["use", name]) == 0
     assert main(["config", "--json", "-p", name]) == 0
     assert json.loads(capsys.readouterr().out)
     assert main(["recipe", "add", name, "--yes"]) == 6
