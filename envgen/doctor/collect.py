@@ -26,9 +26,9 @@ from envgen.patches.source import build_requires
 from envgen.profile.model import Profile
 from envgen.render import environment as promised
 from envgen.render.plan import wheel_folder
+from envgen.serve.differences import differences, keep_moment
 
 T = TypeVar("T")
-PER_MACHINE = ("MAX_JOBS", "ENVGEN_MEMORY_FLOOR")  # computed or chosen when a service starts
 DATA = ("csrc", "include", "cutlass", "spdlog")  # what FlashInfer's JIT compiles from
 ALSO = ("flashinfer_jit_cache", "flashinfer_cubin")
 DISTRIBUTIONS = (
@@ -83,13 +83,6 @@ def request(
     }  # fmt: skip
 
 
-def service_env(profile: Profile, service: str) -> dict[str, str]:
-    """The variables that a container of the service should have: the image's, overridden by Compose's. The image's
-    PYTHONPATH is only the beginning: the base image's follows."""
-    env = {**promised.derived_env(profile), **promised.compose_env(profile, service)}
-    return {name: value for name, value in env.items() if name not in PER_MACHINE}
-
-
 def choose_service(profile: Profile, wanted: str | None) -> str:
     """The service for remedies when none runs: the wanted one, `dev`, or the first."""
     if wanted:
@@ -138,6 +131,8 @@ def gather(subject: Subject) -> tuple[Context, list[Finding]]:
         if one.state == "running" and profile.sources
     }
     facts = _look(subject, service, containers)
+    if container is not None and container.state == "running" and service in profile.services:
+        facts["differing"] = or_none(lambda: _differing(deployment, container))
     is_alone = probing is None and subject.may_start and facts["image"] is not None
     if probing is not None and container is not None:
         probe, trouble = probing.result()
@@ -160,6 +155,11 @@ def _request(subject: Subject, service: str, paths: Iterable[str] | None = None)
 def _programs(subject: Subject, container: Container, python: str) -> Running:
     execute = run.in_container(subject.deployment.engine, container.id)
     return ask_running(execute, python, _request(subject, container.service), container)
+
+
+def _differing(deployment: Deployment, container: Container) -> tuple[str, ...]:
+    here = deployment.rendered_files()
+    return differences(keep_moment(here, container), container.service, container)
 
 
 def _after(first: Future[Facts], ask: Callable[[], Tried]) -> Tried:
@@ -198,7 +198,6 @@ def _look(subject: Subject, service: str, containers: Sequence[Container]) -> di
         "engine": info,
         "image": image,
         "box": or_none(box.look) if local else None,
-        "env": service_env(profile, service),
         "others": tuple(one for one in containers if one.service != service),
         "checkouts": folders,
         "inodes": {

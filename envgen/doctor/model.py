@@ -103,7 +103,6 @@ class Context:
 
     profile: Profile
     service: str  # the service that is examined, or would be started
-    env: Mapping[str, str] = field(default_factory=dict)  # the profile's variables for that service
     digest: str = ""  # of the image that the profile renders now; "": unknown
     outdated: tuple[str, ...] = ()  # what has changed since the image was built, if known
     project_file: str = "envgen.yaml"
@@ -111,6 +110,7 @@ class Context:
     box: Box | None = None  # of this machine; None: the engine is on another one
     image: Image | None = None
     container: Container | None = None
+    differing: tuple[str, ...] | None = None  # what `envgen up` would change of it; None: not compared
     probe: Probe | None = None
     trouble: Trouble | None = None
     running: tuple[Running, ...] = ()  # of each running container

@@ -123,7 +123,6 @@ class FolderFacts:
     gid: int = 0
     mode: str = ""
     writable: bool = False
-    empty: bool = False
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from envgen.deployment import Deployment
 from envgen.engine.values import Container, Image
 from envgen.errors import Problem, RefusedError, ServiceError
 from envgen.profile.model import Profile
-from envgen.redact import redact
+from envgen.redact import redact, secret_like
 from envgen.render.compose import PROXY
 from envgen.text import progress, short_id
 
@@ -150,7 +150,7 @@ def _environment(
         old = running.env.get(name)
         if value is None or old == str(value):  # None: passed on from the terminal, where it is not set
             continue
-        if name in passed:
+        if name in passed or secret_like(name):
             yield f"environment: {name} has another value"
         elif old is None:
             yield f"environment: {name}={redact(str(value))} is new"

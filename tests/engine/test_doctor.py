@@ -23,7 +23,6 @@ from doctor_lab import (
     docker,
     doctor,
     execute,
-    is_right,
     one,
     path_of,
     profile_of,
@@ -32,6 +31,7 @@ from doctor_lab import (
 )
 from doctor_lab import lab as lab
 from doctor_lab import shared as shared
+from local import until
 
 from envgen.doctor import collect
 from envgen.doctor.probed import PROGRAM, TIMEOUT, from_json
@@ -116,25 +116,30 @@ def test_the_table_of_imports(
 # --- the whole command -----------------------------------------------------------------------------------------------
 
 
-def test_green(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lab.start("hook", PP)
-    code, report = doctor(capsys, "-f", str(project(tmp_path)))
-    assert code == 1 and is_right(report), report
+def test_a_restart_loop(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = lab.start("hook", PP, args=["--restart", "unless-stopped", "--entrypoint", "false"])
+    # Docker waits twice as long each time: after the sixth it is not running for six seconds.
+    until(lambda: int(docker("inspect", "-f", "{{.RestartCount}}", name)) >= 6)
+    _, report = doctor(capsys, "-f", str(project(tmp_path)), "dev")
+    assert one(report, "container.running")["evidence"]["case"] == "ended"
+    assert one(report, "container.restart")["evidence"]["case"] == "looping"
 
 
-def test_pythonpath_that_names_the_parent(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lab.start("none", W)
-    code, report = doctor(capsys, "-f", str(project(tmp_path, python_path="")))
-    found = [f for f in report["findings"] if f["check"] == "import.truth"]
-    assert code == 1
-    assert {f["evidence"]["case"] for f in found} == {"trap"}
-    assert any(f"the entry {W} of PYTHONPATH" in f["seen"] for f in found)
-
-
-def test_not_installed(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lab.start("none")
-    _, report = doctor(capsys, "-f", str(project(tmp_path, python_path="")))
-    assert [f["evidence"]["case"] for f in report["findings"] if f["check"] == "import.truth"] == ["trap", "missing"]
+def test_folders_of_this_machine(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A checkout that made room for another clone of its name: the container keeps the first. One of another user."""
+    for name in ("checkout", "cache"):
+        (tmp_path / name / "flashinfer").mkdir(parents=True)
+        (tmp_path / name).chmod(0o755)
+    args = ["--user", "1234:1234", "-v", f"{tmp_path}/checkout:{PP}", "-v", f"{tmp_path}/cache:/cache"]
+    lab.start("hook", PP, args=args)
+    words = ("-f", str(project(tmp_path)), "--set", "caches={flashinfer: {path: /cache}}")
+    _, report = doctor(capsys, *words)
+    assert one(report, "mounts.sources", "warning")["evidence"]["case"] == "owner"
+    assert one(report, "mounts.caches")["evidence"]["case"] == "not-writable"
+    (tmp_path / "checkout").rename(tmp_path / "before")
+    (tmp_path / "checkout/flashinfer").mkdir(parents=True)
+    _, report = doctor(capsys, *words)
+    assert one(report, "mounts.sources")["evidence"]["case"] == "moved"
 
 
 def test_production_with_vllm_under_another_name(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -89,7 +89,7 @@ def test_an_editor_attaches_to_it(project: Project, tmp_path: Path) -> None:
     assert [row["id"] for row in project.envgen("ps", "--json").json] == [opened["containerId"]]
     assert editor("exec", "--container-id", opened["containerId"], "lib-cli") == "lib as released\n"
     found = {one["check"]: one["severity"] for one in project.envgen("doctor", "--json", code=None).json["findings"]}
-    around = ("container.running", "container.image", "container.env", "mounts.sources", "import.metadata")
+    around = ("container.running", "container.settings", "mounts.sources", "import.metadata")
     assert [found[check] for check in around] == ["ok"] * len(around), found
 
 

@@ -8,7 +8,7 @@ import posixpath
 from envgen.doctor import remedies
 from envgen.doctor.model import Context, Finding, Findings, Remedy, Where, check, error, info, ok, warning
 from envgen.doctor.probed import FolderFacts, Probe
-from envgen.profile.model import GpuMode, Source
+from envgen.profile.model import GpuMode
 from envgen.text import GIB, counted, shell_line
 
 SWAPPED = 1 * GIB
@@ -46,38 +46,26 @@ def probe_ran(context: Context) -> Findings:
 
 @check("mounts.sources", Where.INSIDE, needs="probe")
 def source_mounts(context: Context, probe: Probe) -> Findings:
-    """Each checkout is mounted and contains the package."""
-    folders = {folder.path: folder for folder in probe.folders}
+    """Each mounted checkout is the folder of now, and the container's user may write to it."""
+    folders = {folder.path: folder for folder in probe.folders if folder.mounted}
     for name, source in context.profile.mounted_sources.items():
-        if str(source.mount) in folders:
-            yield _source_mount(name, source, folders[str(source.mount)], context, probe)
+        folder = folders.get(str(source.mount))
+        if folder is None:
+            continue  # container.settings and import.truth report that
+        if place := _moved(name, folder, context):
+            title, again = f"{name}: its folder was moved or removed while it was mounted", remedies.restart(context)
+            yield error(title, f"{place} at {folder.path}", f"the checkout of {name}", again, case="moved")
+        elif not any(root.root.startswith(folder.path + "/") for root in probe.roots if root.package == source.package):
+            title, seen = f"{name}: the mounted folder is not its checkout", f"{folder.path} has no {source.package}"
+            point_at = remedies.line(f"sources: {{{name}: {{origin: {{checkout: ../{name}}}}}}}")
+            yield error(title, seen, f"the checkout of {name}", point_at, case="no-package")
+        elif not folder.writable:
+            seen = f"{_owner(folder)}; the container runs as {probe.system.uid}"
+            cure = _own(context, folder, context.checkouts.get(name, ""))
+            yield warning(f"{name} is not writable for the container's user", seen, "writable", cure, case="owner")
+        else:
+            yield ok(f"{name} is mounted at {folder.path}", owner=folder.uid, read_only=folder.read_only)
     return None
-
-
-def _source_mount(name: str, source: Source, folder: FolderFacts, context: Context, probe: Probe) -> Finding:
-    path, wanted, up = folder.path, f"the checkout of {name}", remedies.up(context)
-    point_at = remedies.line(f"sources: {{{name}: {{origin: {{checkout: ../{name}}}}}}}")
-    if not folder.exists:
-        return error(f"{name}: nothing is mounted", f"{path} doesn't exist", wanted, up, case="missing")
-    if not folder.mounted and not folder.empty:
-        return warning(f"{name}: not a mount, edits stay in the container", path, wanted, up, case="no-mount")
-    if place := _moved(name, folder, context):
-        title, again = f"{name}: its folder was moved or removed while it was mounted", remedies.restart(context)
-        return error(title, f"{place} at {path}", wanted, again, case="moved")
-    if folder.empty:
-        return error(f"{name}: the mounted checkout is empty", path, wanted, point_at, case="empty")
-    if not any(root.root.startswith(path + "/") for root in probe.roots if root.package == source.package):
-        title = f"{name}: the mounted folder is not its checkout"
-        return error(title, f"{path} has no folder {source.package}", wanted, point_at, case="no-package")
-    mounted, configured = _mounted_from(context, path), context.checkouts.get(name, "")
-    if mounted and configured and mounted != configured:
-        title = f"{name}: the mounted checkout is not the profile's"
-        return error(title, f"{mounted} at {path}", configured, up, case="elsewhere")
-    if not folder.writable:
-        seen = f"{_owner(folder)}; the container runs as {probe.system.uid}"
-        cure = _own(context, folder, configured)
-        return warning(f"{name} is not writable for the container's user", seen, "writable", cure, case="owner")
-    return ok(f"{name} is mounted at {path}", owner=folder.uid, read_only=folder.read_only)
 
 
 def _moved(name: str, folder: FolderFacts, context: Context) -> str:
@@ -88,17 +76,11 @@ def _moved(name: str, folder: FolderFacts, context: Context) -> str:
     """
     if folder.root.endswith(REMOVED):
         return f"{folder.root.removesuffix(REMOVED)} (removed)"
-    mounted, now = _mounted_from(context, folder.path), context.inodes.get(name)
-    same = now is None or folder.inode in (0, now) or posixpath.basename(folder.root) == posixpath.basename(mounted)
-    return "" if same or not mounted or mounted != context.checkouts.get(name) else folder.root
-
-
-def _mounted_from(context: Context, target: str) -> str:
-    """The folder of the host that is mounted at ``target``; "" if unknown."""
-    if context.container is None or context.is_temporary:
-        return ""
-    binds = (mount for mount in context.container.mounts if mount.target == target and mount.kind == "bind")
-    return next((mount.source for mount in binds), "")
+    place, now = context.checkouts.get(name, ""), context.inodes.get(name)
+    mounts = context.container.mounts if context.container and not context.is_temporary else ()
+    is_ours = any(it.kind == "bind" and (it.source, it.target) == (place, folder.path) for it in mounts)
+    same = now is None or folder.inode in (0, now) or posixpath.basename(folder.root) == posixpath.basename(place)
+    return folder.root if is_ours and not same else ""
 
 
 def _owner(folder: FolderFacts) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from envgen.doctor import remedies
 from envgen.doctor.model import Context, Finding, Findings, Remedy, Where, check, error, info, ok, warning
 from envgen.engine.gpu import gpu_offered
 from envgen.engine.values import Container, EngineInfo, Image
 from envgen.profile.exposure import asks_for_key, exposed, on_loopback
 from envgen.profile.model import GpuMode
-from envgen.redact import redact, secret_like
 from envgen.render.outputs import RENDER_LABEL
 from envgen.serve.ended import Ended
 from envgen.text import counted, first_of, shell_line
@@ -215,44 +216,14 @@ def others(context: Context, _engine: EngineInfo) -> Findings:
     return ok(f"also running: {', '.join(alive)}") if alive else None
 
 
-@check("container.image", Where.CONTAINER, needs="container")
-def current_image(context: Context, container: Container) -> Finding | None:
-    """The container runs the profile's current image."""
-    image = context.image
-    if image is None or context.is_temporary:
-        return None
-    if container.image_id and container.image_id != image.id:
-        seen = f"{container.name} was created from {container.image_id[:19]}"
-        expected = f"{context.profile.image_name}, now {image.id[:19]}"
-        return warning("the container runs an older image", seen, expected, remedies.up(context), case="older")
-    return ok("the container runs the current image")
-
-
-def shown(name: str, value: str | None) -> str:
-    """`NAME=VALUE`, with secrets hidden."""
-    if value is None:
-        return f"{name} isn't set"
-    return f"{name}=(not shown)" if secret_like(name) else redact(f"{name}={value}")
-
-
-@check("container.env", Where.CONTAINER, needs="container")
-def variables(context: Context, container: Container) -> Finding | None:
-    """The container has the profile's variables for its service."""
-
-    def agrees(name: str, wanted: str) -> bool:
-        actual = container.env.get(name)  # PYTHONPATH may end with the base image's
-        return actual == wanted or (name == "PYTHONPATH" and (actual or "").startswith(wanted + ":"))
-
-    if not context.env:
-        return None
-    wrong = [name for name, value in sorted(context.env.items()) if not agrees(name, value)]
-    if not wrong:
-        return ok(f"{counted(len(context.env), 'variable of the profile is', 'variables of the profile are')} set")
-    some, rest = wrong[:5], f"; and {len(wrong) - 5} more" if len(wrong) > 5 else ""
-    seen = "; ".join(shown(name, container.env.get(name)) for name in some) + rest
-    expected = "; ".join(shown(name, context.env[name]) for name in some) + rest
-    differ = counted(len(wrong), "variable of the container differs", "variables of the container differ")
-    return warning(f"{differ} from the profile", seen, expected, remedies.renew(context), case="differ", names=wrong)
+@check("container.settings", Where.CONTAINER, needs="differing")
+def settings(context: Context, differing: Sequence[str]) -> Finding:
+    """The container has the image, variables, mounts and ports that `envgen up` would give it now."""
+    if differing:
+        seen, differ = "; ".join(first_of(differing, 5)), counted(len(differing), "setting differs", "settings differ")
+        cure = remedies.up(context)
+        return warning(f"{differ} from the profile's", seen, "what `envgen up` would start", cure, case="differ")
+    return ok("the container has the profile's image and settings")
 
 
 @check("container.restart", Where.CONTAINER, needs="container")

@@ -187,7 +187,7 @@ def folders(request: Doc, _document: Doc) -> list[Doc]:
         if fact["exists"]:
             stat = os.stat(path)
             fact.update(uid=stat.st_uid, gid=stat.st_gid, inode=stat.st_ino, mode=oct(stat.st_mode & 0o7777))
-            fact.update(writable=os.access(path, os.W_OK), empty=not listing(path))
+            fact.update(writable=os.access(path, os.W_OK))
         found.append(fact)
     return found
 

@@ -1,6 +1,6 @@
 """Every finding of doctor, fired from a recorded document of the probe or a made-up fact, and every check silent.
 
-tests/engine/test_doctor_checks.py has those that only a real container shows.
+tests/engine/test_doctor.py has those that only a real container shows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from envgen.doctor.model import Context, Finding, Severity
 from envgen.doctor.probed import Trouble
 from envgen.doctor.programs import NAMES, Running, Tried
 from envgen.engine.box import Box, BoxGpu
-from envgen.engine.values import ContainerMount
 from envgen.errors import Problem
 from envgen.inside.probe.facts import gpus_in
 from envgen.serve.ended import Ended
@@ -137,7 +136,6 @@ KHO = replace(SPARK, kernel="7.0.0-1019-nvidia", memory={**SPARK.memory, "CmaFre
 UNIFIED = ("gpu=required", "cuda.arch_list=12.1a", "services.dev.args.gpu-memory-utilization=0.90")
 SHARE = ("services.dev.args={gpu-memory-utilization: 0.7}",)
 OWN, PREFER = ("compose=over.yaml",), ("pip.prefer=[b12x]",)
-ELSEWHERE = replace(CONTAINER, mounts=(ContainerMount("/home/me/other", PP, "bind"),))
 EMPTIED = Tried(HOME, lacks=NAMES["flashinfer"])
 OLD = {"package": "flashinfer", "folder": "/opt/old/flashinfer", "file": "/opt/old/flashinfer/a.so"}
 EDITED = {"package": "flashinfer", "folder": f"{PP}/flashinfer", "file": "page.py", "changed": 1034.0}
@@ -174,18 +172,13 @@ CASES: dict[tuple[str, str], Callable[[Make], Context]] = {
     ("container.running", "unhealthy"): given(container=container(health="unhealthy")),
     ("container.others", "died"): given(others=(container(id="2", state="exited"),), ended={"2": ENDED}),
     ("container.others", "paused"): given(others=(container(id="2", state="paused"),)),
-    ("container.image", "older"): given(image=replace(IMAGE, id="sha256:b")),
-    ("container.env", "differ"): given(env={"CUDA_HOME": "/cuda"}),
+    ("container.settings", "differ"): given(differing=("environment: CUDA_HOME=/cuda is new",)),
     ("container.restart", "looping"): given(container=container(restarts=6)),
     ("container.restart", "restarted"): given(ended={"1": replace(ENDED, runs=True, restarts=1)}),
     ("python.start", "no-document"): given(trouble=Trouble("the container has no python3", "not found")),
     ("python.start", "hook"): given("hangs"),
     ("python.start", "part"): given(altered(errors=[{"part": "locked", "error": "ValueError: x"}])),
-    ("mounts.sources", "missing"): given(with_folder(exists=False, mounted=False)),
-    ("mounts.sources", "no-mount"): given(with_folder(mounted=False)),
-    ("mounts.sources", "empty"): given(with_folder(empty=True)),
     ("mounts.sources", "no-package"): given({**with_folder(), "roots": []}),
-    ("mounts.sources", "elsewhere"): given(with_folder(), container=ELSEWHERE, checkouts={"flashinfer": "/home/me/f"}),
     ("mounts.sources", "moved"): given(with_folder(root="/src/f//deleted")),
     ("mounts.sources", "owner"): given(with_folder(writable=False, uid=1000)),
     ("mounts.caches", "not-mounted"): given(with_folder(CACHE, mounted=False)),
@@ -284,8 +277,7 @@ def right(make: Make) -> Context:
     document["distributions"].append(with_distribution("flashinfer-cubin", "0.5.3")["distributions"][-1])
     sets = ("gpu=auto", "cuda.arch_list=12.1a", *OWN, *SHARE, "services.dev.ports=['127.0.0.1:8000:8000']")
     return make(
-        document, sets=sets, env={"A": "1"}, weights={"dev": ()},
-        container=container(env={"A": "1"}), box=SPARK, running=programs(),
+        document, sets=sets, weights={"dev": ()}, differing=(), box=SPARK, running=programs(),
         own_changes={"dev": ()},
     )  # fmt: skip
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
+import os
 from pathlib import Path
 
-from envgen.inside.probe import origins
+import pytest
+
+from envgen.inside.probe import facts, origins
 
 
 def install(site: Path, name: str, files: dict[str, str]) -> None:
@@ -34,3 +38,15 @@ def test_a_module_of_two_packages_is_found_with_the_one_that_won(tmp_path: Path)
     assert origins.shared_modules({}, document) == [{"path": place, "owners": owners, "winner": ""}]
     (tmp_path / "b12x/__init__.py").unlink()
     assert origins.shared_modules({}, document) == []
+
+
+def test_what_a_build_promised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The locked packages of the image, without those of another platform and those for its build."""
+    machine = facts.MACHINES[os.uname().machine]
+    inputs = {f"{machine} pip deps here": "1.0", f"{machine} pip deps gone": "2", "linux/other pip deps x": "1",
+              f"{machine} pip build y": "1"}  # fmt: skip
+    (tmp_path / "here-1.0.dist-info").mkdir()
+    (tmp_path / "manifest.json").write_text(json.dumps({"inputs": inputs}))
+    monkeypatch.setattr(facts, "MANIFEST", str(tmp_path / "manifest.json"))
+    document = {"python": {"path": [str(tmp_path)]}}
+    assert facts.locked_versions({}, document) == {"count": 2, "differ": [{"name": "gone", "promised": "2"}]}

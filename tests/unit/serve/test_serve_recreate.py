@@ -151,3 +151,12 @@ def test_a_dollar_sign_is_no_difference() -> None:
     command = ["sh", "-c", "echo $LEVEL $$"]
     printed = {"command": ["sh", "-c", "echo $$LEVEL $$$$"], "environment": {"A": "$$"}}
     assert differences(deployment(printed, runs=command), "web", RUNS) == ("environment: A=$ is new",)
+
+
+def test_no_variable_that_is_named_like_a_secret_is_shown() -> None:
+    printed = {"environment": {"HF_TOKEN": "word", "MY_PASSWORD": "new", "MAX_TOKENS": "2"}}
+    runs = replace(RUNS, env={"MY_PASSWORD": "old", "MAX_TOKENS": "1"})
+    lines = differences(deployment(printed), "web", runs)
+    assert [line.removeprefix("environment: ") for line in lines] == [
+        "HF_TOKEN has another value", "MAX_TOKENS=1 is now 2", "MY_PASSWORD has another value",
+    ]  # fmt: skip
