@@ -31,7 +31,6 @@ from envgen.text import shell_line
 PROGRAM = run.Program("predict/main")
 TIMEOUT = 300.0  # seconds; two idle cores need 15 to 40
 SERVER = "vllm.entrypoints.openai.api_server"
-OFF = ("0", "false", "False", "")
 CONTRADICTED = {"expect": "is never logged", "forbid": "is logged"}
 
 
@@ -145,36 +144,11 @@ def predict(profile: Profile, service: str, release: AskedRelease, gpu: Gpu | No
         "words": words,
         "gpu": gpu.request() if gpu else None,
         "real": release.has_gpu and not pretend,
-        "variables": sorted(places_of_variables(profile, service)),
         "models": {repo: facts for repo, facts in known_models().items() if any(repo in word for word in words)},
     }
     answer = checked(run.ask(release.execute, release.python, PROGRAM, request, timeout=TIMEOUT))
     seen = pretend or isinstance(answer, run.NoAnswer) or (answer.get("platform") or {}).get("real", False)
     return Prediction(service, release.shown, answer, judge(answer, described), assumed=not seen)
-
-
-def places_of_variables(profile: Profile, service: str) -> dict[str, str]:
-    """The variables that a service gets from `env` -> the key of each."""
-    groups = {name: f"env.{group}.{name}" for group, names in profile.env.items() for name in names}
-    return {**groups, **{name: f"services.{service}.env.{name}" for name in profile.services[service].env}}
-
-
-def unread(found: Prediction, profile: Profile) -> dict[str, str]:
-    """Variables that the release does not read: the key of each -> why, by the release's own list and modules."""
-    if isinstance(found.answer, run.NoAnswer):
-        return {}
-    values = compose_env(profile, found.service)
-    release, places, reasons = found.answer.get("vllm") or {}, places_of_variables(profile, found.service), {}
-    for one in found.answer.get("unread", ()):
-        if one["readers"] and values.get(one["name"], "") in OFF:
-            continue  # it switches off what isn't on
-        if readers := one["readers"]:
-            why = f"it was not read for this model and GPU; only {', '.join(readers)} read it"
-        else:
-            meant = f"; did you mean {one['near']}?" if one["near"] else ""
-            why = f"vLLM {release.get('version', '')} does not read {one['name']}{meant}"
-        reasons[places.get(one["name"], one["name"])] = why
-    return reasons
 
 
 # Before a service is started
@@ -214,10 +188,9 @@ def ask_release(deployment: Deployment, service: str, *, replaced: bool = False)
         if gpu.unified and deployment.is_local and profile.services[service].needs_memory is None:
             free = mem_available(meminfo())
             notes += filter(None, [found.memory.short(free)] if free is not None else [])
-    notes += [f"{key} has no effect: {why}" for key, why in unread(found, profile).items()]
     notes += not_asked(profile, judged)
     notes += contradicted(judged)
-    return notes + [one for one in judged.caveats if "cubins" in one]
+    return notes + list(judged.warnings)
 
 
 def _refused(refusal: Refusal, profile: Profile, service: str) -> Problem:
@@ -280,7 +253,7 @@ def examine(deployment: Deployment, context: Context) -> list[Finding]:
 
 def findings(prediction: Prediction, context: Context) -> list[Finding]:
     """A prediction as findings of doctor."""
-    judged, name, chosen, profile = prediction.judgement, prediction.service, prediction.chosen, context.profile
+    judged, name, chosen = prediction.judgement, prediction.service, prediction.chosen
     reported = [
         error(f"{name}: this vLLM refuses its settings ({one.step})", one.message[:600],
               "kernels that the release has for this GPU", _again(name, context),
@@ -298,12 +271,9 @@ def findings(prediction: Prediction, context: Context) -> list[Finding]:
         assumed = " (assumed: cuda.arch_list)" if prediction.assumed else ""
         title = f"{name}: on {platform.get('name')}{assumed} vLLM would use {chosen}"
         reported.append(ok(title, quantization=answer.get("quantization"), kv_cache=answer.get("kv")))
-    for key, why in unread(prediction, profile).items():
-        again = _again(name, context)
-        reported.append(warning(f"{name}: {key} has no effect", why, "a variable that it reads", again, case="unread"))
     reported += [_not_asked(name, one, context) for one in judged.unasked]
     reported += [info(f"{name}: {one}") for one in made_for_it(prediction)]
-    return reported + [info(f"{name}: {one}") for one in judged.caveats if "cubins" in one]
+    return reported + [info(f"{name}: {one}") for one in judged.warnings]
 
 
 def _not_asked(service: str, why: str, context: Context) -> Finding:

@@ -22,13 +22,6 @@ Entries = tuple[Mapping[str, Any], ...]
 
 
 @dataclass(frozen=True)
-class _Unread:
-    name: str
-    readers: tuple[str, ...]
-    near: str
-
-
-@dataclass(frozen=True)
 class _Backend:
     step: str
     backend: str
@@ -80,7 +73,6 @@ class _Answer:
     notes: tuple[str, ...]
     lines: Entries
     stubs: Entries = ()
-    unread: tuple[_Unread, ...] = ()
     backends: tuple[_Backend, ...] = ()
     platform: _Platform | None = None
     vllm: _Release | None = None

@@ -59,6 +59,12 @@ class Judgement:
     cubins: bool = False  # the answer is the one with NVIDIA's cubins
     patterns: Mapping[str, str] = field(default_factory=dict)  # for `ready.expect`
 
+    @property
+    def warnings(self) -> list[str]:
+        """The caveats that `up` and `doctor` repeat: what hangs on cubins, and a variable that the release does not
+        know."""
+        return [one for one in self.caveats if "cubins" in one or UNKNOWN_VARIABLE.match(one)]
+
 
 SUBJECTS = {
     "attention": ("attn", "attention"),
@@ -67,6 +73,8 @@ SUBJECTS = {
 }
 MADE_FOR = {12: "b12x"}  # major capability -> the family of kernels that is made for it
 STEPS = ("configuration", "attention", "moe", "linear", "mamba")  # a server logs the lines of these steps too
+# vLLM's own warning, from 0.30 on.
+UNKNOWN_VARIABLE = re.compile(r"Unknown vLLM environment variable detected: \w+")
 LEVELS = ("INFO", "WARNING", "ERROR", "CRITICAL")
 CUBINS = "FlashInfer's cubins are not here, and NVIDIA's artifactory can't be reached from here"
 CUBINS_NEEDED = {
@@ -236,6 +244,7 @@ def caveats(answer: Mapping[str, Any], service: Service) -> tuple[str, ...]:
         told.append(f"{unloaded} compiled modules of vLLM can't be loaded here (no CUDA libraries): assumed to work")
     unloaded_module = re.compile(r"Module (\S+) was found but failed to import")
     lines = [str(line["text"]) for line in answer.get("lines", ())]
+    told += dict.fromkeys(one[0] for line in lines if (one := UNKNOWN_VARIABLE.match(line)))
     for name in dict.fromkeys(one[1] for line in lines if (one := unloaded_module.search(line))):
         told.append(f"{name} can't be loaded here and counts as absent: the profile's image may choose it")
     platform = answer.get("platform") or {}

@@ -78,7 +78,6 @@ def document(found: Prediction, profile: Profile) -> dict[str, Any]:
         "release": answer.get("vllm"),
         "service": found.service,
         "stubs": list(answer.get("stubs", ())),
-        "unread": app.unread(found, profile),
         "variant": profile.variant,
         "verdict": judged.verdict.value,
     }
@@ -112,7 +111,6 @@ def text(found: Prediction, profile: Profile) -> list[str]:
         if corrected := app.corrected(found, one):
             lines.append(f"  this pattern fits: {corrected}")
     lines += [f"not asked: {one}" for one in judged.unasked]
-    lines += [f"warning: {key} has no effect: {why}" for key, why in app.unread(found, profile).items()]
     lines += [f"note: {one}" for one in judged.caveats]
     lines.append({
         Verdict.FITS: "OK: vLLM accepts the settings, and `ready` matches its log",

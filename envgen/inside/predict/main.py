@@ -18,7 +18,6 @@ from envgen.inside.predict.experts import ask_moe
 from envgen.inside.predict.layers import ask_draft, ask_layers
 from envgen.inside.predict.machine import driver, set_platform, unloadable
 from envgen.inside.predict.release import Lines, everything_logged, forget, named, recording, release
-from envgen.inside.predict.variables import Variables
 
 Doc = Dict[str, Any]
 
@@ -30,22 +29,10 @@ def answer(request: Doc) -> Doc:
     with tempfile.TemporaryDirectory(prefix="envgen-predict-") as folder, recording(report, lines):
         # No download, and no write to the service's caches.
         os.environ.update(HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", VLLM_CACHE_ROOT=os.path.join(folder, "cache"))
-        ask_all(request, report, lines, folder)
+        release(report, lines)
+        ask_release(request, report, lines, folder)
     report["lines"] = lines.kept
     return report
-
-
-def ask_all(request: Doc, report: Doc, lines: Lines, folder: str) -> None:
-    release(report, lines)
-    variables = Variables(request.get("variables", []))
-    variables.watch()
-    try:
-        ask_release(request, report, lines, folder)
-    finally:
-        # Only what was asked to the end shows which variables the selectors read.
-        whole = report["asked"].keys() >= {"attention", "moe"}
-        package = os.path.dirname(report["vllm"]["file"])
-        report["unread"] = [one for one in variables.answer(package) if whole or not one["readers"]]
 
 
 def ask_release(request: Doc, report: Doc, lines: Lines, folder: str) -> None:

@@ -30,7 +30,6 @@ SIZE = {"config": {"num_hidden_layers": 2, "head_dim": 64, "num_attention_heads"
         "stages": 1, "context": 4096, "sequences": 8, "batched": 2048, "cache_dtype": "auto", "dtype": "bfloat16",
         "share": 0.9, "fixed": None, "draft": "eagle3", "states": 1, "published": False, "draft_weights": 1 << 20,
         "draft_config": {"num_hidden_layers": 1, "hidden_size": 64, "num_attention_heads": 8}}  # fmt: skip
-UNREAD = [{"name": "VLLM_X", "near": "VLLM_Y", "readers": ["vllm.a"]}, {"name": "VLLM_Z", "near": "", "readers": []}]
 BACKENDS: list[dict[str, Any]] = [
     {"step": "linear", "backend": "Kernel", "verdict": "refused", "reason": "too old", "args": {}, "auto": None}
 ]
@@ -51,7 +50,7 @@ profiles:
 
 def recorded(name: str) -> dict[str, Any]:
     answer: dict[str, Any] = json.loads((ANSWERS / f"{name}.json").read_text(encoding="utf-8"))
-    return {**answer, "size": SIZE, "unread": UNREAD, "backends": BACKENDS}
+    return {**answer, "size": SIZE, "backends": BACKENDS}
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +92,7 @@ def nested(depth: int) -> dict[str, Any]:
         {"refusals": None}, {"refusals": [{"step": "moe"}]}, {"platform": {"capability": []}}, {"asked": []},
         {"asked": {"moe": "MARLIN"}}, {"asked": {"moe": {}}}, {"model": {}}, {"kv": {"block_size": 16}}, {"vllm": "x"},
         {"lines": [{"step": "moe", "level": "INFO", "text": "backend " * 100_000}]}, {"notes": [7]},
-        {"lines": [{"step": "moe", "level": "INFO", "text": "x"}] * 5000}, {"backends": [{}]}, {"unread": [{}]},
+        {"lines": [{"step": "moe", "level": "INFO", "text": "x"}] * 5000}, {"backends": [{}]},
         {"refusals": [{"step": "moe", "message": "Reason: [" * 100_000}]}, {"with_cubins": {}}, {"stubs": [{}]},
     ],
 )  # fmt: skip
