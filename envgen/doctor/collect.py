@@ -30,10 +30,7 @@ from envgen.serve.differences import differences, keep_moment
 
 T = TypeVar("T")
 DATA = ("csrc", "include", "cutlass", "spdlog")  # what FlashInfer's JIT compiles from
-ALSO = ("flashinfer_jit_cache", "flashinfer_cubin")
-DISTRIBUTIONS = (
-    "torch", "triton", "flashinfer-cubin", "flashinfer-jit-cache", "apache-tvm-ffi", "nvidia-*",
-)  # fmt: skip
+ALSO = ("flashinfer_jit_cache",)
 
 
 def or_none(ask: Callable[[], T]) -> T | None:
@@ -78,7 +75,6 @@ def request(
         ],
         "folders": folders(profile, service),
         "also": list(ALSO) if has_flashinfer else [],
-        "distributions": list(DISTRIBUTIONS),
         "paths": list(paths),
     }  # fmt: skip
 

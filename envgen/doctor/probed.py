@@ -150,22 +150,10 @@ class PythonFacts:
 
 
 @dataclass(frozen=True)
-class Nvidia:
-    devices: tuple[str, ...] = ()
-    driver: str | None = None
-
-
-@dataclass(frozen=True)
 class System:
     uid: int = 0
     gid: int = 0
-    MemTotal: int = 0
-    MemAvailable: int = 0
-    MemFree: int = 0
-    Cached: int = 0
-    SwapTotal: int = 0
-    SwapFree: int = 0
-    nvidia: Nvidia = Nvidia()
+    driver: str = ""
 
 
 @dataclass(frozen=True)
@@ -211,7 +199,6 @@ class Software:
 
     version: str = ""
     path: str = ""
-    cuda: str = ""  # the CUDA release that torch was built for
 
 
 @dataclass(frozen=True)
@@ -234,12 +221,11 @@ class CudaFacts:
 
 @dataclass(frozen=True)
 class GpuFacts:
-    """A GPU as nvidia-smi describes it. ``memory`` in bytes; 0: it shares the machine's."""
+    """A GPU as nvidia-smi describes it."""
 
     name: str
     capability: str
     driver: str = ""
-    memory: int = 0
 
 
 @dataclass(frozen=True)
@@ -262,13 +248,6 @@ class Binaries:
 
 
 @dataclass(frozen=True)
-class Environment:
-    """The variables that the probe tells."""
-
-    values: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Probe:
     """The probe's document."""
 
@@ -281,7 +260,7 @@ class Probe:
     origins: tuple[Origins, ...] = ()
     starters: Starters = Starters()
     binaries: tuple[Binaries, ...] = ()
-    environment: Environment = Environment()
+    variables: Mapping[str, str] = field(default_factory=dict)  # those of the container that the probe tells
     folders: tuple[FolderFacts, ...] = ()
     locked: Promises = Promises()
     protected: Promises = Promises()
@@ -299,10 +278,6 @@ class Probe:
     def origin_of(self, package: str) -> Origins:
         """Where a package should come from."""
         return next((one for one in self.origins if one.package == package), Origins(package))
-
-    @property
-    def variables(self) -> Mapping[str, str]:
-        return self.environment.values
 
     @property
     def python_path(self) -> tuple[str, ...]:

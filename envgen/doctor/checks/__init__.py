@@ -18,9 +18,9 @@ CHECKS: tuple[Check, ...] = (
     outside.notices,
     # Inside
     machine.probe_ran, machine.source_mounts, imports.import_truth, running.import_running,
-    packages.console_scripts, packages.metadata, versions.locked, versions.protected,
+    packages.console_scripts, packages.metadata, versions.locked,
     versions.driver, packages.claimed, packages.shared,
-    packages.binaries, packages.flashinfer_data, packages.flashinfer_set,
+    packages.binaries, packages.flashinfer_data,
     packages.prebuilt, machine.caches,
-    versions.cuda_versions, versions.compilers, machine.gpu, versions.gpu_arch, machine.unified,
+    versions.cuda_versions, versions.compilers, versions.gpu_arch,
 )  # fmt: skip

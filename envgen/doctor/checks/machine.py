@@ -1,17 +1,14 @@
-"""Checks inside the container: Python, mounts and files, GPU, memory, processes."""
+"""Checks inside the container: Python, mounts and caches."""
 
 from __future__ import annotations
 
-import contextlib
 import posixpath
 
 from envgen.doctor import remedies
-from envgen.doctor.model import Context, Finding, Findings, Remedy, Where, check, error, info, ok, warning
+from envgen.doctor.model import Context, Findings, Remedy, Where, check, error, ok, warning
 from envgen.doctor.probed import FolderFacts, Probe
-from envgen.profile.model import GpuMode
-from envgen.text import GIB, counted, shell_line
+from envgen.text import counted, shell_line
 
-SWAPPED = 1 * GIB
 REMOVED = "//deleted"  # the kernel's mark of a removed folder in /proc/self/mountinfo
 
 
@@ -117,64 +114,3 @@ def caches(context: Context, probe: Probe) -> Findings:
             title, cure = f"the {name} cache is not writable", _own(context, folder, str(cache.host or ""))
             yield error(title, seen, "a writable folder", cure, case="not-writable", cache=name)
     return ok(f"{counted(len(named), 'cache is', 'caches are')} mounted and writable") if named else None
-
-
-# --- the machine -----------------------------------------------------------------------------------------------------
-
-
-@check("gpu.devices", Where.INSIDE, needs="probe")
-def gpu(context: Context, probe: Probe) -> Finding | None:
-    """The container sees a GPU, if the profile wants one."""
-    mode, nvidia = context.profile.gpu.value, probe.system.nvidia
-    devices = [name for name in nvidia.devices if name.removeprefix("/dev/nvidia").isdigit()]
-    if mode == "none":
-        return None
-    if devices:
-        return ok(f"the container sees {', '.join(devices)}", driver=nvidia.driver)
-    if mode == "auto":
-        return info("the container sees no GPU", "no /dev/nvidia*; with gpu: auto the engine offers none")
-    cure = remedies.line("gpu: auto")
-    return error("the container sees no GPU", "no /dev/nvidia*", f"gpu: {mode}", cure, case="none")
-
-
-def is_unified(context: Context, probe: Probe) -> bool:
-    """Does the GPU share the machine's memory? The GPU decides, or without one the profile's architectures."""
-    if context.profile.gpu is GpuMode.NONE:
-        return False
-    if probe.gpus:
-        return any(not gpu.memory or "GB10" in gpu.name for gpu in probe.gpus)
-    return context.profile.cuda.arch_list.shares_memory
-
-
-def share(context: Context) -> float | None:
-    """The share of memory that a server takes by its `--gpu-memory-utilization`; None: no service writes one."""
-    for service in context.profile.services.values():
-        with contextlib.suppress(KeyError, ValueError):
-            return float(str(service.args["gpu-memory-utilization"]))
-    return None
-
-
-@check("memory.unified", Where.INSIDE, needs="probe")
-def unified(context: Context, probe: Probe) -> Findings:
-    """On unified memory: no page cache is in the server's share, and nothing is swapped out."""
-    system, wanted, container = probe.system, share(context), context.container
-    if not is_unified(context, probe) or not system.MemTotal:
-        return None
-    serving = container is not None and container.state == "running" and bool(container.ports)
-    if wanted is not None and not serving:
-        needed = int(system.MemTotal * wanted)
-        share_text = f"{wanted:.2f} of {system.MemTotal // GIB} GiB = {needed // GIB} GiB"
-        if system.MemFree < needed <= system.MemAvailable:
-            seen = f"{share_text}; {system.MemFree // GIB} GiB are free, {system.Cached // GIB} GiB are page cache"
-            cure = Remedy("sync && sudo sysctl vm.drop_caches=3")
-            title = "the page cache holds the server's share of memory"
-            yield warning(title, seen, "free memory", cure, case="page-cache")
-    swapped = system.SwapTotal - system.SwapFree
-    if swapped > SWAPPED:
-        cure = Remedy("sudo swapoff -a && sudo swapon -a")
-        seen = f"{swapped / GIB:.1f} of {system.SwapTotal / GIB:.1f} GiB of swap are in use"
-        yield warning("programs are swapped out", seen, "none", cure, case="swapping")
-    free_text = f"{system.MemFree // GIB} GiB of unified memory are free"
-    if wanted is not None:
-        return ok(free_text)
-    return info(free_text, "no service sets gpu-memory-utilization") if probe.gpus else None

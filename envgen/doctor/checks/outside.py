@@ -33,18 +33,10 @@ def docker(_context: Context, engine: EngineInfo) -> Finding:
 
 @check("host.gpu", Where.HOST, needs="engine")
 def gpu_runtime(context: Context, engine: EngineInfo) -> Finding | None:
-    """The engine can give containers a GPU, if the profile wants one."""
-    wanted = context.profile.gpu
-    if wanted is GpuMode.NONE:
+    """The engine can give containers a GPU; up.refused says if the profile must have one and it can't."""
+    mode, problem = gpu_offered(engine, context.profile.gpu)
+    if problem is not None or context.profile.gpu is GpuMode.NONE:
         return None
-    mode, problem = gpu_offered(engine, wanted)
-    if problem is not None:
-        case = {"cdi": "no-cdi", "all": "no-runtime"}.get(wanted.value, "no-gpu")
-        words = "cdi generate --output=/etc/cdi/nvidia.yaml"
-        if wanted is GpuMode.ALL:
-            words = "runtime configure --runtime=docker"
-        seen = ", ".join(engine.runtimes) or "no runtimes"
-        return error(problem.message, seen, f"gpu: {wanted.value}", Remedy(f"sudo nvidia-ctk {words}"), case=case)
     if mode is GpuMode.NONE:
         return info("the engine offers no GPU, so services start without one (gpu: auto)")
     return ok(f"the engine can give GPUs to containers (gpu: {mode.value})")

@@ -6,7 +6,6 @@ from packaging.utils import canonicalize_name, canonicalize_version
 
 from envgen.doctor import remedies
 from envgen.doctor.checks.imports import below
-from envgen.doctor.checks.versions import numbers
 from envgen.doctor.model import Context, Finding, Findings, Remedy, Where, check, error, info, ok, warning
 from envgen.doctor.probed import Binaries, Distribution, Probe, Root
 from envgen.profile.model import Source
@@ -14,8 +13,6 @@ from envgen.profile.values import Pin
 from envgen.text import counted
 
 UNKNOWN = "0.0.0+unknown"
-# The distribution name that a package looks up when it starts, whatever the profile calls it.
-IGNORES = (0, 7)  # FlashInfer's first release that ignores companions of other versions instead of raising
 
 
 def named(probe: Probe, *names: str) -> list[Distribution]:
@@ -71,37 +68,35 @@ def console_scripts(context: Context, probe: Probe) -> Findings:
 
 @check("import.metadata", Where.INSIDE, needs="probe")
 def metadata(context: Context, probe: Probe) -> Findings:
-    """importlib.metadata finds each source, once, under its own name, installed from where it is mounted."""
+    """importlib.metadata finds each source under its own name, installed from where it is mounted."""
     for name, source in context.profile.sources.items():
         if any(cell.kind == "regular" for cell in probe.cells(source.package)):
-            yield from _metadata(name, source, context, probe)
+            yield _metadata(name, source, context, probe)
     return None
 
 
-def _metadata(name: str, source: Source, context: Context, probe: Probe) -> list[Finding]:
-    cure, mine = remedies.install(context, name, source), named(probe, source.distribution)
-    if not mine:
-        make, case = (warning, "none") if source.origin.kind == "checkout" else (error, "none-baked-in")
+def _metadata(name: str, source: Source, context: Context, probe: Probe) -> Finding:
+    cure, mounted = remedies.install(context, name, source), source.origin.kind == "checkout"
+    first = next(iter(named(probe, source.distribution)), None)
+    if first is None:
+        make, case = (warning, "none") if mounted else (error, "none-baked-in")
         title = f"{source.distribution} has no metadata"
-        return [make(title, "PackageNotFoundError", "an installed distribution", cure, case=case)]
-    findings = _duplicates(source, mine, context)
-    first, mounted = mine[0], source.origin.kind == "checkout"
+        return make(title, "PackageNotFoundError", "an installed distribution", cure, case=case)
     folder = first.url.removeprefix("file://").rstrip("/")
     if mounted and first.editable and folder and folder != str(source.mount):
         title, seen = f"{source.distribution} was installed from another folder", f"editable, from {folder}"
-        findings.append(error(title, seen, str(source.mount), cure, case="other-folder", metadata=first.metadata))
-    elif mounted and not findings and not (first.editable or below(first.location, str(source.mount))):
+        return error(title, seen, str(source.mount), cure, case="other-folder", metadata=first.metadata)
+    if mounted and not (first.editable or below(first.location, str(source.mount))):
         # Without PYTHONPATH its code would be imported, too.
         title = f"{source.distribution} {first.version} is installed as a wheel, beside the mounted checkout"
         seen, wanted = first.metadata, f"an editable installation of {source.mount}"
         if context.is_temporary:  # without the service's first step, which installs the checkout
-            findings.append(info(title, seen, version=first.version))
-        else:
-            findings.append(error(title, seen, wanted, cure, case="second", version=first.version))
-    elif (pin := source.origin.wheel or source.origin.pypi) and not _is(pin, first):
+            return info(title, seen, version=first.version)
+        return error(title, seen, wanted, cure, case="second", version=first.version)
+    if (pin := source.origin.wheel or source.origin.pypi) and not _is(pin, first):
         title = f"{first.name} {first.version} is installed, not {pin}"
-        findings.append(error(title, first.metadata, str(pin), remedies.anew(context), case="other-version"))
-    return findings or [ok(f"{source.distribution} {first.version} is installed", version=first.version)]
+        return error(title, first.metadata, str(pin), remedies.anew(context), case="other-version")
+    return ok(f"{source.distribution} {first.version} is installed", version=first.version)
 
 
 def _is(pin: Pin, distribution: Distribution) -> bool:
@@ -112,24 +107,6 @@ def _is(pin: Pin, distribution: Distribution) -> bool:
         return True  # the lock has the version
     installed = distribution.version if "+" in pin.version else distribution.version.partition("+")[0]
     return canonicalize_version(pin.version) == canonicalize_version(installed)
-
-
-def _duplicates(source: Source, mine: list[Distribution], context: Context) -> list[Finding]:
-    """Several distributions with one name; a checkout's egg-info beside its editable install is fine."""
-    own = str(source.mount)
-    installed = [one for one in mine if not below(one.location, own)]
-    same = all(one.version == mine[0].version and one.location != mine[0].location for one in mine[1:])
-    if same and len(installed) < 2:
-        return []
-    # Remove metadata without RECORD (not written by pip), else the checkout's stale one, else the first.
-    stale = [one for one in mine if one.kind == "dist-info" and not one.record]
-    stale += [one for one in mine if one.kind == "egg-info" and below(one.location, own)]
-    cure = remedies.inside(context, "rm", "-r", (stale or mine)[0].metadata)
-    versions = len({one.version for one in mine}) > 1
-    make, case = (error, "two-versions") if versions and len(installed) > 1 else (warning, "twice")
-    seen = "; ".join(f"{one.version or '?'} in {one.metadata}" for one in mine)
-    title = f"{source.distribution} is installed {len(mine)} times"
-    return [make(title, seen, "one distribution of that name", cure, case=case)]
 
 
 # --- FlashInfer and patches ------------------------------------------------------------------------------------------
@@ -161,25 +138,6 @@ def flashinfer_data(context: Context, probe: Probe) -> Findings:
             yield warning(title, seen, wanted, cure, case="unknown-version", **facts)
         else:
             yield ok(f"flashinfer {root.version} has what its JIT compiles from", **facts)
-    return None
-
-
-@check("flashinfer.set", Where.INSIDE, needs="probe")
-def flashinfer_set(context: Context, probe: Probe) -> Findings:
-    """flashinfer, its cubins and its prebuilt kernels have the same version; with others FlashInfer 0.5.3 and 0.6.18
-    raise RuntimeError at import, and 0.7.2 ignores them."""
-    core, root = named(probe, "flashinfer-python"), active_root(probe, "flashinfer")
-    version = (root.version if root else None) or (core[0].version if core else "")
-    for name in ("flashinfer-cubin", "flashinfer-jit-cache"):
-        for companion in named(probe, name)[:1]:
-            if version and companion.version.split("+")[0] != version.split("+")[0]:
-                # Not `pip install`: PyPI has no jit-cache, and no cubins after 0.6.13.
-                cure = remedies.inside(context, "python3", "-m", "pip", "uninstall", "-y", name)
-                title, seen = f"{name} does not match flashinfer", f"{name} {companion.version}, flashinfer {version}"
-                make, case = (warning, "ignored") if numbers(version) >= IGNORES else (error, "mismatch")
-                yield make(title, seen, f"{version}, or none", cure, case=case)
-            else:
-                yield ok(f"{name} {companion.version} matches flashinfer {version}")
     return None
 
 

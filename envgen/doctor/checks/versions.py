@@ -14,8 +14,7 @@ from envgen.inside.jit.libraries import runs
 from envgen.render.environment import OVERLAY
 from envgen.text import counted
 
-# Oldest releases for Blackwell: FP4 conversions in ptxas, and cuDNN's attention.
-CUDA, CUDNN = (12, 9), (9, 14)
+CUDNN = (9, 14)  # the oldest with attention for Blackwell
 # CUDA release -> first driver that loads its PTX.
 DRIVERS: dict[tuple[int, ...], int] = {(12, 8): 570, (12, 9): 575, (13, 0): 580, (13, 1): 590}
 BLACKWELL = 10  # major number of its first compute capability
@@ -45,41 +44,26 @@ def _fresh(context: Context, differ: tuple[Promised, ...]) -> Remedy:
 
 
 @check("packages.locked", Where.INSIDE, needs="probe")
-def locked(context: Context, probe: Probe) -> Finding | None:
-    """Locked packages are installed in their locked versions."""
-    count = probe.locked.count
-    differ = tuple(one for one in probe.locked.differ if canonicalize_name(one.name) not in context.build_needs)
-    if differ:
+def locked(context: Context, probe: Probe) -> Findings:
+    """Locked packages, and torch and others of the base image, have the versions of the build."""
+    count, of_base = probe.locked.count, probe.protected.count
+    if differ := tuple(one for one in probe.locked.differ if canonicalize_name(one.name) not in context.build_needs):
         title = f"{len(differ)} of {count} locked packages have the wrong version"
-        return error(title, listed(differ), "the locked versions", _fresh(context, differ), case="differ")
-    return ok(f"{counted(count, 'package is', 'packages are')} installed as locked") if count else None
-
-
-@check("packages.protected", Where.INSIDE, needs="probe")
-def protected(context: Context, probe: Probe) -> Finding | None:
-    """torch and the other protected packages are still the base image's."""
-    differ, count = probe.protected.differ, probe.protected.count
-    if differ:
+        yield error(title, listed(differ), "the locked versions", _fresh(context, differ), case="differ")
+    if differ := probe.protected.differ:
         title = "packages of the base image were replaced: " + ", ".join(one.name for one in differ)
-        return error(title, listed(differ), "the base image's versions", _fresh(context, differ), case="replaced")
-    return ok(f"{counted(count, 'package is', 'packages are')} still the base image's") if count else None
+        yield error(title, listed(differ), "the base image's versions", _fresh(context, differ), case="replaced")
+    there = f"{counted(count, 'locked package')} and {of_base} of the base image have the versions of the build"
+    return ok(there) if count or of_base else None
 
 
 @check("cuda.versions", Where.INSIDE, needs="probe")
-def cuda_versions(context: Context, probe: Probe) -> Findings:
-    """CUDA, cuDNN and torch are new enough for the profile's architectures, and match each other."""
+def cuda_versions(context: Context, probe: Probe) -> Finding | None:
+    """cuDNN is new enough for the profile's architectures. An old nvcc lacks them: cuda.compilers."""
     cuda, archs = probe.cuda, context.profile.cuda.arch_list
-    blackwell = any(arch.major >= BLACKWELL for arch in archs.archs)
-    for case, name, software, least in (("cuda", "CUDA", cuda.toolkit, CUDA), ("cudnn", "cuDNN", cuda.cudnn, CUDNN)):
-        version = numbers(software.version)
-        if blackwell and version and version < least:
-            seen, wanted = f"{software.version} ({software.path})", ".".join(map(str, least)) + " or newer"
-            yield error(f"{name} is too old for {archs}", seen, wanted, NEWEST, case=case)
-    built, toolkit = numbers(cuda.torch.cuda), numbers(cuda.toolkit.version)
-    if built and toolkit and built[0] != toolkit[0]:
-        seen = f"torch {cuda.torch.version} for CUDA {cuda.torch.cuda}, toolkit {cuda.toolkit.version}"
-        title = "torch was built for another CUDA release than the toolkit's"
-        yield warning(title, seen, "one major release", NEWEST, case="torch-cuda")
+    if any(arch.major >= BLACKWELL for arch in archs.archs) and () < numbers(cuda.cudnn.version) < CUDNN:
+        seen, wanted = f"{cuda.cudnn.version} ({cuda.cudnn.path})", ".".join(map(str, CUDNN)) + " or newer"
+        return error(f"cuDNN is too old for {archs}", seen, wanted, NEWEST, case="cudnn")
     pairs = (("CUDA", cuda.toolkit.version), ("cuDNN", cuda.cudnn.version), ("torch", cuda.torch.version))
     there = [f"{name} {version}" for name, version in pairs if version]
     return ok(", ".join(there)) if there else None
@@ -152,7 +136,7 @@ def driver(_context: Context, probe: Probe) -> Finding | None:
     Source of DRIVERS: NVIDIA's release notes of CUDA 12.8 to 13.0; NGC's 25.12 image requires 590.
     """
     toolkit = numbers(probe.cuda.toolkit.version)[:2]
-    drivers = " ".join([*(gpu.driver for gpu in probe.gpus), probe.system.nvidia.driver or ""])
+    drivers = " ".join([*(gpu.driver for gpu in probe.gpus), probe.system.driver])
     there, wanted = re.search(r"\b(\d{3,4})\.\d+", drivers), DRIVERS.get(toolkit)
     if there is None or wanted is None:
         return None

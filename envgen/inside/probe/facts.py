@@ -59,17 +59,10 @@ def header(path: str) -> Doc:
 
 
 def distributions(request: Doc, document: Doc) -> list[Doc]:
-    """The installed distributions that the request names, in the order of sys.path: the first one wins."""
-    exact = [normal(item) for item in request.get("distributions", []) if not item.endswith("*")]
-    starts = [normal(item[:-1]) for item in request.get("distributions", []) if item.endswith("*")]
-    for package in request.get("packages", []):
-        exact.append(normal(package["distribution"]))
-        starts.append(normal(package["package"]))
-    found = []
-    for entry, folder, name, _ in metadata_folders(document):
-        if name in exact or any((name + "-").startswith(start.rstrip("-") + "-") for start in starts):
-            found.append(distribution_facts(entry, folder))
-    return found
+    """The installed distributions of the sources, in the order of sys.path: the first one wins."""
+    wanted = {normal(package["distribution"]) for package in request.get("packages", [])}
+    there = metadata_folders(document)
+    return [distribution_facts(entry, folder) for entry, folder, name, _ in there if name in wanted]
 
 
 def distribution_facts(entry: str, folder: str) -> Doc:
@@ -159,9 +152,8 @@ def binaries(request: Doc, _document: Doc) -> list[Doc]:
     return found
 
 
-def environment(_request: Doc, _document: Doc) -> Doc:
-    """The values of VARIABLES."""
-    return {"values": {name: os.environ[name] for name in VARIABLES if name in os.environ}}
+def variables(_request: Doc, _document: Doc) -> Doc:
+    return {name: os.environ[name] for name in VARIABLES if name in os.environ}
 
 
 def mount_options() -> dict[str, tuple[bool, str]]:
@@ -234,27 +226,18 @@ def protected_versions(_request: Doc, document: Doc) -> Doc:
 
 
 def system(_request: Doc, _document: Doc) -> Doc:
-    """User, memory, and NVIDIA devices and driver."""
-    found: Doc = {"uid": os.getuid(), "gid": os.getgid()}
-    for line in read_text("/proc/meminfo").splitlines():
-        words = line.split()
-        if words[0] in ("MemTotal:", "MemAvailable:", "MemFree:", "Cached:", "SwapTotal:", "SwapFree:"):
-            found[words[0][:-1]] = int(words[1]) * 1024
-    driver = "/proc/driver/nvidia/version"
-    found["nvidia"] = {
-        "devices": ["/dev/" + name for name in listing("/dev") if name.startswith("nvidia")],
-        "driver": read_text(driver).partition("\n")[0] or None,
-    }
-    return found
+    """The user, and NVIDIA's driver."""
+    driver = read_text("/proc/driver/nvidia/version").partition("\n")[0]
+    return {"uid": os.getuid(), "gid": os.getgid(), "driver": driver}
 
 
 def torch_facts(document: Doc) -> Doc:
-    """Version and CUDA release of torch, from its version.py."""
+    """Version of torch, from its version.py."""
     for entry in entries(document):
         path = os.path.join(entry, "torch", "version.py")
         text = read_text(path)
         if text:
-            return {"version": value_of("__version__", text), "cuda": value_of("cuda", text), "path": path}
+            return {"version": value_of("__version__", text), "path": path}
     return {}
 
 
@@ -330,24 +313,15 @@ def cuda(_request: Doc, document: Doc) -> Doc:
 
 
 def gpus(_request: Doc, document: Doc) -> list[Doc]:
-    """The GPUs of this container, by nvidia-smi; [] without a device. One that shares the machine's memory has none."""
-    if not document.get("system", {}).get("nvidia", {}).get("devices"):
+    """The GPUs of this container, by nvidia-smi; [] without a device."""
+    if not any(name.startswith("nvidia") for name in listing("/dev")):
         return []
-    fields = "name,compute_cap,driver_version,memory.total"
+    fields = "name,compute_cap,driver_version"
     output, why = call(["nvidia-smi", "--query-gpu=" + fields, "--format=csv,noheader,nounits"], GPU_LIMIT)
     if why:
         document["errors"].append({"part": "gpus", "error": "nvidia-smi: " + why})
-    return gpus_in(output)
-
-
-def gpus_in(table: str) -> list[Doc]:
-    """The rows of nvidia-smi; the memory in MiB, or [N/A]."""
-    rows = [[cell.strip() for cell in line.split(",")] for line in table.splitlines()]
-    return [
-        {"name": row[0], "capability": row[1], "driver": row[2],
-         "memory": int(row[3]) << 20 if row[3].isdecimal() and len(row[3]) < 12 else 0}
-        for row in rows if len(row) == 4
-    ]  # fmt: skip
+    rows = [[cell.strip() for cell in line.split(",")] for line in output.splitlines()]
+    return [{"name": row[0], "capability": row[1], "driver": row[2]} for row in rows if len(row) == 3]
 
 
 # --- the document ----------------------------------------------------------------------------------------------------
@@ -361,7 +335,7 @@ FACTS = (
     ("starters", starters),
     ("binaries", binaries),
     ("shared", shared_modules),
-    ("environment", environment),
+    ("variables", variables),
     ("folders", folders),
     ("locked", locked_versions),
     ("protected", protected_versions),

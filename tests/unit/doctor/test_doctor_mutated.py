@@ -60,9 +60,8 @@ def test_any_document_of_a_probe(make: Make, name: str, changes: Changes) -> Non
 @pytest.mark.parametrize(
     "part",
     [
-        {"environment": []}, {"environment": {"values": []}}, {"environment": {"values": "x"}},
-        {"environment": {"values": 7}}, {"environment": {"values": None}}, {"system": {"uid": "x"}},
-        {"system": {"uid": []}}, {"system": {"MemTotal": None}},
+        {"variables": []}, {"variables": "x"}, {"variables": {"PYTHONPATH": 7}}, {"variables": {"PYTHONPATH": None}},
+        {"system": {"uid": "x"}}, {"system": {"uid": []}}, {"system": {"gid": None}},
     ],
 )  # fmt: skip
 def test_parts_that_were_not_looked_at(make: Make, part: dict[str, Any]) -> None:

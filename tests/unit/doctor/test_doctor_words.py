@@ -119,7 +119,7 @@ def evil(path: tuple[str, ...] = ("/evil",), python_path: str = "", **parts: Any
     """Each way of starting Python finds another copy; ``path``: entries that come first on sys.path."""
     document = with_cells(origin="/evil/flashinfer/__init__.py", entry="/evil") | parts
     document["python"]["path"] = [*path, *document["python"]["path"]]
-    document["environment"]["values"]["PYTHONPATH"] = python_path
+    document["variables"]["PYTHONPATH"] = python_path
     return document
 
 
@@ -215,8 +215,6 @@ IMPORTS: list[Row] = [
     ("import.metadata", given("hook"), "ok", "is installed", "", ""),
     ("import.metadata", given("moved", mount="/moved/flashinfer"), "error", "another folder",
      "editable, from /elsewhere/flashinfer", ""),
-    ("import.metadata", given("two"), "error", "flashinfer-python is installed 2 times", "0.5.2 in",
-     "flashinfer_python-0.5.2.dist-info"),
     ("import.metadata", given("raw", mount="/raw/flashinfer"), "warning", "flashinfer-python has no metadata", "", ""),
     # The code is the checkout's only as long as PYTHONPATH is; nothing is installed in a temporary container.
     ("import.metadata", given("wheel-pythonpath"), "error", "as a wheel, beside the mounted checkout", "",
@@ -228,7 +226,7 @@ IMPORTS: list[Row] = [
     # In the image's site-packages a new container is enough; in the overlay, which outlives it, they are removed.
     ("packages.locked", given(installed("/usr/lib/python3/dist-packages", "locked", "prod-wheel"), profile="prod"),
      "error", "1 of 2 locked packages", "numpy 1.26.4", "envgen up -p prod serve --recreate"),
-    ("packages.protected", given(installed(OVERLAY, "protected", "hook")), "error",
+    ("packages.locked", given(installed(OVERLAY, "protected", "hook")), "error",
      "numpy", "", f"{EXEC}pip uninstall -y numpy"),
 ]  # fmt: skip
 
