@@ -19,7 +19,6 @@ from envgen.inside import run
 from envgen.profile.model import Profile
 from envgen.profile.service import Service
 from envgen.redact import without_login
-from envgen.serve.crash import processes
 from envgen.serve.wait import POLL
 from envgen.text import counted
 
@@ -92,8 +91,8 @@ class RunningService:
         if now is None or not now.running:
             how = f"is {now.state}" if now else "was removed"
             raise ServiceError(f"{self.container.name} no longer runs: it {how}")
-        running = processes(self.engine, now.id)
-        zombies = tuple(f"{process.name} ({process.pid})" for process in running if process.zombie)
+        running = self.engine.processes(now.id)
+        zombies = tuple(f"{process.command} ({process.pid})" for process in running if process.zombie)
         gpu = None
         with contextlib.suppress(EngineError):
             gpu = parse_gpu_memory(self.engine.exec(now.id, _GPU, timeout=20).stdout.decode(errors="replace"))

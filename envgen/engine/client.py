@@ -148,6 +148,12 @@ class Engine:
             return file.read(FILE) if file else b""
         return b""
 
+    def processes(self, container: str) -> list[values.ProcessState]:
+        """The processes of a running container, as `docker top` shows them."""
+        with self._wrap_errors(f"processes of container {container[:12]}"):
+            rows = self._api.top(container, ps_args="-eo pid,ppid,stat,rss,args")["Processes"]
+            return [values.process_of(row) for row in rows]
+
     def volume(self, name: str) -> str | None:
         """The folder of a named volume on the engine's machine; None if there is no such volume."""
         with self._wrap_errors(f"volume {name}"), _absent():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,28 @@ class ExecResult:
     def document(self) -> Any:
         """Its stdout as JSON. Raises ValueError."""
         return read_json(self.stdout)
+
+
+@dataclass(frozen=True)
+class ProcessState:
+    """A process of a container, numbered as on the engine's machine. ``memory``: resident bytes."""
+
+    pid: int
+    parent: int
+    state: str  # ps's letters; the first is Z for a zombie
+    memory: int
+    command: str
+
+    @property
+    def zombie(self) -> bool:
+        """Whether it has ended and its parent has not collected its exit status."""
+        return self.state.startswith("Z")
+
+
+def process_of(row: Sequence[str]) -> ProcessState:
+    """A process from a row of `docker top`, with ps's columns pid, ppid, stat, rss, args."""
+    pid, parent, state, kilobytes, command = row
+    return ProcessState(int(pid), int(parent), state, int(kilobytes) << 10, command)
 
 
 def read_json(data: bytes | str) -> Any:

@@ -165,7 +165,7 @@ def test_a_bundle_has_all_and_no_secret(box: Box, tmp_path: Path) -> None:
     done = box.project.envgen("doctor", "--bundle", str(target), code=None, env={"MY_TOKEN": "of-this-shell"})
     assert "wrote" in done.err
     found = members(target)
-    for name in ("README.txt", "doctor.json", "versions.json", "project/envgen.yaml", "project/envgen.local.yaml",
+    for name in ("doctor.json", "versions.json", "project/envgen.yaml", "project/envgen.local.yaml",
                  "container.json", "server.log", "processes.txt", "logs/build-dev-1.log"):  # fmt: skip
         assert name in found, sorted(found)
     assert json.loads(found["versions.json"])["engine"]["version"]
@@ -185,7 +185,7 @@ def test_without_an_engine_a_bundle_is_still_written(box: Box, tmp_path: Path) -
     target = tmp_path / "b.tar.gz"
     box.project.envgen("doctor", "--bundle", str(target), code=1, env={"DOCKER_HOST": "unix:///nowhere.sock"})
     found = members(target)
-    assert b"no Docker Engine" in found["no-engine.txt"] and b"no Docker Engine" in found["doctor.txt"]
+    assert b"is not running" in found["no-engine.txt"] and b"no Docker Engine" in found["doctor.txt"]
 
 
 def test_scripts_of_the_project_run_inside(box: Box, tmp_path: Path) -> None:

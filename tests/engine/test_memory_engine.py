@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from local import until
-from projects import Project, docker, lean_base
+from projects import Project, docker, inner_pid, lean_base
 
+from envgen.app.bundle import RECORD
 from envgen.engine.client import connect
 from envgen.engine.host import mem_available
-from envgen.serve.crash import RECORD, processes
 
 pytestmark = pytest.mark.engine
 
@@ -90,16 +90,15 @@ def test_what_runs_beside_a_service(project: Project) -> None:
     try:
         engine = connect()
         (container,) = engine.containers(f"{NAME}-dev", "calm")
-        found = {one.pid: one for one in processes(engine, container.id)}
-        (outer,) = [one for one in found.values() if "memory-guard" in one.command and one.parent == 1]
-        (guard,) = [one for one in found.values() if one.parent == outer.pid]
-        (calm,) = [one for one in found.values() if one.command == "sleep 1000"]
-        assert "memory-guard" in guard.command and calm.parent == 1
-        score = "cat /proc/%d/oom_score_adj"
-        scores = [docker("exec", container.id, "sh", "-c", score % one.pid) for one in (calm, guard)]
+        found = engine.processes(container.id)
+        (outer,) = [one for one in found if "memory-guard" in one.command and inner_pid(one.parent) == 1]
+        (guard,) = [one for one in found if one.parent == outer.pid]
+        (calm,) = [one for one in found if one.command == "sleep 1000"]
+        assert "memory-guard" in guard.command and inner_pid(calm.parent) == 1
+        scores = [Path(f"/proc/{one.pid}/oom_score_adj").read_text().strip() for one in (calm, guard)]
         assert scores == ["500", "0"]
         assert b"left " in engine.read_file(container.id, RECORD)
-        docker("exec", container.id, "kill", "-9", str(guard.pid))
+        docker("exec", container.id, "kill", "-9", str(inner_pid(guard.pid)))
         said = "envgen: memory guard: it was ended by signal 9: the service goes on without a guard"
         until(lambda: said in engine.logs(container.id))
         assert engine.container(container.id).running  # type: ignore[union-attr]

@@ -266,7 +266,7 @@ def test_a_machine_that_is_switched_off(ready: Pair) -> None:
     assert "spark-2 (rank 1): serve has failed: its engine has not answered for 10 s" in text
     command = "docker ps -aq --filter label=com.docker.compose.project=envgentest-pair-cpu | xargs -r docker rm -f"
     assert f"or on spark-2 itself: {command}" in text and f"or on spark-2 itself: {command}" in down
-    assert "spark-2/not-reached.txt" in bundle(text, ready.folder)["names"]
+    assert "spark-2/no-engine.txt" in bundle(text, ready.folder)["names"]
     assert ready.running() == ["spark-2"]
     ready.envgen("down")
     assert ready.running() == []

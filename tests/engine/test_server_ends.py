@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 from cpu_server import CpuServer, free_port
 from local import until
-from projects import docker
+from projects import docker, inner_pid
 
 from envgen.engine.client import Engine
 from envgen.engine.values import Container
-from envgen.serve.crash import processes
 from envgen.text import instant
 
 pytestmark = [pytest.mark.engine, pytest.mark.nightly]
@@ -57,9 +56,9 @@ class Ends:
         return found
 
     def kill(self, title: str) -> None:
-        """SIGKILL to the process whose name contains ``title``."""
-        (pid,) = [one.pid for one in processes(self.engine, self.container.id) if title in one.name]
-        docker("exec", self.name, "sh", "-c", f"kill -KILL {pid}")
+        """SIGKILL to the process whose title contains ``title``."""
+        (pid,) = [one.pid for one in self.engine.processes(self.container.id) if title in one.command]
+        docker("exec", self.name, "sh", "-c", f"kill -KILL {inner_pid(pid)}")
 
     def until(self, true: Callable[[Container], bool]) -> None:
         until(lambda: true(self.container), lambda: f"{self.container.state}\n{self.log[-3000:]}", 240)
@@ -111,9 +110,10 @@ def test_each_end_of_a_real_server(ends: Ends) -> None:
 
     # Its API server, and Docker has started it often enough.
     ends.loads()
-    (server,) = [one for one in processes(ends.engine, ends.container.id) if one.parent == 1]
-    children = [one for one in processes(ends.engine, ends.container.id) if one.parent == server.pid]
-    docker("exec", ends.name, "sh", "-c", f"kill -KILL {children[0].pid}")
+    found = ends.engine.processes(ends.container.id)
+    (server,) = [one for one in found if inner_pid(one.parent) == 1]
+    children = [inner_pid(one.pid) for one in found if one.parent == server.pid]
+    docker("exec", ends.name, "sh", "-c", f"kill -KILL {children[0]}")
     ends.until(lambda one: one.state == "exited")
     assert ends.container.exit_code == 137
     ends.said("(SIGKILL, not for its memory limit)", failed=True, case="died", rule="killed")

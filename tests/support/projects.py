@@ -118,6 +118,12 @@ def forget(name: str) -> None:
             docker("volume", "rm", volume, check=False)
 
 
+def inner_pid(pid: int) -> int:
+    """The number that a process of this machine has in its container."""
+    numbers = Path(f"/proc/{pid}/status").read_text().partition("NSpid:")[2].splitlines()[0]
+    return int(numbers.split()[-1])
+
+
 def docker(*words: str, check: bool = True, timeout: float = 600, stdin: str = "") -> str:
     """Plain docker, as a second opinion."""
     done = subprocess.run(["docker", *words], capture_output=True, text=True, timeout=timeout, input=stdin, check=False)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from envgen.engine.values import ContainerMount, Port, container_of, image_of, info_of
+from envgen.engine.values import ContainerMount, Port, ProcessState, container_of, image_of, info_of, process_of
 
 CONTAINER = {
     "Id": "abc", "Name": "/demo-dev-1", "Image": "sha256:1", "RestartCount": 2,
@@ -47,6 +47,13 @@ def test_the_user_of_a_container_and_a_rootless_engine() -> None:
     assert info_of({"SecurityOptions": ["name=seccomp,profile=builtin", "name=rootless"]}, {}, "unix:///x").rootless
     plain = info_of({"SecurityOptions": None, "Driver": "overlay2"}, {}, "unix:///x")
     assert not plain.rootless and plain.driver == "overlay2"
+
+
+def test_a_process_as_docker_top_shows_it() -> None:
+    assert process_of(["4711", "4700", "Ssl", "2048", "vllm serve model"]) == ProcessState(
+        4711, 4700, "Ssl", 2 << 20, "vllm serve model"
+    )
+    assert process_of(["70", "6", "Z+", "0", "[VLLM::EngineCor] <defunct>"]).zombie
 
 
 def test_what_is_missing_or_null_is_empty() -> None:

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envgen.__main__ import main
+from envgen.app.bundle import archive
 from envgen.explain import Circumstances, cause_of
 from envgen.explain.first import first_exception
 from envgen.explain.read import text_lines
-from envgen.serve.crash import write_bundle
 from envgen.serve.ended import log_text
 
 LOGS = Path(__file__).parent / "logs" / "failures"
@@ -132,10 +132,10 @@ def test_any_text_is_taken(lines: list[str]) -> None:
 
 def test_a_crash_bundle_is_read_as_its_server_s_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = (LOGS / "tokenizer.log").read_text(encoding="utf-8")
-    write_bundle(tmp_path / "b.tar.gz", {"findings.json": "{}", "server.log": log})
+    (tmp_path / "b.tar.gz").write_bytes(archive({"findings.json": "{}", "server.log": log}))
     assert main(["explain", str(tmp_path / "b.tar.gz")]) == 0
     assert "first exception of APIServer pid=1" in capsys.readouterr().out
-    write_bundle(tmp_path / "none.tar.gz", {"findings.json": "{}"})
+    (tmp_path / "none.tar.gz").write_bytes(archive({"findings.json": "{}"}))
     (tmp_path / "cut.tar.gz").write_bytes((tmp_path / "b.tar.gz").read_bytes()[:300])
     (tmp_path / "text.tar.gz").write_text("no archive")
     for name, why in (("none", "has no server.log"), ("cut", "can't be read"), ("text", "can't be read")):

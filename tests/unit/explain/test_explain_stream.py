@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from rules_page import renew
 
 from envgen import cli
+from envgen.app.bundle import archive
 from envgen.app.explain import open_log
 from envgen.cli.check.explain import command
 from envgen.errors import UsageError
 from envgen.explain import classify, read, rules
 from envgen.explain.read import ALL_IS_WELL, last_of, read_log, text_lines
-from envgen.serve.crash import write_bundle
 
 LOGS = Path(__file__).parent / "logs"
 PAGE = Path(__file__).parents[3] / "docs" / "explain.md"
@@ -117,7 +117,7 @@ def build_log(state: Path, name: str, code: int, when: int) -> Path:
 def bundle(state: Path, stamp: str, service: str, log: str, when: int, **members: str) -> Path:
     path = state / "crash" / f"{stamp}-{service}.tar.gz"
     findings = json.dumps({"reason": "its process exited with code 1 while starting", "service": service})
-    write_bundle(path, {"findings.json": findings, "server.log": log, **members})
+    path.write_bytes(archive({"findings.json": findings, "server.log": log, **members}))
     os.utime(path, (when, when))
     return path
 
@@ -162,7 +162,9 @@ def test_a_bundle_knows_whose_memory_ran_out(state: Path) -> None:
 def test_of_several_machines_the_one_that_failed_first_is_read(state: Path) -> None:
     path = state / "crash" / "20260101T000000Z-serve.tar.gz"
     findings = json.dumps({"culprit": "b", "reason": "x"})
-    write_bundle(path, {"findings.json": findings, "a/server.log": "Killed\n", "b/server.log": "manifest unknown\n"})
+    path.write_bytes(
+        archive({"findings.json": findings, "a/server.log": "Killed\n", "b/server.log": "manifest unknown\n"})
+    )
     assert "(unknown_base)" in run(str(path)).stdout
 
 
