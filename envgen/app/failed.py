@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 
 from envgen.deployment import Deployment
 from envgen.errors import EngineError, EnvgenError, ProcessError, RefusedError, ServiceError
-from envgen.serve.ended import NotReady, StartFailure, in_profile, known_of, reason_for
+from envgen.serve.ended import SHOWN, StartFailure, cause_in, in_profile
 from envgen.serve.launch import Begun, Launcher, Say
-from envgen.text import progress
+from envgen.text import progress, shorten
 
 Failed = Callable[[StartFailure], EnvgenError]
+LAST_LINES = 5  # of a log that tells nothing of its end
+LONGEST_SHOWN = 2000  # characters of each
 
 
 def failed(
@@ -28,15 +30,23 @@ def failed(
     profile, container = deployment.profile, failure.container
     say(f"  {service}: {failure.reason}; saving a crash bundle")
 
-    reason = reason_for(deployment.engine, failure, partial(known_of, deployment))
-    kept = bundle.save(machines or (deployment,), service, failure, reason.cause, deployment.node)
+    cause, lines = cause_in(deployment, failure)
+    kept = bundle.save(machines or (deployment,), service, failure, cause.cause, deployment.node)
+    text = f"{service} {verdict}: {failure.reason}" + (f"; cause: {cause.cause}" if cause.rule else "")
+    shown = [shorten(cause.evidence, SHOWN)] if cause.evidence else []
+    if not cause.rule:
+        last = ["its last lines:", *(lines[-LAST_LINES:] or ["(none)"])]
+        shown = [shorten(line, LONGEST_SHOWN) for line in cause.clues or last]
+    if kept:
+        shown.append(f"crash bundle: {kept}")
+        shown.append(f"whole log: `tar -xOzf {shlex.quote(kept)} --wildcards '*server.log'`")
     again = f"envgen up {service} {profile.chosen_variant} --no-wait keeps it running for a closer look"
     if container is not None and not container.running:
         again = ""  # it would end again
     if container is not None and container.state == "paused":
         again = f"docker unpause {container.name}"
-    hint = failure.hint or hint or again
-    return reason.error(f"{service} {verdict}", kept, hint, partial(in_profile, profile=profile, service=service))
+    hint = in_profile(cause.cure, profile, service) or failure.hint or hint or again
+    return ServiceError("\n  ".join([text, *shown]), hint=hint)
 
 
 def begin(launcher: Launcher, on_failure: Failed) -> Begun:
@@ -78,8 +88,8 @@ def _steps(launcher: Launcher, on_failure: Failed, clean_up: Callable[[], None])
     try:
         yield
         return
-    except NotReady as error:
-        raised = on_failure(error.failure)
+    except StartFailure as failure:
+        raised = on_failure(failure)
     except ProcessError as error:
         raised = ServiceError(f"{launcher.name} was not started: {error}")
     except (ServiceError, RefusedError) as error:

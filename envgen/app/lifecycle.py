@@ -20,7 +20,7 @@ from envgen.engine.values import Container
 from envgen.errors import NotFoundError, ProjectError, ServiceError
 from envgen.profile.model import Profile
 from envgen.serve import preflight
-from envgen.serve.ended import NotReady
+from envgen.serve.ended import StartFailure
 from envgen.serve.launch import Begun, Launcher, Started
 from envgen.serve.prepare import prepare
 from envgen.text import progress
@@ -70,8 +70,8 @@ def again(verb: str, session: Session, service: str, timeout: int | None) -> tup
     launcher = Launcher(deployment, service, progress)
     try:
         awaited = launcher.wait(container.id, timeout)
-    except NotReady as error:  # it is kept: it was there before
-        raise failed(deployment, service, error.failure) from None
+    except StartFailure as failure:  # it is kept: it was there before
+        raise failed(deployment, service, failure) from None
     return profile, launcher.started(Begun(container, launcher.began, already=False, created=False), awaited)
 
 

@@ -10,8 +10,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from envgen import __version__
-from envgen.app import bundle
 from envgen.app.cluster.machines import head_of
+from envgen.app.failed import failed
 from envgen.app.session import Session, the_service
 from envgen.bench import record
 from envgen.bench.checks import FAILED, PASSED, Outcome, Trial
@@ -26,7 +26,7 @@ from envgen.inside import run
 from envgen.live import moving
 from envgen.profile.load import find as find_project
 from envgen.redact import without_login
-from envgen.serve.ended import StartFailure, ending, reason_for
+from envgen.serve.ended import StartFailure, ending
 from envgen.serve.launch import reachable_url
 from envgen.text import progress
 
@@ -198,10 +198,8 @@ def _stop_error(reason: str, service: RunningService | None, kept: str) -> Envge
     try:
         now = service.engine.container(service.container.id)
         how = "its process still runs" if now and now.running else ending(now).reason
-        reason = "; ".join(filter(None, (reason, how, kept)))
-        why = reason_for(service.engine, StartFailure(reason, now))
-        saved = bundle.save((deployment,), service.name, why.failure, why.cause, deployment.node)
+        failure = StartFailure("; ".join(filter(None, (reason, how, kept))), now)
         again = f"envgen up {service.name} {deployment.profile.chosen_variant} starts it again"
-        return why.error(f"{service.container.name} failed", saved, again)
+        return failed(deployment, service.name, failure, verdict="failed", hint=again)
     except EngineError as error:
         return ServiceError(f"{reason}; {kept}; {error}")

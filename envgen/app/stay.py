@@ -13,7 +13,7 @@ from envgen.deployment import Deployment
 from envgen.engine.client import Engine, connect
 from envgen.engine.values import Container
 from envgen.errors import EngineError, EnvgenError, ServiceError
-from envgen.serve.ended import StartFailure, last_end
+from envgen.serve.ended import StartFailure, ending, last_end
 from envgen.text import counted, progress
 
 POLL = 1.0  # seconds between two looks
@@ -50,7 +50,7 @@ class Stay:
                 continue
             end = last_end(self._engine, container)
             if end is not None and not end.asked:
-                raise self._failed(StartFailure(f"its process {container.how_ended}", container))
+                raise self._failed(ending(container))
             again, lost = (container, True) if lost else self._settled(container)
             if again is None or again.running:
                 continue  # the next look finds out

@@ -170,12 +170,17 @@ def is_consequence(text: str) -> bool:
     return bool(_WRAPPER.search(text))
 
 
-def first_exception(lines: Iterable[str]) -> First | None:
-    """The first failure in a whole log."""
+def tracked(lines: Iterable[str]) -> Tracker:
+    """What a whole log tells of its first failure."""
     tracker = Tracker()
     for number, line in enumerate(lines, 1):
         tracker.feed(line, number)
-    return tracker.first
+    return tracker
+
+
+def first_exception(lines: Iterable[str]) -> First | None:
+    """The first failure in a whole log."""
+    return tracked(lines).first
 
 
 def read_line(line: str) -> tuple[str, str, str]:

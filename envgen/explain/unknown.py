@@ -13,6 +13,7 @@ from urllib.parse import quote_plus
 import yaml
 
 from envgen.explain.first import CHAINED, SHOWN, TRACEBACK, First, is_consequence, read_line
+from envgen.text import visible
 
 DECIDING = 3  # lines
 STARTED = "Application startup complete"
@@ -100,6 +101,27 @@ def clues(lines: Sequence[str], before: int, first: First | None, versions: Mapp
         gpu[1] if gpu else f"SM {architecture[1]}" if architecture else "",
         _search(raised or (heaviest[0][2] if heaviest else ""), first.package if first else "", whole),
     )
+
+
+def in_words(first: First | None, told: Clues | None, name: str = "") -> list[str]:
+    """The first exception and the other deciding lines, versions and an address. ``name``: of the log, for places."""
+    lines = list[str]()
+
+    def at(number: int) -> str:
+        return f"{name}:{number}: " if name else ""
+
+    if first is not None:
+        where = f" of {first.process}" if first.process else ""
+        lines.append(f"first exception{where}: {at(first.line)}{first.text}")
+        lines += [f"raised from: {first.root}"] if first.root else []
+        lines += [f"in: {first.component}"] if first.component else []
+    if told is not None:
+        lines += [f"{at(number)}{text}" for number, text in told.lines if not first or number != first.line]
+        shown = [f"{package} {version}" for package, version in told.versions.items()]
+        shown += [f"GPU {told.gpu}"] if told.gpu else []
+        lines += [f"the log shows: {', '.join(shown)}"] if shown else []
+        lines += [f"search: {told.search}"] if told.search else []
+    return [visible(line) for line in lines]
 
 
 def _with_message(header: str, below: Sequence[str]) -> str:

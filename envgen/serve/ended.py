@@ -8,17 +8,16 @@ docker/runtime/libexec/server writes into its log; of other programs it is taken
 from __future__ import annotations
 
 import re
-import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from envgen.deployment import Deployment
 from envgen.engine.client import Engine
 from envgen.engine.values import BY_ITSELF, Container
-from envgen.errors import ServiceError
-from envgen.explain import Circumstances, Explanation, cause_of
-from envgen.explain.first import First, first_exception
+from envgen.explain import Circumstances, cause_of
+from envgen.explain.first import tracked
+from envgen.explain.unknown import clues, in_words
 from envgen.lock.model import ProfileLock
 from envgen.profile.model import Profile
 from envgen.redact import redact_secrets
@@ -30,8 +29,6 @@ STARTS = "envgen: starting the server"
 ASKED = "envgen: Docker asks the server to stop ("
 # Exit codes of other programs than servers, ended on purpose: done, Ctrl-C, `docker stop` (SIGTERM or SIGKILL).
 ON_PURPOSE = (0, 130, 137, 143)
-LAST_LINES = 30  # of the log, in an error message
-LONGEST_SHOWN = 2000  # characters of each
 # Fact -> the package whose locked version it is.
 LOCKED = {"cutlass_dsl": "nvidia-cutlass-dsl", "cudnn": "nvidia-cudnn-cu13", "torch": "torch"}
 
@@ -44,9 +41,9 @@ def log_text(line: str) -> str:
 # A failure that is happening
 
 
-@dataclass(frozen=True)
-class StartFailure:
-    """Why a service is not ready. ``container`` is None if none was created or it is gone."""
+@dataclass(eq=False)
+class StartFailure(Exception):
+    """Why a service is not ready, or runs no more. ``container`` is None if none was created or it is gone."""
 
     reason: str
     container: Container | None = None
@@ -58,13 +55,8 @@ class StartFailure:
     says_all: bool = False  # the service runs and answers wrongly: its log has no deeper cause
     hint: str = ""  # what to do, if no cause is known
 
-
-class NotReady(Exception):
-    """The service failed, with everything that was seen."""
-
-    def __init__(self, failure: StartFailure) -> None:
-        super().__init__(failure.reason)
-        self.failure = failure
+    def __str__(self) -> str:
+        return self.reason
 
 
 def ending(container: Container | None) -> StartFailure:
@@ -72,18 +64,63 @@ def ending(container: Container | None) -> StartFailure:
     return StartFailure(f"its process {container.how_ended}" if container else "its container was removed", container)
 
 
-# An end that is over
+# The cause of it
 
 
 @dataclass(frozen=True)
-class Ended:
+class Cause:
+    """Why something failed, as far as its log says: ``cause``, ``rule`` and ``cure`` as `envgen explain` has them.
+
+    ``evidence``: the line of the log that proves it. Without a rule, ``cause`` is the first exception, and ``clues``
+    are lines that help to search. Each is "" where unknown.
+    """
+
+    cause: str = ""
+    evidence: str = ""
+    rule: str = ""
+    cure: str = ""
+    clues: tuple[str, ...] = field(default=(), repr=False)
+
+    @property
+    def why(self) -> str:
+        """The cause with its evidence; "" where unknown."""
+        return self.cause + (f": {shorten(self.evidence, SHOWN)}" if self.evidence else "")
+
+
+def judged(lines: Sequence[str], about: Circumstances) -> Cause:
+    """The cause of a service's end or failure. ``about``: what is known beside its log."""
+    known, log = cause_of(lines, about, service=True), tracked(lines)
+    first = log.first
+    if known is None:
+        told = clues(lines, 0, first, log.versions)
+        words = tuple(in_words(first, told)) if first or told.lines else ()
+        return Cause(f"first exception: {shorten(str(first), SHOWN)}" if first else "", clues=words)
+    evidence = known.evidence if any(known.evidence in line for line in lines) else ""
+    if known.rule == "engine_dead":  # it has died of something
+        evidence = "no exception before it: a process of the engine was killed"
+        evidence = str(first) if first and not first.is_consequence else evidence
+    return Cause(known.cause, evidence, known.rule, known.cure)
+
+
+def cause_in(deployment: Deployment, failure: StartFailure) -> tuple[Cause, list[str]]:
+    """The cause of ``failure``, and the lines in which it was looked for."""
+    container = failure.container
+    log = deployment.engine.logs(container.id, tail=LINES) if container else ""
+    lines = [log_text(line) for line in (*failure.lines, *log.splitlines())]
+    return Cause() if failure.says_all else judged(lines, known_of(deployment, container)), lines
+
+
+# An end that is over
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended(Cause):
     """The last end of a container's program.
 
     ``asked``: Docker asked it to stop (`envgen stop`, `docker stop`, the end of the engine), or it was no server and
     has done its work. ``exit_code``: the program's own; None where Docker no longer knows it. ``runs``: Docker has
     started it again, ``restarts`` times so far. ``at`` and ``since`` (the start of the one that runs): times of the
-    engine. ``cause``, ``evidence``, ``rule`` and ``cure``: as `envgen explain` has them; of an unknown cause, ``cause``
-    is the first exception. Each is "" where unknown.
+    engine.
     """
 
     service: str
@@ -95,10 +132,6 @@ class Ended:
     runs: bool = False
     restarts: int = 0
     since: str = ""
-    cause: str = ""
-    evidence: str = ""
-    rule: str = ""
-    cure: str = ""
 
     @property
     def failed(self) -> bool:
@@ -120,14 +153,10 @@ class Ended:
             return f"{self.service} ended by itself at {short(self.at)}, with exit code 0 (Docker shows {BY_ITSELF})"
         return f"{self.service} ended by itself at {short(self.at)}, with exit code {self.exit_code}"
 
-    @property
-    def why(self) -> str:
-        """The cause with its evidence; "" where unknown."""
-        return self.cause + (f": {shorten(self.evidence, SHOWN)}" if self.evidence else "")
-
     def data(self) -> dict[str, Any]:
         """All of it, for JSON."""
-        return asdict(self) | {"failed": self.failed, "text": str(self), "why": self.why}
+        facts = {name: value for name, value in asdict(self).items() if name != "clues"}
+        return facts | {"failed": self.failed, "text": str(self), "why": self.why}
 
 
 def short(time: str) -> str:
@@ -152,14 +181,16 @@ def last_end(engine: Engine, container: Container) -> Ended | None:
     start = max((number for number, line in enumerate(lines) if line == STARTS), default=0)
     lines = lines[start:]
     end = Ended(
-        container.service, container.name, container.finished_at, asked=not runs and _asked(container, lines),
-        exit_code=None if runs else container.own_code, out_of_memory=container.oom_killed and not runs, runs=runs,
-        restarts=container.restarts, since=container.started_at if runs else "",
+        service=container.service, container=container.name, at=container.finished_at,
+        asked=not runs and _asked(container, lines), exit_code=None if runs else container.own_code,
+        out_of_memory=container.oom_killed and not runs, runs=runs, restarts=container.restarts,
+        since=container.started_at if runs else "",
     )  # fmt: skip
     if end.asked:
         return end
     about = replace(circumstances(container), exit_code=end.exit_code or None, oom_killed=end.out_of_memory)
-    return _with_cause(end, container, lines, about)
+    cause = judged(lines, about)
+    return replace(end, **vars(cause) if cause.cause else {"cause": container.error})
 
 
 def last_ends(engine: Engine, containers: Iterable[Container]) -> Mapping[str, Ended]:
@@ -177,17 +208,6 @@ def _asked(container: Container, lines: Sequence[str]) -> bool:
         return True
     # Stopped before the server had begun, such as while mounted sources were installed.
     return container.exit_code in (130, 143) and STARTS not in lines and len(lines) < LINES
-
-
-def _with_cause(end: Ended, container: Container, lines: list[str], about: Circumstances) -> Ended:
-    known, first = cause_of(lines, about, service=True), first_exception(lines)
-    if known is None:
-        return replace(end, cause=f"first exception: {shorten(str(first), SHOWN)}" if first else container.error)
-    shown = known.evidence if any(known.evidence in line for line in lines) else ""
-    if known.rule == "engine_dead":  # it has died of something
-        shown = "no exception before it: a process of the engine was killed"
-        shown = str(first) if first and not first.is_consequence else shown
-    return replace(end, cause=known.cause, evidence=shown, rule=known.rule, cure=known.cure)
 
 
 # What is known beside the log
@@ -219,59 +239,6 @@ def circumstances(
 def known_of(deployment: Deployment, container: Container | None) -> Circumstances:
     """``circumstances`` of a container of a deployment."""
     return circumstances(container, profile=deployment.profile, lock=deployment.lock)
-
-
-# The reason, and what to do
-
-
-@dataclass(frozen=True)
-class FailureReason:
-    """What a failure and the log say: the cause that a rule knows (``known``), else the first exception."""
-
-    failure: StartFailure
-    lines: Sequence[str]
-    known: Explanation | None
-    first: First | None
-
-    @property
-    def cause(self) -> str:
-        """In one line; "" if neither is there."""
-        return self.known.cause if self.known else str(self.first or "")
-
-    def error(self, what: str, bundle: str, hint: str, fitting: Callable[[str], str] = str) -> ServiceError:
-        """The error to raise: reason, cause, last lines, crash bundle, and what to do.
-
-        ``hint``: used if no cause is known. ``fitting``: adapts a rule's cure to this service.
-        """
-        known, first, text = self.known, self.first, f"{what}: {self.failure.reason}"
-        if known:
-            text += f"; cause: {known.cause}"
-        if known and any(known.evidence in line for line in self.lines):
-            text += f"\n  {shorten(known.evidence, SHOWN)}"
-        elif first:
-            text += f"\n  first exception: {shorten(str(first), LONGEST_SHOWN)}"
-            text += f"\n  raised from: {shorten(first.root, LONGEST_SHOWN)}" if first.root else ""
-            text += f"\n  in: {first.component}" if first.component else ""
-        elif self.failure.container or self.lines:
-            last = [f"    {shorten(line, LONGEST_SHOWN)}" for line in self.lines[-LAST_LINES:]]
-            text += "\n  its last lines:\n" + ("\n".join(last) or "    (none)")
-        if bundle:
-            text += f"\n  crash bundle: {bundle}"
-            text += f"\n  whole log: `tar -xOzf {shlex.quote(bundle)} --wildcards '*server.log'`"
-        return ServiceError(text, hint=fitting(known.cure) if known else hint)
-
-
-def reason_for(
-    engine: Engine, failure: StartFailure, about: Callable[[Container | None], Circumstances] = circumstances
-) -> FailureReason:
-    """Look for the cause of ``failure``. ``about``: what is known of the container beside its log."""
-    container = failure.container
-    log = engine.logs(container.id, tail=LINES) if container else ""
-    lines = [log_text(line) for line in (*failure.lines, *log.splitlines())]
-    if failure.says_all:
-        return FailureReason(failure, lines, None, None)
-    known = cause_of(lines, about(container), service=True)
-    return FailureReason(failure, lines, known, None if known else first_exception(lines))
 
 
 def in_profile(cure: str, profile: Profile, service: str) -> str:

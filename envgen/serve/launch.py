@@ -22,7 +22,7 @@ from envgen.profile.model import Profile
 from envgen.profile.service import Ready, Service
 from envgen.profile.values import PortMapping
 from envgen.serve import preflight
-from envgen.serve.ended import NotReady, StartFailure, log_text
+from envgen.serve.ended import StartFailure, log_text
 from envgen.serve.notices import notices
 from envgen.serve.readiness import Readiness
 from envgen.serve.wait import Awaited, Waiter
@@ -64,8 +64,10 @@ class Begun:
 
 @dataclass
 class Launcher:
-    """Starts the service ``name``, step by step. Each step raises NotReady or ServiceError where it fails, and leaves
-    what it has created. ``say`` prints a line of progress."""
+    """Starts the service ``name``, step by step. ``say`` prints a line of progress.
+
+    Each step raises StartFailure or ServiceError where it fails, and leaves what it has created.
+    """
 
     deployment: Deployment
     name: str
@@ -164,9 +166,8 @@ class Launcher:
             raise refused
         if done.code:
             # Created but not started (a port, a runtime, a missing program): Compose's output is the log.
-            raise NotReady(
-                StartFailure(f"docker compose ended with {done.code}", found[0] if found else None, lines=tuple(lines))
-            )
+            reason = f"docker compose ended with {done.code}"
+            raise StartFailure(reason, found[0] if found else None, lines=tuple(lines))
         if not found:
             raise ServiceError(f"{self.name} was started, but its container is already gone")
         return found
@@ -207,7 +208,7 @@ class Launcher:
         return 60.0 if health is None else 60.0 + health.start_period.seconds + health.interval.seconds * health.retries
 
     def wait(self, container_id: str, timeout: float | None, *, already: bool = False) -> Awaited:
-        """Wait until it is ready; NotReady otherwise. The time-out starts after the installation of sources.
+        """Wait until it is ready; StartFailure otherwise. The time-out starts after the installation of sources.
 
         ``already``: it ran before.
         """

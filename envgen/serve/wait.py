@@ -20,7 +20,7 @@ from envgen.logpattern import LogPattern
 from envgen.profile.service import Ready, Service
 from envgen.serve import listener
 from envgen.serve.chat import chat_flags
-from envgen.serve.ended import NotReady, StartFailure, log_text
+from envgen.serve.ended import StartFailure, log_text
 from envgen.serve.phases import DOING, Phase, StartProgress
 from envgen.serve.readiness import Question, Readiness, ask
 from envgen.text import Loudness, counted, instant, is_terminal, step_line
@@ -163,7 +163,7 @@ class Waiter:
         self._began = self._last_said = time.monotonic()
 
     def wait(self, container_id: str, deadline: float, *, already: bool = False) -> Awaited:
-        """Wait until it is ready or ``deadline`` (monotonic seconds). NotReady with the reason.
+        """Wait until it is ready or ``deadline`` (monotonic seconds). StartFailure with the reason.
 
         ``already``: it was started before, so its phases are over.
         """
@@ -233,7 +233,7 @@ class Waiter:
         self._step = step
 
     def _look(self, container_id: str, when: str = "") -> Container:
-        """The container. NotReady if it is gone, has ended or restarts for ever.
+        """The container. StartFailure if it is gone, has ended or restarts for ever.
 
         ``when``: for the message, instead of what the server is doing.
         """
@@ -306,12 +306,11 @@ class Waiter:
             state = self._why or f"it is {container.state}, health {container.health or 'unknown'}"
             raise self._failure(container, f"not ready in time, still {self.progress.words()}: {state}")
 
-    def _failure(self, container: Container | None, reason: str, *, says_all: bool = False) -> NotReady:
+    def _failure(self, container: Container | None, reason: str, *, says_all: bool = False) -> StartFailure:
         restarts = container.restarts if container else self._restarts
         seen, missing = dict(self._evidence.seen), self._evidence.missing
-        return NotReady(
-            StartFailure(reason.strip(), container, self.progress.took(), seen, missing, restarts, says_all=says_all)
-        )
+        took = self.progress.took()
+        return StartFailure(reason.strip(), container, took, seen, missing, restarts, says_all=says_all)
 
     def _ended(self, phase: Phase, seconds: float, what: str) -> None:
         """Print a phase that has ended."""

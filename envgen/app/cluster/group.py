@@ -20,7 +20,7 @@ from envgen.deployment import Deployment
 from envgen.engine.process import in_background
 from envgen.errors import EnvgenError, Problem, ServiceError, named
 from envgen.profile.service import Ready
-from envgen.serve.ended import NotReady, StartFailure
+from envgen.serve.ended import StartFailure
 from envgen.serve.launch import Launcher, Started, what_next
 from envgen.serve.readiness import Readiness
 from envgen.serve.wait import SICKNESS, Awaited
@@ -85,8 +85,7 @@ class Group:
                     for node, name in unshown:
                         progress(f"  note: {node}: its log does not show ready.expect.{name}; the head's does")
                     return awaited
-            except NotReady as error:
-                failure = error.failure
+            except StartFailure as failure:
                 if started.already and failure.container and failure.container.running:
                     raise self._error(head.deployment, watch, failure) from None  # it ran before and keeps running
                 # The cause may be another rank's end, which has not been reported yet.

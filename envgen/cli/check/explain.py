@@ -18,6 +18,7 @@ from envgen.cli.common import answer, reporting
 from envgen.errors import EnvgenError, ExitCode, UsageError
 from envgen.explain import Explanation
 from envgen.explain.read import LogReport, read_log
+from envgen.explain.unknown import in_words
 from envgen.files import state_dir
 from envgen.serve.ended import in_profile
 from envgen.text import counted, shorten, visible
@@ -150,27 +151,10 @@ def _text(explanations: Sequence[Explanation], name: str, report: LogReport) -> 
     if not failures:
         lines.insert(0, f"{name}: no known failure found in {counted(report.lines, 'line')}")
     if all(failure.general for failure in failures):
-        lines += [f"      {line}" for line in _first(report, name)]
+        lines += [f"      {line}" for line in in_words(report.first, report.clues, name)]
     if report.skipped:
         lines.append(f"      its first {report.skipped >> 20} MiB were not read: only the end of so large a log is")
     return lines
-
-
-def _first(report: LogReport, name: str) -> list[str]:
-    """The first exception and the other deciding lines, versions and an address, for a log without a rule."""
-    first, told, lines = report.first, report.clues, list[str]()
-    if first is not None:
-        where = f" of {first.process}" if first.process else ""
-        lines.append(f"first exception{where}: {name}:{first.line}: {first.text}")
-        lines += [f"raised from: {first.root}"] if first.root else []
-        lines += [f"in: {first.component}"] if first.component else []
-    if told is not None:
-        lines += [f"{name}:{at}: {text}" for at, text in told.lines if not first or at != first.line]
-        shown = [f"{package} {version}" for package, version in told.versions.items()]
-        shown += [f"GPU {told.gpu}"] if told.gpu else []
-        lines += [f"the log shows: {', '.join(shown)}"] if shown else []
-        lines += [f"search: {told.search}"] if told.search else []
-    return [visible(line) for line in lines]
 
 
 def _clues(report: LogReport) -> dict[str, Any] | None:

@@ -133,7 +133,7 @@ OWN, PREFER = ("compose=over.yaml",), ("pip.prefer=[b12x]",)
 EMPTIED = Tried(HOME, lacks=NAMES["flashinfer"])
 OLD = {"package": "flashinfer", "folder": "/opt/old/flashinfer", "file": "/opt/old/flashinfer/a.so"}
 EDITED = {"package": "flashinfer", "folder": f"{PP}/flashinfer", "file": "page.py", "changed": 1034.0}
-ENDED = Ended("dev", "lab-dev-1", "2026-11-25T23:44:40.7Z", False, 1)
+ENDED = Ended(service="dev", container="lab-dev-1", at="2026-11-25T23:44:40.7Z", asked=False, exit_code=1)
 
 
 def box(*gpus: BoxGpu, **more: Any) -> Callable[[Make], Context]:

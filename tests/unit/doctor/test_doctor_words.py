@@ -30,7 +30,7 @@ from envgen.serve.ended import Ended
 
 Row = tuple[str, Callable[[Make], Context], str, str, str, str]  # check, context, severity, title, seen, remedy
 BY_ID = {check.id: check for check in CHECKS}
-ENDED = Ended("dev", "lab-dev-1", "2026-11-25T23:44:40.7Z", False, 1)
+ENDED = Ended(service="dev", container="lab-dev-1", at="2026-11-25T23:44:40.7Z", asked=False, exit_code=1)
 DIED = container(state="exited", exit_code=1)
 END = {DIED.id: replace(ENDED, cause="a port is taken")}
 OTHER = container(id="2", name="lab-dev-2", state="exited", server=True)

@@ -132,3 +132,10 @@ def test_of_a_restarted_one_the_log_before_its_start_counts() -> None:
     assert end is not None and end.rule != "engine_dead"  # that was the run before
     last_end(engine, container(ExitCode=75))  # type: ignore[arg-type]
     assert engine.asked["until"] == "" and engine.asked["since"].startswith("1795650147.")
+
+
+def test_of_an_unknown_cause_the_deciding_lines_are_kept() -> None:
+    end = last_end(Logs(RAISED), container(ExitCode=75))  # type: ignore[arg-type]
+    assert end is not None and end.why == "first exception: EngineCore pid=70: RuntimeError: a kernel of mine failed"
+    assert end.clues[0] == "first exception of EngineCore pid=70: RuntimeError: a kernel of mine failed"
+    assert end.clues[-1].startswith("search: https://github.com/") and "clues" not in end.data()

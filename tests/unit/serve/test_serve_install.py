@@ -16,7 +16,7 @@ from envgen.app import failed
 from envgen.deployment import Deployment
 from envgen.errors import EnvgenError, RefusedError, ServiceError
 from envgen.profile.model import Profile
-from envgen.serve.ended import NotReady, StartFailure, in_profile
+from envgen.serve.ended import StartFailure, in_profile
 from envgen.serve.launch import Begun, Launcher
 
 # What uv and envgen-install print for an overlay on a volume of 1 MiB.
@@ -136,8 +136,8 @@ def test_ctrl_c_removes_what_was_begun(launcher: Launcher, created: bool, monkey
 
 STOPPED: Any = SimpleNamespace(id="mine", running=False)  # Compose stops the old one after it has created the new one
 FAILURES = (
-    NotReady(StartFailure("its container was removed while it started")),
-    NotReady(StartFailure("its process exited with code 143 while starting", STOPPED)),
+    StartFailure("its container was removed while it started"),
+    StartFailure("its process exited with code 143 while starting", STOPPED),
     ServiceError("no"),
     RefusedError("no"),
 )
@@ -160,7 +160,7 @@ def test_a_failed_start_removes_the_container_that_it_created(
     with pytest.raises(EnvgenError) as raised, failed.cleaned_up(launcher, begun, not_ready):
         raise failure
     assert engine.there == left
-    if isinstance(failure, NotReady) and left:
+    if isinstance(failure, StartFailure) and left:
         assert "was replaced while it started; the new one (running) is left as it is" in str(raised.value)
         assert raised.value.problems[0].hint == "envgen ps --profile dev"
 

@@ -11,7 +11,7 @@ import pytest
 from envgen.profile.service import Cluster, Health, Ready, Service
 from envgen.profile.values import PortMapping
 from envgen.serve import listener
-from envgen.serve.ended import NotReady
+from envgen.serve.ended import StartFailure
 from envgen.serve.listener import Sockets, judge, port_on_host
 from envgen.serve.wait import Waiter
 
@@ -73,6 +73,6 @@ def test_it_waits_until_its_own_program_listens(monkeypatch: pytest.MonkeyPatch)
     assert waiter.wait("1", time.monotonic() + 60).answer.ready
     assert asked == [1, 1]
     monkeypatch.setattr(listener, "stranger", lambda *_: "process 7 listens")
-    with pytest.raises(NotReady) as raised:
+    with pytest.raises(StartFailure) as raised:
         waiter.wait("1", time.monotonic() + 2)
-    assert raised.value.failure.reason.endswith(": process 7 listens")
+    assert raised.value.reason.endswith(": process 7 listens")

@@ -22,7 +22,7 @@ from envgen.engine.values import Container, ContainerMount, ExecResult
 from envgen.errors import EnvgenError, ServiceError
 from envgen.profile.service import Service
 from envgen.serve.differences import NotReplaced, differences, recreate_refused
-from envgen.serve.ended import NotReady
+from envgen.serve.ended import StartFailure
 from envgen.serve.launch import Started
 from envgen.serve.preflight import Preflight
 from envgen.serve.wait import Waiter
@@ -142,7 +142,7 @@ def test_a_loop_names_the_exit_code_although_the_program_runs_again() -> None:
     states = (RUNS, RUNS, again, replace(RUNS, restarts=3))
     looks = iter([replace(one, health="starting") for one in states])  # healthy, it would be ready
     engine: Any = SimpleNamespace(container=lambda _id: next(looks), logs=lambda _id, **_: "")
-    with pytest.raises(NotReady, match="it ended 3 times, last with 5"):
+    with pytest.raises(StartFailure, match="it ended 3 times, last with 5"):
         Waiter(engine, "web", Service(("web",)), "", lambda _line: None).wait("1", time.monotonic() + 60)
 
 

@@ -13,7 +13,7 @@ import pytest
 from envgen.engine.values import Container
 from envgen.profile.service import Health, Ready, Service
 from envgen.profile.values import PortMapping
-from envgen.serve.ended import NotReady
+from envgen.serve.ended import StartFailure
 from envgen.serve.readiness import Readiness
 from envgen.serve.wait import Waiter
 
@@ -59,7 +59,7 @@ def test_a_server_that_ends_after_its_answer_is_not_ready(after: Container, why:
     assert waits.wait("1", time.monotonic() + 60).answer.text == "Paris"
     waits = waiter(Answering)
     waits.after = after  # type: ignore[attr-defined]
-    with pytest.raises(NotReady, match=why):
+    with pytest.raises(StartFailure, match=why):
         waits.wait("1", time.monotonic() + 60)
 
 
