@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from envgen.app.recipes import estimate_of
-from envgen.predict.memory import UNIFIED
 from envgen.recipes.read import Recipe
 from envgen.recipes.shipped import shipped
 from envgen.recipes.write import memory_of
@@ -18,8 +17,8 @@ def table() -> str:
         "| --- | --- | --- | --- | --- | --- |",
         *map(_row, shipped().values()),
         "",
-        "| recipe | weights | engine | KV cache of one sequence | least | `needs_memory` | sequences that fit |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| recipe | weights | KV cache of one sequence | least | `needs_memory` | sequences that fit |",
+        "| --- | --- | --- | --- | --- | --- |",
         *map(_memory, shipped().values()),
     ]
     return "\n".join(rows)
@@ -43,9 +42,9 @@ def _row(one: Recipe) -> str:
 def _memory(one: Recipe) -> str:
     found, gib = estimate_of(one), 1 << 30
     if found is None or found.sequence is None or found.weights is None or found.least is None or found.room is None:
-        return _cells(f"`{one.name}`", *["not known"] * 4, memory_of(one) or "not said", "not known")
-    sizes = [f"{size / gib:.1f} GiB" for size in (found.weights, UNIFIED, found.sequence, found.least)]
-    sizes[2] += f" ({found.context} tokens)"
+        return _cells(f"`{one.name}`", *["not known"] * 3, memory_of(one) or "not said", "not known")
+    sizes = [f"{size / gib:.1f} GiB" for size in (found.weights, found.sequence, found.least)]
+    sizes[1] += f" ({found.context} tokens)"
     return _cells(f"`{one.name}`", *sizes, memory_of(one) or "not said", f"{found.room / found.sequence:.1f}")
 
 
