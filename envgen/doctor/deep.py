@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from envgen.doctor.model import Context, Finding, Remedy, Subject, error, info, ok, warning
+from envgen.doctor.model import Context, Finding, Subject, error, info, ok, warning
 from envgen.doctor.remedies import envgen
 from envgen.engine.values import MISSHAPEN, ExecResult
 from envgen.errors import EnvgenError
@@ -50,36 +49,16 @@ def examine(context: Context, subject: Subject) -> list[Finding]:
 def judge(reply: Reply | run.NoAnswer, context: Context) -> Finding:
     """The finding for the kernel's answer, or for the end of a process that gave none."""
     again = envgen(context, "doctor", "--deep", "--json")
-    try:
-        finding = _failed(reply, again) if isinstance(reply, run.NoAnswer) else _kernel(reply["answer"], context)
-    except MISSHAPEN as problem:
-        seen = f"{type(problem).__name__} in {_shown(reply)}"
-        finding = warning("a kernel: unexpected answer", seen, "an answer", again, case="form")
-    return replace(finding, check="deep.kernel")
-
-
-def _shown(reply: Any) -> str:
-    try:
-        return json.dumps(reply, default=str)[:200]
-    except RecursionError:
-        return "an answer that is nested too deeply"
-
-
-def _failed(reply: run.NoAnswer, again: Remedy) -> Finding:
-    """The finding for a process that gave no answer."""
-    last = reply.stack[-1] if reply.stack else "nothing was printed"
-    if reply.is_late:
-        how, seen, case = "hangs", f"no answer in {LIMIT} s; {last}", "hangs"
-    elif reply.error != "no answer":
-        seen = f"it called sys.exit({reply.message})" if reply.error == "SystemExit" else str(reply)
-        how, case = "fails", "raises"
-    elif reply.code > 128:
-        names = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 9: "SIGKILL (out of memory?)", 11: "SIGSEGV"}
-        what = names.get(reply.code - 128, f"signal {reply.code - 128}")
-        how, seen, case = "crashes", f"{what}; {last}", "crashes"
+    if isinstance(reply, run.NoAnswer):
+        how, case = ("hangs", "hangs") if reply.is_late else ("fails", "fails")
+        finding = error(f"a kernel {how}", reply.seen, f"an answer in {LIMIT} s", again, case=case)
     else:
-        how, seen, case = "ends the process", f"exit code {reply.code}; {last}", "exits"
-    return error(f"a kernel {how}", seen[:400], "an answer", again, case=case)
+        try:
+            finding = _kernel(reply["answer"], context)
+        except MISSHAPEN as problem:
+            seen = f"{type(problem).__name__} in {str(reply)[:200]}"
+            finding = warning("a kernel: unexpected answer", seen, "an answer", again, case="form")
+    return replace(finding, check="deep.kernel")
 
 
 def _kernel(answer: Any, context: Context) -> Finding:

@@ -38,6 +38,10 @@ class Imported:
     finder: str = ""
     error: str = ""
 
+    def __post_init__(self) -> None:
+        if self.kind == "namespace" and len(self.portions) != len(self.entries):
+            raise ShapeError("a namespace needs an entry for each portion")
+
 
 @dataclass(frozen=True)
 class Script:
@@ -54,9 +58,7 @@ class Distribution:
     name: str
     location: str
     metadata: str
-    kind: str  # dist-info, egg-info
     version: str = ""
-    record: bool = False
     editable: bool = False
     url: str = ""
 
@@ -66,10 +68,7 @@ class RecordedFile:
     """A distribution whose RECORD has a package's file."""
 
     name: str
-    version: str
     file: str
-    metadata: str
-    exists: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,12 +82,11 @@ class Origins:
 
 @dataclass(frozen=True)
 class Starters:
-    """What decides before a program: files that change sys.path, the files of import hooks, and `python3` on PATH."""
+    """What decides before a program: files that change sys.path, and the files of import hooks."""
 
     customize: Mapping[str, str] = field(default_factory=dict)  # sitecustomize, usercustomize -> file
     hooks: Mapping[str, str] = field(default_factory=dict)  # finder -> file
-    program: str = ""
-    wrapper: str = ""  # the program, if it is a script
+    wrapper: str = ""  # `python3` on PATH, if it is a script
 
 
 @dataclass(frozen=True)
@@ -275,22 +273,10 @@ class Probe:
         """The answers for one package."""
         return tuple(cell for cell in self.imports if cell.package == package)
 
-    def origin_of(self, package: str) -> Origins:
-        """Where a package should come from."""
-        return next((one for one in self.origins if one.package == package), Origins(package))
-
     @property
     def python_path(self) -> tuple[str, ...]:
         """The entries of the container's PYTHONPATH."""
         return tuple(entry for entry in self.variables.get("PYTHONPATH", "").split(":") if entry)
-
-
-def from_json(data: Mapping[str, Any]) -> Probe:
-    """Bind the probe's document. Raises ShapeError."""
-    probe = bind(Probe, data)
-    if any(len(cell.portions) != len(cell.entries) for cell in probe.imports if cell.kind == "namespace"):
-        raise ShapeError("a namespace needs an entry for each portion")
-    return probe
 
 
 def ask(execute: run.Execute, python: str, request: Mapping[str, Any]) -> Facts:
@@ -298,14 +284,9 @@ def ask(execute: run.Execute, python: str, request: Mapping[str, Any]) -> Facts:
     try:
         answer = run.ask(execute, python, PROGRAM, request, timeout=TIMEOUT)
         if isinstance(answer, run.NoAnswer):
-            seen = "; ".join([str(answer), *answer.stack[-1:]])
-            return None, Trouble("the probe returned no document", seen[:300])
-        return from_json(answer), None
+            return None, Trouble("the probe returned no document", answer.seen)
+        return bind(Probe, answer), None
     except EnvgenError as problem:
-        return not_run(problem)
+        return None, Trouble("the probe could not be run", str(problem).splitlines()[0][:300])
     except ShapeError as problem:
         return None, Trouble("the probe's document can't be read", str(problem)[:300])
-
-
-def not_run(problem: EnvgenError) -> Facts:
-    return None, Trouble("the probe could not be run", str(problem).splitlines()[0][:300])

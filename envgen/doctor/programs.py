@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from envgen.binding import ShapeError, bind
-from envgen.doctor.probed import TIMEOUT, Imported, RecordedFile
+from envgen.doctor.probed import TIMEOUT, Imported, Origins
 from envgen.engine.values import MISSHAPEN, Container
 from envgen.errors import EnvgenError
 from envgen.inside import run
@@ -67,13 +67,6 @@ class PathChange:
 
 
 @dataclass(frozen=True)
-class RecordedBy(RecordedFile):
-    """A distribution of ``package`` that a process finds."""
-
-    package: str = ""
-
-
-@dataclass(frozen=True)
 class PythonProcess:
     """A Python program of a container. ``cells``: what a program that is started like it imports; none where its title
     hides how it was started (vLLM's workers). ``started``: seconds since 1970."""
@@ -90,17 +83,9 @@ class PythonProcess:
     mapped: tuple[Mapped, ...] = ()
     cells: tuple[Imported, ...] = ()
     changes: tuple[PathChange, ...] = ()
-    recorded: tuple[RecordedBy, ...] = ()
+    origins: tuple[Origins, ...] = ()
     named: tuple[str, ...] = ()  # packages that its code names in an import
     error: str = ""
-
-
-@dataclass(frozen=True)
-class Home:
-    """A mounted package's own file."""
-
-    package: str
-    file: str = ""
 
 
 @dataclass(frozen=True)
@@ -122,7 +107,7 @@ class Running:
     container: Container | None = None
     processes: tuple[PythonProcess, ...] = ()
     hidden: int = 0
-    homes: tuple[Home, ...] = ()
+    origins: tuple[Origins, ...] = ()  # of mounted packages
     ages: tuple[Age, ...] = ()
     trouble: str = ""  # why they could not be looked at
 
@@ -133,12 +118,8 @@ def ask_running(execute: run.Execute, python: str, request: Mapping[str, Any], c
     try:
         answer = run.ask(execute, python, PROGRAMS, {**request, "seconds": TIMEOUT}, timeout=TIMEOUT)
         if isinstance(answer, run.NoAnswer):
-            return replace(running, trouble=str(answer)[:300])
+            return replace(running, trouble=answer.seen)
         bound = bind(Running, {**answer, "service": container.service, "container": None, "trouble": ""})
-        if any(
-            len(c.portions) != len(c.entries) for one in bound.processes for c in one.cells if c.kind == "namespace"
-        ):
-            raise ShapeError("a namespace needs an entry for each portion")
         return replace(bound, container=container)
     except (EnvgenError, ShapeError) as problem:
         return replace(running, trouble=str(problem).splitlines()[0][:300])
@@ -158,8 +139,7 @@ def ask_import(execute: run.Execute, python: str, package: str, spared: int) -> 
         if isinstance(reply, run.NoAnswer):
             if reply.is_late:
                 return Tried(untried=f"`import {package}` had not ended after {IMPORT_TIME} s")
-            end = f"it ended Python with exit code {reply.code}: {''.join(reply.stack[-1:])}"
-            return Tried(problem=(end if reply.error == "no answer" else str(reply))[:300])
+            return Tried(problem=reply.seen)
         if "answer" not in reply:
             return Tried(untried=str(reply.get("skipped"))[:300])
         return bind(Tried, {**reply["answer"], "seconds": float(reply["seconds"])})

@@ -24,6 +24,7 @@ from envgen.text import KILLED
 MARK = "# envgen-inside"  # marks a command line as envgen's, not a compiler's
 STARTER = f"import json, sys; ENVELOPE = json.loads(sys.stdin.buffer.readline()); exec(ENVELOPE['frame']) {MARK}"
 PREFIX = "envgen-"
+NO_ANSWER = "no answer"
 BYTES = 4 << 20
 GRACE = 15  # seconds for the container to report its own time-out
 ABSENT = "bind source path does not exist: "  # Docker's own words
@@ -81,6 +82,12 @@ class NoAnswer:
 
     def __str__(self) -> str:
         return f"{self.error}: {self.message}" if self.message else self.error
+
+    @property
+    def seen(self) -> str:
+        """With the last line that was printed, where the program gave no reason."""
+        gave = "" if self.error.startswith(NO_ANSWER) else self.message
+        return "; ".join([str(self), *(self.stack[-1:] if not gave else ())])[:400]
 
 
 def in_container(engine: Engine, container: str, *, workdir: str = "", user: str = "", hold: bool = False) -> Execute:
@@ -195,4 +202,4 @@ def read(result: ExecResult, mark: str, python: str) -> dict[str, Any] | NoAnswe
         raise EngineError(f"cannot start {python} in the container: {reason}", hint=NEEDED)
     late = any(line.startswith("Timeout (") for line in lines)
     killed = KILLED if result.code in (137, -9) else f"exit code {result.code}"
-    return NoAnswer("no answer in time" if late else "no answer", killed, tail, result.code, late)
+    return NoAnswer(f"{NO_ANSWER} in time" if late else NO_ANSWER, killed, tail, result.code, late)

@@ -33,8 +33,9 @@ from doctor_lab import lab as lab
 from doctor_lab import shared as shared
 from local import until
 
+from envgen.binding import bind
 from envgen.doctor import collect
-from envgen.doctor.probed import PROGRAM, TIMEOUT, from_json
+from envgen.doctor.probed import PROGRAM, TIMEOUT, Probe
 from envgen.engine.client import Engine
 from envgen.inside import run
 
@@ -71,7 +72,7 @@ NIGHTLY = [pytest.param(*pair, marks=pytest.mark.nightly) for pair in PAIRS]
 def test_every_cell_is_what_a_fresh_interpreter_does(
     engine: Engine, shared: str, probed: Probed, variant: str, pythonpath: str
 ) -> None:
-    found = from_json(probed(variant, pythonpath))
+    found = bind(Probe, probed(variant, pythonpath))
     cells = [cell for cell in found.imports if cell.package == "flashinfer"]
     env = {"PATH": path_of(variant), **({"PYTHONPATH": pythonpath} if pythonpath else {})}
     asked = json.dumps([(cell.package, cell.how, cell.folder) for cell in cells]).encode()
@@ -100,8 +101,8 @@ TABLE = [
 def test_the_table_of_imports(
     probed: Probed, variant: str, in_parent: str, elsewhere: str, with_pythonpath: str
 ) -> None:
-    without = {(c.how, c.folder): c.origin or c.kind for c in from_json(probed(variant)).imports[:-1]}
-    with_it = {(c.how, c.folder): c.origin or c.kind for c in from_json(probed(variant, PP)).imports[:-1]}
+    without = {(c.how, c.folder): c.origin or c.kind for c in bind(Probe, probed(variant)).imports[:-1]}
+    with_it = {(c.how, c.folder): c.origin or c.kind for c in bind(Probe, probed(variant, PP)).imports[:-1]}
     script = "flashinfer" if ("flashinfer", "/") in without else "script"
     for how in ("-c", "-m"):
         assert without[how, W].endswith(in_parent)

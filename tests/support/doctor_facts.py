@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from envgen.binding import bind
 from envgen.doctor.checks.imports import wanted
 from envgen.doctor.model import Context
-from envgen.doctor.probed import from_json
+from envgen.doctor.probed import Probe
 from envgen.doctor.programs import Tried
 from envgen.engine.values import Container, ContainerMount, EngineInfo, Image
 from envgen.profile.load import load_project, select
@@ -97,7 +98,7 @@ def make(tmp_path: Path) -> Make:
         profile = select(load_project(file=file, environ={}, profile=name, sets=sets).project, name)
         service = next(iter(profile.services))
         document = recording(probe) if isinstance(probe, str) else probe
-        found = from_json(document) if document is not None else None
+        found = bind(Probe, document) if document is not None else None
         tried = {}
         for source in profile.sources.values():
             tried[source.package] = Tried(wanted(source, found) if found else "", seconds=2.0)

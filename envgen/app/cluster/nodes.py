@@ -109,8 +109,7 @@ def _look_at(node: NodeFacts, deployment: Deployment, name: str) -> None:
                 raise
             answer = ask()  # to report everything else that is wrong there
         if isinstance(answer, run.NoAnswer):
-            last = f" ({answer.stack[-1].strip()})" if answer.stack else ""
-            node.trouble = f"its container could not be asked: {answer}{last}"
+            node.trouble = f"its container could not be asked: {answer.seen}"
             return
         node.facts = answer
         made = [cache.path.path for cache in profile.caches.values()]  # Docker creates them

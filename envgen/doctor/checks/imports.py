@@ -11,7 +11,7 @@ from packaging.utils import canonicalize_name
 
 from envgen.doctor import remedies
 from envgen.doctor.model import Context, Finding, Remedy, Where, check, error, info, ok
-from envgen.doctor.probed import Imported, Probe
+from envgen.doctor.probed import Imported, Origins, Probe
 from envgen.doctor.programs import NAMES, Tried
 from envgen.profile.model import Source
 from envgen.text import counted, shell_line
@@ -84,20 +84,23 @@ def cases_of(cell: Imported, source: Source, context: Context, probe: Probe) -> 
     return [(Case.FROM_ELSEWHERE, cell.origin, cell.entry)]
 
 
+def own_file(source: Source, origins: Iterable[Origins]) -> str:
+    """The package's own file: of a mounted source in its mount, else that of its distribution's RECORD; "": unknown."""
+    mine = [one for one in origins if one.package == source.package]
+    if source.origin.kind == "checkout":
+        return next((one.home for one in mine if one.home), f"{source.mount}/{source.package}/__init__.py")
+    recorded = [file for one in mine for file in one.recorded]
+    named = [one for one in recorded if canonicalize_name(one.name) == canonicalize_name(source.distribution)]
+    return next((one.file for one in named or recorded), "")
+
+
 def wanted(source: Source, probe: Probe) -> str:
     """The one file that every way of starting Python should import.
 
-    Of a mounted source, the package in its mount; else the file in its distribution's RECORD. A package that came
-    without a RECORD (from Debian) has the file that most ways import from site-packages.
+    A package that came without a RECORD (from Debian) has the file that most ways import from site-packages.
     """
-    facts = probe.origin_of(source.package)
-    if source.origin.kind == "checkout":
-        return facts.home or f"{source.mount}/{source.package}/__init__.py"
-    named = [one for one in facts.recorded if canonicalize_name(one.name) == canonicalize_name(source.distribution)]
-    for distribution in named or facts.recorded:
-        return distribution.file
     origins = [cell.origin for cell in probe.cells(source.package) if cell.kind == "regular" and is_site(cell.origin)]
-    return max(origins, key=origins.count, default="")
+    return own_file(source, probe.origins) or max(origins, key=origins.count, default="")
 
 
 def wrongs(source: Source, context: Context, probe: Probe) -> list[WrongImport]:

@@ -8,10 +8,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from packaging.utils import canonicalize_name
-
 from envgen.doctor import remedies
-from envgen.doctor.checks.imports import below, is_site
+from envgen.doctor.checks.imports import below, is_site, own_file
 from envgen.doctor.model import Context, Finding, Findings, Remedy, Where, check, error, info, ok, warning
 from envgen.doctor.probed import Imported
 from envgen.doctor.programs import PathChange, PythonProcess, Running
@@ -33,15 +31,10 @@ class WrongFile:
 
 
 def right(source: Source, running: Running, process: PythonProcess) -> str:
-    """The file that the program should have: that of the mount, else of the distribution's RECORD; "": unknown."""
-    if source.origin.kind == "checkout":
-        home = next((one.file for one in running.homes if one.package == source.package), "")
-        return home or f"{source.mount}/{source.package}/__init__.py"
+    """The file that the program should have; "": unknown."""
     # Workers hide how they were started: what any program of the container finds counts for them.
-    every = [*process.recorded, *(one for other in running.processes for one in other.recorded)]
-    mine = [one for one in every if one.package == source.package]
-    named = [one for one in mine if canonicalize_name(one.name) == canonicalize_name(source.distribution)]
-    return next((one.file for one in named or mine), "")
+    others = (origins for other in running.processes for origins in other.origins)
+    return own_file(source, (*process.origins, *others, *running.origins))
 
 
 def wrongs(source: Source, running: Running) -> Iterator[WrongFile]:

@@ -70,7 +70,7 @@ def distribution_facts(entry: str, folder: str) -> Doc:
     path = os.path.join(entry, folder)
     files = [path + name for name in ("/METADATA", "/PKG-INFO", "") if os.path.isfile(path + name)]
     found = header(files[0]) if files else {}
-    found.update(location=entry, metadata=path, kind=folder.rsplit(".", 1)[1], record=os.path.isfile(path + "/RECORD"))
+    found.update(location=entry, metadata=path)
     found.setdefault("name", folder.rsplit(".", 1)[0].split("-")[0])
     if os.path.isfile(path + "/direct_url.json"):
         direct = json.loads(read_text(path + "/direct_url.json"))

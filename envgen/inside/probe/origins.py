@@ -62,15 +62,13 @@ def recorded(package: Doc, document: Doc) -> list[Doc]:
     wanted = {package["package"] + "/__init__.py", package["package"] + ".py"}
     close = (normal(package["distribution"]), normal(package["package"]))
     found = []
-    for entry, folder, name, version in metadata_folders(document):
+    for entry, folder, name, _ in metadata_folders(document):
         # Reading every RECORD would take a second: that of a fork is named after the package.
         if name not in close and not name.startswith(close[1] + "-"):
             continue
         for row in csv.reader(read_text(os.path.join(entry, folder, "RECORD"), RECORD_LIMIT).splitlines()):
             if len(row) == 3 and row[0] in wanted:
-                file = os.path.normpath(os.path.join(entry, row[0]))
-                found.append({"name": name, "version": version, "file": file, "metadata": os.path.join(entry, folder),
-                              "exists": os.path.isfile(file)})  # fmt: skip
+                found.append({"name": name, "file": os.path.normpath(os.path.join(entry, row[0]))})
     return found
 
 
@@ -98,7 +96,7 @@ def starters(_request: Doc, document: Doc) -> Doc:
     return {
         "customize": modules,
         "hooks": {name: file for name, file in hooks.items() if file},
-        "program": program, "wrapper": wrapper,
+        "wrapper": wrapper,
     }  # fmt: skip
 
 

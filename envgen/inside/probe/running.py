@@ -18,7 +18,7 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from envgen.inside.common import listing, read_bytes, read_text
 from envgen.inside.probe.imports import absolute, answer_to, base_path
-from envgen.inside.probe.origins import home_of, recorded
+from envgen.inside.probe.origins import home_of, origins
 
 Doc = Dict[str, Any]
 
@@ -220,9 +220,10 @@ def as_started(request: Doc) -> Doc:
     for package in request["packages"]:
         cell = (package["package"], (shown(launch), lambda: list(first)), folder)
         cells.append(answer_to(cell, lambda _folder: base, lambda _finder: None))
-    owners = {package["package"]: recorded(package, {"python": {"path": base}}) for package in request["packages"]}
-    named = [name for name in owners if name == started or any(has_import(text, name) for text, _ in code)]
-    return {"cells": cells, "changes": done, "recorded": owners, "named": named}
+    names = [package["package"] for package in request["packages"]]
+    named = [name for name in names if name == started or any(has_import(text, name) for text, _ in code)]
+    owners = origins(request, {"python": {"path": base}})
+    return {"cells": cells, "changes": done, "origins": owners, "named": named}
 
 
 def ask(launch: Doc, words: list[str], exe: str, folder: str, env: Doc, request: Doc) -> Tuple[Doc, str]:
@@ -333,10 +334,8 @@ def examine(request: Doc, until: float) -> Doc:
                 late = time.monotonic() > until
                 answers[key] = ({}, "no time left") if late else ask(launch, words, exe, folder, env, request)
             answer, why = answers[key]
-            fact.update(cells=answer.get("cells", []), changes=answer.get("changes", []), error=why)
-            fact.update(named=answer.get("named", []), how=launch["how"], target=target_of(launch))
-            fact["recorded"] = [dict(one, package=name) for name, owners in answer.get("recorded", {}).items()
-                                for one in owners]  # fmt: skip
+            fact.update({name: answer.get(name, []) for name in ("cells", "changes", "origins", "named")}, error=why)
+            fact.update(how=launch["how"], target=target_of(launch))
         found.append(fact)
     return {"processes": found, "hidden": hidden}
 
@@ -349,9 +348,9 @@ def ages(request: Doc, document: Doc) -> list[Doc]:
         if home.endswith("/__init__.py"):
             folders[os.path.dirname(home)] = package["package"]
     for process in document["processes"]:
-        for one in process.get("recorded", []):
+        for package, one in ((it["package"], one) for it in process.get("origins", []) for one in it["recorded"]):
             if one["file"].endswith("/__init__.py"):
-                folders.setdefault(os.path.dirname(one["file"]), one["package"])
+                folders.setdefault(os.path.dirname(one["file"]), package)
     found = []
     for folder, package in folders.items():
         when, path, gone = newest(folder)
@@ -359,14 +358,11 @@ def ages(request: Doc, document: Doc) -> list[Doc]:
     return found
 
 
-def homes(request: Doc) -> list[Doc]:
-    return [{"package": package["package"], "file": home_of(package)} for package in request["packages"]]
-
-
 def answer(request: Doc) -> Doc:
     """All Python programs; in an interpreter that it started itself, that one's answer."""
     if "as_started" in request:
         return as_started(request["as_started"])
     document = examine(request, time.monotonic() + request["seconds"] - SPARE)
-    document.update(homes=homes(request), ages=ages(request, document))
+    homes = [{"package": package["package"], "home": home_of(package)} for package in request["packages"]]
+    document.update(origins=homes, ages=ages(request, document))
     return document

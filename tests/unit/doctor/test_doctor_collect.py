@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from doctor_facts import CONTAINER, DATA, ENGINE, IMAGE, Make, recording
 
-from envgen.binding import ShapeError
+from envgen.binding import ShapeError, bind
 from envgen.deployment import Deployment
 from envgen.doctor import collect, probed, remedies, report
 from envgen.doctor.collect import choose_container, gather
 from envgen.doctor.model import Check, Context, Finding, Remedy, Severity, Subject, Where, error, ok
-from envgen.doctor.probed import from_json
+from envgen.doctor.probed import Probe
 from envgen.doctor.report import Report
 from envgen.engine import box
 from envgen.engine.values import Container, EngineInfo, ExecResult, Image, Port
@@ -102,7 +102,7 @@ def test_text_and_data(make: Make) -> None:
 )  # fmt: skip
 def test_foreign_documents_are_refused(damage: dict[str, Any]) -> None:
     with pytest.raises(ShapeError):
-        from_json({**recording("hook"), **damage})
+        bind(Probe, {**recording("hook"), **damage})
 
 
 def answering(*printed: bytes, code: int = 0, stderr: bytes = b"") -> Execute:

@@ -23,12 +23,9 @@ ANSWERS: list[tuple[Any, Any, str, str, str]] = [  # reply, probe, severity, cas
     ({"answer": {**RAN, "right": False}}, None, "error", "wrong-result", "off by 0.5"),
     ({"answer": {"skipped": "torch 2 finds no GPU"}}, None, "info", "", "torch 2 finds no GPU"),
     ({"answer": {"skipped": "torch 2 finds no GPU"}}, GPU, "error", "no-gpu", "torch 2 finds no GPU"),
-    (NoAnswer("ImportError", "libcuda.so.1"), None, "error", "raises", "libcuda.so.1"),
-    (NoAnswer("SystemExit", "2"), None, "error", "raises", "sys.exit(2)"),
-    (NoAnswer("no answer in time", "", ("loading",), 1, True), None, "error", "hangs", "300 s; loading"),
-    (NoAnswer("no answer", "", ("Fatal Python error",), 139), None, "error", "crashes", "SIGSEGV"),
-    (NoAnswer("no answer", "", (), 137), None, "error", "crashes", "out of memory"),
-    (NoAnswer("no answer", "", ("bye",), 3), None, "error", "exits", "exit code 3; bye"),
+    (NoAnswer("ImportError", "libcuda.so.1"), None, "error", "fails", "libcuda.so.1"),
+    (NoAnswer("SystemExit", "2"), None, "error", "fails", "SystemExit: 2"),
+    (NoAnswer("no answer in time", "", ("loading",), 1, True), None, "error", "hangs", "in time; loading"),
 ]
 
 
@@ -41,9 +38,10 @@ def test_what_a_kernel_answered(make: Make, reply: Any, probe: Any, severity: st
 
 @pytest.mark.parametrize(
     ("done", "seen"),
-    [(ExecResult(139, b"", b"Fatal Python error: Segmentation fault\n"), "SIGSEGV; Fatal Python error: Segmentation"),
-     (ExecResult(7, b"no document", b""), "exit code 7"),
-     (ExecResult(1, b"", b"Timeout (0:00:02)!\n" + b"  File x\n" * 50), "no answer in 300 s")],
+    [(ExecResult(139, b"", b"Fatal Python error: Segmentation fault\n"), "139; Fatal Python error: Segmentation"),
+     (ExecResult(137, b"", b""), "memory ran out"),
+     (ExecResult(7, b"no document", b""), "exit code 7; no document"),
+     (ExecResult(1, b"", b"Timeout (0:00:02)!\n" + b"  File x\n" * 50), "no answer in time")],
 )  # fmt: skip
 def test_how_a_process_ended_is_the_answer(done: ExecResult, seen: str, make: Make) -> None:
     found = ask(lambda argv, stdin, timeout: done, "python3", deep.PROGRAM, {}, timeout=2)

@@ -114,8 +114,8 @@ def programs(**more: Any) -> tuple[Running, ...]:
     """A service's Python program, and the file that it has."""
     cell = {"package": "flashinfer", "how": "-c", "folder": "/", "kind": "regular", "origin": HOME, "entry": PP}
     process = {"pid": 7, "started": 1000.0, "title": "python3", "named": ["flashinfer"], "cells": [cell]}
-    homes = [{"package": "flashinfer", "file": HOME}]
-    data = {"service": "dev", "processes": [{**process, **more.pop("process", {})}], "homes": homes, **more}
+    origins = [{"package": "flashinfer", "home": HOME}]
+    data = {"service": "dev", "processes": [{**process, **more.pop("process", {})}], "origins": origins, **more}
     return (replace(bind(Running, data), container=CONTAINER),)
 
 

@@ -33,8 +33,8 @@ def context(make: Make, *processes: dict[str, Any], facts: dict[str, Any] | None
     container = replace(CONTAINER, env={"PYTHONPATH": PP}, mounts=(
         ContainerMount("/home/me/flashinfer", PP), ContainerMount("/home/me/app", "/app", read_only=True)))  # fmt: skip
     container = replace(container, service=given.pop("service", "dev"))
-    homes = [{"package": "flashinfer", "file": HOME}]
-    data = {"service": container.service, "processes": list(processes), "homes": homes, **(facts or {})}
+    origins = [{"package": "flashinfer", "home": HOME}]
+    data = {"service": container.service, "processes": list(processes), "origins": origins, **(facts or {})}
     running = replace(bind(Running, data), container=container)
     return make(running=(running,), python_path=PP, **given)
 
@@ -122,9 +122,15 @@ def test_a_program_of_exec_is_ended(make: Make) -> None:
 
 def test_workers_that_hide_their_start(make: Make) -> None:
     """vLLM's set their title; what they have loaded is seen all the same."""
-    mine = {"name": "vllm", "version": "1", "file": f"{SITE}/vllm/__init__.py", "metadata": "", "package": "vllm"}
-    flash = {**mine, "name": "flashinfer-python", "package": "flashinfer", "file": f"{SITE}/flashinfer/__init__.py"}
-    server = process(cells=[cell(mine["file"], SITE, "vllm")], recorded=[mine, flash], named=["vllm"])
+    file = f"{SITE}/vllm/__init__.py"
+    owners = [
+        {"package": "vllm", "recorded": [{"name": "vllm", "file": file}]},
+        {
+            "package": "flashinfer",
+            "recorded": [{"name": "flashinfer-python", "file": f"{SITE}/flashinfer/__init__.py"}],
+        },
+    ]
+    server = process(cells=[cell(file, SITE, "vllm")], origins=owners, named=["vllm"])
     library = {"package": "vllm", "folder": f"{SITE}/vllm", "file": f"{SITE}/vllm/_C.abi3.so"}
     worker = process(pid=9, title="VLLM::EngineCore", how="", cells=[], mapped=[library])
     (found,) = judged(make, server, worker, profile="prod", service="serve")
