@@ -8,19 +8,14 @@ import shlex
 import shutil
 import time
 from dataclasses import dataclass, replace
-from functools import cached_property
+from datetime import datetime
+from functools import cached_property, partial
 from pathlib import Path
 
 from envgen import files
 from envgen.deployment import Deployment
 from envgen.engine import buildx
-from envgen.engine.buildx import (
-    BuildLog,
-    BuildRequest,
-    BuildResult,
-    Options,
-    proxy_arguments,
-)
+from envgen.engine.buildx import BuildRequest, BuildResult
 from envgen.engine.endpoint import require_plugin
 from envgen.engine.values import Image
 from envgen.errors import BuildError, EnvgenError, Problem, RefusedError
@@ -42,9 +37,9 @@ class Job:
     """One build, rendered in memory. ``deployment`` has the lock that the build follows."""
 
     deployment: Deployment
-    options: Options
-    target: str = ""  # the stage to stop after; its image has a name of its own
+    no_cache: bool = False
     unlocked: bool = False
+    target: str = ""  # the stage to stop after; its image has a name of its own
 
     @property
     def image(self) -> str:
@@ -67,31 +62,26 @@ class Job:
         """The Dockerfile itself."""
         return self.deployment.rendered.files[self.deployment.rendered.dockerfile].decode()
 
-    @property
-    def max_jobs(self) -> int | None:
-        wanted = self.options.max_jobs
-        return self.deployment.profile.build.max_jobs.count if wanted is None else wanted
-
     @cached_property
     def request(self) -> BuildRequest:
         """The request for buildx. RefusedError if a file that the profile names does not exist."""
-        profile, options, own = self.deployment.profile, self.options, self.deployment.require_own_files()
-        secrets: dict[str, Path | str] = {} if self.max_jobs is None else {"jobs": str(self.max_jobs)}
+        profile, own = self.deployment.profile, self.deployment.require_own_files()
+        jobs = profile.build.max_jobs.count
+        secrets: dict[str, Path | str] = {} if jobs is None else {"jobs": str(jobs)}
         for secret, key in (("ca_certificates", "network.ca_certificates"), ("netrc", "pip.netrc")):
             secrets |= {secret: own[key]} if key in own else {}
         return BuildRequest(
             self.folder / self.deployment.rendered.dockerfile,
             self.folder,
-            options,
             tags=(self.image,),
             # Files in layers have this time anyway; the argument also sets `created` in the image's metadata.
             args={"SOURCE_DATE_EPOCH": str(self.deployment.lock.epoch)} if self.deployment.lock else {},
-            pass_args=proxy_arguments(),
             secrets=secrets,
             contexts={"wheelhouse": own["build.wheelhouse"]} if "build.wheelhouse" in own else {},
             target=self.target,
             platform=profile.base.platform.value if profile.base.platform else "",
             labels={INPUTS_LABEL: label_of(self.deployment.rendered.inputs)} if not self.target else {},
+            no_cache=self.no_cache,
         )
 
     def placed(self, request: BuildRequest) -> BuildRequest:
@@ -105,9 +95,9 @@ class Job:
         return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
 
 
-def job_of(deployment: Deployment, options: Options, *, unlocked: bool = False) -> Job:
+def job_of(deployment: Deployment, *, no_cache: bool = False, unlocked: bool = False) -> Job:
     """Render the build in memory."""
-    return Job(deployment.to_build(unlocked=unlocked), options, unlocked=unlocked)
+    return Job(deployment.to_build(unlocked=unlocked), no_cache, unlocked)
 
 
 @dataclass(frozen=True)
@@ -125,7 +115,7 @@ class BuildOutcome:
 
 def build(job: Job, *, show: bool) -> BuildOutcome:
     """Try the patches, check the lock, and build the image if it is out of date. ``show``: as in ``buildx.build``."""
-    deployment, options = job.deployment, job.options
+    deployment = job.deployment
     try_patches(deployment)  # before Docker is asked for anything
     if not job.unlocked:
         require_lock(deployment)
@@ -141,10 +131,7 @@ def build(job: Job, *, show: bool) -> BuildOutcome:
         if free < ROOM:
             progress(f"note: {size(free)} are free on Docker's disk; a build of vLLM needs about {size(ROOM)}")
     result, cause, log = _run(job, show)
-    if result.ok and options.builder != buildx.OWN:
-        image = deployment.engine.image(job.image)
-        result = replace(result, image_id=image.id) if image else result  # the builder reports the manifest's digest
-    if options.plain and existing and existing.id == result.image_id:
+    if not job.no_cache and existing and existing.id == result.image_id:
         return BuildOutcome(job, existing.id, changed=changed)
     return BuildOutcome(job, result.image_id, result, cause, log, show, changed)
 
@@ -244,7 +231,7 @@ def up_to_date(job: Job) -> str:
     its layers, and its variables and labels except those that a build sets. A wheelhouse is left to BuildKit.
     """
     deployment, image = job.deployment, job.existing
-    known = job.options.plain and not job.target and not deployment.profile.build.wheelhouse
+    known = not (job.no_cache or job.target) and not deployment.profile.build.wheelhouse
     if not known or image is None or not deployment.is_current:
         return ""
     is_locked = deployment.lock is not None and deployment.lock.base is not None
@@ -271,15 +258,18 @@ def _changed(job: Job) -> tuple[InputChange, ...]:
 
 def _run(job: Job, show: bool) -> tuple[BuildResult, Explanation | None, Path]:
     """Run buildx and log all of its output. Returns its result, the cause of a failure, and the log's path."""
-    request = job.placed(job.request)
-    with BuildLog(state_dir(job.deployment.root, "logs"), job.deployment.profile.name) as log:
-        log.say(f"$ {shlex.join(buildx.argv_of(request))}")
-        result = buildx.build(request, log.say, show=show)
+    request, folder = job.placed(job.request), state_dir(job.deployment.root, "logs")
+    # Two builds may start in one second.
+    path = folder / f"build-{job.deployment.profile.name}-{datetime.now():%Y%m%dT%H%M%S.%f}.log"
+    with files.create(path, within=folder.parents[1]) as log:
+        say = partial(print, file=log, flush=True)
+        say(f"$ {shlex.join(buildx.argv_of('build', *request.words()))}")
+        result = buildx.build(request, say, show=show)
         cause = None if result.ok else _cause(result)
         if cause:
-            log.say(f"{cause.cause}: {cause.evidence}")
-        log.say(f"ended with {result.code} after {result.seconds:.1f} s {result.image_id}")
-    return result, cause, log.path
+            say(f"{cause.cause}: {cause.evidence}")
+        say(f"ended with {result.code} after {result.seconds:.1f} s {result.image_id}")
+    return result, cause, path
 
 
 def _cause(result: BuildResult) -> Explanation | None:

@@ -22,7 +22,6 @@ from envgen.app import weights
 from envgen.app.session import Session
 from envgen.deployment import Deployment
 from envgen.engine import buildx
-from envgen.engine.buildx import Options
 from envgen.engine.gpu import NO_GPU
 from envgen.engine.process import in_background
 from envgen.errors import EngineError, EnvgenError, NotFoundError
@@ -258,7 +257,6 @@ class Provision:
 
     session: Session
     lacking: Lacking
-    options: Options
     shown: Callable[[builds.BuildOutcome], None]
     fetching: Fetching = field(default_factory=Fetching)
     helper: str = ""  # an image that downloads weights while the profile's own is built
@@ -302,13 +300,13 @@ class Provision:
         """Begin them now, where an image with Python is there or its first stage can be built."""
         deployment = self.session.deployment()
         if self.lacking.image:
-            self.helper = _fetcher(builds.job_of(deployment, self.options))
+            self.helper = _fetcher(builds.job_of(deployment))
         if self.helper or not self.lacking.image or deployment.image is not None:
             self.fetching.start(deployment, self.lacking.downloads, self.helper)
 
     def image(self) -> None:
         """Build it."""
-        job = builds.job_of(self.session.deployment(), self.options)
+        job = builds.job_of(self.session.deployment())
         self.shown(builds.build(job, show=is_terminal() and not Loudness.quiet))
 
     def kernels(self) -> None:
@@ -327,7 +325,7 @@ def _fetcher(job: builds.Job) -> str:
 
     Its layers are those of the build itself.
     """
-    if job.options.builder != buildx.OWN or f" AS {BASE_STAGE}\n" not in job.text:
+    if f" AS {BASE_STAGE}\n" not in job.text:
         return ""
     progress(f"preparing the download of weights: the stage {BASE_STAGE}")
     first = replace(job, target=BASE_STAGE)

@@ -11,7 +11,7 @@ from envgen import files
 from envgen.app.build import Job, job_of, require_lock
 from envgen.app.session import Session
 from envgen.engine import buildx
-from envgen.engine.buildx import BuildRequest, BuildResult, Options
+from envgen.engine.buildx import BuildRequest, BuildResult
 from envgen.engine.client import Engine
 from envgen.errors import BuildError, UsageError
 from envgen.lock.image import Difference, compare
@@ -29,7 +29,7 @@ class Verified:
 
 def verify(session: Session) -> Verified:
     """Build without cache from two folders, and compare. Both images are removed afterwards."""
-    job = job_of(session.deployment(), Options(no_cache=True))
+    job = job_of(session.deployment(), no_cache=True)
     deployment, engine = job.deployment, job.deployment.engine
     if deployment.lock is None:
         raise UsageError("without an envgen.lock, two builds may differ", hint=deployment.profile.lock_command)

@@ -1,4 +1,4 @@
-"""Builds an image with buildx: its command line, its output as steps, and the result."""
+"""Builds an image with buildx: its command line, the step that failed, and the result."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import json
 import os
 import re
 import time
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from envgen import files, live
@@ -21,51 +19,28 @@ from envgen.errors import EngineError
 from envgen.text import is_terminal
 from envgen.text import progress as say
 
-# The engine's own builder, which alone sees the engine's images; its name where DOCKER_HOST is set.
-OWN = "default"
-
-
-@dataclass(frozen=True)
-class Options:
-    """The options of a build. ``max_jobs``: compilers at once; None: the profile's, else the gate decides."""
-
-    max_jobs: int | None = None
-    no_cache: bool = False
-    pull: bool = False
-    builder: str = OWN
-
-    @property
-    def plain(self) -> bool:
-        """Whether an image that is up to date needs no build."""
-        return not (self.no_cache or self.pull)
-
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """Everything about one build. ``pass_args``: build arguments that buildx reads from the environment.
-
-    ``secrets``: files, or values, which buildx reads from the environment.
-    """
+    """Everything about one build. ``secrets``: files, or values, which buildx reads from the environment."""
 
     dockerfile: Path
     context: Path
-    options: Options = Options()
     tags: tuple[str, ...] = ()
     args: Mapping[str, str] = field(default_factory=dict)
-    pass_args: tuple[str, ...] = ()
     secrets: Mapping[str, Path | str] = field(default_factory=dict)
     contexts: Mapping[str, Path] = field(default_factory=dict)
     target: str = ""
     platform: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
+    no_cache: bool = False
 
     def words(self) -> list[str]:
         """The arguments of ``buildx build``."""
-        options = self.options
         words = ["--load", "--provenance=false", f"--file={self.dockerfile}"]
         words += [f"--tag={tag}" for tag in self.tags]
         words += [f"--build-arg={name}={value}" for name, value in self.args.items()]
-        words += [f"--build-arg={name}" for name in self.pass_args]
+        words += [f"--build-arg={name}" for name in proxies()]
         words += [f"--label={name}={value}" for name, value in self.labels.items()]
         for name, value in self.secrets.items():
             source = f"src={value}" if isinstance(value, Path) else f"env={_variable(name)}"
@@ -73,8 +48,7 @@ class BuildRequest:
         words += [f"--build-context={name}={path}" for name, path in self.contexts.items()]
         words += [f"--target={self.target}"] if self.target else []
         words += [f"--platform={self.platform}"] if self.platform else []
-        words += ["--no-cache"] if options.no_cache else []
-        words += ["--pull"] if options.pull else []
+        words += ["--no-cache"] if self.no_cache else []
         return [*words, str(self.context)]
 
     def environment(self) -> dict[str, str]:
@@ -88,23 +62,17 @@ def _variable(secret: str) -> str:
 
 @dataclass(frozen=True)
 class BuildResult:
-    """The result of a build. ``image_id``: "" where it failed; ``steps``: those of the Dockerfile that began."""
+    """The result of a build. ``image_id``: "" where it failed; ``error``: buildx's own last lines."""
 
     code: int
     image_id: str
     seconds: float
-    steps: tuple[BuildStep, ...]
     failed: BuildStep | None = None
-    error: str = ""  # buildx's last lines
+    error: str = ""
 
     @property
     def ok(self) -> bool:
         return self.code == 0
-
-    @property
-    def cached(self) -> int:
-        """The number of steps from the cache."""
-        return sum(step.cached for step in self.steps)
 
     @property
     def last_lines(self) -> list[str]:
@@ -113,9 +81,9 @@ class BuildResult:
         return lines or self.error.splitlines()
 
 
-def argv_of(request: BuildRequest) -> list[str]:
-    """The whole command line of a build."""
-    return [*plugin_argv("buildx"), "--builder", request.options.builder, "build", *request.words()]
+def argv_of(*words: str) -> list[str]:
+    """The command line of a subcommand, for the engine's own builder, which alone sees the engine's images."""
+    return [*plugin_argv("buildx"), "--builder", "default", *words]
 
 
 def build(
@@ -125,20 +93,20 @@ def build(
 
     ``show``: BuildKit's own display on our terminal, its lines elsewhere.
     """
-    progress = BuildProgress()
+    output = BuildOutput()
     started = time.monotonic()
-    before = _builds(request) if show and is_terminal() else None
+    before = _builds() if show and is_terminal() else None
 
     def on_output(_channel: str, line: bytes) -> None:
         text = line.decode(errors="replace")
         on_line(text)
-        progress.feed(text)
+        output.feed(text)
         if show and before is None:
             say(text)
 
     with files.Scratch("build") as folder:
         metadata = Path(folder) / "metadata.json"
-        *words, context = argv_of(request)
+        *words, context = argv_of("build", *request.words())
         env = {
             **find_endpoint().environment,
             **request.environment(),
@@ -160,15 +128,14 @@ def build(
         code=done.code,
         image_id=image_id,
         seconds=time.monotonic() - started,
-        steps=progress.steps,
-        failed=progress.failed,
-        error="\n".join(progress.notes).strip() if done.code else "",
+        failed=output.failed,
+        error="\n".join(output.notes).strip() if done.code else "",
     )
 
 
-def _builds(request: BuildRequest) -> dict[str, str] | None:
+def _builds() -> dict[str, str] | None:
     """The name of each build that BuildKit has a record of, by its ID; None for an older BuildKit without records."""
-    done = process.run(_history(request, "ls", "--format=json"), env=find_endpoint().environment, check=False)
+    done = process.run(argv_of("history", "ls", "--format=json"), env=find_endpoint().environment, check=False)
     try:
         rows = [json.loads(line) for line in done.stdout.splitlines()]
         return None if done.code else {row["ref"].rpartition("/")[2]: row["name"] for row in rows}
@@ -178,15 +145,11 @@ def _builds(request: BuildRequest) -> dict[str, str] | None:
 
 def _recorded(request: BuildRequest, before: Mapping[str, str], on_output: Callable[[str, bytes], None]) -> None:
     """Hand over the output of the build that has ended: its display on the terminal was no log."""
-    builds = {ref: name for ref, name in (_builds(request) or {}).items() if ref not in before}
+    builds = {ref: name for ref, name in (_builds() or {}).items() if ref not in before}
     own = [ref for ref, name in builds.items() if name == request.context.name] or [*builds]
     if own:
-        argv = _history(request, "logs", "--progress=plain", own[0])
+        argv = argv_of("history", "logs", "--progress=plain", own[0])
         process.stream(argv, on_output, env=find_endpoint().environment)
-
-
-def _history(request: BuildRequest, *words: str) -> list[str]:
-    return [*plugin_argv("buildx"), "--builder", request.options.builder, "history", *words]
 
 
 def _image_id(metadata: Path) -> str:
@@ -205,46 +168,33 @@ def _csv(*fields: str) -> str:
     return ",".join('"' + f.replace('"', '""') + '"' if re.search(r'[,"\n]', f) else f for f in fields)
 
 
-def proxy_arguments() -> tuple[str, ...]:
-    """The proxy variables that are set; BuildKit keeps them out of the image's history."""
+def proxies() -> tuple[str, ...]:
+    """The proxy variables that are set: arguments that buildx reads itself, and BuildKit keeps out of the history."""
     names = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")
     return tuple(name for upper in names for name in (upper, upper.lower()) if os.environ.get(name))
 
 
-# Parses the output of ``buildx build --progress=plain``. Never fails on unexpected lines.
+# The output of ``buildx build --progress=plain``.
 
 # Of a step's output; compilers write their error long before they end.
 KEPT_LINES = 2000
-_OF_STEP = re.compile(r"#(\d{1,6}) (.*)", re.DOTALL)
-_WRITTEN = re.compile(r"\d+\.\d+ (.*)", re.DOTALL)  # the output of its command has a time in front
-_ENDED = re.compile(r"(CACHED|CANCELED|DONE (\d+\.\d+)s|ERROR: (.*))", re.DOTALL)
-_INSTRUCTION = re.compile(r"\[(?:[^\]]* )?\d+/\d+\] ")
+_OF_STEP = re.compile(r"#(\d{1,6}) (?:\d+\.\d+ (?P<written>.*)|ERROR: (?P<error>.*)|.*)", re.DOTALL)
+_CANCELLED = re.compile(r"context canceled|code = Canceled")  # beside the one that failed
 _FLAGS = re.compile(r"^((?:\[[^\]]*\] )?\w+ )(?:--(?:mount|network|security|chmod|chown|link)(?:=\S+)?\s+)+")
 
 
-@dataclass
+@dataclass(frozen=True)
 class BuildStep:
-    """An instruction of the Dockerfile, or a step of BuildKit's own (``internal``)."""
+    """The step that failed: an instruction of the Dockerfile, or a step of BuildKit's own."""
 
     name: str
-    seconds: float = 0.0
-    cached: bool = False
-    error: str = ""
-    lines: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
-
-    @property
-    def internal(self) -> bool:
-        return not _INSTRUCTION.match(self.name)
+    error: str
+    lines: Sequence[str] = ()
 
     @property
     def title(self) -> str:
         """BuildKit's name for it in one line, without the flags of mounts."""
         return _FLAGS.sub(r"\1", " ".join(self.name.split()), count=1)
-
-    @property
-    def failed(self) -> bool:
-        """True for the step that failed, not for those that were cancelled then."""
-        return bool(self.error) and not re.search(r"context canceled|code = Canceled", self.error)
 
     @property
     def exit_code(self) -> int | None:
@@ -253,61 +203,29 @@ class BuildStep:
         return int(match[1]) if match else None
 
 
-class BuildProgress:
-    """All steps of one build that have begun; ``notes`` are buildx's own lines."""
+class BuildOutput:
+    """What a build prints, line by line, whatever it is; ``notes`` are buildx's own lines."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
-        self._steps: dict[str, BuildStep] = {}
-
-    @property
-    def steps(self) -> tuple[BuildStep, ...]:
-        """The steps of the Dockerfile."""
-        return tuple(step for step in self._steps.values() if not step.internal)
+        self._names: dict[str, str] = {}
+        self._lines: defaultdict[str, deque[str]] = defaultdict(lambda: deque(maxlen=KEPT_LINES))
+        self._errors: dict[str, str] = {}
 
     @property
     def failed(self) -> BuildStep | None:
         """The step that failed. A killed one comes last: BuildKit kills the steps beside one that failed."""
-        failed = [step for step in self._steps.values() if step.failed]
+        failed = [BuildStep(self._names[at], error, self._lines[at]) for at, error in self._errors.items()]
         return min(failed, key=lambda step: step.exit_code == 137, default=None)
 
     def feed(self, line: str) -> None:
-        """Parse one line of buildx's output."""
+        """Parse one line."""
         match = _OF_STEP.fullmatch(line)
         if not match:
             self.notes.append(line)
-            return
-        number, text = match.groups()
-        step = self._steps.get(number)
-        if step is None:
-            step = self._steps[number] = BuildStep(text)
-        elif ended := _ENDED.fullmatch(text):
-            step.cached = text == "CACHED"
-            step.seconds = float(ended[2] or 0)
-            step.error = "context canceled" if text == "CANCELED" else ended[3] or ""
-        elif written := _WRITTEN.fullmatch(text):
-            # A progress bar rewrites its line: keep its last state.
-            step.lines.append(written[1].rstrip("\r").rsplit("\r", 1)[-1])
-
-
-class BuildLog:
-    """The log file of one build, with all output of buildx, written line by line."""
-
-    def __init__(self, folder: Path, name: str) -> None:
-        # Two builds may start in one second.
-        self.path = folder / f"build-{name}-{datetime.now():%Y%m%dT%H%M%S.%f}.log"
-        self._file = files.create(self.path, within=folder.parents[1])
-
-    def __enter__(self) -> BuildLog:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if kind is not None:
-            cancelled = issubclass(kind, KeyboardInterrupt)
-            self.say("cancelled" if cancelled else f"ended by {kind.__name__}: {error}")
-        self._file.close()
-
-    def say(self, text: str) -> None:
-        """Write a line."""
-        self._file.write(f"{text}\n")
-        self._file.flush()
+        elif (number := match[1]) not in self._names:
+            self._names[number] = line.partition(" ")[2]
+        elif match["written"] is not None:  # a progress bar rewrites its line: keep its last state
+            self._lines[number].append(match["written"].rstrip("\r").rsplit("\r", 1)[-1])
+        elif match["error"] is not None and not _CANCELLED.search(match["error"]):
+            self._errors[number] = match["error"]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from local import Quiet, serving, until
-from projects import BASE, Project, docker, interrupt, lean_base
+from projects import BASE, Project, docker, interrupt, lean_base, run_again
 
 from envgen.engine import buildx
 from envgen.engine.client import Engine
@@ -129,22 +129,22 @@ def test_a_new_wheel_in_the_wheelhouse_is_seen(project: Project) -> None:
 
 def test_the_number_of_jobs_rebuilds_nothing(project: Project) -> None:
     docker("image", "rm", "envgentestbuild:prod")
-    document = project.envgen("build", "--max-jobs", "3", "--json")
-    assert not [step for step in document.json["steps"] if "RUN" in step["name"] and not step["cached"]]
+    document = project.envgen("build", "--set", "build.max_jobs=3", "--json")
+    assert not run_again((project.root / document.json["log"]).read_text())
 
 
 def test_plain_progress_and_a_log_of_everything(project: Project) -> None:
     done = project.envgen("build", "--no-cache")
     lines = done.err.splitlines()
     assert any(re.match(r"#\d+ \[.* 2/\d+\] RUN ", line) for line in lines)
-    assert done.out.startswith("built envgentestbuild:prod (") and "steps" in done.out
+    assert done.out.startswith("built envgentestbuild:prod (")
     log = max((project.root / ".envgen" / "logs").glob("build-prod-*.log"))
     text = log.read_text()
     assert text.startswith("$ ") and "protect verify" in text and "ended with 0" in text
 
 
 def test_a_failing_step_is_shown_with_its_cause(project: Project) -> None:
-    words = ("--set", "apt.runtime=[envgen-no-such-package]", "--max-jobs", "4")
+    words = ("--set", "apt.runtime=[envgen-no-such-package]", "--set", "build.max_jobs=4")
     done = project.envgen("build", *words, code=4)
     assert re.search(r"failed in step '\[.*\] RUN .*envgen-no-such-package' \(exit code 100\)", done.err)
     assert "Unable to locate package envgen-no-such-package" in done.err
@@ -228,7 +228,6 @@ def test_a_build_from_nothing(engine: Engine, tmp_path: Path) -> None:
         image = engine.image(tag)
         assert image is not None and image.id == result.image_id
         assert dict(image.labels) == {"who": "a b$c"}
-        assert result.steps[0].title == "[a 1/1] COPY --from=more file /"
     finally:
         docker("image", "rm", "-f", tag)
 
@@ -240,15 +239,6 @@ def test_a_path_with_commas_and_blanks(engine: Engine, tmp_path: Path) -> None:
     text = f'FROM {BASE}\nRUN --mount=type=secret,id=s test "$(cat /run/secrets/s)" = swordfish\n'
     result = build(folder, text, secrets={"s": folder / "secret"})
     assert result.ok, result.error
-
-
-def test_lines_come_with_their_step(engine: Engine, tmp_path: Path) -> None:
-    text = f"FROM {BASE}\nRUN printf 'a\\rb {time.time()}\\n'; echo err >&2\nRUN false\n"
-    result = build(tmp_path, text)
-    assert [len(step.lines) for step in result.steps] == [0, 2, 0]
-    step = result.steps[1]
-    assert "RUN printf" in step.title and "err" in step.lines and any(line.startswith("b ") for line in step.lines)
-    assert result.failed is result.steps[2] and result.failed.exit_code == 1 and not step.error
 
 
 ON_A_TERMINAL = """
@@ -363,6 +353,4 @@ def test_ctrl_c_is_one_line_and_nothing_half_written(make_project: Callable[...,
     assert not (project.root / ".envgen" / "state").exists()
     assert docker("images", "-q", "envgentestinterrupt:prod") == ""
     assert not [path for path in project.root.rglob(".*.*") if path.suffix in (".tmp", ".new")]
-    (log,) = logs.iterdir()
-    assert log.read_text().endswith("\ncancelled\n")
     assert json.loads(project.envgen("build", "--json").out)["ok"] is True

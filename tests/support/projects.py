@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -122,6 +123,14 @@ def inner_pid(pid: int) -> int:
     """The number that a process of this machine has in its container."""
     numbers = Path(f"/proc/{pid}/status").read_text().partition("NSpid:")[2].splitlines()[0]
     return int(numbers.split()[-1])
+
+
+def run_again(log: str) -> list[str]:
+    """The RUN steps of a build's log that did not come from the cache."""
+    steps: dict[str, list[str]] = {}
+    for number, text in re.findall(r"^#(\d+) (.*)$", log, re.MULTILINE):
+        steps.setdefault(number, []).append(text)
+    return [name for name, *more in steps.values() if " RUN " in name and "CACHED" not in more]
 
 
 def docker(*words: str, check: bool = True, timeout: float = 600, stdin: str = "") -> str:

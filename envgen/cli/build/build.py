@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from dataclasses import asdict
 from typing import Any
@@ -16,10 +15,10 @@ from envgen.app.provision import Lacking
 from envgen.app.session import Session
 from envgen.app.status import drift
 from envgen.cli.common import print_json, reporting, wants_json, warn_of_unused
-from envgen.engine.buildx import OWN, BuildResult, Options
+from envgen.engine.buildx import BuildResult
 from envgen.errors import BuildError, ExitCode
 from envgen.serve.ended import in_profile
-from envgen.text import Loudness, counted, progress, short_id, shorten
+from envgen.text import Loudness, progress, short_id, shorten
 
 SHOWN_LINES = 25  # of a step that failed
 
@@ -27,24 +26,19 @@ SHOWN_LINES = 25  # of a step that failed
 @click.command()
 @reporting
 @click.option("--no-cache", is_flag=True, help="Run every step again, without BuildKit's cache.")
-@click.option("--pull", is_flag=True, help="Pull the base image first if the registry has a newer one.")
-@click.option("--max-jobs", type=click.IntRange(1, 9999), metavar="N",
-              help="At most N compilers at once (default: build.max_jobs).")  # fmt: skip
 @click.option("--unlocked", is_flag=True, help="Ignore envgen.lock; use the versions that are current now.")
-def command(session: Session, unlocked: bool, **chosen: Any) -> int:
+def command(session: Session, no_cache: bool, unlocked: bool) -> int:
     """Render a profile, then build its image with BuildKit.
 
     Does nothing if the image is up to date. The full output of each build is kept in .envgen/logs. A production profile
     needs all of its inputs in envgen.lock.
-
-    The variable BUILDX_BUILDER selects another builder; it pulls the base image from the registry.
 
     \b
     Examples:
       envgen build --profile dev
       envgen build --set cuda.arch_list=12.1a
     """
-    job = builds.job_of(session.deployment(), Options(**chosen, builder=_builder()), unlocked=unlocked)
+    job = builds.job_of(session.deployment(), no_cache=no_cache, unlocked=unlocked)
     warn_of_unused(session)
     _show(builds.build(job, show=not wants_json() and not Loudness.quiet))
     if files := drift(session):
@@ -52,14 +46,9 @@ def command(session: Session, unlocked: bool, **chosen: Any) -> int:
     return ExitCode.OK
 
 
-def _builder() -> str:
-    return os.environ.get("BUILDX_BUILDER") or OWN
-
-
 def provide(session: Session, lacking: Lacking) -> None:
     """Make what services lack, as the first step of another command: prints to stderr."""
-    options = Options(builder=_builder())
-    provision.Provision(session, lacking, options, lambda outcome: _show(outcome, to_stderr=True)).run()
+    provision.Provision(session, lacking, lambda outcome: _show(outcome, to_stderr=True)).run()
 
 
 def _show(outcome: BuildOutcome, *, to_stderr: bool = False) -> None:
@@ -73,9 +62,7 @@ def _show(outcome: BuildOutcome, *, to_stderr: bool = False) -> None:
     elif result is None:
         click.echo(f"{job.image} is up to date ({short_id(outcome.image_id)})", err=to_stderr)
     else:
-        built = f"built {job.image} ({short_id(result.image_id)})"
-        steps = f"{counted(len(result.steps), 'step')}, {result.cached} from the cache"
-        click.echo(f"{built} in {result.seconds:.1f} s: {steps}", err=to_stderr)
+        click.echo(f"built {job.image} ({short_id(result.image_id)}) in {result.seconds:.1f} s", err=to_stderr)
         profile = job.deployment.profile
         clusters = [service.cluster for service in profile.services.values() if service.cluster]
         others = sorted({node for cluster in clusters for node in cluster.nodes[1:]} & {*profile.nodes})
@@ -122,10 +109,6 @@ def _document(outcome: BuildOutcome) -> dict[str, Any]:
         "up_to_date": False,
         "changed": list(map(asdict, outcome.changed)),
         "seconds": round(result.seconds, 3),
-        "steps": [
-            {"number": n, "name": s.title, "seconds": s.seconds, "cached": s.cached, "error": s.error}
-            for n, s in enumerate(result.steps, 1)
-        ],
         "log": _log(outcome),
         "failure": None if result.ok else failure,
     }
