@@ -12,9 +12,8 @@ from envgen.app.build import Job, job_of, require_lock
 from envgen.app.session import Session
 from envgen.engine import buildx
 from envgen.engine.buildx import BuildRequest, BuildResult
-from envgen.engine.client import Engine
 from envgen.errors import BuildError, UsageError
-from envgen.lock.image import Difference, compare
+from envgen.lock.image import Difference, differences
 from envgen.text import progress
 
 
@@ -38,7 +37,9 @@ def verify(session: Session) -> Verified:
     try:
         results = _twice(job, job.placed(job.request), names)
         ids = tuple(result.image_id for result in results)
-        found = [] if ids[0] == ids[1] else _differences(engine, names)
+        if ids[0] != ids[1]:
+            progress("the image IDs differ, as timestamps do: comparing the content")
+        found = [] if ids[0] == ids[1] else differences(engine, *names)
     finally:
         for name in names:
             engine.remove_image(name)
@@ -62,12 +63,3 @@ def _twice(job: Job, request: BuildRequest, names: Sequence[str]) -> list[BuildR
             progress(f"{name}: {result.image_id} in {result.seconds:.1f} s")
             results.append(result)
     return results
-
-
-def _differences(engine: Engine, names: Sequence[str]) -> Sequence[Difference]:
-    progress("the image IDs differ, as timestamps do: comparing the content")
-    with files.Scratch("verify") as folder:
-        paths = [Path(folder, f"{number}.tar") for number in (1, 2)]
-        for name, path in zip(names, paths, strict=True):
-            engine.save_image(name, path)
-        return compare(*paths)

@@ -8,10 +8,10 @@ import os
 import re
 import tarfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote
 
 from envgen.engine import api, log, process, values
@@ -29,7 +29,7 @@ _OF_DOCKER = re.compile(r"PATH$|HOME$|TMPDIR$|DOCKER_|LD_|GO|XDG_|SSH_")
 _REFUSED = re.compile(rb"(?:docker: )?(?:Error response from daemon: )?(.+)")
 _STARTS = (b"docker: Error", b"Error response from daemon:", b"Cannot connect to the Docker", b"error during connect:")
 IMAGE = 6 * 3600  # seconds to read or load an image; the engine may store all of it before it answers
-SAVING = 1800  # seconds to save an image
+EXPORTING = 1800  # seconds to write the files of an image
 FILE = 64 << 10  # bytes read of a container's file
 LOG_TIME = 30  # seconds to read a log; the rest is left out
 
@@ -68,14 +68,20 @@ class Engine:
             return values.image_of(self._api.inspect_image(name))
         return None
 
-    def save_image(self, name: str, path: Path) -> None:
-        """Write an image into a file, as `docker image save` does."""
-        deadline = time.monotonic() + SAVING
-        with self._wrap_errors(f"image {name}"), path.open("wb") as file:
-            for chunk in self._work.get_image(name):
+    def image_config(self, name: str) -> Mapping[str, Any]:
+        """The configuration of an image, as Docker has it: variables, labels, command, ..."""
+        with self._wrap_errors(f"image {name}"):
+            return cast(Mapping[str, Any], self._api.inspect_image(name)["Config"])
+
+    def export_image(self, name: str, path: Path) -> None:
+        """Write the files of an image into an archive, as `docker export` does; the container for it never runs."""
+        deadline = time.monotonic() + EXPORTING
+        body, what = self._temporary(name, ["none"], False), f"image {name}"
+        with self._created(body, what) as container_id, path.open("wb") as file:
+            for chunk in self._work.export(container_id):
                 file.write(chunk)
                 if time.monotonic() > deadline:
-                    raise EngineError(f"image {name} was not saved within {SAVING} s")
+                    raise EngineError(f"the files of {name} were not written within {EXPORTING} s")
 
     def container(self, name: str) -> values.Container | None:
         """The container of that name or id; None if it isn't there."""
@@ -309,12 +315,18 @@ class Engine:
         """
         what = f"`{argv[0]}` in a container of {image}"
         body = self._temporary(image, argv, bool(stdin), **container)
+        with self._created(body, what) as container_id:
+            words = ["start", "--attach", *(["--interactive"] if stdin else []), container_id]
+            remove = partial(self._remove_and_wait, container_id)
+            return self._talk(words, stdin, timeout, what, remove, hold=hold, on_line=on_line)
+
+    @contextlib.contextmanager
+    def _created(self, body: Mapping[str, Any], what: str) -> Iterator[str]:
+        """A temporary container, not started yet, which is always removed."""
         with self._wrap_errors(what), process.terminable():
             container_id = str(self._work.create_container_from_config(body)["Id"])
             try:
-                words = ["start", "--attach", *(["--interactive"] if stdin else []), container_id]
-                remove = partial(self._remove_and_wait, container_id)
-                return self._talk(words, stdin, timeout, what, remove, hold=hold, on_line=on_line)
+                yield container_id
             finally:
                 # A failure here must not hide an earlier error.
                 with contextlib.suppress(EngineError, OSError):
