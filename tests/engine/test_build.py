@@ -259,7 +259,7 @@ def test_on_a_terminal_it_is_buildkits_own_display_and_the_log_is_whole(
 ) -> None:
     """``beside``: another build ends meanwhile, and its record is the newest."""
     mark = f"hello from {time.time()}"
-    text = f"FROM {BASE}\nRUN echo {mark}; sleep {3 * beside}; echo broken >&2; exit 9\n"
+    text = f"FROM {BASE}\nRUN (echo {mark}; sleep {3 * beside}; echo broken; exit 9) >&2\n"
     (tmp_path / "Dockerfile").write_text(text)
     ours, theirs = os.openpty()
     argv = [sys.executable, "-c", ON_A_TERMINAL, str(tmp_path)]
